@@ -1,0 +1,248 @@
+"""Scheme names: the only place where a name becomes an object.
+
+    [LOSS/]SAMPLER[(args)]:WEIGHTING[(args)][@m]        a sampled loss, for example  contrastive/frequency(0.75):tail(1)@256
+    [LOSS/]MARGIN[(args)]                               an all-label loss, for example  logit-adjusted
+    softmax+post-hoc                                    all labels, adjusted at prediction time
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headtail.errors import HeadtailError
+from headtail.labels import Labels
+from headtail.losses import (
+    DecoupledLoss,
+    Loss,
+    Piece,
+    SampledDecoupledLoss,
+    SampledSoftmaxLoss,
+    SoftmaxLoss,
+    contrastive,
+    hinge,
+    logistic,
+    squared_hinge,
+)
+from headtail.margins import Adaptive, Equalised, LogitAdjusted, Margin, Unit
+from headtail.samplers import Frequency, LogUniform, Mixture, Queue, Sampler, Uniform, WithinBatch
+from headtail.weightings import Constant, FromMargin, Importance, Relative, Tail, Weighting
+
+LOSSES = ("softmax", "contrastive", "logistic", "hinge", "squared-hinge")
+SAMPLERS = ("uniform", "frequency", "log-uniform", "within-batch", "queue", "mixture")
+WEIGHTINGS = ("constant", "importance", "relative", "tail", "equalised", "adaptive")
+MARGINS = ("logit-adjusted", "equalised", "adaptive", "unit")
+PAPER = tuple(f"{sampler}:{weighting}" for sampler in ("uniform", "within-batch") for weighting in WEIGHTINGS[:4])
+"""The schemes of the paper's table."""
+
+Arg = float | str
+
+
+@dataclass(frozen=True)
+class Call:
+    """A name with arguments: `frequency(0.75, excluded)`."""
+
+    name: str
+    args: tuple[Arg | Call, ...] = ()
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A parsed scheme name.
+
+    Attributes:
+        text: as typed.
+        loss: softmax or a decoupled loss.
+        sampler: None for all-label losses.
+        weighting: None for all-label losses.
+        margin: the margin of an all-label loss, None for sampled ones.
+        num_negatives: what stands behind @, if anything.
+        post_hoc: whether predictions are logit-adjusted afterwards.
+    """
+
+    text: str
+    loss: str
+    sampler: Call | None = None
+    weighting: Call | None = None
+    margin: Call | None = None
+    num_negatives: int | None = None
+    post_hoc: bool = False
+
+
+def parse(text: str) -> Scheme:
+    """Read a scheme name.
+
+    >>> parse("contrastive/frequency(0.75):tail@256").sampler
+    Call(name='frequency', args=(0.75,))
+    >>> parse("within-bach:tail")
+    Traceback (most recent call last):
+    headtail.errors.HeadtailError: `within-bach` in `within-bach:tail` is no sampler. Did you mean `within-batch`? There are: uniform, ...
+    """
+    rest, post_hoc = (text[: -len("+post-hoc")], True) if text.endswith("+post-hoc") else (text, False)
+    rest, _, count = rest.partition("@")
+    if count and not re.fullmatch(r"[1-9]\d*", count):
+        raise HeadtailError(f"`@{count}` in `{text}` must be a whole number of negatives, for example `@256`.")
+    loss, slash, rest_of = rest.partition("/")
+    if slash:
+        _known(loss, LOSSES, "loss", text)
+        rest = rest_of
+    else:
+        loss = rest if rest in LOSSES else "softmax"
+    number = int(count) if count else None
+    if ":" in rest:
+        sampler, _, weighting = rest.partition(":")
+        scheme = Scheme(text, loss, _call(sampler, text), _call(weighting, text), None, number, post_hoc)
+        assert scheme.sampler is not None and scheme.weighting is not None
+        _known(scheme.sampler.name, SAMPLERS, "sampler", text)
+        _known(scheme.weighting.name, WEIGHTINGS, "weighting", text)
+        return scheme
+    margin = Call("unit") if rest in LOSSES else _call(rest, text)
+    _known(margin.name, (*MARGINS, *LOSSES, *PAPER), "scheme", text)
+    if count:
+        raise HeadtailError(f"`{text}` uses all labels, so `@{count}` has no meaning there. Drop it.")
+    return Scheme(text, loss, margin=margin, post_hoc=post_hoc)
+
+
+def scheme(text: str, labels: Labels, num_negatives: int | None = None) -> Loss:
+    """Build the loss that a scheme name stands for.
+
+    Args:
+        text: the name, for example `"within-batch:tail"` or `"contrastive/uniform:importance@256"`.
+        labels: the label distribution.
+        num_negatives: m where the name has no `@m`; 256 if neither says. Within-batch then takes the whole batch.
+
+    >>> scheme("within-batch:tail", Labels.zipf(100))
+    SampledSoftmaxLoss(
+      (sampler): WithinBatch()
+    )
+    """
+    parsed = parse(text)
+    number = parsed.num_negatives or num_negatives
+    piece = _piece(parsed.loss)
+    options = {"score": "cosine"} if piece is not None and piece.cosine else {}
+    if parsed.margin is not None:
+        margin = _margin(parsed.margin, labels, text)
+        return SoftmaxLoss(margin) if piece is None else DecoupledLoss(margin, piece, **options)
+    assert parsed.sampler is not None and parsed.weighting is not None
+    sampler, weighting = _sampler(parsed.sampler, labels, number, text), _weighting(parsed.weighting, labels, text)
+    if piece is None:
+        return SampledSoftmaxLoss(sampler, weighting)
+    return SampledDecoupledLoss(sampler, weighting, piece, **options)
+
+
+def build_sampler(text: str, labels: Labels, num_negatives: int | None = None) -> Sampler:
+    """Build a sampler from its name, for example `"frequency(0.75)@64"`."""
+    name, _, count = text.partition("@")
+    if count and not re.fullmatch(r"[1-9]\d*", count):
+        raise HeadtailError(f"`@{count}` in `{text}` must be a whole number of negatives, for example `@256`.")
+    call = _call(name, text)
+    _known(call.name, SAMPLERS, "sampler", text)
+    return _sampler(call, labels, int(count) if count else num_negatives, text)
+
+
+def _sampler(call: Call, labels: Labels, number: int | None, text: str) -> Sampler:
+    m = number or 256
+    match call.name:
+        case "uniform":
+            return Uniform(labels, m, **_flags(call, text, ("excluded", "without-replacement")))
+        case "frequency":
+            power = _number(call, text, 1.0)
+            return Frequency(labels, m, power, **_flags(call, text, ("excluded", "without-replacement")))
+        case "log-uniform":
+            return LogUniform(labels, m, **_flags(call, text, ("excluded",)))
+        case "within-batch":
+            _number(call, text, None, allowed=0)
+            return WithinBatch(labels, number)
+        case "queue":
+            return Queue(labels, int(_number(call, text, float(m))), number)
+        case _:
+            parts = [arg if isinstance(arg, Call) else _call(str(arg), text) for arg in call.args]
+            if not parts:
+                raise HeadtailError(f"`mixture` in `{text}` needs parts, for example `mixture(uniform,within-batch)`.")
+            for part in parts:
+                _known(part.name, SAMPLERS, "sampler", text)
+            share = [m // len(parts) + (i < m % len(parts)) for i in range(len(parts))]
+            return Mixture([_sampler(part, labels, max(1, n), text) for part, n in zip(parts, share, strict=True)])
+
+
+def _weighting(call: Call, labels: Labels, text: str) -> Weighting:
+    match call.name:
+        case "constant" | "importance" | "relative":
+            _number(call, text, None, allowed=0)
+            return {"constant": Constant, "importance": Importance, "relative": Relative}[call.name]()
+        case "tail":
+            return Tail(labels, _number(call, text, 1.0))
+        case _:
+            return FromMargin(_margin(call, labels, text))
+
+
+def _margin(call: Call, labels: Labels, text: str) -> Margin:
+    match call.name:
+        case "logit-adjusted":
+            return LogitAdjusted(labels, _number(call, text, 1.0))
+        case "equalised":
+            power = _number(call, text, 1.0)
+            return Equalised(labels, None if power == 1 else lambda prior: prior**power)
+        case "adaptive":
+            return Adaptive(labels, _number(call, text, 0.5))
+        case _:
+            _number(call, text, None, allowed=0)
+            return Unit()
+
+
+def _piece(loss: str) -> Piece | None:
+    return {"contrastive": contrastive(), "logistic": logistic, "hinge": hinge, "squared-hinge": squared_hinge}.get(loss)
+
+
+def _call(text: str, whole: str) -> Call:
+    found = re.fullmatch(r"([a-z-]+)(?:\((.*)\))?", text.strip())
+    if not found:
+        raise HeadtailError(f"`{text}` in `{whole}` is not of the form `name` or `name(arguments)`. Try `within-batch:tail(0.5)@256`.")
+    return Call(found[1], tuple(_arg(part, whole) for part in _split(found[2] or "")))
+
+
+def _split(text: str) -> Iterable[str]:
+    """Split at commas that stand outside parentheses."""
+    depth, part = 0, ""
+    for char in text:
+        depth += (char == "(") - (char == ")")
+        if char == "," and depth == 0:
+            yield part.strip()
+            part = ""
+        else:
+            part += char
+    if part.strip():
+        yield part.strip()
+
+
+def _arg(text: str, whole: str) -> Arg | Call:
+    try:
+        return float(text)
+    except ValueError:
+        return _call(text, whole) if "(" in text else text
+
+
+def _number(call: Call, text: str, default: float | None, allowed: int = 1) -> float:
+    numbers = [arg for arg in call.args if isinstance(arg, float)]
+    strangers = [arg for arg in call.args if not isinstance(arg, float) and arg not in ("excluded", "without-replacement")]
+    if len(numbers) > allowed or strangers or (allowed == 0 and call.args):
+        raise HeadtailError(f"`{call.name}` in `{text}` takes {'one number' if allowed else 'no arguments'}, but got {len(call.args)}.")
+    return numbers[0] if numbers else (default or 0.0)
+
+
+def _flags(call: Call, text: str, allowed: tuple[str, ...]) -> dict[str, bool]:
+    flags = [arg for arg in call.args if not isinstance(arg, float)]
+    for flag in flags:
+        _known(str(flag), allowed, "option", text)
+    options = {"exclude_target": True} if "excluded" in flags else {}
+    return options | ({"replacement": False} if "without-replacement" in flags else {})
+
+
+def _known(name: str, names: tuple[str, ...], what: str, text: str) -> None:
+    if name not in names:
+        close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+        hint = f" Did you mean {' or '.join(f'`{n}`' for n in close)}?" if close else ""
+        where = "" if name == text else f" in `{text}`"
+        raise HeadtailError(f"`{name}`{where} is no {what}.{hint} There are: {', '.join(names)}.")

@@ -1,0 +1,63 @@
+"""The one exception headtail raises: a plain sentence that says what to write instead."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class HeadtailError(ValueError):
+    """Bad input, told in one sentence: what was passed, what was found, what to write instead."""
+
+
+def check_finite_number(name: str, value: float, *, low: float | None = None, high: float | None = None) -> float:
+    """Return `value` as a float if it is a finite number inside [low, high]."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value or value in (float("inf"), -float("inf")):
+        raise HeadtailError(f"`{name}` must be a finite number, but got {value!r}.")
+    if (low is not None and value < low) or (high is not None and value > high):
+        bounds = f"at least {low}" if high is None else f"at most {high}" if low is None else f"between {low} and {high}"
+        raise HeadtailError(f"`{name}` must be {bounds}, but got {value!r}.")
+    return float(value)
+
+
+def check_positive_int(name: str, value: int) -> int:
+    """Return `value` if it is a whole number of at least one."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise HeadtailError(f"`{name}` must be a whole number of at least 1, but got {value!r}.")
+    return value
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
+    """Return `value` if it is one of `choices`."""
+    if value not in choices:
+        raise HeadtailError(f"`{name}` must be one of {', '.join(map(repr, choices))}, but got {value!r}.")
+    return value
+
+
+def check_ids(name: str, ids: Tensor, num_labels: int | None) -> None:
+    """Refuse label ids that are no integers or lie outside 0 … num_labels − 1.
+
+    Values are looked at on the CPU only: on a GPU the look would make the host wait, and indexing asserts there anyway.
+    """
+    if not isinstance(ids, Tensor):
+        raise HeadtailError(f"`{name}` must be a tensor of label ids, but got a {type(ids).__name__}.")
+    if ids.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8):
+        raise HeadtailError(
+            f"`{name}` must hold integer label ids, but got {ids.dtype}. Floats lose ids above 16,777,216: use `{name}.long()` "
+            "on the original integers."
+        )
+    if num_labels is None or torch.compiler.is_compiling() or ids.device.type != "cpu" or ids.numel() == 0:
+        return
+    low, high = (int(v) for v in ids.aminmax())
+    if low < 0 or high >= num_labels:
+        bad = low if low < 0 else high
+        raise HeadtailError(f"`{name}` must hold label ids from 0 to {num_labels - 1}, but got {bad}.")
+
+
+def check_same_device(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
+    """Refuse two tensors on different devices."""
+    if tensor.device != other.device:
+        raise HeadtailError(
+            f"`{name}` is on {tensor.device} but `{other_name}` is on {other.device}. "
+            f"Move one of them, for example `{name}.to({str(other.device)!r})`."
+        )

@@ -1,0 +1,307 @@
+"""explain: what a scheme really optimises, where it leans, and how noisy it is, before any training."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from headtail.errors import HeadtailError, check_finite_number, check_ids
+from headtail.implicit.implied import claim, implied_margin_of, lean_of, median_labels
+from headtail.implicit.names import Name, recognise
+from headtail.labels import Labels
+from headtail.losses import Loss, Piece, SampledLoss
+from headtail.margins import Margin
+from headtail.samplers import Sampler
+from headtail.weightings import Weighting
+
+LEAN_FROM = 1e-6
+"""Below this many nats a loss leans nowhere."""
+
+
+@dataclass(frozen=True)
+class Example:
+    r"""Bias and noise of the sampled loss on one example with positive y and scores f.
+
+    Write X for the sampled sum: $X = \sum_{y' \in \mathscr{N}} w_{yy'} e^{f_{y'} - f_y}$ (softmax) or
+    $\sum w_{yy'}\, \varphi(-f_{y'})$ (decoupled).
+
+    Attributes:
+        slice: head, torso, tail, or "given".
+        label: y.
+        unsampled_loss: over all labels, with ρ = 1.
+        implicit_loss: over all labels, with the implied ρ; decoupled: also the exact mean of the sampled loss.
+        bias: implicit minus unsampled.
+        variance: of X, exact for this sampler; None where it has no formula. Decoupled: also the variance of the loss (the lemma).
+        noise: softmax: σ²/(mμ²), the squared error of the sampled loss to first order (the theorem); decoupled: the variance.
+        jensen_gap: softmax: how far the mean sampled loss lies below the implicit one, σ²/(2mμ²) to first order.
+        needed_m: the m for which the loss's standard deviation falls to the wished one; None where m changes the loss itself.
+    """
+
+    slice: str
+    label: int
+    unsampled_loss: float
+    implicit_loss: float
+    bias: float
+    variance: float | None
+    noise: float | None
+    jensen_gap: float | None
+    needed_m: int | None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All that `explain` found.
+
+    Attributes:
+        family: "softmax", or the piece of a decoupled loss.
+        sampler: its name, or "all labels".
+        weighting: its name.
+        m: effective number of negatives.
+        margin: the implied ρ; `margin.log_positive` and `margin.log_negative` are its two vectors if it splits.
+        name: the implicit loss, if it has a name.
+        rho: ρ as a formula.
+        equation: the implicit loss as an equation.
+        lean: log ρ(t, h) − log ρ(h, t) for median tail and head labels, in nats.
+        leans: "tail", "head" or "neither".
+        never_drawn: number of labels that are never negatives.
+        examples: bias and noise, for a median label of each slice or for the scores given.
+        notes: what does not hold here, in words.
+        sampled_share: share of the negatives that fall on head, torso and tail.
+        optimal_share: the same for the minimum-variance q* of the first example.
+        unbiased_with: the weighting that would make this sampler unbiased.
+        logit_adjusted_with: the weighting that would make it logit-adjusted.
+    """
+
+    family: str
+    sampler: str
+    weighting: str
+    m: float | None
+    margin: Margin
+    name: str | None
+    rho: str
+    equation: str
+    lean: float
+    leans: str
+    never_drawn: int
+    examples: list[Example]
+    notes: list[str]
+    sampled_share: dict[str, float]
+    optimal_share: dict[str, float]
+    unbiased_with: str
+    logit_adjusted_with: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: everything but the margin's vectors; numbers that are not finite become None."""
+        found = asdict(self)
+        del found["margin"]
+        return _finite(found)
+
+
+def explain(
+    loss: Loss,
+    labels: Labels,
+    *,
+    batch_size: int = 256,
+    scores: Float[Tensor, "n L"] | None = None,
+    target: Int[Tensor, " n"] | None = None,
+    noise: float = 0.1,
+) -> Explanation:
+    """Say what a loss really does to head and tail, and how noisy its sampling is.
+
+    Args:
+        loss: a sampler with a weighting (`SampledSoftmaxLoss`, `SampledDecoupledLoss`) or an exact loss.
+        labels: the label distribution.
+        batch_size: B, which decides the number of within-batch negatives.
+        scores: `[n, L]` logits of a model, with
+        target: `[n]` positives; without them, an untrained model (all scores 0) and a median label of each slice.
+        noise: the wished standard deviation of the sampled loss, for `needed_m`.
+
+    >>> from headtail import Constant, SampledSoftmaxLoss, WithinBatch
+    >>> labels = Labels.zipf(1000)
+    >>> found = explain(SampledSoftmaxLoss(WithinBatch(labels), Constant()), labels, batch_size=128)
+    >>> found.name, found.rho, found.leans
+    ('equalised loss (Tan et al. 2020)', "π_y'", 'tail')
+    """
+    check_finite_number("noise", noise, low=1e-12)
+    margin = implied_margin_of(loss, batch_size)
+    sampler, weighting = (loss.sampler, loss.weighting) if isinstance(loss, SampledLoss) else (None, None)
+    m = None if sampler is None else sampler.expected_m(batch_size)
+    named = recognise(margin, labels, m)
+    lean = lean_of(margin, labels)
+    cases = _cases(labels, scores, target)
+    inspect = _Inspector(loss.piece, margin, sampler, weighting, batch_size, noise)
+    ids = torch.arange(labels.num_labels)
+    q = None if sampler is None else sampler.log_q(ids, batch_size).exp()
+    return Explanation(
+        family=loss.piece.name if loss.piece else "softmax",
+        sampler="all labels" if sampler is None else type(sampler).__name__,
+        weighting="none" if weighting is None else type(weighting).__name__,
+        m=m,
+        margin=margin,
+        name=named.decoupled if loss.piece else named.softmax,
+        rho=named.rho,
+        equation=_equation(named, loss.piece),
+        lean=lean,
+        leans="tail" if lean > LEAN_FROM else "head" if lean < -LEAN_FROM else "neither",
+        never_drawn=0 if q is None else int((q == 0).sum()),
+        examples=[inspect.example(*case) for case in cases],
+        notes=inspect.notes(),
+        sampled_share={} if q is None else _shares(q, labels),
+        optimal_share=_shares(optimal_q(margin, cases[0][1], cases[0][2], loss.piece), labels),
+        unbiased_with="importance: w = 1/(m · q_y')",
+        logit_adjusted_with="tail: w = π_y'/π_y · 1/(m · q_y')",
+    )
+
+
+def optimal_q(
+    margin: Margin, label: int, scores: Float[Tensor, " L"], piece: Piece | None = None
+) -> Float64[Tensor, " L"]:
+    r"""The sampling distribution of minimum variance for a margin and scores, positive excluded.
+
+    Decoupled losses: $q^* \propto \rho_{yy'}\,|\varphi(-f_{y'})|$; softmax: $q^* \propto \rho_{yy'}\, e^{f_{y'}}$. With it, and weights
+    from the margin, the sampled sum has no variance at all (where φ keeps one sign). If every term is 0, so is q*.
+
+    Args:
+        margin: ρ.
+        label: the positive y.
+        scores: `[L]` logits.
+        piece: of a decoupled loss; None for the softmax.
+
+    >>> from headtail import Unit
+    >>> optimal_q(Unit(), 0, torch.tensor([0.0, 1.0, 1.0]))
+    tensor([0.0000, 0.5000, 0.5000], dtype=torch.float64)
+    """
+    log_rho = margin.log_rho(torch.tensor([label]), torch.arange(len(scores)))[0]
+    f = scores.double()
+    log_terms = log_rho + (f if piece is None else piece.negative(-f).abs().log())
+    log_terms[label] = -math.inf
+    total = torch.logsumexp(log_terms, 0)
+    return (log_terms - total).exp() if bool(total > -math.inf) else torch.zeros_like(log_terms)
+
+
+class _Inspector:
+    """Bias and noise of one scheme, example by example."""
+
+    def __init__(
+        self,
+        piece: Piece | None,
+        margin: Margin,
+        sampler: Sampler | None,
+        weighting: Weighting | None,
+        batch_size: int,
+        noise: float,
+    ) -> None:
+        self.piece, self.margin, self.sampler, self.weighting = piece, margin, sampler, weighting
+        self.batch_size, self.noise = batch_size, noise
+        self.shrinks = sampler is not None and weighting is not None and _inverse_in_m(sampler, weighting, batch_size)
+
+    def example(self, slice_: str, label: int, scores: Tensor) -> Example:
+        f = scores.double()
+        ids = torch.arange(len(f))
+        others = ids != label
+        log_rho = self.margin.log_rho(torch.tensor([label]), ids)[0]
+        # Everything in units of e^{f_y}, in log space: scores of ±10^4 must not overflow.
+        values = (f - f[label]) if self.piece is None else self.piece.negative(-f).abs().log()
+        unsampled = self._loss(values[others], f[label])
+        implicit = self._loss((log_rho + values)[others], f[label])
+        variance = noise = gap = needed = None
+        if self.sampler is not None and self.weighting is not None:
+            variance = self._variance(label, values, ids)
+        if variance is not None:
+            # 1 + E[X] = e^loss for the softmax
+            noise = variance * math.exp(-2 * implicit) if self.piece is None else variance
+            gap = noise / 2 if self.piece is None else None
+            needed = self._needed(noise)
+        bias = implicit - unsampled
+        return Example(slice_, label, unsampled, implicit, bias, variance, noise, gap, needed)
+
+    def _loss(self, log_terms: Tensor, f_y: Tensor) -> float:
+        if self.piece is None:
+            return float(torch.logsumexp(torch.cat([log_terms.new_zeros(1), log_terms]), 0))
+        return float(self.piece.positive(f_y) + log_terms.exp().sum())
+
+    def _variance(self, label: int, values: Tensor, ids: Tensor) -> float | None:
+        assert self.sampler is not None and self.weighting is not None
+        target = torch.tensor([label])
+        a, b = self.weighting.offsets(claim(self.sampler, target, self.batch_size), target)
+        term = ((a[:, None] + b).reshape(-1) + values).exp()
+        term[label] = 0.0
+        term = torch.where(self.sampler.log_q(ids, self.batch_size) > -math.inf, term, 0.0)
+        return self.sampler.variance_of_sum(term, label, self.batch_size)
+
+    def _needed(self, noise: float) -> int | None:
+        if not self.shrinks or self.sampler is None or not getattr(self.sampler, "replacement", True):
+            return None
+        return max(1, math.ceil(self.sampler.expected_m(self.batch_size) * noise / self.noise**2 * (1 - 1e-12)))
+
+    def notes(self) -> list[str]:
+        notes = []
+        if self.sampler is None:
+            return notes
+        if not self.shrinks:
+            notes.append(
+                "These weights are not of the form η/m: more negatives change the loss itself (it grows like log m), so no m makes "
+                "it converge."
+            )
+        if not getattr(self.sampler, "replacement", True):
+            notes.append("Drawn without replacement: the variance is exact for this m; no formula tells it for another.")
+        if self.sampler.variance_of_sum(torch.zeros(self.sampler.num_labels).double(), 0, self.batch_size) is None:
+            notes.append("How these negatives depend on each other is not known, so the variance has no formula.")
+        return notes
+
+
+def _inverse_in_m(sampler: Sampler, weighting: Weighting, batch_size: int) -> bool:
+    """Whether w = η/m with η free of m: twice the negatives, half the weight."""
+    target = torch.zeros(1, dtype=torch.int64)
+    ids = torch.arange(min(sampler.num_labels, 2))
+    m = sampler.expected_m(batch_size)
+    if m == 0:
+        return False
+    (a1, b1), (a2, b2) = (weighting.offsets(sampler.describe(ids, target, n, batch_size), target) for n in (m, 2 * m))
+    shift = ((a1[:, None] + b1) - (a2[:, None] + b2)).nan_to_num(math.log(2))
+    return bool((shift - math.log(2)).abs().max() < 1e-9)
+
+
+def _cases(labels: Labels, scores: Tensor | None, target: Tensor | None) -> list[tuple[str, int, Tensor]]:
+    if scores is None and target is None:
+        untrained = torch.zeros(labels.num_labels, dtype=torch.float64)
+        return [(name, label, untrained) for name, label in median_labels(labels).items()]
+    if scores is None or target is None:
+        raise HeadtailError("`scores` and `target` belong together: pass both, or neither for an untrained model.")
+    if scores.dim() != 2 or scores.shape != (len(target), labels.num_labels):
+        raise HeadtailError(f"`scores` must have shape [{len(target)}, {labels.num_labels}], but got {list(scores.shape)}.")
+    if not bool(torch.isfinite(scores).all()):
+        raise HeadtailError("`scores` must be finite, but some are NaN or infinite.")
+    check_ids("target", target, labels.num_labels)
+    return [("given", int(y), row) for y, row in zip(target, scores, strict=True)]
+
+
+def _shares(q: Tensor, labels: Labels) -> dict[str, float]:
+    slices = labels.slices()
+    if not (slices.sizes["head"] and slices.sizes["tail"]):
+        slices = labels.slices_by_mass()
+    total = float(q.sum())
+    return {name: float(q[getattr(slices, name)].sum()) / total if total else 0.0 for name in slices.sizes}
+
+
+def _equation(named: Name, piece: Piece | None) -> str:
+    rho = "" if named.rho == "1" else f"{named.rho} · "
+    if piece is None:
+        return f"log[1 + Σ_{{y'≠y}} {rho}e^(f_y' − f_y)]"
+    return f"φ(f_y) + Σ_{{y'≠y}} {rho}φ(−f_y')"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return [_finite(inner) for inner in value] if isinstance(value, list) else value
+
+
+

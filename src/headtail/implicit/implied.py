@@ -1,0 +1,105 @@
+"""The implied margin: which loss a sampler and a weighting really optimise."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from headtail.labels import Labels
+from headtail.losses.modules import ExactLoss, Loss, SampledLoss
+from headtail.margins import CustomSeparable, Margin, Pairwise, Separable
+from headtail.samplers import Draw, Sampler
+from headtail.slices import Slices
+from headtail.weightings import FromMargin, Weighting
+
+
+def claim(sampler: Sampler, target: Int[Tensor, " n"], batch_size: int | None = None) -> Draw:
+    """A draw that holds every label once, with what the sampler claims of each: the way to read off all its q and weights."""
+    ids = torch.arange(sampler.num_labels, device=target.device)
+    return sampler.describe(ids, target, sampler.expected_m(batch_size), batch_size)
+
+
+def implied_margin(sampler: Sampler, weighting: Weighting, batch_size: int | None = None) -> Margin:
+    r"""The margin $\rho_{yy'} = m \cdot q_{y'} \cdot w_{yy'}$ that training with this sampler and weighting optimises.
+
+    Separable weights give a separable margin, two vectors over labels at any L. A label that is never drawn has ρ = 0.
+
+    Args:
+        sampler: q.
+        weighting: w.
+        batch_size: B, which decides the m of `WithinBatch`.
+
+    >>> from headtail import Constant, Labels, WithinBatch
+    >>> labels = Labels.from_counts([7, 2, 1])
+    >>> implied_margin(WithinBatch(labels), Constant(), batch_size=8).negative.exp()  # the equalised loss: ρ = π_y'
+    tensor([0.7000, 0.2000, 0.1000], dtype=torch.float64)
+    """
+    if isinstance(weighting, FromMargin) and not isinstance(weighting.margin, Separable):
+        return Pairwise(lambda y, others: _log_rho(sampler, weighting, y.reshape(-1), others, batch_size))
+    every = torch.arange(sampler.num_labels)
+    draw = claim(sampler, every, batch_size)
+    a, b = weighting.offsets(draw, every)
+    negative = torch.where((draw.log_q > -math.inf) & (draw.m > 0), b + draw.log_m + draw.log_q, -math.inf)
+    return _tidy(a - draw.log_keep, negative)
+
+
+def _log_rho(sampler: Sampler, weighting: Weighting, target: Tensor, others: Tensor, batch_size: int | None) -> Tensor:
+    draw = sampler.describe(others.squeeze(0) if len(others) == 1 else others, target, sampler.expected_m(batch_size), batch_size)
+    a, b = weighting.offsets(draw, target)
+    keep = torch.as_tensor(draw.log_keep, dtype=torch.float64)
+    log_rho = (a - keep)[:, None] + b + draw.log_m + draw.log_q
+    return torch.where(draw.log_q > -math.inf, log_rho, -math.inf)
+
+
+def _tidy(positive: Tensor, negative: Tensor) -> CustomSeparable:
+    # The two parts are known up to a constant. Where one part is constant, the other takes it, so that both read like equations.
+    for constant_in, sign in ((positive, 1), (negative, -1)):
+        finite = constant_in[constant_in > -math.inf]
+        if len(finite) and float(finite.max() - finite.min()) < 1e-9:
+            shift = sign * finite[0]
+            # The constant part becomes an exact 0, not what is left of a subtraction.
+            zero = torch.where(constant_in > -math.inf, 0.0, -math.inf)
+            return CustomSeparable(zero, negative + shift) if sign == 1 else CustomSeparable(positive - shift, zero)
+    return CustomSeparable(positive, negative)
+
+
+def implied_margin_of(loss: Loss, batch_size: int | None = None) -> Margin:
+    """The margin a loss module optimises: implied for sampled losses, its own for exact ones."""
+    if isinstance(loss, SampledLoss):
+        return implied_margin(loss.sampler, loss.weighting, batch_size)
+    assert isinstance(loss, ExactLoss)
+    return loss.margin
+
+
+def median_labels(labels: Labels) -> dict[str, int]:
+    """The label of median count in each slice that is not empty; slices by count, or by mass where those leave head or tail empty."""
+    slices = labels.slices()
+    if not (slices.sizes["head"] and slices.sizes["tail"]):
+        slices = labels.slices_by_mass()
+    return {name: _median(labels, slices, name) for name, size in slices.sizes.items() if size}
+
+
+def _median(labels: Labels, slices: Slices, name: str) -> int:
+    ids = getattr(slices, name).nonzero().squeeze(1)
+    return int(ids[labels.counts[ids].argsort(stable=True)[(len(ids) - 1) // 2]])
+
+
+def lean_of(margin: Margin, labels: Labels) -> float:
+    r"""How far a margin leans, in nats: $\log\rho(t, h) - \log\rho(h, t)$ for a median tail label t and a median head label h.
+
+    Above 0 the rare label must win by more than the frequent one: the loss leans to the tail. Below 0, to the head.
+
+    >>> from headtail import LogitAdjusted
+    >>> labels = Labels.from_counts([1000, 10])
+    >>> round(lean_of(LogitAdjusted(labels), labels), 3)  # 2 · log(1000 / 10)
+    9.21
+    """
+    medians = median_labels(labels)
+    head = torch.tensor([medians.get("head", int(labels.counts.argmax()))])
+    tail = torch.tensor([medians.get("tail", int(labels.counts.argmin()))])
+    forward, backward = margin.log_rho(tail, head), margin.log_rho(head, tail)
+    # Two labels that never push each other down lean nowhere: −inf − (−inf) is not a number.
+    return 0.0 if bool(forward == backward) else float(forward - backward)

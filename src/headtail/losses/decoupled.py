@@ -1,0 +1,205 @@
+"""Sampled decoupled losses (the paper's equation 6), and their exact all-label twins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Unpack
+
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from headtail.errors import HeadtailError, check_finite_number
+from headtail.losses.terms import Options, Settings, Terms, exact_terms, given_terms, table_terms
+from headtail.margins import Margin
+from headtail.samplers.draw import Draw
+from headtail.targets import Target
+from headtail.weightings import Weighting
+
+
+@dataclass(frozen=True)
+class Piece:
+    r"""The two binary losses of a decoupled loss: $\phi$ on the positive logit, $\varphi$ on minus each negative logit.
+
+    Attributes:
+        name: for people.
+        positive: φ(z), applied to f_y.
+        negative: φ(z), applied to −f_y'.
+        cosine: whether logits must be cosines.
+    """
+
+    name: str
+    positive: Callable[[Tensor], Tensor]
+    negative: Callable[[Tensor], Tensor]
+    cosine: bool = False
+
+
+def _logistic(z: Tensor) -> Tensor:
+    return -F.logsigmoid(z)
+
+
+def _hinge(z: Tensor) -> Tensor:
+    return F.relu(1 - z)
+
+
+def _squared_hinge(z: Tensor) -> Tensor:
+    return F.relu(1 - z) ** 2
+
+
+logistic = Piece("logistic", _logistic, _logistic)
+"""log(1 + e^−z) on both sides."""
+hinge = Piece("hinge", _hinge, _hinge)
+"""max(0, 1 − z) on both sides."""
+squared_hinge = Piece("squared hinge", _squared_hinge, _squared_hinge)
+"""max(0, 1 − z)² on both sides."""
+
+
+@dataclass(frozen=True)
+class _NegativeCosine:
+    margin: float
+
+    def __call__(self, z: Tensor) -> Tensor:
+        return F.relu(-z - self.margin)
+
+
+def _positive_cosine(z: Tensor) -> Tensor:
+    return 1 - z
+
+
+def contrastive(margin: float = 0.0) -> Piece:
+    """The cosine-contrastive pieces: 1 − cos on the positive, max(0, cos − margin) on negatives, as torch's CosineEmbeddingLoss.
+
+    >>> contrastive().negative(torch.tensor([-0.3, 0.3]))  # of minus the cosine
+    tensor([0.3000, 0.0000])
+    """
+    check_finite_number("margin", margin, low=-1, high=1)
+    return Piece("contrastive", _positive_cosine, _NegativeCosine(margin), cosine=True)
+
+
+def sampled_decoupled(
+    positive: Float[Tensor, " b"],
+    negatives: Float[Tensor, "b m"],
+    a: Float[Tensor, " b"],
+    b: Float[Tensor, "*b m"],
+    mask: Bool[Tensor, "b m"],
+    piece: Piece = logistic,
+) -> Float[Tensor, " b"]:
+    r"""Equation 6, with weights $w_{yy'} = e^{a(y) + b(y')}$:
+
+    $$\ell(y, f; \mathscr{N}, w) = \phi(f_y) + \sum_{y' \in \mathscr{N}} w_{yy'}\, \varphi(-f_{y'}).$$
+
+    Args:
+        positive: `[b]` logits f_y.
+        negatives: `[b, m]` logits f_y'.
+        a: `[b]` and
+        b: `[m]` or `[b, m]`: the log-weights.
+        mask: `[b, m]` draws that do not count.
+        piece: φ and φ.
+
+    >>> zero, none = torch.zeros(1), torch.zeros(1, 3, dtype=torch.bool)
+    >>> sampled_decoupled(zero, torch.zeros(1, 3), zero, torch.zeros(3), none, hinge)
+    tensor([4.])
+    """
+    a, b = a.to(negatives.dtype), b.to(negatives.dtype)
+    # A masked weight may be infinite, and 0 · inf is not a number: the mask selects, it never multiplies.
+    weights = (a[:, None] + b).masked_fill(mask, 0.0).exp()
+    terms = weights * piece.negative(-negatives)
+    return piece.positive(positive) + terms.masked_fill(mask, 0.0).sum(1)
+
+
+def sampled_decoupled_loss(
+    input: Float[Tensor, "b d"],  # noqa: A002
+    weight: Float[Tensor, "L d"],
+    target: Target,
+    draw: Draw,
+    weighting: Weighting,
+    piece: Piece = logistic,
+    *,
+    bias: Tensor | None = None,
+    sparse: bool = False,
+    **options: Unpack[Options],
+) -> Tensor:
+    """A sampled decoupled loss against a table of label embeddings; leans as the sampler and `weighting` decide.
+
+    Args:
+        input: `[b, d]` hidden states.
+        weight: `[L, d]` label table.
+        target: as in `sampled_softmax_loss`.
+        draw: the negatives.
+        weighting: their weights.
+        piece: `logistic`, `hinge`, `squared_hinge`, `contrastive()` or your own.
+        bias: `[L]` label biases.
+        sparse: give `weight` a row-sparse gradient.
+        **options: see `Options`.
+
+    >>> from headtail import Importance, Uniform
+    >>> hidden, table, target = torch.randn(4, 8), torch.randn(100, 8), torch.tensor([5, 0, 99, 5])
+    >>> draw = Uniform(100, num_negatives=20).draw(target)
+    >>> loss = sampled_decoupled_loss(hidden, table, target, draw, Importance(), contrastive(), score="cosine")
+    """
+    settings = _settings(piece, options)
+    return _reduced(table_terms(input, weight, bias, target, draw, weighting, sparse, settings), piece)
+
+
+def two_tower_decoupled_loss(
+    input: Float[Tensor, "b d"],  # noqa: A002
+    positive: Float[Tensor, "p d"],
+    negatives: Float[Tensor, "m d"] | Float[Tensor, "p m d"],
+    target: Target,
+    draw: Draw,
+    weighting: Weighting,
+    piece: Piece = logistic,
+    **options: Unpack[Options],
+) -> Tensor:
+    """A sampled decoupled loss where an item tower made the embeddings; arguments as in `two_tower_softmax_loss`.
+
+    >>> from headtail import Constant, Labels, WithinBatch
+    >>> labels, target, items = Labels.from_counts([4, 2, 1]), torch.tensor([0, 2, 0]), torch.randn(3, 8)
+    >>> draw = WithinBatch(labels).draw(target)
+    >>> loss = two_tower_decoupled_loss(torch.randn(3, 8), items, items, target, draw, Constant(), hinge)
+    """
+    settings = _settings(piece, options)
+    return _reduced(given_terms(input, positive, negatives, target, draw, weighting, None, settings), piece)
+
+
+def decoupled_loss(
+    input: Float[Tensor, "b d"],  # noqa: A002
+    weight: Float[Tensor, "L d"],
+    target: Target,
+    margin: Margin | None = None,
+    piece: Piece = logistic,
+    *,
+    bias: Tensor | None = None,
+    **options: Unpack[Options],
+) -> Tensor:
+    r"""The exact decoupled loss over all labels, $\phi(f_y) + \sum_{y' \ne y} \rho_{yy'}\, \varphi(-f_{y'})$.
+
+    Args:
+        input: `[b, d]` hidden states.
+        weight: `[L, d]` label table.
+        target: as in `sampled_softmax_loss`.
+        margin: ρ; `Unit()` if None, which leans neither to head nor tail.
+        piece: φ and φ.
+        bias: `[L]` label biases.
+        **options: see `Options`.
+
+    >>> hidden, table, target = torch.randn(4, 8), torch.randn(10, 8), torch.tensor([5, 0, 9, 5])
+    >>> exact = torch.nn.functional.binary_cross_entropy_with_logits(
+    ...     hidden @ table.T, torch.nn.functional.one_hot(target, 10).float(), reduction="sum")
+    >>> torch.allclose(decoupled_loss(hidden, table, target, reduction="sum"), exact)
+    True
+    """
+    return _reduced(exact_terms(input, weight, bias, target, margin, _settings(piece, options)), piece)
+
+
+def _reduced(terms: Terms, piece: Piece) -> Tensor:
+    loss = sampled_decoupled(terms.positive, terms.negatives, terms.a, terms.b, terms.mask, piece)
+    return terms.settings.reduce(loss, terms.pairs)
+
+
+def _settings(piece: Piece, options: Options) -> Settings:
+    settings = Settings(**options)
+    if piece.cosine and settings.score != "cosine":
+        raise HeadtailError(f'`piece={piece.name}` works on cosines: write `score="cosine"`.')
+    return settings

@@ -1,0 +1,253 @@
+"""From embeddings to what a loss is made of: logits, log-weights, and which negatives do not count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypedDict
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from headtail.errors import HeadtailError, check_choice, check_same_device
+from headtail.margins import Margin, Unit
+from headtail.samplers.draw import Draw, every_label
+from headtail.targets import IGNORE_INDEX, Pairs, Target
+from headtail.weightings import FromMargin, Weighting
+
+
+class Options(TypedDict, total=False):
+    """Keywords that all losses share.
+
+    Keys:
+        temperature: logits are divided by it *before* the weights correct them; a number or a learnable scalar.
+        score: `"dot"`, or `"cosine"` to normalise inputs and label embeddings.
+        known_positives: labels of each example, `[b, k]` padded or ragged, that must not count as negatives.
+        collisions: which draws are masked: `"target"` (those that hit the positive; the default), `"known"` (all known
+            positives; the default once `known_positives` is given), or `"none"`.
+        sample_weight: `[b]` a weight for each example; `"mean"` divides by their sum.
+        ignore_index: targets (or padding) with this id count nowhere; −100, as in torch.
+        reduction: `"mean"` over pairs, `"sum"`, or `"none"` for one value a pair.
+    """
+
+    temperature: float | Tensor
+    score: Literal["dot", "cosine"]
+    known_positives: Target | None
+    collisions: Literal["target", "known", "none"] | None
+    sample_weight: Tensor | None
+    ignore_index: int
+    reduction: Literal["mean", "sum", "none"]
+
+
+@dataclass(frozen=True, eq=False)
+class Settings:
+    """`Options` with their defaults, checked."""
+
+    temperature: float | Tensor = 1.0
+    score: str = "dot"
+    known_positives: Target | None = None
+    collisions: str | None = None
+    sample_weight: Tensor | None = None
+    ignore_index: int = IGNORE_INDEX
+    reduction: str = "mean"
+
+    def __post_init__(self) -> None:
+        check_choice("score", self.score, ("dot", "cosine"))
+        check_choice("reduction", self.reduction, ("mean", "sum", "none"))
+        if self.collisions is not None:
+            check_choice("collisions", self.collisions, ("target", "known", "none"))
+        if self.known_positives is not None and self.collisions in ("target", "none"):
+            raise HeadtailError(f"`known_positives` is masked only with `collisions=\"known\"`, but got {self.collisions!r}. Drop one.")
+        if not isinstance(self.temperature, Tensor) and not self.temperature > 0:
+            raise HeadtailError(f"`temperature` must be above 0, but got {self.temperature!r}.")
+
+    def masks(self, pairs: Pairs, ids: Int[Tensor, "*p m"]) -> Bool[Tensor, "p m"]:
+        """True for draws that do not count, by label id and never by position; all draws of an ignored pair."""
+        mask = pairs.ignored[:, None] if self.collisions == "none" else (pairs.label[:, None] == ids) | pairs.ignored[:, None]
+        known = self.known_positives
+        if known is None and self.collisions != "known":
+            return mask.expand(len(pairs.label), ids.shape[-1])
+        if known is None and not pairs.multi_label:
+            raise HeadtailError('`collisions="known"` needs `known_positives`, or multi-label targets that tell them.')
+        positives = pairs if known is None else Pairs.of(known, ignore_index=self.ignore_index, name="known_positives")
+        if positives.num_examples != pairs.num_examples:
+            raise HeadtailError(
+                f"`known_positives` has {positives.num_examples} examples but `target` has {pairs.num_examples}. Give one row for each."
+            )
+        # One integer for each (example, label), so that membership is one look-up; label ids stay below 2^40.
+        taken = torch.where(positives.ignored, -1, (positives.example_of() << 40) | positives.label)
+        return mask | torch.isin((pairs.example_of()[:, None] << 40) | ids, taken)
+
+    def reduce(self, loss: Float[Tensor, " p"], pairs: Pairs) -> Tensor:
+        """Weighted mean over pairs, sum, or nothing; ignored pairs are selected away, never multiplied by 0."""
+        loss = loss.masked_fill(pairs.ignored, 0.0)
+        weight = (~pairs.ignored).to(loss.dtype)
+        if self.sample_weight is not None:
+            if self.sample_weight.shape != (pairs.num_examples,):
+                raise HeadtailError(
+                    f"`sample_weight` must have one weight an example, shape [{pairs.num_examples}], "
+                    f"but got {list(self.sample_weight.shape)}."
+                )
+            weight = weight * pairs.rows(self.sample_weight).to(loss.dtype)
+            loss = loss * pairs.rows(self.sample_weight).to(loss.dtype)
+        if self.reduction == "none":
+            return loss
+        if self.reduction == "sum":
+            return loss.sum()
+        total = weight.sum()
+        # A batch in which nothing counts has loss 0, not 0/0.
+        return loss.sum() / torch.where(total == 0, torch.ones_like(total), total)
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """All that equations 5 and 6 are made of, for each pair of the batch.
+
+    Attributes:
+        positive: `[p]` logits f_y, at least in float32, divided by the temperature.
+        negatives: `[p, m]` logits f_y', alike.
+        a: `[p]` and
+        b: `[m]` or `[p, m]`: the log-weights.
+        mask: `[p, m]` draws that do not count.
+        pairs: the targets behind them.
+        draw: the negatives behind them.
+        num_labels: L, where it is known.
+        settings: options of the loss.
+    """
+
+    positive: Float[Tensor, " p"]
+    negatives: Float[Tensor, "p m"]
+    a: Float[Tensor, " p"]
+    b: Float[Tensor, "*p m"]
+    mask: Bool[Tensor, "p m"]
+    pairs: Pairs
+    draw: Draw
+    num_labels: int | None
+    settings: Settings
+
+
+def table_terms(
+    input: Tensor,  # noqa: A002
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Target,
+    draw: Draw,
+    weighting: Weighting,
+    sparse: bool,
+    settings: Settings,
+) -> Terms:
+    """Terms from a label table; with `sparse`, its gradient holds just the rows used."""
+    _check_table(input, weight, bias)
+    pairs = Pairs.of(target, num_labels=len(weight), ignore_index=settings.ignore_index)
+    positive, positive_bias = _gather(weight, bias, pairs.label, sparse)
+    negatives, negative_bias = _gather(weight, bias, draw.ids, sparse)
+    f_y, f = _logits(input, positive, negatives, pairs, settings)
+    return _terms(_plus(f_y, positive_bias), _plus(f, negative_bias), pairs, draw, weighting, len(weight), settings)
+
+
+def given_terms(
+    input: Tensor,  # noqa: A002
+    positive: Tensor,
+    negatives: Tensor,
+    target: Target,
+    draw: Draw,
+    weighting: Weighting,
+    num_labels: int | None,
+    settings: Settings,
+) -> Terms:
+    """Terms from embeddings that an item tower made."""
+    pairs = Pairs.of(target, num_labels=num_labels, ignore_index=settings.ignore_index)
+    f_y, f = _logits(input, positive, negatives, pairs, settings)
+    if f.shape[-1] != draw.ids.shape[-1]:
+        raise HeadtailError(f"`negatives` must have one embedding for each of {draw.ids.shape[-1]} drawn ids, but got {f.shape[-1]}.")
+    return _terms(f_y, f, pairs, draw, weighting, num_labels, settings)
+
+
+def exact_terms(
+    input: Tensor,  # noqa: A002
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Target,
+    margin: Margin | None,
+    settings: Settings,
+) -> Terms:
+    """Terms of the exact loss: every label is drawn once, m·q = 1."""
+    _check_table(input, weight, bias)
+    pairs = Pairs.of(target, num_labels=len(weight), ignore_index=settings.ignore_index)
+    _check_input(input, pairs)
+    input, weight = _directions(settings, input, weight)  # noqa: A001
+    f = pairs.rows(_plus(_at_least_float32(F.linear(input, weight)), None if bias is None else bias.reshape(-1)))
+    f_y = f.gather(1, pairs.label[:, None]).squeeze(1)
+    draw = every_label(len(weight), weight.device)
+    return _terms(f_y, f, pairs, draw, FromMargin(margin or Unit()), len(weight), settings)
+
+
+def _terms(
+    f_y: Tensor, f: Tensor, pairs: Pairs, draw: Draw, weighting: Weighting, num_labels: int | None, settings: Settings
+) -> Terms:
+    # The temperature scales the scores and nothing else: weights correct them afterwards.
+    f_y, f = f_y / settings.temperature, f / settings.temperature
+    a, b = weighting.offsets(draw, pairs.label)
+    return Terms(f_y, f, a, b, settings.masks(pairs, draw.ids), pairs, draw, num_labels, settings)
+
+
+def _logits(input: Tensor, positive: Tensor, negatives: Tensor, pairs: Pairs, settings: Settings) -> tuple[Tensor, Tensor]:  # noqa: A002
+    _check_input(input, pairs)
+    _check_embeddings(input, positive, "positive", len(pairs.label))
+    _check_embeddings(input, negatives, "negatives", len(pairs.label) if negatives.dim() == 3 else None)
+    input, positive, negatives = _directions(settings, input, positive, negatives)  # noqa: A001
+    # Few numbers, and each decides an example: the positives are multiplied in float32 whatever the inputs are.
+    f_y = (_at_least_float32(pairs.rows(input)) * _at_least_float32(positive)).sum(-1)
+    if negatives.dim() == 2:
+        return f_y, _at_least_float32(pairs.rows(input @ negatives.T))
+    return f_y, _at_least_float32(torch.einsum("pd,pmd->pm", pairs.rows(input), negatives))
+
+
+def _directions(settings: Settings, *vectors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(F.normalize(v, dim=-1) for v in vectors) if settings.score == "cosine" else vectors
+
+
+def _at_least_float32(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _plus(scores: Tensor, bias: Tensor | None) -> Tensor:
+    return scores if bias is None else scores + bias
+
+
+def _gather(weight: Tensor, bias: Tensor | None, ids: Tensor, sparse: bool) -> tuple[Tensor, Tensor | None]:
+    rows = F.embedding(ids, weight, sparse=sparse)
+    if bias is None:
+        return rows, None
+    column = bias if bias.dim() == 2 else bias[:, None]
+    return rows, F.embedding(ids, column, sparse=sparse and bias.dim() == 2).squeeze(-1)
+
+
+def _check_input(input: Tensor, pairs: Pairs) -> None:  # noqa: A002
+    if input.dim() != 2 or len(input) != pairs.num_examples:
+        raise HeadtailError(f"`input` must have shape [b, d] with b = {pairs.num_examples} targets, but got {list(input.shape)}.")
+    if not input.is_floating_point():
+        raise HeadtailError(f"`input` must be floating point, but got {input.dtype}.")
+    check_same_device("target", pairs.label, "input", input)
+
+
+def _check_table(input: Tensor, weight: Tensor, bias: Tensor | None) -> None:  # noqa: A002
+    if weight.dim() != 2 or input.dim() != 2 or weight.shape[1] != input.shape[1]:
+        raise HeadtailError(f"`weight` must have shape [L, d] and `input` [b, d], but got {list(weight.shape)} and {list(input.shape)}.")
+    check_same_device("weight", weight, "input", input)
+    _check_dtypes(input, weight, "weight")
+    if bias is not None and bias.shape not in ((len(weight),), (len(weight), 1)):
+        raise HeadtailError(f"`bias` must have shape [{len(weight)}], but got {list(bias.shape)}.")
+
+
+def _check_embeddings(input: Tensor, embeddings: Tensor, name: str, rows: int | None) -> None:  # noqa: A002
+    if embeddings.shape[-1] != input.shape[-1] or (rows is not None and len(embeddings) != rows):
+        wanted = f"[{'m' if rows is None else rows}, …, {input.shape[-1]}]"
+        raise HeadtailError(f"`{name}` must have shape {wanted} to fit `input` and `target`, but got {list(embeddings.shape)}.")
+    _check_dtypes(input, embeddings, name)
+
+
+def _check_dtypes(input: Tensor, other: Tensor, name: str) -> None:  # noqa: A002
+    if input.dtype != other.dtype and not torch.is_autocast_enabled(input.device.type):
+        raise HeadtailError(f"`{name}` is {other.dtype} but `input` is {input.dtype}. Cast one, or use `torch.autocast`.")

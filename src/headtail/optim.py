@@ -1,0 +1,266 @@
+"""Row-wise optimisers: a step costs what the touched rows cost, however many labels there are."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from headtail.errors import HeadtailError, check_finite_number
+
+Rows: TypeAlias = Tensor | slice
+
+# Which optimiser decays which table, so that a head can catch its rows up before it reads them.
+_OWNERS: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def catch_up(table: Tensor, rows: Rows = slice(None)) -> None:
+    """Apply the weight decay that these rows of a table have been spared so far; nothing where no row optimiser owns it."""
+    owner = _OWNERS[table]() if table in _OWNERS else None
+    if owner is not None:
+        owner.catch_up(table, rows)
+
+
+def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
+    """`torch.nn.utils.clip_grad_norm_` that understands row-sparse gradients: rows drawn twice are summed before the norm is taken.
+
+    Args:
+        parameters: dense and sparse ones together.
+        max_norm: the largest norm that is left alone.
+
+    Returns:
+        The norm before clipping.
+
+    >>> table = torch.nn.Parameter(torch.zeros(5, 1))
+    >>> torch.nn.functional.embedding(torch.tensor([1, 1]), table, sparse=True).sum().backward()
+    >>> clip_grad_norm_([table], max_norm=1.0)
+    tensor(2.)
+    >>> table.grad.to_dense().norm()
+    tensor(1.0000)
+    """
+    check_finite_number("max_norm", max_norm, low=0)
+    owners = [p for p in parameters if p.grad is not None]
+    for p in owners:
+        if p.grad is not None and p.grad.is_sparse:
+            p.grad = p.grad.coalesce()
+    values = [p.grad.values() if p.grad.is_sparse else p.grad for p in owners if p.grad is not None]
+    if not values:
+        return torch.tensor(0.0)
+    norms = [torch.linalg.vector_norm(v, dtype=torch.float32).to(values[0].device) for v in values]
+    norm = torch.linalg.vector_norm(torch.stack(norms))
+    scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # torch's own guard against a zero norm
+    for v in values:
+        v.mul_(scale.to(v.device, v.dtype))
+    return norm
+
+
+class RowOptimizer(torch.optim.Optimizer, ABC):
+    """An ordinary optimiser that touches only the rows which have a gradient.
+
+    Momentum and moments of untouched rows stand still, as in torch's SparseAdam. Weight decay is decoupled, and lazy but exact:
+    a row that was not touched for a while is multiplied by all the factors (1 − lr·decay) it missed, with the learning rates
+    of those steps, as soon as it is read (by `LabelHead`) or touched. `flush` does so for all rows; saving does it by itself.
+
+    Dense gradients are taken too: then every row is touched.
+    """
+
+    def __init__(self, params: Any, lr: float, weight_decay: float, **defaults: Any) -> None:
+        check_finite_number("lr", lr, low=0)
+        check_finite_number("weight_decay", weight_decay, low=0)
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **defaults})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, and become the one who decays them."""
+        super().add_param_group(param_group)
+        for p in self.param_groups[-1]["params"]:
+            _OWNERS[p] = weakref.ref(self)
+
+    @abstractmethod
+    def update(self, p: Tensor, rows: Rows, grad: Tensor, group: dict[str, Any]) -> None:
+        """Change `p[rows]` given the gradient of just these rows."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Take one step."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                rows, grad = _touched(p.grad)
+                self._decay(p, rows, group)
+                self.update(p, rows, grad, group)
+        return loss
+
+    @torch.no_grad()
+    def catch_up(self, p: Tensor, rows: Rows = slice(None)) -> None:
+        """Apply the missed weight decay to these rows."""
+        state = self.state[p]
+        if "missed" not in state:
+            return
+        missed = self._row_state(p, "missed", 0.0, shape=(len(p),), dtype=torch.float64)
+        factor = (state["log_decay"] - missed[rows]).exp()
+        p[rows] = p[rows] * factor.to(p.dtype).reshape(-1, *[1] * (p.dim() - 1))
+        missed[rows] = state["log_decay"]
+
+    def flush(self) -> None:
+        """Apply all missed weight decay to all rows. Costs O(L); done by itself before saving, `topk` and `logits`."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.catch_up(p)
+                if "missed" in self.state[p]:
+                    self.state[p]["log_decay"] = 0.0
+                    self.state[p]["missed"].zero_()
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's; weight decay is flushed first, so that it needs no bookkeeping on disk."""
+        self.flush()
+        saved = super().state_dict()
+        lazy = ("missed", "log_decay")
+        saved["state"] = {i: {k: v for k, v in s.items() if k not in lazy} for i, s in saved["state"].items()}
+        return saved
+
+    def _decay(self, p: Tensor, rows: Rows, group: dict[str, Any]) -> None:
+        state = self.state[p]
+        amount = float(group["lr"]) * group["weight_decay"]
+        if amount >= 1:
+            raise HeadtailError(f"`lr · weight_decay` must stay below 1, but is {amount:g}: such a step would flip every weight.")
+        if amount == 0 and "missed" not in state:
+            return
+        if isinstance(rows, slice) and "missed" not in state:  # dense gradients only: nothing is ever missed
+            p.mul_(1 - amount)
+            return
+        self._row_state(p, "missed", 0.0, shape=(len(p),), dtype=torch.float64)
+        state["log_decay"] = state.get("log_decay", 0.0) + math.log1p(-amount)
+        self.catch_up(p, rows)
+
+    def _row_state(
+        self, p: Tensor, name: str, fill: float, shape: tuple[int, ...] | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """A state tensor with one row a row of p; rows that p has gained since start with `fill`."""
+        state = self.state[p]
+        shape = tuple(p.shape) if shape is None else shape
+        if name not in state:
+            state[name] = torch.full(shape, fill, dtype=dtype or p.dtype, device=p.device)
+            if name == "missed":
+                state.setdefault("log_decay", 0.0)
+        elif len(state[name]) < len(p):
+            # New rows have missed nothing, and start from scratch in everything else.
+            start = state["log_decay"] if name == "missed" else fill
+            new = state[name].new_full((len(p) - len(state[name]), *shape[1:]), start)
+            state[name] = torch.cat([state[name], new])
+        return state[name]
+
+
+class RowSGD(RowOptimizer):
+    r"""SGD on touched rows: $v \leftarrow \mu v + g,\; θ \leftarrow (1 - \eta\lambda)\,θ - \eta v$.
+
+    Args:
+        params: parameters, dense or with row-sparse gradients.
+        lr: η.
+        momentum: μ; the velocity of untouched rows stands still.
+        weight_decay: λ.
+
+    >>> table = torch.nn.Parameter(torch.ones(3, 2))
+    >>> torch.nn.functional.embedding(torch.tensor([1]), table, sparse=True).sum().backward()
+    >>> RowSGD([table], lr=0.5).step()
+    >>> table.data
+    tensor([[1.0000, 1.0000],
+            [0.5000, 0.5000],
+            [1.0000, 1.0000]])
+    """
+
+    def __init__(self, params: Any, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
+        check_finite_number("momentum", momentum, low=0, high=1)
+        super().__init__(params, lr, weight_decay, momentum=momentum)
+
+    def update(self, p: Tensor, rows: Rows, grad: Tensor, group: dict[str, Any]) -> None:
+        """One step of SGD."""
+        if group["momentum"]:
+            velocity = self._row_state(p, "momentum_buffer", 0.0)
+            grad = velocity[rows] * group["momentum"] + grad
+            velocity[rows] = grad
+        p[rows] = p[rows] - group["lr"] * grad
+
+
+class RowAdagrad(RowOptimizer):
+    r"""Adagrad on touched rows: $G \leftarrow G + g^2,\; θ \leftarrow (1 - \eta\lambda)\,θ - \eta\, g / (\sqrt{G} + \epsilon)$.
+
+    Args:
+        params: parameters, dense or with row-sparse gradients.
+        lr: η.
+        eps: ε.
+        initial_accumulator_value: where G starts.
+        weight_decay: λ.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-2,
+        eps: float = 1e-10,
+        initial_accumulator_value: float = 0.0,
+        weight_decay: float = 0.0,
+    ) -> None:
+        check_finite_number("initial_accumulator_value", initial_accumulator_value, low=0)
+        super().__init__(params, lr, weight_decay, eps=eps, initial_accumulator_value=initial_accumulator_value)
+
+    def update(self, p: Tensor, rows: Rows, grad: Tensor, group: dict[str, Any]) -> None:
+        """One step of Adagrad."""
+        total = self._row_state(p, "sum", group["initial_accumulator_value"])
+        now = total[rows] + grad * grad
+        total[rows] = now
+        p[rows] = p[rows] - group["lr"] * grad / (now.sqrt() + group["eps"])
+
+
+class RowAdam(RowOptimizer):
+    r"""Adam on touched rows, step for step torch's SparseAdam, with decoupled weight decay added.
+
+    Args:
+        params: parameters, dense or with row-sparse gradients.
+        lr: η.
+        betas: decay rates of the two moments.
+        eps: ε.
+        weight_decay: λ.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        for beta in betas:
+            check_finite_number("betas", beta, low=0, high=1)
+        super().__init__(params, lr, weight_decay, betas=betas, eps=eps)
+
+    def update(self, p: Tensor, rows: Rows, grad: Tensor, group: dict[str, Any]) -> None:
+        """One step of Adam."""
+        (beta1, beta2), state = group["betas"], self.state[p]
+        state["step"] = step = state.get("step", 0) + 1
+        first, second = self._row_state(p, "exp_avg", 0.0), self._row_state(p, "exp_avg_sq", 0.0)
+        mean, square = first[rows], second[rows]
+        mean = mean + (grad - mean) * (1 - beta1)
+        square = square + (grad * grad - square) * (1 - beta2)
+        first[rows], second[rows] = mean, square
+        size = group["lr"] * math.sqrt(1 - beta2**step) / (1 - beta1**step)
+        p[rows] = p[rows] - size * mean / (square.sqrt() + group["eps"])
+
+
+def _touched(grad: Tensor) -> tuple[Rows, Tensor]:
+    """The rows a gradient touches, each once, and their values."""
+    if not grad.is_sparse:
+        return slice(None), grad
+    grad = grad.coalesce()
+    return grad.indices()[0], grad.values()

@@ -1,0 +1,62 @@
+"""Draw: the sampled negatives of one step, and how likely each was."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float64, Int
+from torch import Tensor
+
+from headtail.errors import HeadtailError, check_ids
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    r"""Negatives with the one promise every sampler keeps: for each label $y'$ other than the positive $y$,
+
+    $$\mathbb{E}\big[\text{number of times } y' \text{ stands in ids}\big] = m \cdot q_{y'} \cdot e^{-\text{log\_keep}}.$$
+
+    Args:
+        ids: `[m]` shared by the batch, or `[b, m]`.
+        log_q: log q of each id, same shape.
+        log_q_target: `[b]` log q of each positive; None if nobody knows it (only relative weights ask).
+        m: the effective number of negatives. Not always `ids.shape[-1]`: see `WithinBatch`.
+        log_keep: 0 where collisions are masked later; `[b]` log(1 − q_y) where the positive was excluded while drawing.
+    """
+
+    ids: Int[Tensor, "*b m"]
+    log_q: Float64[Tensor, "*b m"]
+    log_q_target: Float64[Tensor, " b"] | None
+    m: float
+    log_keep: Float64[Tensor, " b"] | float = 0.0
+
+    def __post_init__(self) -> None:
+        check_ids("ids", self.ids, None)
+        if self.ids.dim() not in (1, 2) or self.log_q.shape != self.ids.shape:
+            raise HeadtailError(
+                f"`ids` must have shape [m] or [b, m] and `log_q` the same, but got {list(self.ids.shape)} and "
+                f"{list(self.log_q.shape)}. Pass one log-probability for each negative."
+            )
+
+    @property
+    def log_m(self) -> float:
+        """log m; −inf where a batch of one leaves no negatives at all."""
+        return math.log(self.m) if self.m > 0 else -math.inf
+
+    @property
+    def shared(self) -> bool:
+        """Whether all examples of the batch see the same negatives."""
+        return self.ids.dim() == 1
+
+
+def every_label(num_labels: int, device: torch.device | None = None) -> Draw:
+    """The draw that holds each label exactly once, m·q = 1: with it, a sampled loss is the exact one.
+
+    >>> every_label(3).ids
+    tensor([0, 1, 2])
+    """
+    ids = torch.arange(num_labels, device=device)
+    log_q = torch.full((num_labels,), -math.log(num_labels), dtype=torch.float64, device=device)
+    return Draw(ids, log_q, None, float(num_labels))

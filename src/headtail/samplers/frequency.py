@@ -1,0 +1,132 @@
+"""Negatives drawn by a power of their frequency."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float64, Int
+from torch import Tensor
+
+from headtail.errors import HeadtailError, check_finite_number, check_ids, check_same_device
+from headtail.labels import Labels
+from headtail.samplers.inverse import InverseSampler
+
+
+class Frequency(InverseSampler):
+    r"""Frequent labels are drawn more often: $q_{y'} \propto \pi_{y'}^{\alpha}$.
+
+    With constant weights this leans to the tail, the more so the larger $\alpha$: rare labels are seldom pushed down.
+
+    Holds one float64 table of L entries and draws by binary search, so 100 million labels are no problem.
+
+    Args:
+        labels: gives the prior π.
+        num_negatives: m.
+        power: α in [0, 1]; 0 is uniform, 1 the prior itself, 0.75 word2vec's choice.
+        replacement: False draws m *different* labels with inclusion probability min(1, c·π^α), c such that they sum to m.
+        exclude_target: draw from the other labels, for each example anew; ids are then `[b, m]`.
+
+    >>> sampler = Frequency(Labels.from_counts([8, 1, 1]), num_negatives=4, power=1 / 3)
+    >>> sampler.log_q(torch.arange(3)).exp()
+    tensor([0.5000, 0.2500, 0.2500], dtype=torch.float64)
+    """
+
+    cumulative: Tensor
+    certain: Tensor
+
+    def __init__(
+        self,
+        labels: Labels,
+        num_negatives: int,
+        power: float = 1.0,
+        *,
+        replacement: bool = True,
+        exclude_target: bool = False,
+    ) -> None:
+        if not isinstance(labels, Labels):
+            raise HeadtailError(f"`labels` must be a `Labels`, but got {type(labels).__name__}. Write `Labels.from_counts(counts)`.")
+        super().__init__(labels.num_labels, num_negatives, replacement=replacement, exclude_target=exclude_target)
+        self.labels = labels
+        self.power = check_finite_number("power", power, low=0, high=1)
+        if exclude_target and labels.rarest == 0 and power > 0 and labels.num_labels - labels.never_seen < 2:
+            raise HeadtailError("`exclude_target=True` needs at least 2 labels with a positive prior. Smooth the counts, or drop it.")
+        # One table of L float64 entries, worked on in place: at 100 million labels every copy is 800 MB.
+        table = labels.counts.to(torch.float64, copy=True).add_(labels.smoothing)
+        table.div_(labels.total + labels.smoothing * labels.num_labels).pow_(self.power)
+        certain = torch.empty(0, dtype=torch.int64)
+        self._log_threshold = math.inf  # log mass from which a label is drawn in every step
+        if not replacement:
+            certain, smallest = _certain_labels(table, num_negatives)
+            # Looked-up masses differ from the table's by rounding, so the threshold sits a little lower.
+            self._log_threshold = math.log(smallest) - 1e-9 if len(certain) else math.inf
+            table[certain] = 0.0
+        self.register_buffer("certain", certain, persistent=False)
+        self.register_buffer("cumulative", table.cumsum_(0), persistent=False)
+        self.total = float(self.cumulative[-1])
+
+    def log_q(self, ids: Int[Tensor, "..."], batch_size: int | None = None) -> Float64[Tensor, "..."]:
+        """α·log π, normalised; without replacement, log(inclusion / m)."""
+        log_mass = self._log_mass(ids)
+        if self.replacement:
+            return log_mass - math.log(self.total)
+        inclusion = log_mass + (math.log(self._steps() / self.total) if self._steps() else 0.0)
+        return torch.where(log_mass >= self._log_threshold, 0.0, inclusion) - math.log(self.num_negatives)
+
+    def mass(self, ids: Tensor) -> Tensor:
+        """π^α up to a constant; 0 for labels that are drawn in every step anyway."""
+        log_mass = self._log_mass(ids)
+        return torch.where(log_mass >= self._log_threshold, -math.inf, log_mass).exp()
+
+    def below(self, ids: Tensor) -> Tensor:
+        """The cumulative mass before each label."""
+        check_same_device("sampler", self.cumulative, "target", ids)
+        return torch.where(ids > 0, self.cumulative[(ids - 1).clamp(min=0)], 0.0)
+
+    def label_at(self, points: Tensor) -> Tensor:
+        """Binary search; `right=True` steps over labels of zero mass."""
+        check_same_device("sampler", self.cumulative, "target", points)
+        return torch.searchsorted(self.cumulative, points, right=True).clamp_(max=self.num_labels - 1)
+
+    def systematic(self, offset: Tensor) -> Tensor:
+        """Labels of certain inclusion, then evenly spaced points over the others."""
+        n = self._steps()
+        steps = torch.arange(n, dtype=torch.float64, device=offset.device)
+        drawn = self.label_at((steps + offset) * (self.total / max(n, 1)))
+        return torch.cat([self.certain.to(drawn.device), drawn])
+
+    def for_labels(self, labels: Labels) -> Frequency:
+        """The same power of the grown label set's prior."""
+        return Frequency(
+            labels, self.num_negatives, self.power, replacement=self.replacement, exclude_target=self.exclude_target
+        )
+
+    def _log_mass(self, ids: Tensor) -> Tensor:
+        check_ids("ids", ids, self.num_labels)
+        if self.power == 0:  # 0 · log 0 is not a number
+            return torch.zeros_like(ids, dtype=torch.float64)
+        return self.power * self.labels.log_prior(ids)
+
+    def _steps(self) -> int:
+        return self.num_negatives - len(self.certain)
+
+
+def _certain_labels(mass: Tensor, m: int) -> tuple[Tensor, float]:
+    """The labels with c·mass ≥ 1 where Σ min(1, c·mass) = m, and the smallest mass among them.
+
+    At most m labels can be certain, so only the m largest are looked at. With the s largest certain, the others share m − s:
+    c = (m − s) / (total − mass of those s). The answer is the smallest s for which the next label stays below 1.
+    """
+    support = int((mass > 0).sum())
+    if m > support:
+        raise HeadtailError(
+            f"`num_negatives` is {m}, but without replacement only {support} labels have a positive prior. "
+            f"Write `num_negatives={support}`, smooth the counts, or write `replacement=True`."
+        )
+    largest, ids = mass.topk(min(m + 1, len(mass)))
+    rest = mass.sum() - torch.cat([mass.new_zeros(1), largest.cumsum(0)[:-1]])
+    free = m - torch.arange(len(largest), dtype=torch.float64, device=mass.device)
+    # A label within rounding of certainty is certain, so that m = L takes every label.
+    below_one = free * largest < rest * (1 - 1e-12)
+    s = int(below_one.int().argmax()) if bool(below_one.any()) else m
+    return ids[:s].sort().values, float(largest[s - 1]) if s else math.inf

@@ -1,0 +1,94 @@
+"""The caller's own negatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float64, Int
+from torch import Tensor
+
+from headtail.errors import HeadtailError, check_ids
+from headtail.labels import Labels
+from headtail.samplers.draw import Draw
+from headtail.samplers.sampler import Sampler
+from headtail.targets import Pairs
+
+
+class Given(Sampler):
+    r"""Negatives that you drew yourself, with the log q that you vouch for (`audit` can check it).
+
+    What it does to head and tail depends on your q; `explain` says, if you give log q as a function.
+
+    Args:
+        num_labels: L.
+        ids: `[m]` or `[b, m]` your negatives.
+        log_q: their log-probabilities, same shape; or a function that tells log q of any ids.
+        log_q_target: `[b]` log q of the positives, for relative weights; not needed with a function.
+        m: the effective number of negatives; the width of `ids` unless you know better.
+
+    >>> given = Given(100, ids=torch.tensor([4, 8]), log_q=torch.tensor([0.01, 0.02]).log())
+    >>> given.draw(torch.tensor([1, 2, 3])).log_q.exp()
+    tensor([0.0100, 0.0200], dtype=torch.float64)
+    """
+
+    ids: Tensor
+
+    def __init__(
+        self,
+        num_labels: int,
+        ids: Int[Tensor, "*b m"],
+        log_q: Tensor | Callable[[Tensor], Tensor],
+        log_q_target: Tensor | None = None,
+        m: float | None = None,
+    ) -> None:
+        super().__init__()
+        check_ids("ids", ids, num_labels)
+        if isinstance(log_q, Tensor) and log_q.shape != ids.shape:
+            raise HeadtailError(f"`log_q` must have the shape of `ids`, {list(ids.shape)}, but got {list(log_q.shape)}.")
+        if isinstance(log_q, Tensor) and bool((log_q.isnan() | (log_q == torch.inf)).any()):
+            raise HeadtailError("`log_q` must be log-probabilities, but some are NaN or +inf.")
+        self.num_labels = num_labels
+        self.register_buffer("ids", ids.long(), persistent=False)
+        self._log_q, self._log_q_target = log_q, log_q_target
+        self._m = float(ids.shape[-1]) if m is None else float(m)
+
+    def pick(
+        self,
+        pairs: Pairs,
+        *,
+        input: Tensor | None = None,  # noqa: A002
+        weight: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Draw:
+        """The ids as given."""
+        if self.ids.dim() == 2 and len(self.ids) != len(pairs.label):
+            raise HeadtailError(f"`ids` has {len(self.ids)} rows, but the batch has {len(pairs.label)} targets. Give one row for each.")
+        return self.describe(self.ids, pairs.label, self._m)
+
+    def describe(self, ids: Tensor, label: Tensor, m: float, batch_size: int | None = None) -> Draw:
+        """The ids with the caller's log q."""
+        if not isinstance(self._log_q, Tensor):
+            return super().describe(ids, label, m, batch_size)
+        target = None if self._log_q_target is None else self._log_q_target.double()
+        return Draw(ids, self._log_q.double(), target, m)
+
+    def log_q(self, ids: Int[Tensor, "..."], batch_size: int | None = None) -> Float64[Tensor, "..."]:
+        """log q of any labels, if it was given as a function."""
+        if isinstance(self._log_q, Tensor):
+            raise HeadtailError(
+                "`Given` knows the log q of its own ids only. Pass `log_q` as a function of ids to mix, explain or audit it."
+            )
+        return self._log_q(ids).double()
+
+    def expected_m(self, batch_size: int | None = None) -> float:
+        """As given."""
+        return self._m
+
+    def variance_of_sum(self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None) -> float | None:
+        """None: how the caller's draws depend on each other is not known."""
+        return None
+
+    def for_labels(self, labels: Labels) -> Given:
+        """The same negatives."""
+        return Given(labels.num_labels, self.ids, self._log_q, self._log_q_target, self._m)

@@ -1,0 +1,108 @@
+"""What every sampler promises."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float64, Int
+from torch import Tensor, nn
+
+from headtail.labels import Labels
+from headtail.samplers.draw import Draw
+from headtail.targets import IGNORE_INDEX, Pairs, Target
+
+
+class Sampler(nn.Module, ABC):
+    """Draws negative labels and knows the probability q of every label it could have drawn.
+
+    A sampler is a module so that its tables move with the model and its state, if any, is saved with it. It has no
+    parameters, and no gradient flows through what it draws.
+    """
+
+    num_labels: int
+    follows_data: bool = False
+    """Whether the negatives are labels of training examples, so that a label without examples can never be one."""
+
+    def draw(
+        self,
+        target: Target,
+        *,
+        input: Tensor | None = None,  # noqa: A002 - torch's own name for it
+        weight: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        ignore_index: int = IGNORE_INDEX,
+    ) -> Draw:
+        """Draw the negatives of one batch.
+
+        Args:
+            target: the batch's positives: `[b]` ids, padded `[b, k]` ids or a `Ragged`.
+            input: `[b, d]` hidden states and
+            weight: `[L, d]` label table, for samplers that look at the model.
+            generator: source of randomness; equal seeds give equal draws.
+            ignore_index: targets with this id are no examples.
+        """
+        pairs = Pairs.of(target, num_labels=self.num_labels, ignore_index=ignore_index)
+        with torch.no_grad():
+            return self.pick(pairs, input=input, weight=weight, generator=generator)
+
+    @abstractmethod
+    def pick(
+        self,
+        pairs: Pairs,
+        *,
+        input: Tensor | None,  # noqa: A002
+        weight: Tensor | None,
+        generator: torch.Generator | None,
+    ) -> Draw:
+        """Draw for targets that are already pairs. The only place with randomness."""
+
+    @abstractmethod
+    def log_q(self, ids: Int[Tensor, "..."], batch_size: int | None = None) -> Float64[Tensor, "..."]:
+        """The log-probability of any labels. Only a mixture with a part that depends on it asks for the batch size."""
+
+    def describe(
+        self, ids: Int[Tensor, "*b m"], label: Int[Tensor, " b"], m: float, batch_size: int | None = None
+    ) -> Draw:
+        """The `Draw` that holds these ids, for examples with these positives."""
+        return Draw(ids, self.log_q(ids, batch_size), self.log_q(label, batch_size), m, self.log_keep(label))
+
+    def log_keep(self, label: Int[Tensor, " b"]) -> Float64[Tensor, " b"] | float:
+        """log(1 − q_y) for samplers that never draw the positive, 0 for the others."""
+        return 0.0
+
+    @abstractmethod
+    def expected_m(self, batch_size: int | None = None) -> float:
+        """The m that `draw` reports for a batch of this size."""
+
+    @abstractmethod
+    def variance_of_sum(self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None) -> float | None:
+        r"""The variance of $\sum_{y' \in \mathscr{N}} t_{y'}$ for an example with this positive, or None if it has no formula.
+
+        The caller sets `term[label]` to 0 where collisions are masked.
+        """
+
+    @abstractmethod
+    def for_labels(self, labels: Labels) -> Sampler:
+        """The same sampler over a grown label set."""
+
+    def refresh(self, target: Int[Tensor, " n"]) -> None:
+        """Forget the past in favour of these labels; nothing to do for samplers without memory."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        # `model.half()` is meant for weights: a table of probabilities moves between devices but keeps its float64 digits.
+        def move(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+        return super()._apply(move, recurse)
+
+
+def iid_variance(q: Float64[Tensor, " L"], term: Float64[Tensor, " L"]) -> tuple[float, float]:
+    """Mean and variance of t over one draw from q; the variance is taken about the mean, so that it is never negative."""
+    # 0 · inf: a label with q = 0 is never drawn, whatever its term.
+    seen = torch.where(q > 0, term, 0.0)
+    mean = (q * seen).sum()
+    return float(mean), float((q * (seen - mean) ** 2).sum())

@@ -1,0 +1,50 @@
+"""Uniform negatives."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headtail.labels import Labels
+from headtail.samplers.inverse import InverseSampler
+
+
+class Uniform(InverseSampler):
+    r"""Every label is as likely as any other: $q_{y'} = 1/L$.
+
+    With constant or importance weights it leans neither to head nor tail; with few negatives among many labels it is noisy,
+    because most draws are labels the model already scores low.
+
+    Args:
+        labels: the labels, or just their number.
+        num_negatives: m.
+        replacement: False draws m *different* labels (systematic sampling, inclusion m/L).
+        exclude_target: draw from the other L − 1 labels, for each example anew; ids are then `[b, m]`.
+
+    >>> draw = Uniform(10, num_negatives=4).draw(torch.tensor([3, 7]))
+    >>> draw.ids.shape, draw.m
+    (torch.Size([4]), 4.0)
+    """
+
+    def __init__(
+        self, labels: Labels | int, num_negatives: int, *, replacement: bool = True, exclude_target: bool = False
+    ) -> None:
+        num_labels = labels.num_labels if isinstance(labels, Labels) else labels
+        super().__init__(num_labels, num_negatives, replacement=replacement, exclude_target=exclude_target)
+        self.total = float(num_labels)
+
+    def mass(self, ids: Tensor) -> Tensor:
+        """1 each."""
+        return torch.ones_like(ids, dtype=torch.float64)
+
+    def below(self, ids: Tensor) -> Tensor:
+        """Label y lies on [y, y + 1)."""
+        return ids.double()
+
+    def label_at(self, points: Tensor) -> Tensor:
+        """Round down."""
+        return points.long().clamp_(max=self.num_labels - 1)
+
+    def for_labels(self, labels: Labels) -> Uniform:
+        """Uniform over the grown label set."""
+        return Uniform(labels, self.num_negatives, replacement=self.replacement, exclude_target=self.exclude_target)

@@ -1,0 +1,156 @@
+"""Weightings w: what each negative weighs, as two vectors of log-offsets."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from jaxtyping import Float64, Int
+from torch import Tensor
+
+from headtail.errors import HeadtailError
+from headtail.labels import Labels
+from headtail.margins import LogitAdjusted, Margin, Separable, Unit
+from headtail.samplers.draw import Draw
+from headtail.samplers.sampler import Sampler
+
+
+class Weighting(ABC):
+    r"""Weights $w_{yy'}$ on the negatives. All that the paper names are separable: $\log w_{yy'} = a(y) + b(y')$.
+
+    With a sampler q and m negatives, they imply the margin $\rho_{yy'} = m \cdot q_{y'} \cdot w_{yy'}$: the loss that training
+    really minimises.
+    """
+
+    @abstractmethod
+    def offsets(
+        self, draw: Draw, target: Int[Tensor, " b"]
+    ) -> tuple[Float64[Tensor, " b"], Float64[Tensor, "*b m"]]:
+        """(a `[b]`, b like `draw.ids`), with log w = a + b."""
+
+    def for_labels(self, labels: Labels) -> Self:
+        """The same weighting over a grown label set."""
+        return self
+
+
+@dataclass(frozen=True)
+class Constant(Weighting):
+    r"""$w_{yy'} = 1/m$. The sampler alone decides: ρ = q. Leans to the tail where q follows frequency.
+
+    >>> draw = Draw(torch.tensor([1, 2]), torch.zeros(2).double(), torch.zeros(1).double(), m=2.0)
+    >>> Constant().offsets(draw, torch.tensor([0]))
+    (tensor([-0.6931], dtype=torch.float64), tensor([0., 0.], dtype=torch.float64))
+    """
+
+    def offsets(self, draw: Draw, target: Tensor) -> tuple[Tensor, Tensor]:
+        """a = −log m, b = 0."""
+        a = torch.full_like(target, -draw.log_m, dtype=torch.float64)
+        return a, torch.zeros_like(draw.log_q)
+
+
+@dataclass(frozen=True)
+class Relative(Weighting):
+    r"""$w_{yy'} = q_y / q_{y'}$: what "log q correction" of positive *and* negatives does in most libraries.
+
+    ρ = m·q_y: frequent positives are trained harder, so it leans to the head wherever q follows frequency. Its loss also
+    grows with m, like log m.
+    """
+
+    def offsets(self, draw: Draw, target: Tensor) -> tuple[Tensor, Tensor]:
+        """a = log q(y), b = −log q(y')."""
+        if draw.log_q_target is None:
+            raise HeadtailError("`Relative` needs the log q of the positives: pass `log_q_target` to `Given`, or give `log_q` as a function.")
+        return draw.log_q_target, -draw.log_q
+
+
+@dataclass(frozen=True)
+class FromMargin(Weighting):
+    r"""The weights that make any sampler optimise the margin ρ: $w_{yy'} = \rho_{yy'} / (m \cdot q_{y'})$.
+
+    Args:
+        margin: the loss you want.
+
+    >>> from headtail import Equalised, Uniform
+    >>> labels = Labels.from_counts([3, 1])
+    >>> a, b = FromMargin(Equalised(labels)).offsets(Uniform(labels, 5).draw(torch.tensor([0])), torch.tensor([0]))
+    """
+
+    margin: Margin
+
+    def offsets(self, draw: Draw, target: Tensor) -> tuple[Tensor, Tensor]:
+        """a = log ρ₁ + log_keep, b = log ρ₂ − log m − log q; a margin that does not split goes into b whole."""
+        if isinstance(self.margin, Separable):
+            a, b = self.margin.log_positive(target), self.margin.log_negative(draw.ids)
+        else:
+            a, b = torch.zeros_like(target, dtype=torch.float64), self.margin.log_rho(target, draw.ids)
+        return a + draw.log_keep, b - draw.log_m - draw.log_q
+
+    def for_labels(self, labels: Labels) -> FromMargin:
+        """With the margin over the grown label set."""
+        return FromMargin(self.margin.for_labels(labels))
+
+
+class Importance(FromMargin):
+    r"""$w_{yy'} = 1/(m \cdot q_{y'})$: the unbiased softmax, for any sampler. Leans neither to head nor tail.
+
+    >>> Importance().margin
+    Unit()
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Unit())
+
+    def for_labels(self, labels: Labels) -> Importance:
+        """Itself."""
+        return self
+
+
+class Tail(FromMargin):
+    r"""$w_{yy'} = \frac{1}{m \cdot q_{y'}} \big(\pi_{y'} / \pi_y\big)^{\tau}$: logit adjustment, for any sampler. Leans to the tail.
+
+    Args:
+        labels: gives π; every label needs π > 0.
+        strength: τ.
+
+    >>> Tail(Labels.from_counts([3, 1])).margin.strength
+    1.0
+    """
+
+    margin: LogitAdjusted
+
+    def __init__(self, labels: Labels, strength: float = 1.0) -> None:
+        labels.require_positive_prior("Tail(labels=…)")
+        super().__init__(LogitAdjusted(labels, strength))
+
+    def for_labels(self, labels: Labels) -> Tail:
+        """With the grown label set's prior."""
+        return Tail(labels, self.margin.strength)
+
+
+def check_support(sampler: Sampler, weighting: Weighting) -> int:
+    """How many labels the weighting's margin asks for although the sampler never draws them.
+
+    A sampler that follows the data (within-batch, queue) gets a warning: labels without examples are never in a batch, and
+    nothing can be done. Any other gets refused, because smoothing or mixing would mend it.
+    """
+    if not isinstance(weighting, FromMargin):
+        return 0
+    ids = torch.arange(sampler.num_labels)
+    margin = weighting.margin
+    wanted = margin.log_negative(ids) > -math.inf if isinstance(margin, Separable) else torch.ones_like(ids, dtype=torch.bool)
+    missing = wanted & (sampler.log_q(ids, batch_size=2) == -math.inf)
+    number = int(missing.sum())
+    if number:
+        sentence = (
+            f"`{type(sampler).__name__}` never draws {number} of {len(ids)} labels (the first is {int(missing.int().argmax())}), so "
+            "no weights make it optimise this margin for them. Smooth the counts (`Labels.from_counts(counts, smoothing=1)`) or mix "
+            "in `Uniform`."
+        )
+        if not sampler.follows_data:
+            raise HeadtailError(sentence)
+        warnings.warn(sentence, stacklevel=3)
+    return number
