@@ -1,8 +1,8 @@
 """Scheme names: the only place where a name becomes an object.
 
-    [LOSS/]SAMPLER[(args)]:WEIGHTING[(args)][@m]        a sampled loss, for example  contrastive/frequency(0.75):tail(1)@256
-    [LOSS/]MARGIN[(args)]                               an all-label loss, for example  logit-adjusted
-    softmax+post-hoc                                    all labels, adjusted at prediction time
+[LOSS/]SAMPLER[(args)]:WEIGHTING[(args)][@m]        a sampled loss, for example  contrastive/frequency(0.75):tail(1)@256
+[LOSS/]MARGIN[(args)]                               an all-label loss, for example  logit-adjusted
+softmax+post-hoc                                    all labels, adjusted at prediction time
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def parse(text: str) -> Scheme:
     Call(name='frequency', args=(0.75,))
     >>> parse("within-bach:tail")
     Traceback (most recent call last):
-    headtail.errors.HeadtailError: `within-bach` in `within-bach:tail` is no sampler. Did you mean `within-batch`? There are: uniform, ...
+    headtail.errors.HeadtailError: `within-bach` in `within-bach:tail` is no sampler. Did you mean `within-batch`? ...
     """
     rest, post_hoc = (text[: -len("+post-hoc")], True) if text.endswith("+post-hoc") else (text, False)
     rest, _, count = rest.partition("@")
@@ -92,12 +92,10 @@ def parse(text: str) -> Scheme:
         loss = rest if rest in LOSSES else "softmax"
     number = int(count) if count else None
     if ":" in rest:
-        sampler, _, weighting = rest.partition(":")
-        scheme = Scheme(text, loss, _call(sampler, text), _call(weighting, text), None, number, post_hoc)
-        assert scheme.sampler is not None and scheme.weighting is not None
-        _known(scheme.sampler.name, SAMPLERS, "sampler", text)
-        _known(scheme.weighting.name, WEIGHTINGS, "weighting", text)
-        return scheme
+        sampler, weighting = (_call(part, text) for part in rest.split(":", 1))
+        _known(sampler.name, SAMPLERS, "sampler", text)
+        _known(weighting.name, WEIGHTINGS, "weighting", text)
+        return Scheme(text, loss, sampler, weighting, None, number, post_hoc)
     margin = Call("unit") if rest in LOSSES else _call(rest, text)
     _known(margin.name, (*MARGINS, *LOSSES, *PAPER), "scheme", text)
     if count:
@@ -125,7 +123,8 @@ def scheme(text: str, labels: Labels, num_negatives: int | None = None) -> Loss:
     if parsed.margin is not None:
         margin = _margin(parsed.margin, labels, text)
         return SoftmaxLoss(margin) if piece is None else DecoupledLoss(margin, piece, **options)
-    assert parsed.sampler is not None and parsed.weighting is not None
+    assert parsed.sampler is not None, "a scheme has a margin, or else a sampler and a weighting"
+    assert parsed.weighting is not None
     sampler, weighting = _sampler(parsed.sampler, labels, number, text), _weighting(parsed.weighting, labels, text)
     if piece is None:
         return SampledSoftmaxLoss(sampler, weighting)
@@ -199,7 +198,9 @@ def _piece(loss: str) -> Piece | None:
 def _call(text: str, whole: str) -> Call:
     found = re.fullmatch(r"([a-z-]+)(?:\((.*)\))?", text.strip())
     if not found:
-        raise HeadtailError(f"`{text}` in `{whole}` is not of the form `name` or `name(arguments)`. Try `within-batch:tail(0.5)@256`.")
+        raise HeadtailError(
+            f"`{text}` in `{whole}` is not of the form `name` or `name(arguments)`. Try `within-batch:tail(0.5)@256`."
+        )
     return Call(found[1], tuple(_arg(part, whole) for part in _split(found[2] or "")))
 
 
@@ -228,7 +229,9 @@ def _number(call: Call, text: str, default: float | None, allowed: int = 1) -> f
     numbers = [arg for arg in call.args if isinstance(arg, float)]
     strangers = [arg for arg in call.args if not isinstance(arg, float) and arg not in ("excluded", "without-replacement")]
     if len(numbers) > allowed or strangers or (allowed == 0 and call.args):
-        raise HeadtailError(f"`{call.name}` in `{text}` takes {'one number' if allowed else 'no arguments'}, but got {len(call.args)}.")
+        raise HeadtailError(
+            f"`{call.name}` in `{text}` takes {'one number' if allowed else 'no arguments'}, but got {len(call.args)}."
+        )
     return numbers[0] if numbers else (default or 0.0)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -12,7 +14,7 @@ class HeadtailError(ValueError):
 
 def check_finite_number(name: str, value: float, *, low: float | None = None, high: float | None = None) -> float:
     """Return `value` as a float if it is a finite number inside [low, high]."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value or value in (float("inf"), -float("inf")):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise HeadtailError(f"`{name}` must be a finite number, but got {value!r}.")
     if (low is not None and value < low) or (high is not None and value > high):
         bounds = f"at least {low}" if high is None else f"at most {high}" if low is None else f"between {low} and {high}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -111,9 +111,7 @@ class LabelHead(nn.Module):
         return self._scores(hidden, slice(None))
 
     @torch.no_grad()
-    def topk(
-        self, hidden: Float[Tensor, "b d"], k: int, *, post_hoc: float = 0.0, correct_twice: bool = False
-    ) -> TopK:
+    def topk(self, hidden: Float[Tensor, "b d"], k: int, *, post_hoc: float = 0.0, correct_twice: bool = False) -> TopK:
         r"""The exact k best labels, block by block: `[b, L]` scores are never held whole.
 
         Args:
@@ -152,9 +150,13 @@ class LabelHead(nn.Module):
         old, new = len(self.weight), labels.num_labels
         if new < old:
             raise HeadtailError(f"`labels` has {new} labels, fewer than the {old} the head has. Labels can be added, not removed.")
-        added = LabelHead(labels, self.weight.shape[1], self.loss.for_labels(labels), bias=self.bias is not None, sparse=self.sparse)
+        added = LabelHead(
+            labels, self.weight.shape[1], self.loss.for_labels(labels), bias=self.bias is not None, sparse=self.sparse
+        )
         self._catch_up()
-        tables = [(self.weight, added.weight)] + ([(self.bias, added.bias)] if self.bias is not None and added.bias is not None else [])
+        tables = [(self.weight, added.weight)] + (
+            [(self.bias, added.bias)] if self.bias is not None and added.bias is not None else []
+        )
         for table, fresh in tables:
             table.grad = None
             table.set_(torch.cat([table, fresh[old:].to(table)]))  # pyright: ignore[reportArgumentType] - same Parameter, more rows

@@ -46,7 +46,9 @@ class Labels:
         counts = self.counts
         if not isinstance(counts, Tensor) or counts.dim() != 1 or counts.numel() == 0:
             shape = list(counts.shape) if isinstance(counts, Tensor) else type(counts).__name__
-            raise HeadtailError(f"`counts` must be one number a label, of shape [L], but got {shape}. Pass `Labels.from_counts(counts)`.")
+            raise HeadtailError(
+                f"`counts` must be one number a label, of shape [L], but got {shape}. Pass `Labels.from_counts(counts)`."
+            )
         if counts.is_complex() or counts.dtype in (torch.bool, torch.float16, torch.bfloat16):
             raise HeadtailError(f"`counts` must be int64 or float64 numbers, but got {counts.dtype}.")
         low, high = counts.aminmax()
@@ -151,12 +153,12 @@ class Labels:
         """The smallest prior, min π."""
         return (float(self.counts.min()) + self.smoothing) / (self.total + self.smoothing * self.num_labels)
 
-    def log_prior(self, ids: Int[Tensor, "..."]) -> Float64[Tensor, "..."]:
+    def log_prior(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
         """log π of any labels. Looks up counts, so it costs O(ids) whatever L is."""
         total = math.log(self.total + self.smoothing * self.num_labels)
         return (self._counts_of(ids) + self.smoothing).log() - total
 
-    def log_frequency(self, ids: Int[Tensor, "..."]) -> Float64[Tensor, "..."]:
+    def log_frequency(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
         """log n/N of any labels, *unsmoothed*: how often batches really hold them."""
         return self._counts_of(ids).log() - math.log(self.total)
 
@@ -184,6 +186,12 @@ class Labels:
             if counts is None:
                 counts = self._copies[ids.device] = self.counts.to(ids.device)
         return counts[ids.long()].double()
+
+
+def check_labels(labels: Labels) -> None:
+    """Refuse anything but `Labels`."""
+    if not isinstance(labels, Labels):
+        raise HeadtailError(f"`labels` must be a `Labels`, but got {type(labels).__name__}. Write `Labels.from_counts(counts)`.")
 
 
 def _count(target: Target, num_labels: int | None, ignore_index: int) -> Tensor:

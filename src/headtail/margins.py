@@ -34,11 +34,11 @@ class Separable(Margin):
     r"""A margin that splits in two: $\log \rho_{yy'} = \log \rho_1(y) + \log \rho_2(y')$. Every named loss here does."""
 
     @abstractmethod
-    def log_positive(self, ids: Int[Tensor, "..."]) -> Float64[Tensor, "..."]:
+    def log_positive(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
         """log ρ₁ of positives."""
 
     @abstractmethod
-    def log_negative(self, ids: Int[Tensor, "..."]) -> Float64[Tensor, "..."]:
+    def log_negative(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
         """log ρ₂ of negatives."""
 
     def log_rho(self, target: Int[Tensor, " b"], ids: Int[Tensor, "*b m"]) -> Float64[Tensor, "b m"]:
@@ -191,7 +191,9 @@ class CustomSeparable(Separable):
                 raise HeadtailError(f"`{name}` must be one log-margin a label, of shape [L] and without NaN or +inf.")
             object.__setattr__(self, name, vector)
         if len(self.positive) != len(self.negative):
-            raise HeadtailError(f"`positive` has {len(self.positive)} labels but `negative` has {len(self.negative)}. Give both [L].")
+            raise HeadtailError(
+                f"`positive` has {len(self.positive)} labels but `negative` has {len(self.negative)}. Give both [L]."
+            )
 
     def log_positive(self, ids: Tensor) -> Tensor:
         """As given."""

@@ -56,12 +56,10 @@ class Pairs:
     num_examples: int
 
     @classmethod
-    def of(
-        cls, target: Target, *, num_labels: int | None = None, ignore_index: int = IGNORE_INDEX, name: str = "target"
-    ) -> Pairs:
+    def of(cls, target: Target, *, num_labels: int | None = None, ignore_index: int = IGNORE_INDEX, name: str = "target") -> Pairs:
         """Reduce class ids, padded, ragged or nested targets to pairs, after checking them."""
         if isinstance(target, Tensor) and target.is_nested:
-            target = Ragged(target.values(), target.offsets())
+            target = Ragged(target.values(), target.offsets())  # pyright: ignore[reportAttributeAccessIssue]
         if isinstance(target, Ragged):
             flat, example, num_examples = _from_ragged(target, name)
         elif isinstance(target, Tensor) and target.dim() == 1:

@@ -27,9 +27,7 @@ class Weighting(ABC):
     """
 
     @abstractmethod
-    def offsets(
-        self, draw: Draw, target: Int[Tensor, " b"]
-    ) -> tuple[Float64[Tensor, " b"], Float64[Tensor, "*b m"]]:
+    def offsets(self, draw: Draw, target: Int[Tensor, " b"]) -> tuple[Float64[Tensor, " b"], Float64[Tensor, "*b m"]]:
         """(a `[b]`, b like `draw.ids`), with log w = a + b."""
 
     def for_labels(self, labels: Labels) -> Self:
@@ -63,7 +61,9 @@ class Relative(Weighting):
     def offsets(self, draw: Draw, target: Tensor) -> tuple[Tensor, Tensor]:
         """a = log q(y), b = −log q(y')."""
         if draw.log_q_target is None:
-            raise HeadtailError("`Relative` needs the log q of the positives: pass `log_q_target` to `Given`, or give `log_q` as a function.")
+            raise HeadtailError(
+                "`Relative` needs the log q of the positives: pass `log_q_target` to `Given`, or give `log_q` as a function."
+            )
         return draw.log_q_target, -draw.log_q
 
 
@@ -110,7 +110,7 @@ class Importance(FromMargin):
 
 
 class Tail(FromMargin):
-    r"""$w_{yy'} = \frac{1}{m \cdot q_{y'}} \big(\pi_{y'} / \pi_y\big)^{\tau}$: logit adjustment, for any sampler. Leans to the tail.
+    r"""$w_{yy'} = \frac{1}{m \cdot q_{y'}} \big(\pi_{y'} / \pi_y\big)^{\tau}$: logit adjustment for any sampler. Leans to the tail.
 
     Args:
         labels: gives π; every label needs π > 0.
@@ -145,10 +145,10 @@ def check_support(sampler: Sampler, weighting: Weighting) -> int:
     missing = wanted & (sampler.log_q(ids, batch_size=2) == -math.inf)
     number = int(missing.sum())
     if number:
+        first = int(missing.int().argmax())
         sentence = (
-            f"`{type(sampler).__name__}` never draws {number} of {len(ids)} labels (the first is {int(missing.int().argmax())}), so "
-            "no weights make it optimise this margin for them. Smooth the counts (`Labels.from_counts(counts, smoothing=1)`) or mix "
-            "in `Uniform`."
+            f"`{type(sampler).__name__}` never draws {number} of {len(ids)} labels (the first is {first}), so no weights make it optimise "
+            "this margin for them. Smooth the counts (`Labels.from_counts(counts, smoothing=1)`) or mix in `Uniform`."
         )
         if not sampler.follows_data:
             raise HeadtailError(sentence)

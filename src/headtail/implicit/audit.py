@@ -55,7 +55,7 @@ def audit(
     draws: int = 20_000,
     batch_size: int = 64,
     target: int | None = None,
-    input: Tensor | None = None,  # noqa: A002
+    input: Tensor | None = None,
     weight: Tensor | None = None,
     generator: torch.Generator | None = None,
     progress: Callable[[Iterable[int]], Iterable[int]] = iter,
@@ -95,9 +95,13 @@ def audit(
             raise HeadtailError("`log_q` is missing: say which log-probability of each label you want to test, shape [L].")
         call, claimed = (lambda: (torch.as_tensor(sampler()), None)), log_q.double()
     else:
-        raise HeadtailError(f"`sampler` must be a headtail sampler or a function that returns ids, but got {type(sampler).__name__}.")
+        raise HeadtailError(
+            f"`sampler` must be a headtail sampler or a function that returns ids, but got {type(sampler).__name__}."
+        )
     if claimed.dim() != 1 or bool(claimed.isnan().any()) or abs(float(claimed.exp().sum()) - 1) > 1e-6:
-        raise HeadtailError(f"`log_q` must be one log-probability a label, summing to 1, but sums to {float(claimed.exp().sum()):.6g}.")
+        raise HeadtailError(
+            f"`log_q` must be one log-probability a label, summing to 1, but sums to {float(claimed.exp().sum()):.6g}."
+        )
     observed = torch.zeros(len(claimed), dtype=torch.int64)
     error, counted = 0.0, 0
     for _ in progress(range(draws)):
@@ -121,7 +125,7 @@ def _headtail_call(
     labels: Labels | None,
     batch_size: int,
     target: int | None,
-    input: Tensor | None,  # noqa: A002
+    input: Tensor | None,
     weight: Tensor | None,
     generator: torch.Generator | None,
 ) -> tuple[Callable[[], tuple[Tensor, Tensor | None]], Tensor]:

@@ -11,7 +11,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from headtail.errors import HeadtailError, check_finite_number, check_ids
-from headtail.implicit.implied import claim, implied_margin_of, lean_of, median_labels
+from headtail.implicit.implied import claim, implied_margin_of, lean_of, median_labels, usual_slices
 from headtail.implicit.names import Name, recognise
 from headtail.labels import Labels
 from headtail.losses import Loss, Piece, SampledLoss
@@ -134,7 +134,7 @@ def explain(
     named = recognise(margin, labels, m)
     lean = lean_of(margin, labels)
     cases = _cases(labels, scores, target)
-    inspect = _Inspector(loss.piece, margin, sampler, weighting, batch_size, noise)
+    inspect = _Inspector(loss.piece, margin, sampler, weighting, batch_size, noise, scores is None)
     ids = torch.arange(labels.num_labels)
     q = None if sampler is None else sampler.log_q(ids, batch_size).exp()
     return Explanation(
@@ -158,13 +158,11 @@ def explain(
     )
 
 
-def optimal_q(
-    margin: Margin, label: int, scores: Float[Tensor, " L"], piece: Piece | None = None
-) -> Float64[Tensor, " L"]:
+def optimal_q(margin: Margin, label: int, scores: Float[Tensor, " L"], piece: Piece | None = None) -> Float64[Tensor, " L"]:
     r"""The sampling distribution of minimum variance for a margin and scores, positive excluded.
 
-    Decoupled losses: $q^* \propto \rho_{yy'}\,|\varphi(-f_{y'})|$; softmax: $q^* \propto \rho_{yy'}\, e^{f_{y'}}$. With it, and weights
-    from the margin, the sampled sum has no variance at all (where φ keeps one sign). If every term is 0, so is q*.
+    Decoupled losses: $q^* \propto \rho_{yy'}\,|\varphi(-f_{y'})|$; softmax: $q^* \propto \rho_{yy'}\, e^{f_{y'}}$. With it,
+    and weights from the margin, the sampled sum has no variance at all (where φ keeps one sign). If every term is 0, so is q*.
 
     Args:
         margin: ρ.
@@ -195,7 +193,9 @@ class _Inspector:
         weighting: Weighting | None,
         batch_size: int,
         noise: float,
+        untrained: bool,
     ) -> None:
+        self.untrained = untrained
         self.piece, self.margin, self.sampler, self.weighting = piece, margin, sampler, weighting
         self.batch_size, self.noise = batch_size, noise
         self.shrinks = sampler is not None and weighting is not None and _inverse_in_m(sampler, weighting, batch_size)
@@ -209,29 +209,30 @@ class _Inspector:
         values = (f - f[label]) if self.piece is None else self.piece.negative(-f).abs().log()
         unsampled = self._loss(values[others], f[label])
         implicit = self._loss((log_rho + values)[others], f[label])
-        variance = noise = gap = needed = None
+        noise = variance = gap = needed = None
         if self.sampler is not None and self.weighting is not None:
-            variance = self._variance(label, values, ids)
-        if variance is not None:
-            # 1 + E[X] = e^loss for the softmax
-            noise = variance * math.exp(-2 * implicit) if self.piece is None else variance
+            # Softmax: X in units of 1 + E[X] = e^loss, whose variance is the noise.
+            noise = self._variance(label, values - implicit if self.piece is None else values)
+        if noise is not None:
+            variance = noise * _exp(2 * implicit) if self.piece is None else noise
             gap = noise / 2 if self.piece is None else None
             needed = self._needed(noise)
-        bias = implicit - unsampled
-        return Example(slice_, label, unsampled, implicit, bias, variance, noise, gap, needed)
+        return Example(slice_, label, unsampled, implicit, implicit - unsampled, variance, noise, gap, needed)
 
     def _loss(self, log_terms: Tensor, f_y: Tensor) -> float:
         if self.piece is None:
             return float(torch.logsumexp(torch.cat([log_terms.new_zeros(1), log_terms]), 0))
         return float(self.piece.positive(f_y) + log_terms.exp().sum())
 
-    def _variance(self, label: int, values: Tensor, ids: Tensor) -> float | None:
-        assert self.sampler is not None and self.weighting is not None
+    def _variance(self, label: int, values: Tensor) -> float | None:
+        assert self.sampler is not None
+        assert self.weighting is not None
         target = torch.tensor([label])
-        a, b = self.weighting.offsets(claim(self.sampler, target, self.batch_size), target)
+        draw = claim(self.sampler, target, self.batch_size)
+        a, b = self.weighting.offsets(draw, target)
         term = ((a[:, None] + b).reshape(-1) + values).exp()
         term[label] = 0.0
-        term = torch.where(self.sampler.log_q(ids, self.batch_size) > -math.inf, term, 0.0)
+        term = torch.where(draw.log_q > -math.inf, term, 0.0)
         return self.sampler.variance_of_sum(term, label, self.batch_size)
 
     def _needed(self, noise: float) -> int | None:
@@ -252,6 +253,10 @@ class _Inspector:
             notes.append("Drawn without replacement: the variance is exact for this m; no formula tells it for another.")
         if self.sampler.variance_of_sum(torch.zeros(self.sampler.num_labels).double(), 0, self.batch_size) is None:
             notes.append("How these negatives depend on each other is not known, so the variance has no formula.")
+        if self.piece is not None and self.piece.cosine and self.untrained:
+            notes.append(
+                "An untrained model's cosines are all 0, where these negatives cost nothing: pass scores to see the noise."
+            )
         return notes
 
 
@@ -282,9 +287,7 @@ def _cases(labels: Labels, scores: Tensor | None, target: Tensor | None) -> list
 
 
 def _shares(q: Tensor, labels: Labels) -> dict[str, float]:
-    slices = labels.slices()
-    if not (slices.sizes["head"] and slices.sizes["tail"]):
-        slices = labels.slices_by_mass()
+    slices = usual_slices(labels)
     total = float(q.sum())
     return {name: float(q[getattr(slices, name)].sum()) / total if total else 0.0 for name in slices.sizes}
 
@@ -296,12 +299,13 @@ def _equation(named: Name, piece: Piece | None) -> str:
     return f"φ(f_y) + Σ_{{y'≠y}} {rho}φ(−f_y')"
 
 
+def _exp(x: float) -> float:
+    return math.exp(x) if x < 700 else math.inf
+
+
 def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: _finite(inner) for key, inner in value.items()}
     return [_finite(inner) for inner in value] if isinstance(value, list) else value
-
-
-

@@ -74,11 +74,15 @@ def implied_margin_of(loss: Loss, batch_size: int | None = None) -> Margin:
     return loss.margin
 
 
-def median_labels(labels: Labels) -> dict[str, int]:
-    """The label of median count in each slice that is not empty; slices by count, or by mass where those leave head or tail empty."""
+def usual_slices(labels: Labels) -> Slices:
+    """Slices by count, or by share of the examples where those leave head or tail empty."""
     slices = labels.slices()
-    if not (slices.sizes["head"] and slices.sizes["tail"]):
-        slices = labels.slices_by_mass()
+    return slices if slices.sizes["head"] and slices.sizes["tail"] else labels.slices_by_mass()
+
+
+def median_labels(labels: Labels) -> dict[str, int]:
+    """The label of median count in each slice that is not empty."""
+    slices = usual_slices(labels)
     return {name: _median(labels, slices, name) for name, size in slices.sizes.items() if size}
 
 

@@ -51,8 +51,10 @@ def recognise(margin: Margin, labels: Labels, m: float | None = None) -> Name:
         found = _power_law(positive, negative, log_prior, labels.num_labels, m) or _adaptive(positive, negative, log_prior)
         if found:
             return found
-    return _excluded(positive, negative, labels, m) or _increasing(positive, negative, labels.log_prior(ids)) or Name(
-        None, None, "ρ₁(y) · ρ₂(y')"
+    return (
+        _excluded(positive, negative, labels, m)
+        or _increasing(positive, negative, labels.log_prior(ids))
+        or Name(None, None, "ρ₁(y) · ρ₂(y')")
     )
 
 
@@ -124,11 +126,12 @@ def _adaptive(positive: Tensor, negative: Tensor, log_prior: Tensor) -> Name | N
 
 def _excluded(positive: Tensor, negative: Tensor, labels: Labels, m: float | None) -> Name | None:
     """Constant weights with the positive excluded: ρ = q_y' / (1 − q_y)."""
-    q = negative.exp()
-    keep = torch.log1p(-q)
-    if not bool(torch.isfinite(keep).all()) or float((positive + keep).abs().max()) > TOLERANCE or abs(float(q.sum()) - 1) > TOLERANCE:
+    total = torch.logsumexp(negative, 0)
+    log_q = negative - total
+    gap = positive + total + torch.log1p(-log_q.exp())
+    if not bool(torch.isfinite(gap).all()) or float(gap.abs().max()) > TOLERANCE:
         return None
-    inner = recognise(_Vectors(torch.zeros_like(positive), negative), labels, m)
+    inner = recognise(_Vectors(torch.zeros_like(positive), log_q), labels, m)
     if inner.softmax is None:
         return None
     denominator = inner.rho.replace("π_y'", "π_y").replace("(y')", "(y)")

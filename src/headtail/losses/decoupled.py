@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Unpack
 
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -109,7 +109,7 @@ def sampled_decoupled(
 
 
 def sampled_decoupled_loss(
-    input: Float[Tensor, "b d"],  # noqa: A002
+    input: Float[Tensor, "b d"],
     weight: Float[Tensor, "L d"],
     target: Target,
     draw: Draw,
@@ -143,7 +143,7 @@ def sampled_decoupled_loss(
 
 
 def two_tower_decoupled_loss(
-    input: Float[Tensor, "b d"],  # noqa: A002
+    input: Float[Tensor, "b d"],
     positive: Float[Tensor, "p d"],
     negatives: Float[Tensor, "m d"] | Float[Tensor, "p m d"],
     target: Target,
@@ -164,7 +164,7 @@ def two_tower_decoupled_loss(
 
 
 def decoupled_loss(
-    input: Float[Tensor, "b d"],  # noqa: A002
+    input: Float[Tensor, "b d"],
     weight: Float[Tensor, "L d"],
     target: Target,
     margin: Margin | None = None,

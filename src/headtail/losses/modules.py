@@ -43,7 +43,7 @@ class Loss(nn.Module, ABC):
     @abstractmethod
     def forward(
         self,
-        input: Tensor,  # noqa: A002
+        input: Tensor,
         weight: Tensor,
         target: Target,
         *,
@@ -72,7 +72,7 @@ class SampledLoss(Loss):
 
     def forward(
         self,
-        input: Tensor,  # noqa: A002
+        input: Tensor,
         weight: Tensor,
         target: Target,
         *,
@@ -89,7 +89,7 @@ class SampledLoss(Loss):
             input, weight, target, draw, self.weighting, bias=bias, sparse=sparse, **{**self.options, **options}
         )
 
-    def draw(self, input: Tensor, weight: Tensor, target: Target, generator: torch.Generator | None = None) -> Draw:  # noqa: A002
+    def draw(self, input: Tensor, weight: Tensor, target: Target, generator: torch.Generator | None = None) -> Draw:
         """Negatives for one batch."""
         ignore_index = self.settings.ignore_index
         return self.sampler.draw(target, input=input, weight=weight, generator=generator, ignore_index=ignore_index)
@@ -108,7 +108,7 @@ class ExactLoss(Loss):
 
     def forward(
         self,
-        input: Tensor,  # noqa: A002
+        input: Tensor,
         weight: Tensor,
         target: Target,
         *,

@@ -46,7 +46,7 @@ def sampled_softmax(
 
 
 def sampled_softmax_loss(
-    input: Float[Tensor, "b d"],  # noqa: A002 - torch's own name for it
+    input: Float[Tensor, "b d"],
     weight: Float[Tensor, "L d"],
     target: Target,
     draw: Draw,
@@ -83,7 +83,7 @@ def sampled_softmax_loss(
 
 
 def two_tower_softmax_loss(
-    input: Float[Tensor, "b d"],  # noqa: A002
+    input: Float[Tensor, "b d"],
     positive: Float[Tensor, "p d"],
     negatives: Float[Tensor, "m d"] | Float[Tensor, "p m d"],
     target: Target,
@@ -117,7 +117,7 @@ def two_tower_softmax_loss(
 
 
 def softmax_loss(
-    input: Float[Tensor, "b d"],  # noqa: A002
+    input: Float[Tensor, "b d"],
     weight: Float[Tensor, "L d"],
     target: Target,
     margin: Margin | None = None,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -58,7 +58,9 @@ class Settings:
         if self.collisions is not None:
             check_choice("collisions", self.collisions, ("target", "known", "none"))
         if self.known_positives is not None and self.collisions in ("target", "none"):
-            raise HeadtailError(f"`known_positives` is masked only with `collisions=\"known\"`, but got {self.collisions!r}. Drop one.")
+            raise HeadtailError(
+                f'`known_positives` is masked only with `collisions="known"`, but got {self.collisions!r}. Drop one.'
+            )
         if not isinstance(self.temperature, Tensor) and not self.temperature > 0:
             raise HeadtailError(f"`temperature` must be above 0, but got {self.temperature!r}.")
 
@@ -73,7 +75,7 @@ class Settings:
         positives = pairs if known is None else Pairs.of(known, ignore_index=self.ignore_index, name="known_positives")
         if positives.num_examples != pairs.num_examples:
             raise HeadtailError(
-                f"`known_positives` has {positives.num_examples} examples but `target` has {pairs.num_examples}. Give one row for each."
+                f"`known_positives` has {positives.num_examples} examples but `target` has {pairs.num_examples}. Match them."
             )
         # One integer for each (example, label), so that membership is one look-up; label ids stay below 2^40.
         taken = torch.where(positives.ignored, -1, (positives.example_of() << 40) | positives.label)
@@ -128,7 +130,7 @@ class Terms:
 
 
 def table_terms(
-    input: Tensor,  # noqa: A002
+    input: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     target: Target,
@@ -147,7 +149,7 @@ def table_terms(
 
 
 def given_terms(
-    input: Tensor,  # noqa: A002
+    input: Tensor,
     positive: Tensor,
     negatives: Tensor,
     target: Target,
@@ -160,12 +162,14 @@ def given_terms(
     pairs = Pairs.of(target, num_labels=num_labels, ignore_index=settings.ignore_index)
     f_y, f = _logits(input, positive, negatives, pairs, settings)
     if f.shape[-1] != draw.ids.shape[-1]:
-        raise HeadtailError(f"`negatives` must have one embedding for each of {draw.ids.shape[-1]} drawn ids, but got {f.shape[-1]}.")
+        raise HeadtailError(
+            f"`negatives` must have one embedding for each of {draw.ids.shape[-1]} drawn ids, but got {f.shape[-1]}."
+        )
     return _terms(f_y, f, pairs, draw, weighting, num_labels, settings)
 
 
 def exact_terms(
-    input: Tensor,  # noqa: A002
+    input: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     target: Target,
@@ -176,7 +180,7 @@ def exact_terms(
     _check_table(input, weight, bias)
     pairs = Pairs.of(target, num_labels=len(weight), ignore_index=settings.ignore_index)
     _check_input(input, pairs)
-    input, weight = _directions(settings, input, weight)  # noqa: A001
+    input, weight = _directions(settings, input, weight)
     f = pairs.rows(_plus(_at_least_float32(F.linear(input, weight)), None if bias is None else bias.reshape(-1)))
     f_y = f.gather(1, pairs.label[:, None]).squeeze(1)
     draw = every_label(len(weight), weight.device)
@@ -192,11 +196,11 @@ def _terms(
     return Terms(f_y, f, a, b, settings.masks(pairs, draw.ids), pairs, draw, num_labels, settings)
 
 
-def _logits(input: Tensor, positive: Tensor, negatives: Tensor, pairs: Pairs, settings: Settings) -> tuple[Tensor, Tensor]:  # noqa: A002
+def _logits(input: Tensor, positive: Tensor, negatives: Tensor, pairs: Pairs, settings: Settings) -> tuple[Tensor, Tensor]:
     _check_input(input, pairs)
     _check_embeddings(input, positive, "positive", len(pairs.label))
     _check_embeddings(input, negatives, "negatives", len(pairs.label) if negatives.dim() == 3 else None)
-    input, positive, negatives = _directions(settings, input, positive, negatives)  # noqa: A001
+    input, positive, negatives = _directions(settings, input, positive, negatives)
     # Few numbers, and each decides an example: the positives are multiplied in float32 whatever the inputs are.
     f_y = (_at_least_float32(pairs.rows(input)) * _at_least_float32(positive)).sum(-1)
     if negatives.dim() == 2:
@@ -224,7 +228,7 @@ def _gather(weight: Tensor, bias: Tensor | None, ids: Tensor, sparse: bool) -> t
     return rows, F.embedding(ids, column, sparse=sparse and bias.dim() == 2).squeeze(-1)
 
 
-def _check_input(input: Tensor, pairs: Pairs) -> None:  # noqa: A002
+def _check_input(input: Tensor, pairs: Pairs) -> None:
     if input.dim() != 2 or len(input) != pairs.num_examples:
         raise HeadtailError(f"`input` must have shape [b, d] with b = {pairs.num_examples} targets, but got {list(input.shape)}.")
     if not input.is_floating_point():
@@ -232,22 +236,24 @@ def _check_input(input: Tensor, pairs: Pairs) -> None:  # noqa: A002
     check_same_device("target", pairs.label, "input", input)
 
 
-def _check_table(input: Tensor, weight: Tensor, bias: Tensor | None) -> None:  # noqa: A002
+def _check_table(input: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     if weight.dim() != 2 or input.dim() != 2 or weight.shape[1] != input.shape[1]:
-        raise HeadtailError(f"`weight` must have shape [L, d] and `input` [b, d], but got {list(weight.shape)} and {list(input.shape)}.")
+        raise HeadtailError(
+            f"`weight` must have shape [L, d] and `input` [b, d], but got {list(weight.shape)} and {list(input.shape)}."
+        )
     check_same_device("weight", weight, "input", input)
     _check_dtypes(input, weight, "weight")
     if bias is not None and bias.shape not in ((len(weight),), (len(weight), 1)):
         raise HeadtailError(f"`bias` must have shape [{len(weight)}], but got {list(bias.shape)}.")
 
 
-def _check_embeddings(input: Tensor, embeddings: Tensor, name: str, rows: int | None) -> None:  # noqa: A002
+def _check_embeddings(input: Tensor, embeddings: Tensor, name: str, rows: int | None) -> None:
     if embeddings.shape[-1] != input.shape[-1] or (rows is not None and len(embeddings) != rows):
         wanted = f"[{'m' if rows is None else rows}, …, {input.shape[-1]}]"
         raise HeadtailError(f"`{name}` must have shape {wanted} to fit `input` and `target`, but got {list(embeddings.shape)}.")
     _check_dtypes(input, embeddings, name)
 
 
-def _check_dtypes(input: Tensor, other: Tensor, name: str) -> None:  # noqa: A002
+def _check_dtypes(input: Tensor, other: Tensor, name: str) -> None:
     if input.dtype != other.dtype and not torch.is_autocast_enabled(input.device.type):
         raise HeadtailError(f"`{name}` is {other.dtype} but `input` is {input.dtype}. Cast one, or use `torch.autocast`.")

@@ -9,7 +9,7 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from headtail.errors import HeadtailError, check_finite_number, check_ids, check_same_device
-from headtail.labels import Labels
+from headtail.labels import Labels, check_labels
 from headtail.samplers.inverse import InverseSampler
 
 
@@ -44,13 +44,14 @@ class Frequency(InverseSampler):
         replacement: bool = True,
         exclude_target: bool = False,
     ) -> None:
-        if not isinstance(labels, Labels):
-            raise HeadtailError(f"`labels` must be a `Labels`, but got {type(labels).__name__}. Write `Labels.from_counts(counts)`.")
+        check_labels(labels)
         super().__init__(labels.num_labels, num_negatives, replacement=replacement, exclude_target=exclude_target)
         self.labels = labels
         self.power = check_finite_number("power", power, low=0, high=1)
         if exclude_target and labels.rarest == 0 and power > 0 and labels.num_labels - labels.never_seen < 2:
-            raise HeadtailError("`exclude_target=True` needs at least 2 labels with a positive prior. Smooth the counts, or drop it.")
+            raise HeadtailError(
+                "`exclude_target=True` needs at least 2 labels with a positive prior. Smooth the counts, or drop it."
+            )
         # One table of L float64 entries, worked on in place: at 100 million labels every copy is 800 MB.
         table = labels.counts.to(torch.float64, copy=True).add_(labels.smoothing)
         table.div_(labels.total + labels.smoothing * labels.num_labels).pow_(self.power)
@@ -65,7 +66,7 @@ class Frequency(InverseSampler):
         self.register_buffer("cumulative", table.cumsum_(0), persistent=False)
         self.total = float(self.cumulative[-1])
 
-    def log_q(self, ids: Int[Tensor, "..."], batch_size: int | None = None) -> Float64[Tensor, "..."]:
+    def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """α·log π, normalised; without replacement, log(inclusion / m)."""
         log_mass = self._log_mass(ids)
         if self.replacement:
@@ -97,9 +98,7 @@ class Frequency(InverseSampler):
 
     def for_labels(self, labels: Labels) -> Frequency:
         """The same power of the grown label set's prior."""
-        return Frequency(
-            labels, self.num_negatives, self.power, replacement=self.replacement, exclude_target=self.exclude_target
-        )
+        return Frequency(labels, self.num_negatives, self.power, replacement=self.replacement, exclude_target=self.exclude_target)
 
     def _log_mass(self, ids: Tensor) -> Tensor:
         check_ids("ids", ids, self.num_labels)

@@ -57,13 +57,15 @@ class Given(Sampler):
         self,
         pairs: Pairs,
         *,
-        input: Tensor | None = None,  # noqa: A002
+        input: Tensor | None = None,
         weight: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Draw:
         """The ids as given."""
         if self.ids.dim() == 2 and len(self.ids) != len(pairs.label):
-            raise HeadtailError(f"`ids` has {len(self.ids)} rows, but the batch has {len(pairs.label)} targets. Give one row for each.")
+            raise HeadtailError(
+                f"`ids` has {len(self.ids)} rows, but the batch has {len(pairs.label)} targets. Give one row for each."
+            )
         return self.describe(self.ids, pairs.label, self._m)
 
     def describe(self, ids: Tensor, label: Tensor, m: float, batch_size: int | None = None) -> Draw:
@@ -73,7 +75,7 @@ class Given(Sampler):
         target = None if self._log_q_target is None else self._log_q_target.double()
         return Draw(ids, self._log_q.double(), target, m)
 
-    def log_q(self, ids: Int[Tensor, "..."], batch_size: int | None = None) -> Float64[Tensor, "..."]:
+    def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """log q of any labels, if it was given as a function."""
         if isinstance(self._log_q, Tensor):
             raise HeadtailError(

@@ -42,18 +42,18 @@ class InverseSampler(Sampler):
             )
 
     @abstractmethod
-    def mass(self, ids: Int[Tensor, "..."]) -> Float64[Tensor, "..."]:
+    def mass(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
         """Length of each label's interval."""
 
     @abstractmethod
-    def below(self, ids: Int[Tensor, "..."]) -> Float64[Tensor, "..."]:
+    def below(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
         """Where each label's interval starts."""
 
     @abstractmethod
-    def label_at(self, points: Float64[Tensor, "..."]) -> Int[Tensor, "..."]:
+    def label_at(self, points: Float64[Tensor, ...]) -> Int[Tensor, ...]:
         """The label whose interval holds each point of [0, total)."""
 
-    def log_q(self, ids: Int[Tensor, "..."], batch_size: int | None = None) -> Float64[Tensor, "..."]:
+    def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """log q = log mass − log total."""
         return self.mass(ids).log() - math.log(self.total)
 
@@ -65,7 +65,7 @@ class InverseSampler(Sampler):
         self,
         pairs: Pairs,
         *,
-        input: Tensor | None = None,  # noqa: A002
+        input: Tensor | None = None,
         weight: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Draw:
@@ -81,7 +81,7 @@ class InverseSampler(Sampler):
             ids = self.label_at(torch.rand(self.num_negatives, **options) * self.total)
         return self.describe(ids, pairs.label, float(self.num_negatives))
 
-    def systematic(self, offset: Float64[Tensor, "1"]) -> Int[Tensor, " m"]:
+    def systematic(self, offset: Float64[Tensor, 1]) -> Int[Tensor, " m"]:
         """m evenly spaced points behind one random offset: label y is hit with probability exactly m·q_y, never twice."""
         m = self.num_negatives
         steps = torch.arange(m, dtype=torch.float64, device=offset.device)

@@ -58,7 +58,7 @@ class Mixture(Sampler):
         self,
         pairs: Pairs,
         *,
-        input: Tensor | None = None,  # noqa: A002
+        input: Tensor | None = None,
         weight: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Draw:
@@ -71,7 +71,7 @@ class Mixture(Sampler):
         ids = torch.cat(ids, -1)
         return Draw(ids, self._log_q(ids, sizes), self._log_q(pairs.label, sizes), sum(sizes))
 
-    def log_q(self, ids: Int[Tensor, "..."], batch_size: int | None = None) -> Float64[Tensor, "..."]:
+    def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """log Σ (m_k / m)·q_k."""
         return self._log_q(ids, [part.expected_m(batch_size) for part in self.samplers])
 
@@ -79,9 +79,7 @@ class Mixture(Sampler):
         """Σ m_k."""
         return sum(part.expected_m(batch_size) for part in self.samplers)
 
-    def variance_of_sum(
-        self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None
-    ) -> float | None:
+    def variance_of_sum(self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None) -> float | None:
         """The parts draw independently, so their variances add up."""
         parts = [part.variance_of_sum(term, label, batch_size) for part in self.samplers]
         known = [variance for variance in parts if variance is not None]

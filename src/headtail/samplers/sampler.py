@@ -30,7 +30,7 @@ class Sampler(nn.Module, ABC):
         self,
         target: Target,
         *,
-        input: Tensor | None = None,  # noqa: A002 - torch's own name for it
+        input: Tensor | None = None,
         weight: Tensor | None = None,
         generator: torch.Generator | None = None,
         ignore_index: int = IGNORE_INDEX,
@@ -53,19 +53,17 @@ class Sampler(nn.Module, ABC):
         self,
         pairs: Pairs,
         *,
-        input: Tensor | None,  # noqa: A002
+        input: Tensor | None,
         weight: Tensor | None,
         generator: torch.Generator | None,
     ) -> Draw:
         """Draw for targets that are already pairs. The only place with randomness."""
 
     @abstractmethod
-    def log_q(self, ids: Int[Tensor, "..."], batch_size: int | None = None) -> Float64[Tensor, "..."]:
+    def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """The log-probability of any labels. Only a mixture with a part that depends on it asks for the batch size."""
 
-    def describe(
-        self, ids: Int[Tensor, "*b m"], label: Int[Tensor, " b"], m: float, batch_size: int | None = None
-    ) -> Draw:
+    def describe(self, ids: Int[Tensor, "*b m"], label: Int[Tensor, " b"], m: float, batch_size: int | None = None) -> Draw:
         """The `Draw` that holds these ids, for examples with these positives."""
         return Draw(ids, self.log_q(ids, batch_size), self.log_q(label, batch_size), m, self.log_keep(label))
 

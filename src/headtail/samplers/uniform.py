@@ -26,9 +26,7 @@ class Uniform(InverseSampler):
     (torch.Size([4]), 4.0)
     """
 
-    def __init__(
-        self, labels: Labels | int, num_negatives: int, *, replacement: bool = True, exclude_target: bool = False
-    ) -> None:
+    def __init__(self, labels: Labels | int, num_negatives: int, *, replacement: bool = True, exclude_target: bool = False) -> None:
         num_labels = labels.num_labels if isinstance(labels, Labels) else labels
         super().__init__(num_labels, num_negatives, replacement=replacement, exclude_target=exclude_target)
         self.total = float(num_labels)

@@ -9,7 +9,7 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from headtail.errors import HeadtailError, check_positive_int
-from headtail.labels import Labels
+from headtail.labels import Labels, check_labels
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Sampler, iid_variance
 from headtail.targets import Pairs
@@ -39,8 +39,7 @@ class WithinBatch(Sampler):
 
     def __init__(self, labels: Labels, num_negatives: int | None = None) -> None:
         super().__init__()
-        if not isinstance(labels, Labels):
-            raise HeadtailError(f"`labels` must be a `Labels`, but got {type(labels).__name__}. Write `Labels.from_counts(counts)`.")
+        check_labels(labels)
         self.labels, self.num_labels = labels, labels.num_labels
         self.num_negatives = None if num_negatives is None else check_positive_int("num_negatives", num_negatives)
 
@@ -48,7 +47,7 @@ class WithinBatch(Sampler):
         self,
         pairs: Pairs,
         *,
-        input: Tensor | None = None,  # noqa: A002
+        input: Tensor | None = None,
         weight: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Draw:
@@ -66,7 +65,7 @@ class WithinBatch(Sampler):
             batch = batch[torch.randperm(size, device=batch.device, generator=generator)[: self.num_negatives]]
         return self.describe(batch, pairs.label, self.expected_m(size))
 
-    def log_q(self, ids: Int[Tensor, "..."], batch_size: int | None = None) -> Float64[Tensor, "..."]:
+    def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """log of the unsmoothed training frequency."""
         return self.labels.log_frequency(ids)
 

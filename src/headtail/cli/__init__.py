@@ -1,0 +1,43 @@
+"""The command line: words for people."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import tyro
+
+from headtail.cli.audit import Audit
+from headtail.cli.explain import Explain
+from headtail.errors import HeadtailError
+
+Command = (
+    Annotated[Explain, tyro.conf.subcommand("explain", prefix_name=False)]
+    | Annotated[Audit, tyro.conf.subcommand("audit", prefix_name=False)]
+)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run `headtail …`; bad input is told in one sentence, with exit code 2."""
+    argv = sys.argv[1:] if argv is None else argv
+    debug = "--debug" in argv
+    try:
+        command = tyro.cli(
+            Command,  # pyright: ignore[reportArgumentType] - a union of dataclasses is a command with subcommands
+            prog="headtail",
+            description="What does negative sampling do to your frequent and your rare labels?",
+            args=[arg for arg in argv if arg != "--debug"],
+        )
+        return command.run()
+    except HeadtailError as error:
+        if debug:
+            raise
+        sys.stderr.write(f"headtail: {error}\n")
+        return 2
+    except BrokenPipeError:  # the reader of our output left: `headtail … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        sys.stderr.write("headtail: stopped.\n")
+        return 130

@@ -1,0 +1,60 @@
+"""Small pictures made of characters."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from rich.text import Text
+from torch import Tensor
+
+from headtail.labels import Labels
+from headtail.margins import Margin, Separable
+
+BARS = "▁▂▃▄▅▆▇█"
+TAIL, HEAD = "dodger_blue1", "green3"
+
+
+def lean_bar(lean: float, scale: float, width: int = 8) -> Text:
+    """A bar that grows to the left (head) or right (tail) of a middle line."""
+    filled = 0 if scale == 0 else min(width, round(abs(lean) / scale * width))
+    left, right = Text("·" * width, style="dim"), Text("·" * width, style="dim")
+    if lean < 0:
+        left = Text("·" * (width - filled), style="dim") + Text("█" * filled, style=HEAD)
+    elif lean > 0:
+        right = Text("█" * filled, style=TAIL) + Text("·" * (width - filled), style="dim")
+    return left + Text("│", style="bold") + right
+
+
+def head_to_tail(margin: Margin, labels: Labels, width: int = 40) -> Text | None:
+    """A sparkline over labels from the most frequent to the rarest: how much the loss favours each, log ρ(y, ·) − log ρ(·, y)."""
+    if not isinstance(margin, Separable):
+        return None
+    order = labels.counts.argsort(descending=True, stable=True)
+    # Ranks in equal steps of the logarithm: half of a long tail's story is in its first few labels.
+    ranks = torch.logspace(0, torch.log10(torch.tensor(float(len(order)))).item(), width).long().clamp(1, len(order)) - 1
+    ids = order[ranks]
+    favour = (margin.log_positive(ids) - margin.log_negative(ids)).float()
+    return sparkline(favour)
+
+
+def sparkline(values: Tensor) -> Text:
+    """Eight heights; a flat line stays in the middle, and what is not finite is left blank."""
+    finite = values[torch.isfinite(values)]
+    if len(finite) == 0:
+        return Text("–")
+    low, span = float(finite.min()), float(finite.max() - finite.min())
+    flat = span < 1e-6
+    text = Text()
+    for value in values.tolist():
+        if not math.isfinite(value):
+            text.append(" ")
+            continue
+        height = 3 if flat else round((value - low) / span * (len(BARS) - 1))
+        text.append(BARS[height], style="dim" if flat else TAIL)
+    return text
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A short number, or – where there is none."""
+    return "–" if value is None else f"{value:.{digits}g}"

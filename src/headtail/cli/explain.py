@@ -1,0 +1,144 @@
+"""`headtail explain`."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import warnings
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import tyro
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from headtail.build import PAPER, parse, scheme
+from headtail.cli.drawing import HEAD, TAIL, head_to_tail, lean_bar, number
+from headtail.cli.source import Source
+from headtail.errors import check_positive_int
+from headtail.implicit import Explanation, explain
+from headtail.labels import Labels
+
+
+@dataclass(frozen=True)
+class Explain:
+    """What a scheme really optimises, where it leans and how noisy it is, before any training.
+
+    Without a scheme: the paper's table for your labels. Scheme names: SAMPLER:WEIGHTING, for example within-batch:tail,
+    frequency(0.75):importance@64, contrastive/uniform:constant; or an all-label loss: softmax, logit-adjusted, equalised, adaptive.
+    """
+
+    scheme: Annotated[str | None, tyro.conf.Positional] = None
+    """The scheme to explain."""
+    source: Annotated[Source, tyro.conf.OmitArgPrefixes] = field(default_factory=Source)
+    """Which labels."""
+    batch: int = 256
+    """Examples in a batch, which decides the number of within-batch negatives."""
+    negatives: int | None = None
+    """Number of negatives, where the scheme has no @m; by default 256, and the whole batch for within-batch."""
+    noise: float = 0.1
+    """The wished standard deviation of the sampled loss, in nats, for which the needed m is told."""
+    json: bool = False
+    """Print JSON for programs."""
+
+    def run(self) -> int:
+        """Print it."""
+        if self.scheme is not None:
+            parse(self.scheme)  # a misspelt name is told before any work
+        check_positive_int("--batch", self.batch)
+        labels = self.source.labels()
+        names = PAPER if self.scheme is None else (self.scheme,)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = {name: self._explain(name, labels) for name in names}
+        if self.json:
+            rows = {name: {"scheme": name, **one.to_dict()} for name, one in found.items()}
+            sys.stdout.write(
+                json.dumps(rows[self.scheme] if self.scheme else list(rows.values()), indent=2, ensure_ascii=False) + "\n"
+            )
+            return 0
+        console = Console(highlight=False)
+        console.print(Text(self.source.describe(labels), style="dim"))
+        console.print(
+            _table(found, wide=console.width >= 118)
+            if self.scheme is None
+            else _panel(self.scheme, found[self.scheme], labels, self.noise)
+        )
+        for sentence in dict.fromkeys(str(warning.message) for warning in caught):
+            console.print(Text(f"Note: {sentence}", style="yellow"))
+        return 0
+
+    def _explain(self, name: str, labels: Labels) -> Explanation:
+        return explain(scheme(name, labels, self.negatives), labels, batch_size=self.batch, noise=self.noise)
+
+
+def _table(found: dict[str, Explanation], *, wide: bool) -> Table:
+    table = Table(title="What each scheme really optimises", title_style="bold", header_style="bold", expand=False)
+    for column in ("scheme", "implicit loss", *(("ρ", "head ◂ leans ▸ tail") if wide else ()), "lean", "noise"):
+        table.add_column(column, justify="right" if column in ("lean", "noise") else "left", no_wrap=column != "implicit loss")
+    scale = max(abs(one.lean) for one in found.values()) or 1.0
+    previous = None
+    for name, one in found.items():
+        sampler = name.partition(":")[0]
+        if previous not in (None, sampler):
+            table.add_section()
+        previous = sampler
+        style = TAIL if one.leans == "tail" else HEAD if one.leans == "head" else ""
+        worst = max((x.noise for x in one.examples if x.noise is not None), default=None)
+        middle = (one.rho, lean_bar(one.lean, scale, width=9)) if wide else ()
+        noise = "–" if worst is None else f"{math.sqrt(worst):.2g}"
+        table.add_row(name, Text(one.name or "–", style=style), *middle, Text(f"{one.lean:+.2f}", style=style), noise)
+    table.caption = (
+        "lean: log ρ(t, h) − log ρ(h, t) of a median tail and head label, in nats; above 0 tail, below 0 head.\n"
+        "noise: standard deviation of the sampled loss for an untrained model, in nats, worst slice."
+    )
+    return table
+
+
+def _panel(name: str, one: Explanation, labels: Labels, wished: float) -> Panel:
+    style = TAIL if one.leans == "tail" else HEAD if one.leans == "head" else "white"
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column()
+    facts.add_row("optimises", Text(one.name or f"a {one.family} loss with no common name", style=f"bold {style}"))
+    facts.add_row("", one.equation)
+    lean = "to neither head nor tail" if one.leans == "neither" else f"to the {one.leans} by {abs(one.lean):.2f} nats"
+    facts.add_row("leans", Text(lean, style=style))
+    line = head_to_tail(one.margin, labels)
+    if line is not None:
+        facts.add_row("favours", Text("head ") + line + Text(" tail"))
+    if one.m is not None:
+        facts.add_row(
+            "negatives", f"m = {one.m:g} effective" + (f"; {one.never_drawn:,} labels are never drawn" if one.never_drawn else "")
+        )
+        facts.add_row("they fall on", _shares(one.sampled_share))
+    facts.add_row("q* would", _shares(one.optimal_share) + "   (minimum variance, first row below)")
+    parts: list[Table | Text] = [facts, Text(), _examples(one, wished)]
+    if one.m is not None:
+        advice = Table.grid(padding=(0, 2))
+        advice.add_row(Text("to be unbiased", style="dim"), one.unbiased_with)
+        advice.add_row(Text("to be logit-adjusted", style="dim"), one.logit_adjusted_with)
+        parts += [Text(), advice]
+    parts += [Text(f"Note: {note}", style="yellow") for note in one.notes]
+    return Panel(Group(*parts), title=f"[bold]{name}[/]", border_style=style, expand=False, padding=(1, 2))
+
+
+def _examples(one: Explanation, wished: float) -> Table:
+    table = Table(header_style="bold", box=None, padding=(0, 2))
+    decoupled = one.family != "softmax"
+    columns = ["untrained model", "label", "loss", "implicit", "bias", "variance" if decoupled else "σ²/(mμ²)"]
+    columns += [] if decoupled else ["Jensen gap"]
+    for column in [*columns, f"m for ±{wished:g}"]:
+        table.add_column(column, justify="left" if column == columns[0] else "right")
+    for x in one.examples:
+        cells = [x.slice, f"{x.label:,}", number(x.unsampled_loss), number(x.implicit_loss), f"{x.bias:+.3g}", number(x.noise)]
+        cells += [] if decoupled else [number(x.jensen_gap)]
+        table.add_row(*cells, "–" if x.needed_m is None else f"{x.needed_m:,}")
+    return table
+
+
+def _shares(shares: dict[str, float]) -> str:
+    return ", ".join(f"{name} {share:.0%}" for name, share in shares.items())

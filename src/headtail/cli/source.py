@@ -1,0 +1,48 @@
+"""Where the command line gets its labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from headtail.data.counts import read_counts
+from headtail.errors import HeadtailError, check_positive_int
+from headtail.labels import Labels
+
+DEFAULT_ZIPF = 10_000
+
+
+@tyro.conf.configure(tyro.conf.OmitArgPrefixes)
+@dataclass(frozen=True)
+class Source:
+    """Which labels."""
+
+    counts: Path | None = None
+    """File with the number of training examples of each label: .npy, or text with one number a line."""
+    zipf: int | None = None
+    """Instead of a file: this many generated labels that follow Zipf's law (10000 if neither is given)."""
+    exponent: float = 1.0
+    """Steepness of the generated labels."""
+    smoothing: float = 0.0
+    """Pseudo-count added to every label, for labels that never occur."""
+
+    def labels(self) -> Labels:
+        """Read or generate them."""
+        if self.counts is not None and self.zipf is not None:
+            raise HeadtailError("`--counts` and `--zipf` exclude each other: drop one.")
+        if self.counts is not None:
+            return read_counts(self.counts, self.smoothing)
+        number = check_positive_int("--zipf", DEFAULT_ZIPF if self.zipf is None else self.zipf)
+        return Labels.from_counts(Labels.zipf(number, self.exponent).counts, self.smoothing)
+
+    def describe(self, labels: Labels) -> str:
+        """One line for people."""
+        origin = str(self.counts) if self.counts else f"generated, Zipf exponent {self.exponent:g}"
+        sizes = ", ".join(f"{size:,} {name}" for name, size in labels.slices().sizes.items())
+        return f"{labels.num_labels:,} labels ({origin}), {labels.total:,.0f} examples: {sizes}"
+
+
+Labelled = Annotated[Source, tyro.conf.OmitArgPrefixes]

@@ -1,0 +1,1 @@
+"""Reading from disk, and nothing else."""
