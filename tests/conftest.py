@@ -1,0 +1,36 @@
+"""Shared set-up: one thread, float64 truth at hand, and shapes checked on request (`pytest --shapes`)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(2)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shapes", action="store_true", help="check every jaxtyping annotation while the tests run")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--shapes"):
+        from jaxtyping import install_import_hook
+
+        install_import_hook("headtail", "beartype.beartype")
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    """The real data, from `HEADTAIL_DATA` or the folder beside the checkout."""
+    found = Path(os.environ.get("HEADTAIL_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    if not found.is_dir():
+        pytest.skip(f"no real data at {found}: set HEADTAIL_DATA to the folder that holds it")
+    return found

@@ -1,0 +1,241 @@
+"""Every outcome of every sampler, with its probability: small label sets, no seeds, no flakes.
+
+A world drives the sampler's own `draw` through all that its randomness can do, by scripting `torch.rand` and `torch.randperm`.
+The probabilities are the world's own, written down here from counts, never asked of the sampler.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from headtail import Draw, Frequency, Given, Labels, LogUniform, Mixture, Queue, Sampler, Uniform, WithinBatch
+
+COUNTS = [2, 12, 5, 1]
+LABELS = Labels.from_counts(COUNTS)
+L = len(COUNTS)
+PRIOR = [c / sum(COUNTS) for c in COUNTS]
+
+Outcome = tuple[float, Draw]
+
+
+@dataclass(frozen=True)
+class World:
+    """A sampler and all that can happen to an example with positive y."""
+
+    name: str
+    sampler: Sampler
+    enumerate: Callable[[int], Iterator[Outcome]]
+    batch_size: int = 1
+
+    def outcomes(self, y: int) -> list[Outcome]:
+        """(probability, draw) for all that can happen; the probabilities sum to one."""
+        return _outcomes(self, y)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@cache
+def _outcomes(world: World, y: int) -> list[Outcome]:
+    found = list(world.enumerate(y))
+    assert abs(sum(p for p, _ in found) - 1) < 1e-12
+    return found
+
+
+@contextmanager
+def scripted(points: list[float] | None = None, permutation: tuple[int, ...] | None = None) -> Iterator[None]:
+    """Let `torch.rand` return these points and `torch.randperm` this permutation."""
+    queue = list(points or [])
+
+    def rand(*shape: int, dtype: torch.dtype | None = None, **_: object) -> Tensor:
+        taken = [queue.pop(0) for _ in range(math.prod(shape))]
+        return torch.tensor(taken, dtype=dtype).reshape(shape)
+
+    with mock.patch("torch.rand", rand), mock.patch("torch.randperm", lambda n, **_: torch.tensor(permutation)[:n]):
+        yield
+    assert not queue, "the sampler used less randomness than scripted"
+
+
+def power(alpha: float) -> list[float]:
+    raw = [p**alpha for p in PRIOR]
+    return [r / sum(raw) for r in raw]
+
+
+def log_uniform() -> list[float]:
+    order = sorted(range(L), key=lambda y: -COUNTS[y])
+    return [math.log((order.index(y) + 2) / (order.index(y) + 1)) / math.log(L + 1) for y in range(L)]
+
+
+def middle(q: list[float], layout: list[int], y: int) -> float:
+    """The middle of y's interval when [0, 1) is laid out in this order."""
+    before = sum(q[other] for other in layout[: layout.index(y)])
+    return before + q[y] / 2
+
+
+def independent(sampler: Sampler, q: list[float], layout: list[int], m: int) -> Callable[[int], Iterator[Outcome]]:
+    def outcomes(y: int) -> Iterator[Outcome]:
+        for drawn in itertools.product(range(L), repeat=m):
+            with scripted([middle(q, layout, d) for d in drawn]):
+                draw = sampler.draw(torch.tensor([y]))
+            assert draw.ids.tolist() == list(drawn)
+            yield math.prod(q[d] for d in drawn), draw
+
+    return outcomes
+
+
+def excluding(sampler: Sampler, q: list[float], layout: list[int], m: int) -> Callable[[int], Iterator[Outcome]]:
+    def outcomes(y: int) -> Iterator[Outcome]:
+        others = [other for other in layout if other != y]
+        renormalised = [q[other] / (1 - q[y]) for other in range(L)]
+        for drawn in itertools.product(others, repeat=m):
+            with scripted([middle(renormalised, others, d) for d in drawn]):
+                draw = sampler.draw(torch.tensor([y]))
+            assert draw.ids.tolist() == [list(drawn)]
+            yield math.prod(renormalised[d] for d in drawn), draw
+
+    return outcomes
+
+
+def inclusion(mass: list[float], m: int) -> list[float]:
+    """min(1, c·mass) summing to m, by bisection on c."""
+    low, high = 0.0, 1e9
+    for _ in range(200):
+        c = (low + high) / 2
+        low, high = (c, high) if sum(min(1.0, c * x) for x in mass) < m else (low, c)
+    return [min(1.0, low * x) for x in mass]
+
+
+def systematic(sampler: Sampler, expected: list[float]) -> Callable[[int], Iterator[Outcome]]:
+    """One offset decides all: every stretch of offsets between two label ends gives one outcome."""
+
+    def outcomes(y: int) -> Iterator[Outcome]:
+        uncertain = [p if p < 1 - 1e-9 else 0.0 for p in expected]
+        ends = sorted({0.0, 1.0, *(sum(uncertain[: i + 1]) % 1 for i in range(L))})
+        for low, high in itertools.pairwise(ends):
+            if high - low < 1e-9:
+                continue
+            with scripted([(low + high) / 2]):
+                draw = sampler.draw(torch.tensor([y]))
+            assert len(set(draw.ids.tolist())) == draw.ids.numel(), "without replacement means without"
+            yield high - low, draw
+
+    return outcomes
+
+
+def within_batch(sampler: Sampler, size: int, taken: int | None = None) -> Callable[[int], Iterator[Outcome]]:
+    """All batches of other examples, and all choices of slots."""
+    permutations = [None] if taken is None else list(itertools.permutations(range(size)))
+
+    def outcomes(y: int) -> Iterator[Outcome]:
+        for others in itertools.product(range(L), repeat=size - 1):
+            chance = math.prod(PRIOR[o] for o in others) / len(permutations)
+            for permutation in permutations:
+                with scripted(permutation=permutation):
+                    yield chance, sampler.draw(torch.tensor([y, *others]))
+
+    return outcomes
+
+
+def queue(sampler: Queue, past: int, taken: int | None = None) -> Callable[[int], Iterator[Outcome]]:
+    """All histories, in batches of two, longer than the queue."""
+    permutations = [None] if taken is None else list(itertools.permutations(range(sampler.capacity)))
+
+    def outcomes(y: int) -> Iterator[Outcome]:
+        for history in itertools.product(range(L), repeat=past):
+            chance = math.prod(PRIOR[h] for h in history) / len(permutations)
+            for permutation in permutations:
+                with scripted(permutation=permutation):
+                    sampler.refresh(torch.tensor(history[:0], dtype=torch.int64))
+                    for start in range(0, past, 2):
+                        sampler.draw(torch.tensor(history[start : start + 2]))
+                    yield chance, sampler.draw(torch.tensor([y]))
+
+    return outcomes
+
+
+def mixed(sampler: Mixture, q: list[float], m: int, size: int) -> Callable[[int], Iterator[Outcome]]:
+    """Independent draws from q beside all batches of other examples."""
+
+    def outcomes(y: int) -> Iterator[Outcome]:
+        for others in itertools.product(range(L), repeat=size - 1):
+            for drawn in itertools.product(range(L), repeat=m):
+                chance = math.prod(PRIOR[o] for o in others) * math.prod(q[d] for d in drawn)
+                with scripted([middle(q, list(range(L)), d) for d in drawn]):
+                    yield chance, sampler.draw(torch.tensor([y, *others]))
+
+    return outcomes
+
+
+def two_kinds(sampler: Mixture, q: list[float], m: int, other: list[float]) -> Callable[[int], Iterator[Outcome]]:
+    """Independent draws from q beside a systematic part."""
+
+    def outcomes(y: int) -> Iterator[Outcome]:
+        ends = sorted({0.0, 1.0, *(sum(other[: i + 1]) % 1 for i in range(L))})
+        for low, high in itertools.pairwise(ends):
+            for drawn in itertools.product(range(L), repeat=m):
+                if high - low > 1e-9:
+                    with scripted([*(middle(q, list(range(L)), d) for d in drawn), (low + high) / 2]):
+                        yield (high - low) * math.prod(q[d] for d in drawn), sampler.draw(torch.tensor([y]))
+
+    return outcomes
+
+
+def given(q: list[float], m: int, rows: bool) -> Callable[[int], Iterator[Outcome]]:
+    """The caller's own independent draws."""
+    log_q = torch.tensor(q, dtype=torch.float64).log()
+
+    def outcomes(y: int) -> Iterator[Outcome]:
+        for drawn in itertools.product(range(L), repeat=m):
+            ids = torch.tensor([drawn] if rows else drawn)
+            sampler = Given(L, ids, log_q[ids], log_q[torch.tensor([y])])
+            yield math.prod(q[d] for d in drawn), sampler.draw(torch.tensor([y]))
+
+    return outcomes
+
+
+def _worlds() -> list[World]:
+    ids, ranked = list(range(L)), sorted(range(L), key=lambda y: -COUNTS[y])
+    flat, root, zipf = [1 / L] * L, power(0.5), log_uniform()
+    own = [0.1, 0.2, 0.3, 0.4]
+    whole = Given(L, torch.tensor([0, 1]), log_q=lambda i: torch.tensor(own, dtype=torch.float64).log()[i])
+    uniform, uniform_ex = Uniform(L, 3), Uniform(L, 2, exclude_target=True)
+    uniform_wo = Uniform(L, 3, replacement=False)
+    prior, half = Frequency(LABELS, 3), Frequency(LABELS, 2, 0.5)
+    half_ex = Frequency(LABELS, 2, 0.5, exclude_target=True)
+    half_wo, prior_wo = Frequency(LABELS, 2, 0.5, replacement=False), Frequency(LABELS, 3, replacement=False)
+    ranks, ranks_ex = LogUniform(LABELS, 2), LogUniform(LABELS, 2, exclude_target=True)
+    batch, some = WithinBatch(LABELS), WithinBatch(LABELS, 2)
+    past, some_past = Queue(LABELS, 3), Queue(LABELS, 3, 2)
+    beside, kinds = Mixture([Uniform(L, 2), WithinBatch(LABELS)]), Mixture([half, Uniform(L, 3, replacement=False)])
+    return [
+        World("uniform", uniform, independent(uniform, flat, ids, 3)),
+        World("uniform, excluded", uniform_ex, excluding(uniform_ex, flat, ids, 2)),
+        World("uniform, without replacement", uniform_wo, systematic(uniform_wo, [3 / L] * L)),
+        World("frequency", prior, independent(prior, PRIOR, ids, 3)),
+        World("frequency 0.5", half, independent(half, root, ids, 2)),
+        World("frequency 0.5, excluded", half_ex, excluding(half_ex, root, ids, 2)),
+        World("frequency 0.5, without replacement", half_wo, systematic(half_wo, inclusion(root, 2))),
+        World("frequency, without replacement", prior_wo, systematic(prior_wo, inclusion(PRIOR, 3))),
+        World("log-uniform", ranks, independent(ranks, zipf, ranked, 2)),
+        World("log-uniform, excluded", ranks_ex, excluding(ranks_ex, zipf, ranked, 2)),
+        World("within-batch", batch, within_batch(batch, 4), batch_size=4),
+        World("within-batch, two of three", some, within_batch(some, 3, taken=2), batch_size=3),
+        World("queue", past, queue(past, 4)),
+        World("queue, two of three", some_past, queue(some_past, 4, taken=2)),
+        World("mixture of uniform and within-batch", beside, mixed(beside, flat, 2, 3), batch_size=3),
+        World("mixture of frequency and uniform without replacement", kinds, two_kinds(kinds, root, 2, [3 / L] * L)),
+        World("given", whole, given(own, 2, rows=False)),
+        World("given, one row an example", whole, given(own, 2, rows=True)),
+    ]
+
+
+WORLDS = _worlds()
