@@ -1,0 +1,99 @@
+"""Given a Draw, losses compile into one graph."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from headtail import (
+    Constant,
+    Importance,
+    Labels,
+    LogitAdjusted,
+    Ragged,
+    Relative,
+    Tail,
+    Uniform,
+    WithinBatch,
+    hinge,
+    sampled_decoupled_loss,
+    sampled_softmax_loss,
+    softmax_loss,
+    two_tower_softmax_loss,
+)
+
+LABELS = Labels.zipf(30)
+
+
+@pytest.fixture(autouse=True)
+def _fresh(request):
+    if request.config.getoption("--shapes"):
+        pytest.skip("shape checks are Python that no compiler sees through")
+    torch.compiler.reset()
+
+
+def check(function, *args):
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    hidden = args[0].requires_grad_()
+    expected = function(*args)
+    (wanted,) = torch.autograd.grad(expected, hidden)
+    found = compiled(*args)
+    (got,) = torch.autograd.grad(found, hidden)
+    assert torch.allclose(found, expected, rtol=1e-6)
+    assert torch.allclose(got, wanted, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("weighting", [Constant(), Importance(), Relative(), Tail(LABELS)], ids=lambda w: type(w).__name__)
+@pytest.mark.parametrize("rows", [False, True], ids=["shared", "per example"])
+def test_the_sampled_softmax_compiles_whole(weighting, rows):
+    target = torch.tensor([1, 2, 3, 29])
+    draw = Uniform(LABELS, 7, exclude_target=rows).draw(target)
+
+    def loss(hidden, table, target, draw):
+        return sampled_softmax_loss(hidden, table, target, draw, weighting, temperature=0.5, label_smoothing=0.1)
+
+    check(loss, torch.randn(4, 8), torch.randn(30, 8), target, draw)
+
+
+def test_other_losses_and_targets_compile_whole():
+    hidden, table = torch.randn(4, 8), torch.randn(30, 8)
+    target = torch.tensor([1, 2, 3, 29])
+    draw = WithinBatch(LABELS).draw(target)
+    padded = torch.tensor([[1, 2], [3, -100], [-100, -100], [4, 5]])
+    ragged = Ragged.from_lists([[1, 2], [3], [], [4, 5]])
+    check(lambda h, w: sampled_decoupled_loss(h, w, target, draw, Tail(LABELS), hinge), hidden, table)
+    check(lambda h, w: softmax_loss(h, w, target, LogitAdjusted(LABELS)), hidden, table)
+    check(lambda h, w: two_tower_softmax_loss(h, w[:4], w[4:8], target, draw, Importance()), hidden, table)
+    for many in (padded, ragged):
+        several = Uniform(LABELS, 7).draw(many)
+        check(lambda h, w, t=many, d=several: sampled_softmax_loss(h, w, t, d, Tail(LABELS), collisions="known"), hidden, table)
+
+
+def test_a_new_draw_needs_no_new_graph():
+    target = torch.tensor([1, 2, 3, 29])
+    compiles = 0
+
+    def count(graph, inputs):
+        nonlocal compiles
+        compiles += 1
+        return graph.forward
+
+    loss = torch.compile(
+        lambda h, w, t, d: sampled_softmax_loss(h, w, t, d, Tail(LABELS)), fullgraph=True, backend=count
+    )
+    for seed in range(4):
+        draw = Uniform(LABELS, 7).draw(target, generator=torch.Generator().manual_seed(seed))
+        loss(torch.randn(4, 8), torch.randn(30, 8), target, draw)
+    assert compiles == 1
+
+
+def test_the_default_compiler_agrees():
+    target = torch.tensor([1, 2, 3, 29])
+    draw = Uniform(LABELS, 7).draw(target)
+    hidden, table = torch.randn(4, 8), torch.randn(30, 8)
+    try:
+        compiled = torch.compile(sampled_softmax_loss, fullgraph=True)
+        found = compiled(hidden, table, target, draw, Tail(LABELS))
+    except torch._dynamo.exc.BackendCompilerFailed as error:  # pragma: no cover - depends on the machine
+        pytest.skip(f"no C++ compiler here: {error}")
+    assert torch.allclose(found, sampled_softmax_loss(hidden, table, target, draw, Tail(LABELS)), rtol=1e-5)
