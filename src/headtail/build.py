@@ -145,14 +145,16 @@ def _sampler(call: Call, labels: Labels, number: int | None, text: str) -> Sampl
     m = number or 256
     match call.name:
         case "uniform":
-            return Uniform(labels, m, **_flags(call, text, ("excluded", "without-replacement")))
+            _number(call, text, None, ("excluded", "without-replacement"))
+            return Uniform(labels, m, **_flags(call))
         case "frequency":
-            power = _number(call, text, 1.0)
-            return Frequency(labels, m, power, **_flags(call, text, ("excluded", "without-replacement")))
+            power = _number(call, text, 1.0, ("excluded", "without-replacement"))
+            return Frequency(labels, m, power, **_flags(call))
         case "log-uniform":
-            return LogUniform(labels, m, **_flags(call, text, ("excluded",)))
+            _number(call, text, None, ("excluded",))
+            return LogUniform(labels, m, **_flags(call))
         case "within-batch":
-            _number(call, text, None, allowed=0)
+            _number(call, text, None)
             return WithinBatch(labels, number)
         case "queue":
             return Queue(labels, int(_number(call, text, float(m))), number)
@@ -169,7 +171,7 @@ def _sampler(call: Call, labels: Labels, number: int | None, text: str) -> Sampl
 def _weighting(call: Call, labels: Labels, text: str) -> Weighting:
     match call.name:
         case "constant" | "importance" | "relative":
-            _number(call, text, None, allowed=0)
+            _number(call, text, None)
             return {"constant": Constant, "importance": Importance, "relative": Relative}[call.name]()
         case "tail":
             return Tail(labels, _number(call, text, 1.0))
@@ -187,7 +189,7 @@ def _margin(call: Call, labels: Labels, text: str) -> Margin:
         case "adaptive":
             return Adaptive(labels, _number(call, text, 0.5))
         case _:
-            _number(call, text, None, allowed=0)
+            _number(call, text, None)
             return Unit()
 
 
@@ -225,22 +227,21 @@ def _arg(text: str, whole: str) -> Arg | Call:
         return _call(text, whole) if "(" in text else text
 
 
-def _number(call: Call, text: str, default: float | None, allowed: int = 1) -> float:
+def _number(call: Call, text: str, default: float | None, flags: tuple[str, ...] = ()) -> float:
+    """The one number a name may take, if it has a default; whatever else stands there must be one of `flags`."""
     numbers = [arg for arg in call.args if isinstance(arg, float)]
-    strangers = [arg for arg in call.args if not isinstance(arg, float) and arg not in ("excluded", "without-replacement")]
-    if len(numbers) > allowed or strangers or (allowed == 0 and call.args):
-        raise HeadtailError(
-            f"`{call.name}` in `{text}` takes {'one number' if allowed else 'no arguments'}, but got {len(call.args)}."
-        )
+    words = [arg.name if isinstance(arg, Call) else str(arg) for arg in call.args if not isinstance(arg, float)]
+    if len(numbers) > (default is not None) or (words and not flags):
+        takes = "no arguments" if default is None and not flags else "at most one number" if default is not None else "no number"
+        raise HeadtailError(f"`{call.name}` in `{text}` takes {takes}, but got `{', '.join(map(str, numbers + words))}`.")
+    for word in words:
+        _known(word, flags, "option", text)
     return numbers[0] if numbers else (default or 0.0)
 
 
-def _flags(call: Call, text: str, allowed: tuple[str, ...]) -> dict[str, bool]:
-    flags = [arg for arg in call.args if not isinstance(arg, float)]
-    for flag in flags:
-        _known(str(flag), allowed, "option", text)
-    options = {"exclude_target": True} if "excluded" in flags else {}
-    return options | ({"replacement": False} if "without-replacement" in flags else {})
+def _flags(call: Call) -> dict[str, bool]:
+    options = {"exclude_target": True} if "excluded" in call.args else {}
+    return options | ({"replacement": False} if "without-replacement" in call.args else {})
 
 
 def _known(name: str, names: tuple[str, ...], what: str, text: str) -> None:

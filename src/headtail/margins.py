@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from jaxtyping import Float64, Int
@@ -25,7 +25,7 @@ class Margin(ABC):
     def log_rho(self, target: Int[Tensor, " b"], ids: Int[Tensor, "*b m"]) -> Float64[Tensor, "b m"]:
         """`[b, m]` log ρ(y, y') for positives `target` and negatives `ids` (`[m]` or `[b, m]`)."""
 
-    def for_labels(self, labels: Labels) -> Self:
+    def for_labels(self, labels: Labels) -> Margin:
         """The same margin over a grown label set."""
         return self
 
@@ -74,7 +74,7 @@ class LogitAdjusted(Separable):
         strength: τ; 1 is right for the balanced error.
 
     >>> LogitAdjusted(Labels.from_counts([3, 1])).log_rho(torch.tensor([1]), torch.tensor([0])).exp()
-    tensor([[3.]], dtype=torch.float64)
+    tensor([[3.0000]], dtype=torch.float64)
     """
 
     labels: Labels

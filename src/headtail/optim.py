@@ -52,7 +52,8 @@ def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
     values = [p.grad.values() if p.grad.is_sparse else p.grad for p in owners if p.grad is not None]
     if not values:
         return torch.tensor(0.0)
-    norms = [torch.linalg.vector_norm(v, dtype=torch.float32).to(values[0].device) for v in values]
+    exact = torch.float64 if any(v.dtype == torch.float64 for v in values) else torch.float32
+    norms = [torch.linalg.vector_norm(v, dtype=exact).to(values[0].device) for v in values]
     norm = torch.linalg.vector_norm(torch.stack(norms))
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # torch's own guard against a zero norm
     for v in values:

@@ -6,7 +6,6 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from jaxtyping import Float64, Int
@@ -30,7 +29,7 @@ class Weighting(ABC):
     def offsets(self, draw: Draw, target: Int[Tensor, " b"]) -> tuple[Float64[Tensor, " b"], Float64[Tensor, "*b m"]]:
         """(a `[b]`, b like `draw.ids`), with log w = a + b."""
 
-    def for_labels(self, labels: Labels) -> Self:
+    def for_labels(self, labels: Labels) -> Weighting:
         """The same weighting over a grown label set."""
         return self
 
@@ -147,8 +146,8 @@ def check_support(sampler: Sampler, weighting: Weighting) -> int:
     if number:
         first = int(missing.int().argmax())
         sentence = (
-            f"`{type(sampler).__name__}` never draws {number} of {len(ids)} labels (the first is {first}), so no weights make it optimise "
-            "this margin for them. Smooth the counts (`Labels.from_counts(counts, smoothing=1)`) or mix in `Uniform`."
+            f"`{type(sampler).__name__}` never draws {number} of {len(ids)} labels (the first is {first}), so no weights make "
+            "it optimise this margin for them. Smooth the counts (`Labels.from_counts(counts, smoothing=1)`) or mix in `Uniform`."
         )
         if not sampler.follows_data:
             raise HeadtailError(sentence)

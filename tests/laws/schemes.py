@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from headtail import Adaptive, Constant, CustomSeparable, Equalised, FromMargin, Importance, LogitAdjusted, Pairwise, Relative, Tail, Unit
+from headtail import (
+    Adaptive,
+    Constant,
+    CustomSeparable,
+    Equalised,
+    FromMargin,
+    Importance,
+    LogitAdjusted,
+    Pairwise,
+    Relative,
+    Tail,
+    Unit,
+)
 
 from .worlds import LABELS, L
 

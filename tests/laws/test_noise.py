@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -109,7 +110,7 @@ def test_the_squared_error_times_m_tends_to_the_theorem_s_limit(weighting):
         squared, gap, noise, jensen = binomial_softmax(m, weighting)
         errors.append((abs(squared / noise - 1), abs(gap / jensen - 1)))
     # The remainder is o(1/m): ten times the negatives, about a tenth of the relative error.
-    for one, ten in zip(errors, errors[1:], strict=False):
+    for one, ten in itertools.pairwise(errors):
         assert ten[0] < one[0] / 5
         assert ten[1] < one[1] / 5
     assert errors[-1][0] < 2e-3

@@ -78,9 +78,7 @@ def test_a_new_draw_needs_no_new_graph():
         compiles += 1
         return graph.forward
 
-    loss = torch.compile(
-        lambda h, w, t, d: sampled_softmax_loss(h, w, t, d, Tail(LABELS)), fullgraph=True, backend=count
-    )
+    loss = torch.compile(lambda h, w, t, d: sampled_softmax_loss(h, w, t, d, Tail(LABELS)), fullgraph=True, backend=count)
     for seed in range(4):
         draw = Uniform(LABELS, 7).draw(target, generator=torch.Generator().manual_seed(seed))
         loss(torch.randn(4, 8), torch.randn(30, 8), target, draw)

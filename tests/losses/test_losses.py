@@ -96,7 +96,9 @@ def test_the_equalised_margin_scales_each_negative_by_its_prior(batch):
     hidden, table, target = batch
     logits = hidden @ table.T
     scaled = logits + LABELS.prior.log() * (1 - F.one_hot(target, L))
-    assert softmax_loss(hidden, table, target, Equalised(LABELS)) == pytest.approx(F.cross_entropy(scaled, target).item(), rel=1e-13)
+    assert softmax_loss(hidden, table, target, Equalised(LABELS)) == pytest.approx(
+        F.cross_entropy(scaled, target).item(), rel=1e-13
+    )
 
 
 def tensorflow_sampled_softmax(positive, negatives, log_q_target, log_q, target, ids, m):
@@ -135,7 +137,9 @@ def test_the_logistic_loss_is_binary_cross_entropy(batch):
 
 
 @pytest.mark.parametrize("weighting", [Constant(), Importance(), Relative(), Tail(LABELS)], ids=lambda w: type(w).__name__)
-@pytest.mark.parametrize("sampler", [Uniform(L, 9), Uniform(L, 9, exclude_target=True), WithinBatch(LABELS)], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize(
+    "sampler", [Uniform(L, 9), Uniform(L, 9, exclude_target=True), WithinBatch(LABELS)], ids=lambda s: type(s).__name__
+)
 def test_losses_equal_the_slow_obvious_sum(batch, weighting, sampler):
     hidden, table, target = batch
     bias = torch.randn(L, dtype=f64)
@@ -185,7 +189,9 @@ def test_two_towers_give_what_the_table_gives(batch):
         towers = two_tower_softmax_loss(hidden, *rows, target, draw, Tail(LABELS), label_smoothing=0.1, num_labels=L)
         assert towers == pytest.approx(table_loss.item(), rel=1e-13)
         table_loss = sampled_decoupled_loss(hidden, table, target, draw, Constant(), hinge)
-        assert two_tower_decoupled_loss(hidden, *rows, target, draw, Constant(), hinge) == pytest.approx(table_loss.item(), rel=1e-13)
+        assert two_tower_decoupled_loss(hidden, *rows, target, draw, Constant(), hinge) == pytest.approx(
+            table_loss.item(), rel=1e-13
+        )
 
 
 def test_collisions_are_found_by_id_and_never_by_position(batch):
@@ -398,7 +404,9 @@ def test_low_precision_inputs_lose_only_what_the_inputs_lost(dtype):
     truth = sampled_softmax_loss(hidden.double(), table.double(), target, draw, Tail(rare))
     ours = sampled_softmax_loss(hidden, table, target, draw, Tail(rare))
     assert ours.dtype == torch.float32
-    assert ours.item() == pytest.approx(truth.item(), abs=4 * torch.finfo(dtype).eps * float((hidden.double() @ table.double().T).abs().max()))
+    assert ours.item() == pytest.approx(
+        truth.item(), abs=4 * torch.finfo(dtype).eps * float((hidden.double() @ table.double().T).abs().max())
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

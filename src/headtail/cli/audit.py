@@ -58,7 +58,7 @@ class Audit:
         verdict = Text("true", style="bold green3") if found.passed else Text("false", style="bold red")
         out.print(Text(f"{self.sampler} claims its q: ") + verdict)
         out.print(
-            f"χ² = {found.statistic:,.1f} with {found.freedom:,} degrees of freedom over {found.draws:,} draws, p = {found.p_value:.3g}"
+            f"χ² = {found.statistic:,.1f} with {found.freedom:,} degrees of freedom, {found.draws:,} draws, p = {found.p_value:.3g}"
         )
         table = Table(title="labels that stand out most", title_justify="left", header_style="bold", box=None, padding=(0, 2))
         for column in ("label", "drawn", "expected"):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float64, Int
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from headtail.errors import HeadtailError, check_ids, check_positive_int
@@ -51,7 +51,7 @@ def audit(
     sampler: Sampler | Callable[[], Any],
     labels: Labels | None = None,
     *,
-    log_q: Float64[Tensor, " L"] | None = None,
+    log_q: Float[Tensor, " L"] | None = None,
     draws: int = 20_000,
     batch_size: int = 64,
     target: int | None = None,

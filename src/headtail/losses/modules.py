@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +53,7 @@ class Loss(nn.Module, ABC):
         """The loss of one batch; `**options` are those that change with it (`known_positives`, `sample_weight`)."""
 
     @abstractmethod
-    def for_labels(self, labels: Labels) -> Self:
+    def for_labels(self, labels: Labels) -> Loss:
         """The same loss over a grown label set."""
 
 
@@ -94,7 +94,7 @@ class SampledLoss(Loss):
         ignore_index = self.settings.ignore_index
         return self.sampler.draw(target, input=input, weight=weight, generator=generator, ignore_index=ignore_index)
 
-    def for_labels(self, labels: Labels) -> Self:
+    def for_labels(self, labels: Labels) -> SampledLoss:
         """With sampler and weighting over the grown label set."""
         return type(self)(self.sampler.for_labels(labels), self.weighting.for_labels(labels), **self.options)
 
@@ -118,7 +118,7 @@ class ExactLoss(Loss):
         """The exact loss of one batch."""
         return type(self).function(input, weight, target, self.margin, bias=bias, **{**self.options, **options})
 
-    def for_labels(self, labels: Labels) -> Self:
+    def for_labels(self, labels: Labels) -> ExactLoss:
         """With the margin over the grown label set."""
         return type(self)(self.margin.for_labels(labels), **self.options)
 

@@ -17,9 +17,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--shapes"):
+        import tests.shapes  # noqa: F401 - the hook looks the checker up by name
         from jaxtyping import install_import_hook
 
-        install_import_hook("headtail", "beartype.beartype")
+        install_import_hook("headtail", "tests.shapes.check")
 
 
 @pytest.fixture(autouse=True)
@@ -27,10 +28,17 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _doctests(doctest_namespace: dict[str, object]) -> None:
+    import headtail
+
+    doctest_namespace |= {name: getattr(headtail, name) for name in headtail.__all__} | {"torch": torch}
+
+
 @pytest.fixture
 def shared_data() -> Path:
     """The real data, from `HEADTAIL_DATA` or the folder beside the checkout."""
-    found = Path(os.environ.get("HEADTAIL_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    found = Path(os.environ.get("HEADTAIL_DATA", Path(__file__).parents[1] / "shared" / "data"))
     if not found.is_dir():
         pytest.skip(f"no real data at {found}: set HEADTAIL_DATA to the folder that holds it")
     return found

@@ -1,0 +1,126 @@
+"""The command line, as people type it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from headtail.cli import main
+
+
+def test_explain_without_a_scheme_shows_the_paper_s_table(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
+    assert main(["explain", "--zipf", "500"]) == 0
+    out = capsys.readouterr().out
+    for text in ("uniform:constant", "within-batch:tail", "equalised loss", "logit-adjusted loss", "m · π_y", "500 labels"):
+        assert text in out
+
+
+def test_explain_a_scheme_tells_the_whole_story(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
+    assert main(["explain", "within-batch:constant", "--zipf", "10000"]) == 0
+    out = capsys.readouterr().out
+    for text in ("equalised loss", "log[1 + Σ", "to the tail by", "▁", "█", "m = 255", "Jensen gap", "importance: w ="):
+        assert text in out
+
+
+def test_explain_speaks_json(capsys):
+    assert main(["explain", "uniform:tail@64", "--zipf", "300", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["scheme"] == "uniform:tail@64"
+    assert found["m"] == 64
+    assert found["leans"] == "tail"
+    assert main(["explain", "--zipf", "300", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 8
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".csv", ".npy"])
+def test_counts_are_read_from_a_file(tmp_path, capsys, suffix):
+    path = tmp_path / f"counts{suffix}"
+    counts = [900, 300, 50, 7, 1]
+    if suffix == ".npy":
+        np.save(path, np.array(counts, dtype=np.int32))
+    elif suffix == ".txt":
+        path.write_text("\n".join(map(str, counts)))
+    else:
+        path.write_text("label,count\n" + "\n".join(f"{i},{c}" for i, c in enumerate(counts)) + "\n\n")
+    assert main(["explain", "within-batch:tail", "--counts", str(path)]) == 0
+    assert "5 labels" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "fragment"),
+    [
+        (b"", "holds no counts"),
+        (b"3\nfour\n", "line 2: expected a count, but found 'four'"),
+        (b"3\n-1\n", "label 1 has -1"),
+        (b"3\nnan\n", "must be finite"),
+        (b"0\n0\n", "all zero"),
+        (b"\xff\xfe\x00\x80", "is not text"),
+    ],
+)
+def test_a_bad_counts_file_gets_a_sentence_with_its_name(tmp_path, capsys, content, fragment):
+    path = tmp_path / "counts.txt"
+    path.write_bytes(content)
+    assert main(["explain", "--counts", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert fragment in error
+    assert "counts.txt" in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_a_pickle_in_npy_clothing_is_never_unpickled(tmp_path, capsys):
+    path = tmp_path / "counts.npy"
+    np.save(path, np.array([object()], dtype=object), allow_pickle=True)
+    assert main(["explain", "--counts", str(path)]) == 2
+    assert "not a readable" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragment"),
+    [
+        (["explain", "within-bach:tail"], "Did you mean `within-batch`?"),
+        (["explain", "--counts", "nowhere.npy"], "nowhere.npy"),
+        (["explain", "--zipf", "0"], "--zipf"),
+        (["explain", "--zipf", "5", "--counts", "x"], "exclude each other"),
+        (["explain", "--batch", "0"], "--batch"),
+        (["audit", "unifrom"], "Did you mean `uniform`"),
+        (["audit", "uniform", "--draws", "0"], "draws"),
+    ],
+)
+def test_bad_arguments_get_one_sentence_and_exit_code_2(arguments, fragment, capsys):
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert fragment in captured.err
+    assert captured.err.startswith("headtail: ")
+    assert len(captured.err.strip().splitlines()) == 1
+    assert captured.out == ""
+
+
+def test_debug_shows_the_traceback():
+    with pytest.raises(ValueError, match="within-batch"):
+        main(["explain", "within-bach:tail", "--debug"])
+
+
+def test_audit_passes_a_true_sampler(capsys):
+    assert main(["audit", "mixture(uniform,within-batch)", "--zipf", "100", "--draws", "1500"]) == 0
+    assert "true" in capsys.readouterr().out
+    assert main(["audit", "uniform", "--zipf", "100", "--draws", "500", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["passed"] is True
+
+
+def test_a_reader_who_leaves_early_is_no_error():
+    command = f"{sys.executable} -m headtail explain --zipf 100 --json | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("[")
+    assert done.stderr == ""
+
+
+def test_help_names_every_command():
+    done = subprocess.run([sys.executable, "-m", "headtail", "--help"], capture_output=True, text=True, check=True)
+    assert "explain" in done.stdout
+    assert "audit" in done.stdout

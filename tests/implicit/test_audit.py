@@ -1,0 +1,76 @@
+"""audit: true claims pass, false ones do not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from headtail import Frequency, Labels, LogUniform, Uniform, WithinBatch, audit
+
+LABELS = Labels.zipf(200)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_a_sampler_that_claims_another_q_is_caught():
+    found = audit(Uniform(LABELS, 8), LABELS, log_q=LABELS.prior.log(), generator=seeded(), draws=3000)
+    assert not found.passed
+    assert found.p_value < 1e-10
+
+
+def test_keeping_the_low_ids_of_a_sorted_set_is_caught():
+    """`unique()[:m]`: rare labels are never drawn while q claims they are."""
+    data = Frequency(LABELS, 64)
+
+    def transformers4rec() -> torch.Tensor:
+        return data.draw(torch.tensor([0])).ids.unique()[:16]
+
+    assert not audit(transformers4rec, log_q=LABELS.prior.log(), draws=2000).passed
+
+
+def test_a_set_instead_of_a_multiset_is_caught():
+    data = Frequency(LABELS, 64)
+    as_set = lambda: torch.unique(data.draw(torch.tensor([0])).ids)  # noqa: E731
+    assert not audit(as_set, log_q=LABELS.prior.log(), draws=4000).passed
+    assert audit(lambda: data.draw(torch.tensor([0])).ids, log_q=LABELS.prior.log(), draws=4000).passed
+
+
+def test_any_callable_of_arrays_can_be_audited():
+    rng = np.random.default_rng(0)
+    assert audit(lambda: rng.integers(0, 50, 4), log_q=torch.full((50,), 1 / 50).log(), draws=3000).passed
+
+
+def test_a_wrong_log_q_beside_right_draws_is_caught():
+    class Liar(Uniform):
+        def describe(self, ids, label, m, batch_size=None):
+            draw = super().describe(ids, label, m, batch_size)
+            return type(draw)(draw.ids, -draw.log_q, draw.log_q_target, draw.m)
+
+    found = audit(Liar(LABELS, 8), LABELS, draws=500)
+    assert not found.passed
+    assert found.log_q_error > 1
+
+
+def test_drawing_what_cannot_be_drawn_is_caught_at_once():
+    claimed = torch.full((4,), 1 / 3).log()
+    claimed[3] = -torch.inf
+    found = audit(lambda: torch.randint(4, (2,)), log_q=claimed, draws=200)
+    assert found.impossible > 0
+    assert not found.passed
+
+
+@pytest.mark.parametrize("size", [2, 30, 100_000])
+def test_true_claims_pass_at_any_number_of_labels(size):
+    labels = Labels.zipf(size)
+    for sampler in (Uniform(size, 8), Frequency(labels, 8, 0.5), LogUniform(labels, 8)):
+        assert audit(sampler, labels, draws=2000, generator=seeded(2)).passed
+
+
+def test_p_values_of_true_claims_are_spread_evenly():
+    """A test that always passes would crowd them near one."""
+    values = [audit(WithinBatch(LABELS), LABELS, draws=400, batch_size=8, generator=seeded(s)).p_value for s in range(40)]
+    assert 5 <= sum(v < 0.5 for v in values) <= 35
+    assert min(values) < 0.2 < 0.8 < max(values)

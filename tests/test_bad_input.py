@@ -1,0 +1,221 @@
+"""Bad input gets one sentence that names the argument, says what was found and what to write instead."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+import headtail as ht
+from headtail import (
+    Adaptive,
+    Constant,
+    CustomSeparable,
+    Draw,
+    Equalised,
+    Frequency,
+    FromMargin,
+    Given,
+    HeadtailError,
+    Importance,
+    LabelHead,
+    Labels,
+    LogitAdjusted,
+    LogUniform,
+    Mixture,
+    Queue,
+    Ragged,
+    Relative,
+    RowAdam,
+    RowSGD,
+    SampledSoftmaxLoss,
+    Slices,
+    SoftmaxLoss,
+    Tail,
+    Uniform,
+    WithinBatch,
+    audit,
+    clip_grad_norm_,
+    contrastive,
+    decoupled_loss,
+    explain,
+    sampled_decoupled_loss,
+    sampled_softmax_loss,
+    scheme,
+    softmax_loss,
+    two_tower_softmax_loss,
+)
+
+LABELS = Labels.zipf(10)
+HIDDEN, TABLE, TARGET = torch.randn(3, 4), torch.randn(10, 4), torch.tensor([1, 2, 3])
+DRAW = Uniform(10, 5).draw(TARGET)
+NAN = float("nan")
+
+
+def sampled(**changes):
+    given = {"input": HIDDEN, "weight": TABLE, "target": TARGET, "draw": DRAW, "weighting": Importance(), **changes}
+    return sampled_softmax_loss(**given)
+
+
+CASES = {
+    # Labels and slices
+    "NaN counts": (lambda: Labels.from_counts([1.0, NAN]), "`counts`"),
+    "infinite counts": (lambda: Labels.from_counts([1.0, float("inf")]), "`counts`"),
+    "negative counts": (lambda: Labels.from_counts([3, -1]), "label 1 has -1"),
+    "no counts": (lambda: Labels.from_counts([]), "`counts`"),
+    "a matrix of counts": (lambda: Labels.from_counts([[1, 2]]), "shape [L]"),
+    "words for counts": (lambda: Labels.from_counts("abc"), "`counts`"),
+    "all counts zero": (lambda: Labels.from_counts([0, 0]), "all zero"),
+    "bool counts": (lambda: Labels.from_counts([True, False]), "torch.bool"),
+    "negative smoothing": (lambda: Labels.from_counts([1], smoothing=-1), "`smoothing`"),
+    "target beyond num_labels": (lambda: Labels.from_targets(torch.tensor([5]), num_labels=3), "0 to 2, but got 5"),
+    "negative target": (lambda: Labels.from_targets(torch.tensor([-7]), num_labels=3), "got -7"),
+    "float targets": (lambda: Labels.from_targets(torch.tensor([1.0])), "integer label ids"),
+    "a list of lists as targets": (lambda: Labels.from_targets([[1], [2]]), "Ragged.from_lists"),
+    "a cube of targets": (lambda: Labels.from_targets(torch.zeros(2, 2, 2).long()), "[2, 2, 2]"),
+    "ragged offsets that fall": (
+        lambda: Labels.from_targets(Ragged(torch.tensor([1, 2]), torch.tensor([0, 2, 1, 2]))),
+        "offsets",
+    ),
+    "ragged offsets too short": (lambda: Labels.from_targets(Ragged(torch.tensor([1, 2]), torch.tensor([0, 1]))), "offsets"),
+    "thresholds crossed": (lambda: Slices.by_count(LABELS.counts, head=10, tail=20), "`head`"),
+    "shares above one": (lambda: LABELS.slices_by_mass(0.8, 0.8), "at most 1"),
+    "an id out of range": (lambda: LABELS.log_prior(torch.tensor([10])), "0 to 9, but got 10"),
+    # samplers
+    "no negatives": (lambda: Uniform(10, 0), "`num_negatives`"),
+    "half a negative": (lambda: Uniform(10, 2.5), "2.5"),
+    "no labels": (lambda: Uniform(0, 5), "`num_labels`"),
+    "more than all labels without replacement": (lambda: Uniform(10, 11, replacement=False), "num_negatives=10"),
+    "excluded without replacement": (lambda: Uniform(10, 3, replacement=False, exclude_target=True), "exclude_target"),
+    "excluding the only label": (lambda: Uniform(1, 3, exclude_target=True), "only 1 label"),
+    "excluding the only seen label": (lambda: Frequency(Labels.from_counts([4, 0]), 3, exclude_target=True), "at least 2"),
+    "power above one": (lambda: Frequency(LABELS, 3, power=1.5), "between 0 and 1"),
+    "NaN power": (lambda: Frequency(LABELS, 3, power=NAN), "finite"),
+    "counts instead of labels": (lambda: Frequency([1, 2], 3), "Labels.from_counts"),
+    "counts instead of labels within batch": (lambda: WithinBatch([1, 2]), "Labels.from_counts"),
+    "more than all seen labels without replacement": (
+        lambda: Frequency(Labels.from_counts([4, 1, 0]), 3, replacement=False),
+        "only 2 labels",
+    ),
+    "target beyond the sampler": (lambda: LogUniform(10, 3).draw(torch.tensor([10])), "got 10"),
+    "queue smaller than its draw": (lambda: Queue(LABELS, 3, 5), "Raise `capacity`"),
+    "empty mixture": (lambda: Mixture([]), "at least one sampler"),
+    "mixture of different sizes": (lambda: Mixture([Uniform(10, 2), Uniform(11, 2)]), "[10, 11]"),
+    "mixture with an excluded part": (lambda: Mixture([Uniform(10, 2, exclude_target=True)]), "drop `exclude_target=True`"),
+    "given with the wrong shape": (lambda: Given(10, torch.tensor([1, 2]), torch.zeros(3)), "[2]"),
+    "given with NaN": (lambda: Given(10, torch.tensor([1]), torch.tensor([NAN])), "NaN"),
+    "given beyond the labels": (lambda: Given(3, torch.tensor([3]), torch.zeros(1)), "got 3"),
+    "given for another batch": (lambda: Given(10, torch.tensor([[1], [2]]), torch.zeros(2, 1)).draw(TARGET), "3 targets"),
+    "given asked for another label": (lambda: Given(10, torch.tensor([1]), torch.zeros(1)).log_q(TARGET), "as a function"),
+    "relative without the positive's q": (
+        lambda: sampled(draw=Given(10, torch.tensor([1]), torch.zeros(1)).draw(TARGET), weighting=Relative()),
+        "log_q_target",
+    ),
+    "within-batch without a batch size": (lambda: WithinBatch(LABELS).expected_m(), "batch_size=256"),
+    "a draw of mixed shapes": (lambda: Draw(torch.tensor([1]), torch.zeros(2).double(), None, 1.0), "[1] and [2]"),
+    # margins and weightings
+    "tail without a positive prior": (lambda: Tail(Labels.from_counts([1, 0, 0])), "2 of 3 have none"),
+    "logit adjustment without a positive prior": (lambda: LogitAdjusted(Labels.from_counts([1, 0])), "smoothing=1"),
+    "adaptive without a positive prior": (lambda: Adaptive(Labels.from_counts([1, 0])), "smoothing=1"),
+    "NaN strength": (lambda: Tail(LABELS, NAN), "`strength`"),
+    "a transform below zero": (lambda: Equalised(LABELS, lambda p: p - 1).log_negative(TARGET), "`transform`"),
+    "custom margins of two lengths": (lambda: CustomSeparable([0.0], [0.0, 1.0]), "1 labels but"),
+    "custom margins with NaN": (lambda: CustomSeparable([NAN], [0.0]), "`positive`"),
+    "no support": (lambda: SampledSoftmaxLoss(Frequency(Labels.from_counts([1, 0]), 3), Importance()), "never draws 1 of 2"),
+    # losses
+    "input of the wrong width": (lambda: sampled(input=torch.randn(3, 5)), "[10, 4] and [3, 5]"),
+    "input of the wrong length": (lambda: sampled(input=torch.randn(4, 4)), "b = 3 targets"),
+    "integer input": (lambda: sampled(input=torch.ones(3, 4).long(), weight=TABLE.long()), "floating point"),
+    "weight of another dtype": (lambda: sampled(weight=TABLE.double()), "torch.float64"),
+    "flat weight": (lambda: sampled(weight=torch.randn(4)), "[L, d]"),
+    "bias of another length": (lambda: sampled(bias=torch.zeros(9)), "[10]"),
+    "target out of range": (lambda: sampled(target=torch.tensor([1, 2, 10])), "0 to 9, but got 10"),
+    "target that is negative": (lambda: sampled(target=torch.tensor([1, 2, -1])), "got -1"),
+    "float target": (lambda: sampled(target=torch.tensor([1.0, 2.0, 3.0])), "`target.long()`"),
+    "no target": (lambda: sampled(target=None), "NoneType"),
+    "temperature zero": (lambda: sampled(temperature=0.0), "`temperature`"),
+    "an unknown score": (lambda: sampled(score="cosinus"), "'dot', 'cosine'"),
+    "an unknown reduction": (lambda: sampled(reduction="avg"), "'mean', 'sum', 'none'"),
+    "unknown collisions": (lambda: sampled(collisions="all"), "'target', 'known', 'none'"),
+    "known positives that are kept": (lambda: sampled(known_positives=TARGET[:, None], collisions="none"), "Drop one"),
+    "known positives of another batch": (lambda: sampled(known_positives=torch.tensor([[1]])), "1 examples"),
+    "known positives nowhere to be found": (lambda: sampled(collisions="known"), "`known_positives`"),
+    "weights of another batch": (lambda: sampled(sample_weight=torch.ones(2)), "`sample_weight`"),
+    "smoothing above one": (lambda: sampled(label_smoothing=1.5), "`label_smoothing`"),
+    "a target too many for the exact loss": (lambda: softmax_loss(HIDDEN, TABLE, torch.tensor([1])), "b = 1"),
+    "a contrastive loss of dot products": (lambda: decoupled_loss(HIDDEN, TABLE, TARGET, piece=contrastive()), 'score="cosine"'),
+    "a contrastive margin of two": (lambda: contrastive(2.0), "`margin`"),
+    "decoupled, target out of range": (
+        lambda: sampled_decoupled_loss(HIDDEN, TABLE, torch.tensor([1, 2, 99]), DRAW, Constant()),
+        "got 99",
+    ),
+    "two towers of different widths": (
+        lambda: two_tower_softmax_loss(HIDDEN, torch.randn(3, 5), torch.randn(5, 4), TARGET, DRAW, Constant()),
+        "`positive`",
+    ),
+    "two towers with too few negatives": (
+        lambda: two_tower_softmax_loss(HIDDEN, HIDDEN, torch.randn(4, 4), TARGET, DRAW, Constant()),
+        "5 drawn ids",
+    ),
+    "two towers smoothed without L": (
+        lambda: two_tower_softmax_loss(HIDDEN, HIDDEN, torch.randn(5, 4), TARGET, DRAW, Constant(), label_smoothing=0.1),
+        "`num_labels`",
+    ),
+    "a loss without a sampler": (lambda: SampledSoftmaxLoss("uniform", Importance()), "SampledSoftmaxLoss("),
+    # head and optimisers
+    "a head without a loss": (lambda: LabelHead(LABELS, 4, "softmax"), "SoftmaxLoss()"),
+    "a head of another size": (lambda: LabelHead(LABELS, 4, SampledSoftmaxLoss(Uniform(9, 2), Importance())), "9 labels"),
+    "a head of no width": (lambda: LabelHead(LABELS, 0, SoftmaxLoss()), "`dim`"),
+    "top 11 of 10": (lambda: LabelHead(LABELS, 4, SoftmaxLoss()).topk(HIDDEN, 11), "only 10 labels"),
+    "top 0": (lambda: LabelHead(LABELS, 4, SoftmaxLoss()).topk(HIDDEN, 0), "`k`"),
+    "hidden of another width": (lambda: LabelHead(LABELS, 4, SoftmaxLoss()).topk(torch.randn(3, 5), 1), "[b, 4]"),
+    "a head that shrinks": (lambda: LabelHead(LABELS, 4, SoftmaxLoss()).grow(Labels.zipf(9)), "added, not removed"),
+    "negative learning rate": (lambda: RowSGD([torch.nn.Parameter(TABLE)], lr=-1.0), "`lr`"),
+    "beta above one": (lambda: RowAdam([torch.nn.Parameter(TABLE)], betas=(2.0, 0.9)), "`betas`"),
+    "NaN norm": (lambda: clip_grad_norm_([], NAN), "`max_norm`"),
+    # explain and audit
+    "a misspelt scheme": (lambda: scheme("unifrom:tail", LABELS), "Did you mean `uniform`"),
+    "scores without targets": (lambda: explain(SoftmaxLoss(), LABELS, scores=torch.zeros(1, 10)), "`target`"),
+    "scores of another size": (lambda: explain(SoftmaxLoss(), LABELS, scores=torch.zeros(1, 9), target=TARGET[:1]), "[1, 10]"),
+    "NaN scores": (lambda: explain(SoftmaxLoss(), LABELS, scores=torch.full((1, 10), NAN), target=TARGET[:1]), "`scores`"),
+    "noise of zero": (lambda: explain(SoftmaxLoss(), LABELS, noise=0.0), "`noise`"),
+    "audit without labels": (lambda: audit(Uniform(10, 2)), "`labels`"),
+    "audit of a function without a claim": (lambda: audit(lambda: TARGET), "`log_q`"),
+    "audit of nothing": (lambda: audit(3), "int"),
+    "audit of a claim that sums to two": (lambda: audit(lambda: TARGET, log_q=torch.zeros(2)), "sums to 2"),
+    "audit of no draws": (lambda: audit(Uniform(10, 2), LABELS, draws=0), "`draws`"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _unchecked(request):
+    if request.config.getoption("--shapes"):
+        pytest.skip("shape checks would speak before headtail does")
+
+
+@pytest.mark.parametrize(("call", "fragment"), CASES.values(), ids=CASES)
+def test_bad_input_gets_a_sentence(call, fragment):
+    with pytest.raises(HeadtailError) as caught:
+        call()
+    sentence = str(caught.value)
+    assert fragment in sentence
+    assert sentence.endswith((".", "?"))
+    assert "\n" not in sentence
+    assert "`" in sentence, "the argument is named as it is written"
+
+
+def test_an_unknown_option_is_refused_by_name():
+    with pytest.raises(TypeError, match="temprature"):
+        sampled(temprature=0.5)
+
+
+def test_tensors_on_another_device_get_a_sentence():
+    elsewhere = torch.zeros(3, 4, device="meta")
+    with pytest.raises(HeadtailError, match=re.escape("`weight` is on cpu but `input` is on meta")):
+        sampled(input=elsewhere)
+
+
+def test_one_exception_serves_all():
+    assert issubclass(ht.HeadtailError, ValueError)
+    assert FromMargin(ht.Unit()) == FromMargin(ht.Unit())

@@ -1,0 +1,107 @@
+"""Scheme names."""
+
+from __future__ import annotations
+
+import pytest
+
+from headtail import (
+    DecoupledLoss,
+    Frequency,
+    FromMargin,
+    HeadtailError,
+    Labels,
+    LogUniform,
+    Mixture,
+    Queue,
+    SampledDecoupledLoss,
+    SampledSoftmaxLoss,
+    SoftmaxLoss,
+    Tail,
+    Uniform,
+    WithinBatch,
+    scheme,
+)
+from headtail.build import PAPER, build_sampler, parse
+
+LABELS = Labels.zipf(100)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "sampler", "m"),
+    [
+        ("within-batch:tail", SampledSoftmaxLoss, WithinBatch, None),
+        ("within-batch:tail@32", SampledSoftmaxLoss, WithinBatch, 32),
+        ("contrastive/frequency(0.75):tail(1)@256", SampledDecoupledLoss, Frequency, 256),
+        ("uniform(excluded):importance@4", SampledSoftmaxLoss, Uniform, 4),
+        ("frequency(0.5,without-replacement):relative@9", SampledSoftmaxLoss, Frequency, 9),
+        ("log-uniform:constant", SampledSoftmaxLoss, LogUniform, 256),
+        ("squared-hinge/queue(512):equalised@8", SampledDecoupledLoss, Queue, 8),
+        ("mixture(uniform,frequency(0.5)):importance@9", SampledSoftmaxLoss, Mixture, None),
+    ],
+)
+def test_names_build_what_they_say(text, kind, sampler, m):
+    loss = scheme(text, LABELS)
+    assert type(loss) is kind
+    assert type(loss.sampler) is sampler
+    if sampler is not Mixture:
+        assert loss.sampler.num_negatives == m
+
+
+def test_arguments_reach_their_objects():
+    loss = scheme("contrastive/frequency(0.75,excluded):tail(0.5)@7", LABELS)
+    assert loss.sampler.power == 0.75
+    assert loss.sampler.exclude_target
+    assert isinstance(loss.weighting, Tail)
+    assert loss.weighting.margin.strength == 0.5
+    assert loss.settings.score == "cosine"
+    mixture = scheme("mixture(uniform,frequency(0.5)):importance@9", LABELS).sampler
+    assert [part.num_negatives for part in mixture.samplers] == [5, 4]
+    assert isinstance(scheme("uniform:adaptive(0.3)", LABELS).weighting, FromMargin)
+
+
+@pytest.mark.parametrize("text", ["softmax", "logit-adjusted", "equalised", "adaptive", "softmax+post-hoc", "logit-adjusted(0.5)"])
+def test_all_label_losses_have_names(text):
+    assert type(scheme(text, LABELS)) is SoftmaxLoss
+    assert parse(text).post_hoc == text.endswith("post-hoc")
+
+
+@pytest.mark.parametrize("text", ["contrastive", "logistic", "contrastive/logit-adjusted"])
+def test_all_label_decoupled_losses_have_names(text):
+    assert type(scheme(text, LABELS)) is DecoupledLoss
+
+
+def test_the_paper_s_eight_schemes_are_there():
+    assert len(PAPER) == 8
+    for text in PAPER:
+        assert type(scheme(text, LABELS)) is SampledSoftmaxLoss
+
+
+@pytest.mark.parametrize(
+    ("text", "fragment"),
+    [
+        ("within-bach:tail", "Did you mean `within-batch`"),
+        ("uniform:improtance", "Did you mean `importance`"),
+        ("sofmax", "Did you mean `softmax`"),
+        ("contrastve/uniform:tail", "Did you mean `contrastive`"),
+        ("uniform:tail@many", "whole number of negatives"),
+        ("uniform:tail@0", "whole number of negatives"),
+        ("softmax@5", "uses all labels"),
+        ("uniform(0.5):tail", "takes no number"),
+        ("frequency(2):tail", "`power` must be between 0 and 1"),
+        ("frequency(0.5,excludd):tail", "Did you mean `excluded`"),
+        ("uniform:constant(3)", "takes no arguments"),
+        ("mixture:tail", "needs parts"),
+        ("uniform tail", "not of the form"),
+        ("", "not of the form"),
+    ],
+)
+def test_a_wrong_name_gets_a_sentence_with_the_nearest_right_one(text, fragment):
+    with pytest.raises(HeadtailError) as caught:
+        scheme(text, LABELS)
+    assert fragment in str(caught.value)
+
+
+def test_samplers_have_names_of_their_own():
+    assert build_sampler("frequency(0.5)@7", LABELS).num_negatives == 7
+    with pytest.raises(HeadtailError, match="is no sampler"):
+        build_sampler("uniforn", LABELS)

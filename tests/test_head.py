@@ -1,0 +1,209 @@
+"""LabelHead: training, exact top-k, growing, and the guard against correcting twice."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from headtail import (
+    Constant,
+    DecoupledLoss,
+    HeadtailError,
+    Importance,
+    LabelHead,
+    Labels,
+    LogitAdjusted,
+    Queue,
+    Relative,
+    RowAdagrad,
+    RowAdam,
+    RowSGD,
+    SampledSoftmaxLoss,
+    SoftmaxLoss,
+    Tail,
+    Uniform,
+    WithinBatch,
+    contrastive,
+    scheme,
+)
+from headtail import (
+    head as head_module,
+)
+
+LABELS = Labels.zipf(50)
+
+
+def unbiased(labels=LABELS):
+    return SampledSoftmaxLoss(Uniform(labels, 20), Importance())
+
+
+def test_training_brings_the_loss_down_and_the_right_label_up():
+    """Fifty clusters of points, one a label."""
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(50, 16, generator=generator)
+    head = LabelHead(LABELS, 16, SampledSoftmaxLoss(WithinBatch(LABELS), Tail(LABELS)), bias=True, sparse=True)
+    optimiser = RowAdam(head.parameters(), lr=0.05)
+    for _ in range(150):
+        target = torch.randint(50, (64,), generator=generator)
+        hidden = centres[target] + 0.1 * torch.randn(64, 16, generator=generator)
+        optimiser.zero_grad()
+        head(hidden, target, generator=generator).backward()
+        optimiser.step()
+    assert (head.topk(centres, 1).indices[:, 0] == torch.arange(50)).float().mean() > 0.95
+
+
+def test_topk_equals_the_full_sort_whatever_the_block(monkeypatch):
+    head = LabelHead(LABELS, 8, unbiased(), bias=True)
+    torch.nn.init.normal_(head.bias)
+    hidden = torch.randn(3, 8)
+    full = (hidden @ head.weight.T + head.bias.squeeze(1)).topk(7)
+    for scores_held in (1, 3 * 7, 3 * 20, 10**9):
+        monkeypatch.setattr(head_module, "BLOCK_SCORES", scores_held)
+        found = head.topk(hidden, 7)
+        assert torch.equal(found.indices, full.indices)
+        assert torch.allclose(found.values, full.values)
+    assert torch.allclose(head.logits(hidden).topk(7).values, full.values)
+
+
+def test_topk_never_holds_all_scores(monkeypatch):
+    head = LabelHead(LABELS, 8, unbiased())
+    monkeypatch.setattr(head_module, "BLOCK_SCORES", 40)
+    widths = []
+    linear = F.linear
+    monkeypatch.setattr(F, "linear", lambda h, w, *rest: widths.append(len(w)) or linear(h, w, *rest))
+    head.topk(torch.randn(4, 8), 5)
+    assert max(widths) == 10
+    assert sum(widths) == 50
+
+
+def test_a_cosine_head_ranks_by_cosine():
+    loss = DecoupledLoss(piece=contrastive(), score="cosine")
+    head = LabelHead(LABELS, 8, loss)
+    hidden = torch.randn(3, 8)
+    expected = F.cosine_similarity(hidden[:, None], head.weight[None], dim=-1).topk(4)
+    assert torch.equal(head.topk(hidden, 4).indices, expected.indices)
+
+
+def test_post_hoc_adjustment_subtracts_log_prior():
+    head = LabelHead(LABELS, 8, unbiased())
+    hidden = torch.randn(3, 8)
+    expected = (hidden @ head.weight.T - 0.7 * LABELS.prior.log().float()).topk(5)
+    assert torch.equal(head.topk(hidden, 5, post_hoc=0.7).indices, expected.indices)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        SoftmaxLoss(LogitAdjusted(LABELS)),
+        SampledSoftmaxLoss(Uniform(LABELS, 20), Tail(LABELS, 0.3)),
+        SampledSoftmaxLoss(WithinBatch(LABELS), Constant()),
+    ],
+    ids=["logit-adjusted", "tail", "equalised"],
+)
+def test_a_loss_that_leans_to_the_tail_is_not_corrected_twice(loss):
+    head = LabelHead(LABELS, 8, loss)
+    with pytest.raises(HeadtailError, match="correct twice"):
+        head.topk(torch.randn(2, 8), 3, post_hoc=1.0)
+    assert head.topk(torch.randn(2, 8), 3, post_hoc=1.0, correct_twice=True).indices.shape == (2, 3)
+
+
+@pytest.mark.parametrize("loss", [unbiased(), SampledSoftmaxLoss(WithinBatch(LABELS), Relative()), SoftmaxLoss()])
+def test_losses_without_a_lean_to_the_tail_may_be_adjusted_afterwards(loss):
+    assert LabelHead(LABELS, 8, loss).topk(torch.randn(2, 8), 3, post_hoc=1.0).indices.shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: RowSGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+        lambda p: RowAdam(p, lr=0.1, weight_decay=0.01),
+        lambda p: RowAdagrad(p, lr=0.1, initial_accumulator_value=0.2),
+        lambda p: torch.optim.AdamW(p, lr=0.1),
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        lambda p: torch.optim.Adagrad(p, lr=0.1, initial_accumulator_value=0.2),
+    ],
+    ids=["RowSGD", "RowAdam", "RowAdagrad", "AdamW", "SGD", "Adagrad"],
+)
+def test_new_labels_get_rows_and_old_rows_and_state_stay(make):
+    row = "Row" in type(make([torch.nn.Parameter(torch.ones(1, 1))])).__name__
+    head = LabelHead(LABELS, 8, SampledSoftmaxLoss(Queue(LABELS, 16), Tail(LABELS)), bias=True, sparse=row)
+    optimiser = make(head.parameters())
+
+    def step(size):
+        optimiser.zero_grad()
+        head(torch.randn(6, 8), torch.randint(size, (6,))).backward()
+        optimiser.step()
+
+    for _ in range(3):
+        step(50)
+    weight = head.weight
+    head.state_dict()  # catches lazy weight decay up, so that rows can be compared
+    rows = head.weight.detach().clone()
+    state = {k: v.clone() for k, v in optimiser.state[weight].items() if isinstance(v, torch.Tensor) and v.shape == weight.shape}
+    assert state
+    head.grow(LABELS.grow([4, 2, 9]), optimiser)
+    assert head.weight is weight
+    assert head.weight.shape == (53, 8)
+    assert head.bias.shape == (53, 1)
+    assert torch.equal(head.weight[:50], rows)
+    assert head.weight[50:].abs().sum() > 0
+    assert head.loss.sampler.num_labels == 53
+    for name, value in state.items():
+        assert torch.equal(optimiser.state[weight][name][:50], value)
+        assert (optimiser.state[weight][name][50:] == (0.2 if name == "sum" else 0.0)).all()
+    for _ in range(4):
+        step(53)
+    assert head.topk(torch.randn(2, 8), 53).indices.max() == 52
+
+
+def test_what_is_saved_and_answered_has_its_weight_decay():
+    head = LabelHead(LABELS, 4, unbiased(), sparse=True)
+    start = head.weight.detach().clone()
+    optimiser = RowSGD(head.parameters(), lr=0.1, weight_decay=0.5)
+    hidden = torch.zeros(2, 4)  # no gradient but the decay
+    for _ in range(5):
+        optimiser.zero_grad()
+        head(hidden, torch.tensor([0, 1])).backward()
+        optimiser.step()
+    assert torch.allclose(head.state_dict()["weight"], start * 0.95**5, rtol=1e-5)
+    optimiser.zero_grad()
+    head(hidden, torch.tensor([0, 1])).backward()
+    optimiser.step()
+    head.topk(hidden, 3)
+    assert torch.allclose(head.weight, start * 0.95**6, rtol=1e-5)
+
+
+def test_a_head_saves_and_restores_with_its_queue():
+    loss = lambda: SampledSoftmaxLoss(Queue(LABELS, 8), Tail(LABELS))  # noqa: E731
+    head = LabelHead(LABELS, 4, loss())
+    head(torch.randn(3, 4), torch.tensor([1, 2, 3]))
+    other = LabelHead(LABELS, 4, loss())
+    other.load_state_dict(head.state_dict())
+    hidden = torch.randn(3, 4)
+    assert head(hidden, torch.tensor([4, 5, 6])).item() == other(hidden, torch.tensor([4, 5, 6])).item()
+
+
+def test_options_of_a_batch_reach_the_loss():
+    head = LabelHead(LABELS, 4, unbiased())
+    hidden, target = torch.randn(2, 4), torch.tensor([1, 2])
+    draw = head.loss.draw(hidden, head.weight, target)
+    plain = head(hidden, target, draw=draw)
+    first = head(hidden, target, draw=draw, sample_weight=torch.tensor([1.0, 0.0]))
+    masked = head(hidden, target, draw=draw, known_positives=draw.ids[None, :].expand(2, -1))
+    assert plain.item() != first.item()
+    assert masked.item() == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["softmax", "within-batch:tail", "contrastive/frequency(0.75):importance@16", "hinge/uniform:constant@8"]
+)
+def test_heads_built_from_scheme_names_train(name):
+    head = LabelHead(LABELS, 4, scheme(name, LABELS))
+    head(torch.randn(5, 4), torch.tensor([1, 2, 3, 4, 0])).backward()
+    assert head.weight.grad.isfinite().all()
+
+
+def test_an_exact_loss_has_no_sparse_gradient():
+    with pytest.raises(HeadtailError, match="sampled loss"):
+        LabelHead(LABELS, 4, SoftmaxLoss(), sparse=True)

@@ -1,0 +1,187 @@
+"""Row optimisers: step for step torch's own where torch has one, exact where it is lazy."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from headtail import HeadtailError, RowAdagrad, RowAdam, RowSGD, clip_grad_norm_
+from headtail.optim import catch_up
+
+f64 = torch.float64
+SIZE, DIM = 12, 3
+OPTIMISERS = {
+    "sgd": lambda p, **k: RowSGD(p, lr=0.1, **k),
+    "momentum": lambda p, **k: RowSGD(p, lr=0.1, momentum=0.9, **k),
+    "adagrad": lambda p, **k: RowAdagrad(p, lr=0.1, initial_accumulator_value=0.1, **k),
+    "adam": lambda p, **k: RowAdam(p, lr=0.1, **k),
+}
+each_optimiser = pytest.mark.parametrize("make", OPTIMISERS.values(), ids=OPTIMISERS)
+
+
+def table() -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.linspace(-1, 1, SIZE * DIM, dtype=f64).reshape(SIZE, DIM))
+
+
+def batches(steps: int = 8, seed: int = 3):
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        yield torch.randint(SIZE, (5,), generator=generator), torch.randn(5, DIM, dtype=f64, generator=generator)
+
+
+def run(weight, optimiser, *, sparse: bool, steps=None, schedule=None):
+    for step, (ids, goal) in enumerate(steps or batches()):
+        optimiser.zero_grad()
+        if schedule:
+            optimiser.param_groups[0]["lr"] = schedule(step)
+        catch_up(weight, ids)
+        ((F.embedding(ids, weight, sparse=sparse) - goal) ** 2).sum().backward()
+        optimiser.step()
+    return weight
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (lambda p: RowSGD(p, lr=0.1), lambda p: torch.optim.SGD(p, lr=0.1)),
+        (lambda p: RowAdam(p, lr=0.1), lambda p: torch.optim.SparseAdam(p, lr=0.1)),
+        (lambda p: RowAdagrad(p, lr=0.1), lambda p: torch.optim.Adagrad(p, lr=0.1)),
+        (
+            lambda p: RowAdagrad(p, lr=0.1, initial_accumulator_value=0.5),
+            lambda p: torch.optim.Adagrad(p, lr=0.1, initial_accumulator_value=0.5),
+        ),
+    ],
+    ids=["SGD", "SparseAdam", "Adagrad", "Adagrad with a start"],
+)
+def test_row_optimisers_are_torch_s_own_on_sparse_gradients(ours, theirs):
+    mine, other = table(), table()
+    run(mine, ours([mine]), sparse=True)
+    run(other, theirs([other]), sparse=True)
+    assert torch.allclose(mine, other, rtol=1e-13, atol=0)
+
+
+@each_optimiser
+def test_dense_gradients_that_touch_every_row_give_the_same_steps(make):
+    everything = [(torch.arange(SIZE), torch.randn(SIZE, DIM, dtype=f64)) for _ in range(5)]
+    one, other = table(), table()
+    run(one, make([one], weight_decay=0.1), sparse=True, steps=everything)
+    run(other, make([other], weight_decay=0.1), sparse=False, steps=everything)
+    assert torch.allclose(one, other, rtol=1e-12)
+
+
+def test_momentum_touching_every_row_is_torch_s_sgd():
+    everything = [(torch.arange(SIZE), torch.randn(SIZE, DIM, dtype=f64)) for _ in range(5)]
+    one, other = table(), table()
+    run(one, RowSGD([one], lr=0.1, momentum=0.9), sparse=True, steps=everything)
+    run(other, torch.optim.SGD([other], lr=0.1, momentum=0.9), sparse=False, steps=everything)
+    assert torch.allclose(one, other, rtol=1e-12)
+
+
+@each_optimiser
+def test_untouched_rows_and_their_moments_stand_still(make):
+    weight = table()
+    before = weight.detach().clone()
+    optimiser = make([weight])
+    run(weight, optimiser, sparse=True, steps=[(torch.tensor([1, 4, 1]), torch.zeros(3, DIM, dtype=f64))])
+    untouched = [i for i in range(SIZE) if i not in (1, 4)]
+    assert torch.equal(weight[untouched], before[untouched])
+    assert not torch.equal(weight[[1, 4]], before[[1, 4]])
+    for name, value in optimiser.state[weight].items():
+        if isinstance(value, torch.Tensor) and value.shape == weight.shape:
+            start = 0.1 if name == "sum" else 0.0
+            assert (value[untouched] == start).all()
+
+
+@each_optimiser
+def test_lazy_weight_decay_is_exact_across_a_changing_learning_rate(make):
+    """Against the same optimiser with all rows decayed in every step by hand."""
+    decay = 0.3
+
+    def schedule(step):
+        return 0.1 / (1 + step)
+
+    lazy = table()
+    optimiser = make([lazy], weight_decay=decay)
+    run(lazy, optimiser, sparse=True, schedule=schedule)
+    optimiser.flush()
+    eager = table()
+    plain = make([eager])
+    for step, (ids, goal) in enumerate(batches()):
+        plain.zero_grad()
+        plain.param_groups[0]["lr"] = schedule(step)
+        ((F.embedding(ids, eager, sparse=True) - goal) ** 2).sum().backward()
+        with torch.no_grad():
+            eager.mul_(1 - schedule(step) * decay)
+        plain.step()
+    assert torch.allclose(lazy, eager, rtol=1e-12)
+
+
+def test_weight_decay_with_dense_gradients_is_adamw_s_decay():
+    one, other = table(), table()
+    everything = [(torch.arange(SIZE), torch.zeros(SIZE, DIM, dtype=f64)) for _ in range(4)]
+    run(one, RowSGD([one], lr=0.0, weight_decay=0.5), sparse=False, steps=everything)
+    assert torch.equal(one, other), "no learning rate, no decay"
+    run(one, RowAdam([one], lr=0.01, weight_decay=0.5, eps=1e-12), sparse=False, steps=everything)
+    run(other, torch.optim.AdamW([other], lr=0.01, weight_decay=0.5, eps=1e-12), sparse=False, steps=everything)
+    assert torch.allclose(one, other, rtol=1e-9)
+
+
+@each_optimiser
+def test_a_restored_optimiser_goes_on_as_if_never_interrupted(make):
+    all_steps = list(batches(8))
+    whole = table()
+    optimiser = make([whole], weight_decay=0.2)
+    run(whole, optimiser, sparse=True, steps=all_steps)
+    optimiser.flush()
+    first = table()
+    before = make([first], weight_decay=0.2)
+    run(first, before, sparse=True, steps=all_steps[:4])
+    saved = copy.deepcopy(before.state_dict())
+    resumed = torch.nn.Parameter(first.detach().clone())
+    after = make([resumed], weight_decay=0.2)
+    after.load_state_dict(saved)
+    run(resumed, after, sparse=True, steps=all_steps[4:])
+    after.flush()
+    assert torch.allclose(resumed, whole, rtol=1e-12)
+    assert set(saved["state"][0]) <= {"momentum_buffer", "sum", "exp_avg", "exp_avg_sq", "step"}, "nothing lazy on disk"
+
+
+def test_learning_rate_schedulers_drive_row_optimisers():
+    weight = table()
+    optimiser = RowSGD([weight], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimiser, 1, gamma=0.5)
+    optimiser.step()
+    scheduler.step()
+    assert optimiser.param_groups[0]["lr"] == 0.5
+
+
+def test_a_decay_that_would_flip_the_weights_is_refused():
+    weight = table()
+    with pytest.raises(HeadtailError, match="flip"):
+        run(weight, RowSGD([weight], lr=1.0, weight_decay=1.0), sparse=True)
+
+
+def test_clipping_sums_repeated_rows_before_taking_the_norm():
+    sparse, dense, other = table(), table(), torch.nn.Parameter(torch.ones(2, dtype=f64))
+    ids = torch.tensor([1, 1, 1, 7])
+    for weight, kind in ((sparse, True), (dense, False)):
+        (F.embedding(ids, weight, sparse=kind) ** 3).sum().backward()
+    other.grad = torch.tensor([3.0, 4.0], dtype=f64)
+    twin = torch.nn.Parameter(torch.ones(2, dtype=f64))
+    twin.grad = other.grad.clone()
+    norm = clip_grad_norm_([sparse, other], max_norm=0.5)
+    expected = torch.nn.utils.clip_grad_norm_([dense, twin], max_norm=0.5)
+    assert norm.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert sparse.grad is not None
+    assert torch.allclose(sparse.grad.to_dense(), dense.grad, rtol=1e-6)
+    assert torch.allclose(other.grad, twin.grad, rtol=1e-6)
+
+
+def test_clipping_leaves_small_gradients_alone():
+    weight = table()
+    weight.grad = torch.full_like(weight, 1e-3)
+    clip_grad_norm_([weight], max_norm=1.0)
+    assert torch.equal(weight.grad, torch.full_like(weight, 1e-3))
