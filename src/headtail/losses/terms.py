@@ -20,7 +20,7 @@ from headtail.weightings import FromMargin, Weighting
 class Options(TypedDict, total=False):
     """Keywords that all losses share.
 
-    Keys:
+    Attributes:
         temperature: logits are divided by it *before* the weights correct them; a number or a learnable scalar.
         score: `"dot"`, or `"cosine"` to normalise inputs and label embeddings.
         known_positives: labels of each example, `[b, k]` padded or ragged, that must not count as negatives.

@@ -1,0 +1,33 @@
+# Two commands do everything: `make demo` and `make test`. Both make their own .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint types tests docs clean
+
+demo: .venv/installed  ## What negative sampling does to head and tail, shown on a generated label distribution
+	$(BIN)/python examples/tour.py
+
+test: lint types tests docs  ## Everything that must hold
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/installed
+	$(BIN)/pyright
+
+tests: .venv/installed  ## The second run checks every array's shape and dtype against its annotation
+	$(BIN)/pytest --quiet
+	$(BIN)/pytest --quiet --shapes tests/losses tests/samplers tests/implicit tests/test_head.py tests/test_optim.py
+
+docs: .venv/installed  ## Into docs/_build; a warning is an error
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -c constraints.txt --upgrade pip
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv docs/_build dist build .pytest_cache .ruff_cache .hypothesis
