@@ -115,7 +115,7 @@ def _panel(name: str, one: Explanation, labels: Labels, wished: float) -> Panel:
             "negatives", f"m = {one.m:g} effective" + (f"; {one.never_drawn:,} labels are never drawn" if one.never_drawn else "")
         )
         facts.add_row("they fall on", _shares(one.sampled_share))
-    facts.add_row("q* would", _shares(one.optimal_share) + "   (minimum variance, first row below)")
+    facts.add_row("q* (least noise)", _shares(one.optimal_share))
     parts: list[Table | Text] = [facts, Text(), _examples(one, wished)]
     if one.m is not None:
         advice = Table.grid(padding=(0, 2))
@@ -123,13 +123,13 @@ def _panel(name: str, one: Explanation, labels: Labels, wished: float) -> Panel:
         advice.add_row(Text("to be logit-adjusted", style="dim"), one.logit_adjusted_with)
         parts += [Text(), advice]
     parts += [Text(f"Note: {note}", style="yellow") for note in one.notes]
-    return Panel(Group(*parts), title=f"[bold]{name}[/]", border_style=style, expand=False, padding=(1, 2))
+    return Panel(Group(*parts), title=f"[bold]{name}[/]", border_style=style, expand=False, padding=(1, 1))
 
 
 def _examples(one: Explanation, wished: float) -> Table:
-    table = Table(header_style="bold", box=None, padding=(0, 2))
+    table = Table(title="For an untrained model", title_justify="left", title_style="dim", header_style="bold", box=None)
     decoupled = one.family != "softmax"
-    columns = ["untrained model", "label", "loss", "implicit", "bias", "variance" if decoupled else "σ²/(mμ²)"]
+    columns = ["slice", "label", "loss", "implicit", "bias", "variance" if decoupled else "σ²/(mμ²)"]
     columns += [] if decoupled else ["Jensen gap"]
     for column in [*columns, f"m for ±{wished:g}"]:
         table.add_column(column, justify="left" if column == columns[0] else "right")
