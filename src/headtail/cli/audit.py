@@ -46,7 +46,7 @@ class Audit:
         console = Console(highlight=False, stderr=True)
 
         def bar(calls: Iterable[int]) -> Iterable[int]:
-            return track(calls, "drawing", total=self.draws, console=console, transient=True, disable=self.json)
+            return track(calls, "drawing", total=self.draws, console=console, transient=True, disable=not console.is_terminal)
 
         generator = torch.Generator().manual_seed(self.seed)
         found = audit(sampler, labels, draws=self.draws, batch_size=self.batch, generator=generator, progress=bar)

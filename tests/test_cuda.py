@@ -1,0 +1,117 @@
+"""The same on a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from headtail import (
+    Constant,
+    Frequency,
+    Importance,
+    LabelHead,
+    Labels,
+    LogUniform,
+    Mixture,
+    Queue,
+    Relative,
+    RowAdagrad,
+    RowAdam,
+    RowSGD,
+    SampledSoftmaxLoss,
+    Tail,
+    Uniform,
+    WithinBatch,
+    hinge,
+    sampled_decoupled_loss,
+    sampled_softmax_loss,
+)
+from tests.samplers.test_samplers import SAMPLERS
+
+pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")]
+LABELS = Labels.zipf(40)
+
+
+@pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS)
+@pytest.mark.parametrize("weighting", [Constant(), Importance(), Relative(), Tail(LABELS)], ids=lambda w: type(w).__name__)
+def test_a_gpu_gives_the_loss_and_gradient_that_a_cpu_gives(make, weighting):
+    sampler = make().cuda()
+    target = torch.randint(40, (16,), device="cuda")
+    sampler.refresh(torch.randint(40, (30,), device="cuda"))
+    draw = sampler.draw(target)
+    assert draw.ids.is_cuda
+    hidden, table = torch.randn(16, 8, device="cuda"), torch.randn(40, 8, device="cuda")
+    on_cpu = type(draw)(
+        draw.ids.cpu(),
+        draw.log_q.cpu(),
+        None if draw.log_q_target is None else draw.log_q_target.cpu(),
+        draw.m,
+        draw.log_keep.cpu() if isinstance(draw.log_keep, torch.Tensor) else draw.log_keep,
+    )
+    for loss in (sampled_softmax_loss, sampled_decoupled_loss):
+        here = hidden.clone().requires_grad_()
+        there = hidden.cpu().requires_grad_()
+        gpu = loss(here, table, target, draw, weighting)
+        cpu = loss(there, table.cpu(), target.cpu(), on_cpu, weighting)
+        gpu.backward()
+        cpu.backward()
+        assert torch.allclose(gpu.cpu(), cpu, rtol=1e-4)
+        assert torch.allclose(here.grad.cpu(), there.grad, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("make", [Uniform, Frequency, LogUniform])
+def test_drawing_does_not_make_the_host_wait(make):
+    sampler = make(LABELS, 8).cuda()
+    target = torch.randint(40, (16,), device="cuda")
+    sampler.draw(target)  # copies of tables are made once
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        draw = sampler.draw(target)
+        sampled_softmax_loss(torch.randn(16, 8, device="cuda"), torch.randn(40, 8, device="cuda"), target, draw, Importance())
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_and_autocast_work_on_a_gpu(dtype):
+    target = torch.randint(40, (16,), device="cuda")
+    draw = WithinBatch(LABELS).draw(target)
+    hidden, table = torch.randn(16, 64, device="cuda"), torch.randn(40, 64, device="cuda", requires_grad=True)
+    with torch.autocast("cuda", dtype=dtype):
+        loss = sampled_softmax_loss(hidden, table, target, draw, Tail(LABELS))
+    loss.backward()
+    assert loss.dtype == torch.float32
+    truth = sampled_softmax_loss(hidden.double(), table.double(), target, draw, Tail(LABELS))
+    assert loss.item() == pytest.approx(truth.item(), rel=0.02)
+    low = sampled_decoupled_loss(hidden.to(dtype), table.to(dtype), target, draw, Constant(), hinge)
+    assert low.isfinite()
+
+
+@pytest.mark.parametrize("make", [lambda p: RowSGD(p, 0.1, 0.9, 0.01), lambda p: RowAdagrad(p, 0.1), lambda p: RowAdam(p, 0.1)])
+def test_a_head_trains_grows_and_answers_on_a_gpu(make):
+    sampler = Mixture([Queue(LABELS, 32), Frequency(LABELS, 8, 0.5, replacement=False)])
+    head = LabelHead(LABELS, 8, SampledSoftmaxLoss(sampler, Tail(LABELS)), bias=True, sparse=True).cuda()
+    optimiser = make(head.parameters())
+    first = last = 0.0
+    hidden, target = torch.randn(64, 8, device="cuda"), torch.arange(64, device="cuda") % 40
+    for step in range(60):
+        optimiser.zero_grad()
+        loss = head(hidden, target)
+        loss.backward()
+        optimiser.step()
+        first, last = (loss.item() if step == 1 else first), loss.item()
+    assert last < first
+    head.grow(LABELS.grow([3, 2]))
+    head(hidden, target + 2).backward()
+    optimiser.step()
+    assert head.topk(hidden, 5, post_hoc=1.0, correct_twice=True).indices.shape == (64, 5)
+
+
+def test_losses_compile_whole_on_a_gpu():
+    target = torch.randint(40, (16,), device="cuda")
+    draw = Uniform(LABELS, 8).draw(target)
+    hidden, table = torch.randn(16, 8, device="cuda"), torch.randn(40, 8, device="cuda")
+    LABELS.log_prior(target)
+    compiled = torch.compile(sampled_softmax_loss, fullgraph=True)
+    found = compiled(hidden, table, target, draw, Tail(LABELS))
+    assert torch.allclose(found, sampled_softmax_loss(hidden, table, target, draw, Tail(LABELS)), rtol=1e-4)
