@@ -21,7 +21,9 @@ from headtail.weightings import Weighting, check_support
 
 
 class Loss(nn.Module, ABC):
-    """A loss over a label table, called as `loss(input, weight, target)`.
+    """A loss over a label table, called as `loss(input, weight, target, bias=…)`.
+
+    Options that change from batch to batch (`known_positives`, `sample_weight`) are passed in the call.
 
     Args:
         **options: keywords of the function behind it: `temperature`, `score`, `collisions`, `ignore_index`, `reduction`, and
@@ -39,18 +41,6 @@ class Loss(nn.Module, ABC):
     def piece(self) -> Piece | None:
         """The pieces of a decoupled loss; None for the softmax."""
         return self.options.get("piece")
-
-    @abstractmethod
-    def forward(
-        self,
-        input: Tensor,
-        weight: Tensor,
-        target: Target,
-        *,
-        bias: Tensor | None = None,
-        **options: Any,
-    ) -> Tensor:
-        """The loss of one batch; `**options` are those that change with it (`known_positives`, `sample_weight`)."""
 
     @abstractmethod
     def for_labels(self, labels: Labels) -> Loss:

@@ -11,8 +11,7 @@ from torch import Tensor
 from headtail.errors import HeadtailError, check_ids
 from headtail.labels import Labels
 from headtail.samplers.draw import Draw
-from headtail.samplers.sampler import Sampler
-from headtail.targets import Pairs
+from headtail.samplers.sampler import Sampler, Step
 
 
 class Given(Sampler):
@@ -53,20 +52,13 @@ class Given(Sampler):
         self._log_q, self._log_q_target = log_q, log_q_target
         self._m = float(ids.shape[-1]) if m is None else float(m)
 
-    def pick(
-        self,
-        pairs: Pairs,
-        *,
-        input: Tensor | None = None,
-        weight: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Draw:
+    def pick(self, step: Step) -> Draw:
         """The ids as given."""
-        if self.ids.dim() == 2 and len(self.ids) != len(pairs.label):
+        if self.ids.dim() == 2 and len(self.ids) != len(step.pairs.label):
             raise HeadtailError(
-                f"`ids` has {len(self.ids)} rows, but the batch has {len(pairs.label)} targets. Give one row for each."
+                f"`ids` has {len(self.ids)} rows, but the batch has {len(step.pairs.label)} targets. Give one row for each."
             )
-        return self.describe(self.ids, pairs.label, self._m)
+        return self.describe(self.ids, step.pairs.label, self._m)
 
     def describe(self, ids: Tensor, label: Tensor, m: float, batch_size: int | None = None) -> Draw:
         """The ids with the caller's log q."""

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from headtail.errors import HeadtailError, check_positive_int
 from headtail.samplers.draw import Draw
-from headtail.samplers.sampler import Sampler, iid_variance
-from headtail.targets import Pairs
+from headtail.samplers.sampler import Sampler, Step, iid_variance
 
 
 class InverseSampler(Sampler):
@@ -61,27 +60,20 @@ class InverseSampler(Sampler):
         """log(1 − q_y) if the positive is excluded."""
         return torch.log1p(-self.log_q(label).exp()) if self.exclude_target else 0.0
 
-    def pick(
-        self,
-        pairs: Pairs,
-        *,
-        input: Tensor | None = None,
-        weight: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Draw:
+    def pick(self, step: Step) -> Draw:
         """Point at the line: m random points, m evenly spaced ones, or random points beside the positive's interval."""
-        options = {"dtype": torch.float64, "device": pairs.label.device, "generator": generator}
+        options = {"dtype": torch.float64, "device": step.pairs.label.device, "generator": step.generator}
         if not self.replacement:
             ids = self.systematic(torch.rand(1, **options))
         elif self.exclude_target:
-            start, width = self.below(pairs.label)[:, None], self.mass(pairs.label)[:, None]
-            points = torch.rand(len(pairs.label), self.num_negatives, **options) * (self.total - width)
+            start, width = self.below(step.pairs.label)[:, None], self.mass(step.pairs.label)[:, None]
+            points = torch.rand(len(step.pairs.label), self.num_negatives, **options) * (self.total - width)
             ids = self.label_at(points + torch.where(points >= start, width, 0.0))
         else:
             ids = self.label_at(torch.rand(self.num_negatives, **options) * self.total)
-        return self.describe(ids, pairs.label, float(self.num_negatives))
+        return self.describe(ids, step.pairs.label, float(self.num_negatives))
 
-    def systematic(self, offset: Float64[Tensor, 1]) -> Int[Tensor, " m"]:
+    def systematic(self, offset: Float64[Tensor, " one"]) -> Int[Tensor, " m"]:
         """m evenly spaced points behind one random offset: label y is hit with probability exactly m·q_y, never twice."""
         m = self.num_negatives
         steps = torch.arange(m, dtype=torch.float64, device=offset.device)

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from headtail.errors import HeadtailError
 from headtail.labels import Labels
 from headtail.samplers.draw import Draw
-from headtail.samplers.sampler import Sampler
-from headtail.targets import Pairs
+from headtail.samplers.sampler import Sampler, Step
 
 
 class Mixture(Sampler):
@@ -54,22 +53,15 @@ class Mixture(Sampler):
         """The parts."""
         return [part for part in self.parts if isinstance(part, Sampler)]
 
-    def pick(
-        self,
-        pairs: Pairs,
-        *,
-        input: Tensor | None = None,
-        weight: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Draw:
+    def pick(self, step: Step) -> Draw:
         """Draw from each part; the parts' shares are those of this very batch."""
-        draws = [part.pick(pairs, input=input, weight=weight, generator=generator) for part in self.samplers]
+        draws = [part.pick(step) for part in self.samplers]
         sizes = [draw.m for draw in draws]
         ids = [draw.ids for draw in draws]
         if any(not draw.shared for draw in draws):
-            ids = [rows if rows.dim() == 2 else rows.expand(len(pairs.label), -1) for rows in ids]
+            ids = [rows if rows.dim() == 2 else rows.expand(len(step.pairs.label), -1) for rows in ids]
         ids = torch.cat(ids, -1)
-        return Draw(ids, self._log_q(ids, sizes), self._log_q(pairs.label, sizes), sum(sizes))
+        return Draw(ids, self._log_q(ids, sizes), self._log_q(step.pairs.label, sizes), sum(sizes))
 
     def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """log Σ (m_k / m)·q_k."""

@@ -9,9 +9,8 @@ from torch import Tensor
 from headtail.errors import HeadtailError, check_positive_int
 from headtail.labels import Labels, check_labels
 from headtail.samplers.draw import Draw
-from headtail.samplers.sampler import Sampler, iid_variance
+from headtail.samplers.sampler import Sampler, Step, iid_variance
 from headtail.samplers.within_batch import require_seen
-from headtail.targets import Pairs
 
 
 class Queue(Sampler):
@@ -48,25 +47,18 @@ class Queue(Sampler):
         self.register_buffer("past", torch.zeros(capacity, dtype=torch.int64))
         self._filled = self._next = 0
 
-    def pick(
-        self,
-        pairs: Pairs,
-        *,
-        input: Tensor | None = None,
-        weight: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Draw:
+    def pick(self, step: Step) -> Draw:
         """Take from the past, then remember this batch."""
-        device = pairs.label.device
+        device = step.pairs.label.device
         taken = self._filled if self.num_negatives is None else min(self.num_negatives, self._filled)
         slots = torch.arange(taken, device=device)
         if taken < self._filled:
-            slots = torch.randperm(self._filled, device=device, generator=generator)[:taken]
+            slots = torch.randperm(self._filled, device=device, generator=step.generator)[:taken]
         if self.past.device != device:
             self.past = self.past.to(device)
         ids = self.past[slots]
-        self._remember(pairs.label[~pairs.ignored])
-        return self.describe(ids, pairs.label, float(taken))
+        self._remember(step.pairs.label[~step.pairs.ignored])
+        return self.describe(ids, step.pairs.label, float(taken))
 
     def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """log of the unsmoothed training frequency."""

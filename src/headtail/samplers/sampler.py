@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float64, Int
@@ -13,6 +13,22 @@ from torch import Tensor, nn
 from headtail.labels import Labels
 from headtail.samplers.draw import Draw
 from headtail.targets import IGNORE_INDEX, Pairs, Target
+
+
+class Step(NamedTuple):
+    """What a sampler may look at when it draws for one batch.
+
+    Attributes:
+        pairs: the targets.
+        input: `[b, d]` hidden states and
+        weight: `[L, d]` label table, for samplers that look at the model.
+        generator: source of randomness.
+    """
+
+    pairs: Pairs
+    input: Tensor | None = None
+    weight: Tensor | None = None
+    generator: torch.Generator | None = None
 
 
 class Sampler(nn.Module, ABC):
@@ -46,17 +62,10 @@ class Sampler(nn.Module, ABC):
         """
         pairs = Pairs.of(target, num_labels=self.num_labels, ignore_index=ignore_index)
         with torch.no_grad():
-            return self.pick(pairs, input=input, weight=weight, generator=generator)
+            return self.pick(Step(pairs, input, weight, generator))
 
     @abstractmethod
-    def pick(
-        self,
-        pairs: Pairs,
-        *,
-        input: Tensor | None,
-        weight: Tensor | None,
-        generator: torch.Generator | None,
-    ) -> Draw:
+    def pick(self, step: Step) -> Draw:
         """Draw for targets that are already pairs. The only place with randomness."""
 
     @abstractmethod

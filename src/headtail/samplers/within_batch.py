@@ -11,8 +11,7 @@ from torch import Tensor
 from headtail.errors import HeadtailError, check_positive_int
 from headtail.labels import Labels, check_labels
 from headtail.samplers.draw import Draw
-from headtail.samplers.sampler import Sampler, iid_variance
-from headtail.targets import Pairs
+from headtail.samplers.sampler import Sampler, Step, iid_variance
 
 
 class WithinBatch(Sampler):
@@ -43,27 +42,20 @@ class WithinBatch(Sampler):
         self.labels, self.num_labels = labels, labels.num_labels
         self.num_negatives = None if num_negatives is None else check_positive_int("num_negatives", num_negatives)
 
-    def pick(
-        self,
-        pairs: Pairs,
-        *,
-        input: Tensor | None = None,
-        weight: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Draw:
+    def pick(self, step: Step) -> Draw:
         """All labels of the batch, or a random n of them."""
-        if pairs.multi_label:
+        if step.pairs.multi_label:
             warnings.warn(
                 "WithinBatch saw whole multi-label points: a point's labels then come together, so q is not the prior. "
                 "Batch over shuffled (point, label) pairs to make q exact.",
                 stacklevel=4,
             )
-        batch = pairs.label[~pairs.ignored]
+        batch = step.pairs.label[~step.pairs.ignored]
         require_seen(batch, self.log_q(batch), "WithinBatch")
         size = len(batch)
         if self.num_negatives is not None and self.num_negatives < size:
-            batch = batch[torch.randperm(size, device=batch.device, generator=generator)[: self.num_negatives]]
-        return self.describe(batch, pairs.label, self.expected_m(size))
+            batch = batch[torch.randperm(size, device=batch.device, generator=step.generator)[: self.num_negatives]]
+        return self.describe(batch, step.pairs.label, self.expected_m(size))
 
     def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """log of the unsmoothed training frequency."""
