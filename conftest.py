@@ -1,4 +1,4 @@
-"""Shared set-up: one thread, float64 truth at hand, and shapes checked on request (`pytest --shapes`)."""
+"""Shared set-up: one thread (tensors are small), fixed seeds, and shapes checked on request (`pytest --shapes`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
