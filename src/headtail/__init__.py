@@ -28,9 +28,9 @@ from headtail.losses import (
     two_tower_decoupled_loss,
     two_tower_softmax_loss,
 )
-from headtail.margins import Adaptive, CustomSeparable, Equalised, LogitAdjusted, Margin, Pairwise, Separable, Unit
+from headtail.margins import Adaptive, CustomSeparable, Equalised, LogitAdjusted, Margin, Pairwise, Power, Separable, Unit
 from headtail.optim import RowAdagrad, RowAdam, RowSGD, clip_grad_norm_
-from headtail.samplers import Draw, Frequency, Given, LogUniform, Mixture, Queue, Sampler, Uniform, WithinBatch, every_label
+from headtail.samplers import Draw, Frequency, Given, LogUniform, Mixture, Queue, Sampler, Step, Uniform, WithinBatch, every_label
 from headtail.slices import Slices
 from headtail.targets import Ragged
 from headtail.weightings import Constant, FromMargin, Importance, Relative, Tail, Weighting
@@ -62,6 +62,7 @@ __all__ = [
     "Options",
     "Pairwise",
     "Piece",
+    "Power",
     "Queue",
     "Ragged",
     "Relative",
@@ -75,6 +76,7 @@ __all__ = [
     "Separable",
     "Slices",
     "SoftmaxLoss",
+    "Step",
     "Tail",
     "TopK",
     "Uniform",

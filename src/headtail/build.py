@@ -7,13 +7,14 @@ softmax+post-hoc                                    all labels, adjusted at pred
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from headtail.errors import HeadtailError
-from headtail.labels import Labels
+from headtail.errors import HeadtailError, check_kind, check_number, nearest
+from headtail.implicit.implied import implied_margin_of, lean_of, refuse_to_correct_twice
+from headtail.labels import Labels, check_labels
 from headtail.losses import (
     DecoupledLoss,
     Loss,
@@ -26,7 +27,7 @@ from headtail.losses import (
     logistic,
     squared_hinge,
 )
-from headtail.margins import Adaptive, Equalised, LogitAdjusted, Margin, Unit
+from headtail.margins import Adaptive, Equalised, LogitAdjusted, Margin, Power, Unit
 from headtail.samplers import Frequency, LogUniform, Mixture, Queue, Sampler, Uniform, WithinBatch
 from headtail.weightings import Constant, FromMargin, Importance, Relative, Tail, Weighting
 
@@ -80,27 +81,26 @@ def parse(text: str) -> Scheme:
     Traceback (most recent call last):
     headtail.errors.HeadtailError: `within-bach` in `within-bach:tail` is no sampler. Did you mean `within-batch`? ...
     """
+    check_kind("text", text, str, "within-batch:tail")
+    typed, text = text, text.strip().lower().replace("_", "-")
     rest, post_hoc = (text[: -len("+post-hoc")], True) if text.endswith("+post-hoc") else (text, False)
-    rest, _, count = rest.partition("@")
-    if count and not re.fullmatch(r"[1-9]\d*", count):
-        raise HeadtailError(f"`@{count}` in `{text}` must be a whole number of negatives, for example `@256`.")
+    rest, number = _split_count(rest, text)
     loss, slash, rest_of = rest.partition("/")
     if slash:
         _known(loss, LOSSES, "loss", text)
         rest = rest_of
     else:
         loss = rest if rest in LOSSES else "softmax"
-    number = int(count) if count else None
     if ":" in rest:
         sampler, weighting = (_call(part, text) for part in rest.split(":", 1))
         _known(sampler.name, SAMPLERS, "sampler", text)
         _known(weighting.name, WEIGHTINGS, "weighting", text)
-        return Scheme(text, loss, sampler, weighting, None, number, post_hoc)
+        return Scheme(typed, loss, sampler, weighting, None, number, post_hoc)
     margin = Call("unit") if rest in LOSSES else _call(rest, text)
     _known(margin.name, (*MARGINS, *LOSSES, *PAPER), "scheme", text)
-    if count:
-        raise HeadtailError(f"`{text}` uses all labels, so `@{count}` has no meaning there. Drop it.")
-    return Scheme(text, loss, margin=margin, post_hoc=post_hoc)
+    if number is not None:
+        raise HeadtailError(f"`{text}` uses all labels, so `@{number}` has no meaning there. Drop it.")
+    return Scheme(typed, loss, margin=margin, post_hoc=post_hoc)
 
 
 def scheme(text: str, labels: Labels, num_negatives: int | None = None) -> Loss:
@@ -113,36 +113,50 @@ def scheme(text: str, labels: Labels, num_negatives: int | None = None) -> Loss:
 
     >>> scheme("within-batch:tail", Labels.zipf(100))
     SampledSoftmaxLoss(
-      (sampler): WithinBatch()
+      weighting=Tail
+      (sampler): WithinBatch(num_labels=100, num_negatives=all)
     )
     """
+    check_labels(labels)
     parsed = parse(text)
-    number = parsed.num_negatives or num_negatives
+    number = num_negatives if parsed.num_negatives is None else parsed.num_negatives
     piece = _piece(parsed.loss)
-    options = {"score": "cosine"} if piece is not None and piece.cosine else {}
+    options: dict[str, Any] = {} if piece is None else {"piece": piece, "score": "cosine" if piece.cosine else "dot"}
+    options |= {"post_hoc": 1.0} if parsed.post_hoc else {}
     if parsed.margin is not None:
         margin = _margin(parsed.margin, labels, text)
-        return SoftmaxLoss(margin) if piece is None else DecoupledLoss(margin, piece, **options)
-    assert parsed.sampler is not None, "a scheme has a margin, or else a sampler and a weighting"
-    assert parsed.weighting is not None
-    sampler, weighting = _sampler(parsed.sampler, labels, number, text), _weighting(parsed.weighting, labels, text)
-    if piece is None:
-        return SampledSoftmaxLoss(sampler, weighting)
-    return SampledDecoupledLoss(sampler, weighting, piece, **options)
+        loss = SoftmaxLoss(margin, **options) if piece is None else DecoupledLoss(margin, **options)
+    else:
+        assert parsed.sampler is not None, "a scheme has a margin, or else a sampler and a weighting"
+        assert parsed.weighting is not None
+        sampler, weighting = _sampler(parsed.sampler, labels, number, text), _weighting(parsed.weighting, labels, text)
+        kind = SampledSoftmaxLoss if piece is None else SampledDecoupledLoss
+        loss = kind(sampler, weighting, **options)
+    if loss.post_hoc:
+        refuse_to_correct_twice(lean_of(implied_margin_of(loss, batch_size=2), labels))
+    return loss
 
 
 def build_sampler(text: str, labels: Labels, num_negatives: int | None = None) -> Sampler:
     """Build a sampler from its name, for example `"frequency(0.75)@64"`."""
-    name, _, count = text.partition("@")
-    if count and not re.fullmatch(r"[1-9]\d*", count):
-        raise HeadtailError(f"`@{count}` in `{text}` must be a whole number of negatives, for example `@256`.")
+    name, number = _split_count(text.strip().lower().replace("_", "-"), text)
+    if ":" in name:
+        raise HeadtailError(f"`{text}` is a whole scheme, but only a sampler is wanted. Write `{name.partition(':')[0]}`.")
     call = _call(name, text)
     _known(call.name, SAMPLERS, "sampler", text)
-    return _sampler(call, labels, int(count) if count else num_negatives, text)
+    return _sampler(call, labels, num_negatives if number is None else number, text)
+
+
+def _split_count(text: str, whole: str) -> tuple[str, int | None]:
+    """What stands before and behind @."""
+    name, at, count = text.partition("@")
+    if at and not re.fullmatch(r"[1-9]\d*", count):
+        raise HeadtailError(f"`@{count}` in `{whole}` must be a whole number of negatives, for example `@256`.")
+    return name, int(count) if at else None
 
 
 def _sampler(call: Call, labels: Labels, number: int | None, text: str) -> Sampler:
-    m = number or 256
+    m = 256 if number is None else number
     match call.name:
         case "uniform":
             _number(call, text, None, ("excluded", "without-replacement"))
@@ -157,7 +171,10 @@ def _sampler(call: Call, labels: Labels, number: int | None, text: str) -> Sampl
             _number(call, text, None)
             return WithinBatch(labels, number)
         case "queue":
-            return Queue(labels, int(_number(call, text, float(m))), number)
+            capacity = _number(call, text, float(m))
+            if capacity != int(capacity):
+                raise HeadtailError(f"`queue` in `{text}` takes a whole number of labels to remember, but got {capacity:g}.")
+            return Queue(labels, int(capacity), None if number is None else min(number, int(capacity)))
         case _:
             parts = [arg if isinstance(arg, Call) else _call(str(arg), text) for arg in call.args]
             if not parts:
@@ -185,7 +202,7 @@ def _margin(call: Call, labels: Labels, text: str) -> Margin:
             return LogitAdjusted(labels, _number(call, text, 1.0))
         case "equalised":
             power = _number(call, text, 1.0)
-            return Equalised(labels, None if power == 1 else lambda prior: prior**power)
+            return Equalised(labels, None if power == 1 else Power(power))
         case "adaptive":
             return Adaptive(labels, _number(call, text, 0.5))
         case _:
@@ -216,27 +233,32 @@ def _split(text: str) -> Iterable[str]:
             part = ""
         else:
             part += char
-    if part.strip():
+    if part.strip() or text.endswith(","):
         yield part.strip()
 
 
 def _arg(text: str, whole: str) -> Arg | Call:
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         return _call(text, whole) if "(" in text else text
+    return check_number(f"{text} in {whole}", number)
 
 
 def _number(call: Call, text: str, default: float | None, flags: tuple[str, ...] = ()) -> float:
     """The one number a name may take, if it has a default; whatever else stands there must be one of `flags`."""
     numbers = [arg for arg in call.args if isinstance(arg, float)]
-    words = [arg.name if isinstance(arg, Call) else str(arg) for arg in call.args if not isinstance(arg, float)]
+    words = [_text(arg) for arg in call.args if not isinstance(arg, float)]
     if len(numbers) > (default is not None) or (words and not flags):
         takes = "no arguments" if default is None and not flags else "at most one number" if default is not None else "no number"
         raise HeadtailError(f"`{call.name}` in `{text}` takes {takes}, but got `{', '.join(map(str, numbers + words))}`.")
     for word in words:
         _known(word, flags, "option", text)
     return numbers[0] if numbers else (default or 0.0)
+
+
+def _text(arg: Arg | Call) -> str:
+    return f"{arg.name}({', '.join(map(_text, arg.args))})" if isinstance(arg, Call) else str(arg)
 
 
 def _flags(call: Call) -> dict[str, bool]:
@@ -246,7 +268,5 @@ def _flags(call: Call) -> dict[str, bool]:
 
 def _known(name: str, names: tuple[str, ...], what: str, text: str) -> None:
     if name not in names:
-        close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-        hint = f" Did you mean {' or '.join(f'`{n}`' for n in close)}?" if close else ""
         where = "" if name == text else f" in `{text}`"
-        raise HeadtailError(f"`{name}`{where} is no {what}.{hint} There are: {', '.join(names)}.")
+        raise HeadtailError(f"`{name}`{where} is no {what}.{nearest(name, names)} There are: {', '.join(names)}.")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Iterable
+from numbers import Integral, Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,37 +16,43 @@ class HeadtailError(ValueError):
     """Bad input, told in one sentence: what was passed, what was found, what to write instead."""
 
 
-def check_finite_number(name: str, value: float, *, low: float | None = None, high: float | None = None) -> float:
+def check_number(name: str, value: Any, *, low: float | None = None, high: float | None = None) -> float:
     """Return `value` as a float if it is a finite number inside [low, high]."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(number := float(value)):
         raise HeadtailError(f"`{name}` must be a finite number, but got {value!r}.")
-    if (low is not None and value < low) or (high is not None and value > high):
+    if (low is not None and number < low) or (high is not None and number > high):
         bounds = f"at least {low}" if high is None else f"at most {high}" if low is None else f"between {low} and {high}"
         raise HeadtailError(f"`{name}` must be {bounds}, but got {value!r}.")
-    return float(value)
+    return number
 
 
-def check_positive_int(name: str, value: int) -> int:
-    """Return `value` if it is a whole number of at least one."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+def check_count(name: str, value: Any) -> int:
+    """Return `value` as an int if it is a whole number of at least one."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise HeadtailError(f"`{name}` must be a whole number of at least 1, but got {value!r}.")
-    return value
+    return int(value)
 
 
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
-    """Return `value` if it is one of `choices`."""
+def check_kind(name: str, value: Any, kind: type, example: str) -> None:
+    """Refuse what is not of this kind, and show how to write one."""
+    if not isinstance(value, kind):
+        got = f"the class {value.__name__} itself" if isinstance(value, type) else type(value).__name__
+        got = repr(value) if isinstance(value, str) else got
+        raise HeadtailError(f"`{name}` must be a {kind.__name__}, but got {got}. Write for example `{example}`.")
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Refuse what is not one of `choices`."""
     if value not in choices:
         raise HeadtailError(f"`{name}` must be one of {', '.join(map(repr, choices))}, but got {value!r}.")
-    return value
 
 
-def check_ids(name: str, ids: Tensor, num_labels: int | None) -> None:
+def check_ids(name: str, ids: Any, num_labels: int | None) -> None:
     """Refuse label ids that are no integers or lie outside 0 … num_labels − 1.
 
     Values are looked at on the CPU only: on a GPU the look would make the host wait, and indexing asserts there anyway.
     """
-    if not isinstance(ids, Tensor):
-        raise HeadtailError(f"`{name}` must be a tensor of label ids, but got a {type(ids).__name__}.")
+    check_kind(name, ids, Tensor, "torch.tensor([3, 1, 4])")
     if ids.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8):
         raise HeadtailError(
             f"`{name}` must hold integer label ids, but got {ids.dtype}. Floats lose ids above 16,777,216: use `{name}.long()` "
@@ -63,3 +73,9 @@ def check_same_device(name: str, tensor: Tensor, other_name: str, other: Tensor)
             f"`{name}` is on {tensor.device} but `{other_name}` is on {other.device}. "
             f"Move one of them, for example `{name}.to({str(other.device)!r})`."
         )
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A question that names the nearest of `names`, or nothing where none is near."""
+    close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.5)
+    return f" Did you mean {' or '.join(f'`{n}`' for n in close)}?" if close else ""

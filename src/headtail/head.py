@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headtail.errors import HeadtailError, check_finite_number, check_positive_int
-from headtail.implicit.implied import implied_margin_of, lean_of
-from headtail.labels import Labels
+from headtail.errors import HeadtailError, check_count, check_kind, check_number, check_same_device
+from headtail.implicit.implied import implied_margin_of, lean_of, refuse_to_correct_twice
+from headtail.labels import Labels, check_labels
 from headtail.losses import Loss, SampledLoss
-from headtail.optim import catch_up
+from headtail.optim import catch_up, forgive
 from headtail.targets import Pairs, Target
 
 BLOCK_SCORES = 2**24
 """How many scores `topk` holds at a time."""
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _outside_graphs(method: Method) -> Method:
+    """Which rows are due is decided outside compiled graphs."""
+    return torch.compiler.disable(method)  # pyright: ignore[reportReturnType, reportArgumentType]
 
 
 class TopK(NamedTuple):
@@ -59,22 +68,21 @@ class LabelHead(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(labels, Labels) or not isinstance(loss, Loss):
-            raise HeadtailError(
-                f"`labels` must be a `Labels` and `loss` a `Loss`, but got {type(labels).__name__} and {type(loss).__name__}. "
-                "Write for example `LabelHead(labels, dim, SoftmaxLoss())`."
-            )
+        check_labels(labels)
+        check_kind("loss", loss, Loss, "SampledSoftmaxLoss(WithinBatch(labels), Tail(labels))")
         if sparse and not isinstance(loss, SampledLoss):
             raise HeadtailError("`sparse=True` needs a sampled loss: an exact loss touches every row. Write `sparse=False`.")
         if isinstance(loss, SampledLoss) and loss.sampler.num_labels != labels.num_labels:
             raise HeadtailError(f"`loss` samples from {loss.sampler.num_labels} labels, but `labels` has {labels.num_labels}.")
         self.labels, self.loss, self.sparse = labels, loss, sparse
-        shape = (labels.num_labels, check_positive_int("dim", dim))
+        self._lean: float | None = None  # of the loss, once somebody asks
+        shape = (labels.num_labels, check_count("dim", dim))
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(shape[0], 1, device=device, dtype=dtype)) if bias else None
         self.reset_parameters()
-        # Lazy weight decay must not be forgotten in what is saved.
-        self.register_state_dict_pre_hook(lambda head, *_: head._catch_up())
+        # Lazy weight decay belongs into what is saved, and not onto what is loaded.
+        self.register_state_dict_pre_hook(_flush_before_saving)
+        self.register_load_state_dict_post_hook(_forgive_after_loading)
 
     def reset_parameters(self) -> None:
         """Start with random directions of length about 1 and no bias."""
@@ -111,20 +119,22 @@ class LabelHead(nn.Module):
         return self._scores(hidden, slice(None))
 
     @torch.no_grad()
-    def topk(self, hidden: Float[Tensor, "b d"], k: int, *, post_hoc: float = 0.0, correct_twice: bool = False) -> TopK:
+    def topk(self, hidden: Float[Tensor, "b d"], k: int, *, post_hoc: float | None = None, correct_twice: bool = False) -> TopK:
         r"""The exact k best labels, block by block: `[b, L]` scores are never held whole.
 
         Args:
             hidden: `[b, d]`.
             k: how many labels to return.
-            post_hoc: τ; ranks by $f_{y} - \tau \log \pi_{y}$ (post-hoc logit adjustment), which leans to the tail.
+            post_hoc: τ; ranks by $f_{y} - \tau \log \pi_{y}$ (post-hoc logit adjustment), which leans to the tail. By
+                default what the loss says: 0, unless it is of a `+post-hoc` scheme.
             correct_twice: allow `post_hoc` on top of a loss that already leans to the tail.
         """
         self._check_hidden(hidden)
-        if check_positive_int("k", k) > len(self.weight):
+        if check_count("k", k) > len(self.weight):
             raise HeadtailError(f"`k` is {k}, but there are only {len(self.weight)} labels.")
-        if check_finite_number("post_hoc", post_hoc):
-            self._check_post_hoc(correct_twice)
+        post_hoc = self.loss.post_hoc if post_hoc is None else check_number("post_hoc", post_hoc)
+        if post_hoc and not correct_twice:
+            self._refuse_to_correct_twice()
         self._catch_up()
         block = max(1, BLOCK_SCORES // max(1, len(hidden)))
         best = TopK(hidden.new_empty(len(hidden), 0, dtype=torch.float32), hidden.new_empty(len(hidden), 0, dtype=torch.int64))
@@ -140,32 +150,34 @@ class LabelHead(nn.Module):
         return best
 
     @torch.no_grad()
-    def grow(self, labels: Labels, optimizer: torch.optim.Optimizer | None = None) -> None:
+    def grow(self, labels: Labels, optimizer: torch.optim.Optimizer | None = None, loss: Loss | None = None) -> None:
         """Take new labels in: they get rows, counts and negatives; old rows and their optimiser state stay as they are.
 
         Args:
             labels: the grown labels, for example `head.labels.grow([3, 1])`; old labels keep their ids.
             optimizer: its state for this table gets rows for the new labels (row optimisers do so by themselves).
+            loss: a loss for the grown labels, where the present one cannot grow by itself.
         """
+        check_labels(labels)
         old, new = len(self.weight), labels.num_labels
         if new < old:
             raise HeadtailError(f"`labels` has {new} labels, fewer than the {old} the head has. Labels can be added, not removed.")
-        added = LabelHead(
-            labels, self.weight.shape[1], self.loss.for_labels(labels), bias=self.bias is not None, sparse=self.sparse
-        )
+        loss = self.loss.for_labels(labels) if loss is None else loss
         self._catch_up()
-        tables = [(self.weight, added.weight)] + (
-            [(self.bias, added.bias)] if self.bias is not None and added.bias is not None else []
-        )
-        for table, fresh in tables:
-            table.grad = None
-            table.set_(torch.cat([table, fresh[old:].to(table)]))  # pyright: ignore[reportArgumentType] - same Parameter, more rows
-            state = optimizer.state.get(table, {}) if optimizer is not None else {}
-            for name, value in state.items():
-                if isinstance(value, Tensor) and value.dim() and len(value) == old and name != "missed":
-                    fill = optimizer.defaults.get("initial_accumulator_value", 0.0) if name == "sum" and optimizer else 0.0
-                    state[name] = torch.cat([value, value.new_full((new - old, *value.shape[1:]), fill)])
-        self.labels, self.loss = labels, added.loss.to(self.weight.device)
+        fresh = torch.empty(new - old, self.weight.shape[1], device=self.weight.device, dtype=self.weight.dtype)
+        _grow(self.weight, nn.init.normal_(fresh, std=fresh.shape[1] ** -0.5), optimizer)
+        if self.bias is not None:
+            _grow(self.bias, self.bias.new_zeros(new - old, 1), optimizer)
+        self.labels, self.loss, self._lean = labels, loss.to(self.weight.device).train(self.training), None
+
+    def flush(self) -> None:
+        """Apply pending weight decay of row optimisers to all rows; call it before you read `weight` yourself."""
+        self._catch_up()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and deepcopy: nothing may be left pending."""
+        self._catch_up()
+        return self.__dict__.copy()
 
     def extra_repr(self) -> str:
         """Labels and size."""
@@ -177,22 +189,46 @@ class LabelHead(nn.Module):
             hidden, weight = F.normalize(hidden, dim=-1), F.normalize(weight, dim=-1)
         scores = F.linear(hidden, weight)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        return (scores if self.bias is None else scores + self.bias[block].squeeze(1)) / settings.temperature
+        return (scores if self.bias is None else scores + self.bias[block].squeeze(1)) / self.loss.temperature
 
+    @_outside_graphs
     def _catch_up(self, rows: Tensor | slice = slice(None)) -> None:
         for table in (self.weight, self.bias):
             if table is not None:
                 catch_up(table, rows)
 
     def _check_hidden(self, hidden: Tensor) -> None:
+        check_kind("hidden", hidden, Tensor, "encoder(features)")
         if hidden.dim() != 2 or hidden.shape[1] != self.weight.shape[1]:
             raise HeadtailError(f"`hidden` must have shape [b, {self.weight.shape[1]}], but got {list(hidden.shape)}.")
+        check_same_device("hidden", hidden, "head.weight", self.weight)
+        if hidden.dtype != self.weight.dtype and not torch.is_autocast_enabled(hidden.device.type):
+            raise HeadtailError(f"`hidden` is {hidden.dtype}, but the head {self.weight.dtype}. Cast one, or use `torch.autocast`.")
 
-    def _check_post_hoc(self, correct_twice: bool) -> None:
+    def _refuse_to_correct_twice(self) -> None:
         self.labels.require_positive_prior("topk(post_hoc=…)")
-        lean = lean_of(implied_margin_of(self.loss, batch_size=2), self.labels)
-        if lean > 1e-6 and not correct_twice:
-            raise HeadtailError(
-                f"`post_hoc` would correct twice: this head's training loss already leans to the tail by {lean:.2f} nats. "
-                "Drop `post_hoc`, train with an unbiased loss, or write `correct_twice=True` if you mean it."
-            )
+        if self._lean is None:
+            self._lean = lean_of(implied_margin_of(self.loss, batch_size=2), self.labels)
+        refuse_to_correct_twice(self._lean)
+
+
+def _grow(table: Tensor, fresh: Tensor, optimizer: torch.optim.Optimizer | None) -> None:
+    """Put `fresh` rows behind a parameter's own, which stays the same object, and behind its optimiser state."""
+    old = len(table)
+    table.grad = None
+    table.set_(torch.cat([table, fresh]))  # pyright: ignore[reportArgumentType]
+    state = optimizer.state.get(table, {}) if optimizer is not None else {}
+    for name, value in state.items():
+        if optimizer is not None and isinstance(value, Tensor) and value.dim() and len(value) == old:
+            fill = optimizer.defaults.get("initial_accumulator_value", 0.0) if name == "sum" else 0.0
+            state[name] = torch.cat([value, value.new_full((len(fresh), *value.shape[1:]), fill)])
+
+
+def _flush_before_saving(head: LabelHead, *_: Any) -> None:
+    head.flush()
+
+
+def _forgive_after_loading(head: LabelHead, _: Any) -> None:
+    for table in (head.weight, head.bias):
+        if table is not None:
+            forgive(table)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_finite_number, check_ids, check_positive_int
+from headtail.errors import HeadtailError, check_count, check_ids, check_kind, check_number
 from headtail.slices import Slices
+from headtail.tables import Table
 from headtail.targets import IGNORE_INDEX, Pairs, Target
 
 
@@ -39,10 +39,16 @@ class Labels:
 
     counts: Tensor
     smoothing: float = 0.0
-    _copies: dict[torch.device, Tensor] = field(default_factory=dict, repr=False)
+    total: float = field(init=False, repr=False)
+    """N, the number of training examples."""
+    rarest: float = field(init=False, repr=False)
+    """The smallest prior, min π."""
+    never_seen: int = field(init=False, repr=False)
+    """Number of labels without a single training example."""
+    _table: Table = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_finite_number("smoothing", self.smoothing, low=0)
+        check_number("smoothing", self.smoothing, low=0)
         counts = self.counts
         if not isinstance(counts, Tensor) or counts.dim() != 1 or counts.numel() == 0:
             shape = list(counts.shape) if isinstance(counts, Tensor) else type(counts).__name__
@@ -56,18 +62,22 @@ class Labels:
             raise HeadtailError("`counts` must be finite, but some are NaN or infinite. Count again, or drop those labels.")
         if bool(low < 0):
             raise HeadtailError(f"`counts` must not be negative, but label {int(counts.argmin())} has {low.item():g}.")
-        if self.total == 0:
+        total = float(counts.sum(dtype=torch.float64 if counts.is_floating_point() else None))
+        if total == 0:
             raise HeadtailError("`counts` are all zero, so no label has a probability. Pass counts of training examples.")
+        derived = {
+            "total": total,
+            "rarest": (float(low) + self.smoothing) / (total + self.smoothing * len(counts)),
+            "never_seen": int((counts == 0).sum()) if float(low) == 0 else 0,
+            "_table": Table(counts),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     @classmethod
     def from_counts(cls, counts: Any, smoothing: float = 0.0) -> Labels:
         """From the number of training examples of each label: a list, array or tensor of shape `[L]`."""
-        try:
-            counts = torch.as_tensor(counts)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise HeadtailError(f"`counts` must be a list, array or tensor of numbers, but got {type(counts).__name__}.") from error
-        # float32 counts stop counting at 2^24, so they are widened once, here.
-        return cls(counts.double() if counts.dtype == torch.float32 else counts, smoothing)
+        return cls(_as_counts(counts), smoothing)
 
     @classmethod
     def from_targets(
@@ -78,8 +88,10 @@ class Labels:
         >>> Labels.from_targets(torch.tensor([[0, 2], [2, -100]]), num_labels=4).counts
         tensor([1, 0, 2, 0])
         """
+        if isinstance(target, Tensor) and _looks_multi_hot(target):
+            raise HeadtailError("`target` looks like a 0/1 matrix with one column a label. Pass `target.bool()` to say so.")
         if isinstance(target, Tensor) and target.dtype == torch.bool and target.dim() == 2:
-            return cls(target.sum(0), smoothing)
+            num_labels = num_labels or target.shape[1]
         return cls(_count(target, num_labels, ignore_index), smoothing)
 
     @classmethod
@@ -91,7 +103,7 @@ class Labels:
         >>> Labels.from_batches((torch.tensor([0, 1]) for _ in range(3)), num_labels=2).counts
         tensor([3, 3])
         """
-        counts = torch.zeros(check_positive_int("num_labels", num_labels), dtype=torch.int64)
+        counts = torch.zeros(check_count("num_labels", num_labels), dtype=torch.int64)
         for batch in batches:
             pairs = Pairs.of(batch, num_labels=num_labels, ignore_index=ignore_index, name="batches")
             seen = pairs.label[~pairs.ignored].cpu()
@@ -105,10 +117,10 @@ class Labels:
         >>> Labels.zipf(5).counts
         tensor([50, 25, 17, 12, 10])
         """
-        check_positive_int("num_labels", num_labels)
-        check_finite_number("exponent", exponent, low=0)
+        check_count("num_labels", num_labels)
+        check_number("exponent", exponent, low=0)
         rank = torch.arange(1, num_labels + 1, dtype=torch.float64)
-        return cls((check_positive_int("rarest", rarest) * (num_labels / rank) ** exponent).round().long())
+        return cls((check_count("rarest", rarest) * (num_labels / rank) ** exponent).round().long())
 
     def update(self, target: Target, ignore_index: int = IGNORE_INDEX) -> Labels:
         """New `Labels` with the examples of `target` added; for many small batches, `from_batches` copies less.
@@ -125,42 +137,29 @@ class Labels:
         >>> Labels.from_counts([5, 1]).grow([2]).counts
         tensor([5, 1, 2])
         """
-        added = torch.as_tensor(counts, dtype=self.counts.dtype, device=self.counts.device)
-        return Labels(torch.cat([self.counts, added]), self.smoothing)
+        added = _as_counts(counts)
+        if added.dim() != 1:
+            raise HeadtailError(f"`counts` must be one number a new label, but got shape {list(added.shape)}.")
+        return Labels(torch.cat([self.counts, added.to(self.counts.device)]), self.smoothing)
 
     @property
     def num_labels(self) -> int:
         """L."""
         return len(self.counts)
 
-    @cached_property
-    def total(self) -> float:
-        """N, the number of training examples."""
-        return float(self.counts.sum(dtype=torch.float64 if self.counts.is_floating_point() else None))
-
     @property
     def prior(self) -> Float64[Tensor, " L"]:
         """`[L]` the smoothed prior π."""
         return (self.counts.double() + self.smoothing) / (self.total + self.smoothing * self.num_labels)
 
-    @cached_property
-    def never_seen(self) -> int:
-        """Number of labels without a single training example."""
-        return int((self.counts == 0).sum())
-
-    @cached_property
-    def rarest(self) -> float:
-        """The smallest prior, min π."""
-        return (float(self.counts.min()) + self.smoothing) / (self.total + self.smoothing * self.num_labels)
-
     def log_prior(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
         """log π of any labels. Looks up counts, so it costs O(ids) whatever L is."""
         total = math.log(self.total + self.smoothing * self.num_labels)
-        return (self._counts_of(ids) + self.smoothing).log() - total
+        return (self._table[ids].double() + self.smoothing).log() - total
 
     def log_frequency(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
         """log n/N of any labels, *unsmoothed*: how often batches really hold them."""
-        return self._counts_of(ids).log() - math.log(self.total)
+        return self._table[ids].double().log() - math.log(self.total)
 
     def slices(self, head: float = 100, tail: float = 20) -> Slices:
         """Head, torso and tail by training count: head ≥ `head`, tail < `tail`."""
@@ -178,20 +177,29 @@ class Labels:
                 "Smooth the counts (`Labels.from_counts(counts, smoothing=1)`) or drop labels that never occur."
             )
 
-    def _counts_of(self, ids: Tensor) -> Tensor:
-        check_ids("ids", ids, self.num_labels)
-        counts = self.counts
-        if counts.device != ids.device:  # tables follow the ids: copied to each device once
-            counts = self._copies.get(ids.device)
-            if counts is None:
-                counts = self._copies[ids.device] = self.counts.to(ids.device)
-        return counts[ids.long()].double()
+    def to(self, device: torch.device | str) -> Labels:
+        """The same labels with their counts on another device. Look-ups follow their ids, so this is rarely needed."""
+        return self if self.counts.device == torch.device(device) else Labels(self.counts.to(device), self.smoothing)
 
 
 def check_labels(labels: Labels) -> None:
     """Refuse anything but `Labels`."""
-    if not isinstance(labels, Labels):
-        raise HeadtailError(f"`labels` must be a `Labels`, but got {type(labels).__name__}. Write `Labels.from_counts(counts)`.")
+    check_kind("labels", labels, Labels, "Labels.from_counts(counts)")
+
+
+def _looks_multi_hot(target: Tensor) -> bool:
+    if target.dim() != 2 or target.shape[1] < 3 or target.dtype == torch.bool or target.device.type != "cpu":
+        return False
+    return bool(((target == 0) | (target == 1)).all())
+
+
+def _as_counts(counts: Any) -> Tensor:
+    try:
+        tensor = torch.as_tensor(counts)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise HeadtailError(f"`counts` must be a list, array or tensor of numbers, but got {type(counts).__name__}.") from error
+    # float32 counts stop counting at 2^24, so they are widened once, here.
+    return tensor.double() if tensor.dtype == torch.float32 else tensor
 
 
 def _count(target: Target, num_labels: int | None, ignore_index: int) -> Tensor:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_finite_number
-from headtail.labels import Labels
+from headtail.errors import HeadtailError, check_number
+from headtail.labels import Labels, check_labels
+from headtail.tables import Table
 
 
 class Margin(ABC):
@@ -81,7 +82,8 @@ class LogitAdjusted(Separable):
     strength: float = 1.0
 
     def __post_init__(self) -> None:
-        check_finite_number("strength", self.strength)
+        check_labels(self.labels)
+        check_number("strength", self.strength)
         self.labels.require_positive_prior("LogitAdjusted(labels=…)")
 
     def log_positive(self, ids: Tensor) -> Tensor:
@@ -114,6 +116,9 @@ class Equalised(Separable):
     labels: Labels
     transform: Callable[[Tensor], Tensor] | None = None
 
+    def __post_init__(self) -> None:
+        check_labels(self.labels)
+
     def log_positive(self, ids: Tensor) -> Tensor:
         """0."""
         return torch.zeros_like(ids, dtype=torch.float64)
@@ -134,6 +139,21 @@ class Equalised(Separable):
 
 
 @dataclass(frozen=True)
+class Power:
+    r"""$F(\pi) = \pi^k$, for `Equalised`.
+
+    >>> Power(2)(torch.tensor([0.5]))
+    tensor([0.2500])
+    """
+
+    exponent: float
+
+    def __call__(self, prior: Tensor) -> Tensor:
+        """π^k."""
+        return prior**self.exponent
+
+
+@dataclass(frozen=True)
 class Adaptive(Separable):
     r"""$\log \rho_{yy'} = C\,\pi_y^{-1/4}$: the adaptive margin (LDAM, Cao et al. 2019). Leans to the tail.
 
@@ -151,7 +171,8 @@ class Adaptive(Separable):
     largest: float = 0.5
 
     def __post_init__(self) -> None:
-        check_finite_number("largest", self.largest, low=0)
+        check_labels(self.labels)
+        check_number("largest", self.largest, low=0)
         self.labels.require_positive_prior("Adaptive(labels=…)")
 
     def log_positive(self, ids: Tensor) -> Tensor:
@@ -183,6 +204,7 @@ class CustomSeparable(Separable):
 
     positive: Any
     negative: Any
+    _tables: tuple[Table, Table] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("positive", "negative"):
@@ -195,13 +217,22 @@ class CustomSeparable(Separable):
                 f"`positive` has {len(self.positive)} labels but `negative` has {len(self.negative)}. Give both [L]."
             )
 
+        object.__setattr__(self, "_tables", (Table(self.positive), Table(self.negative)))
+
     def log_positive(self, ids: Tensor) -> Tensor:
         """As given."""
-        return self.positive.to(ids.device)[ids]
+        return self._tables[0][ids]
 
     def log_negative(self, ids: Tensor) -> Tensor:
         """As given."""
-        return self.negative.to(ids.device)[ids]
+        return self._tables[1][ids]
+
+    def for_labels(self, labels: Labels) -> Margin:
+        """Refused: nobody knows the new labels' margins."""
+        raise HeadtailError(
+            f"`CustomSeparable` has margins for {len(self.positive)} labels, and {labels.num_labels} are wanted. "
+            "Pass a new loss: `head.grow(labels, loss=…)`."
+        )
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
@@ -12,22 +11,66 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from headtail.errors import HeadtailError, check_finite_number
+from headtail.errors import HeadtailError, check_number
 
 Rows: TypeAlias = Tensor | slice
 
-# Which optimiser decays which table, so that a head can catch its rows up before it reads them.
-_OWNERS: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+class _Pending:
+    """Weight decay that rows of one table have yet to receive: row i is due the factor e^(log_decay − received_i)."""
+
+    def __init__(self, table: Tensor) -> None:
+        self.log_decay = 0.0
+        self.settled = 0.0  # the log_decay up to which every row has received it all
+        self.received = torch.zeros(len(table), dtype=torch.float64, device=table.device)
+
+    def add(self, log_factor: float) -> None:
+        self.log_decay += log_factor
+
+    def apply(self, table: Tensor, rows: Rows) -> None:
+        if self.settled == self.log_decay and len(self.received) == len(table):
+            return
+        self.fit(table)
+        factor = (self.log_decay - self.received[rows]).exp().to(table.dtype).reshape(-1, *[1] * (table.dim() - 1))
+        if isinstance(rows, slice):
+            table[rows].mul_(factor)
+            self.received[rows] = self.settled = self.log_decay
+        else:
+            table[rows] = table[rows] * factor
+            self.received[rows] = self.log_decay
+
+    def forgive(self) -> None:
+        """The table has new values, which owe nothing."""
+        self.received.fill_(self.log_decay)
+        self.settled = self.log_decay
+
+    def fit(self, table: Tensor) -> None:
+        if self.received.device != table.device:
+            self.received = self.received.to(table.device)
+        if len(self.received) < len(table):  # rows that the table has gained have missed nothing
+            new = self.received.new_full((len(table) - len(self.received),), self.log_decay)
+            self.received = torch.cat([self.received, new])
 
 
+# Held beside the table and not in the optimiser: what is owed outlives the optimiser that owes it.
+_PENDING: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+@torch.no_grad()
 def catch_up(table: Tensor, rows: Rows = slice(None)) -> None:
-    """Apply the weight decay that these rows of a table have been spared so far; nothing where no row optimiser owns it."""
-    owner = _OWNERS[table]() if table in _OWNERS else None
-    if owner is not None:
-        owner.catch_up(table, rows)
+    """Apply the weight decay that these rows of a table have been spared so far; nothing where none is pending."""
+    if table in _PENDING:
+        _PENDING[table].apply(table, rows)
 
 
-def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
+@torch.no_grad()
+def forgive(table: Tensor) -> None:
+    """Forget pending weight decay, because the table was given new values."""
+    if table in _PENDING:
+        _PENDING[table].forgive()
+
+
+def clip_grad_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float) -> Tensor:
     """`torch.nn.utils.clip_grad_norm_` that understands row-sparse gradients: rows drawn twice are summed before the norm is taken.
 
     Args:
@@ -44,8 +87,9 @@ def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
     >>> table.grad.to_dense().norm()
     tensor(1.0000)
     """
-    check_finite_number("max_norm", max_norm, low=0)
-    owners = [p for p in parameters if p.grad is not None]
+    if max_norm != math.inf:
+        check_number("max_norm", max_norm, low=0)
+    owners = [p for p in ([parameters] if isinstance(parameters, Tensor) else parameters) if p.grad is not None]
     for p in owners:
         if p.grad is not None and p.grad.is_sparse:
             p.grad = p.grad.coalesce()
@@ -66,21 +110,16 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
 
     Momentum and moments of untouched rows stand still, as in torch's SparseAdam. Weight decay is decoupled, and lazy but exact:
     a row that was not touched for a while is multiplied by all the factors (1 − lr·decay) it missed, with the learning rates
-    of those steps, as soon as it is read (by `LabelHead`) or touched. `flush` does so for all rows; saving does it by itself.
+    of those steps, before it is read or touched again. `LabelHead` sees to that; if you read such a table yourself, call
+    `flush()` first. Saving the head or the optimiser does it by itself.
 
     Dense gradients are taken too: then every row is touched.
     """
 
     def __init__(self, params: Any, lr: float, weight_decay: float, **defaults: Any) -> None:
-        check_finite_number("lr", lr, low=0)
-        check_finite_number("weight_decay", weight_decay, low=0)
+        check_number("lr", lr, low=0)
+        check_number("weight_decay", weight_decay, low=0)
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **defaults})
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters, and become the one who decays them."""
-        super().add_param_group(param_group)
-        for p in self.param_groups[-1]["params"]:
-            _OWNERS[p] = weakref.ref(self)
 
     @abstractmethod
     def update(self, p: Tensor, rows: Rows, grad: Tensor, group: dict[str, Any]) -> None:
@@ -102,63 +141,39 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
                 self.update(p, rows, grad, group)
         return loss
 
-    @torch.no_grad()
-    def catch_up(self, p: Tensor, rows: Rows = slice(None)) -> None:
-        """Apply the missed weight decay to these rows."""
-        state = self.state[p]
-        if "missed" not in state:
-            return
-        missed = self._row_state(p, "missed", 0.0, shape=(len(p),), dtype=torch.float64)
-        factor = (state["log_decay"] - missed[rows]).exp()
-        p[rows] = p[rows] * factor.to(p.dtype).reshape(-1, *[1] * (p.dim() - 1))
-        missed[rows] = state["log_decay"]
-
     def flush(self) -> None:
-        """Apply all missed weight decay to all rows. Costs O(L); done by itself before saving, `topk` and `logits`."""
+        """Apply all pending weight decay to all rows. Costs O(L) if there is any."""
         for group in self.param_groups:
             for p in group["params"]:
-                self.catch_up(p)
-                if "missed" in self.state[p]:
-                    self.state[p]["log_decay"] = 0.0
-                    self.state[p]["missed"].zero_()
+                catch_up(p)
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's; weight decay is flushed first, so that it needs no bookkeeping on disk."""
         self.flush()
-        saved = super().state_dict()
-        lazy = ("missed", "log_decay")
-        saved["state"] = {i: {k: v for k, v in s.items() if k not in lazy} for i, s in saved["state"].items()}
-        return saved
+        return super().state_dict()
 
     def _decay(self, p: Tensor, rows: Rows, group: dict[str, Any]) -> None:
-        state = self.state[p]
         amount = float(group["lr"]) * group["weight_decay"]
         if amount >= 1:
             raise HeadtailError(f"`lr · weight_decay` must stay below 1, but is {amount:g}: such a step would flip every weight.")
-        if amount == 0 and "missed" not in state:
+        if amount == 0:
             return
-        if isinstance(rows, slice) and "missed" not in state:  # dense gradients only: nothing is ever missed
+        if isinstance(rows, slice):
+            catch_up(p)
             p.mul_(1 - amount)
             return
-        self._row_state(p, "missed", 0.0, shape=(len(p),), dtype=torch.float64)
-        state["log_decay"] = state.get("log_decay", 0.0) + math.log1p(-amount)
-        self.catch_up(p, rows)
+        if p not in _PENDING:
+            _PENDING[p] = _Pending(p)
+        _PENDING[p].add(math.log1p(-amount))
+        catch_up(p, rows)
 
-    def _row_state(
-        self, p: Tensor, name: str, fill: float, shape: tuple[int, ...] | None = None, dtype: torch.dtype | None = None
-    ) -> Tensor:
-        """A state tensor with one row a row of p; rows that p has gained since start with `fill`."""
+    def _row_state(self, p: Tensor, name: str, fill: float) -> Tensor:
+        """A state tensor shaped like p; rows that p has gained since the last step start with `fill`."""
         state = self.state[p]
-        shape = tuple(p.shape) if shape is None else shape
         if name not in state:
-            state[name] = torch.full(shape, fill, dtype=dtype or p.dtype, device=p.device)
-            if name == "missed":
-                state.setdefault("log_decay", 0.0)
+            state[name] = torch.full_like(p, fill)
         elif len(state[name]) < len(p):
-            # New rows have missed nothing, and start from scratch in everything else.
-            start = state["log_decay"] if name == "missed" else fill
-            new = state[name].new_full((len(p) - len(state[name]), *shape[1:]), start)
-            state[name] = torch.cat([state[name], new])
+            state[name] = torch.cat([state[name], torch.full_like(p[len(state[name]) :], fill)])
         return state[name]
 
 
@@ -181,7 +196,7 @@ class RowSGD(RowOptimizer):
     """
 
     def __init__(self, params: Any, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
-        check_finite_number("momentum", momentum, low=0, high=1)
+        check_number("momentum", momentum, low=0, high=1)
         super().__init__(params, lr, weight_decay, momentum=momentum)
 
     def update(self, p: Tensor, rows: Rows, grad: Tensor, group: dict[str, Any]) -> None:
@@ -212,7 +227,7 @@ class RowAdagrad(RowOptimizer):
         initial_accumulator_value: float = 0.0,
         weight_decay: float = 0.0,
     ) -> None:
-        check_finite_number("initial_accumulator_value", initial_accumulator_value, low=0)
+        check_number("initial_accumulator_value", initial_accumulator_value, low=0)
         super().__init__(params, lr, weight_decay, eps=eps, initial_accumulator_value=initial_accumulator_value)
 
     def update(self, p: Tensor, rows: Rows, grad: Tensor, group: dict[str, Any]) -> None:
@@ -242,8 +257,8 @@ class RowAdam(RowOptimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
-        for beta in betas:
-            check_finite_number("betas", beta, low=0, high=1)
+        if not isinstance(betas, tuple | list) or len(betas) != 2 or not all(0 <= check_number("betas", b) < 1 for b in betas):
+            raise HeadtailError(f"`betas` must be two numbers from 0 up to but not including 1, but got {betas!r}.")
         super().__init__(params, lr, weight_decay, betas=betas, eps=eps)
 
     def update(self, p: Tensor, rows: Rows, grad: Tensor, group: dict[str, Any]) -> None:

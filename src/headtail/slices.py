@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_finite_number
+from headtail.errors import HeadtailError, check_number
 
 NAMES = ("head", "torso", "tail")
 
@@ -34,8 +34,8 @@ class Slices:
     @classmethod
     def by_count(cls, counts: Tensor, head: float = 100, tail: float = 20) -> Slices:
         """Head: at least `head` training examples; tail: fewer than `tail`; torso: between. The long-tail study's rule."""
-        check_finite_number("tail", tail, low=0)
-        check_finite_number("head", head, low=tail)
+        check_number("tail", tail, low=0)
+        check_number("head", head, low=tail)
         of_label = torch.ones_like(counts, dtype=torch.int8).masked_fill_(counts >= head, 0).masked_fill_(counts < tail, 2)
         return cls(of_label, f"head: at least {head:g} examples, tail: fewer than {tail:g}")
 
@@ -45,8 +45,8 @@ class Slices:
 
         Labels of equal count always share a slice: what decides is the mass held by *strictly* more frequent labels.
         """
-        check_finite_number("head", head, low=0, high=1)
-        check_finite_number("torso", torso, low=0, high=1)
+        check_number("head", head, low=0, high=1)
+        check_number("torso", torso, low=0, high=1)
         if head + torso > 1:
             raise HeadtailError(f"`head` and `torso` are shares of the examples and sum to at most 1, but got {head} + {torso}.")
         values, index = torch.unique(counts, return_inverse=True)

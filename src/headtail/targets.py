@@ -33,7 +33,7 @@ class Ragged(NamedTuple):
 
 
 Target: TypeAlias = Tensor | Ragged
-"""`[b]` class ids, `[b, k]` padded label ids, a `Ragged`, or a jagged nested tensor."""
+"""`[b]` class ids, `[b, k]` padded label ids, a `Ragged`, a jagged nested tensor, or a boolean multi-hot matrix `[b, L]`."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,14 @@ class Pairs:
     r"""One row a positive label: the multi-label example $(x, \{y_1, …, y_t\})$ becomes $(x, y_1), …, (x, y_t)$.
 
     Attributes:
-        label: `[p]` the positive label of each pair; 0 where ignored, so that it can always be used as an index.
+        label: `[p]` the positive label of each pair; where ignored, another label of the batch, so that it can be looked up
+            without touching a row that nobody asked for.
         example: `[p]` the row of the batch that each pair belongs to, or None where pair i is row i.
         ignored: `[p]` true for padding and ignored targets, which count nowhere.
         num_examples: b.
 
     >>> Pairs.of(torch.tensor([[2, 0], [1, -100]])).label
-    tensor([2, 0, 1, 0])
+    tensor([2, 0, 1, 2])
     """
 
     label: Int[Tensor, " p"]
@@ -59,8 +60,14 @@ class Pairs:
     def of(cls, target: Target, *, num_labels: int | None = None, ignore_index: int = IGNORE_INDEX, name: str = "target") -> Pairs:
         """Reduce class ids, padded, ragged or nested targets to pairs, after checking them."""
         if isinstance(target, Tensor) and target.is_nested:
+            if target.layout != torch.jagged:
+                raise HeadtailError(f"`{name}` is a strided nested tensor. Build it with `layout=torch.jagged`.")
             target = Ragged(target.values(), target.offsets())  # pyright: ignore[reportAttributeAccessIssue]
-        if isinstance(target, Ragged):
+        if isinstance(target, Tensor) and target.dtype == torch.bool and target.dim() == 2:
+            if num_labels not in (None, target.shape[1]):
+                raise HeadtailError(f"`{name}` has {target.shape[1]} columns for {num_labels} labels. Give one column a label.")
+            num_examples, (example, flat) = len(target), target.nonzero(as_tuple=True)
+        elif isinstance(target, Ragged):
             flat, example, num_examples = _from_ragged(target, name)
         elif isinstance(target, Tensor) and target.dim() == 1:
             flat, example, num_examples = target, None, len(target)
@@ -72,11 +79,13 @@ class Pairs:
             shape = f"a tensor of shape {list(target.shape)}" if isinstance(target, Tensor) else f"a {type(target).__name__}"
             raise HeadtailError(
                 f"`{name}` must be label ids of shape [b], padded [b, k] or a `Ragged`, but got {shape}. "
-                "For a list of lists write `Ragged.from_lists(lists)`."
+                "Write `Ragged.from_lists(lists)` for a list of lists, `torch.as_tensor(array)` for an array."
             )
         check_ids(name, flat, None)
         ignored = flat == ignore_index
-        label = torch.where(ignored, 0, flat).long()
+        label = flat.long()
+        if len(label):
+            label = torch.where(ignored, torch.where(ignored.all(), 0, label[(~ignored).int().argmax()]), label)
         check_ids(name, label, num_labels)
         return cls(label, example, ignored, num_examples)
 

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError
-from headtail.labels import Labels
+from headtail.errors import HeadtailError, check_kind
+from headtail.labels import Labels, check_labels
 from headtail.margins import LogitAdjusted, Margin, Separable, Unit
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Sampler
@@ -45,8 +45,7 @@ class Constant(Weighting):
 
     def offsets(self, draw: Draw, target: Tensor) -> tuple[Tensor, Tensor]:
         """a = −log m, b = 0."""
-        a = torch.full_like(target, -draw.log_m, dtype=torch.float64)
-        return a, torch.zeros_like(draw.log_q)
+        return (-draw.log_m).expand(len(target)), torch.zeros_like(draw.log_q)
 
 
 @dataclass(frozen=True)
@@ -79,6 +78,9 @@ class FromMargin(Weighting):
     """
 
     margin: Margin
+
+    def __post_init__(self) -> None:
+        check_kind("margin", self.margin, Margin, "LogitAdjusted(labels)")
 
     def offsets(self, draw: Draw, target: Tensor) -> tuple[Tensor, Tensor]:
         """a = log ρ₁ + log_keep, b = log ρ₂ − log m − log q; a margin that does not split goes into b whole."""
@@ -122,6 +124,7 @@ class Tail(FromMargin):
     margin: LogitAdjusted
 
     def __init__(self, labels: Labels, strength: float = 1.0) -> None:
+        check_labels(labels)
         labels.require_positive_prior("Tail(labels=…)")
         super().__init__(LogitAdjusted(labels, strength))
 
@@ -138,8 +141,15 @@ def check_support(sampler: Sampler, weighting: Weighting) -> int:
     """
     if not isinstance(weighting, FromMargin):
         return 0
-    ids = torch.arange(sampler.num_labels)
     margin = weighting.margin
+    labels = getattr(margin, "labels", None)
+    if labels is not None and labels.num_labels != sampler.num_labels:
+        raise HeadtailError(
+            f"The sampler has {sampler.num_labels} labels, but the weighting's `labels` have {labels.num_labels}. Make them equal."
+        )
+    if not sampler.tells_all or not sampler.may_miss:
+        return 0
+    ids = torch.arange(sampler.num_labels)
     wanted = margin.log_negative(ids) > -math.inf if isinstance(margin, Separable) else torch.ones_like(ids, dtype=torch.bool)
     missing = wanted & (sampler.log_q(ids, batch_size=2) == -math.inf)
     number = int(missing.sum())
@@ -149,7 +159,7 @@ def check_support(sampler: Sampler, weighting: Weighting) -> int:
             f"`{type(sampler).__name__}` never draws {number} of {len(ids)} labels (the first is {first}), so no weights make "
             "it optimise this margin for them. Smooth the counts (`Labels.from_counts(counts, smoothing=1)`) or mix in `Uniform`."
         )
-        if not sampler.follows_data:
+        if sampler.source is None:
             raise HeadtailError(sentence)
         warnings.warn(sentence, stacklevel=3)
     return number

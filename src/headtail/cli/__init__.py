@@ -10,6 +10,7 @@ import tyro
 
 from headtail.cli.audit import Audit
 from headtail.cli.explain import Explain
+from headtail.cli.words import in_command_line_words
 from headtail.errors import HeadtailError
 
 Command = (
@@ -33,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     except HeadtailError as error:
         if debug:
             raise
-        sys.stderr.write(f"headtail: {error}\n")
+        sys.stderr.write(f"headtail: {in_command_line_words(error)}\n")
         return 2
     except BrokenPipeError:  # the reader of our output left: `headtail … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

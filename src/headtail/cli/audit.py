@@ -32,8 +32,8 @@ class Audit:
     """Number of independent calls."""
     batch: int = 64
     """Examples in a batch."""
-    negatives: int = 64
-    """Number of negatives in a call."""
+    negatives: int | None = None
+    """Number of negatives in a call; by default 256, and all there are for within-batch and queues."""
     seed: int = 0
     """Seed of the randomness."""
     json: bool = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 import warnings
 from dataclasses import dataclass, field
@@ -18,7 +17,8 @@ from rich.text import Text
 from headtail.build import PAPER, parse, scheme
 from headtail.cli.drawing import HEAD, TAIL, head_to_tail, lean_bar, number
 from headtail.cli.source import Source
-from headtail.errors import check_positive_int
+from headtail.cli.words import in_command_line_words
+from headtail.errors import HeadtailError, check_count
 from headtail.implicit import Explanation, explain
 from headtail.labels import Labels
 
@@ -48,12 +48,12 @@ class Explain:
         """Print it."""
         if self.scheme is not None:
             parse(self.scheme)  # a misspelt name is told before any work
-        check_positive_int("--batch", self.batch)
+        check_count("--batch", self.batch)
         labels = self.source.labels()
         names = PAPER if self.scheme is None else (self.scheme,)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            found = {name: self._explain(name, labels) for name in names}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what they warn of stands in the notes
+            found, missing = self._explain_all(names, labels)
         if self.json:
             rows = {name: {"scheme": name, **one.to_dict()} for name, one in found.items()}
             sys.stdout.write(
@@ -67,12 +67,22 @@ class Explain:
             if self.scheme is None
             else _panel(self.scheme, found[self.scheme], labels, self.noise)
         )
-        for sentence in dict.fromkeys(str(warning.message) for warning in caught):
-            console.print(Text(f"Note: {sentence}", style="yellow"))
+        for sentence in missing:
+            console.print(Text(f"Left out: {sentence}", style="yellow"))
         return 0
 
-    def _explain(self, name: str, labels: Labels) -> Explanation:
-        return explain(scheme(name, labels, self.negatives), labels, batch_size=self.batch, noise=self.noise)
+    def _explain_all(self, names: tuple[str, ...], labels: Labels) -> tuple[dict[str, Explanation], list[str]]:
+        """Explanations, and of the paper's table what cannot be had for these labels."""
+        found, missing = {}, []
+        for name in names:
+            try:
+                loss = scheme(name, labels, self.negatives)
+                found[name] = explain(loss, labels, batch_size=self.batch, noise=self.noise)
+            except HeadtailError as error:
+                if self.scheme is not None:
+                    raise
+                missing.append(f"{name}. {in_command_line_words(error)}")
+        return found, missing
 
 
 def _table(found: dict[str, Explanation], *, wide: bool) -> Table:
@@ -89,7 +99,7 @@ def _table(found: dict[str, Explanation], *, wide: bool) -> Table:
         style = TAIL if one.leans == "tail" else HEAD if one.leans == "head" else ""
         worst = max((x.noise for x in one.examples if x.noise is not None), default=None)
         middle = (one.rho, lean_bar(one.lean, scale, width=9)) if wide else ()
-        noise = "–" if worst is None else f"{math.sqrt(worst):.2g}"
+        noise = "–" if worst is None else f"{worst:.2g}"
         table.add_row(name, Text(one.name or "–", style=style), *middle, Text(f"{one.lean:+.2f}", style=style), noise)
     table.caption = (
         "lean: log ρ(t, h) − log ρ(h, t) of a median tail and head label, in nats; above 0 tail, below 0 head.\n"
@@ -111,16 +121,14 @@ def _panel(name: str, one: Explanation, labels: Labels, wished: float) -> Panel:
     if line is not None:
         facts.add_row("favours", Text("head ") + line + Text(" tail"))
     if one.m is not None:
-        facts.add_row(
-            "negatives", f"m = {one.m:g} effective" + (f"; {one.never_drawn:,} labels are never drawn" if one.never_drawn else "")
-        )
+        facts.add_row("negatives", f"m = {one.m:g} effective")
         facts.add_row("they fall on", _shares(one.sampled_share))
     facts.add_row("q* (least noise)", _shares(one.optimal_share))
     parts: list[Table | Text] = [facts, Text(), _examples(one, wished)]
     if one.m is not None:
         advice = Table.grid(padding=(0, 2))
-        advice.add_row(Text("to be unbiased", style="dim"), one.unbiased_with)
-        advice.add_row(Text("to be logit-adjusted", style="dim"), one.logit_adjusted_with)
+        advice.add_row(Text("to be unbiased", style="dim"), one.unbiased_with or "–")
+        advice.add_row(Text("to be logit-adjusted", style="dim"), one.logit_adjusted_with or "–")
         parts += [Text(), advice]
     parts += [Text(f"Note: {note}", style="yellow") for note in one.notes]
     return Panel(Group(*parts), title=f"[bold]{name}[/]", border_style=style, expand=False, padding=(1, 1))
@@ -134,7 +142,14 @@ def _examples(one: Explanation, wished: float) -> Table:
     for column in [*columns, f"m for ±{wished:g}"]:
         table.add_column(column, justify="left" if column == columns[0] else "right")
     for x in one.examples:
-        cells = [x.slice, f"{x.label:,}", number(x.unsampled_loss), number(x.implicit_loss), f"{x.bias:+.3g}", number(x.noise)]
+        cells = [
+            x.slice,
+            f"{x.label:,}",
+            number(x.unsampled_loss),
+            number(x.implicit_loss),
+            f"{x.bias:+.3g}",
+            number(x.squared_error),
+        ]
         cells += [] if decoupled else [number(x.jensen_gap)]
         table.add_row(*cells, "–" if x.needed_m is None else f"{x.needed_m:,}")
     return table

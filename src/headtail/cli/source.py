@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from headtail.data.counts import read_counts
-from headtail.errors import HeadtailError, check_positive_int
+from headtail.errors import HeadtailError, check_count
 from headtail.labels import Labels
 
 DEFAULT_ZIPF = 10_000
@@ -35,7 +35,7 @@ class Source:
             raise HeadtailError("`--counts` and `--zipf` exclude each other: drop one.")
         if self.counts is not None:
             return read_counts(self.counts, self.smoothing)
-        number = check_positive_int("--zipf", DEFAULT_ZIPF if self.zipf is None else self.zipf)
+        number = check_count("--zipf", DEFAULT_ZIPF if self.zipf is None else self.zipf)
         return Labels.from_counts(Labels.zipf(number, self.exponent).counts, self.smoothing)
 
     def describe(self, labels: Labels) -> str:

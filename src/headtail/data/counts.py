@@ -13,7 +13,7 @@ from headtail.labels import Labels
 def read_counts(path: Path, smoothing: float = 0.0) -> Labels:
     """Read how often each label occurs: a `.npy` array, or a text file with one number a line (label 0 first).
 
-    Lines of a `.csv` or `.tsv` may hold several fields; the last one is the count, and a first line without a number is a header.
+    A line may also be `label,count`; labels that are ids may then come in any order. A first line without a number is a header.
     """
     if not path.is_file():
         raise HeadtailError(f"`--counts {path}` is no file. Write a `.npy` array or a text file with one count a line.")
@@ -37,22 +37,39 @@ def _from_npy(path: Path) -> np.ndarray:
 
 
 def _from_text(path: Path) -> np.ndarray:
+    names: list[str] = []
     counts: list[float] = []
     try:
         with path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
-                field = line.replace(",", " ").replace("\t", " ").split()
-                if not field:
+                fields = line.replace(",", " ").replace("\t", " ").split()
+                if not fields:
                     continue
+                if len(fields) > 2:
+                    found = f"{len(fields)} fields"
+                    raise HeadtailError(f"{path}, line {number}: expected a count, or a label and its count, but found {found}.")
                 try:
-                    counts.append(float(field[-1]))
+                    counts.append(float(fields[-1]))
                 except ValueError as error:
-                    if number == 1:
+                    if number == 1:  # a header
                         continue
-                    raise HeadtailError(f"{path}, line {number}: expected a count, but found {field[-1][:40]!r}.") from error
+                    raise HeadtailError(f"{path}, line {number}: expected a count, but found {fields[-1][:40]!r}.") from error
+                names += fields[:-1]
     except UnicodeDecodeError as error:
         raise HeadtailError(f"{path} is not text. Write one count a line, or save an array with `numpy.save`.") from error
     if not counts:
         raise HeadtailError(f"{path} holds no counts. Write one number a line, label 0 first.")
-    array = np.array(counts)
+    array = _in_label_order(path, names, np.array(counts))
     return array.astype(np.int64) if np.isfinite(array).all() and (array == np.round(array)).all() else array
+
+
+def _in_label_order(path: Path, names: list[str], counts: np.ndarray) -> np.ndarray:
+    """Counts by label id where the first field is one; labels with names of their own keep the file's order."""
+    if not names or not all(name.isdigit() for name in names):
+        return counts
+    ids = np.array([int(name) for name in names])
+    if len(ids) != len(counts) or not np.array_equal(np.sort(ids), np.arange(len(counts))):
+        raise HeadtailError(f"{path}: in `label,count` lines, each label id from 0 to {len(counts) - 1} must stand once.")
+    ordered = np.empty_like(counts)
+    ordered[ids] = counts
+    return ordered

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_ids, check_positive_int
-from headtail.labels import Labels
-from headtail.samplers import Frequency, Sampler
+from headtail.errors import HeadtailError, check_count, check_ids
+from headtail.labels import Labels, check_labels
+from headtail.samplers import Draw, Frequency, Given, Sampler
 
 SMALLEST_EXPECTED = 5.0
 """Labels are pooled until a cell expects this many draws: the usual condition for χ²."""
@@ -51,7 +51,7 @@ def audit(
     sampler: Sampler | Callable[[], Any],
     labels: Labels | None = None,
     *,
-    log_q: Float[Tensor, " L"] | None = None,
+    log_q: Any = None,
     draws: int = 20_000,
     batch_size: int = 64,
     target: int | None = None,
@@ -63,7 +63,11 @@ def audit(
     """Draw, and test by χ² whether labels come as often as the claimed q says.
 
     Slots of one call may depend on each other (within a batch, without replacement), so one uniformly random slot of each
-    independent call is counted: those are independent draws from q for every sampler. Queues are refilled between calls.
+    independent call is counted. Queues are refilled between calls.
+
+    For a headtail sampler what is tested is the whole promise of a `Draw`: seen by an example with positive y, a random one of n
+    slots holds another label y' with probability m·q_y'·e^(−log_keep) / n. So a wrong m is found as well as a wrong q. The
+    positive's own cell takes what is left.
 
     Args:
         sampler: a headtail sampler, or any function without arguments that returns label ids, so that other libraries can be
@@ -72,7 +76,7 @@ def audit(
         log_q: `[L]` the claim to test; needed for a function, the sampler's own by default.
         draws: number of calls.
         batch_size: targets in each call.
-        target: the first example's positive, for samplers that exclude it; its slots are the ones counted.
+        target: y, the positive of the example that looks at the slots; a rarest label by default.
         input: `[b, d]` and
         weight: `[L, d]`, for samplers that look at the model: one fixed input.
         generator: source of randomness.
@@ -86,86 +90,98 @@ def audit(
     >>> audit(rare_never_drawn, log_q=torch.full((100,), 0.01).log()).passed
     False
     """
-    check_positive_int("draws", draws)
+    check_count("draws", draws)
     if isinstance(sampler, Sampler):
-        call, claimed = _headtail_call(sampler, labels, batch_size, target, input, weight, generator)
-        claimed = claimed if log_q is None else log_q.double()
-    elif callable(sampler):
+        call, expected = _headtail_call(sampler, labels, log_q, batch_size, target, input, weight, generator)
+    elif callable(sampler) and not hasattr(sampler, "sampler"):
         if log_q is None:
             raise HeadtailError("`log_q` is missing: say which log-probability of each label you want to test, shape [L].")
-        call, claimed = (lambda: (torch.as_tensor(sampler()), None)), log_q.double()
+        call, expected = (lambda: (torch.as_tensor(sampler()), None)), _probabilities(log_q)
     else:
         raise HeadtailError(
-            f"`sampler` must be a headtail sampler or a function that returns ids, but got {type(sampler).__name__}."
+            f"`sampler` must be a headtail sampler or a function that returns ids, but got {type(sampler).__name__}. "
+            "Write for example `audit(loss.sampler, labels)`."
         )
-    if claimed.dim() != 1 or bool(claimed.isnan().any()) or abs(float(claimed.exp().sum()) - 1) > 1e-6:
-        raise HeadtailError(
-            f"`log_q` must be one log-probability a label, summing to 1, but sums to {float(claimed.exp().sum()):.6g}."
-        )
-    observed = torch.zeros(len(claimed), dtype=torch.int64)
-    error, counted = 0.0, 0
+    observed = torch.zeros(len(expected), dtype=torch.int64)
+    error = 0.0
     for _ in progress(range(draws)):
-        ids, said = call()
-        check_ids("ids", ids, len(claimed))
+        ids, log_error = call()
+        check_ids("ids", ids, len(expected))
         if ids.numel() == 0:
-            continue
-        slot = int(torch.randint(ids.shape[-1], (1,), generator=_cpu(generator)))
-        label = int(ids.reshape(-1, ids.shape[-1])[0, slot])
-        observed[label] += 1
-        counted += 1
-        if said is not None:
-            # In units of log-probability; a claim of 0 is judged as an impossible draw instead.
-            difference = abs(float(said.reshape(-1, ids.shape[-1])[0, slot]) - float(claimed[label]))
-            error = max(error, difference) if math.isfinite(difference) else error
-    return _judge(observed, claimed, counted, error)
+            raise HeadtailError("`sampler` returned no ids. Let it draw at least one label in each call.")
+        slots = ids.reshape(-1, ids.shape[-1])[0] if ids.dim() else ids.reshape(1)
+        slot = int(torch.randint(len(slots), (1,), generator=_cpu(generator)))
+        observed[int(slots[slot])] += 1
+        if log_error is not None:
+            error = max(error, float(log_error.reshape(-1, ids.shape[-1])[0, slot]))
+    return _judge(observed, expected * draws, error)
+
+
+def _probabilities(log_q: Any) -> Tensor:
+    log_q = torch.as_tensor(log_q).detach().cpu().double()
+    total = float(log_q.exp().sum())
+    if log_q.dim() != 1 or bool(log_q.isnan().any()) or abs(total - 1) > 1e-6:
+        raise HeadtailError(f"`log_q` must be one log-probability a label, summing to 1, but sums to {total:.6g}.")
+    return log_q.exp()
 
 
 def _headtail_call(
     sampler: Sampler,
     labels: Labels | None,
+    log_q: Any,
     batch_size: int,
     target: int | None,
     input: Tensor | None,
     weight: Tensor | None,
     generator: torch.Generator | None,
 ) -> tuple[Callable[[], tuple[Tensor, Tensor | None]], Tensor]:
+    """A call that returns (ids, error of their log q), and the probability of each label in a random slot."""
     if labels is None:
         raise HeadtailError("`labels` is missing: batches of targets are drawn from its frequencies.")
+    check_labels(labels)
     if labels.num_labels != sampler.num_labels:
-        raise HeadtailError(f"`labels` has {labels.num_labels} labels, but the sampler {sampler.num_labels}.")
-    # Batches follow the data, unsmoothed, as real ones do.
-    data = Frequency(Labels(labels.counts), num_negatives=batch_size)
-    first = int(labels.counts.argmax()) if target is None else target
+        raise HeadtailError(f"`labels` has {labels.num_labels} labels, but the sampler {sampler.num_labels}. Pass the same ones.")
+    if isinstance(sampler, Given):
+        raise HeadtailError("`Given` holds one fixed draw, which cannot be audited. Write `audit(function_that_draws, log_q=…)`.")
+    counts = labels.counts.cpu()
+    first = int(torch.where(counts > 0, counts, counts.max() + 1).argmin()) if target is None else target
+    check_ids("target", torch.tensor([first]), labels.num_labels)
+    device = sampler.device or torch.device("cpu")
     anyone = torch.tensor([0])
-    excluded = bool(getattr(sampler, "exclude_target", False))
-    fixed = excluded or target is not None or input is not None
-    memory = int(max([batch_size, *[getattr(part, "capacity", 0) for part in sampler.modules()]]))
-    refill = Frequency(Labels(labels.counts), num_negatives=memory)
-    has_memory = any(hasattr(part, "capacity") for part in sampler.modules())
+    # Batches follow the data, unsmoothed, as real ones do.
+    data = Frequency(Labels(counts), num_negatives=check_count("batch_size", batch_size))
+    memory = [int(getattr(part, "capacity", 0)) for part in sampler.modules()]
+    past = Frequency(Labels(counts), num_negatives=max([batch_size, *memory]))
+    claimed = sampler.log_q(torch.arange(sampler.num_labels), batch_size) if log_q is None else _probabilities(log_q).log()
+
+    def draw() -> Draw:
+        if any(memory):
+            sampler.refresh(past.draw(anyone, generator=_cpu(generator)).ids.to(device))
+        batch = data.draw(anyone, generator=_cpu(generator)).ids
+        batch[0] = first
+        return sampler.draw(batch.to(device), input=input, weight=weight, generator=generator)
 
     def call() -> tuple[Tensor, Tensor | None]:
-        if has_memory:
-            sampler.refresh(refill.draw(anyone, generator=generator).ids)
-        batch = data.draw(anyone, generator=generator).ids
-        if fixed:
-            batch[0] = first
-        draw = sampler.draw(batch, input=input, weight=weight, generator=generator)
-        # What is counted for an excluded positive is q / (1 − q_y).
-        keep = draw.log_keep[:1] if isinstance(draw.log_keep, Tensor) else draw.log_keep
-        rows = draw.log_q if draw.shared else draw.log_q[:1]
-        return draw.ids, rows - keep
+        drawn = draw()
+        said, truth = drawn.log_q.cpu(), claimed[drawn.ids.cpu()]
+        # A claim of q = 0 is judged as an impossible draw; anything else that is not finite is an error without bound.
+        off = torch.where(truth == -math.inf, 0.0, (said - truth).abs().nan_to_num(nan=math.inf))
+        return drawn.ids.cpu(), off
 
-    claimed = sampler.log_q(torch.arange(sampler.num_labels), batch_size).double()
-    if excluded:
-        claimed = claimed - torch.as_tensor(sampler.log_keep(torch.tensor([first])))
-        claimed[first] = -math.inf
-    return call, claimed
+    one = draw()
+    keep = float(one.log_keep[0]) if isinstance(one.log_keep, Tensor) else one.log_keep
+    expected = claimed.exp() * (one.m * math.exp(-keep) / max(1, one.ids.shape[-1]))
+    expected[first] = 0.0
+    expected[first] = max(0.0, 1.0 - float(expected.sum()))
+    return call, expected
 
 
-def _judge(observed: Int[Tensor, " L"], claimed: Float64[Tensor, " L"], draws: int, error: float) -> Audit:
+def _judge(observed: Int[Tensor, " L"], expected: Float64[Tensor, " L"], error: float) -> Audit:
     from scipy.stats import chi2  # imported where used: `import headtail` stays fast
 
-    expected = draws * claimed.exp()
+    draws = int(observed.sum())
+    # Rounding in what is left for the positive's own cell is no chance of a draw.
+    expected = torch.where(expected > draws * 1e-12, expected, 0.0)
     possible = expected > 0
     impossible = int(observed[~possible].sum())
     # Pool in order of claimed probability, ties by id: neighbours in a pool are alike, and a preference for low ids shows.
@@ -186,6 +202,8 @@ def _judge(observed: Int[Tensor, " L"], claimed: Float64[Tensor, " L"], draws: i
         pooled, seen = pooled[~small], seen[~small]
     statistic = float(((seen - pooled) ** 2 / pooled).sum())
     freedom = len(pooled) - 1
+    if freedom == 0 and int(possible.sum()) > 1:
+        raise HeadtailError(f"`draws` is {draws}, too few to judge {int(possible.sum())} labels by. Ask for some thousands.")
     p_value = float(chi2.sf(statistic, freedom)) if freedom else 1.0
     surprise = (observed - expected).abs() / expected.clamp(min=1.0).sqrt()
     worst = [(int(i), int(observed[i]), float(expected[i])) for i in surprise.topk(min(5, len(surprise))).indices]

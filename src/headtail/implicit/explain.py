@@ -10,17 +10,14 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_finite_number, check_ids
-from headtail.implicit.implied import claim, implied_margin_of, lean_of, median_labels, usual_slices
+from headtail.errors import HeadtailError, check_count, check_ids, check_kind, check_number
+from headtail.implicit.implied import LEAN_FROM, claim, implied_margin_of, lean_of, median_labels, usual_slices
 from headtail.implicit.names import Name, recognise
-from headtail.labels import Labels
+from headtail.labels import Labels, check_labels
 from headtail.losses import Loss, Piece, SampledLoss
 from headtail.margins import Margin
 from headtail.samplers import Sampler
 from headtail.weightings import Weighting
-
-LEAN_FROM = 1e-6
-"""Below this many nats a loss leans nowhere."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +34,12 @@ class Example:
         implicit_loss: over all labels, with the implied ρ; decoupled: also the exact mean of the sampled loss.
         bias: implicit minus unsampled.
         variance: of X, exact for this sampler; None where it has no formula. Decoupled: also the variance of the loss (the lemma).
-        noise: softmax: σ²/(mμ²), the squared error of the sampled loss to first order (the theorem); decoupled: the variance.
+        squared_error: of the sampled loss about the implicit one. Softmax: σ²/(mμ²), to first order (the theorem); decoupled: the
+            variance.
+        noise: its square root, the standard deviation of the sampled loss.
         jensen_gap: softmax: how far the mean sampled loss lies below the implicit one, σ²/(2mμ²) to first order.
-        needed_m: the m for which the loss's standard deviation falls to the wished one; None where m changes the loss itself.
+        needed_m: the m for which the noise falls to the wished one; None where m changes the loss itself, or the variance does
+            not fall as 1/m.
     """
 
     slice: str
@@ -48,6 +48,7 @@ class Example:
     implicit_loss: float
     bias: float
     variance: float | None
+    squared_error: float | None
     noise: float | None
     jensen_gap: float | None
     needed_m: int | None
@@ -73,7 +74,7 @@ class Explanation:
         notes: what does not hold here, in words.
         sampled_share: share of the negatives that fall on head, torso and tail.
         optimal_share: the same for the minimum-variance q* of the first example.
-        unbiased_with: the weighting that would make this sampler unbiased.
+        unbiased_with: the weighting that would make this sampler unbiased; None for all-label losses.
         logit_adjusted_with: the weighting that would make it logit-adjusted.
     """
 
@@ -92,8 +93,8 @@ class Explanation:
     notes: list[str]
     sampled_share: dict[str, float]
     optimal_share: dict[str, float]
-    unbiased_with: str
-    logit_adjusted_with: str
+    unbiased_with: str | None
+    logit_adjusted_with: str | None
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: everything but the margin's vectors; numbers that are not finite become None."""
@@ -127,16 +128,26 @@ def explain(
     >>> found.name, found.rho, found.leans
     ('equalised loss (Tan et al. 2020)', "π_y'", 'tail')
     """
-    check_finite_number("noise", noise, low=1e-12)
+    check_number("noise", noise, low=1e-12)
+    check_count("batch_size", batch_size)
+    loss = getattr(loss, "loss", loss)  # a LabelHead has one
+    check_kind("loss", loss, Loss, 'scheme("within-batch:tail", labels)')
+    check_labels(labels)
+    labels = labels.to("cpu")
     margin = implied_margin_of(loss, batch_size)
     sampler, weighting = (loss.sampler, loss.weighting) if isinstance(loss, SampledLoss) else (None, None)
+    if sampler is not None and sampler.num_labels != labels.num_labels:
+        raise HeadtailError(
+            f"`loss` samples from {sampler.num_labels} labels, but `labels` has {labels.num_labels}. Pass the same."
+        )
     m = None if sampler is None else sampler.expected_m(batch_size)
     named = recognise(margin, labels, m)
     lean = lean_of(margin, labels)
     cases = _cases(labels, scores, target)
-    inspect = _Inspector(loss.piece, margin, sampler, weighting, batch_size, noise, scores is None)
-    ids = torch.arange(labels.num_labels)
-    q = None if sampler is None else sampler.log_q(ids, batch_size).exp()
+    inspect = _Inspector(loss, margin, sampler, weighting, batch_size, noise, scores is None)
+    q = None if sampler is None else sampler.log_q(torch.arange(labels.num_labels), batch_size).exp()
+    never_drawn = 0 if q is None else int((q == 0).sum())
+    keep = "(1 − q_y)" if getattr(sampler, "exclude_target", False) else "1"
     return Explanation(
         family=loss.piece.name if loss.piece else "softmax",
         sampler="all labels" if sampler is None else type(sampler).__name__,
@@ -148,13 +159,13 @@ def explain(
         equation=_equation(named, loss.piece),
         lean=lean,
         leans="tail" if lean > LEAN_FROM else "head" if lean < -LEAN_FROM else "neither",
-        never_drawn=0 if q is None else int((q == 0).sum()),
+        never_drawn=never_drawn,
         examples=[inspect.example(*case) for case in cases],
-        notes=inspect.notes(),
+        notes=inspect.notes(never_drawn),
         sampled_share={} if q is None else _shares(q, labels),
         optimal_share=_shares(optimal_q(margin, cases[0][1], cases[0][2], loss.piece), labels),
-        unbiased_with="importance: w = 1/(m · q_y')",
-        logit_adjusted_with="tail: w = π_y'/π_y · 1/(m · q_y')",
+        unbiased_with=None if sampler is None else f"importance: w = {keep}/(m · q_y')",
+        logit_adjusted_with=None if sampler is None else f"tail: w = π_y'/π_y · {keep}/(m · q_y')",
     )
 
 
@@ -174,8 +185,10 @@ def optimal_q(margin: Margin, label: int, scores: Float[Tensor, " L"], piece: Pi
     >>> optimal_q(Unit(), 0, torch.tensor([0.0, 1.0, 1.0]))
     tensor([0.0000, 0.5000, 0.5000], dtype=torch.float64)
     """
-    log_rho = margin.log_rho(torch.tensor([label]), torch.arange(len(scores)))[0]
-    f = scores.double()
+    target = torch.tensor([label])
+    check_ids("label", target, len(scores))
+    log_rho = margin.log_rho(target, torch.arange(len(scores)))[0]
+    f = scores.double().cpu()
     log_terms = log_rho + (f if piece is None else piece.negative(-f).abs().log())
     log_terms[label] = -math.inf
     total = torch.logsumexp(log_terms, 0)
@@ -187,7 +200,7 @@ class _Inspector:
 
     def __init__(
         self,
-        piece: Piece | None,
+        loss: Loss,
         margin: Margin,
         sampler: Sampler | None,
         weighting: Weighting | None,
@@ -195,68 +208,67 @@ class _Inspector:
         noise: float,
         untrained: bool,
     ) -> None:
-        self.untrained = untrained
-        self.piece, self.margin, self.sampler, self.weighting = piece, margin, sampler, weighting
-        self.batch_size, self.noise = batch_size, noise
+        self.loss, self.piece, self.margin, self.sampler, self.weighting = loss, loss.piece, margin, sampler, weighting
+        self.batch_size, self.noise, self.untrained = batch_size, noise, untrained
         self.shrinks = sampler is not None and weighting is not None and _inverse_in_m(sampler, weighting, batch_size)
 
     def example(self, slice_: str, label: int, scores: Tensor) -> Example:
-        f = scores.double()
-        ids = torch.arange(len(f))
-        others = ids != label
+        f, ids = scores.double().cpu(), torch.arange(len(scores))
         log_rho = self.margin.log_rho(torch.tensor([label]), ids)[0]
-        # Everything in units of e^{f_y}, in log space: scores of ±10^4 must not overflow.
-        values = (f - f[label]) if self.piece is None else self.piece.negative(-f).abs().log()
-        unsampled = self._loss(values[others], f[label])
-        implicit = self._loss((log_rho + values)[others], f[label])
-        noise = variance = gap = needed = None
-        if self.sampler is not None and self.weighting is not None:
-            # Softmax: X in units of 1 + E[X] = e^loss, whose variance is the noise.
-            noise = self._variance(label, values - implicit if self.piece is None else values)
-        if noise is not None:
-            variance = noise * _exp(2 * implicit) if self.piece is None else noise
-            gap = noise / 2 if self.piece is None else None
-            needed = self._needed(noise)
-        return Example(slice_, label, unsampled, implicit, implicit - unsampled, variance, noise, gap, needed)
+        unsampled, implicit = (self._loss(log_margin, f, label) for log_margin in (torch.zeros_like(log_rho), log_rho))
+        squared = self._squared_error(label, f, implicit)
+        variance = squared if squared is None or self.piece else squared * _exp(2 * implicit)
+        gap = None if squared is None or self.piece else squared / 2
+        noise = None if squared is None else math.sqrt(squared)
+        needed = None if squared is None else self._needed(squared)
+        return Example(slice_, label, unsampled, implicit, implicit - unsampled, variance, squared, noise, gap, needed)
 
-    def _loss(self, log_terms: Tensor, f_y: Tensor) -> float:
+    def _loss(self, log_rho: Tensor, f: Tensor, label: int) -> float:
+        others = torch.arange(len(f)) != label
         if self.piece is None:
+            log_terms = (log_rho + f - f[label])[others]
             return float(torch.logsumexp(torch.cat([log_terms.new_zeros(1), log_terms]), 0))
-        return float(self.piece.positive(f_y) + log_terms.exp().sum())
+        return float(self.piece.positive(f[label]) + (log_rho.exp() * self.piece.negative(-f))[others].sum())
 
-    def _variance(self, label: int, values: Tensor) -> float | None:
-        assert self.sampler is not None
-        assert self.weighting is not None
+    def _squared_error(self, label: int, f: Tensor, implicit: float) -> float | None:
+        """The variance of X; for the softmax in units of 1 + E[X] = e^implicit, so that scores of 10^4 do not overflow."""
+        if self.sampler is None or self.weighting is None:
+            return None
         target = torch.tensor([label])
         draw = claim(self.sampler, target, self.batch_size)
         a, b = self.weighting.offsets(draw, target)
-        term = ((a[:, None] + b).reshape(-1) + values).exp()
-        term[label] = 0.0
+        log_w = (a[:, None] + b).reshape(-1)
+        softmax = (log_w + f - f[label] - implicit).exp()
+        term = softmax if self.piece is None else log_w.exp() * self.piece.negative(-f)
         term = torch.where(draw.log_q > -math.inf, term, 0.0)
+        term[label] = 0.0
         return self.sampler.variance_of_sum(term, label, self.batch_size)
 
-    def _needed(self, noise: float) -> int | None:
-        if not self.shrinks or self.sampler is None or not getattr(self.sampler, "replacement", True):
+    def _needed(self, squared: float) -> int | None:
+        if not self.shrinks or self.sampler is None or not self.sampler.independent(self.batch_size):
             return None
-        return max(1, math.ceil(self.sampler.expected_m(self.batch_size) * noise / self.noise**2 * (1 - 1e-12)))
+        return max(1, math.ceil(self.sampler.expected_m(self.batch_size) * squared / self.noise**2 * (1 - 1e-12)))
 
-    def notes(self) -> list[str]:
+    def notes(self, never_drawn: int) -> list[str]:
         notes = []
+        if self.loss.post_hoc:
+            notes.append(f"Answers are adjusted afterwards, f − {self.loss.post_hoc:g}·log π, which leans to the tail.")
+        if self.loss.settings.collisions == "none":
+            notes.append("Collisions are kept, so the positive also counts as its own negative: that is left out here.")
+        if self.loss.options.get("label_smoothing"):
+            notes.append("Label smoothing is left out here.")
         if self.sampler is None:
             return notes
+        if never_drawn:
+            notes.append(f"{never_drawn:,} labels are never drawn, so they are never pushed down, whatever the weights say.")
         if not self.shrinks:
-            notes.append(
-                "These weights are not of the form η/m: more negatives change the loss itself (it grows like log m), so no m makes "
-                "it converge."
-            )
-        if not getattr(self.sampler, "replacement", True):
-            notes.append("Drawn without replacement: the variance is exact for this m; no formula tells it for another.")
+            notes.append("These weights are not of the form η/m: more negatives change the loss itself, which grows like log m.")
         if self.sampler.variance_of_sum(torch.zeros(self.sampler.num_labels).double(), 0, self.batch_size) is None:
             notes.append("How these negatives depend on each other is not known, so the variance has no formula.")
+        elif not self.sampler.independent(self.batch_size):
+            notes.append("These draws are not independent: the variance is exact for this m, and no formula tells it for another.")
         if self.piece is not None and self.piece.cosine and self.untrained:
-            notes.append(
-                "An untrained model's cosines are all 0, where these negatives cost nothing: pass scores to see the noise."
-            )
+            notes.append("An untrained model's cosines are all 0, where these negatives cost nothing: pass scores to see noise.")
         return notes
 
 
@@ -278,6 +290,8 @@ def _cases(labels: Labels, scores: Tensor | None, target: Tensor | None) -> list
         return [(name, label, untrained) for name, label in median_labels(labels).items()]
     if scores is None or target is None:
         raise HeadtailError("`scores` and `target` belong together: pass both, or neither for an untrained model.")
+    check_kind("scores", scores, Tensor, "head.logits(hidden)")
+    check_kind("target", target, Tensor, "torch.tensor([3, 1, 4])")
     if scores.dim() != 2 or scores.shape != (len(target), labels.num_labels):
         raise HeadtailError(f"`scores` must have shape [{len(target)}, {labels.num_labels}], but got {list(scores.shape)}.")
     if not bool(torch.isfinite(scores).all()):
@@ -296,7 +310,7 @@ def _equation(named: Name, piece: Piece | None) -> str:
     rho = "" if named.rho == "1" else f"{named.rho} · "
     if piece is None:
         return f"log[1 + Σ_{{y'≠y}} {rho}e^(f_y' − f_y)]"
-    return f"φ(f_y) + Σ_{{y'≠y}} {rho}φ(−f_y')"
+    return f"φ(f_y) + Σ_{{y'≠y}} {rho}ϕ(−f_y')"
 
 
 def _exp(x: float) -> float:

@@ -8,12 +8,16 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from headtail.errors import HeadtailError, check_kind
 from headtail.labels import Labels
 from headtail.losses.modules import ExactLoss, Loss, SampledLoss
 from headtail.margins import CustomSeparable, Margin, Pairwise, Separable
 from headtail.samplers import Draw, Sampler
 from headtail.slices import Slices
 from headtail.weightings import FromMargin, Weighting
+
+LEAN_FROM = 1e-6
+"""Below this many nats a loss leans nowhere."""
 
 
 def claim(sampler: Sampler, target: Int[Tensor, " n"], batch_size: int | None = None) -> Draw:
@@ -37,12 +41,16 @@ def implied_margin(sampler: Sampler, weighting: Weighting, batch_size: int | Non
     >>> implied_margin(WithinBatch(labels), Constant(), batch_size=8).negative.exp()  # the equalised loss: ρ = π_y'
     tensor([0.7000, 0.2000, 0.1000], dtype=torch.float64)
     """
+    if not sampler.tells_all:
+        raise HeadtailError("`Given` knows the log q of its own ids only. Pass `log_q` as a function of ids to explain it.")
+    if sampler.expected_m(batch_size) == 0:
+        raise HeadtailError(f"`batch_size` is {batch_size}: an example alone has no negatives from its batch. Pass at least 2.")
     if isinstance(weighting, FromMargin) and not isinstance(weighting.margin, Separable):
         return Pairwise(lambda y, others: _log_rho(sampler, weighting, y.reshape(-1), others, batch_size))
     every = torch.arange(sampler.num_labels)
     draw = claim(sampler, every, batch_size)
     a, b = weighting.offsets(draw, every)
-    negative = torch.where((draw.log_q > -math.inf) & (draw.m > 0), b + draw.log_m + draw.log_q, -math.inf)
+    negative = torch.where(draw.log_q > -math.inf, b + draw.log_m + draw.log_q, -math.inf)
     return _tidy(a - draw.log_keep, negative)
 
 
@@ -70,6 +78,7 @@ def implied_margin_of(loss: Loss, batch_size: int | None = None) -> Margin:
     """The margin a loss module optimises: implied for sampled losses, its own for exact ones."""
     if isinstance(loss, SampledLoss):
         return implied_margin(loss.sampler, loss.weighting, batch_size)
+    check_kind("loss", loss, ExactLoss, 'scheme("within-batch:tail", labels)')
     assert isinstance(loss, ExactLoss)
     return loss.margin
 
@@ -81,13 +90,13 @@ def usual_slices(labels: Labels) -> Slices:
 
 
 def median_labels(labels: Labels) -> dict[str, int]:
-    """The label of median count in each slice that is not empty."""
+    """The label of median count in each slice, among labels that occur at all."""
     slices = usual_slices(labels)
-    return {name: _median(labels, slices, name) for name, size in slices.sizes.items() if size}
+    seen = {name: (getattr(slices, name) & (labels.counts > 0)).nonzero().squeeze(1) for name in slices.sizes}
+    return {name: _median(labels, ids) for name, ids in seen.items() if len(ids)}
 
 
-def _median(labels: Labels, slices: Slices, name: str) -> int:
-    ids = getattr(slices, name).nonzero().squeeze(1)
+def _median(labels: Labels, ids: Tensor) -> int:
     return int(ids[labels.counts[ids].argsort(stable=True)[(len(ids) - 1) // 2]])
 
 
@@ -107,3 +116,12 @@ def lean_of(margin: Margin, labels: Labels) -> float:
     forward, backward = margin.log_rho(tail, head), margin.log_rho(head, tail)
     # Two labels that never push each other down lean nowhere: −inf − (−inf) is not a number.
     return 0.0 if bool(forward == backward) else float(forward - backward)
+
+
+def refuse_to_correct_twice(lean: float) -> None:
+    """Refuse post-hoc adjustment of a loss that leans to the tail by itself."""
+    if lean > LEAN_FROM:
+        raise HeadtailError(
+            f"`post_hoc` would correct twice: the training loss already leans to the tail by {lean:.2f} nats. "
+            "Drop `post_hoc`, train with an unbiased loss, or write `topk(…, correct_twice=True)` if you mean it."
+        )

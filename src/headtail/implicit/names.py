@@ -48,7 +48,8 @@ def recognise(margin: Margin, labels: Labels, m: float | None = None) -> Name:
     ids = torch.arange(labels.num_labels)
     positive, negative = margin.log_positive(ids), margin.log_negative(ids)
     for log_prior in (labels.log_prior(ids), labels.log_frequency(ids)):
-        found = _power_law(positive, negative, log_prior, labels.num_labels, m) or _adaptive(positive, negative, log_prior)
+        # Through two priors any line can be drawn, so the margin with a fixed intercept is tried first.
+        found = _adaptive(positive, negative, log_prior) or _power_law(positive, negative, log_prior, labels.num_labels, m)
         if found:
             return found
     return (

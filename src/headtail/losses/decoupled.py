@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_finite_number
+from headtail.errors import HeadtailError, check_kind, check_number
 from headtail.losses.terms import Options, Settings, Terms, exact_terms, given_terms, table_terms
 from headtail.margins import Margin
 from headtail.samplers.draw import Draw
@@ -25,7 +25,7 @@ class Piece:
     Attributes:
         name: for people.
         positive: φ(z), applied to f_y.
-        negative: φ(z), applied to −f_y'.
+        negative: ϕ(z), applied to −f_y'.
         cosine: whether logits must be cosines.
     """
 
@@ -73,7 +73,7 @@ def contrastive(margin: float = 0.0) -> Piece:
     >>> contrastive().negative(torch.tensor([-0.3, 0.3]))  # of minus the cosine
     tensor([0.3000, 0.0000])
     """
-    check_finite_number("margin", margin, low=-1, high=1)
+    check_number("margin", margin, low=-1, high=1)
     return Piece("contrastive", _positive_cosine, _NegativeCosine(margin), cosine=True)
 
 
@@ -95,7 +95,7 @@ def sampled_decoupled(
         a: `[b]` and
         b: `[m]` or `[b, m]`: the log-weights.
         mask: `[b, m]` draws that do not count.
-        piece: φ and φ.
+        piece: φ for the positive and ϕ for negatives.
 
     >>> zero, none = torch.zeros(1), torch.zeros(1, 3, dtype=torch.bool)
     >>> sampled_decoupled(zero, torch.zeros(1, 3), zero, torch.zeros(3), none, hinge)
@@ -180,7 +180,7 @@ def decoupled_loss(
         weight: `[L, d]` label table.
         target: as in `sampled_softmax_loss`.
         margin: ρ; `Unit()` if None, which leans neither to head nor tail.
-        piece: φ and φ.
+        piece: φ for the positive and ϕ for negatives.
         bias: `[L]` label biases.
         **options: see `Options`.
 
@@ -199,7 +199,8 @@ def _reduced(terms: Terms, piece: Piece) -> Tensor:
 
 
 def _settings(piece: Piece, options: Options) -> Settings:
-    settings = Settings(**options)
+    check_kind("piece", piece, Piece, "hinge")
+    settings = Settings.of(options)
     if piece.cosine and settings.score != "cosine":
         raise HeadtailError(f'`piece={piece.name}` works on cosines: write `score="cosine"`.')
     return settings

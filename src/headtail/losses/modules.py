@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from headtail.errors import HeadtailError
+from headtail.errors import check_kind, check_number
 from headtail.labels import Labels
 from headtail.losses.decoupled import Piece, decoupled_loss, logistic, sampled_decoupled_loss
 from headtail.losses.softmax import sampled_softmax_loss, softmax_loss
@@ -26,16 +26,30 @@ class Loss(nn.Module, ABC):
     Options that change from batch to batch (`known_positives`, `sample_weight`) are passed in the call.
 
     Args:
-        **options: keywords of the function behind it: `temperature`, `score`, `collisions`, `ignore_index`, `reduction`, and
+        temperature: a number, or a parameter to learn it.
+        post_hoc: τ by which a `LabelHead` adjusts its answers afterwards, f − τ log π.
+        **options: keywords of the function behind it: `score`, `collisions`, `ignore_index`, `reduction`, and
             `label_smoothing` for softmax losses.
     """
 
     function: ClassVar[Callable[..., Tensor]]
+    own_options: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, temperature: float | Tensor = 1.0, post_hoc: float = 0.0, **options: Any) -> None:
         super().__init__()
-        self.settings = Settings(**{k: v for k, v in options.items() if k not in ("label_smoothing", "piece")})
+        shared = {key: value for key, value in options.items() if key not in self.own_options}
+        self.settings = Settings.of({"temperature": temperature, **shared})
+        self.temperature = temperature
+        self.post_hoc = check_number("post_hoc", post_hoc)
         self.options = options
+
+    def again(self) -> dict[str, Any]:
+        """The keywords that would make this loss again."""
+        return {"temperature": self.temperature, "post_hoc": self.post_hoc, **self.options}
+
+    def extra_repr(self) -> str:
+        """Options that were set."""
+        return ", ".join(f"{key}={getattr(value, 'name', value)}" for key, value in self.options.items())
 
     @property
     def piece(self) -> Piece | None:
@@ -52,11 +66,8 @@ class SampledLoss(Loss):
 
     def __init__(self, sampler: Sampler, weighting: Weighting, **options: Any) -> None:
         super().__init__(**options)
-        if not isinstance(sampler, Sampler) or not isinstance(weighting, Weighting):
-            raise HeadtailError(
-                f"A sampled loss needs a sampler and a weighting, but got {type(sampler).__name__} and {type(weighting).__name__}. "
-                "Write for example `SampledSoftmaxLoss(WithinBatch(labels), Tail(labels))`."
-            )
+        check_kind("sampler", sampler, Sampler, "WithinBatch(labels)")
+        check_kind("weighting", weighting, Weighting, "Tail(labels)")
         check_support(sampler, weighting)
         self.sampler, self.weighting = sampler, weighting
 
@@ -75,9 +86,12 @@ class SampledLoss(Loss):
         """Draw (unless a draw is given), and take the loss."""
         if draw is None:
             draw = self.draw(input, weight, target, generator)
-        return type(self).function(
-            input, weight, target, draw, self.weighting, bias=bias, sparse=sparse, **{**self.options, **options}
-        )
+        options = {"temperature": self.temperature, **self.options, **options}
+        return type(self).function(input, weight, target, draw, self.weighting, bias=bias, sparse=sparse, **options)
+
+    def extra_repr(self) -> str:
+        """Weighting and options."""
+        return ", ".join(filter(None, [f"weighting={type(self.weighting).__name__}", super().extra_repr()]))
 
     def draw(self, input: Tensor, weight: Tensor, target: Target, generator: torch.Generator | None = None) -> Draw:
         """Negatives for one batch."""
@@ -86,7 +100,7 @@ class SampledLoss(Loss):
 
     def for_labels(self, labels: Labels) -> SampledLoss:
         """With sampler and weighting over the grown label set."""
-        return type(self)(self.sampler.for_labels(labels), self.weighting.for_labels(labels), **self.options)
+        return type(self)(self.sampler.for_labels(labels), self.weighting.for_labels(labels), **self.again())
 
 
 class ExactLoss(Loss):
@@ -94,7 +108,8 @@ class ExactLoss(Loss):
 
     def __init__(self, margin: Margin | None = None, **options: Any) -> None:
         super().__init__(**options)
-        self.margin = margin or Unit()
+        self.margin = Unit() if margin is None else margin
+        check_kind("margin", self.margin, Margin, "LogitAdjusted(labels)")
 
     def forward(
         self,
@@ -106,11 +121,12 @@ class ExactLoss(Loss):
         **options: Any,
     ) -> Tensor:
         """The exact loss of one batch."""
-        return type(self).function(input, weight, target, self.margin, bias=bias, **{**self.options, **options})
+        options = {"temperature": self.temperature, **self.options, **options}
+        return type(self).function(input, weight, target, self.margin, bias=bias, **options)
 
     def for_labels(self, labels: Labels) -> ExactLoss:
         """With the margin over the grown label set."""
-        return type(self)(self.margin.for_labels(labels), **self.options)
+        return type(self)(self.margin.for_labels(labels), **self.again())
 
 
 class SampledSoftmaxLoss(SampledLoss):
@@ -124,6 +140,7 @@ class SampledSoftmaxLoss(SampledLoss):
     """
 
     function = sampled_softmax_loss
+    own_options = ("label_smoothing",)
 
 
 class SampledDecoupledLoss(SampledLoss):
@@ -136,8 +153,10 @@ class SampledDecoupledLoss(SampledLoss):
     """
 
     function = sampled_decoupled_loss
+    own_options = ("piece",)
 
     def __init__(self, sampler: Sampler, weighting: Weighting, piece: Piece = logistic, **options: Any) -> None:
+        check_kind("piece", piece, Piece, "contrastive()")
         super().__init__(sampler, weighting, piece=piece, **options)
 
 
@@ -149,6 +168,7 @@ class SoftmaxLoss(ExactLoss):
     """
 
     function = softmax_loss
+    own_options = ("label_smoothing",)
 
 
 class DecoupledLoss(ExactLoss):
@@ -159,6 +179,8 @@ class DecoupledLoss(ExactLoss):
     """
 
     function = decoupled_loss
+    own_options = ("piece",)
 
     def __init__(self, margin: Margin | None = None, piece: Piece = logistic, **options: Any) -> None:
+        check_kind("piece", piece, Piece, "contrastive()")
         super().__init__(margin, piece=piece, **options)

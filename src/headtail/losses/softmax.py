@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_finite_number
+from headtail.errors import HeadtailError, check_number
 from headtail.losses.terms import Options, Settings, Terms, exact_terms, given_terms, table_terms
 from headtail.margins import Margin
 from headtail.samplers.draw import Draw
@@ -78,7 +78,7 @@ def sampled_softmax_loss(
     >>> sampled_softmax_loss(hidden, table, target, draw, Importance()).shape
     torch.Size([])
     """
-    terms = table_terms(input, weight, bias, target, draw, weighting, sparse, Settings(**options))
+    terms = table_terms(input, weight, bias, target, draw, weighting, sparse, Settings.of(options))
     return _reduced(terms, label_smoothing)
 
 
@@ -112,7 +112,7 @@ def two_tower_softmax_loss(
     >>> queries, items = torch.randn(3, 8), torch.randn(3, 8)  # items: the batch's own targets
     >>> loss = two_tower_softmax_loss(queries, items, items, target, WithinBatch(labels).draw(target), Tail(labels))
     """
-    terms = given_terms(input, positive, negatives, target, draw, weighting, num_labels, Settings(**options))
+    terms = given_terms(input, positive, negatives, target, draw, weighting, num_labels, Settings.of(options))
     return _reduced(terms, label_smoothing)
 
 
@@ -145,23 +145,26 @@ def softmax_loss(
     >>> torch.allclose(softmax_loss(hidden, table, target), exact)
     True
     """
-    return _reduced(exact_terms(input, weight, bias, target, margin, Settings(**options)), label_smoothing)
+    return _reduced(exact_terms(input, weight, bias, target, margin, Settings.of(options)), label_smoothing)
 
 
 def _reduced(terms: Terms, label_smoothing: float) -> Tensor:
     loss = sampled_softmax(terms.positive, terms.negatives, terms.a, terms.b, terms.mask)
     if label_smoothing:
-        check_finite_number("label_smoothing", label_smoothing, low=0, high=1)
-        loss = loss + label_smoothing * (terms.positive - _mean_logit(terms))
+        check_number("label_smoothing", label_smoothing, low=0, high=1)
+        loss = loss + label_smoothing * _above_mean(terms)
     return terms.settings.reduce(loss, terms.pairs)
 
 
-def _mean_logit(terms: Terms) -> Tensor:
-    """(1/L)·Σ_c f_c, the sum over labels other than the positive estimated with importance weights over unmasked draws."""
+def _above_mean(terms: Terms) -> Tensor:
+    """f_y − (1/L)·Σ_c f_c = (1/L)·Σ_{c ≠ y} (f_y − f_c), estimated with importance weights over unmasked draws.
+
+    Written as differences, it does not move when all logits move together.
+    """
     if terms.num_labels is None:
         raise HeadtailError("`label_smoothing` needs `num_labels` when the embeddings are given.")
     a, b = Importance().offsets(terms.draw, terms.pairs.label)
     mask = terms.mask | (terms.pairs.label[:, None] == terms.draw.ids)
     weights = (a[:, None] + b).masked_fill(mask, 0.0).to(terms.negatives.dtype).exp()
-    others = (weights * terms.negatives).masked_fill(mask, 0.0).sum(1)
-    return (terms.positive + others) / terms.num_labels
+    gaps = weights * (terms.positive[:, None] - terms.negatives)
+    return gaps.masked_fill(mask, 0.0).sum(1) / terms.num_labels

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, TypedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypedDict
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_choice, check_same_device
+from headtail.errors import HeadtailError, check_choice, check_ids, check_kind, check_number, check_same_device, nearest
 from headtail.margins import Margin, Unit
 from headtail.samplers.draw import Draw, every_label
 from headtail.targets import IGNORE_INDEX, Pairs, Target
@@ -52,6 +53,15 @@ class Settings:
     ignore_index: int = IGNORE_INDEX
     reduction: str = "mean"
 
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Settings:
+        """From keywords; an unknown one is refused by name."""
+        known = [f.name for f in fields(cls)]
+        for name in options:
+            if name not in known:
+                raise HeadtailError(f"`{name}` is no option of this loss.{nearest(name, known)} There are: {', '.join(known)}.")
+        return cls(**options)
+
     def __post_init__(self) -> None:
         check_choice("score", self.score, ("dot", "cosine"))
         check_choice("reduction", self.reduction, ("mean", "sum", "none"))
@@ -61,8 +71,10 @@ class Settings:
             raise HeadtailError(
                 f'`known_positives` is masked only with `collisions="known"`, but got {self.collisions!r}. Drop one.'
             )
-        if not isinstance(self.temperature, Tensor) and not self.temperature > 0:
+        if not isinstance(self.temperature, Tensor) and check_number("temperature", self.temperature) <= 0:
             raise HeadtailError(f"`temperature` must be above 0, but got {self.temperature!r}.")
+        if self.sample_weight is not None:
+            check_kind("sample_weight", self.sample_weight, Tensor, "torch.ones(b)")
 
     def masks(self, pairs: Pairs, ids: Int[Tensor, "*p m"]) -> Bool[Tensor, "p m"]:
         """True for draws that do not count, by label id and never by position; all draws of an ignored pair."""
@@ -91,6 +103,9 @@ class Settings:
                     f"`sample_weight` must have one weight an example, shape [{pairs.num_examples}], "
                     f"but got {list(self.sample_weight.shape)}."
                 )
+            check_same_device("sample_weight", self.sample_weight, "input", loss)
+            if not torch.compiler.is_compiling() and loss.device.type == "cpu" and bool((self.sample_weight < 0).any()):
+                raise HeadtailError("`sample_weight` must not be negative. Clamp it, or drop those examples.")
             weight = weight * pairs.rows(self.sample_weight).to(loss.dtype)
             loss = loss * pairs.rows(self.sample_weight).to(loss.dtype)
         if self.reduction == "none":
@@ -142,10 +157,17 @@ def table_terms(
     """Terms from a label table; with `sparse`, its gradient holds just the rows used."""
     _check_table(input, weight, bias)
     pairs = Pairs.of(target, num_labels=len(weight), ignore_index=settings.ignore_index)
-    positive, positive_bias = _gather(weight, bias, pairs.label, sparse)
-    negatives, negative_bias = _gather(weight, bias, draw.ids, sparse)
-    f_y, f = _logits(input, positive, negatives, pairs, settings)
-    return _terms(_plus(f_y, positive_bias), _plus(f, negative_bias), pairs, draw, weighting, len(weight), settings)
+    _check_draw(draw, pairs, len(weight))
+    # One look-up for positives and negatives: one gather, and one sparse gradient.
+    rows = torch.cat([pairs.label, draw.ids.reshape(-1)])
+    split = [len(pairs.label), draw.ids.numel()]
+    positive, negatives = F.embedding(rows, weight, sparse=sparse).split(split)
+    f_y, f = _logits(input, positive, negatives.reshape(*draw.ids.shape, weight.shape[1]), pairs, settings)
+    if bias is not None:
+        column = bias if bias.dim() == 2 else bias[:, None]
+        b_y, b = F.embedding(rows, column, sparse=sparse and bias.dim() == 2).squeeze(-1).split(split)
+        f_y, f = f_y + b_y, f + b.reshape(draw.ids.shape)
+    return _terms(f_y, f, pairs, draw, weighting, len(weight), settings)
 
 
 def given_terms(
@@ -160,10 +182,12 @@ def given_terms(
 ) -> Terms:
     """Terms from embeddings that an item tower made."""
     pairs = Pairs.of(target, num_labels=num_labels, ignore_index=settings.ignore_index)
+    _check_draw(draw, pairs, num_labels)
     f_y, f = _logits(input, positive, negatives, pairs, settings)
-    if f.shape[-1] != draw.ids.shape[-1]:
+    if f.shape[-1] != draw.ids.shape[-1] or draw.shared != (negatives.dim() == 2):
         raise HeadtailError(
-            f"`negatives` must have one embedding for each of {draw.ids.shape[-1]} drawn ids, but got {f.shape[-1]}."
+            f"`negatives` must hold one embedding for each drawn id, shape {[*draw.ids.shape, input.shape[1]]}, "
+            f"but got {list(negatives.shape)}."
         )
     return _terms(f_y, f, pairs, draw, weighting, num_labels, settings)
 
@@ -181,15 +205,17 @@ def exact_terms(
     pairs = Pairs.of(target, num_labels=len(weight), ignore_index=settings.ignore_index)
     _check_input(input, pairs)
     input, weight = _directions(settings, input, weight)
-    f = pairs.rows(_plus(_at_least_float32(F.linear(input, weight)), None if bias is None else bias.reshape(-1)))
+    f = _at_least_float32(F.linear(input, weight))
+    f = pairs.rows(f if bias is None else f + bias.reshape(-1))
     f_y = f.gather(1, pairs.label[:, None]).squeeze(1)
     draw = every_label(len(weight), weight.device)
-    return _terms(f_y, f, pairs, draw, FromMargin(margin or Unit()), len(weight), settings)
+    return _terms(f_y, f, pairs, draw, FromMargin(Unit() if margin is None else margin), len(weight), settings)
 
 
 def _terms(
     f_y: Tensor, f: Tensor, pairs: Pairs, draw: Draw, weighting: Weighting, num_labels: int | None, settings: Settings
 ) -> Terms:
+    check_kind("weighting", weighting, Weighting, "Importance()")
     # The temperature scales the scores and nothing else: weights correct them afterwards.
     f_y, f = f_y / settings.temperature, f / settings.temperature
     a, b = weighting.offsets(draw, pairs.label)
@@ -216,33 +242,40 @@ def _at_least_float32(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def _plus(scores: Tensor, bias: Tensor | None) -> Tensor:
-    return scores if bias is None else scores + bias
-
-
-def _gather(weight: Tensor, bias: Tensor | None, ids: Tensor, sparse: bool) -> tuple[Tensor, Tensor | None]:
-    rows = F.embedding(ids, weight, sparse=sparse)
-    if bias is None:
-        return rows, None
-    column = bias if bias.dim() == 2 else bias[:, None]
-    return rows, F.embedding(ids, column, sparse=sparse and bias.dim() == 2).squeeze(-1)
+def _check_draw(draw: Draw, pairs: Pairs, num_labels: int | None) -> None:
+    check_kind("draw", draw, Draw, "sampler.draw(target)")
+    check_same_device("draw.ids", draw.ids, "target", pairs.label)
+    check_ids("draw.ids", draw.ids, num_labels)
+    rows = [] if draw.shared else [draw.ids]
+    rows += [t for t in (draw.log_q_target, draw.log_keep) if isinstance(t, Tensor)]
+    for tensor in rows:
+        if len(tensor) != len(pairs.label):
+            made, have = len(tensor), len(pairs.label)
+            raise HeadtailError(f"`draw` was made for {made} targets, but there are {have}. Write `sampler.draw(target)` anew.")
 
 
 def _check_input(input: Tensor, pairs: Pairs) -> None:
+    check_kind("input", input, Tensor, "torch.randn(b, d)")
     if input.dim() != 2 or len(input) != pairs.num_examples:
-        raise HeadtailError(f"`input` must have shape [b, d] with b = {pairs.num_examples} targets, but got {list(input.shape)}.")
+        want = f"[b, d] with b = {pairs.num_examples} targets"
+        raise HeadtailError(f"`input` must have shape {want}, but got {list(input.shape)}. Flatten what has more axes.")
     if not input.is_floating_point():
         raise HeadtailError(f"`input` must be floating point, but got {input.dtype}.")
     check_same_device("target", pairs.label, "input", input)
 
 
 def _check_table(input: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    check_kind("input", input, Tensor, "torch.randn(b, d)")
+    check_kind("weight", weight, Tensor, "head.weight")
     if weight.dim() != 2 or input.dim() != 2 or weight.shape[1] != input.shape[1]:
         raise HeadtailError(
             f"`weight` must have shape [L, d] and `input` [b, d], but got {list(weight.shape)} and {list(input.shape)}."
         )
     check_same_device("weight", weight, "input", input)
     _check_dtypes(input, weight, "weight")
+    if bias is not None:
+        check_kind("bias", bias, Tensor, "torch.zeros(L)")
+        check_same_device("bias", bias, "input", input)
     if bias is not None and bias.shape not in ((len(weight),), (len(weight), 1)):
         raise HeadtailError(f"`bias` must have shape [{len(weight)}], but got {list(bias.shape)}.")
 
@@ -251,6 +284,7 @@ def _check_embeddings(input: Tensor, embeddings: Tensor, name: str, rows: int | 
     if embeddings.shape[-1] != input.shape[-1] or (rows is not None and len(embeddings) != rows):
         wanted = f"[{'m' if rows is None else rows}, …, {input.shape[-1]}]"
         raise HeadtailError(f"`{name}` must have shape {wanted} to fit `input` and `target`, but got {list(embeddings.shape)}.")
+    check_same_device(name, embeddings, "input", input)
     _check_dtypes(input, embeddings, name)
 
 

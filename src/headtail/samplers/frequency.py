@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_finite_number, check_ids, check_same_device
+from headtail.errors import HeadtailError, check_ids, check_number, check_same_device
 from headtail.labels import Labels, check_labels
 from headtail.samplers.inverse import InverseSampler
 
@@ -47,7 +47,7 @@ class Frequency(InverseSampler):
         check_labels(labels)
         super().__init__(labels.num_labels, num_negatives, replacement=replacement, exclude_target=exclude_target)
         self.labels = labels
-        self.power = check_finite_number("power", power, low=0, high=1)
+        self.power = check_number("power", power, low=0, high=1)
         if exclude_target and labels.rarest == 0 and power > 0 and labels.num_labels - labels.never_seen < 2:
             raise HeadtailError(
                 "`exclude_target=True` needs at least 2 labels with a positive prior. Smooth the counts, or drop it."
@@ -81,8 +81,8 @@ class Frequency(InverseSampler):
 
     def below(self, ids: Tensor) -> Tensor:
         """The cumulative mass before each label."""
-        check_same_device("sampler", self.cumulative, "target", ids)
-        return torch.where(ids > 0, self.cumulative[(ids - 1).clamp(min=0)], 0.0)
+        cumulative = self.cumulative.to(ids.device)
+        return torch.where(ids > 0, cumulative[(ids - 1).clamp(min=0)], 0.0)
 
     def label_at(self, points: Tensor) -> Tensor:
         """Binary search; `right=True` steps over labels of zero mass."""
@@ -95,6 +95,15 @@ class Frequency(InverseSampler):
         steps = torch.arange(n, dtype=torch.float64, device=offset.device)
         drawn = self.label_at((steps + offset) * (self.total / max(n, 1)))
         return torch.cat([self.certain.to(drawn.device), drawn])
+
+    def extra_repr(self) -> str:
+        """Size, options and power."""
+        return f"{super().extra_repr()}, power={self.power:g}"
+
+    @property
+    def may_miss(self) -> bool:
+        """If a label has no prior."""
+        return self.power > 0 and self.labels.rarest == 0
 
     def for_labels(self, labels: Labels) -> Frequency:
         """The same power of the grown label set's prior."""

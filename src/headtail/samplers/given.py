@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_ids
+from headtail.errors import HeadtailError, check_count, check_ids
 from headtail.labels import Labels
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Sampler, Step
@@ -32,6 +31,8 @@ class Given(Sampler):
     """
 
     ids: Tensor
+    of_ids: Tensor | None
+    of_target: Tensor | None
 
     def __init__(
         self,
@@ -45,11 +46,12 @@ class Given(Sampler):
         check_ids("ids", ids, num_labels)
         if isinstance(log_q, Tensor) and log_q.shape != ids.shape:
             raise HeadtailError(f"`log_q` must have the shape of `ids`, {list(ids.shape)}, but got {list(log_q.shape)}.")
-        if isinstance(log_q, Tensor) and bool((log_q.isnan() | (log_q == torch.inf)).any()):
-            raise HeadtailError("`log_q` must be log-probabilities, but some are NaN or +inf.")
+        check_count("num_labels", num_labels)
+        self.function = None if isinstance(log_q, Tensor) else log_q
         self.num_labels = num_labels
         self.register_buffer("ids", ids.long(), persistent=False)
-        self._log_q, self._log_q_target = log_q, log_q_target
+        self.register_buffer("of_ids", _log_probabilities("log_q", log_q), persistent=False)
+        self.register_buffer("of_target", _log_probabilities("log_q_target", log_q_target), persistent=False)
         self._m = float(ids.shape[-1]) if m is None else float(m)
 
     def pick(self, step: Step) -> Draw:
@@ -62,18 +64,17 @@ class Given(Sampler):
 
     def describe(self, ids: Tensor, label: Tensor, m: float, batch_size: int | None = None) -> Draw:
         """The ids with the caller's log q."""
-        if not isinstance(self._log_q, Tensor):
+        if self.of_ids is None:
             return super().describe(ids, label, m, batch_size)
-        target = None if self._log_q_target is None else self._log_q_target.double()
-        return Draw(ids, self._log_q.double(), target, m)
+        return Draw(ids, self.of_ids, self.of_target, m)
 
     def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """log q of any labels, if it was given as a function."""
-        if isinstance(self._log_q, Tensor):
+        if self.function is None:
             raise HeadtailError(
                 "`Given` knows the log q of its own ids only. Pass `log_q` as a function of ids to mix, explain or audit it."
             )
-        return self._log_q(ids).double()
+        return self.function(ids).detach().double()
 
     def expected_m(self, batch_size: int | None = None) -> float:
         """As given."""
@@ -83,6 +84,31 @@ class Given(Sampler):
         """None: how the caller's draws depend on each other is not known."""
         return None
 
+    def independent(self, batch_size: int | None = None) -> bool:
+        """Not known."""
+        return False
+
+    @property
+    def tells_all(self) -> bool:
+        """Whether log q of any label can be asked for."""
+        return self.function is not None
+
+    @property
+    def may_miss(self) -> bool:
+        """Not known, so yes."""
+        return True
+
     def for_labels(self, labels: Labels) -> Given:
         """The same negatives."""
-        return Given(labels.num_labels, self.ids, self._log_q, self._log_q_target, self._m)
+        log_q = self.of_ids if self.function is None else self.function
+        assert log_q is not None
+        return Given(labels.num_labels, self.ids, log_q, self.of_target, self._m)
+
+
+def _log_probabilities(name: str, values: Tensor | Callable[[Tensor], Tensor] | None) -> Tensor | None:
+    if not isinstance(values, Tensor):
+        return None
+    values = values.detach().double()
+    if bool((values.isnan() | (values > 1e-6)).any()):
+        raise HeadtailError(f"`{name}` must be log-probabilities, at most 0, but some are NaN or above 0. Pass `q.log()`.")
+    return values

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_positive_int
+from headtail.errors import HeadtailError, check_count
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Sampler, Step, iid_variance
 
@@ -24,8 +24,8 @@ class InverseSampler(Sampler):
 
     def __init__(self, num_labels: int, num_negatives: int, *, replacement: bool, exclude_target: bool) -> None:
         super().__init__()
-        self.num_labels = check_positive_int("num_labels", num_labels)
-        self.num_negatives = check_positive_int("num_negatives", num_negatives)
+        self.num_labels = check_count("num_labels", num_labels)
+        self.num_negatives = check_count("num_negatives", num_negatives)
         self.replacement, self.exclude_target = bool(replacement), bool(exclude_target)
         if exclude_target and not replacement:
             raise HeadtailError(
@@ -79,9 +79,18 @@ class InverseSampler(Sampler):
         steps = torch.arange(m, dtype=torch.float64, device=offset.device)
         return self.label_at((steps + offset) * (self.total / m))
 
+    def extra_repr(self) -> str:
+        """Size and options."""
+        options = ["" if self.replacement else "replacement=False", "exclude_target=True" if self.exclude_target else ""]
+        return ", ".join(filter(None, [f"num_labels={self.num_labels}, num_negatives={self.num_negatives}", *options]))
+
     def expected_m(self, batch_size: int | None = None) -> float:
         """m, whatever the batch."""
         return float(self.num_negatives)
+
+    def independent(self, batch_size: int | None = None) -> bool:
+        """Only with replacement."""
+        return self.replacement
 
     def variance_of_sum(self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None) -> float | None:
         """m·V_q[t] for independent draws; without replacement, the integral over the one random offset."""

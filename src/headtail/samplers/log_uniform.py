@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from headtail.errors import check_ids
 from headtail.labels import Labels
 from headtail.samplers.inverse import InverseSampler
 
@@ -58,4 +59,5 @@ class LogUniform(InverseSampler):
         return LogUniform(labels, self.num_negatives, exclude_target=self.exclude_target)
 
     def _rank(self, ids: Tensor) -> Tensor:
-        return (ids if self.rank is None else self.rank[ids]).double()
+        check_ids("ids", ids, self.num_labels)
+        return (ids if self.rank is None else self.rank.to(ids.device)[ids.long()]).double()

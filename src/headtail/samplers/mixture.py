@@ -34,7 +34,7 @@ class Mixture(Sampler):
 
     def __init__(self, parts: Sequence[Sampler]) -> None:
         super().__init__()
-        if not parts or not all(isinstance(part, Sampler) for part in parts):
+        if not isinstance(parts, Sequence) or not parts or not all(isinstance(part, Sampler) for part in parts):
             raise HeadtailError(
                 "`parts` must be a list of at least one sampler, for example `[Uniform(labels, 32), WithinBatch(labels)]`."
             )
@@ -46,7 +46,7 @@ class Mixture(Sampler):
         flat = [inner for part in parts for inner in (part.samplers if isinstance(part, Mixture) else [part])]
         self.parts = nn.ModuleList(flat)
         self.num_labels = sizes.pop()
-        self.follows_data = any(part.follows_data for part in flat)
+        self.source = next((part.source for part in flat if part.source), None)
 
     @property
     def samplers(self) -> list[Sampler]:
@@ -72,10 +72,25 @@ class Mixture(Sampler):
         return sum(part.expected_m(batch_size) for part in self.samplers)
 
     def variance_of_sum(self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None) -> float | None:
-        """The parts draw independently, so their variances add up."""
+        """Parts that draw independently add their variances up; two that see the same batches have no formula."""
+        if not self._parts_independent():
+            return None
         parts = [part.variance_of_sum(term, label, batch_size) for part in self.samplers]
         known = [variance for variance in parts if variance is not None]
         return sum(known) if len(known) == len(parts) else None
+
+    def independent(self, batch_size: int | None = None) -> bool:
+        """If all parts are, of themselves and of each other."""
+        return self._parts_independent() and all(part.independent(batch_size) for part in self.samplers)
+
+    @property
+    def may_miss(self) -> bool:
+        """If every part may."""
+        return all(part.may_miss for part in self.samplers)
+
+    def _parts_independent(self) -> bool:
+        sources = [part.source for part in self.samplers if part.source]
+        return len(sources) == len(set(sources))
 
     def for_labels(self, labels: Labels) -> Mixture:
         """The same parts over the grown label set."""

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_positive_int
+from headtail.errors import HeadtailError, check_count
 from headtail.labels import Labels, check_labels
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Sampler, Step, iid_variance
@@ -17,7 +17,8 @@ class Queue(Sampler):
     r"""The last labels seen, from batches before this one: $q = \pi$, with more negatives than a small batch holds.
 
     Leans as within-batch does. The example's own label is not in the past by construction, so $m$ is plainly the number of
-    labels taken. The first batch finds the queue empty: it has no negatives, and its softmax loss is exactly 0.
+    labels taken. The first batch finds the queue empty: it has no negatives, and its softmax loss is exactly 0. In `eval()`
+    mode batches are not remembered.
 
     The queue's content is part of `state_dict`, so a resumed run goes on with the same negatives.
 
@@ -34,14 +35,14 @@ class Queue(Sampler):
     """
 
     past: Tensor
-    follows_data = True
+    source = "past"
 
     def __init__(self, labels: Labels, capacity: int, num_negatives: int | None = None) -> None:
         super().__init__()
         check_labels(labels)
         self.labels, self.num_labels = labels, labels.num_labels
-        self.capacity = check_positive_int("capacity", capacity)
-        self.num_negatives = None if num_negatives is None else check_positive_int("num_negatives", num_negatives)
+        self.capacity = check_count("capacity", capacity)
+        self.num_negatives = None if num_negatives is None else check_count("num_negatives", num_negatives)
         if num_negatives is not None and num_negatives > capacity:
             raise HeadtailError(f"`num_negatives` is {num_negatives}, but the queue holds only {capacity}. Raise `capacity`.")
         self.register_buffer("past", torch.zeros(capacity, dtype=torch.int64))
@@ -57,7 +58,8 @@ class Queue(Sampler):
         if self.past.device != device:
             self.past = self.past.to(device)
         ids = self.past[slots]
-        self._remember(step.pairs.label[~step.pairs.ignored])
+        if self.training:  # a validation batch is no past to train on
+            self._remember(step.pairs.label[~step.pairs.ignored])
         return self.describe(ids, step.pairs.label, float(taken))
 
     def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
@@ -72,6 +74,15 @@ class Queue(Sampler):
         """m·V_π[t]: within one draw, the remembered labels are independent."""
         q = self.log_q(torch.arange(self.num_labels, device=term.device)).exp()
         return self.expected_m(batch_size) * iid_variance(q, term)[1]
+
+    def extra_repr(self) -> str:
+        """Size and number taken."""
+        return f"num_labels={self.num_labels}, capacity={self.capacity}, num_negatives={self.num_negatives or 'all'}"
+
+    @property
+    def may_miss(self) -> bool:
+        """If a label has no example."""
+        return self.labels.never_seen > 0
 
     def for_labels(self, labels: Labels) -> Queue:
         """The same queue, content included, with the grown label set's frequencies."""

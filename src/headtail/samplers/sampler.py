@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor, nn
 
+from headtail.errors import HeadtailError
 from headtail.labels import Labels
 from headtail.samplers.draw import Draw
 from headtail.targets import IGNORE_INDEX, Pairs, Target
@@ -39,8 +40,8 @@ class Sampler(nn.Module, ABC):
     """
 
     num_labels: int
-    follows_data: bool = False
-    """Whether the negatives are labels of training examples, so that a label without examples can never be one."""
+    source: str | None = None
+    """"batch" or "past" if the negatives are labels of training examples: one without examples can then never be drawn."""
 
     def draw(
         self,
@@ -61,6 +62,11 @@ class Sampler(nn.Module, ABC):
             ignore_index: targets with this id are no examples.
         """
         pairs = Pairs.of(target, num_labels=self.num_labels, ignore_index=ignore_index)
+        if generator is not None and generator.device.type != pairs.label.device.type:
+            raise HeadtailError(
+                f"`generator` is on {generator.device} but `target` is on {pairs.label.device}. Make one there: "
+                f"`torch.Generator({pairs.label.device.type!r})`."
+            )
         with torch.no_grad():
             return self.pick(Step(pairs, input, weight, generator))
 
@@ -90,6 +96,25 @@ class Sampler(nn.Module, ABC):
 
         The caller sets `term[label]` to 0 where collisions are masked.
         """
+
+    def independent(self, batch_size: int | None = None) -> bool:
+        """Whether the draws of one call are independent, so that the variance falls as 1/m."""
+        return True
+
+    @property
+    def may_miss(self) -> bool:
+        """Whether some label may have q = 0."""
+        return False
+
+    @property
+    def tells_all(self) -> bool:
+        """Whether log q of any label can be asked for, not only of those drawn."""
+        return True
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where the tables are; None for samplers without any."""
+        return next((buffer.device for buffer in self.buffers()), None)
 
     @abstractmethod
     def for_labels(self, labels: Labels) -> Sampler:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from headtail.errors import check_ids
 from headtail.labels import Labels
 from headtail.samplers.inverse import InverseSampler
 
@@ -33,6 +34,7 @@ class Uniform(InverseSampler):
 
     def mass(self, ids: Tensor) -> Tensor:
         """1 each."""
+        check_ids("ids", ids, self.num_labels)
         return torch.ones_like(ids, dtype=torch.float64)
 
     def below(self, ids: Tensor) -> Tensor:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_positive_int
+from headtail.errors import HeadtailError, check_count
 from headtail.labels import Labels, check_labels
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Sampler, Step, iid_variance
@@ -34,13 +35,13 @@ class WithinBatch(Sampler):
     (tensor([0, 1, 1, 2]), 3.0)
     """
 
-    follows_data = True
+    source = "batch"
 
     def __init__(self, labels: Labels, num_negatives: int | None = None) -> None:
         super().__init__()
         check_labels(labels)
         self.labels, self.num_labels = labels, labels.num_labels
-        self.num_negatives = None if num_negatives is None else check_positive_int("num_negatives", num_negatives)
+        self.num_negatives = None if num_negatives is None else check_count("num_negatives", num_negatives)
 
     def pick(self, step: Step) -> Draw:
         """All labels of the batch, or a random n of them."""
@@ -50,12 +51,15 @@ class WithinBatch(Sampler):
                 "Batch over shuffled (point, label) pairs to make q exact.",
                 stacklevel=4,
             )
-        batch = step.pairs.label[~step.pairs.ignored]
-        require_seen(batch, self.log_q(batch), "WithinBatch")
-        size = len(batch)
-        if self.num_negatives is not None and self.num_negatives < size:
-            batch = batch[torch.randperm(size, device=batch.device, generator=step.generator)[: self.num_negatives]]
-        return self.describe(batch, step.pairs.label, self.expected_m(size))
+        slots = (~step.pairs.ignored).nonzero().squeeze(1)
+        size = len(slots)
+        if size == 1:
+            slots = slots[:0]  # an example alone has only itself
+        elif self.num_negatives is not None and self.num_negatives < size:
+            slots = slots[torch.randperm(size, device=slots.device, generator=step.generator)[: self.num_negatives]]
+        ids = step.pairs.label[slots]
+        require_seen(ids, self.log_q(ids), "WithinBatch")
+        return replace(self.describe(ids, step.pairs.label, self.expected_m(size)), slots=slots)
 
     def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """log of the unsmoothed training frequency."""
@@ -73,6 +77,19 @@ class WithinBatch(Sampler):
         m = self.expected_m(batch_size)
         own_slot_taken = self._taken(batch_size) / batch_size if batch_size else 0.0
         return m * variance + own_slot_taken * (1 - own_slot_taken) * mean**2
+
+    def independent(self, batch_size: int | None = None) -> bool:
+        """Only if the whole batch is taken: otherwise their number varies."""
+        return batch_size is not None and self._taken(batch_size) == batch_size
+
+    def extra_repr(self) -> str:
+        """Size and number taken."""
+        return f"num_labels={self.num_labels}, num_negatives={self.num_negatives or 'all'}"
+
+    @property
+    def may_miss(self) -> bool:
+        """If a label has no example."""
+        return self.labels.never_seen > 0
 
     def for_labels(self, labels: Labels) -> WithinBatch:
         """Within-batch with the grown label set's frequencies."""
