@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +13,7 @@ from headtail import (
     Adaptive,
     Constant,
     CustomSeparable,
+    DecoupledLoss,
     Draw,
     Equalised,
     Frequency,
@@ -39,7 +41,10 @@ from headtail import (
     clip_grad_norm_,
     contrastive,
     decoupled_loss,
+    every_label,
     explain,
+    hinge,
+    optimal_q,
     sampled_decoupled_loss,
     sampled_softmax_loss,
     scheme,
@@ -156,15 +161,59 @@ CASES = {
     ),
     "two towers with too few negatives": (
         lambda: two_tower_softmax_loss(HIDDEN, HIDDEN, torch.randn(4, 4), TARGET, DRAW, Constant()),
-        "5 drawn ids",
+        "each drawn id, shape [5, 4], but got [4, 4]",
+    ),
+    "two towers with shared embeddings for rows of ids": (
+        lambda: two_tower_softmax_loss(
+            HIDDEN, HIDDEN, torch.randn(5, 4), TARGET, Uniform(10, 5, exclude_target=True).draw(TARGET), Constant()
+        ),
+        "each drawn id, shape [3, 5, 4]",
     ),
     "two towers smoothed without L": (
         lambda: two_tower_softmax_loss(HIDDEN, HIDDEN, torch.randn(5, 4), TARGET, DRAW, Constant(), label_smoothing=0.1),
         "`num_labels`",
     ),
-    "a loss without a sampler": (lambda: SampledSoftmaxLoss("uniform", Importance()), "SampledSoftmaxLoss("),
+    "a loss without a sampler": (
+        lambda: SampledSoftmaxLoss("uniform", Importance()),
+        "`sampler` must be a Sampler, but got 'uniform'",
+    ),
+    "a draw for another batch": (lambda: sampled(draw=Uniform(10, 5, exclude_target=True).draw(TARGET[:2])), "made for 2 targets"),
+    "a draw for one": (lambda: sampled(draw=Uniform(10, 5).draw(TARGET[:1]), weighting=Relative()), "made for 1 targets"),
+    "a sampler instead of a draw": (lambda: sampled(draw=Uniform(10, 5)), "sampler.draw(target)"),
+    "a draw beyond the table": (lambda: sampled(draw=Uniform(99, 50).draw(TARGET)), "0 to 9"),
+    "the class of a weighting": (lambda: sampled(weighting=Importance), "the class Importance itself"),
+    "the name of a weighting": (lambda: sampled(weighting="importance"), "'importance'"),
+    "a list of hidden states": (lambda: sampled(input=[[1.0]]), "`input` must be a Tensor"),
+    "a list of biases": (lambda: sampled(bias=[0.0]), "`bias` must be a Tensor"),
+    "a list of example weights": (lambda: sampled(sample_weight=[1.0]), "`sample_weight` must be a Tensor"),
+    "negative example weights": (lambda: sampled(sample_weight=-torch.ones(3)), "must not be negative"),
+    "temperature in words": (lambda: sampled(temperature="cold"), "'cold'"),
+    "an option that no loss has": (lambda: sampled(temprature=0.5), "Did you mean `temperature`?"),
+    "label smoothing of a hinge": (lambda: DecoupledLoss(piece=hinge, label_smoothing=0.1), "`label_smoothing` is no option"),
+    "a piece by name": (lambda: DecoupledLoss(piece="hinge"), "contrastive()"),
+    "a piece that was not called": (lambda: decoupled_loss(HIDDEN, TABLE, TARGET, piece=contrastive), "`piece` must be a Piece"),
+    "a margin by name": (lambda: SoftmaxLoss("logit-adjusted"), "LogitAdjusted(labels)"),
+    "a weighting as a margin": (lambda: FromMargin(Tail(LABELS)), "`margin` must be a Margin"),
+    "counts instead of labels in a margin": (lambda: Tail([1, 2]), "Labels.from_counts"),
+    "labels of another size": (lambda: SampledSoftmaxLoss(Uniform(9, 2), Tail(LABELS)), "9 labels"),
+    "probabilities for log-probabilities": (lambda: Given(10, torch.tensor([1]), torch.tensor([0.3])), "q.log()"),
+    "a strided nested target": (lambda: sampled(target=torch.nested.nested_tensor([TARGET])), "layout=torch.jagged"),
+    "a numpy target": (lambda: sampled(target=TARGET.numpy()), "torch.as_tensor"),
+    "a matrix of zeros and ones as ids": (lambda: Labels.from_targets(torch.eye(4).long()), "target.bool()"),
+    "a multi-hot matrix of another width": (lambda: sampled(target=torch.ones(3, 9, dtype=torch.bool)), "9 columns"),
+    "counts that grow into a matrix": (lambda: LABELS.grow([[1]]), "one number a new label"),
+    "an id beyond a uniform sampler": (lambda: Uniform(10, 2).log_q(torch.tensor([10])), "got 10"),
+    "every one of no labels": (lambda: every_label(0), "`num_labels`"),
     # head and optimisers
-    "a head without a loss": (lambda: LabelHead(LABELS, 4, "softmax"), "SoftmaxLoss()"),
+    "growing by a list": (lambda: LabelHead(LABELS, 4, SoftmaxLoss()).grow([3, 1]), "Labels.from_counts"),
+    "growing a custom margin": (
+        lambda: LabelHead(LABELS, 4, SoftmaxLoss(CustomSeparable([0.0] * 10, [0.0] * 10))).grow(Labels.zipf(11)),
+        "head.grow(labels, loss=…)",
+    ),
+    "half-precision questions": (lambda: LabelHead(LABELS, 4, SoftmaxLoss()).topk(HIDDEN.half(), 1), "torch.float16"),
+    "one beta": (lambda: RowAdam([torch.nn.Parameter(TABLE)], betas=0.9), "two numbers"),
+    "a beta of one": (lambda: RowAdam([torch.nn.Parameter(TABLE)], betas=(0.9, 1.0)), "two numbers"),
+    "a head without a loss": (lambda: LabelHead(LABELS, 4, "softmax"), "`loss` must be a Loss"),
     "a head of another size": (lambda: LabelHead(LABELS, 4, SampledSoftmaxLoss(Uniform(9, 2), Importance())), "9 labels"),
     "a head of no width": (lambda: LabelHead(LABELS, 0, SoftmaxLoss()), "`dim`"),
     "top 11 of 10": (lambda: LabelHead(LABELS, 4, SoftmaxLoss()).topk(HIDDEN, 11), "only 10 labels"),
@@ -180,6 +229,21 @@ CASES = {
     "scores of another size": (lambda: explain(SoftmaxLoss(), LABELS, scores=torch.zeros(1, 9), target=TARGET[:1]), "[1, 10]"),
     "NaN scores": (lambda: explain(SoftmaxLoss(), LABELS, scores=torch.full((1, 10), NAN), target=TARGET[:1]), "`scores`"),
     "noise of zero": (lambda: explain(SoftmaxLoss(), LABELS, noise=0.0), "`noise`"),
+    "explaining a name": (lambda: explain("within-batch:tail", LABELS), "scheme("),
+    "explaining without labels": (lambda: explain(SoftmaxLoss(), [3, 1]), "Labels.from_counts"),
+    "explaining other labels": (lambda: explain(scheme("uniform:tail", LABELS), Labels.zipf(9)), "Pass the same"),
+    "explaining a batch of one": (lambda: explain(scheme("within-batch:tail", LABELS), LABELS, batch_size=1), "at least 2"),
+    "explaining fixed negatives": (
+        lambda: explain(SampledSoftmaxLoss(Given(10, torch.tensor([1]), torch.zeros(1)), Constant()), LABELS),
+        "as a function",
+    ),
+    "q* of a label that is not there": (lambda: optimal_q(ht.Unit(), 10, torch.zeros(10)), "got 10"),
+    "a scheme that is no name": (lambda: scheme(None, LABELS), "`text`"),
+    "auditing a loss": (lambda: audit(scheme("uniform:tail", LABELS), LABELS), "audit(loss.sampler, labels)"),
+    "auditing fixed negatives": (lambda: audit(Given(10, TARGET, torch.zeros(3)), LABELS), "cannot be audited"),
+    "auditing with too few draws": (lambda: audit(Uniform(10, 2), LABELS, draws=5), "too few"),
+    "auditing an empty draw": (lambda: audit(lambda: TARGET[:0], log_q=torch.full((4,), 0.25).log()), "no ids"),
+    "auditing a target that is not there": (lambda: audit(Uniform(10, 2), LABELS, target=10), "got 10"),
     "audit without labels": (lambda: audit(Uniform(10, 2)), "`labels`"),
     "audit of a function without a claim": (lambda: audit(lambda: TARGET), "`log_q`"),
     "audit of nothing": (lambda: audit(3), "int"),
@@ -205,15 +269,24 @@ def test_bad_input_gets_a_sentence(call, fragment):
     assert "`" in sentence, "the argument is named as it is written"
 
 
-def test_an_unknown_option_is_refused_by_name():
-    with pytest.raises(TypeError, match="temprature"):
-        sampled(temprature=0.5)
+@pytest.mark.parametrize(
+    ("changes", "fragment"),
+    [
+        ({"input": torch.zeros(3, 4, device="meta")}, "`weight` is on cpu but `input` is on meta"),
+        ({"bias": torch.zeros(10, device="meta")}, "`bias` is on meta but `input` is on cpu"),
+        ({"sample_weight": torch.zeros(3, device="meta")}, "`sample_weight` is on meta"),
+        ({"target": torch.zeros(3, dtype=torch.int64, device="meta")}, "is on meta"),
+    ],
+    ids=["input", "bias", "sample_weight", "target"],
+)
+def test_tensors_on_another_device_get_a_sentence(changes, fragment):
+    with pytest.raises(HeadtailError, match=re.escape(fragment)):
+        sampled(**changes)
 
 
-def test_tensors_on_another_device_get_a_sentence():
-    elsewhere = torch.zeros(3, 4, device="meta")
-    with pytest.raises(HeadtailError, match=re.escape("`weight` is on cpu but `input` is on meta")):
-        sampled(input=elsewhere)
+def test_numpy_numbers_are_numbers():
+    assert Uniform(np.int64(10), np.int32(3)).num_negatives == 3
+    assert Tail(LABELS, np.float32(0.5)).margin.strength == 0.5
 
 
 def test_one_exception_serves_all():

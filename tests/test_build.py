@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from headtail import (
@@ -93,6 +95,13 @@ def test_the_paper_s_eight_schemes_are_there():
         ("mixture:tail", "needs parts"),
         ("uniform tail", "not of the form"),
         ("", "not of the form"),
+        ("uniform:tail@", "whole number of negatives"),
+        ("mixture(uniform,):tail", "not of the form"),
+        ("uniform(excluded(3)):tail", "is no option"),
+        ("queue(10.7):tail", "whole number of labels"),
+        ("queue(nan):tail", "finite number"),
+        ("logit-adjusted+post-hoc", "correct twice"),
+        ("within-batch:constant+post-hoc", "correct twice"),
     ],
 )
 def test_a_wrong_name_gets_a_sentence_with_the_nearest_right_one(text, fragment):
@@ -105,3 +114,18 @@ def test_samplers_have_names_of_their_own():
     assert build_sampler("frequency(0.5)@7", LABELS).num_negatives == 7
     with pytest.raises(HeadtailError, match="is no sampler"):
         build_sampler("uniforn", LABELS)
+
+
+def test_no_negatives_are_not_taken_for_the_default():
+    with pytest.raises(HeadtailError, match="num_negatives"):
+        scheme("uniform:tail", LABELS, 0)
+
+
+@pytest.mark.parametrize("text", ["Within-Batch:Tail", "within_batch:tail", " within-batch:tail "])
+def test_capitals_and_underscores_do_not_matter(text):
+    assert type(scheme(text, LABELS).sampler) is WithinBatch
+
+
+def test_losses_from_names_can_be_pickled():
+    for text in ("within-batch:equalised(0.5)", "contrastive/uniform:tail", "softmax+post-hoc"):
+        assert repr(pickle.loads(pickle.dumps(scheme(text, LABELS)))) == repr(scheme(text, LABELS))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import pickle
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,6 +13,7 @@ import torch.nn.functional as F
 from headtail import (
     Constant,
     DecoupledLoss,
+    Given,
     HeadtailError,
     Importance,
     LabelHead,
@@ -207,3 +212,169 @@ def test_heads_built_from_scheme_names_train(name):
 def test_an_exact_loss_has_no_sparse_gradient():
     with pytest.raises(HeadtailError, match="sampled loss"):
         LabelHead(LABELS, 4, SoftmaxLoss(), sparse=True)
+
+
+def decaying_head(sparse: bool = True) -> tuple[LabelHead, torch.optim.Optimizer, torch.Tensor]:
+    """A head whose rows see no gradient but a decay of 0.95 a step, in which only few rows are touched."""
+    head = LabelHead(LABELS, 4, unbiased(), sparse=sparse)
+    start = head.weight.detach().clone()
+    return head, RowSGD(head.parameters(), lr=0.1, weight_decay=0.5), start
+
+
+def idle_steps(head, optimiser, count: int) -> None:
+    for _ in range(count):
+        optimiser.zero_grad()
+        head(torch.zeros(2, 4), torch.tensor([0, 1])).backward()
+        optimiser.step()
+
+
+def test_pending_weight_decay_outlives_its_optimiser():
+    head, optimiser, start = decaying_head()
+    idle_steps(head, optimiser, 5)
+    del optimiser
+    gc.collect()
+    head.topk(torch.zeros(1, 4), 1)
+    assert torch.allclose(head.weight, start * 0.95**5, rtol=1e-5)
+
+
+def test_a_second_optimiser_does_not_lose_what_the_first_owes():
+    head, optimiser, start = decaying_head()
+    idle_steps(head, optimiser, 3)
+    second = RowSGD(head.parameters(), lr=0.1, weight_decay=0.5)
+    idle_steps(head, second, 2)
+    head.flush()
+    assert torch.allclose(head.weight, start * 0.95**5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("copy_of", [copy.deepcopy, lambda head: pickle.loads(pickle.dumps(head))], ids=["deepcopy", "pickle"])
+def test_a_copied_head_owes_nothing_and_answers_the_same(copy_of):
+    head, optimiser, start = decaying_head()
+    idle_steps(head, optimiser, 5)
+    twin = copy_of(head)
+    assert torch.allclose(twin.weight, start * 0.95**5, rtol=1e-5)
+    idle_steps(head, optimiser, 2)
+    hidden = torch.randn(2, 4)
+    assert torch.allclose(twin.topk(hidden, 3).values / 0.95**-2, head.topk(hidden, 3).values, rtol=1e-4)
+
+
+def test_restored_weights_are_not_decayed_for_the_past():
+    head, optimiser, start = decaying_head()
+    idle_steps(head, optimiser, 2)
+    best = copy.deepcopy(head.state_dict())
+    idle_steps(head, optimiser, 5)
+    head.load_state_dict(best)
+    head.topk(torch.zeros(1, 4), 1)
+    assert torch.allclose(head.weight, start * 0.95**2, rtol=1e-5)
+
+
+def test_the_forward_pass_reads_decayed_rows():
+    """Row 7 is drawn again after steps without it: the loss must be that of a head decayed in every step."""
+    start = torch.randn(50, 4)
+    head = LabelHead(LABELS, 4, unbiased(), sparse=True)
+    with torch.no_grad():
+        head.weight.copy_(start)
+    optimiser = RowSGD(head.parameters(), lr=0.1, weight_decay=0.5)
+    hidden, target = torch.randn(1, 4), torch.tensor([3])
+
+    def draw(label: int):
+        return Given(50, torch.tensor([label]), torch.tensor([0.02]).log()).draw(target)
+
+    for _ in range(4):  # a zero hidden state: no gradient, only decay
+        optimiser.zero_grad()
+        head(torch.zeros(1, 4), target, draw=draw(9)).backward()
+        optimiser.step()
+    decayed = start * 0.95**4
+    expected = softmax_of(hidden @ decayed[3], hidden @ decayed[7], weight=50.0)
+    assert head(hidden, target, draw=draw(7)).item() == pytest.approx(expected, rel=1e-5)
+
+
+def softmax_of(positive, negative, weight: float) -> float:
+    return float(torch.log1p(weight * (negative - positive).exp()))
+
+
+def test_new_rows_owe_no_decay_of_the_time_before_them():
+    head, optimiser, _ = decaying_head()
+    idle_steps(head, optimiser, 5)
+    head.grow(LABELS.grow([5]))
+    fresh = head.weight[50].detach().clone()
+    idle_steps(head, optimiser, 1)
+    head.flush()
+    assert torch.allclose(head.weight[50], fresh * 0.95, rtol=1e-5)
+
+
+def test_padding_touches_no_row():
+    """Label 0 is nobody's target here: its row must not move, not even by momentum or by moments."""
+    for make in (lambda p: RowSGD(p, lr=0.1, momentum=0.9), lambda p: RowAdam(p, lr=0.1)):
+        head = LabelHead(LABELS, 4, SampledSoftmaxLoss(Uniform(LABELS, 3), Importance()), sparse=True)
+        optimiser = make(head.parameters())
+        head(torch.randn(1, 4), torch.tensor([0])).backward()
+        optimiser.step()
+        before = head.weight[0].detach().clone()
+        draw = Given(50, torch.tensor([20, 21]), torch.tensor([0.02, 0.02]).log())
+        for _ in range(5):
+            optimiser.zero_grad()
+            target = torch.tensor([[5, 6], [7, -100]])
+            head(torch.randn(2, 4), target, draw=draw.draw(target)).backward()
+            optimiser.step()
+        assert torch.equal(head.weight[0], before)
+
+
+def test_answers_are_scaled_by_the_temperature_and_adjusted_in_every_block(monkeypatch):
+    loss = SampledSoftmaxLoss(Uniform(LABELS, 5), Importance(), temperature=0.2)
+    head = LabelHead(LABELS, 8, loss)
+    hidden = torch.randn(3, 8)
+    monkeypatch.setattr(head_module, "BLOCK_SCORES", 3 * 20)
+    adjusted = (hidden @ head.weight.T) / 0.2 - LABELS.prior.log().float()
+    assert torch.allclose(head.topk(hidden, 6, post_hoc=1.0).values, adjusted.topk(6).values, rtol=1e-5)
+    assert torch.allclose(head.topk(hidden, 6).values, ((hidden @ head.weight.T) / 0.2).topk(6).values, rtol=1e-5)
+
+
+def test_a_learnable_temperature_is_trained_and_saved():
+    tau = torch.nn.Parameter(torch.tensor(0.5))
+    head = LabelHead(LABELS, 4, SampledSoftmaxLoss(Uniform(LABELS, 5), Importance(), temperature=tau))
+    assert "loss.temperature" in head.state_dict()
+    optimiser = torch.optim.SGD(head.parameters(), lr=0.01)
+    head(torch.randn(4, 4), torch.tensor([1, 2, 3, 4])).backward()
+    optimiser.step()
+    assert tau.item() != 0.5
+    head.grow(LABELS.grow([3]))
+    assert head.loss.temperature is tau
+
+
+def test_validation_batches_are_not_remembered_by_a_queue():
+    head = LabelHead(LABELS, 4, SampledSoftmaxLoss(Queue(LABELS, 8), Constant()))
+    head(torch.randn(2, 4), torch.tensor([1, 2]))
+    head.eval()
+    head(torch.randn(2, 4), torch.tensor([30, 31]))
+    head.train()
+    assert head.loss.sampler.draw(torch.tensor([5])).ids.tolist() == [1, 2]
+
+
+def test_the_caller_s_own_negatives_train_a_head():
+    given = Given(50, torch.tensor([4, 9]), torch.tensor([0.1, 0.2]).log())
+    head = LabelHead(LABELS, 4, SampledSoftmaxLoss(given, Tail(LABELS)))
+    head(torch.randn(2, 4), torch.tensor([1, 2])).backward()
+    assert head.weight.grad[[4, 9]].abs().sum() > 0
+
+
+def test_the_head_s_ignored_targets_never_reach_the_sampler():
+    loss = SampledSoftmaxLoss(WithinBatch(LABELS), Tail(LABELS), ignore_index=-7)
+    head = LabelHead(LABELS, 4, loss)
+    draw = loss.draw(torch.randn(3, 4), head.weight, torch.tensor([1, -7, 2]))
+    assert draw.ids.tolist() == [1, 2]
+    assert head(torch.randn(3, 4), torch.tensor([1, -7, 2])).isfinite()
+
+
+def test_half_precision_tables_train_with_sparse_rows():
+    for dtype in (torch.float16, torch.bfloat16):
+        head = LabelHead(LABELS, 4, unbiased(), bias=True, sparse=True, dtype=dtype)
+        head(torch.randn(2, 4, dtype=dtype), torch.tensor([1, 2])).backward()
+        RowSGD(head.parameters(), lr=0.1).step()
+        assert head.weight.isfinite().all()
+
+
+def test_answers_of_a_post_hoc_scheme_are_adjusted_by_themselves():
+    head = LabelHead(LABELS, 8, scheme("softmax+post-hoc", LABELS))
+    hidden = torch.randn(3, 8)
+    assert torch.equal(head.topk(hidden, 5).indices, head.topk(hidden, 5, post_hoc=1.0).indices)
+    assert not torch.equal(head.topk(hidden, 5).indices, head.topk(hidden, 5, post_hoc=0.0).indices)

@@ -1,6 +1,5 @@
 """Draws docs/pictures/leans.svg: where each scheme leans, and how noisy it is. Run: .venv/bin/python docs/pictures/leans.py"""
 
-import math
 from pathlib import Path
 
 import matplotlib
@@ -32,7 +31,7 @@ for name, (colour, words) in schemes.items():
     favour = found.margin.log_positive(ranks) - found.margin.log_negative(ranks)
     if words:
         left.plot(ranks + 1, favour - favour[0], color=colour, lw=2.6, label=words)
-    noise[name] = math.sqrt(max(example.noise for example in found.examples))
+    noise[name] = max(example.noise for example in found.examples)
 left.set(xscale="log", xlabel="label, most frequent first", ylabel="favoured by (nats)")
 left.set_title("Who is favoured: head (left) or tail (right)", loc="left", fontsize=12, fontweight="bold")
 left.legend(frameon=False, fontsize=9.5)

@@ -188,7 +188,7 @@ def check_labels(labels: Labels) -> None:
 
 
 def _looks_multi_hot(target: Tensor) -> bool:
-    if target.dim() != 2 or target.shape[1] < 3 or target.dtype == torch.bool or target.device.type != "cpu":
+    if target.is_nested or target.dim() != 2 or target.shape[1] < 3 or target.dtype == torch.bool or target.device.type != "cpu":
         return False
     return bool(((target == 0) | (target == 1)).all())
 

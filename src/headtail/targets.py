@@ -85,7 +85,8 @@ class Pairs:
         ignored = flat == ignore_index
         label = flat.long()
         if len(label):
-            label = torch.where(ignored, torch.where(ignored.all(), 0, label[(~ignored).int().argmax()]), label)
+            seen = label.gather(0, (~ignored).int().argmax().reshape(1))
+            label = torch.where(ignored, torch.where(ignored.all(), 0, seen), label)
         check_ids(name, label, num_labels)
         return cls(label, example, ignored, num_examples)
 

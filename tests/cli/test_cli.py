@@ -47,7 +47,7 @@ def test_counts_are_read_from_a_file(tmp_path, capsys, suffix):
     elif suffix == ".txt":
         path.write_text("\n".join(map(str, counts)))
     else:
-        path.write_text("label,count\n" + "\n".join(f"{i},{c}" for i, c in enumerate(counts)) + "\n\n")
+        path.write_text("label,count\n" + "\n".join(f"{i},{c}" for i, c in reversed(list(enumerate(counts)))) + "\n\n")
     assert main(["explain", "within-batch:tail", "--counts", str(path)]) == 0
     assert "5 labels" in capsys.readouterr().out
 
@@ -60,6 +60,8 @@ def test_counts_are_read_from_a_file(tmp_path, capsys, suffix):
         (b"3\n-1\n", "label 1 has -1"),
         (b"3\nnan\n", "must be finite"),
         (b"0\n0\n", "all zero"),
+        (b"1000,500,3\n", "line 1: expected a count, or a label and its count, but found 3 fields"),
+        (b"1000,0\n500,1\n3,2\n", "each label id from 0 to 2 must stand once"),
         (b"\xff\xfe\x00\x80", "is not text"),
     ],
 )
@@ -124,3 +126,18 @@ def test_help_names_every_command():
     done = subprocess.run([sys.executable, "-m", "headtail", "--help"], capture_output=True, text=True, check=True)
     assert "explain" in done.stdout
     assert "audit" in done.stdout
+
+
+def test_labels_without_examples_cost_only_their_rows_of_the_table(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    path = tmp_path / "counts.txt"
+    path.write_text("900\n30\n4\n0\n")
+    assert main(["explain", "--counts", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "within-batch:constant" in out
+    assert "Left out: uniform:tail" in out
+    assert "--smoothing 1" in out
+    assert main(["explain", "--counts", str(path), "--smoothing", "1"]) == 0
+    assert "Left out" not in capsys.readouterr().out
+    assert main(["explain", "uniform:tail", "--counts", str(path)]) == 2
+    assert "`--smoothing 1`" in capsys.readouterr().err

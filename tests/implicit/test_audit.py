@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from headtail import Frequency, Labels, LogUniform, Uniform, WithinBatch, audit
+from headtail import Frequency, Labels, LogUniform, Mixture, Queue, Uniform, WithinBatch, audit
+from headtail.implicit.audit import _judge
 
 LABELS = Labels.zipf(200)
 
@@ -74,3 +75,39 @@ def test_p_values_of_true_claims_are_spread_evenly():
     values = [audit(WithinBatch(LABELS), LABELS, draws=400, batch_size=8, generator=seeded(s)).p_value for s in range(40)]
     assert 5 <= sum(v < 0.5 for v in values) <= 35
     assert min(values) < 0.2 < 0.8 < max(values)
+
+
+@pytest.mark.parametrize("target", [None, 0, 20])
+def test_true_samplers_pass_in_small_batches_whoever_looks(target):
+    """In a batch of four, an example's own slot is a quarter of all: it must not be counted as a draw."""
+    for sampler in (Mixture([Uniform(LABELS, 4), WithinBatch(LABELS)]), WithinBatch(LABELS, 2), Queue(LABELS, 9, 3)):
+        found = audit(sampler, LABELS, batch_size=4, draws=4000, target=target, generator=seeded(3))
+        assert found.passed, (sampler, found)
+
+
+def test_a_wrong_number_of_negatives_is_caught():
+    class Greedy(WithinBatch):
+        def expected_m(self, batch_size=None):
+            return float(batch_size)  # forgets the own slot
+
+    assert not audit(Greedy(LABELS), LABELS, batch_size=4, draws=4000, generator=seeded()).passed
+
+
+@pytest.mark.parametrize("nonsense", [float("nan"), -float("inf")])
+def test_a_log_q_that_is_no_number_is_caught(nonsense):
+    class Broken(Uniform):
+        def describe(self, ids, label, m, batch_size=None):
+            draw = super().describe(ids, label, m, batch_size)
+            return type(draw)(draw.ids, torch.full_like(draw.log_q, nonsense), draw.log_q_target, draw.m)
+
+    assert not audit(Broken(LABELS, 8), LABELS, draws=300).passed
+
+
+def test_pooling_loses_no_draw():
+    """Counts that are exactly as expected have χ² = 0, whatever is pooled."""
+    expected = torch.tensor([950.0, 30.0, 6.0, 4.0, 3.0, 3.0, 2.0, 1.0, 1.0], dtype=torch.float64)
+    found = _judge(expected.long(), expected, 0.0)
+    assert found.statistic == 0
+    assert found.freedom >= 3
+    shifted = expected.long() + torch.tensor([-9, 0, 0, 0, 0, 0, 0, 0, 9])
+    assert _judge(shifted, expected, 0.0).statistic > 5

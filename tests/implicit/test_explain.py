@@ -152,7 +152,7 @@ def test_scores_of_ten_thousand_do_not_overflow():
         0
     ]
     assert found.implicit_loss == pytest.approx(2e4, rel=1e-3)
-    assert found.noise == pytest.approx(3000 / 8 - 1 / 8, rel=1e-6), "one label of L is all that matters: σ²/μ² = L − 1, over m"
+    assert found.squared_error == pytest.approx(3000 / 8 - 1 / 8, rel=1e-6), "one label of L is all: σ²/μ² = L − 1"
 
 
 def test_labels_that_are_never_drawn_are_counted_and_warned_about():
@@ -194,3 +194,68 @@ def test_q_star_of_an_untrained_logit_adjusted_softmax_is_the_prior_of_the_other
     assert torch.allclose(q, others / others.sum(), rtol=1e-12)
     found = explain(scheme("within-batch:tail", LABELS), LABELS, batch_size=64)
     assert sum(found.optimal_share.values()) == pytest.approx(1)
+
+
+def test_two_counts_are_enough_to_tell_the_adaptive_margin():
+    """CIFAR-100-LT Step: 500 or 5 examples a class. Any two points lie on a line, but only one has no intercept."""
+    step = Labels.from_counts([500] * 50 + [5] * 50)
+    assert explain(scheme("adaptive", step), step).name == "adaptive loss (LDAM, Cao et al. 2019)"
+    for name, expected in (("within-batch:constant", "equalised"), ("within-batch:relative", "softmax with upweighted head")):
+        assert explain(scheme(name, step), step, batch_size=32).name.startswith(expected)
+
+
+def test_labels_without_examples_do_not_make_the_lean_infinite():
+    labels = Labels.from_counts([900, 300, 40, 30, 4, 0, 0, 0, 0], smoothing=1)
+    with pytest.warns(UserWarning, match="never draws 4 of 9"):
+        loss = SampledSoftmaxLoss(WithinBatch(labels), Importance())
+    found = explain(loss, labels)
+    assert (found.lean, found.leans) == (0.0, "neither")
+    assert any("4 labels are never drawn" in note for note in found.notes)
+
+
+def test_no_m_is_promised_where_the_variance_does_not_fall_with_it():
+    part = explain(scheme("within-batch:tail@4", LABELS), LABELS, batch_size=16)
+    assert part.examples[0].needed_m is None
+    whole = explain(scheme("within-batch:tail", LABELS), LABELS, batch_size=16)
+    assert whole.examples[0].needed_m is not None
+    assert explain(scheme("mixture(uniform(without-replacement),within-batch):tail", LABELS), LABELS).examples[0].needed_m is None
+
+
+def test_the_advice_for_excluded_positives_has_its_factor():
+    found = explain(scheme("uniform(excluded):constant", LABELS), LABELS)
+    assert found.unbiased_with == "importance: w = (1 − q_y)/(m · q_y')"
+    assert explain(scheme("softmax", LABELS), LABELS).unbiased_with is None
+
+
+def test_what_explain_leaves_out_it_says():
+    loss = SampledSoftmaxLoss(Uniform(LABELS, 4), Importance(), collisions="none", label_smoothing=0.1)
+    notes = " ".join(explain(loss, LABELS).notes)
+    assert "Collisions are kept" in notes
+    assert "Label smoothing" in notes
+    assert "adjusted afterwards" in " ".join(explain(scheme("softmax+post-hoc", LABELS), LABELS).notes)
+
+
+def test_a_head_can_be_explained_itself():
+    head = LabelHead(LABELS, 8, scheme("within-batch:tail", LABELS))
+    assert explain(head, LABELS).leans == "tail"
+
+
+def test_a_piece_that_can_be_negative_keeps_its_sign():
+    from headtail import Piece
+
+    linear = Piece("linear", lambda z: -z, lambda z: -z)
+    scores = torch.zeros(1, 3000)
+    scores[0, :1500] = -1.0
+    found = explain(
+        SampledDecoupledLoss(Uniform(LABELS, 4), Importance(), linear), LABELS, scores=scores, target=torch.tensor([2999])
+    )
+    assert found.examples[0].implicit_loss == pytest.approx(-1500)
+
+
+def test_two_parts_that_see_the_same_batch_have_no_variance_formula():
+    from headtail import Mixture, Queue
+
+    twice = Mixture([WithinBatch(LABELS, 4), WithinBatch(LABELS, 4)])
+    assert explain(SampledSoftmaxLoss(twice, Tail(LABELS)), LABELS).examples[0].variance is None
+    both = Mixture([WithinBatch(LABELS), Queue(LABELS, 16)])
+    assert explain(SampledSoftmaxLoss(both, Tail(LABELS)), LABELS).examples[0].variance is not None

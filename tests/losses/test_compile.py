@@ -7,6 +7,7 @@ import torch
 
 from headtail import (
     Constant,
+    Given,
     Importance,
     Labels,
     LogitAdjusted,
@@ -79,10 +80,28 @@ def test_a_new_draw_needs_no_new_graph():
         return graph.forward
 
     loss = torch.compile(lambda h, w, t, d: sampled_softmax_loss(h, w, t, d, Tail(LABELS)), fullgraph=True, backend=count)
-    for seed in range(4):
-        draw = Uniform(LABELS, 7).draw(target, generator=torch.Generator().manual_seed(seed))
+    for m in range(1, 15):  # a queue that fills, batches with ignored targets: m changes from step to step
+        ids = torch.randint(30, (7,))
+        draw = Given(30, ids, torch.full((7,), 1 / 30).log(), m=m / 2).draw(target)
         loss(torch.randn(4, 8), torch.randn(30, 8), target, draw)
     assert compiles == 1
+
+
+def test_sparse_gradients_compile():
+    target = torch.tensor([1, 2, 3, 29])
+    draw = Uniform(LABELS, 7).draw(target)
+    table = torch.randn(30, 8, requires_grad=True)
+    compiled = torch.compile(sampled_softmax_loss, backend="aot_eager")
+    compiled(torch.randn(4, 8), table, target, draw, Tail(LABELS), sparse=True).backward()
+    assert table.grad is not None
+    assert table.grad.is_sparse
+
+
+def test_a_weighting_may_be_made_inside_the_graph():
+    fresh = Labels.zipf(30)
+    target = torch.tensor([1, 2, 3, 29])
+    draw = Uniform(fresh, 7).draw(target)
+    check(lambda h, w: sampled_softmax_loss(h, w, target, draw, Tail(fresh, 0.5)), torch.randn(4, 8), torch.randn(30, 8))
 
 
 def test_the_default_compiler_agrees():

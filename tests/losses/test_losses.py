@@ -477,3 +477,51 @@ def test_within_batch_sees_the_micro_batch():
 def test_contrastive_pieces_refuse_dot_products(batch):
     with pytest.raises(HeadtailError, match='score="cosine"'):
         decoupled_loss(*batch, piece=contrastive())
+
+
+def test_label_smoothing_is_unbiased_when_the_positive_is_excluded(batch):
+    hidden, table, target = batch
+    exact, without = (softmax_loss(hidden, table, target, label_smoothing=e, reduction="none") for e in (0.3, 0.0))
+    sampler = Uniform(L, 1, exclude_target=True)
+    terms = torch.zeros(B, dtype=f64)
+    for step in range(1, L):
+        ids = ((target + step) % L)[:, None]  # every other label once
+        draw = sampler.describe(ids, target, 1.0)
+        smooth, plain = (
+            sampled_softmax_loss(hidden, table, target, draw, Constant(), label_smoothing=e, reduction="none") for e in (0.3, 0.0)
+        )
+        terms += (smooth - plain) / (L - 1)
+    assert torch.allclose(terms, exact - without, rtol=1e-11)
+
+
+def test_no_loss_moves_when_all_logits_move_together(batch):
+    hidden, table, target = batch
+    draw = Uniform(L, 9).draw(target)
+    known = torch.tensor([[1], [2], [3], [4], [5], [6]])
+    for options in ({}, {"known_positives": known}):
+        one, other = (
+            sampled_softmax_loss(
+                hidden, table, target, draw, Tail(LABELS), bias=torch.full((L,), shift, dtype=f64), label_smoothing=0.2, **options
+            )
+            for shift in (0.0, 100.0)
+        )
+        assert one.item() == pytest.approx(other.item(), rel=1e-9)
+
+
+def test_the_slots_of_within_batch_negatives_tell_their_embeddings(batch):
+    hidden, table, _ = batch
+    target = torch.tensor([0, -100, 3, 29, 12, 7])
+    items = table[target.clamp(min=0)]
+    draw = WithinBatch(LABELS, 3).draw(target)
+    assert torch.equal(target[draw.slots], draw.ids)
+    towers = two_tower_softmax_loss(hidden, items, items[draw.slots], target, draw, Tail(LABELS))
+    assert towers.item() == pytest.approx(sampled_softmax_loss(hidden, table, target, draw, Tail(LABELS)).item(), rel=1e-13)
+
+
+def test_a_boolean_matrix_is_a_multi_label_target(batch):
+    hidden, table, _ = batch
+    many = torch.zeros(B, L, dtype=torch.bool)
+    lists = [[0, 5], [3], [], [1, 2, 29], [12], [7]]
+    for row, labels in zip(many, lists, strict=True):
+        row[labels] = True
+    assert softmax_loss(hidden, table, many).item() == pytest.approx(softmax_loss(hidden, table, Ragged.from_lists(lists)).item())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 import torch
@@ -41,6 +41,9 @@ class Options(TypedDict, total=False):
     reduction: Literal["mean", "sum", "none"]
 
 
+OPTION_NAMES = tuple(Options.__annotations__)
+
+
 @dataclass(frozen=True, eq=False)
 class Settings:
     """`Options` with their defaults, checked."""
@@ -56,10 +59,9 @@ class Settings:
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Settings:
         """From keywords; an unknown one is refused by name."""
-        known = [f.name for f in fields(cls)]
         for name in options:
-            if name not in known:
-                raise HeadtailError(f"`{name}` is no option of this loss.{nearest(name, known)} There are: {', '.join(known)}.")
+            if name not in OPTION_NAMES:
+                raise HeadtailError(f"`{name}` is no option of this loss.{nearest(name, OPTION_NAMES)} See `Options`.")
         return cls(**options)
 
     def __post_init__(self) -> None:
