@@ -8,6 +8,7 @@ import torch
 from headtail import (
     Constant,
     Frequency,
+    Given,
     Importance,
     LabelHead,
     Labels,
@@ -22,6 +23,8 @@ from headtail import (
     Tail,
     Uniform,
     WithinBatch,
+    audit,
+    explain,
     hinge,
     sampled_decoupled_loss,
     sampled_softmax_loss,
@@ -115,3 +118,36 @@ def test_losses_compile_whole_on_a_gpu():
     compiled = torch.compile(sampled_softmax_loss, fullgraph=True)
     found = compiled(hidden, table, target, draw, Tail(LABELS))
     assert torch.allclose(found, sampled_softmax_loss(hidden, table, target, draw, Tail(LABELS)), rtol=1e-4)
+
+
+def test_unsorted_counts_given_negatives_and_labels_on_the_gpu_work():
+    counts = torch.tensor([3, 50, 7, 900, 1] * 8)
+    for labels in (Labels(counts), Labels(counts.cuda())):
+        for sampler in (
+            LogUniform(labels, 8),
+            Frequency(labels, 8, 0.5, replacement=False),
+            Mixture([LogUniform(labels, 4), Queue(labels, 8)]),
+        ):
+            loss = SampledSoftmaxLoss(sampler, Importance()).cuda()
+            head = LabelHead(labels, 8, loss).cuda()
+            target = torch.randint(40, (16,), device="cuda")
+            head(torch.randn(16, 8, device="cuda"), target).backward()
+            assert head.topk(torch.randn(2, 8, device="cuda"), 3, post_hoc=1.0).indices.is_cuda
+            assert explain(head, labels).leans == "neither"
+            assert audit(sampler, labels, draws=500, generator=torch.Generator("cuda").manual_seed(0)).passed
+        given = Given(40, torch.tensor([1, 2]), torch.tensor([0.1, 0.2]).log(), torch.full((16,), 0.1).log())
+        for weighting in (Tail(labels), Relative()):
+            head = LabelHead(labels, 8, SampledSoftmaxLoss(given, weighting)).cuda()
+            head(torch.randn(16, 8, device="cuda"), target).backward()
+
+
+def test_pending_weight_decay_follows_the_table_to_the_gpu():
+    head = LabelHead(LABELS, 4, SampledSoftmaxLoss(Uniform(LABELS, 3), Importance()), sparse=True).cuda()
+    start = head.weight.detach().clone()
+    optimiser = RowSGD(head.parameters(), lr=0.1, weight_decay=0.5)
+    for _ in range(4):
+        optimiser.zero_grad()
+        head(torch.zeros(2, 4, device="cuda"), torch.tensor([0, 1], device="cuda")).backward()
+        optimiser.step()
+    head.flush()
+    assert torch.allclose(head.weight, start * 0.95**4, rtol=1e-5)

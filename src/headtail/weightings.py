@@ -155,9 +155,10 @@ def check_support(sampler: Sampler, weighting: Weighting) -> int:
     number = int(missing.sum())
     if number:
         first = int(missing.int().argmax())
+        mend = "Smooth the counts (`Labels.from_counts(counts, smoothing=1)`) or mix in `Uniform`."
         sentence = (
-            f"`{type(sampler).__name__}` never draws {number} of {len(ids)} labels (the first is {first}), so no weights make "
-            "it optimise this margin for them. Smooth the counts (`Labels.from_counts(counts, smoothing=1)`) or mix in `Uniform`."
+            f"`{type(sampler).__name__}` never draws {number} of {len(ids)} labels (the first is {first}), so no weights make it "
+            f"optimise this margin for them. {mend if sampler.source is None else 'Mix in `Uniform` if they matter.'}"
         )
         if sampler.source is None:
             raise HeadtailError(sentence)
