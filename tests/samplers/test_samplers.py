@@ -100,7 +100,8 @@ def test_the_intervals_of_inverse_samplers_meet_without_gap_or_overlap():
         assert torch.allclose(starts[1:], (starts + widths)[:-1], rtol=0, atol=1e-15)
         assert float(starts[0]) == 0
         assert float((starts + widths)[-1]) == pytest.approx(sampler.total, rel=1e-15)
-        for share in (0.001, 0.5, 0.999):
+        # Where an interval starts belongs to it; the logarithm and its inverse are not exact enough to ask that of ranks.
+        for share in (0.001, 0.5, 0.999) if isinstance(sampler, LogUniform) else (0.0, 0.001, 0.5, 0.999):
             assert torch.equal(sampler.label_at((start + share * mass)[seen]), ids[seen])
 
 

@@ -164,7 +164,6 @@ def _above_mean(terms: Terms) -> Tensor:
     if terms.num_labels is None:
         raise HeadtailError("`label_smoothing` needs `num_labels` when the embeddings are given.")
     a, b = Importance().offsets(terms.draw, terms.pairs.label)
-    mask = terms.mask | (terms.pairs.label[:, None] == terms.draw.ids)
-    weights = (a[:, None] + b).masked_fill(mask, 0.0).to(terms.negatives.dtype).exp()
+    weights = (a[:, None] + b).masked_fill(terms.mask, 0.0).to(terms.negatives.dtype).exp()
     gaps = weights * (terms.positive[:, None] - terms.negatives)
-    return gaps.masked_fill(mask, 0.0).sum(1) / terms.num_labels
+    return gaps.masked_fill(terms.mask, 0.0).sum(1) / terms.num_labels
