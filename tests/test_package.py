@@ -22,7 +22,8 @@ import torch, sys
 before = set(sys.modules)
 import headtail
 new = {name.partition(".")[0] for name in set(sys.modules) - before}
-print(sorted(new & {"scipy", "rich", "tyro", "numba", "plotly", "pyarrow", "matplotlib", "pandas", "beartype"}))
+heavy = new & {"scipy", "rich", "tyro", "numba", "plotly", "pyarrow", "matplotlib", "pandas", "beartype"}
+print(sorted(heavy | ({"torch._dynamo", "torch._inductor", "sympy"} & (set(sys.modules) - before))))
 """
     assert run(code) == "[]"
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,14 +18,6 @@ from headtail.targets import Pairs, Target
 
 BLOCK_SCORES = 2**24
 """How many scores `topk` holds at a time."""
-
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def _outside_graphs(method: Method) -> Method:
-    """Which rows are due is decided outside compiled graphs."""
-    return torch.compiler.disable(method)  # pyright: ignore[reportReturnType, reportArgumentType]
 
 
 class TopK(NamedTuple):
@@ -191,7 +182,6 @@ class LabelHead(nn.Module):
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         return (scores if self.bias is None else scores + self.bias[block].squeeze(1)) / self.loss.temperature
 
-    @_outside_graphs
     def _catch_up(self, rows: Tensor | slice = slice(None)) -> None:
         for table in (self.weight, self.bias):
             if table is not None:

@@ -9,10 +9,13 @@ from headtail import (
     Constant,
     Given,
     Importance,
+    LabelHead,
     Labels,
     LogitAdjusted,
     Ragged,
     Relative,
+    RowSGD,
+    SampledSoftmaxLoss,
     Tail,
     Uniform,
     WithinBatch,
@@ -114,3 +117,16 @@ def test_the_default_compiler_agrees():
     except torch._dynamo.exc.BackendCompilerFailed as error:  # pragma: no cover - depends on the machine
         pytest.skip(f"no C++ compiler here: {error}")
     assert torch.allclose(found, sampled_softmax_loss(hidden, table, target, draw, Tail(LABELS)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_compiled_head_trains(sparse):
+    head = LabelHead(LABELS, 8, SampledSoftmaxLoss(Uniform(LABELS, 7), Tail(LABELS)), sparse=sparse)
+    optimiser = RowSGD(head.parameters(), lr=0.1, weight_decay=0.1)
+    compiled = torch.compile(head, backend="aot_eager")
+    for _ in range(3):
+        optimiser.zero_grad()
+        loss = compiled(torch.randn(4, 8), torch.tensor([1, 2, 3, 29]))
+        loss.backward()
+        optimiser.step()
+    assert loss.isfinite()

@@ -131,10 +131,22 @@ def _certain_labels(mass: Tensor, m: int) -> tuple[Tensor, float]:
             f"`num_negatives` is {m}, but without replacement only {support} labels have a positive prior. "
             f"Write `num_negatives={support}`, smooth the counts, or write `replacement=True`."
         )
-    largest, ids = mass.topk(min(m + 1, len(mass)))
+    largest, ids = _largest(mass, min(m + 1, len(mass)))
     rest = mass.sum() - torch.cat([mass.new_zeros(1), largest.cumsum(0)[:-1]])
     free = m - torch.arange(len(largest), dtype=torch.float64, device=mass.device)
     # A label within rounding of certainty is certain, so that m = L takes every label.
     below_one = free * largest < rest * (1 - 1e-12)
     s = int(below_one.int().argmax()) if bool(below_one.any()) else m
     return ids[:s].sort().values, float(largest[s - 1]) if s else math.inf
+
+
+def _largest(mass: Tensor, k: int, block: int = 2**22) -> tuple[Tensor, Tensor]:
+    """The k largest masses and their labels, block by block: `topk` of the whole would copy the table twice."""
+    values, ids = mass[:0], torch.empty(0, dtype=torch.int64, device=mass.device)
+    for start in range(0, len(mass), block):
+        part = mass[start : start + block]
+        values = torch.cat([values, part])
+        ids = torch.cat([ids, torch.arange(start, start + len(part), device=mass.device)])
+        values, keep = values.topk(min(k, len(values)))
+        ids = ids[keep]
+    return values, ids
