@@ -5,6 +5,7 @@ from importlib.metadata import version as installed
 
 project = "headtail"
 author = "The headtail authors"
+copyright = "the headtail authors"
 release = version = installed("headtail")
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax", "sphinx.ext.viewcode"]
 myst_enable_extensions = ["dollarmath", "colon_fence"]

@@ -196,6 +196,10 @@ CASES = {
     "a weighting as a margin": (lambda: FromMargin(Tail(LABELS)), "`margin` must be a Margin"),
     "counts instead of labels in a margin": (lambda: Tail([1, 2]), "Labels.from_counts"),
     "labels of another size": (lambda: SampledSoftmaxLoss(Uniform(9, 2), Tail(LABELS)), "9 labels"),
+    "a custom margin of another size": (
+        lambda: SampledSoftmaxLoss(Uniform(9, 2), FromMargin(CustomSeparable([0.0] * 10, [0.0] * 10))),
+        "9 labels",
+    ),
     "probabilities for log-probabilities": (lambda: Given(10, torch.tensor([1]), torch.tensor([0.3])), "q.log()"),
     "a strided nested target": (lambda: sampled(target=torch.nested.nested_tensor([TARGET])), "layout=torch.jagged"),
     "a numpy target": (lambda: sampled(target=TARGET.numpy()), "torch.as_tensor"),

@@ -41,5 +41,5 @@ right.barh(names, [noise[n] for n in names], color=[schemes[n][0] for n in names
 for row, name in enumerate(names):
     right.text(noise[name] * 1.25, row, f"{noise[name]:.2g}", va="center", fontsize=9.5)
 right.set(xscale="log", xlim=(1e-4, 8), xlabel="standard deviation of the loss (nats)")
-right.set_title("How noisy: 256 negatives, untrained", loc="left", fontsize=12, fontweight="bold")
+right.set_title("How noisy, before training", loc="left", fontsize=12, fontweight="bold")
 figure.savefig(Path(__file__).with_suffix(".svg"), metadata={"Date": None}, facecolor="white")

@@ -227,6 +227,11 @@ class CustomSeparable(Separable):
         """As given."""
         return self._tables[1][ids]
 
+    @property
+    def num_labels(self) -> int:
+        """L."""
+        return len(self.positive)
+
     def for_labels(self, labels: Labels) -> Margin:
         """Refused: nobody knows the new labels' margins."""
         raise HeadtailError(
@@ -252,5 +257,5 @@ class Pairwise(Margin):
     def log_rho(self, target: Int[Tensor, " b"], ids: Int[Tensor, "*b m"]) -> Float64[Tensor, "b m"]:
         """The function of each pair."""
         ids = ids[None, :] if ids.dim() == 1 else ids
-        value = self.function(target[:, None], ids).double()
+        value = torch.as_tensor(self.function(target[:, None], ids), dtype=torch.float64, device=ids.device)
         return value.expand(len(target), ids.shape[-1])

@@ -142,10 +142,10 @@ def check_support(sampler: Sampler, weighting: Weighting) -> int:
     if not isinstance(weighting, FromMargin):
         return 0
     margin = weighting.margin
-    labels = getattr(margin, "labels", None)
-    if labels is not None and labels.num_labels != sampler.num_labels:
+    size = getattr(getattr(margin, "labels", margin), "num_labels", sampler.num_labels)
+    if size != sampler.num_labels:
         raise HeadtailError(
-            f"The sampler has {sampler.num_labels} labels, but the weighting's `labels` have {labels.num_labels}. Make them equal."
+            f"The sampler has {sampler.num_labels} labels, but the weighting's `margin` has {size}. Make them equal."
         )
     if not sampler.tells_all or not sampler.may_miss:
         return 0

@@ -51,7 +51,8 @@ class Explain:
         check_count("--batch", self.batch)
         labels = self.source.labels()
         names = PAPER if self.scheme is None else (self.scheme,)
-        with warnings.catch_warnings():
+        working = Console(stderr=True).status(f"explaining {len(names)} schemes for {labels.num_labels:,} labels")
+        with working, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what they warn of stands in the notes
             found, missing = self._explain_all(names, labels)
         if self.json:

@@ -129,7 +129,7 @@ def sampled_decoupled_loss(
         draw: the negatives.
         weighting: their weights.
         piece: `logistic`, `hinge`, `squared_hinge`, `contrastive()` or your own.
-        bias: `[L]` label biases.
+        bias: `[L]` label biases; as `[L, 1]` they can have a row-sparse gradient too.
         sparse: give `weight` a row-sparse gradient.
         **options: see `Options`.
 

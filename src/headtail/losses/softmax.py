@@ -67,7 +67,7 @@ def sampled_softmax_loss(
         target: `[b]` ids, padded `[b, k]` ids or a `Ragged`; multi-label examples count once for each positive.
         draw: the negatives.
         weighting: their weights.
-        bias: `[L]` label biases.
+        bias: `[L]` label biases; as `[L, 1]` they can have a row-sparse gradient too.
         label_smoothing: ε; the mean logit it needs is estimated from the draw with importance weights.
         sparse: give `weight` a row-sparse gradient.
         **options: see `Options`.
