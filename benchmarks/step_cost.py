@@ -1,7 +1,8 @@
 """Claim: with `sparse=True` a training step of the label head costs about the same at any number of labels.
 
-One step is: draw 256 frequency negatives, tail-weighted softmax, backward, row update; batch 256, hidden size 8 (so that 100 million
-labels fit into memory), RowSGD. Beside it, in the same run, the same step with dense gradients and torch's SGD, as far as it is bearable.
+One step is: draw 256 frequency negatives, tail-weighted softmax, backward, row update; batch 256, hidden size 8 (so that 100
+million labels fit into memory), RowSGD. Beside it, in the same run, the same step with dense gradients and torch's SGD, as far as
+it is bearable.
 
 Run: .venv/bin/python benchmarks/step_cost.py [largest number of labels]
 """
