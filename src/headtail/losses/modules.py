@@ -39,7 +39,10 @@ class Loss(nn.Module, ABC):
         super().__init__()
         shared = {key: value for key, value in options.items() if key not in self.own_options}
         self.settings = Settings.of({"temperature": temperature, **shared})
-        self.temperature = temperature
+        if isinstance(temperature, Tensor) and not isinstance(temperature, nn.Parameter):
+            self.register_buffer("temperature", temperature)
+        else:
+            self.temperature = temperature
         self.post_hoc = check_number("post_hoc", post_hoc)
         self.options = options
 
