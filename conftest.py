@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -33,12 +30,3 @@ def _doctests(doctest_namespace: dict[str, object]) -> None:
     import headtail
 
     doctest_namespace |= {name: getattr(headtail, name) for name in headtail.__all__} | {"torch": torch}
-
-
-@pytest.fixture
-def shared_data() -> Path:
-    """The real data, from `HEADTAIL_DATA` or the folder beside the checkout."""
-    found = Path(os.environ.get("HEADTAIL_DATA", Path(__file__).parents[1] / "shared" / "data"))
-    if not found.is_dir():
-        pytest.skip(f"no real data at {found}: set HEADTAIL_DATA to the folder that holds it")
-    return found
