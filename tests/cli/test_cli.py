@@ -141,3 +141,8 @@ def test_labels_without_examples_cost_only_their_rows_of_the_table(tmp_path, cap
     assert "Left out" not in capsys.readouterr().out
     assert main(["explain", "uniform:tail", "--counts", str(path)]) == 2
     assert "`--smoothing 1`" in capsys.readouterr().err
+
+
+def test_the_version_is_told(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("headtail 0.")

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from headtail import __version__
 from headtail.cli.audit import Audit
 from headtail.cli.explain import Explain
 from headtail.cli.words import in_command_line_words
@@ -22,6 +23,9 @@ Command = (
 def main(argv: list[str] | None = None) -> int:
     """Run `headtail …`; bad input is told in one sentence, with exit code 2."""
     argv = sys.argv[1:] if argv is None else argv
+    if argv == ["--version"]:
+        sys.stdout.write(f"headtail {__version__}\n")
+        return 0
     debug = "--debug" in argv
     try:
         command = tyro.cli(
