@@ -378,3 +378,68 @@ def test_answers_of_a_post_hoc_scheme_are_adjusted_by_themselves():
     hidden = torch.randn(3, 8)
     assert torch.equal(head.topk(hidden, 5).indices, head.topk(hidden, 5, post_hoc=1.0).indices)
     assert not torch.equal(head.topk(hidden, 5).indices, head.topk(hidden, 5, post_hoc=0.0).indices)
+
+
+def test_new_weights_owe_nothing_and_kept_ones_all():
+    head, optimiser, start = decaying_head()
+    idle_steps(head, optimiser, 4)
+    head.load_state_dict({}, strict=False)
+    head.flush()
+    assert torch.allclose(head.weight, start * 0.95**4, rtol=1e-5)
+    idle_steps(head, optimiser, 4)
+    head.reset_parameters()
+    fresh = head.weight.detach().clone()
+    head.flush()
+    assert torch.equal(head.weight, fresh)
+
+
+def test_labels_without_a_prior_cannot_be_adjusted_even_twice():
+    labels = Labels.from_counts([100, 50, 0])
+    head = LabelHead(labels, 4, SampledSoftmaxLoss(WithinBatch(labels), Constant()))
+    with pytest.raises(HeadtailError, match="positive prior"):
+        head.topk(torch.randn(1, 4), 1, post_hoc=1.0, correct_twice=True)
+
+
+def test_the_guard_looks_at_the_loss_the_head_has_now():
+    head = LabelHead(LABELS, 4, unbiased())
+    head.topk(torch.randn(1, 4), 1, post_hoc=1.0)
+    head.loss = SampledSoftmaxLoss(WithinBatch(LABELS), Tail(LABELS))
+    with pytest.raises(HeadtailError, match="correct twice"):
+        head.topk(torch.randn(1, 4), 1, post_hoc=1.0)
+
+
+def test_an_ignore_index_of_the_call_reaches_the_sampler():
+    target = torch.tensor([3, 0, 0, 5, 0, 7])
+    hidden = torch.randn(6, 4)
+    told = SampledSoftmaxLoss(WithinBatch(LABELS), Tail(LABELS), ignore_index=0)
+    asked = SampledSoftmaxLoss(WithinBatch(LABELS), Tail(LABELS))
+    head, other = LabelHead(LABELS, 4, told), LabelHead(LABELS, 4, asked)
+    other.load_state_dict(head.state_dict())
+    assert other(hidden, target, ignore_index=0).item() == head(hidden, target).item()
+    assert asked(hidden, head.weight, target, ignore_index=0).item() == head(hidden, target).item()
+
+
+def test_a_loss_that_does_not_fit_leaves_a_growing_head_as_it_was():
+    head = LabelHead(LABELS, 4, unbiased())
+    for loss in (head.loss, "softmax"):
+        with pytest.raises(HeadtailError):
+            head.grow(LABELS.grow([1]), loss=loss)
+        assert len(head.weight) == 50
+        assert head.labels is LABELS
+
+
+def test_samplers_that_look_at_the_model_see_decayed_rows():
+    seen = []
+
+    class Looking(Uniform):
+        looks_at_model = True
+
+        def pick(self, step):
+            seen.append(step.weight.detach().clone())
+            return super().pick(step)
+
+    head = LabelHead(LABELS, 4, SampledSoftmaxLoss(Looking(LABELS, 3), Importance()), sparse=True)
+    start = head.weight.detach().clone()
+    optimiser = RowSGD(head.parameters(), lr=0.1, weight_decay=0.5)
+    idle_steps(head, optimiser, 4)
+    assert torch.allclose(seen[-1], start * 0.95**3, rtol=1e-5)

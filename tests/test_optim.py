@@ -195,3 +195,46 @@ def test_clipping_takes_a_single_tensor_and_an_infinite_limit():
     assert clip_grad_norm_(weight, float("inf")).item() == pytest.approx(6.0)
     clip_grad_norm_(weight, 3.0)
     assert weight.grad.norm().item() == pytest.approx(3.0, rel=1e-5)
+
+
+@each_optimiser
+def test_a_scalar_parameter_is_optimised_too(make):
+    scalar = torch.nn.Parameter(torch.tensor(2.0, dtype=f64))
+    optimiser = make([scalar], weight_decay=0.1)
+    for _ in range(3):
+        optimiser.zero_grad()
+        (scalar**2).backward()
+        optimiser.step()
+    assert 0 < scalar.item() < 2
+
+
+def test_rows_catch_up_even_in_a_step_without_decay():
+    weight = torch.nn.Parameter(torch.ones(3, 1, dtype=f64))
+    optimiser = RowSGD([weight], lr=0.1, weight_decay=1.0)
+    for row, decay in ((0, 1.0), (0, 1.0), (1, 0.0)):
+        optimiser.param_groups[0]["weight_decay"] = decay
+        optimiser.zero_grad()
+        F.embedding(torch.tensor([row]), weight, sparse=True).sum().backward()
+        optimiser.step()
+    optimiser.flush()
+    assert weight[1].item() == pytest.approx(0.9**2 - 0.1, rel=1e-12)
+
+
+def test_copying_the_optimiser_first_loses_no_decay():
+    weight = torch.nn.Parameter(torch.ones(3, 1, dtype=f64))
+    optimiser = RowSGD([weight], lr=0.1, weight_decay=1.0)
+    run(weight, optimiser, sparse=True, steps=[(torch.tensor([0]), torch.ones(1, 1, dtype=f64))] * 3)
+    copied, twin = copy.deepcopy((optimiser, weight))
+    assert twin[2].item() == pytest.approx(0.9**3)
+    copied.flush()
+    assert twin[2].item() == pytest.approx(0.9**3)
+
+
+def test_a_bfloat16_table_is_decayed_by_the_whole_factor():
+    weight = torch.nn.Parameter(torch.ones(2, 8, dtype=torch.bfloat16))
+    optimiser = RowSGD([weight], lr=0.1, weight_decay=0.03)
+    for _ in range(100):
+        weight.grad = torch.sparse_coo_tensor(torch.tensor([[0]]), torch.zeros(1, 8, dtype=torch.bfloat16), (2, 8))
+        optimiser.step()
+    optimiser.flush()
+    assert weight[1, 0].item() == pytest.approx(0.997**100, rel=2**-8)

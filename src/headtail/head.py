@@ -13,7 +13,8 @@ from headtail.errors import HeadtailError, check_count, check_kind, check_number
 from headtail.implicit.implied import implied_margin_of, lean_of, refuse_to_correct_twice
 from headtail.labels import Labels, check_labels
 from headtail.losses import Loss, SampledLoss
-from headtail.optim import catch_up, forgive
+from headtail.losses.terms import directions
+from headtail.optim import Rows, catch_up, forgive
 from headtail.targets import Pairs, Target
 
 BLOCK_SCORES = 2**24
@@ -60,26 +61,25 @@ class LabelHead(nn.Module):
     ) -> None:
         super().__init__()
         check_labels(labels)
-        check_kind("loss", loss, Loss, "SampledSoftmaxLoss(WithinBatch(labels), Tail(labels))")
-        if sparse and not isinstance(loss, SampledLoss):
-            raise HeadtailError("`sparse=True` needs a sampled loss: an exact loss touches every row. Write `sparse=False`.")
-        if isinstance(loss, SampledLoss) and loss.sampler.num_labels != labels.num_labels:
-            raise HeadtailError(f"`loss` samples from {loss.sampler.num_labels} labels, but `labels` has {labels.num_labels}.")
+        _check_loss(loss, labels, sparse)
         self.labels, self.loss, self.sparse = labels, loss, sparse
-        self._lean: float | None = None  # of the loss, once somebody asks
+        self._lean: tuple[Loss, float] | None = None  # of this loss, once somebody asks
         shape = (labels.num_labels, check_count("dim", dim))
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(shape[0], 1, device=device, dtype=dtype)) if bias else None
         self.reset_parameters()
         # Lazy weight decay belongs into what is saved, and not onto what is loaded.
         self.register_state_dict_pre_hook(_flush_before_saving)
-        self.register_load_state_dict_post_hook(_forgive_after_loading)
+        self.register_load_state_dict_pre_hook(_flush_before_loading)
 
     def reset_parameters(self) -> None:
         """Start with random directions of length about 1 and no bias."""
         nn.init.normal_(self.weight, std=self.weight.shape[1] ** -0.5)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
+        for table in (self.weight, self.bias):
+            if table is not None:
+                forgive(table)
 
     def forward(
         self, hidden: Float[Tensor, "b d"], target: Target, *, generator: torch.Generator | None = None, **options: Any
@@ -95,10 +95,13 @@ class LabelHead(nn.Module):
         if not isinstance(self.loss, SampledLoss):
             self._catch_up()
             return self.loss(hidden, self.weight, target, bias=self.bias, **options)
+        ignore_index = options.get("ignore_index", self.loss.settings.ignore_index)
         draw = options.pop("draw", None)
         if draw is None:
-            draw = self.loss.draw(hidden, self.weight, target, generator)
-        pairs = Pairs.of(target, num_labels=len(self.weight), ignore_index=self.loss.settings.ignore_index)
+            if self.loss.sampler.looks_at_model:
+                self._catch_up()
+            draw = self.loss.draw(hidden, self.weight, target, generator, ignore_index)
+        pairs = Pairs.of(target, num_labels=len(self.weight), ignore_index=ignore_index)
         self._catch_up(torch.cat([pairs.label, draw.ids.reshape(-1)]))
         return self.loss(hidden, self.weight, target, bias=self.bias, draw=draw, sparse=self.sparse, **options)
 
@@ -124,8 +127,9 @@ class LabelHead(nn.Module):
         if check_count("k", k) > len(self.weight):
             raise HeadtailError(f"`k` is {k}, but there are only {len(self.weight)} labels.")
         post_hoc = self.loss.post_hoc if post_hoc is None else check_number("post_hoc", post_hoc)
-        if post_hoc and not correct_twice:
-            self._refuse_to_correct_twice()
+        if post_hoc:
+            self.labels.require_positive_prior("topk(post_hoc=…)")
+            self._refuse_to_correct_twice(correct_twice)
         self._catch_up()
         block = max(1, BLOCK_SCORES // max(1, len(hidden)))
         best = TopK(hidden.new_empty(len(hidden), 0, dtype=torch.float32), hidden.new_empty(len(hidden), 0, dtype=torch.int64))
@@ -154,6 +158,7 @@ class LabelHead(nn.Module):
         if new < old:
             raise HeadtailError(f"`labels` has {new} labels, fewer than the {old} the head has. Labels can be added, not removed.")
         loss = self.loss.for_labels(labels) if loss is None else loss
+        _check_loss(loss, labels, self.sparse)
         self._catch_up()
         fresh = torch.empty(new - old, self.weight.shape[1], device=self.weight.device, dtype=self.weight.dtype)
         _grow(self.weight, nn.init.normal_(fresh, std=fresh.shape[1] ** -0.5), optimizer)
@@ -162,7 +167,7 @@ class LabelHead(nn.Module):
         self.labels, self.loss, self._lean = labels, loss.to(self.weight.device).train(self.training), None
 
     def flush(self) -> None:
-        """Apply pending weight decay of row optimisers to all rows; call it before you read `weight` yourself."""
+        """Apply pending weight decay of row optimisers to all rows; call it before you read or write `weight` yourself."""
         self._catch_up()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -177,12 +182,12 @@ class LabelHead(nn.Module):
     def _scores(self, hidden: Tensor, block: slice) -> Tensor:
         settings, weight = self.loss.settings, self.weight[block]
         if settings.score == "cosine":
-            hidden, weight = F.normalize(hidden, dim=-1), F.normalize(weight, dim=-1)
+            hidden, weight = directions(hidden), directions(weight)
         scores = F.linear(hidden, weight)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         return (scores if self.bias is None else scores + self.bias[block].squeeze(1)) / self.loss.temperature
 
-    def _catch_up(self, rows: Tensor | slice = slice(None)) -> None:
+    def _catch_up(self, rows: Rows = ...) -> None:
         for table in (self.weight, self.bias):
             if table is not None:
                 catch_up(table, rows)
@@ -195,11 +200,20 @@ class LabelHead(nn.Module):
         if hidden.dtype != self.weight.dtype and not torch.is_autocast_enabled(hidden.device.type):
             raise HeadtailError(f"`hidden` is {hidden.dtype}, but the head {self.weight.dtype}. Cast one, or use `torch.autocast`.")
 
-    def _refuse_to_correct_twice(self) -> None:
-        self.labels.require_positive_prior("topk(post_hoc=…)")
-        if self._lean is None:
-            self._lean = lean_of(implied_margin_of(self.loss, batch_size=2), self.labels)
-        refuse_to_correct_twice(self._lean)
+    def _refuse_to_correct_twice(self, correct_twice: bool) -> None:
+        if correct_twice:
+            return
+        if self._lean is None or self._lean[0] is not self.loss:
+            self._lean = self.loss, lean_of(implied_margin_of(self.loss, batch_size=2), self.labels)
+        refuse_to_correct_twice(self._lean[1])
+
+
+def _check_loss(loss: Loss, labels: Labels, sparse: bool) -> None:
+    check_kind("loss", loss, Loss, "SampledSoftmaxLoss(WithinBatch(labels), Tail(labels))")
+    if sparse and not isinstance(loss, SampledLoss):
+        raise HeadtailError("`sparse=True` needs a sampled loss: an exact loss touches every row. Write `sparse=False`.")
+    if isinstance(loss, SampledLoss) and loss.sampler.num_labels != labels.num_labels:
+        raise HeadtailError(f"`loss` samples from {loss.sampler.num_labels} labels, but `labels` has {labels.num_labels}.")
 
 
 def _grow(table: Tensor, fresh: Tensor, optimizer: torch.optim.Optimizer | None) -> None:
@@ -207,10 +221,13 @@ def _grow(table: Tensor, fresh: Tensor, optimizer: torch.optim.Optimizer | None)
     old = len(table)
     table.grad = None
     table.set_(torch.cat([table, fresh]))  # pyright: ignore[reportArgumentType]
-    state = optimizer.state.get(table, {}) if optimizer is not None else {}
+    if optimizer is None:
+        return
+    group = next((g for g in optimizer.param_groups if any(p is table for p in g["params"])), {})
+    state = optimizer.state.get(table, {})
     for name, value in state.items():
-        if optimizer is not None and isinstance(value, Tensor) and value.dim() and len(value) == old:
-            fill = optimizer.defaults.get("initial_accumulator_value", 0.0) if name == "sum" else 0.0
+        if isinstance(value, Tensor) and value.dim() and len(value) == old:
+            fill = group.get("initial_accumulator_value", 0.0) if name == "sum" else 0.0
             state[name] = torch.cat([value, value.new_full((len(fresh), *value.shape[1:]), fill)])
 
 
@@ -218,7 +235,5 @@ def _flush_before_saving(head: LabelHead, *_: Any) -> None:
     head.flush()
 
 
-def _forgive_after_loading(head: LabelHead, _: Any) -> None:
-    for table in (head.weight, head.bias):
-        if table is not None:
-            forgive(table)
+def _flush_before_loading(head: LabelHead, *_: Any) -> None:
+    head.flush()  # then neither what is loaded nor what is kept owes anything

@@ -14,7 +14,7 @@ from torch import Tensor
 from headtail.errors import HeadtailError, check_count, check_ids, check_kind, check_number
 from headtail.slices import Slices
 from headtail.tables import Table
-from headtail.targets import IGNORE_INDEX, Pairs, Target
+from headtail.targets import IGNORE_INDEX, Pairs, Target, looks_multi_hot
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +88,7 @@ class Labels:
         >>> Labels.from_targets(torch.tensor([[0, 2], [2, -100]]), num_labels=4).counts
         tensor([1, 0, 2, 0])
         """
-        if isinstance(target, Tensor) and _looks_multi_hot(target):
+        if isinstance(target, Tensor) and looks_multi_hot(target):
             raise HeadtailError("`target` looks like a 0/1 matrix with one column a label. Pass `target.bool()` to say so.")
         if isinstance(target, Tensor) and target.dtype == torch.bool and target.dim() == 2:
             num_labels = num_labels or target.shape[1]
@@ -185,12 +185,6 @@ class Labels:
 def check_labels(labels: Labels) -> None:
     """Refuse anything but `Labels`."""
     check_kind("labels", labels, Labels, "Labels.from_counts(counts)")
-
-
-def _looks_multi_hot(target: Tensor) -> bool:
-    if target.is_nested or target.dim() != 2 or target.shape[1] < 3 or target.dtype == torch.bool or target.device.type != "cpu":
-        return False
-    return bool(((target == 0) | (target == 1)).all())
 
 
 def _as_counts(counts: Any) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from types import EllipsisType
 from typing import Any, TypeAlias
 
 import torch
@@ -13,7 +14,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from headtail.errors import HeadtailError, check_number
 
-Rows: TypeAlias = Tensor | slice
+Rows: TypeAlias = Tensor | EllipsisType
+"""Row ids, or `...` for all of them."""
 
 
 class _Pending:
@@ -31,13 +33,14 @@ class _Pending:
         if self.settled == self.log_decay and len(self.received) == len(table):
             return
         self.fit(table)
-        factor = (self.log_decay - self.received[rows]).exp().to(table.dtype).reshape(-1, *[1] * (table.dim() - 1))
-        if isinstance(rows, slice):
-            table[rows].mul_(factor)
-            self.received[rows] = self.settled = self.log_decay
+        factor = (self.log_decay - self.received[rows]).exp().reshape(-1, *[1] * (table.dim() - 1))
+        exact = torch.promote_types(table.dtype, torch.float32)  # a bfloat16 factor would lose most of a small decay
+        if rows is ...:
+            table.mul_(factor.to(exact))
+            self.settled = self.log_decay
         else:
-            table[rows] = table[rows] * factor
-            self.received[rows] = self.log_decay
+            table[rows] = (table[rows] * factor.to(exact)).to(table.dtype)
+        self.received[rows] = self.log_decay
 
     def forgive(self) -> None:
         """The table has new values, which owe nothing."""
@@ -57,7 +60,7 @@ _PENDING: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 @torch.no_grad()
-def catch_up(table: Tensor, rows: Rows = slice(None)) -> None:
+def catch_up(table: Tensor, rows: Rows = ...) -> None:
     """Apply the weight decay that these rows of a table have been spared so far; nothing where none is pending."""
     if table in _PENDING:
         _PENDING[table].apply(table, rows)
@@ -152,15 +155,19 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
         self.flush()
         return super().state_dict()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and deepcopy: nothing may be left pending."""
+        self.flush()
+        return super().__getstate__()
+
     def _decay(self, p: Tensor, rows: Rows, group: dict[str, Any]) -> None:
         amount = float(group["lr"]) * group["weight_decay"]
         if amount >= 1:
             raise HeadtailError(f"`lr · weight_decay` must stay below 1, but is {amount:g}: such a step would flip every weight.")
-        if amount == 0:
-            return
-        if isinstance(rows, slice):
-            catch_up(p)
-            p.mul_(1 - amount)
+        if amount == 0 or rows is ...:
+            catch_up(p, rows)  # what an earlier, sparse step with decay may have left
+            if amount:
+                p.mul_(1 - amount)
             return
         if p not in _PENDING:
             _PENDING[p] = _Pending(p)
@@ -172,7 +179,7 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
         state = self.state[p]
         if name not in state:
             state[name] = torch.full_like(p, fill)
-        elif len(state[name]) < len(p):
+        elif p.dim() and len(state[name]) < len(p):
             state[name] = torch.cat([state[name], torch.full_like(p[len(state[name]) :], fill)])
         return state[name]
 
@@ -277,6 +284,6 @@ class RowAdam(RowOptimizer):
 def _touched(grad: Tensor) -> tuple[Rows, Tensor]:
     """The rows a gradient touches, each once, and their values."""
     if not grad.is_sparse:
-        return slice(None), grad
+        return ..., grad
     grad = grad.coalesce()
     return grad.indices()[0], grad.values()

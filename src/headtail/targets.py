@@ -73,8 +73,12 @@ class Pairs:
             flat, example, num_examples = target, None, len(target)
         elif isinstance(target, Tensor) and target.dim() == 2:
             num_examples, width = target.shape
+            if width == num_labels and looks_multi_hot(target):
+                raise HeadtailError(f"`{name}` looks like a 0/1 matrix with one column a label. Pass `{name}.bool()` to say so.")
             flat = target.reshape(-1)
-            example = torch.arange(num_examples, device=target.device).repeat_interleave(width, output_size=len(flat))
+            example = None
+            if width > 1:
+                example = torch.arange(num_examples, device=target.device).repeat_interleave(width, output_size=len(flat))
         else:
             shape = f"a tensor of shape {list(target.shape)}" if isinstance(target, Tensor) else f"a {type(target).__name__}"
             raise HeadtailError(
@@ -82,8 +86,8 @@ class Pairs:
                 "Write `Ragged.from_lists(lists)` for a list of lists, `torch.as_tensor(array)` for an array."
             )
         check_ids(name, flat, None)
-        ignored = flat == ignore_index
-        label = flat.long()
+        label = flat.long()  # before comparing: in uint8, −100 is 156
+        ignored = label == ignore_index
         if len(label):
             seen = label.gather(0, (~ignored).int().argmax().reshape(1))
             label = torch.where(ignored, torch.where(ignored.all(), 0, seen), label)
@@ -102,6 +106,15 @@ class Pairs:
     def example_of(self) -> Int[Tensor, " p"]:
         """The batch row of each pair."""
         return torch.arange(len(self.label), device=self.label.device) if self.example is None else self.example
+
+
+def looks_multi_hot(target: Tensor) -> bool:
+    """Whether a matrix of ids is more likely one of zeros and ones, one column a label."""
+    if target.is_nested or target.dim() != 2 or target.shape[1] < 3 or target.dtype == torch.bool:
+        return False
+    if torch.compiler.is_compiling() or target.device.type != "cpu" or target.numel() == 0:
+        return False
+    return bool(((target == 0) | (target == 1)).all())
 
 
 def _from_ragged(target: Ragged, name: str) -> tuple[Tensor, Tensor, int]:

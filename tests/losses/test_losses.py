@@ -525,3 +525,34 @@ def test_a_boolean_matrix_is_a_multi_label_target(batch):
     for row, labels in zip(many, lists, strict=True):
         row[labels] = True
     assert softmax_loss(hidden, table, many).item() == pytest.approx(softmax_loss(hidden, table, Ragged.from_lists(lists)).item())
+
+
+def test_zero_vectors_are_no_nan_as_cosines_in_half_precision():
+    table = torch.randn(5, 4)
+    table[0] = 0
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        hidden = torch.randn(3, 4).to(dtype).requires_grad_()
+        loss = softmax_loss(hidden, table.to(dtype), torch.tensor([1, 2, 3]), score="cosine")
+        loss.backward()
+        assert loss.isfinite()
+        assert hidden.grad is not None
+        assert hidden.grad.isfinite().all()
+
+
+def test_a_weight_that_is_no_number_on_an_ignored_example_does_not_matter(batch):
+    hidden, table, target = batch
+    ignored = target.clone()
+    ignored[2] = -100
+    weight = torch.ones(B)
+    weight[2] = float("nan")
+    assert softmax_loss(hidden, table, ignored, sample_weight=weight).item() == pytest.approx(
+        softmax_loss(hidden, table, ignored).item()
+    )
+
+
+def test_small_integer_types_are_ids_too():
+    table = torch.randn(200, 4)
+    hidden, target = torch.randn(3, 4), torch.tensor([156, 3, 156])
+    for dtype in (torch.uint8, torch.int16, torch.int32):
+        assert softmax_loss(hidden, table, target.to(dtype)).item() == softmax_loss(hidden, table, target).item()
+    assert Labels.from_targets(target.to(torch.uint8), num_labels=200).counts[156] == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -186,6 +187,9 @@ def test_ignored_targets_are_no_part_of_the_batch():
 def test_whole_multi_label_points_break_within_batch_s_q_and_it_says_so():
     with pytest.warns(UserWarning, match="multi-label"):
         WithinBatch(LABELS).draw(torch.tensor([[1, 2], [3, -100]]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        WithinBatch(LABELS).draw(torch.tensor([[1], [3]]))  # one label a point is no such thing
 
 
 def test_a_label_that_the_counts_never_saw_is_refused_in_a_batch():

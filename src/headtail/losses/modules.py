@@ -88,7 +88,7 @@ class SampledLoss(Loss):
     ) -> Tensor:
         """Draw (unless a draw is given), and take the loss."""
         if draw is None:
-            draw = self.draw(input, weight, target, generator)
+            draw = self.draw(input, weight, target, generator, options.get("ignore_index"))
         options = {"temperature": self.temperature, **self.options, **options}
         return type(self).function(input, weight, target, draw, self.weighting, bias=bias, sparse=sparse, **options)
 
@@ -96,9 +96,16 @@ class SampledLoss(Loss):
         """Weighting and options."""
         return ", ".join(filter(None, [f"weighting={type(self.weighting).__name__}", super().extra_repr()]))
 
-    def draw(self, input: Tensor, weight: Tensor, target: Target, generator: torch.Generator | None = None) -> Draw:
+    def draw(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        target: Target,
+        generator: torch.Generator | None = None,
+        ignore_index: int | None = None,
+    ) -> Draw:
         """Negatives for one batch."""
-        ignore_index = self.settings.ignore_index
+        ignore_index = self.settings.ignore_index if ignore_index is None else ignore_index
         return self.sampler.draw(target, input=input, weight=weight, generator=generator, ignore_index=ignore_index)
 
     def for_labels(self, labels: Labels) -> SampledLoss:

@@ -106,10 +106,10 @@ class Settings:
                     f"but got {list(self.sample_weight.shape)}."
                 )
             check_same_device("sample_weight", self.sample_weight, "input", loss)
-            if not torch.compiler.is_compiling() and loss.device.type == "cpu" and bool((self.sample_weight < 0).any()):
-                raise HeadtailError("`sample_weight` must not be negative. Clamp it, or drop those examples.")
-            weight = weight * pairs.rows(self.sample_weight).to(loss.dtype)
-            loss = loss * pairs.rows(self.sample_weight).to(loss.dtype)
+            given = pairs.rows(self.sample_weight).to(loss.dtype).masked_fill(pairs.ignored, 0.0)
+            if not torch.compiler.is_compiling() and loss.device.type == "cpu" and not bool((given >= 0).all()):
+                raise HeadtailError("`sample_weight` must be numbers of at least 0, but some are negative or NaN. Mend them first.")
+            loss, weight = loss * given, given
         if self.reduction == "none":
             return loss
         if self.reduction == "sum":
@@ -206,7 +206,8 @@ def exact_terms(
     _check_table(input, weight, bias)
     pairs = Pairs.of(target, num_labels=len(weight), ignore_index=settings.ignore_index)
     _check_input(input, pairs)
-    input, weight = _directions(settings, input, weight)
+    if settings.score == "cosine":
+        input, weight = directions(input), directions(weight)
     f = _at_least_float32(F.linear(input, weight))
     f = pairs.rows(f if bias is None else f + bias.reshape(-1))
     f_y = f.gather(1, pairs.label[:, None]).squeeze(1)
@@ -226,9 +227,11 @@ def _terms(
 
 def _logits(input: Tensor, positive: Tensor, negatives: Tensor, pairs: Pairs, settings: Settings) -> tuple[Tensor, Tensor]:
     _check_input(input, pairs)
-    _check_embeddings(input, positive, "positive", len(pairs.label))
-    _check_embeddings(input, negatives, "negatives", len(pairs.label) if negatives.dim() == 3 else None)
-    input, positive, negatives = _directions(settings, input, positive, negatives)
+    check_kind("negatives", negatives, Tensor, "item_tower(items)")
+    _check_embeddings(input, positive, "positive", (len(pairs.label),))
+    _check_embeddings(input, negatives, "negatives", ("m",) if negatives.dim() == 2 else (len(pairs.label), "m"))
+    if settings.score == "cosine":
+        input, positive, negatives = directions(input), directions(positive), directions(negatives)
     # Few numbers, and each decides an example: the positives are multiplied in float32 whatever the inputs are.
     f_y = (_at_least_float32(pairs.rows(input)) * _at_least_float32(positive)).sum(-1)
     if negatives.dim() == 2:
@@ -236,8 +239,9 @@ def _logits(input: Tensor, positive: Tensor, negatives: Tensor, pairs: Pairs, se
     return f_y, _at_least_float32(torch.einsum("pd,pmd->pm", pairs.rows(input), negatives))
 
 
-def _directions(settings: Settings, *vectors: Tensor) -> tuple[Tensor, ...]:
-    return tuple(F.normalize(v, dim=-1) for v in vectors) if settings.score == "cosine" else vectors
+def directions(vectors: Tensor) -> Tensor:
+    """Vectors of length 1; a zero vector stays one. In float32, because its guard against division by zero is 0 in float16."""
+    return F.normalize(_at_least_float32(vectors), dim=-1).to(vectors.dtype)
 
 
 def _at_least_float32(tensor: Tensor) -> Tensor:
@@ -282,10 +286,13 @@ def _check_table(input: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         raise HeadtailError(f"`bias` must have shape [{len(weight)}], but got {list(bias.shape)}.")
 
 
-def _check_embeddings(input: Tensor, embeddings: Tensor, name: str, rows: int | None) -> None:
-    if embeddings.shape[-1] != input.shape[-1] or (rows is not None and len(embeddings) != rows):
-        wanted = f"[{'m' if rows is None else rows}, …, {input.shape[-1]}]"
-        raise HeadtailError(f"`{name}` must have shape {wanted} to fit `input` and `target`, but got {list(embeddings.shape)}.")
+def _check_embeddings(input: Tensor, embeddings: Tensor, name: str, lead: tuple[int | str, ...]) -> None:
+    check_kind(name, embeddings, Tensor, "item_tower(items)")
+    wanted = [*lead, input.shape[-1]]
+    fits = embeddings.dim() == len(wanted) and all(w in ("m", n) for w, n in zip(wanted, embeddings.shape, strict=True))
+    if not fits:
+        shape = ", ".join(map(str, wanted))
+        raise HeadtailError(f"`{name}` must have shape [{shape}] to fit `input` and `target`, but got {list(embeddings.shape)}.")
     check_same_device(name, embeddings, "input", input)
     _check_dtypes(input, embeddings, name)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_count, check_ids
+from headtail.errors import HeadtailError, check_count, check_ids, check_number
 from headtail.labels import Labels
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Sampler, Step
@@ -52,7 +52,9 @@ class Given(Sampler):
         self.register_buffer("ids", ids.long(), persistent=False)
         self.register_buffer("of_ids", _log_probabilities("log_q", log_q), persistent=False)
         self.register_buffer("of_target", _log_probabilities("log_q_target", log_q_target), persistent=False)
-        self._m = float(ids.shape[-1]) if m is None else float(m)
+        self._m = float(ids.shape[-1]) if m is None else check_number("m", m, low=0)
+        if self._m == 0 and ids.numel():
+            raise HeadtailError("`m` must be above 0 where there are negatives. Leave it out to count them.")
 
     def pick(self, step: Step) -> Draw:
         """The ids as given."""

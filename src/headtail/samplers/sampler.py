@@ -43,6 +43,9 @@ class Sampler(nn.Module, ABC):
     source: str | None = None
     """"batch" or "past" if the negatives are labels of training examples: one without examples can then never be drawn."""
 
+    looks_at_model: bool = False
+    """Whether drawing reads the label table, which must then be up to date."""
+
     def draw(
         self,
         target: Target,
