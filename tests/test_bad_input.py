@@ -219,6 +219,7 @@ CASES = {
     "every one of no labels": (lambda: every_label(0), "`num_labels`"),
     # head and optimisers
     "growing by a list": (lambda: LabelHead(LABELS, 4, SoftmaxLoss()).grow([3, 1]), "Labels.from_counts"),
+    "growing with a name": (lambda: LabelHead(LABELS, 4, SoftmaxLoss()).grow(Labels.zipf(11), loss="softmax"), "`loss` must be"),
     "growing a custom margin": (
         lambda: LabelHead(LABELS, 4, SoftmaxLoss(CustomSeparable([0.0] * 10, [0.0] * 10))).grow(Labels.zipf(11)),
         "head.grow(labels, loss=…)",
