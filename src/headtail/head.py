@@ -129,7 +129,8 @@ class LabelHead(nn.Module):
         post_hoc = self.loss.post_hoc if post_hoc is None else check_number("post_hoc", post_hoc)
         if post_hoc:
             self.labels.require_positive_prior("topk(post_hoc=…)")
-            self._refuse_to_correct_twice(correct_twice)
+            if not correct_twice:
+                self._refuse_to_correct_twice()
         self._catch_up()
         block = max(1, BLOCK_SCORES // max(1, len(hidden)))
         best = TopK(hidden.new_empty(len(hidden), 0, dtype=torch.float32), hidden.new_empty(len(hidden), 0, dtype=torch.int64))
@@ -200,9 +201,7 @@ class LabelHead(nn.Module):
         if hidden.dtype != self.weight.dtype and not torch.is_autocast_enabled(hidden.device.type):
             raise HeadtailError(f"`hidden` is {hidden.dtype}, but the head {self.weight.dtype}. Cast one, or use `torch.autocast`.")
 
-    def _refuse_to_correct_twice(self, correct_twice: bool) -> None:
-        if correct_twice:
-            return
+    def _refuse_to_correct_twice(self) -> None:
         if self._lean is None or self._lean[0] is not self.loss:
             self._lean = self.loss, lean_of(implied_margin_of(self.loss, batch_size=2), self.labels)
         refuse_to_correct_twice(self._lean[1])

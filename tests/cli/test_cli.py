@@ -137,6 +137,10 @@ def test_labels_without_examples_cost_only_their_rows_of_the_table(tmp_path, cap
     assert "within-batch:constant" in out
     assert "Left out: uniform:tail" in out
     assert "--smoothing 1" in out
+    assert main(["explain", "--counts", str(path), "--json"]) == 0
+    rows = {row["scheme"]: row for row in json.loads(capsys.readouterr().out)}
+    assert len(rows) == 8
+    assert "--smoothing 1" in rows["uniform:tail"]["left_out"]
     assert main(["explain", "--counts", str(path), "--smoothing", "1"]) == 0
     assert "Left out" not in capsys.readouterr().out
     assert main(["explain", "uniform:tail", "--counts", str(path)]) == 2

@@ -111,3 +111,10 @@ def test_pooling_loses_no_draw():
     assert found.freedom >= 3
     shifted = expected.long() + torch.tensor([-9, 0, 0, 0, 0, 0, 0, 0, 9])
     assert _judge(shifted, expected, 0.0).statistic > 5
+
+
+def test_an_audit_leaves_a_queue_in_use_as_it_was():
+    queue = Queue(LABELS, 4)
+    queue.draw(torch.tensor([5, 6, 7]))
+    audit(Mixture([queue, Uniform(LABELS, 2)]), LABELS, draws=400, generator=seeded())
+    assert queue.draw(torch.tensor([0])).ids.tolist() == [5, 6, 7]

@@ -56,10 +56,9 @@ class Explain:
             warnings.simplefilter("ignore")  # what they warn of stands in the notes
             found, missing = self._explain_all(names, labels)
         if self.json:
-            rows = {name: {"scheme": name, **one.to_dict()} for name, one in found.items()}
-            sys.stdout.write(
-                json.dumps(rows[self.scheme] if self.scheme else list(rows.values()), indent=2, ensure_ascii=False) + "\n"
-            )
+            rows = [{"scheme": name, **one.to_dict()} for name, one in found.items()]
+            rows += [{"scheme": name, "left_out": sentence} for name, sentence in missing.items()]
+            sys.stdout.write(json.dumps(rows[0] if self.scheme else rows, indent=2, ensure_ascii=False) + "\n")
             return 0
         console = Console(highlight=False)
         console.print(Text(self.source.describe(labels), style="dim"))
@@ -68,13 +67,13 @@ class Explain:
             if self.scheme is None
             else _panel(self.scheme, found[self.scheme], labels, self.noise)
         )
-        for sentence in missing:
-            console.print(Text(f"Left out: {sentence}", style="yellow"))
+        for name, sentence in missing.items():
+            console.print(Text(f"Left out: {name}. {sentence}", style="yellow"))
         return 0
 
-    def _explain_all(self, names: tuple[str, ...], labels: Labels) -> tuple[dict[str, Explanation], list[str]]:
+    def _explain_all(self, names: tuple[str, ...], labels: Labels) -> tuple[dict[str, Explanation], dict[str, str]]:
         """Explanations, and of the paper's table what cannot be had for these labels."""
-        found, missing = {}, []
+        found, missing = {}, {}
         for name in names:
             try:
                 loss = scheme(name, labels, self.negatives)
@@ -82,7 +81,7 @@ class Explain:
             except HeadtailError as error:
                 if self.scheme is not None:
                     raise
-                missing.append(f"{name}. {in_command_line_words(error)}")
+                missing[name] = in_command_line_words(error)
         return found, missing
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from headtail.data.counts import read_counts
 from headtail.errors import HeadtailError, check_count
@@ -15,7 +12,6 @@ from headtail.labels import Labels
 DEFAULT_ZIPF = 10_000
 
 
-@tyro.conf.configure(tyro.conf.OmitArgPrefixes)
 @dataclass(frozen=True)
 class Source:
     """Which labels."""
@@ -43,6 +39,3 @@ class Source:
         origin = str(self.counts) if self.counts else f"generated, Zipf exponent {self.exponent:g}"
         sizes = ", ".join(f"{size:,} {name}" for name, size in labels.slices().sizes.items())
         return f"{labels.num_labels:,} labels ({origin}), {labels.total:,.0f} examples: {sizes}"
-
-
-Labelled = Annotated[Source, tyro.conf.OmitArgPrefixes]

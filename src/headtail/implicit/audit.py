@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -151,6 +152,8 @@ def _headtail_call(
     # Batches follow the data, unsmoothed, as real ones do.
     data = Frequency(Labels(counts), num_negatives=check_count("batch_size", batch_size))
     memory = [int(getattr(part, "capacity", 0)) for part in sampler.modules()]
+    if any(memory):
+        sampler = copy.deepcopy(sampler)  # a queue in use keeps its past
     past = Frequency(Labels(counts), num_negatives=max([batch_size, *memory]))
     claimed = sampler.log_q(torch.arange(sampler.num_labels), batch_size) if log_q is None else _probabilities(log_q).log()
 

@@ -57,9 +57,9 @@ class WithinBatch(Sampler):
             slots = slots[:0]  # an example alone has only itself
         elif self.num_negatives is not None and self.num_negatives < size:
             slots = slots[torch.randperm(size, device=slots.device, generator=step.generator)[: self.num_negatives]]
-        ids = step.pairs.label[slots]
-        require_seen(ids, self.log_q(ids), "WithinBatch")
-        return replace(self.describe(ids, step.pairs.label, self.expected_m(size)), slots=slots)
+        draw = self.describe(step.pairs.label[slots], step.pairs.label, self.expected_m(size))
+        require_seen(draw.ids, draw.log_q, "WithinBatch")
+        return replace(draw, slots=slots)
 
     def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """log of the unsmoothed training frequency."""
