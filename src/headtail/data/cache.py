@@ -1,0 +1,137 @@
+"""A cache of parsed data: folders of raw arrays, keyed by content, written beside and renamed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headtail.errors import HeadtailError
+
+VERSION = 1
+"""Raised whenever what readers write changes, so that old entries are not read any more."""
+
+
+def cache_folder() -> Path:
+    """`$HEADTAIL_CACHE`, or `headtail` in the user's cache folder."""
+    if given := os.environ.get("HEADTAIL_CACHE"):
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headtail"
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """Arrays and facts of one cache entry; arrays are memory-mapped, and changes to them never reach the disk."""
+
+    arrays: dict[str, Tensor]
+    facts: dict[str, Any]
+    key: str
+
+
+class Store:
+    """An entry being written: arrays grow by appending, so that memory stays bounded."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.dtypes, self.shapes, self.facts = folder, {}, {}, {}
+
+    def append(self, name: str, array: np.ndarray) -> None:
+        """Add rows to the array `name`."""
+        dtype, tail = array.dtype.str, list(array.shape[1:])
+        if self.dtypes.setdefault(name, dtype) != dtype or self.shapes.setdefault(name, [0, *tail])[1:] != tail:
+            raise ValueError(f"array {name} changed its dtype or width while it was written")
+        self.shapes[name][0] += len(array)
+        with (self.folder / name).open("ab") as file:
+            np.ascontiguousarray(array).tofile(file)
+
+    def close(self) -> None:
+        """Write down what the arrays are."""
+        about = {"dtypes": self.dtypes, "shapes": self.shapes, "facts": self.facts}
+        (self.folder / "about.json").write_text(json.dumps(about))
+
+
+def cached(files: Iterable[Path], recipe: dict[str, Any], build: Callable[[Store], None]) -> Entry:
+    """The entry for these files read with this recipe; `build` writes it the first time.
+
+    Args:
+        files: what is read; the key holds a digest of their content.
+        recipe: everything else that decides the result, as JSON: reader, options.
+        build: appends arrays to a `Store` and sets its `facts`. If it fails, nothing stays behind.
+    """
+    content = [digest(path) for path in files]
+    key = hashlib.blake2b(json.dumps([VERSION, content, recipe], sort_keys=True).encode(), digest_size=16).hexdigest()
+    folder = cache_folder() / key
+    if not (folder / "about.json").exists():
+        _write(folder, build)
+    return _read(folder, key)
+
+
+def digest(path: Path) -> str:
+    """A digest of a file's content, remembered while its size, time and inode stay the same."""
+    try:
+        stat = path.stat()
+        mark = f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"
+        memo = cache_folder() / "digests" / hashlib.blake2b(mark.encode(), digest_size=16).hexdigest()
+        if memo.exists():
+            return memo.read_text()
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except OSError as error:
+        raise HeadtailError(f"`{path}` cannot be read: {error.strerror}.") from error
+    try:
+        memo.parent.mkdir(parents=True, exist_ok=True)
+        beside = memo.with_name(f"{memo.name}.{uuid.uuid4().hex}")
+        beside.write_text(found)
+        beside.replace(memo)
+    except OSError as error:
+        raise _no_room(error) from error
+    return found
+
+
+def _write(folder: Path, build: Callable[[Store], None]) -> None:
+    beside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+    try:
+        beside.mkdir(parents=True)
+        store = Store(beside)
+        build(store)
+        store.close()
+        if folder.exists():  # left by an older, broken write
+            shutil.rmtree(folder, ignore_errors=True)
+        beside.rename(folder)
+    except OSError as error:
+        if (folder / "about.json").exists():  # somebody else was faster, with the same content
+            return
+        raise _no_room(error) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _read(folder: Path, key: str) -> Entry:
+    try:
+        about = json.loads((folder / "about.json").read_text())
+        arrays = {name: _map(folder / name, dtype, about["shapes"][name]) for name, dtype in about["dtypes"].items()}
+    except (OSError, ValueError, KeyError) as error:
+        raise HeadtailError(f"The cache entry `{folder}` is damaged. Delete that folder and start again.") from error
+    return Entry(arrays, about["facts"], key)
+
+
+def _map(path: Path, dtype: str, shape: list[int]) -> Tensor:
+    if 0 in shape:  # nothing to map
+        return torch.from_numpy(np.empty(shape, dtype))
+    return torch.from_numpy(np.memmap(path, dtype, mode="c", shape=tuple(shape)))
+
+
+def _no_room(error: OSError) -> HeadtailError:
+    return HeadtailError(
+        f"The cache cannot be written ({error.strerror or error}, `{error.filename or cache_folder()}`). "
+        "Make room, or set the environment variable HEADTAIL_CACHE to a folder that has some."
+    )

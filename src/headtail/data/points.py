@@ -1,0 +1,145 @@
+"""Points: features and ragged labels, as every reader returns them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import torch
+from jaxtyping import Float32, Int, Int64
+from torch import Tensor
+
+from headtail.errors import HeadtailError
+from headtail.targets import Ragged
+
+
+@dataclass(frozen=True, eq=False)
+class Bag:
+    """Sparse rows: point i holds `values[offsets[i]:offsets[i+1]]` in columns `columns[offsets[i]:offsets[i+1]]`.
+
+    Attributes:
+        offsets: `[n + 1]`.
+        columns: `[nnz]` int32 column ids.
+        values: `[nnz]` float32.
+        num_columns: D.
+
+    >>> bag = Bag(torch.tensor([0, 2, 3]), torch.tensor([0, 2, 1]).int(), torch.ones(3), 3)
+    >>> bag.to_dense()
+    tensor([[1., 0., 1.],
+            [0., 1., 0.]])
+    >>> bag.rows(torch.tensor([1, 1])).columns
+    tensor([1, 1], dtype=torch.int32)
+    """
+
+    offsets: Int64[Tensor, " n1"]
+    columns: Int[Tensor, " nnz"]
+    values: Float32[Tensor, " nnz"]
+    num_columns: int
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+        return self.columns.device
+
+    def rows(self, ids: Int64[Tensor, " k"]) -> Bag:
+        """These rows, in this order."""
+        picked = pick(self.offsets, ids)
+        return Bag(picked.offsets, self.columns[picked.values], self.values[picked.values], self.num_columns)
+
+    def to_dense(self) -> Float32[Tensor, "n D"]:
+        """`[n, D]`; repeated columns are summed."""
+        row = torch.arange(len(self), device=self.device).repeat_interleave(self.offsets.diff(), output_size=len(self.columns))
+        dense = torch.zeros(len(self), self.num_columns, device=self.device)
+        return dense.index_put_((row, self.columns.long()), self.values, accumulate=True)
+
+    def to(self, device: torch.device | str) -> Bag:
+        """The same rows on another device."""
+        return Bag(self.offsets.to(device), self.columns.to(device), self.values.to(device), self.num_columns)
+
+
+Features: TypeAlias = Bag | Tensor
+"""Sparse rows, or a dense float32 matrix `[n, D]`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Examples with any number of labels each.
+
+    Attributes:
+        features: sparse or dense rows, one a point.
+        labels: the labels of each point; a point may have none.
+        num_labels: L.
+        seen: labels that must not be recommended again to a point (what a user has already), or None.
+    """
+
+    features: Features
+    labels: Ragged
+    num_labels: int
+    seen: Ragged | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.features) != len(self.labels.offsets) - 1:
+            raise HeadtailError(
+                f"`features` has {len(self.features):,} points but `labels` {len(self.labels.offsets) - 1:,}. They must be the same points."
+            )
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    @property
+    def num_features(self) -> int:
+        """D."""
+        return self.features.num_columns if isinstance(self.features, Bag) else self.features.shape[1]
+
+    @property
+    def num_pairs(self) -> int:
+        """Number of (point, label) pairs."""
+        return len(self.labels.values)
+
+    def select(self, ids: Int64[Tensor, " k"]) -> Points:
+        """These points, in this order."""
+        features = self.features.rows(ids) if isinstance(self.features, Bag) else self.features[ids]
+        seen = None if self.seen is None else ragged_rows(self.seen, ids)
+        return replace(self, features=features, labels=ragged_rows(self.labels, ids), seen=seen)
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet:
+    """What a reader returns.
+
+    Attributes:
+        name: short, for tables.
+        train: to learn from.
+        test: to measure on.
+        validation: to stop on; None lets training hold out a part of `train`.
+        label_names: what each label is called in the source, or None if ids are its names.
+        notes: sentences about the data that a user should see.
+        digest: changes with the content.
+    """
+
+    name: str
+    train: Points
+    test: Points
+    validation: Points | None = None
+    label_names: list[str] | None = None
+    notes: tuple[str, ...] = ()
+    digest: str = ""
+
+
+def pick(offsets: Int64[Tensor, " n1"], ids: Int64[Tensor, " k"]) -> Ragged:
+    """Positions of the entries of these rows, one row after the other, and the new offsets."""
+    start, lengths = offsets[ids], offsets[ids + 1] - offsets[ids]
+    new = torch.zeros(len(ids) + 1, dtype=torch.int64, device=offsets.device)
+    torch.cumsum(lengths, 0, out=new[1:])
+    total = int(new[-1])
+    positions = torch.arange(total, device=offsets.device) + (start - new[:-1]).repeat_interleave(lengths, output_size=total)
+    return Ragged(positions, new)
+
+
+def ragged_rows(ragged: Ragged, ids: Int64[Tensor, " k"]) -> Ragged:
+    """These rows of a ragged array."""
+    picked = pick(ragged.offsets, ids)
+    return Ragged(ragged.values[picked.values], picked.offsets)
