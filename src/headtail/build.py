@@ -12,7 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
+from headtail.config import Run
 from headtail.errors import HeadtailError, check_kind, check_number, nearest
+from headtail.head import LabelHead
 from headtail.implicit.implied import implied_margin_of, lean_of, refuse_to_correct_twice
 from headtail.labels import Labels, check_labels
 from headtail.losses import (
@@ -28,6 +32,8 @@ from headtail.losses import (
     squared_hinge,
 )
 from headtail.margins import Adaptive, Equalised, LogitAdjusted, Margin, Power, Unit
+from headtail.models import Bottleneck, Model
+from headtail.optim import RowAdagrad, RowAdam, RowOptimizer, RowSGD
 from headtail.samplers import Frequency, LogUniform, Mixture, Queue, Sampler, Uniform, WithinBatch
 from headtail.weightings import Constant, FromMargin, Importance, Relative, Tail, Weighting
 
@@ -135,6 +141,36 @@ def scheme(text: str, labels: Labels, num_negatives: int | None = None) -> Loss:
     if loss.post_hoc:
         refuse_to_correct_twice(lean_of(implied_margin_of(loss, batch_size=2), labels))
     return loss
+
+
+def build_model(run: Run, labels: Labels, num_features: int, *, sparse_features: bool = True, sparse: bool = True) -> Model:
+    """The paper's model under a run's scheme: features → linear → labels.
+
+    Args:
+        run: its settings.
+        labels: the label distribution.
+        num_features: D.
+        sparse_features: whether features come as a `Bag`.
+        sparse: row-sparse gradients where the loss allows them.
+    """
+    parsed, loss = parse(run.scheme), scheme(run.scheme, labels, run.negatives)
+    encoder = Bottleneck(
+        num_features,
+        run.dim,
+        sparse=sparse and sparse_features,
+        normalise=run.normalise,
+        feature_dropout=run.feature_dropout,
+        dropout=run.dropout,
+    )
+    exact = parsed.sampler is None
+    head = LabelHead(labels, run.dim, loss, bias=loss.settings.score == "dot", sparse=sparse and not exact)
+    return Model(encoder, head, mask_known=run.batching == "points" and not exact)
+
+
+def build_optimiser(run: Run, model: nn.Module) -> RowOptimizer:
+    """The run's optimiser over all of a model's tables."""
+    kind = {"adagrad": RowAdagrad, "adam": RowAdam, "sgd": RowSGD}[run.optimiser]
+    return kind(model.parameters(), lr=run.lr, weight_decay=run.weight_decay)
 
 
 def build_sampler(text: str, labels: Labels, num_negatives: int | None = None) -> Sampler:

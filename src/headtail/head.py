@@ -100,7 +100,7 @@ class LabelHead(nn.Module):
         if draw is None:
             if self.loss.sampler.looks_at_model:
                 self._catch_up()
-            draw = self.loss.draw(hidden, self.weight, target, generator, ignore_index)
+            draw = self.loss.draw(hidden, self.weight, target, generator, ignore_index=ignore_index)
         pairs = Pairs.of(target, num_labels=len(self.weight), ignore_index=ignore_index)
         self._catch_up(torch.cat([pairs.label, draw.ids.reshape(-1)]))
         return self.loss(hidden, self.weight, target, bias=self.bias, draw=draw, sparse=self.sparse, **options)

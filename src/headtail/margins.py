@@ -26,6 +26,11 @@ class Margin(ABC):
     def log_rho(self, target: Int[Tensor, " b"], ids: Int[Tensor, "*b m"]) -> Float64[Tensor, "b m"]:
         """`[b, m]` log ρ(y, y') for positives `target` and negatives `ids` (`[m]` or `[b, m]`)."""
 
+    @property
+    def neutral(self) -> bool:
+        """Whether ρ(y, y) = 1 for every label: then the positive may stay in the sum, and the loss is a plain cross-entropy."""
+        return False
+
     def for_labels(self, labels: Labels) -> Margin:
         """The same margin over a grown label set."""
         return self
@@ -54,6 +59,11 @@ class Unit(Separable):
     >>> Unit().log_rho(torch.tensor([0]), torch.tensor([1, 2]))
     tensor([[0., 0.]], dtype=torch.float64)
     """
+
+    @property
+    def neutral(self) -> bool:
+        """Yes."""
+        return True
 
     def log_positive(self, ids: Tensor) -> Tensor:
         """0."""
@@ -85,6 +95,11 @@ class LogitAdjusted(Separable):
         check_labels(self.labels)
         check_number("strength", self.strength)
         self.labels.require_positive_prior("LogitAdjusted(labels=…)")
+
+    @property
+    def neutral(self) -> bool:
+        """Yes: π_y/π_y = 1."""
+        return True
 
     def log_positive(self, ids: Tensor) -> Tensor:
         """−τ log π."""

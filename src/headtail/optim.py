@@ -73,6 +73,18 @@ def forgive(table: Tensor) -> None:
         _PENDING[table].forgive()
 
 
+def owed(table: Tensor) -> tuple[Tensor, float] | None:
+    """Lazy weight decay as `[L]` log-factors that rows have received and the sum they should have, or None where there is none."""
+    pending = _PENDING.get(table)
+    return None if pending is None else (pending.received, pending.log_decay)
+
+
+def owes(table: Tensor, received: Tensor, log_decay: float) -> None:
+    """Take over what `owed` told, for instance from a checkpoint."""
+    pending = _PENDING[table] = _Pending(table)
+    pending.received, pending.log_decay, pending.settled = received.to(table.device), log_decay, math.nan
+
+
 def clip_grad_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float) -> Tensor:
     """`torch.nn.utils.clip_grad_norm_` that understands row-sparse gradients: rows drawn twice are summed before the norm is taken.
 
@@ -161,7 +173,8 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
         return super().__getstate__()
 
     def _decay(self, p: Tensor, rows: Rows, group: dict[str, Any]) -> None:
-        amount = float(group["lr"]) * group["weight_decay"]
+        # A learning rate may be a tensor on a GPU, where reading it makes the host wait: only decay needs its value.
+        amount = float(group["lr"]) * group["weight_decay"] if group["weight_decay"] else 0.0
         if amount >= 1:
             raise HeadtailError(f"`lr · weight_decay` must stay below 1, but is {amount:g}: such a step would flip every weight.")
         if amount == 0 or rows is ...:
@@ -240,6 +253,10 @@ class RowAdagrad(RowOptimizer):
     def update(self, p: Tensor, rows: Rows, grad: Tensor, group: dict[str, Any]) -> None:
         """One step of Adagrad."""
         total = self._row_state(p, "sum", group["initial_accumulator_value"])
+        if rows is ...:
+            total.addcmul_(grad, grad)
+            p.sub_(group["lr"] * grad / (total.sqrt().add_(group["eps"])))
+            return
         now = total[rows] + grad * grad
         total[rows] = now
         p[rows] = p[rows] - group["lr"] * grad / (now.sqrt() + group["eps"])

@@ -132,7 +132,9 @@ class Comparison:
         except OSError as error:
             raise HeadtailError(f"`{folder}` is no finished comparison: {error.filename} is missing.") from error
         except ValueError as error:
-            raise HeadtailError(f"`{folder}` is damaged: {error}. Run `headtail compare` again; finished cells are kept.") from error
+            raise HeadtailError(
+                f"`{folder}` is damaged: {error}. Run `headtail compare` again; finished cells are kept."
+            ) from error
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -140,4 +142,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _row(line: dict[str, str]) -> Row:
-    return Row(**{name: (_NUMBERS[name](text) if text else None) if name in _NUMBERS else text for name, text in line.items()})  # pyright: ignore[reportArgumentType]
+    values: dict[str, Any] = {
+        name: (_NUMBERS[name](text) if text else None) if name in _NUMBERS else text for name, text in line.items()
+    }
+    return Row(**values)

@@ -46,6 +46,7 @@ class Pairs:
         example: `[p]` the row of the batch that each pair belongs to, or None where pair i is row i.
         ignored: `[p]` true for padding and ignored targets, which count nowhere.
         num_examples: b.
+        all_count: whether it is known beforehand that none is ignored.
 
     >>> Pairs.of(torch.tensor([[2, 0], [1, -100]])).label
     tensor([2, 0, 1, 2])
@@ -55,10 +56,16 @@ class Pairs:
     example: Int[Tensor, " p"] | None
     ignored: Bool[Tensor, " p"]
     num_examples: int
+    all_count: bool = False
 
     @classmethod
-    def of(cls, target: Target, *, num_labels: int | None = None, ignore_index: int = IGNORE_INDEX, name: str = "target") -> Pairs:
-        """Reduce class ids, padded, ragged or nested targets to pairs, after checking them."""
+    def of(
+        cls, target: Target, *, num_labels: int | None = None, ignore_index: int | None = IGNORE_INDEX, name: str = "target"
+    ) -> Pairs:
+        """Reduce class ids, padded, ragged or nested targets to pairs, after checking them.
+
+        With `ignore_index=None` every target counts, and nothing has to be looked for.
+        """
         if isinstance(target, Tensor) and target.is_nested:
             if target.layout != torch.jagged:
                 raise HeadtailError(f"`{name}` is a strided nested tensor. Build it with `layout=torch.jagged`.")
@@ -87,12 +94,12 @@ class Pairs:
             )
         check_ids(name, flat, None)
         label = flat.long()  # before comparing: in uint8, −100 is 156
-        ignored = label == ignore_index
-        if len(label):
+        ignored = torch.zeros_like(label, dtype=torch.bool) if ignore_index is None else label == ignore_index
+        if len(label) and ignore_index is not None:
             seen = label.gather(0, (~ignored).int().argmax().reshape(1))
             label = torch.where(ignored, torch.where(ignored.all(), 0, seen), label)
         check_ids(name, label, num_labels)
-        return cls(label, example, ignored, num_examples)
+        return cls(label, example, ignored, num_examples, all_count=ignore_index is None)
 
     @property
     def multi_label(self) -> bool:

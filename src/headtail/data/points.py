@@ -83,7 +83,7 @@ class Points:
     def __post_init__(self) -> None:
         if len(self.features) != len(self.labels.offsets) - 1:
             raise HeadtailError(
-                f"`features` has {len(self.features):,} points but `labels` {len(self.labels.offsets) - 1:,}. They must be the same points."
+                f"`features` has {len(self.features):,} points but `labels` {len(self.labels.offsets) - 1:,}. They belong together."
             )
 
     def __len__(self) -> int:

@@ -88,7 +88,7 @@ class SampledLoss(Loss):
     ) -> Tensor:
         """Draw (unless a draw is given), and take the loss."""
         if draw is None:
-            draw = self.draw(input, weight, target, generator, options.get("ignore_index"))
+            draw = self.draw(input, weight, target, generator, **options)
         options = {"temperature": self.temperature, **self.options, **options}
         return type(self).function(input, weight, target, draw, self.weighting, bias=bias, sparse=sparse, **options)
 
@@ -102,10 +102,10 @@ class SampledLoss(Loss):
         weight: Tensor,
         target: Target,
         generator: torch.Generator | None = None,
-        ignore_index: int | None = None,
+        **options: Any,
     ) -> Draw:
-        """Negatives for one batch."""
-        ignore_index = self.settings.ignore_index if ignore_index is None else ignore_index
+        """Negatives for one batch; of the options of the call only `ignore_index` matters."""
+        ignore_index = options.get("ignore_index", self.settings.ignore_index)
         return self.sampler.draw(target, input=input, weight=weight, generator=generator, ignore_index=ignore_index)
 
     def for_labels(self, labels: Labels) -> SampledLoss:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Unpack
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headtail.errors import HeadtailError, check_number
-from headtail.losses.terms import Options, Settings, Terms, exact_terms, given_terms, table_terms
-from headtail.margins import Margin
+from headtail.losses.terms import Options, Settings, Terms, exact_logits, exact_terms, given_terms, table_terms
+from headtail.margins import Margin, Separable, Unit
 from headtail.samplers.draw import Draw
 from headtail.targets import Target
 from headtail.weightings import Importance, Weighting
@@ -145,7 +146,22 @@ def softmax_loss(
     >>> torch.allclose(softmax_loss(hidden, table, target), exact)
     True
     """
-    return _reduced(exact_terms(input, weight, bias, target, margin, Settings.of(options)), label_smoothing)
+    settings, margin = Settings.of(options), Unit() if margin is None else margin
+    everything_counts = settings.collisions in (None, "target") and settings.known_positives is None and not label_smoothing
+    if everything_counts and margin.neutral and isinstance(margin, Separable):
+        return _cross_entropy(input, weight, bias, target, margin, settings)
+    return _reduced(exact_terms(input, weight, bias, target, margin, settings), label_smoothing)
+
+
+def _cross_entropy(
+    input: Tensor, weight: Tensor, bias: Tensor | None, target: Target, margin: Separable, settings: Settings
+) -> Tensor:
+    """With ρ(y, y) = 1 the loss is log Σ_y' e^g_y' − g_y, g = f + log ρ₂: one sum a *point*, whatever its labels."""
+    pairs, f = exact_logits(input, weight, bias, target, settings)
+    g = f + margin.log_negative(torch.arange(len(weight), device=weight.device)).to(f.dtype)
+    if pairs.example is None:
+        return settings.reduce(F.cross_entropy(g, pairs.label, reduction="none"), pairs)
+    return settings.reduce(torch.logsumexp(g, 1)[pairs.example] - g[pairs.example, pairs.label], pairs)
 
 
 def _reduced(terms: Terms, label_smoothing: float) -> Tensor:

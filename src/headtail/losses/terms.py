@@ -28,7 +28,8 @@ class Options(TypedDict, total=False):
         collisions: which draws are masked: `"target"` (those that hit the positive; the default), `"known"` (all known
             positives; the default once `known_positives` is given), or `"none"`.
         sample_weight: `[b]` a weight for each example; `"mean"` divides by their sum.
-        ignore_index: targets (or padding) with this id count nowhere; −100, as in torch.
+        ignore_index: targets (or padding) with this id count nowhere; −100, as in torch. None promises that there are none, which
+            saves a CUDA host some waiting.
         reduction: `"mean"` over pairs, `"sum"`, or `"none"` for one value a pair.
     """
 
@@ -37,7 +38,7 @@ class Options(TypedDict, total=False):
     known_positives: Target | None
     collisions: Literal["target", "known", "none"] | None
     sample_weight: Tensor | None
-    ignore_index: int
+    ignore_index: int | None
     reduction: Literal["mean", "sum", "none"]
 
 
@@ -53,7 +54,7 @@ class Settings:
     known_positives: Target | None = None
     collisions: str | None = None
     sample_weight: Tensor | None = None
-    ignore_index: int = IGNORE_INDEX
+    ignore_index: int | None = IGNORE_INDEX
     reduction: str = "mean"
 
     @classmethod
@@ -169,7 +170,7 @@ def table_terms(
         column = bias if bias.dim() == 2 else bias[:, None]
         b_y, b = F.embedding(rows, column, sparse=sparse and bias.dim() == 2).squeeze(-1).split(split)
         f_y, f = f_y + b_y, f + b.reshape(draw.ids.shape)
-    return _terms(f_y, f, pairs, draw, weighting, len(weight), settings)
+    return _terms(f_y / settings.temperature, f / settings.temperature, pairs, draw, weighting, len(weight), settings)
 
 
 def given_terms(
@@ -191,7 +192,7 @@ def given_terms(
             f"`negatives` must hold one embedding for each drawn id, shape {[*draw.ids.shape, input.shape[1]]}, "
             f"but got {list(negatives.shape)}."
         )
-    return _terms(f_y, f, pairs, draw, weighting, num_labels, settings)
+    return _terms(f_y / settings.temperature, f / settings.temperature, pairs, draw, weighting, num_labels, settings)
 
 
 def exact_terms(
@@ -203,24 +204,31 @@ def exact_terms(
     settings: Settings,
 ) -> Terms:
     """Terms of the exact loss: every label is drawn once, m·q = 1."""
+    pairs, f = exact_logits(input, weight, bias, target, settings)
+    f = pairs.rows(f)
+    f_y = f.gather(1, pairs.label[:, None]).squeeze(1)
+    draw = every_label(len(weight), weight.device)
+    return _terms(f_y, f, pairs, draw, FromMargin(Unit() if margin is None else margin), len(weight), settings)
+
+
+def exact_logits(
+    input: Tensor, weight: Tensor, bias: Tensor | None, target: Target, settings: Settings
+) -> tuple[Pairs, Float[Tensor, "b L"]]:
+    """Checked targets, and the logits of all labels divided by the temperature."""
     _check_table(input, weight, bias)
     pairs = Pairs.of(target, num_labels=len(weight), ignore_index=settings.ignore_index)
     _check_input(input, pairs)
     if settings.score == "cosine":
         input, weight = directions(input), directions(weight)
     f = _at_least_float32(F.linear(input, weight))
-    f = pairs.rows(f if bias is None else f + bias.reshape(-1))
-    f_y = f.gather(1, pairs.label[:, None]).squeeze(1)
-    draw = every_label(len(weight), weight.device)
-    return _terms(f_y, f, pairs, draw, FromMargin(Unit() if margin is None else margin), len(weight), settings)
+    return pairs, (f if bias is None else f + bias.reshape(-1)) / settings.temperature
 
 
 def _terms(
     f_y: Tensor, f: Tensor, pairs: Pairs, draw: Draw, weighting: Weighting, num_labels: int | None, settings: Settings
 ) -> Terms:
+    """The logits come divided by the temperature, which scales the scores and nothing else: weights correct them afterwards."""
     check_kind("weighting", weighting, Weighting, "Importance()")
-    # The temperature scales the scores and nothing else: weights correct them afterwards.
-    f_y, f = f_y / settings.temperature, f / settings.temperature
     a, b = weighting.offsets(draw, pairs.label)
     return Terms(f_y, f, a, b, settings.masks(pairs, draw.ids), pairs, draw, num_labels, settings)
 

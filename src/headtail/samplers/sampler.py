@@ -53,7 +53,7 @@ class Sampler(nn.Module, ABC):
         input: Tensor | None = None,
         weight: Tensor | None = None,
         generator: torch.Generator | None = None,
-        ignore_index: int = IGNORE_INDEX,
+        ignore_index: int | None = IGNORE_INDEX,
     ) -> Draw:
         """Draw the negatives of one batch.
 
@@ -62,7 +62,7 @@ class Sampler(nn.Module, ABC):
             input: `[b, d]` hidden states and
             weight: `[L, d]` label table, for samplers that look at the model.
             generator: source of randomness; equal seeds give equal draws.
-            ignore_index: targets with this id are no examples.
+            ignore_index: targets with this id are no examples; None promises that there are none.
         """
         pairs = Pairs.of(target, num_labels=self.num_labels, ignore_index=ignore_index)
         if generator is not None and generator.device.type != pairs.label.device.type:

@@ -51,13 +51,17 @@ class WithinBatch(Sampler):
                 "Batch over shuffled (point, label) pairs to make q exact.",
                 stacklevel=4,
             )
-        slots = (~step.pairs.ignored).nonzero().squeeze(1)
+        label = step.pairs.label
+        if step.pairs.all_count:
+            slots = torch.arange(len(label), device=label.device)
+        else:  # their number is not known beforehand, so a CUDA host waits here
+            slots = (~step.pairs.ignored).nonzero().squeeze(1)
         size = len(slots)
         if size == 1:
             slots = slots[:0]  # an example alone has only itself
         elif self.num_negatives is not None and self.num_negatives < size:
             slots = slots[torch.randperm(size, device=slots.device, generator=step.generator)[: self.num_negatives]]
-        draw = self.describe(step.pairs.label[slots], step.pairs.label, self.expected_m(size))
+        draw = self.describe(label[slots], label, self.expected_m(size))
         require_seen(draw.ids, draw.log_q, "WithinBatch")
         return replace(draw, slots=slots)
 

@@ -1,0 +1,106 @@
+"""Checkpoints: one safetensors file, written beside and renamed, that holds all a run needs to go on bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headtail.errors import HeadtailError
+from headtail.optim import owed, owes
+
+
+def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    """Write tensors and facts (as JSON) beside `path`, then rename."""
+    from safetensors.torch import save_file
+
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, beside, {"facts": json.dumps(facts)})
+        with beside.open("rb") as file:
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except Exception as error:  # safetensors has errors of its own for a full disk
+        beside.unlink(missing_ok=True)
+        if isinstance(error, OSError) or "safetensors" in type(error).__module__ or "Safetensor" in type(error).__name__:
+            reason = getattr(error, "strerror", None) or error
+            raise HeadtailError(f"`{path}` cannot be written: {reason}. What was there before is untouched.") from error
+        raise
+
+
+def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and facts of a checkpoint."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = json.loads((file.metadata() or {}).get("facts", ""))
+            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118 - not a dict
+    except (OSError, SafetensorError, ValueError) as error:
+        raise HeadtailError(f"`{path}` cannot be read as a checkpoint: {error}. Delete it to start that run anew.") from error
+
+
+def training_state(model: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Everything that the next step depends on: weights, buffers, optimiser state, pending weight decay, random state.
+
+    Weights are taken as they lie: nothing is flushed, so that saving does not change what comes after.
+    """
+    tensors = {f"model.{name}": value for name, value in _weights(model).items()}
+    numbers: dict[str, Any] = {}
+    for name, parameter in model.named_parameters():
+        for key, value in optimiser.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                tensors[f"optimiser.{name}.{key}"] = value
+            else:
+                numbers[f"{name}.{key}"] = value
+        if (debt := owed(parameter)) is not None:
+            tensors[f"owed.{name}"], numbers[f"{name}.log_decay"] = debt
+    tensors["random.cpu"] = torch.get_rng_state()
+    if next(model.parameters()).device.type == "cuda":
+        tensors["random.cuda"] = torch.cuda.get_rng_state()
+    return tensors, {"optimiser": numbers}
+
+
+def restore_training_state(
+    tensors: dict[str, Tensor], facts: dict[str, Any], model: nn.Module, optimiser: torch.optim.Optimizer
+) -> None:
+    """The inverse of `training_state`."""
+    restore_weights(tensors, model)
+    numbers = facts["optimiser"]
+    for name, parameter in model.named_parameters():
+        prefix = f"optimiser.{name}."
+        state = {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}
+        for key, value in state.items():
+            present = optimiser.state[parameter].get(key)
+            if isinstance(present, Tensor) and present.shape == value.shape:
+                present.copy_(value)  # in place: a captured graph knows tensors by their address
+            else:
+                optimiser.state[parameter][key] = value.to(parameter.device)
+        for key, value in numbers.items():
+            if key.startswith(f"{name}.") and key != f"{name}.log_decay":
+                optimiser.state[parameter][key[len(name) + 1 :]] = value
+        if f"owed.{name}" in tensors:
+            owes(parameter, tensors[f"owed.{name}"], numbers[f"{name}.log_decay"])
+    torch.set_rng_state(tensors["random.cpu"])
+    if "random.cuda" in tensors and torch.cuda.is_available():
+        torch.cuda.set_rng_state(tensors["random.cuda"])
+
+
+@torch.no_grad()
+def restore_weights(tensors: dict[str, Tensor], model: nn.Module) -> None:
+    """Copy a checkpoint's weights and buffers into a model of the same shape."""
+    for name, value in _weights(model).items():
+        found = tensors.get(f"model.{name}")
+        if found is None or found.shape != value.shape:
+            shape = None if found is None else list(found.shape)
+            raise HeadtailError(f"The checkpoint's `{name}` has shape {shape}, but the model's {list(value.shape)}: another run's?")
+        value.copy_(found)
+
+
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}

@@ -1,0 +1,130 @@
+"""Run: everything that decides how a model is trained, frozen, and saved beside its results."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from headtail.errors import HeadtailError, check_choice, check_count, check_kind, check_number, nearest
+
+Optimiser = Literal["adagrad", "adam", "sgd"]
+Schedule = Literal["constant", "linear", "cosine"]
+Batching = Literal["auto", "pairs", "points"]
+
+
+@dataclass(frozen=True)
+class Training:
+    """How to train, whatever the scheme."""
+
+    dim: int = 512
+    """Size of the hidden layer."""
+    batch: int = 256
+    """Pairs in a batch."""
+    negatives: int = 64
+    """m, the number of negatives of a sampled scheme that has no @m; a part of the batch for within-batch."""
+    epochs: int = 10
+    """Passes over the training pairs, at most."""
+    optimiser: Optimiser = "adagrad"
+    """adagrad (sparse rows or dense gradients: the same), adam (on the CPU, moments of untouched rows stand still), sgd."""
+    lr: float = 0.05
+    """Learning rate at its highest."""
+    schedule: Schedule = "constant"
+    """How the learning rate falls to zero over the run: constant (it does not), linear, cosine."""
+    warmup: int = 0
+    """Steps over which the learning rate rises first."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay of the tables."""
+    dropout: float = 0.0
+    """Share of the hidden layer that is dropped in training."""
+    feature_dropout: float = 0.0
+    """Share of the features that is dropped in training."""
+    normalise: bool = True
+    """Scale each point's features to length 1."""
+    clip: float = 0.0
+    """Largest gradient norm; 0 does not clip."""
+    smoothing: float | None = None
+    """Pseudo-count added to every label in the prior; by default 0, or 1 where some label never occurs in training."""
+    batching: Batching = "auto"
+    """pairs: shuffled (point, label) pairs. points: whole points, all their labels masked as negatives; within-batch q is then not
+    the prior. auto: pairs for sampled schemes; points for all-label losses, which are the same and then computed once a point."""
+    validation: float = 0.1
+    """Share of the training points held out (at most 2,000 of them) to choose the best epoch; 0 keeps the last."""
+    stop_on: Literal["implicit-loss", "recall@10", "precision@1"] = "implicit-loss"
+    """What is watched on the held-out points: the loss that the scheme implicitly optimises, over all labels, or a metric."""
+    patience: int = 3
+    """Epochs without improvement after which training stops."""
+
+    def __post_init__(self) -> None:
+        for name in ("dim", "batch", "negatives", "epochs", "patience"):
+            check_count(name, getattr(self, name))
+        for name in ("lr", "weight_decay", "clip", "validation", "warmup"):
+            check_number(name, getattr(self, name), low=0)
+        for name in ("dropout", "feature_dropout", "validation"):
+            if not 0 <= check_number(name, getattr(self, name)) < 1:
+                raise HeadtailError(f"`{name}` is a share from 0 up to but not including 1, but got {getattr(self, name)!r}.")
+        if self.lr == 0:
+            raise HeadtailError("`lr` must be above 0, or nothing is learnt.")
+        if self.smoothing is not None:
+            check_number("smoothing", self.smoothing, low=0)
+        check_choice("optimiser", self.optimiser, get_args(Optimiser))
+        check_choice("schedule", self.schedule, get_args(Schedule))
+        check_choice("batching", self.batching, get_args(Batching))
+        check_choice("stop_on", self.stop_on, ("implicit-loss", "recall@10", "precision@1"))
+
+    def learning_rate(self, step: int, steps: int) -> float:
+        """The learning rate of one of `steps` steps."""
+        rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        done = step / max(1, steps)
+        fall = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}[self.schedule]
+        return self.lr * rise * fall
+
+
+@dataclass(frozen=True)
+class Run(Training):
+    """One training run: how to train, what, and from which seed.
+
+    >>> Run(scheme="within-batch:tail", schedule="linear", lr=0.1).learning_rate(step=50, steps=100)
+    0.05
+    >>> Run(epochs=0)
+    Traceback (most recent call last):
+    headtail.errors.HeadtailError: `epochs` must be a whole number of at least 1, but got 0.
+    """
+
+    scheme: str = "softmax"
+    """What to train: a scheme name such as within-batch:tail, or an all-label loss such as softmax."""
+    seed: int = 0
+    """Of all randomness: initial weights, order, negatives, dropout."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_kind("scheme", self.scheme, str, "within-batch:tail")
+        check_kind("seed", self.seed, int, "0")
+
+    def to_toml(self) -> str:
+        """As TOML; fields that are None are left out."""
+        return "".join(f"{name} = {json.dumps(value)}\n" for name, value in asdict(self).items() if value is not None)
+
+    @classmethod
+    def from_toml(cls, text: str, where: str = "run.toml") -> Run:
+        """From TOML; an unknown field is refused by name."""
+        try:
+            values: dict[str, Any] = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise HeadtailError(f"`{where}` is no TOML: {error}.") from error
+        names = [field.name for field in fields(cls)]
+        for name in values:
+            if name not in names:
+                raise HeadtailError(f"`{name}` in `{where}` is no setting of a run.{nearest(name, names)}")
+        return cls(**values)
+
+    @classmethod
+    def read(cls, path: Path) -> Run:
+        """From a file."""
+        try:
+            return cls.from_toml(path.read_text(), str(path))
+        except OSError as error:
+            raise HeadtailError(f"`{path}` cannot be read: {error.strerror}.") from error

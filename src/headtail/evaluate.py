@@ -1,0 +1,93 @@
+"""Evaluation over all labels, never over sampled ones."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from headtail.data.points import Bag, Points, ragged_rows
+from headtail.implicit.implied import implied_margin_of
+from headtail.labels import Labels
+from headtail.losses import DecoupledLoss, Loss, SoftmaxLoss
+from headtail.models import Model
+from headtail.targets import Ragged
+
+BLOCK = 1024
+"""Points that are scored at a time."""
+
+
+@torch.no_grad()
+def top_labels(model: Model, points: Points, k: int) -> Int[Tensor, "n k"]:
+    """`[n, k]` the best labels of each point over all labels, best first, without those it has seen; −1 where there are no more."""
+    device = model.head.weight.device
+    found = []
+    for start in range(0, len(points), BLOCK):
+        ids = torch.arange(start, min(start + BLOCK, len(points)))
+        features = points.features.rows(ids) if isinstance(points.features, Bag) else points.features[ids]
+        seen = None if points.seen is None else ragged_rows(points.seen, ids)
+        more = 0 if seen is None else int(seen.offsets.diff().max())
+        top = model.top(features.to(device), min(k + more, points.num_labels)).cpu()
+        found.append(top[:, :k] if seen is None else _without(top, seen, k))
+    return torch.cat(found) if found else torch.zeros(0, k, dtype=torch.int64)
+
+
+def _without(top: Tensor, seen: Ragged, k: int) -> Tensor:
+    """The first k of each row that are not among its seen labels."""
+    owner = torch.arange(len(top)).repeat_interleave(seen.offsets.diff())
+    taken = torch.isin((torch.arange(len(top))[:, None] << 40) | top, (owner << 40) | seen.values.long())
+    order = taken.to(torch.int8).argsort(dim=1, stable=True)[:, :k]
+    return top.gather(1, order).masked_fill(taken.gather(1, order), -1)
+
+
+def implicit_loss_of(loss: Loss, batch_size: int) -> Loss:
+    """The loss over all labels that a scheme implicitly optimises."""
+    margin, temperature = implied_margin_of(loss, batch_size), loss.temperature
+    if loss.piece is None:
+        return SoftmaxLoss(margin, temperature=temperature, score=loss.settings.score)
+    return DecoupledLoss(margin, loss.piece, temperature=temperature, score=loss.settings.score)
+
+
+class Validation:
+    """What is measured on held-out points after every epoch.
+
+    Args:
+        points: the held-out points.
+        labels: the training distribution.
+        metric: "implicit-loss" (what the scheme implicitly optimises, over all labels, mean over pairs; lower is better),
+            "recall@10" or "precision@1".
+        batch_size: B, which decides what within-batch schemes optimise.
+    """
+
+    def __init__(self, points: Points, labels: Labels, metric: str, batch_size: int) -> None:
+        self.points, self.labels, self.metric, self.batch_size = points, labels, metric, batch_size
+        self._implicit: Loss | None = None
+
+    def measure(self, model: Model) -> float:
+        """The metric of a model in evaluation mode."""
+        if self.metric == "implicit-loss":
+            return self._loss(model)
+        k = 10 if self.metric == "recall@10" else 1
+        top, values, offsets = top_labels(model, self.points, k), self.points.labels.values.long(), self.points.labels.offsets
+        owner = torch.arange(len(self.points)).repeat_interleave(offsets.diff())
+        hit = (top[owner] == values[:, None]).any(1).double()
+        if self.metric == "recall@10":
+            return float(hit.mean())
+        labelled = int((offsets.diff() > 0).sum())
+        return float(hit.sum()) / max(1, labelled)
+
+    @torch.no_grad()
+    def _loss(self, model: Model) -> float:
+        head = model.head
+        if self._implicit is None:
+            self._implicit = implicit_loss_of(head.loss, self.batch_size)
+        head.flush()
+        total = torch.zeros((), dtype=torch.float64, device=head.weight.device)
+        for start in range(0, len(self.points), BLOCK // 4):
+            block = self.points.select(torch.arange(start, min(start + BLOCK // 4, len(self.points))))
+            if block.num_pairs == 0:
+                continue
+            hidden = model.encoder(block.features.to(total.device))
+            target = Ragged(block.labels.values.long().to(total.device), block.labels.offsets.to(total.device))
+            total += self._implicit(hidden, head.weight, target, bias=head.bias, reduction="sum").double()
+        return float(total) / self.points.num_pairs

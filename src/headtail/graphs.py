@@ -1,0 +1,147 @@
+"""Training steps on a GPU as one CUDA graph: data resident, batches assembled there, one launch a step."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from headtail.data.points import Bag, Points
+from headtail.models.model import Batch
+from headtail.targets import IGNORE_INDEX, Ragged
+
+if TYPE_CHECKING:
+    from headtail.train import Trainer
+
+DENSE_BELOW = 4096
+"""Up to this many features a dense matrix product beats gathering rows."""
+SHARE_OF_MEMORY = 0.4
+"""Of the free GPU memory that the data set may take."""
+
+
+class Resident:
+    """Points on the GPU in fixed-size rows, so that every batch has the same shape.
+
+    Args:
+        points: the training points.
+        items: `[k]` the point of each pair, or the points that have labels.
+        whole_points: whether items are whole points, with all their labels.
+        device: where to.
+    """
+
+    def __init__(self, points: Points, items: Tensor, whole_points: bool, device: torch.device) -> None:
+        self.items, self.num_features = items.to(device), points.num_features
+        if isinstance(points.features, Bag) and points.num_features > DENSE_BELOW:
+            padded_columns, padded_values = pad(points.features, device)
+            self.columns, self.values = padded_columns, padded_values
+            self.dense = None
+        else:
+            features = points.features
+            self.dense = (features.to(device).to_dense() if isinstance(features, Bag) else features.to(device)).contiguous()
+        values = points.labels.values.to(device, torch.int64)
+        self.target = pad_labels(Ragged(values, points.labels.offsets.to(device))) if whole_points else values
+        self.whole_points = whole_points
+
+    @staticmethod
+    def size(points: Points, whole_points: bool) -> int:
+        """Bytes it would take."""
+        n, features = len(points), points.features
+        sparse = isinstance(features, Bag) and points.num_features > DENSE_BELOW
+        per_point = 12 * int(features.offsets.diff().max()) if sparse else 4 * points.num_features  # pyright: ignore[reportAttributeAccessIssue]
+        labels = 8 * n * int(points.labels.offsets.diff().max()) if whole_points else 16 * points.num_pairs
+        return n * per_point + labels
+
+    def take(self, places: Tensor) -> Batch:
+        """The batch that holds these."""
+        points = self.items[places]
+        target = self.target[points] if self.whole_points else self.target[places]
+        if self.dense is not None:
+            return Batch(self.dense[points], None, target)
+        columns, values = self.columns[points], self.values[points]
+        offsets = torch.arange(0, columns.numel() + 1, columns.shape[1], device=columns.device)
+        return Batch(Bag(offsets, columns.reshape(-1), values.reshape(-1), self.num_features), None, target)
+
+
+def pad(bag: Bag, device: torch.device) -> tuple[Tensor, Tensor]:
+    """`[n, w]` columns and values; what is missing is column 0 with value 0, which adds nothing."""
+    bag = bag.to(device)
+    lengths = bag.offsets.diff()
+    row = torch.arange(len(bag), device=device).repeat_interleave(lengths)
+    place = torch.arange(len(bag.columns), device=device) - bag.offsets[:-1].repeat_interleave(lengths)
+    shape = len(bag), max(1, int(lengths.max()))
+    columns, values = torch.zeros(shape, dtype=torch.int64, device=device), torch.zeros(shape, device=device)
+    columns[row, place], values[row, place] = bag.columns.long(), bag.values
+    return columns, values
+
+
+def pad_labels(labels: Ragged) -> Tensor:
+    """`[n, k]` labels, padded with −100."""
+    lengths = labels.offsets.diff()
+    row = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
+    place = torch.arange(len(labels.values), device=lengths.device) - labels.offsets[:-1].repeat_interleave(lengths)
+    padded = torch.full((len(lengths), max(1, int(lengths.max()))), IGNORE_INDEX, dtype=torch.int64, device=lengths.device)
+    padded[row, place] = labels.values
+    return padded
+
+
+def graphed_step(trainer: Trainer) -> Callable[[Tensor], Tensor]:
+    """A step of this trainer as a CUDA graph, or step by step, with one line that says why, where that cannot be had."""
+    batches, device = trainer.batches, trainer.device
+    free = torch.cuda.mem_get_info(device)[0]
+    if Resident.size(batches.points, batches.whole_points) > SHARE_OF_MEMORY * free:
+        warnings.warn("The data set does not fit on the GPU beside the model, so features travel step by step.", stacklevel=2)
+        return lambda places: trainer.learn(trainer.model(_to(batches.take(places), device)))
+    resident = Resident(batches.points, batches.items, batches.whole_points, device)
+
+    def step(places: Tensor) -> Tensor:
+        return trainer.learn(trainer.model(resident.take(places)))
+
+    if trainer.run.weight_decay or trainer.run.optimiser == "adam":
+        # Their factors change from step to step and are computed on the host.
+        return lambda places: step(places.to(device, non_blocking=True))
+    return Graph(trainer, step)
+
+
+class Graph:
+    """One step, captured; called with the places of a batch, it replays."""
+
+    def __init__(self, trainer: Trainer, step: Callable[[Tensor], Tensor]) -> None:
+        self.device = trainer.device
+        for group in trainer.optimiser.param_groups:
+            group["lr"] = torch.tensor(float(group["lr"]), device=self.device)
+        self.places = torch.arange(trainer.batches.size, device=self.device)
+        kept = [(p, p.detach().clone()) for p in trainer.model.parameters()]
+        random = torch.cuda.get_rng_state(self.device)
+        beside = torch.cuda.Stream()
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):  # libraries set themselves up in the first steps, which must not be captured
+            for _ in range(3):
+                step(self.places)
+        torch.cuda.current_stream().wait_stream(beside)
+        trainer.optimiser.zero_grad(set_to_none=True)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.loss = step(self.places)
+        with torch.no_grad():  # undo the trial steps
+            for parameter, before in kept:
+                parameter.copy_(before)
+                for value in trainer.optimiser.state[parameter].values():
+                    value.zero_()
+        torch.cuda.set_rng_state(random, self.device)
+
+    def __call__(self, places: Tensor) -> Tensor:
+        """Take the step; what comes back is overwritten by the next."""
+        self.places.copy_(places, non_blocking=True)
+        self.graph.replay()
+        return self.loss
+
+
+def _to(batch: Batch, device: torch.device) -> Batch:
+    target = batch.target
+    if isinstance(target, Ragged):
+        target = Ragged(target.values.to(device).long(), target.offsets.to(device))
+    row = None if batch.row is None else batch.row.to(device)
+    return Batch(batch.features.to(device), row, target.to(device) if isinstance(target, Tensor) else target)

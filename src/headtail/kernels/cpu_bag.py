@@ -1,0 +1,66 @@
+"""The weighted bag on the CPU, by numba: rows are scaled and added in place, and nothing of size [nnz, d] is ever made."""
+
+from __future__ import annotations
+
+from numba import njit, prange, set_num_threads
+
+from headtail.kernels.compiled import keep_compiled
+
+keep_compiled()
+
+
+@njit(parallel=True, cache=True)
+def weighted_bag(offsets, columns, values, weight, out):
+    """out[i] = Σ_j values[j] · weight[columns[j]] over the entries j of row i, in their order whatever the number of threads."""
+    dim = weight.shape[1]
+    for i in prange(len(offsets) - 1):
+        row = out[i]
+        row[:] = 0
+        for j in range(offsets[i], offsets[i + 1]):
+            source, value = weight[columns[j]], values[j]
+            for k in range(dim):
+                row[k] += value * source[k]
+
+
+@njit(cache=True)
+def transpose(offsets, columns, values, place, rows, starts, points, turned):
+    """The same entries by column: entry e of column rows[c], starts[c] ≤ e < starts[c+1], is turned[e] at point points[e].
+
+    `place` is a workspace of one number a column, all −1, and is left so: nothing of the table's size is walked. Returns the
+    number of different columns, which come out ascending.
+    """
+    count = 0
+    for j in range(len(columns)):
+        if place[columns[j]] < 0:
+            place[columns[j]] = 0
+            rows[count] = columns[j]
+            count += 1
+    rows[:count].sort()
+    for c in range(count):
+        place[rows[c]] = c
+        starts[c] = 0
+    starts[count] = 0
+    for j in range(len(columns)):
+        starts[place[columns[j]] + 1] += 1
+    for c in range(count):
+        starts[c + 1] += starts[c]
+        place[rows[c]] = starts[c]
+    for i in range(len(offsets) - 1):
+        for j in range(offsets[i], offsets[i + 1]):
+            e = place[columns[j]]
+            place[columns[j]] = e + 1
+            points[e], turned[e] = i, values[j]
+    for c in range(count):
+        place[rows[c]] = -1
+    return count
+
+
+def use_threads(count: int) -> None:
+    """As many threads as torch uses."""
+    set_num_threads(min(count, _most()))
+
+
+def _most() -> int:
+    from numba import config
+
+    return config.NUMBA_NUM_THREADS

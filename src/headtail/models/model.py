@@ -1,0 +1,55 @@
+"""Model: an encoder with a label head."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from headtail.data.points import Features
+from headtail.head import LabelHead
+from headtail.targets import Target
+
+
+class Batch(NamedTuple):
+    """One training batch.
+
+    Attributes:
+        features: of the batch's different points.
+        row: `[b]` which of them each target belongs to; None where target i belongs to point i.
+        target: `[b]` labels, or all labels of each point, ragged or padded.
+    """
+
+    features: Features
+    row: Int[Tensor, " b"] | None
+    target: Target
+
+
+class Model(nn.Module):
+    """An encoder with a label head.
+
+    Args:
+        encoder: any module from features to `[n, d]` hidden states.
+        head: the label table with its loss.
+        mask_known: whether all labels of a point are masked as negatives; for batches of whole points.
+    """
+
+    def __init__(self, encoder: nn.Module, head: LabelHead, *, mask_known: bool = False) -> None:
+        super().__init__()
+        self.encoder, self.head, self.mask_known = encoder, head, mask_known
+
+    def forward(self, batch: Batch) -> Float[Tensor, ""]:
+        """The training loss of a batch."""
+        hidden = self.encoder(batch.features)
+        hidden = hidden if batch.row is None else hidden[batch.row]
+        options: dict[str, Any] = {"collisions": "known"} if self.mask_known else {}
+        if isinstance(batch.target, Tensor) and batch.target.dim() == 1:
+            options["ignore_index"] = None  # every pair counts, and a GPU need not be asked
+        return self.head(hidden, batch.target, **options)
+
+    @torch.no_grad()
+    def top(self, features: Features, k: int) -> Int[Tensor, "n k"]:
+        """`[n, k]` the best labels of each point, best first."""
+        return self.head.topk(self.encoder(features), k).indices

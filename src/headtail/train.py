@@ -1,0 +1,309 @@
+"""Training: one loop that can be stopped anywhere and goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headtail import checkpoint
+from headtail.batches import Batches
+from headtail.build import build_model, build_optimiser
+from headtail.config import Run
+from headtail.data.points import Bag, DataSet, Points
+from headtail.errors import HeadtailError
+from headtail.evaluate import Validation
+from headtail.labels import Labels
+from headtail.losses import ExactLoss
+from headtail.models import Model
+from headtail.optim import RowOptimizer, clip_grad_norm_
+
+CHECK_EVERY = 100
+"""Steps between looks at the loss: for NaN, for the progress bar, for the clock."""
+MOST_VALIDATION = 2000
+"""Points are enough to choose an epoch; more would cost more than the epoch itself on large label sets."""
+DIVERGED = 20.0
+"""A loss that is this many times that of the first steps will not come back."""
+
+
+class Stopped(KeyboardInterrupt):
+    """Training was interrupted after a step, and everything is saved."""
+
+
+@dataclass
+class State:
+    """Where a run stands; saved with every checkpoint.
+
+    Attributes:
+        epoch: whole epochs done.
+        step: steps done in the present one.
+        loss_sum: of the present epoch's steps.
+        first_loss: mean of the first steps, against which divergence is told.
+        best: the best validation value so far, lower is better.
+        best_epoch: epochs trained when it was reached.
+        curve: (epoch, metric, value) as they come.
+        finished: whether training is over.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    loss_sum: float = 0.0
+    first_loss: float | None = None
+    best: float = math.inf
+    best_epoch: int = 0
+    curve: list[tuple[int, str, float]] = field(default_factory=list)
+    finished: bool = False
+
+
+Watch = Callable[[State, int, float], None]
+"""Called now and then with the state, the steps of an epoch and the loss of the last steps."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A trained model, its state, and the labels it was trained for."""
+
+    model: Model
+    labels: Labels
+    state: State
+    steps_per_epoch: int
+
+
+class Trainer:
+    """Trains one run on one data set, in one folder.
+
+    Args:
+        run: the settings.
+        data: what to learn.
+        folder: where checkpoints go; a checkpoint found there is resumed. None keeps nothing.
+        device: "cpu" or "cuda".
+        save_every: seconds between checkpoints within an epoch; there is one after every epoch in any case.
+        watch: called now and then.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        data: DataSet,
+        folder: Path | None = None,
+        *,
+        device: str = "cpu",
+        save_every: float = 60.0,
+        watch: Watch | None = None,
+    ) -> None:
+        self.run, self.folder, self.save_every, self.watch = run, folder, save_every, watch
+        self.device = torch.device(device)
+        train, held_out = split_validation(data, run.validation)
+        self.labels = training_labels(train, run.smoothing)
+        torch.manual_seed(run.seed)
+        sparse_features = isinstance(train.features, Bag)
+        self.model = build_model(run, self.labels, train.num_features, sparse_features=sparse_features, sparse=device == "cpu").to(
+            self.device
+        )
+        exact = isinstance(self.model.head.loss, ExactLoss)
+        whole_points = run.batching == "points" or (run.batching == "auto" and exact)
+        self.optimiser = build_optimiser(run, self.model)
+        self.batches = Batches(train, run.batch, run.seed, whole_points=whole_points)
+        self.validation = None if held_out is None else Validation(held_out, self.labels, run.stop_on, self.batches.size)
+        self.state = State()
+        self.facts = {"run": asdict(run), "data": data.digest}
+        self._take_step = self._make_step()
+
+    def fit(self) -> Trained:
+        """Train to the end, or go on from the last checkpoint; the model comes back with its best weights."""
+        self._resume()
+        with _interrupts() as interrupted:
+            while not self.state.finished:
+                self._epoch(interrupted)
+        if self.validation is not None and self.folder is not None and self.state.best_epoch:
+            checkpoint.restore_weights(checkpoint.load(self.folder / "model.safetensors")[0], self.model)
+        self.model.eval()
+        return Trained(self.model, self.labels, self.state, self.batches.steps)
+
+    def _epoch(self, interrupted: threading.Event) -> None:
+        state, steps = self.state, self.batches.steps
+        self.model.train()
+        recent, last_save = self._sum(), time.monotonic()
+        since = 0
+        for places in self.batches.order(state.epoch, state.step):
+            self._set_learning_rate(state.epoch * steps + state.step)
+            recent += self._take_step(places)
+            since += 1
+            state.step += 1
+            stop = interrupted.is_set()
+            if since == CHECK_EVERY or state.step == steps or stop:
+                self._look(float(recent) / since, since)
+                recent, since = self._sum(), 0
+                if stop:
+                    self._save()
+                    raise Stopped
+                if time.monotonic() - last_save > self.save_every:
+                    self._save()
+                    last_save = time.monotonic()
+        state.curve.append((state.epoch + 1, "loss", state.loss_sum / steps))
+        state.epoch, state.step, state.loss_sum = state.epoch + 1, 0, 0.0
+        self._choose()
+        state.finished |= state.epoch >= self.run.epochs
+        self._save()
+
+    def _make_step(self) -> Callable[[Tensor], Tensor]:
+        if self.device.type == "cuda":
+            from headtail.graphs import graphed_step
+
+            return graphed_step(self)
+        return self.eager_step
+
+    def eager_step(self, places: Tensor) -> Tensor:
+        """One step on the batch that holds these places; returns its loss."""
+        return self.learn(self.model(self.batches.take(places)))
+
+    def learn(self, loss: Tensor) -> Tensor:
+        """Backward and update; returns the loss without its graph."""
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        if self.run.clip:
+            clip_grad_norm_(self.model.parameters(), self.run.clip)
+        self.optimiser.step()
+        return loss.detach().double()
+
+    def _sum(self) -> Tensor:
+        return torch.zeros((), dtype=torch.float64, device=self.device)
+
+    def _set_learning_rate(self, step: int) -> None:
+        rate = self.run.learning_rate(step, self.run.epochs * self.batches.steps)
+        for group in self.optimiser.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def _look(self, loss: float, steps: int) -> None:
+        """Take note of the mean loss of the last steps, and stop a run that is lost."""
+        state = self.state
+        state.first_loss = loss if state.first_loss is None else state.first_loss
+        if not math.isfinite(loss) or loss > DIVERGED * max(state.first_loss, 1.0):
+            where = f"in epoch {state.epoch + 1}, step {state.step:,}"
+            kept = "" if self.folder is None else f" The last good checkpoint is in `{self.folder}`."
+            raise HeadtailError(
+                f"Training `{self.run.scheme}` diverged: the loss is {loss:.4g} {where}, after {state.first_loss:.4g} at first. "
+                f"Try a smaller `lr` than {self.run.lr:g}, or `clip=1`.{kept}"
+            )
+        state.loss_sum += loss * steps
+        if self.watch is not None:
+            self.watch(state, self.batches.steps, loss)
+
+    def _choose(self) -> None:
+        """Measure on the held-out points; keep the best weights, and stop when they get no better."""
+        state = self.state
+        if self.validation is None:
+            state.best_epoch = state.epoch
+            return
+        self.model.eval()
+        value = self.validation.measure(self.model)
+        state.curve.append((state.epoch, self.run.stop_on, value))
+        lower_is_better = value if self.run.stop_on == "implicit-loss" else -value
+        if lower_is_better < state.best:
+            state.best, state.best_epoch = lower_is_better, state.epoch
+            self._save_model()
+        state.finished |= state.epoch - state.best_epoch >= self.run.patience
+
+    def _save(self) -> None:
+        if self.folder is None:
+            return
+        tensors, facts = checkpoint.training_state(self.model, self.optimiser)
+        checkpoint.save(self.folder / "checkpoint.safetensors", tensors, {**facts, **self.facts, "state": asdict(self.state)})
+        if self.state.finished and (self.validation is None or not self.state.best_epoch):
+            self._save_model()
+
+    def _save_model(self) -> None:
+        if self.folder is not None:
+            save_model(self.folder, self.model, self.labels, self.facts)
+        else:
+            self._best = {f"model.{name}": value.clone() for name, value in self.model.named_parameters()}
+
+    def _resume(self) -> None:
+        path = None if self.folder is None else self.folder / "checkpoint.safetensors"
+        if path is None or not path.exists():
+            return
+        tensors, facts = checkpoint.load(path)
+        if facts["run"] != asdict(self.run) or facts["data"] != self.facts["data"]:
+            raise HeadtailError(
+                f"`{path}` belongs to a run with other settings or other data. Choose another folder, or delete it."
+            )
+        checkpoint.restore_training_state(tensors, facts, self.model, self.optimiser)
+        state: dict[str, Any] = facts["state"]
+        self.state = State(**{**state, "curve": [tuple(point) for point in state["curve"]]})
+
+
+def save_model(folder: Path, model: Model, labels: Labels, facts: dict[str, Any]) -> None:
+    """The weights with what is needed to build the model again."""
+    model.head.flush()
+    tensors = {f"model.{name}": value for name, value in model.named_parameters()}
+    tensors |= {f"model.{name}": value for name, value in model.named_buffers()}
+    tensors["labels.counts"] = labels.counts
+    shape = {"num_features": model.encoder.weight.shape[0], "smoothing": labels.smoothing}
+    checkpoint.save(folder / "model.safetensors", tensors, {**facts, **shape})
+
+
+def load_model(folder: Path) -> tuple[Model, Run, dict[str, Any]]:
+    """The trained model of a run's folder, its settings, and what else was noted."""
+    path = folder / "model.safetensors"
+    if not path.exists():
+        raise HeadtailError(f"`{folder}` holds no trained model (`model.safetensors`). Pass the folder of a finished run.")
+    tensors, facts = checkpoint.load(path)
+    run, labels = Run(**facts["run"]), Labels(tensors["labels.counts"], facts["smoothing"])
+    model = build_model(run, labels, facts["num_features"], sparse=False)
+    checkpoint.restore_weights(tensors, model)
+    return model.eval(), run, facts
+
+
+def split_validation(data: DataSet, share: float) -> tuple[Points, Points | None]:
+    """Training and held-out points: the data set's own, or a random share, the same for every run."""
+    if share == 0:
+        return data.train, None
+    if data.validation is not None:
+        few = torch.randperm(len(data.validation), generator=torch.Generator().manual_seed(0))[:MOST_VALIDATION]
+        return data.train, data.validation.select(few.sort().values)
+    count = min(MOST_VALIDATION, round(share * len(data.train)))
+    if count == 0 or count >= len(data.train):
+        return data.train, None
+    order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(0))
+    return data.train.select(order[count:].sort().values), data.train.select(order[:count].sort().values)
+
+
+def training_labels(train: Points, smoothing: float | None) -> Labels:
+    """The label distribution of the training points; smoothed by 1 where some label never occurs, unless told otherwise."""
+    counts = torch.bincount(train.labels.values.long(), minlength=train.num_labels)
+    if smoothing is None:
+        smoothing = 1.0 if bool((counts == 0).any()) else 0.0
+    return Labels.from_counts(counts, smoothing)
+
+
+@contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets, so that a step is never left half done; the second Ctrl-C stops at once."""
+    flag = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield flag
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def stop(*_: Any) -> None:
+        if flag.is_set():
+            raise KeyboardInterrupt
+        flag.set()
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield flag
+    finally:
+        signal.signal(signal.SIGINT, before)
