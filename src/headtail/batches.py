@@ -24,8 +24,10 @@ class Batches:
         points: what to learn from.
         size: pairs in a batch.
         seed: decides the order; the same (seed, epoch) gives the same order, so training can resume anywhere.
+        among: `[k]` ids of the points to use; None for all.
         whole_points: a batch holds about `size` pairs, as whole points with all their labels.
 
+    >>> from headtail.data.points import Points
     >>> points = Points(torch.eye(3), Ragged.from_lists([[0, 1], [1], []]), num_labels=2)
     >>> batches = Batches(points, size=3, seed=0)
     >>> batch = batches.take(next(batches.order(epoch=0)))
@@ -33,38 +35,42 @@ class Batches:
     (torch.Size([2, 3]), [0, 1, 1])
     """
 
-    def __init__(self, points: Points, size: int, seed: int, *, whole_points: bool = False) -> None:
+    def __init__(
+        self, points: Points, size: int, seed: int, *, among: Int64[Tensor, " k"] | None = None, whole_points: bool = False
+    ) -> None:
         check_count("size", size)
-        if points.num_pairs == 0:
-            raise HeadtailError("The training points have no labels at all, so there is nothing to learn.")
         lengths = points.labels.offsets.diff()
+        used = torch.ones(len(points), dtype=torch.bool) if among is None else torch.zeros(len(points), dtype=torch.bool)
+        if among is not None:
+            used[among] = True
+        used &= lengths > 0  # a point without labels teaches nothing
         self.points, self.seed, self.whole_points = points, seed, whole_points
-        if whole_points:
-            self.items = lengths.nonzero().squeeze(1)  # a point without labels teaches nothing
-            size = max(1, round(size * len(self.items) / points.num_pairs))
-        else:
-            self.items = torch.arange(len(points)).repeat_interleave(lengths)  # [pairs] the point of each
-        self.size = min(size, len(self.items))
+        self.point_of = torch.arange(len(points)).repeat_interleave(lengths)  # [pairs]
+        pairs = used[self.point_of].nonzero().squeeze(1)
+        if len(pairs) == 0:
+            raise HeadtailError("The training points have no labels at all, so there is nothing to learn.")
+        self.ids = used.nonzero().squeeze(1) if whole_points else pairs
+        size = max(1, round(size * len(self.ids) / len(pairs))) if whole_points else size
+        self.size = min(size, len(self.ids))
         self.one_each = points.num_pairs == len(points)
 
     @property
     def steps(self) -> int:
         """Batches in an epoch."""
-        return len(self.items) // self.size
+        return len(self.ids) // self.size
 
     def order(self, epoch: int, start: int = 0) -> Iterator[Int64[Tensor, " size"]]:
-        """What each batch of an epoch holds, from batch `start` on: places in `items`."""
+        """The pairs (or points) of each batch of an epoch, from batch `start` on."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-        order = torch.randperm(len(self.items), generator=generator)
+        order = torch.randperm(len(self.ids), generator=generator)
         for step in range(start, self.steps):
-            yield order[step * self.size : (step + 1) * self.size]
+            yield self.ids[order[step * self.size : (step + 1) * self.size]]
 
-    def take(self, places: Int64[Tensor, " size"]) -> Batch:
-        """The batch that holds these."""
-        points = self.items[places]
+    def take(self, ids: Int64[Tensor, " size"]) -> Batch:
+        """The batch of these pairs, or points."""
         if self.whole_points:
-            return Batch(self._features(points), None, ragged_rows(self.points.labels, points))
-        target, row = self.points.labels.values[places].long(), None
+            return Batch(self._features(ids), None, ragged_rows(self.points.labels, ids))
+        points, target, row = self.point_of[ids], self.points.labels.values[ids].long(), None
         if not self.one_each:
             different, where = torch.unique(points, return_inverse=True)
             if len(different) < len(points):

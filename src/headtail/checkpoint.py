@@ -50,7 +50,7 @@ def training_state(model: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[
 
     Weights are taken as they lie: nothing is flushed, so that saving does not change what comes after.
     """
-    tensors = {f"model.{name}": value for name, value in _weights(model).items()}
+    tensors = weights_of(model)
     numbers: dict[str, Any] = {}
     for name, parameter in model.named_parameters():
         for key, value in optimiser.state.get(parameter, {}).items():
@@ -94,13 +94,15 @@ def restore_training_state(
 @torch.no_grad()
 def restore_weights(tensors: dict[str, Tensor], model: nn.Module) -> None:
     """Copy a checkpoint's weights and buffers into a model of the same shape."""
-    for name, value in _weights(model).items():
-        found = tensors.get(f"model.{name}")
+    for name, value in weights_of(model).items():
+        found = tensors.get(name)
         if found is None or found.shape != value.shape:
             shape = None if found is None else list(found.shape)
             raise HeadtailError(f"The checkpoint's `{name}` has shape {shape}, but the model's {list(value.shape)}: another run's?")
         value.copy_(found)
 
 
-def _weights(model: nn.Module) -> dict[str, Tensor]:
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by the names they have in a checkpoint."""
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return {f"model.{name}": tensor for name, tensor in tensors.items()}

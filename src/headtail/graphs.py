@@ -27,13 +27,13 @@ class Resident:
 
     Args:
         points: the training points.
-        items: `[k]` the point of each pair, or the points that have labels.
-        whole_points: whether items are whole points, with all their labels.
+        point_of: `[pairs]` the point of each pair.
+        whole_points: whether batches hold whole points, with all their labels.
         device: where to.
     """
 
-    def __init__(self, points: Points, items: Tensor, whole_points: bool, device: torch.device) -> None:
-        self.items, self.num_features = items.to(device), points.num_features
+    def __init__(self, points: Points, point_of: Tensor, whole_points: bool, device: torch.device) -> None:
+        self.point_of, self.num_features = point_of.to(device), points.num_features
         if isinstance(points.features, Bag) and points.num_features > DENSE_BELOW:
             padded_columns, padded_values = pad(points.features, device)
             self.columns, self.values = padded_columns, padded_values
@@ -54,10 +54,9 @@ class Resident:
         labels = 8 * n * int(points.labels.offsets.diff().max()) if whole_points else 16 * points.num_pairs
         return n * per_point + labels
 
-    def take(self, places: Tensor) -> Batch:
-        """The batch that holds these."""
-        points = self.items[places]
-        target = self.target[points] if self.whole_points else self.target[places]
+    def take(self, ids: Tensor) -> Batch:
+        """The batch of these pairs, or points."""
+        points, target = ids if self.whole_points else self.point_of[ids], self.target[ids]
         if self.dense is not None:
             return Batch(self.dense[points], None, target)
         columns, values = self.columns[points], self.values[points]
@@ -93,38 +92,38 @@ def graphed_step(trainer: Trainer) -> Callable[[Tensor], Tensor]:
     free = torch.cuda.mem_get_info(device)[0]
     if Resident.size(batches.points, batches.whole_points) > SHARE_OF_MEMORY * free:
         warnings.warn("The data set does not fit on the GPU beside the model, so features travel step by step.", stacklevel=2)
-        return lambda places: trainer.learn(trainer.model(_to(batches.take(places), device)))
-    resident = Resident(batches.points, batches.items, batches.whole_points, device)
+        return lambda ids: trainer.learn(trainer.model(_to(batches.take(ids), device)))
+    resident = Resident(batches.points, batches.point_of, batches.whole_points, device)
 
-    def step(places: Tensor) -> Tensor:
-        return trainer.learn(trainer.model(resident.take(places)))
+    def step(ids: Tensor) -> Tensor:
+        return trainer.learn(trainer.model(resident.take(ids)))
 
     if trainer.run.weight_decay or trainer.run.optimiser == "adam":
         # Their factors change from step to step and are computed on the host.
-        return lambda places: step(places.to(device, non_blocking=True))
+        return lambda ids: step(ids.to(device, non_blocking=True))
     return Graph(trainer, step)
 
 
 class Graph:
-    """One step, captured; called with the places of a batch, it replays."""
+    """One step, captured; called with the ids of a batch, it replays."""
 
     def __init__(self, trainer: Trainer, step: Callable[[Tensor], Tensor]) -> None:
-        self.device = trainer.device
+        self.device, self.step = trainer.device, step  # the graph knows its tensors by address: the step keeps them alive
         for group in trainer.optimiser.param_groups:
             group["lr"] = torch.tensor(float(group["lr"]), device=self.device)
-        self.places = torch.arange(trainer.batches.size, device=self.device)
+        self.ids = trainer.batches.ids[: trainer.batches.size].to(self.device)
         kept = [(p, p.detach().clone()) for p in trainer.model.parameters()]
         random = torch.cuda.get_rng_state(self.device)
         beside = torch.cuda.Stream()
         beside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(beside):  # libraries set themselves up in the first steps, which must not be captured
             for _ in range(3):
-                step(self.places)
+                step(self.ids)
         torch.cuda.current_stream().wait_stream(beside)
         trainer.optimiser.zero_grad(set_to_none=True)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
-            self.loss = step(self.places)
+            self.loss = step(self.ids)
         with torch.no_grad():  # undo the trial steps
             for parameter, before in kept:
                 parameter.copy_(before)
@@ -132,9 +131,9 @@ class Graph:
                     value.zero_()
         torch.cuda.set_rng_state(random, self.device)
 
-    def __call__(self, places: Tensor) -> Tensor:
+    def __call__(self, ids: Tensor) -> Tensor:
         """Take the step; what comes back is overwritten by the next."""
-        self.places.copy_(places, non_blocking=True)
+        self.ids.copy_(ids, non_blocking=True)
         self.graph.replay()
         return self.loss
 

@@ -253,10 +253,12 @@ class RowAdagrad(RowOptimizer):
     def update(self, p: Tensor, rows: Rows, grad: Tensor, group: dict[str, Any]) -> None:
         """One step of Adagrad."""
         total = self._row_state(p, "sum", group["initial_accumulator_value"])
-        if rows is ...:
-            total.addcmul_(grad, grad)
-            p.sub_(group["lr"] * grad / (total.sqrt().add_(group["eps"])))
-            return
+        if rows is ... and p.device.type == "cuda":
+            from headtail.kernels import cuda_rows
+
+            if cuda_rows.fits(p, total, grad):
+                cuda_rows.adagrad_(p, total, grad, group["lr"], group["eps"])
+                return
         now = total[rows] + grad * grad
         total[rows] = now
         p[rows] = p[rows] - group["lr"] * grad / (now.sqrt() + group["eps"])

@@ -19,13 +19,13 @@ from headtail import checkpoint
 from headtail.batches import Batches
 from headtail.build import build_model, build_optimiser
 from headtail.config import Run
-from headtail.data.points import Bag, DataSet, Points
+from headtail.data.points import Bag, DataSet, Points, ragged_rows
 from headtail.errors import HeadtailError
 from headtail.evaluate import Validation
 from headtail.labels import Labels
 from headtail.losses import ExactLoss
 from headtail.models import Model
-from headtail.optim import RowOptimizer, clip_grad_norm_
+from headtail.optim import clip_grad_norm_
 
 CHECK_EVERY = 100
 """Steps between looks at the loss: for NaN, for the progress bar, for the clock."""
@@ -65,7 +65,7 @@ class State:
 
 
 Watch = Callable[[State, int, float], None]
-"""Called now and then with the state, the steps of an epoch and the loss of the last steps."""
+"""Called now and then with the state, the steps of an epoch and the loss of the last steps; NaN when an epoch is over."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +102,8 @@ class Trainer:
     ) -> None:
         self.run, self.folder, self.save_every, self.watch = run, folder, save_every, watch
         self.device = torch.device(device)
-        train, held_out = split_validation(data, run.validation)
-        self.labels = training_labels(train, run.smoothing)
+        train, (among, held_out) = data.train, split_validation(data, run.validation)
+        self.labels = training_labels(train, among, run.smoothing)
         torch.manual_seed(run.seed)
         sparse_features = isinstance(train.features, Bag)
         self.model = build_model(run, self.labels, train.num_features, sparse_features=sparse_features, sparse=device == "cpu").to(
@@ -112,10 +112,11 @@ class Trainer:
         exact = isinstance(self.model.head.loss, ExactLoss)
         whole_points = run.batching == "points" or (run.batching == "auto" and exact)
         self.optimiser = build_optimiser(run, self.model)
-        self.batches = Batches(train, run.batch, run.seed, whole_points=whole_points)
+        self.batches = Batches(train, run.batch, run.seed, among=among, whole_points=whole_points)
         self.validation = None if held_out is None else Validation(held_out, self.labels, run.stop_on, self.batches.size)
-        self.state = State()
-        self.facts = {"run": asdict(run), "data": data.digest}
+        self.state, self._best = State(), {}
+        shape = {"num_features": train.num_features, "sparse_features": sparse_features}
+        self.facts = {"run": asdict(run), "data": data.digest, **shape}
         self._take_step = self._make_step()
 
     def fit(self) -> Trained:
@@ -124,8 +125,9 @@ class Trainer:
         with _interrupts() as interrupted:
             while not self.state.finished:
                 self._epoch(interrupted)
-        if self.validation is not None and self.folder is not None and self.state.best_epoch:
-            checkpoint.restore_weights(checkpoint.load(self.folder / "model.safetensors")[0], self.model)
+        if self.validation is not None and self.state.best_epoch:
+            best = self._best if self.folder is None else checkpoint.load(self.folder / "model.safetensors")[0]
+            checkpoint.restore_weights(best, self.model)
         self.model.eval()
         return Trained(self.model, self.labels, self.state, self.batches.steps)
 
@@ -134,9 +136,9 @@ class Trainer:
         self.model.train()
         recent, last_save = self._sum(), time.monotonic()
         since = 0
-        for places in self.batches.order(state.epoch, state.step):
+        for ids in self.batches.order(state.epoch, state.step):
             self._set_learning_rate(state.epoch * steps + state.step)
-            recent += self._take_step(places)
+            recent += self._take_step(ids)
             since += 1
             state.step += 1
             stop = interrupted.is_set()
@@ -153,6 +155,8 @@ class Trainer:
         state.epoch, state.step, state.loss_sum = state.epoch + 1, 0, 0.0
         self._choose()
         state.finished |= state.epoch >= self.run.epochs
+        if self.watch is not None:
+            self.watch(state, steps, math.nan)
         self._save()
 
     def _make_step(self) -> Callable[[Tensor], Tensor]:
@@ -162,9 +166,9 @@ class Trainer:
             return graphed_step(self)
         return self.eager_step
 
-    def eager_step(self, places: Tensor) -> Tensor:
-        """One step on the batch that holds these places; returns its loss."""
-        return self.learn(self.model(self.batches.take(places)))
+    def eager_step(self, ids: Tensor) -> Tensor:
+        """One step on the batch of these pairs, or points; returns its loss."""
+        return self.learn(self.model(self.batches.take(ids)))
 
     def learn(self, loss: Tensor) -> Tensor:
         """Backward and update; returns the loss without its graph."""
@@ -228,7 +232,7 @@ class Trainer:
         if self.folder is not None:
             save_model(self.folder, self.model, self.labels, self.facts)
         else:
-            self._best = {f"model.{name}": value.clone() for name, value in self.model.named_parameters()}
+            self._best = {name: tensor.detach().clone() for name, tensor in checkpoint.weights_of(self.model).items()}
 
     def _resume(self) -> None:
         path = None if self.folder is None else self.folder / "checkpoint.safetensors"
@@ -247,11 +251,8 @@ class Trainer:
 def save_model(folder: Path, model: Model, labels: Labels, facts: dict[str, Any]) -> None:
     """The weights with what is needed to build the model again."""
     model.head.flush()
-    tensors = {f"model.{name}": value for name, value in model.named_parameters()}
-    tensors |= {f"model.{name}": value for name, value in model.named_buffers()}
-    tensors["labels.counts"] = labels.counts
-    shape = {"num_features": model.encoder.weight.shape[0], "smoothing": labels.smoothing}
-    checkpoint.save(folder / "model.safetensors", tensors, {**facts, **shape})
+    tensors = {**checkpoint.weights_of(model), "labels.counts": labels.counts}
+    checkpoint.save(folder / "model.safetensors", tensors, {**facts, "smoothing": labels.smoothing})
 
 
 def load_model(folder: Path) -> tuple[Model, Run, dict[str, Any]]:
@@ -266,23 +267,25 @@ def load_model(folder: Path) -> tuple[Model, Run, dict[str, Any]]:
     return model.eval(), run, facts
 
 
-def split_validation(data: DataSet, share: float) -> tuple[Points, Points | None]:
-    """Training and held-out points: the data set's own, or a random share, the same for every run."""
+def split_validation(data: DataSet, share: float) -> tuple[Tensor | None, Points | None]:
+    """Ids of the points to train on (None for all), and held-out points: the data set's own, or a random share, equal for all."""
+    generator = torch.Generator().manual_seed(0)
     if share == 0:
-        return data.train, None
+        return None, None
     if data.validation is not None:
-        few = torch.randperm(len(data.validation), generator=torch.Generator().manual_seed(0))[:MOST_VALIDATION]
-        return data.train, data.validation.select(few.sort().values)
+        few = torch.randperm(len(data.validation), generator=generator)[:MOST_VALIDATION]
+        return None, data.validation.select(few.sort().values)
     count = min(MOST_VALIDATION, round(share * len(data.train)))
     if count == 0 or count >= len(data.train):
-        return data.train, None
-    order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(0))
-    return data.train.select(order[count:].sort().values), data.train.select(order[:count].sort().values)
+        return None, None
+    order = torch.randperm(len(data.train), generator=generator)
+    return order[count:].sort().values, data.train.select(order[:count].sort().values)
 
 
-def training_labels(train: Points, smoothing: float | None) -> Labels:
-    """The label distribution of the training points; smoothed by 1 where some label never occurs, unless told otherwise."""
-    counts = torch.bincount(train.labels.values.long(), minlength=train.num_labels)
+def training_labels(train: Points, among: Tensor | None = None, smoothing: float | None = None) -> Labels:
+    """The label distribution of the points trained on; smoothed by 1 where some label never occurs, unless told otherwise."""
+    values = (train.labels if among is None else ragged_rows(train.labels, among)).values
+    counts = torch.bincount(values.long(), minlength=train.num_labels)
     if smoothing is None:
         smoothing = 1.0 if bool((counts == 0).any()) else 0.0
     return Labels.from_counts(counts, smoothing)

@@ -10,13 +10,26 @@ import tyro
 
 from headtail import __version__
 from headtail.cli.audit import Audit
+from headtail.cli.compare import Compare
+from headtail.cli.doctor import Doctor
+from headtail.cli.evaluate import Evaluate, Predict
 from headtail.cli.explain import Explain
+from headtail.cli.report import Report
+from headtail.cli.stats import Stats
+from headtail.cli.train import Train
 from headtail.cli.words import in_command_line_words
 from headtail.errors import HeadtailError
 
 Command = (
-    Annotated[Explain, tyro.conf.subcommand("explain", prefix_name=False)]
+    Annotated[Compare, tyro.conf.subcommand("compare", prefix_name=False)]
+    | Annotated[Train, tyro.conf.subcommand("train", prefix_name=False)]
+    | Annotated[Evaluate, tyro.conf.subcommand("evaluate", prefix_name=False)]
+    | Annotated[Predict, tyro.conf.subcommand("predict", prefix_name=False)]
+    | Annotated[Stats, tyro.conf.subcommand("stats", prefix_name=False)]
+    | Annotated[Report, tyro.conf.subcommand("report", prefix_name=False)]
+    | Annotated[Explain, tyro.conf.subcommand("explain", prefix_name=False)]
     | Annotated[Audit, tyro.conf.subcommand("audit", prefix_name=False)]
+    | Annotated[Doctor, tyro.conf.subcommand("doctor", prefix_name=False)]
 )
 
 
@@ -34,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
             description="What does negative sampling do to your frequent and your rare labels?",
             args=[arg for arg in argv if arg != "--debug"],
         )
-        return command.run()
+        return command.run(debug) if isinstance(command, Compare) else command.run()
     except HeadtailError as error:
         if debug:
             raise

@@ -14,10 +14,11 @@ def read_counts(path: Path, smoothing: float = 0.0) -> Labels:
     """Read how often each label occurs: a `.npy` array, or a text file with one number a line (label 0 first).
 
     A line may also be `label,count`; labels that are ids may then come in any order. A first line without a number is a header.
+    A `.parquet` file has a column `count`, and may have a column `label`.
     """
     if not path.is_file():
         raise HeadtailError(f"`--counts {path}` is no file. Write a `.npy` array or a text file with one count a line.")
-    counts = _from_npy(path) if path.suffix == ".npy" else _from_text(path)
+    counts = {".npy": _from_npy, ".parquet": _from_parquet}.get(path.suffix, _from_text)(path)
     try:
         return Labels.from_counts(counts, smoothing)
     except HeadtailError as error:
@@ -34,6 +35,26 @@ def _from_npy(path: Path) -> np.ndarray:
     if counts.dtype.kind not in "iuf":
         raise HeadtailError(f"{path} holds {counts.dtype}, not numbers. Save an integer array of counts.")
     return counts.astype(np.int64) if counts.dtype.kind in "iu" else counts.astype(np.float64)
+
+
+def _from_parquet(path: Path) -> np.ndarray:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise HeadtailError(f"{path} is not a readable Parquet file; it may be cut short. Write or copy it again.") from error
+    names = table.column_names
+    column = "count" if "count" in names else names[0] if len(names) == 1 else None
+    if column is None or not (pa.types.is_integer(kind := table.schema.field(column).type) or pa.types.is_floating(kind)):
+        held = ", ".join(f"{field.name} ({field.type})" for field in table.schema)
+        raise HeadtailError(f"{path} holds {held}, but needs a column `count` of numbers, and may have a column `label`.")
+    if table[column].null_count or ("label" in names and table["label"].null_count):
+        raise HeadtailError(f"{path} has rows without a count or without a label. Drop them, or write 0.")
+    labels = [str(name) for name in table["label"].to_pylist()] if "label" in names else []
+    counts = table[column].to_numpy()
+    return _in_label_order(path, labels, counts.astype(np.int64 if counts.dtype.kind in "iu" else np.float64))
 
 
 def _from_text(path: Path) -> np.ndarray:

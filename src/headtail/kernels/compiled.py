@@ -11,5 +11,5 @@ def keep_compiled() -> None:
     """Let numba keep its code in headtail's cache folder unless the user has chosen one; call it before compiling."""
     from numba import config
 
-    if not config.CACHE_DIR and not os.environ.get("NUMBA_CACHE_DIR"):
-        config.CACHE_DIR = str(cache_folder() / "numba")
+    if not os.environ.get("NUMBA_CACHE_DIR"):
+        config.CACHE_DIR = str(cache_folder() / "numba")  # pyright: ignore[reportAttributeAccessIssue]

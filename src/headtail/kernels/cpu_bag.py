@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numba import njit, prange, set_num_threads
+from numba import config, njit, prange, set_num_threads
 
 from headtail.kernels.compiled import keep_compiled
 
@@ -56,11 +56,5 @@ def transpose(offsets, columns, values, place, rows, starts, points, turned):
 
 
 def use_threads(count: int) -> None:
-    """As many threads as torch uses."""
-    set_num_threads(min(count, _most()))
-
-
-def _most() -> int:
-    from numba import config
-
-    return config.NUMBA_NUM_THREADS
+    """As many threads as torch uses, and numba has."""
+    set_num_threads(min(count, config.NUMBA_NUM_THREADS))  # pyright: ignore[reportAttributeAccessIssue]

@@ -158,7 +158,7 @@ def _cross_entropy(
 ) -> Tensor:
     """With ρ(y, y) = 1 the loss is log Σ_y' e^g_y' − g_y, g = f + log ρ₂: one sum a *point*, whatever its labels."""
     pairs, f = exact_logits(input, weight, bias, target, settings)
-    g = f + margin.log_negative(torch.arange(len(weight), device=weight.device)).to(f.dtype)
+    g = f if isinstance(margin, Unit) else f + margin.log_negative(torch.arange(len(weight), device=weight.device)).to(f.dtype)
     if pairs.example is None:
         return settings.reduce(F.cross_entropy(g, pairs.label, reduction="none"), pairs)
     return settings.reduce(torch.logsumexp(g, 1)[pairs.example] - g[pairs.example, pairs.label], pairs)

@@ -220,8 +220,11 @@ def exact_logits(
     _check_input(input, pairs)
     if settings.score == "cosine":
         input, weight = directions(input), directions(weight)
-    f = _at_least_float32(F.linear(input, weight))
-    return pairs, (f if bias is None else f + bias.reshape(-1)) / settings.temperature
+    fused = bias is not None and bias.dtype == input.dtype
+    f = _at_least_float32(F.linear(input, weight, bias.reshape(-1) if bias is not None and fused else None))
+    f = f if bias is None or fused else f + bias.reshape(-1)
+    # [b, L] is large: a division by 1 is a walk through memory for nothing.
+    return pairs, f if _is_one(settings.temperature) else f / settings.temperature
 
 
 def _terms(
@@ -250,6 +253,10 @@ def _logits(input: Tensor, positive: Tensor, negatives: Tensor, pairs: Pairs, se
 def directions(vectors: Tensor) -> Tensor:
     """Vectors of length 1; a zero vector stays one. In float32, because its guard against division by zero is 0 in float16."""
     return F.normalize(_at_least_float32(vectors), dim=-1).to(vectors.dtype)
+
+
+def _is_one(temperature: float | Tensor) -> bool:
+    return not isinstance(temperature, Tensor) and temperature == 1
 
 
 def _at_least_float32(tensor: Tensor) -> Tensor:

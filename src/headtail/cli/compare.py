@@ -1,0 +1,91 @@
+"""`headtail compare`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.text import Text
+
+from headtail.build import PAPER, parse
+from headtail.cli.device import Device, choose
+from headtail.cli.progress import Training as TrainingBars
+from headtail.cli.progress import reading
+from headtail.cli.tables import results_table
+from headtail.compare import SliceRule, cells, compare
+from headtail.config import Training
+from headtail.data.load import Reading, load
+from headtail.errors import check_count
+from headtail.train import Stopped
+
+DEFAULT = (*PAPER, "softmax", "logit-adjusted")
+
+
+@dataclass(frozen=True)
+class Compare:
+    """What does each scheme do to frequent and to rare labels? Trains one model a scheme and seed, and shows who gains and loses.
+
+    Resumable: the same command again goes on where it was stopped, and finished runs are not run again.
+    """
+
+    data: Annotated[str, tyro.conf.Positional] = "synthetic"
+    """A folder with training and test files, a training file, or generated data (synthetic, synthetic:delicious, …)."""
+    schemes: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SCHEME …")] = DEFAULT
+    """Scheme names, for example within-batch:tail uniform:importance softmax logit-adjusted."""
+    seeds: int = 1
+    """Runs of each scheme, with seeds 0, 1, …"""
+    out: Path = Path("comparison")
+    """Folder for results, models and the report."""
+    slices: SliceRule = "mass"
+    """Head, torso and tail: a third of the examples each (mass), or at least 100 and fewer than 20 examples a label (count)."""
+    device: Device = "auto"
+    """Where to train."""
+    reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
+    """How to read the data."""
+    training: Annotated[Training, tyro.conf.OmitArgPrefixes] = field(default_factory=Training)
+    """How to train."""
+
+    def run(self, debug: bool = False) -> int:
+        """Run the grid, print the table, write the report."""
+        names = tuple(dict.fromkeys(self.schemes))
+        for name in names:
+            parse(name)  # a misspelt name is told before any work
+        check_count("--seeds", self.seeds)
+        device, talk = choose(self.device), Console(stderr=True, highlight=False)
+        with reading(talk) as progress:
+            data = load(self.data, self.reading, progress)
+        for note in data.notes:
+            talk.print(Text(note, style="dim"))
+        grid = cells(self.training, names, self.seeds, data, self.out)
+        command = "headtail " + shlex.join(sys.argv[1:])
+        bars = TrainingBars(talk, len(grid))
+        try:
+            with bars.bar, warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what the schemes warn of stands in the report's notes
+                found = compare(
+                    grid,
+                    data,
+                    self.out,
+                    slices=self.slices,
+                    device=device,
+                    command=command,
+                    watch=bars.watch,
+                    told=bars.over,
+                    strict=debug,
+                )
+        except Stopped:
+            talk.print(f"Stopped, and saved. To go on: {command}")
+            return 130
+        from headtail.report import write_report  # plotly is slow to load
+
+        write_report(found, self.out / "report.html")
+        console = Console(highlight=False)
+        console.print(results_table(found))
+        console.print(f"report: {self.out / 'report.html'}", soft_wrap=True)
+        return 1 if found.failures else 0

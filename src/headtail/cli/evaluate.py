@@ -1,0 +1,114 @@
+"""`headtail evaluate` and `headtail predict`: what a trained model answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+import tyro
+from rich.console import Console
+from torch import Tensor
+
+from headtail.cli.device import Device, choose
+from headtail.cli.progress import reading
+from headtail.cli.tables import measures_table
+from headtail.compare import SliceRule, data_slices, row_of, test_measures
+from headtail.config import Run
+from headtail.data.load import Reading, load
+from headtail.data.points import DataSet, Points
+from headtail.errors import HeadtailError, check_count
+from headtail.evaluate import top_labels
+from headtail.models import Model
+from headtail.predictions import write_predictions
+from headtail.results import to_csv, write_text
+from headtail.train import load_model
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Measure a trained model over all labels, by slice, on the test points of some data."""
+
+    model: Annotated[Path, tyro.conf.Positional]
+    """Folder of a finished run: made by headtail train, or one of the cells of headtail compare."""
+    data: Annotated[str, tyro.conf.Positional]
+    """The data, as for headtail train."""
+    slices: SliceRule = "mass"
+    """Head, torso and tail: a third of the examples each (mass), or at least 100 and fewer than 20 examples a label (count)."""
+    out: Path | None = None
+    """CSV file for the numbers."""
+    device: Device = "auto"
+    """Where to compute."""
+    reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
+    """How to read the data."""
+
+    def run(self) -> int:
+        """Measure and print."""
+        model, run, data = _open(self.model, self.data, self.reading, self.device)
+        with Console(stderr=True).status(f"scoring {len(data.test):,} points"):
+            found = test_measures(top_labels(model, data.test, min(50, data.test.num_labels)), data, data_slices(data, self.slices))
+        rows = [row_of(run, data, "test", one, 0, 0, self.model.name) for one in found]
+        if self.out is not None:
+            write_text(self.out, to_csv(rows))
+        Console(highlight=False).print(measures_table(f"{run.scheme} on {data.name}", rows))
+        return 0
+
+
+@dataclass(frozen=True)
+class Predict:
+    """Write the best labels of every point to a Parquet or CSV file: point, rank, label, score."""
+
+    model: Annotated[Path, tyro.conf.Positional]
+    """Folder of a finished run."""
+    data: Annotated[str, tyro.conf.Positional]
+    """The data, as for headtail train."""
+    out: Path
+    """File to write: .parquet or .csv."""
+    k: int = 10
+    """Labels a point."""
+    split: Literal["test", "train"] = "test"
+    """Which points."""
+    device: Device = "auto"
+    """Where to compute."""
+    reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
+    """How to read the data."""
+
+    def run(self) -> int:
+        """Predict and write."""
+        check_count("--k", self.k)
+        if self.out.suffix not in (".parquet", ".csv"):
+            raise HeadtailError(f"`--out {self.out}` must end in .parquet or .csv.")
+        model, _, data = _open(self.model, self.data, self.reading, self.device)
+        points = data.test if self.split == "test" else data.train
+        if self.k > points.num_labels:
+            raise HeadtailError(f"`--k {self.k}` is more than the {points.num_labels} labels there are.")
+        with Console(stderr=True).status(f"scoring {len(points):,} points"):
+            top = top_labels(model, points, self.k)
+            write_predictions(self.out, top, _scores(model, points, top), data.label_names)
+        Console(highlight=False).print(f"{len(points):,} points × {self.k} labels: {self.out}", soft_wrap=True)
+        return 0
+
+
+def _open(folder: Path, data: str, how: Reading, device: Device) -> tuple[Model, Run, DataSet]:
+    model, run, facts = load_model(folder)
+    with reading(Console(stderr=True)) as progress:
+        found = load(data, how, progress)
+    shapes = (facts["num_features"], len(model.head.weight)), (found.train.num_features, found.train.num_labels)
+    if shapes[0] != shapes[1]:
+        raise HeadtailError(
+            f"The model in `{folder}` has {shapes[0][0]:,} features and {shapes[0][1]:,} labels, but `{data}` has "
+            f"{shapes[1][0]:,} and {shapes[1][1]:,}. Pass the data it was trained on, or data read the same way."
+        )
+    return model.to(choose(device)), run, found
+
+
+@torch.no_grad()
+def _scores(model: Model, points: Points, top: Tensor) -> Tensor:
+    """`[n, k]` the logits of the labels that were found, without any post-hoc adjustment."""
+    found = []
+    for ids in torch.arange(len(points)).split(1024):
+        block = points.select(ids)
+        logits = model.head.logits(model.encoder(block.features.to(model.head.weight.device))).cpu()
+        found.append(logits.gather(1, top[ids].clamp(min=0)))
+    return torch.cat(found) if found else torch.zeros(0, top.shape[1])

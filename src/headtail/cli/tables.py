@@ -1,0 +1,96 @@
+"""Results as tables in a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+
+from rich.table import Table
+from rich.text import Text
+
+from headtail.cli.drawing import HEAD, TAIL
+from headtail.compare import BASELINE
+from headtail.metrics import mean_and_deviation
+from headtail.results import Comparison, Row
+
+COLUMNS = (
+    ("Head", "recall@10", "head"),
+    ("Torso", "recall@10", "torso"),
+    ("Tail", "recall@10", "tail"),
+    ("Full", "recall@10", "full"),
+    ("P@1", "precision@1", "full"),
+    ("PSP@1", "psp@1", "full"),
+    ("coverage", "coverage@10", "full"),
+)
+
+
+def results_table(found: Comparison) -> Table:
+    """Recall@10 by slice, and what else people ask for; the best of each column is bold."""
+    values = collect(found.rows)
+    names = [name for name in [*found.schemes, BASELINE] if name in values]
+    table = Table(title=f"{found.data['name']}: Recall@10 by slice, in percent", title_style="bold", header_style="bold")
+    table.add_column("scheme", no_wrap=True)
+    table.add_column("leans")
+    for heading, *_ in COLUMNS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    best = {key: max((_mean(values[name].get(key, [])) for name in names), default=math.nan) for key in map(_key, COLUMNS)}
+    for name in names:
+        if name == BASELINE:
+            table.add_section()
+        leans = found.schemes.get(name, {}).get("leans", "")
+        style = TAIL if leans == "tail" else HEAD if leans == "head" else "dim"
+        cells = [_cell(values[name].get((metric, slice_), []), best[(metric, slice_)]) for _, metric, slice_ in COLUMNS]
+        table.add_row(Text(name, style="dim" if name == BASELINE else ""), Text(leans, style=style), *cells)
+    seeds = len({row.seed for row in found.rows if row.split == "test"})
+    spread = f"mean ± deviation over {seeds} seeds" if seeds > 1 else "one seed; intervals are in the report"
+    table.caption = f"{found.data['slices']['rule']}. {spread}."
+    return table
+
+
+def measures_table(title: str, rows: list[Row]) -> Table:
+    """All test metrics of one model by slice, in percent with 95% bootstrap intervals."""
+    by = {(row.metric, row.slice): row for row in rows}
+    slices = [name for name in ("head", "torso", "tail", "full") if any(key[1] == name for key in by)]
+    table = Table(title=f"{title}, in percent", title_style="bold", header_style="bold")
+    table.add_column("metric", no_wrap=True)
+    for name in slices:
+        table.add_column(name.capitalize(), justify="right", no_wrap=True)
+    for metric in dict.fromkeys(row.metric for row in rows):
+        table.add_row(metric, *(_interval(by.get((metric, name))) for name in slices))
+    table.caption = "In brackets: 95% bootstrap intervals over test points."
+    return table
+
+
+def _interval(row: Row | None) -> Text:
+    if row is None or math.isnan(row.value):
+        return Text("–" if row else "", style="dim")
+    if row.low is None or row.high is None:
+        return Text(f"{100 * row.value:.1f}")
+    return Text(f"{100 * row.value:.1f} ") + Text(f"[{100 * row.low:.1f}, {100 * row.high:.1f}]", style="dim")
+
+
+def collect(rows: Iterable[Row]) -> dict[str, dict[tuple[str, str], list[float]]]:
+    """Test values over seeds, by scheme, then by (metric, slice)."""
+    found: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if row.split == "test":
+            found[row.scheme][row.metric, row.slice].append(row.value)
+    return found
+
+
+def _key(column: tuple[str, str, str]) -> tuple[str, str]:
+    return column[1], column[2]
+
+
+def _mean(values: list[float]) -> float:
+    mean = mean_and_deviation(values)[0] if values else math.nan
+    return -math.inf if math.isnan(mean) else mean
+
+
+def _cell(values: list[float], best: float) -> Text:
+    if not values or any(map(math.isnan, values)):
+        return Text("–", style="dim")
+    mean, deviation = mean_and_deviation(values)
+    shown = f"{100 * mean:.1f}" + ("" if deviation is None else f" ±{100 * deviation:.1f}")
+    return Text(shown, style="bold" if mean == best else "")

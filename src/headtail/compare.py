@@ -1,0 +1,239 @@
+"""Comparing schemes: a grid of runs over schemes and seeds, in one folder, that can be interrupted anywhere."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import re
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from headtail import environment
+from headtail.build import parse, scheme
+from headtail.config import Run, Training
+from headtail.data.facts import facts_of, label_counts
+from headtail.data.points import DataSet
+from headtail.errors import HeadtailError
+from headtail.evaluate import top_labels
+from headtail.events import Events
+from headtail.implicit import explain
+from headtail.labels import Labels
+from headtail.metrics import Measure, measure, most_popular
+from headtail.results import Comparison, Row, read_rows, to_csv, write_text
+from headtail.slices import Slices
+from headtail.train import State, Trainer, Watch, split_validation, training_labels
+
+BASELINE = "most-popular"
+SliceRule = Literal["mass", "count"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a grid and the folder it lives in."""
+
+    run: Run
+    folder: Path
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return f"{self.run.scheme}, seed {self.run.seed}"
+
+    @property
+    def done(self) -> bool:
+        """Whether its results are there."""
+        return (self.folder / "results.csv").exists()
+
+
+def cells(training: Training, schemes: Sequence[str], seeds: int, data: DataSet, folder: Path) -> list[Cell]:
+    """The grid; a cell's folder is named after everything that decides its results, so that settings never mix."""
+    runs = [Run(**asdict(training), scheme=name, seed=seed) for seed in range(seeds) for name in schemes]
+    return [Cell(run, folder / "cells" / _folder_name(run, data)) for run in runs]
+
+
+def run_cell(cell: Cell, data: DataSet, slices: Slices, *, device: str = "cpu", watch: Watch | None = None) -> list[Row]:
+    """Train and test one run, or read what is there already."""
+    path = cell.folder / "results.csv"
+    if cell.done:
+        return read_rows(path)
+    write_text(cell.folder / "run.toml", cell.run.to_toml())
+    events = Events(cell.folder / "events")
+
+    def both(state: State, steps: int, loss: float) -> None:
+        events(state, steps, loss)
+        if watch is not None:
+            watch(state, steps, loss)
+
+    try:
+        trained = Trainer(cell.run, data, cell.folder, device=device, watch=both).fit()
+    finally:
+        events.close()
+    k = min(50, data.test.num_labels)
+    found = test_measures(top_labels(trained.model, data.test, k), data, slices)
+    steps = trained.steps_per_epoch
+    rows = [
+        row_of(
+            cell.run, data, "train" if metric == "loss" else "validation", Measure(metric, "full", value, None, None), epoch, steps
+        )
+        for epoch, metric, value in trained.state.curve
+    ]
+    rows += [row_of(cell.run, data, "test", one, trained.state.best_epoch, steps, cell.folder.name) for one in found]
+    write_text(path, to_csv(rows))
+    (cell.folder / "checkpoint.safetensors").unlink(missing_ok=True)  # the model stays, its way there is done
+    return rows
+
+
+def compare(
+    grid: Sequence[Cell],
+    data: DataSet,
+    folder: Path,
+    *,
+    slices: SliceRule = "mass",
+    device: str = "cpu",
+    command: str = "",
+    watch: Callable[[Cell], Watch] | None = None,
+    told: Callable[[Cell, str | None], None] | None = None,
+    strict: bool = False,
+) -> Comparison:
+    """Run what is not there yet, and gather everything in the folder.
+
+    Args:
+        grid: the cells.
+        data: what to learn.
+        folder: where results go.
+        slices: head, torso and tail by share of the examples, or by count.
+        device: "cpu" or "cuda".
+        command: what the user typed, kept with the results.
+        watch: gives a cell its watcher.
+        told: hears of each cell when it is over, with a sentence if it failed.
+        strict: let a failing cell stop everything, for debugging.
+    """
+    by = data_slices(data, slices)
+    rows, failures = baseline_rows(data, by), {}
+    rows += explain_rows(grid, data)
+    for cell in grid:
+        sentence = None
+        try:
+            rows += run_cell(cell, data, by, device=device, watch=None if watch is None else watch(cell))
+        except Exception as error:
+            if strict:
+                raise
+            sentence = str(error) if isinstance(error, HeadtailError) else f"{type(error).__name__}: {error}"
+            failures[cell.title] = sentence
+        if told is not None:
+            told(cell, sentence)
+    return gather(folder, rows, failures, grid, data, by, device, command)
+
+
+def gather(
+    folder: Path,
+    rows: list[Row],
+    failures: dict[str, str],
+    grid: Sequence[Cell],
+    data: DataSet,
+    slices: Slices,
+    device: str,
+    command: str,
+) -> Comparison:
+    """Write the comparison's files."""
+    made_by = {
+        "command": command,
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "versions": environment.versions(),
+        "machine": environment.machine(device),
+    }
+    settings = asdict(grid[0].run)
+    shown = "".join(
+        f"{name} = {json.dumps(settings[name])}\n"
+        for name in settings
+        if name not in ("scheme", "seed") and settings[name] is not None
+    )
+    seeds = sorted({cell.run.seed for cell in grid})
+    names = list(dict.fromkeys(cell.run.scheme for cell in grid))
+    write_text(folder / "run.toml", f"{shown}schemes = {json.dumps(names)}\nseeds = {json.dumps(seeds)}\n")
+    write_text(folder / "data.json", json.dumps(facts_of(data, slices), indent=1))
+    write_text(folder / "schemes.json", json.dumps(explain_schemes(grid, data), indent=1))
+    write_text(folder / "made_by.json", json.dumps(made_by, indent=1))
+    write_text(folder / "failures.json", json.dumps(failures, indent=1))
+    write_text(folder / "results.csv", to_csv(rows))
+    return Comparison.read(folder)
+
+
+def data_slices(data: DataSet, rule: SliceRule = "mass") -> Slices:
+    """Head, torso and tail by the training pairs of each label."""
+    counts = label_counts(data)
+    return Slices.by_mass(counts) if rule == "mass" else Slices.by_count(counts)
+
+
+def test_measures(top: Any, data: DataSet, slices: Slices) -> list[Measure]:
+    """Every metric of top labels for the test points."""
+    train = Labels.from_counts(label_counts(data))
+    return measure(top, data.test.labels, train, slices, num_points=len(data.train))
+
+
+def baseline_rows(data: DataSet, slices: Slices) -> list[Row]:
+    """What recommending the most frequent labels to everybody reaches."""
+    train = Labels.from_counts(label_counts(data))
+    top = most_popular(train, len(data.test), min(50, train.num_labels), data.test.seen)
+    found = test_measures(top, data, slices)
+    return [
+        Row("", data.name, "test", "", BASELINE, None, 0, 0, 0, one.slice, one.metric, one.value, one.low, one.high)
+        for one in found
+    ]
+
+
+def explain_rows(grid: Iterable[Cell], data: DataSet) -> list[Row]:
+    """What is known of each scheme before training, as rows."""
+    rows = []
+    for name, about in explain_schemes(grid, data).items():
+        where = ("", data.name, "explain", parse(name).loss, name, about["m"], 0, 0, 0, "full")
+        rows += [Row(*where, metric, about[metric]) for metric in ("lean", "noise") if about.get(metric) is not None]
+    return rows
+
+
+def explain_schemes(grid: Iterable[Cell], data: DataSet) -> dict[str, dict[str, Any]]:
+    """What each scheme of a grid optimises, where it leans and how noisy it is."""
+    found: dict[str, dict[str, Any]] = {}
+    for cell in grid:
+        run = cell.run
+        if run.scheme in found:
+            continue
+        labels = training_labels(data.train, split_validation(data, run.validation)[0], run.smoothing)
+        size = min(run.batch, int(labels.total))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what they warn of stands in the notes
+                one = explain(scheme(run.scheme, labels, run.negatives), labels, batch_size=size)
+        except HeadtailError as error:
+            found[run.scheme] = {"m": None, "notes": [str(error)]}
+            continue
+        noise = max((x.noise for x in one.examples if x.noise is not None), default=None)
+        found[run.scheme] = {
+            "name": one.name,
+            "equation": one.equation,
+            "rho": one.rho,
+            "leans": one.leans,
+            "lean": one.lean,
+            "noise": noise,
+            "m": one.m,
+            "notes": one.notes,
+        }
+    return found
+
+
+def row_of(run: Run, data: DataSet, split: str, one: Measure, epoch: int, steps: int, name: str = "") -> Row:
+    """A measure as a row."""
+    parsed = parse(run.scheme)
+    m = None if parsed.sampler is None else float(parsed.num_negatives or run.negatives)
+    where = (name, data.name, split, parsed.loss, run.scheme, m, run.seed, epoch, epoch * steps)
+    return Row(*where, one.slice, one.metric, one.value, one.low, one.high)
+
+
+def _folder_name(run: Run, data: DataSet) -> str:
+    everything = json.dumps([asdict(run), data.digest], sort_keys=True)
+    short = hashlib.blake2b(everything.encode(), digest_size=4).hexdigest()
+    return f"{re.sub(r'[^a-z0-9.]+', '-', run.scheme.lower()).strip('-')}-seed{run.seed}-{short}"

@@ -1,0 +1,76 @@
+"""Facts about a data set: what `headtail stats` shows and a comparison keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from headtail.data.points import Bag, DataSet
+from headtail.slices import NAMES, Slices
+
+CURVE_POINTS = 300
+
+
+def facts_of(data: DataSet, slices: Slices) -> dict[str, Any]:
+    """As JSON: sizes, imbalance, slices and the rank–frequency curve of the training labels."""
+    train, counts = data.train, label_counts(data)
+    seen = counts[counts > 0]
+    descending = counts.sort(descending=True).values
+    last_rank = {name: int((counts >= counts[ids].min()).sum()) for name in NAMES if len(ids := _ids(slices, name))}
+    nnz = len(train.features.columns) if isinstance(train.features, Bag) else train.features.numel()
+    return {
+        "name": data.name,
+        "train_points": len(train),
+        "test_points": len(data.test),
+        "num_features": train.num_features,
+        "num_labels": train.num_labels,
+        "num_pairs": train.num_pairs,
+        "test_pairs": data.test.num_pairs,
+        "labels_per_point": train.num_pairs / max(1, len(train)),
+        "features_per_point": nnz / max(1, len(train)),
+        "never_seen": int((counts == 0).sum()),
+        "gini": gini(counts),
+        "imbalance": float(descending[0] / seen.min()) if len(seen) else None,
+        "most": int(descending[0]),
+        "median": float(counts.double().median()),
+        "least": int(descending[-1]),
+        "slices": {"rule": slices.rule, "sizes": slices.sizes, "last_rank": last_rank, "pairs": _pairs(counts, slices)},
+        "curve": _curve(descending),
+        "notes": list(data.notes),
+        "digest": data.digest,
+    }
+
+
+def label_counts(data: DataSet) -> Int64[Tensor, " L"]:
+    """`[L]` training pairs of each label."""
+    return torch.bincount(data.train.labels.values.long(), minlength=data.train.num_labels)
+
+
+def gini(counts: Int64[Tensor, " L"]) -> float:
+    r"""Gini's coefficient of the label counts: 0 where all are equal, near 1 where a few labels hold all examples.
+
+    >>> gini(torch.tensor([5, 5, 5])), gini(torch.tensor([0, 0, 0, 12]))
+    (0.0, 0.75)
+    """
+    ascending = counts.double().sort().values
+    rank = torch.arange(1, len(ascending) + 1, dtype=torch.float64)
+    total = float(ascending.sum())
+    return float(((2 * rank - len(rank) - 1) * ascending).sum()) / (len(rank) * total) if total else 0.0
+
+
+def _ids(slices: Slices, name: str) -> Tensor:
+    return getattr(slices, name).nonzero().squeeze(1)
+
+
+def _pairs(counts: Tensor, slices: Slices) -> dict[str, int]:
+    return {name: int(counts[_ids(slices, name)].sum()) for name in NAMES}
+
+
+def _curve(descending: Tensor) -> list[list[int]]:
+    """[rank, count] at ranks in equal steps of the logarithm."""
+    length = torch.tensor(float(len(descending)))
+    ranks = torch.logspace(0, torch.log10(length).item(), CURVE_POINTS).round().long().clamp(1, len(descending)).unique()
+    return [[int(rank), int(descending[rank - 1])] for rank in ranks]

@@ -1,0 +1,193 @@
+"""The one door to data: a folder, a file or generated data, whatever the format."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from headtail.data.catalogue import check, recognise
+from headtail.data.points import DataSet
+from headtail.data.split import find_text, hold_out, read_xc, stem
+from headtail.data.text import Progress, read_text
+from headtail.errors import HeadtailError, check_number, nearest
+
+PARQUET = (".parquet", ".pq")
+DENSE = (".safetensors", ".npz")
+EXPECTED = (
+    "a Parquet file of sequences or interactions, `.safetensors` or `.npz` with `features` and `labels`, "
+    "or text lines such as `3,17 0:0.5 8:1.2`"
+)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How data are read."""
+
+    test: Path | None = None
+    """File to test on. By default the one that lies beside the training file in a folder, or a part is held out."""
+    format: Literal["auto", "xc", "svmlight", "sequences", "interactions", "dense"] = "auto"
+    """What the files hold; auto tells by their ending and their columns."""
+    skip_bad_lines: bool = False
+    """Leave bad lines of text files out, and count them, instead of refusing the file."""
+    split: int = 0
+    """Which column of split files (*trSplit.txt, *tstSplit.txt) to use, from 0."""
+    last: int = 10
+    """For sequences: how many items before the next are looked at."""
+    holdout: float = 0.2
+    """Share kept for testing where there is no test file: of the points, or of each user's items."""
+
+
+DEFAULTS = Reading()
+
+
+def load(data: str | Path, reading: Reading = DEFAULTS, progress: Progress | None = None) -> DataSet:
+    r"""Read data for training and testing.
+
+    Args:
+        data: a folder with training and test files, the training file, or generated data: `synthetic`, or with its shape
+            `synthetic:labels=500,points=2000`.
+        reading: how.
+        progress: told what is done, and the share of it that is done.
+
+    >>> folder = getfixture("tmp_path")
+    >>> getfixture("monkeypatch").setenv("HEADTAIL_CACHE", str(folder / "cache"))
+    >>> _ = (folder / "train.txt").write_text("2 4 3\n0,2 1:0.5\n1 0:2\n"), (folder / "test.txt").write_text("1 4 3\n2 3:1\n")
+    >>> data = load(folder)
+    >>> len(data.train), len(data.test), data.train.num_labels
+    (2, 1, 3)
+    """
+    if not 0 < check_number("holdout", reading.holdout) < 1:
+        raise HeadtailError(f"`holdout` must be between 0 and 1, both excluded, but got {reading.holdout!r}.")
+    path = Path(data)
+    if str(data).startswith("synthetic") and not path.exists():
+        from headtail.data.synthetic import generate
+
+        return generate(str(data), progress)
+    files = _find(_present(path), reading.format)
+    if reading.test is not None:
+        files = files._replace(test=_present(reading.test), splits=None)
+        if _kind_of(reading.test, reading.format) != files.kind:
+            raise HeadtailError(f"`{reading.test}` is not of the same format as `{files.train}` ({files.kind}). Write both alike.")
+    read = {"text": _read_text, "Parquet": _read_parquet, "dense": _read_dense}[files.kind]
+    return read(files, reading, progress)
+
+
+class _Files(NamedTuple):
+    """What was found: text, Parquet or dense."""
+
+    kind: str
+    train: Path
+    test: Path | None = None
+    splits: tuple[Path, Path] | None = None
+
+
+def _present(path: Path) -> Path:
+    if not path.exists():
+        question = nearest(path.name, (one.name for one in path.parent.iterdir())) if path.parent.is_dir() else ""
+        raise HeadtailError(f"`{path}` does not exist.{question or f' Name a folder or a file: {EXPECTED}; or write `synthetic`.'}")
+    return path
+
+
+def _find(path: Path, asked: str) -> _Files:
+    """The files of a folder; training files first, else the only file, Parquet before dense before text."""
+    if path.is_file():
+        return _Files(_kind_of(path, asked), path)
+    for kind, endings in (("Parquet", PARQUET), ("dense", DENSE)):
+        names = {one.stem.lower(): one for one in sorted(path.iterdir()) if one.suffix.lower() in endings and one.is_file()}
+        if not names or asked not in ("auto", *_FORMATS[kind]):
+            continue
+        train, test = (next((one for name, one in names.items() if re.search(role, name)), None) for role in (_TRAIN, _TEST))
+        if train is None and len(names) == 1:
+            train = next(iter(names.values()))
+        if train is None or train == test:
+            held = ", ".join(one.name for one in names.values())
+            raise HeadtailError(f"`{path}` holds {held}, and none of them is called `train`. Name the training file itself.")
+        return _Files(kind, train, test)
+    if asked in _FORMATS["text"] or (asked == "auto" and any(_is_text(one) for one in path.iterdir())):
+        return _Files("text", *_text_files(path))
+    raise HeadtailError(f"`{path}` holds nothing to read{'' if asked == 'auto' else f' as {asked}'}. Expected is {EXPECTED}.")
+
+
+_TRAIN, _TEST = r"(^|[_.-])(train|trn)$", r"(^|[_.-])(test|tst)$"
+_FORMATS = {"Parquet": ("sequences", "interactions"), "dense": ("dense",), "text": ("xc", "svmlight")}
+
+
+def _text_files(folder: Path) -> tuple[Path, Path | None, tuple[Path, Path] | None]:
+    found = find_text(folder)
+    return found.train, found.test, found.splits
+
+
+def _is_text(path: Path) -> bool:
+    return path.is_file() and stem(path) != path.name.lower()
+
+
+def _kind_of(path: Path, asked: str) -> str:
+    """What a file is by its ending; text may have any if it is asked for."""
+    ending = path.suffix.lower()
+    kind = "Parquet" if ending in PARQUET else "dense" if ending in DENSE else "text"
+    wanted = next((kind for kind, formats in _FORMATS.items() if asked in formats), kind)
+    if kind != wanted or (asked == "auto" and kind == "text" and not _is_text(path)):
+        what = "is not known" if asked == "auto" else f"does not fit the format {asked}"
+        advice = " If it is text, pass the format xc." if asked == "auto" else ""
+        raise HeadtailError(f"`{path}`: the ending {ending or 'of a name without one'} {what}. Expected is {EXPECTED}.{advice}")
+    return kind
+
+
+def _read_text(files: _Files, reading: Reading, progress: Progress | None) -> DataSet:
+    skip = reading.skip_bad_lines
+    if files.test is None and files.splits is None:
+        file = read_text(files.train, skip_bad_lines=skip, progress=progress)
+        train, test = hold_out(file.points, reading.holdout)
+        note = f"There is no test file: {reading.holdout:.0%} of the points are held out for testing."
+        mark = f"{file.digest}-{reading.holdout:g}"
+        data = DataSet(_name(files.train, stem(files.train)), train, test, notes=(*file.notes, note), digest=mark)
+    else:
+        given = {"splits": files.splits, "split_column": reading.split, "skip_bad_lines": skip, "progress": progress}
+        data = read_xc(files.train, files.test, **given)
+    known = recognise(data.train.num_features, data.train.num_labels)
+    checked = () if known is None else (check(known, data.train, data.test),)
+    return replace(data, notes=("Read as text: labels, then features with their values.", *data.notes, *checked))
+
+
+def _read_dense(files: _Files, reading: Reading, progress: Progress | None) -> DataSet:
+    from headtail.data.dense import read_dense
+
+    data = read_dense(files.train, files.test, holdout=reading.holdout, progress=progress)
+    return replace(data, name=_name(files.train, data.name))
+
+
+def _read_parquet(files: _Files, reading: Reading, progress: Progress | None) -> DataSet:
+    from headtail.data.interactions import read_interactions
+    from headtail.data.sequences import read_sequences
+
+    asked = _parquet_format(files.train, files.test) if reading.format == "auto" else reading.format
+    if asked == "sequences":
+        data = read_sequences(files.train, files.test, last=reading.last, progress=progress)
+    else:
+        data = read_interactions(files.train, files.test, holdout=reading.holdout, progress=progress)
+    return replace(data, name=_name(files.train, data.name))
+
+
+def _parquet_format(train: Path, test: Path | None) -> str:
+    """Sequences or interactions, told by the columns."""
+    from headtail.data.parquet import Columns
+
+    first = Columns.of(train)
+    second = first if test is None else Columns.of(test)
+    if first.lists and second.lists:
+        same_users = test is not None and first.user and second.user and not (first.target or second.target)
+        return "interactions" if same_users else "sequences"
+    for columns in (first, second):
+        if not (columns.lists or (columns.user and columns.item)):
+            raise HeadtailError(
+                f"`{columns.path}` has the columns {columns.listed}. Write sequences as a list column `items`, or interactions as "
+                "the columns `user_id` and `item_id`."
+            )
+    return "interactions"
+
+
+def _name(path: Path, name: str) -> str:
+    """`beauty` for `beauty/train.parquet`, `beauty/sequences.parquet` and `beauty_train.npz`."""
+    return re.sub(r"(^|[_.-])(train|trn|data|sequences|interactions)$", "", name.lower()) or path.resolve().parent.name

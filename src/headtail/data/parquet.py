@@ -1,0 +1,200 @@
+"""Parquet files of items: which columns they have, their ids and the vocabulary these make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headtail.data.cache import Entry, Store
+from headtail.data.text import Progress
+from headtail.errors import HeadtailError
+
+USER = ("user", "userid", "uid", "customer", "customerid")
+ITEM = ("item", "itemid", "iid", "product", "productid", "movie", "movieid")
+AT_ONCE = 1 << 20
+"""Ids held in memory at once."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the columns of a Parquet file are for, by name and type.
+
+    Attributes:
+        path: the file.
+        rows: how many it has.
+        lists: the list column: `items`, else the only one there is.
+        user: a column called user, user_id and the like.
+        item: a column called item, item_id and the like.
+        target: the column `target`.
+        names: every column.
+    """
+
+    path: Path
+    rows: int
+    lists: str | None
+    user: str | None
+    item: str | None
+    target: str | None
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, path: Path) -> Columns:
+        """Look at a file."""
+        with _told(path), pq.ParquetFile(path) as file:
+            schema, rows = file.schema_arrow, file.metadata.num_rows
+        lists = [field.name for field in schema if _is_list(field.type)]
+        plain = {field.name.lower().replace("_", ""): field.name for field in schema if not _is_list(field.type)}
+        return cls(
+            path=path,
+            rows=rows,
+            lists="items" if "items" in lists else lists[0] if len(lists) == 1 else None,
+            user=next((plain[name] for name in USER if name in plain), None),
+            item=next((plain[name] for name in ITEM if name in plain), None),
+            target="target" if "target" in schema.names else None,
+            names=tuple(schema.names),
+        )
+
+    def need_lists(self) -> str:
+        """The list column, which must be there."""
+        if self.lists is None:
+            raise HeadtailError(
+                f"`{self.path}` has no list column `items`, only {self.listed}. Write a row a sequence, its item ids as a list."
+            )
+        return self.lists
+
+    @property
+    def listed(self) -> str:
+        """The columns' names in words."""
+        return ", ".join(f"`{name}`" for name in self.names) or "no columns"
+
+    def read(self, names: list[str], progress: Progress | None = None) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Rows of these columns, a batch at a time, each with the number of its first row."""
+        first = 0
+        with _told(self.path), pq.ParquetFile(self.path) as file:
+            for batch in file.iter_batches(batch_size=_rows_at_once(file.metadata, names), columns=names):
+                yield first, batch
+                first += len(batch)
+                if progress:
+                    progress(f"reading {self.path.name}", first / max(self.rows, 1))
+
+    def ids(self, array: pa.Array, column: str, first: int) -> pa.Array:
+        """Item or user ids as int64 or strings; the row is told where one is missing."""
+        kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+        if not (pa.types.is_integer(kind) or _is_string(kind)):
+            raise HeadtailError(
+                f"`{self.path}`, column `{column}` holds {kind}, but ids must be whole numbers or strings. Cast the column first."
+            )
+        if array.null_count:
+            row = first + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+            raise HeadtailError(f"`{self.path}`, column `{column}`: row {row:,} (from 0) is null. Drop it, or write an id.")
+        try:
+            return array.cast(pa.large_string() if _is_string(kind) else pa.int64())
+        except pa.ArrowInvalid as error:
+            raise HeadtailError(f"`{self.path}`, column `{column}` has ids above int64. Write them as strings.") from error
+
+    def ragged_ids(self, array: pa.Array, column: str, first: int) -> tuple[pa.Array, np.ndarray]:
+        """Ids of a list column, one list after the other, and the `[n + 1]` offsets of the lists."""
+        if not _is_list(array.type):
+            raise HeadtailError(f"`{self.path}`, column `{column}` holds {array.type}, but must hold lists of item ids.")
+        if array.null_count:
+            row = first + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+            raise HeadtailError(f"`{self.path}`, column `{column}`: row {row:,} (from 0) is null. Write a list, empty if need be.")
+        offsets = np.zeros(len(array) + 1, np.int64)
+        np.cumsum(array.value_lengths().to_numpy(), out=offsets[1:])
+        values = array.flatten()
+        if values.null_count:
+            inside = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
+            row = first + int(np.searchsorted(offsets, inside, side="right")) - 1
+            raise HeadtailError(f"`{self.path}`, column `{column}`: the list of row {row:,} (from 0) has a null in it. Drop it.")
+        return self.ids(values, column, first), offsets
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Names in order, each once; the id of a name is its place.
+
+    >>> Vocabulary.of([pa.array([30, 10]), pa.array([20, 10])]).ids(pa.array([10, 99, 30]))
+    array([ 0, -1,  2], dtype=int32)
+    """
+
+    names: pa.Array
+
+    @classmethod
+    def of(cls, parts: Iterable[pa.Array]) -> Vocabulary:
+        """Every name that occurs, sorted: numbers by size, strings by their bytes."""
+        found: pa.Array | None = None
+        for part in parts:
+            found = part.unique() if found is None else pa.concat_arrays([found, part.unique()]).unique()
+        if found is None:
+            return cls(pa.array([], pa.int64()))
+        return cls(found.sort())
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def ids(self, values: pa.Array) -> np.ndarray:
+        """`[n]` int32 ids, −1 for names that are not in it."""
+        return pc.index_in(values, value_set=self.names).fill_null(-1).to_numpy()  # pyright: ignore[reportAttributeAccessIssue]
+
+    def keep(self, which: np.ndarray) -> Vocabulary:
+        """Only these names (`[L]` booleans)."""
+        return Vocabulary(self.names.filter(pa.array(which)))
+
+    def save(self, store: Store) -> None:
+        """Into a cache entry; the numbers 0 … L − 1 are their own names and need no saving."""
+        if pa.types.is_integer(self.names.type) and np.array_equal(self.names.to_numpy(), np.arange(len(self))):
+            return
+        text = self.names.cast(pa.large_string())
+        _, offsets, data = text.buffers()
+        ends = np.frombuffer(offsets, np.int64)[: len(text) + 1]
+        store.append("name_offsets", ends)
+        store.append("names", np.frombuffer(data, np.uint8)[: ends[-1]])
+
+
+def label_names(entry: Entry) -> list[str] | None:
+    """The names that `Vocabulary.save` saved."""
+    if "names" not in entry.arrays:
+        return None
+    ends, text = (entry.arrays[name].numpy() for name in ("name_offsets", "names"))
+    return pa.LargeStringArray.from_buffers(len(ends) - 1, pa.py_buffer(ends), pa.py_buffer(text)).to_pylist()
+
+
+def check_same_kind(known: Vocabulary, values: pa.Array, columns: Columns, column: str) -> None:
+    """Refuse numbers where training has strings, and the reverse: nothing would ever match."""
+    if values.type != known.names.type:
+        words = {True: "strings", False: "numbers"}
+        found, trained = words[_is_string(values.type)], words[_is_string(known.names.type)]
+        raise HeadtailError(f"`{columns.path}`, column `{column}` holds {found}, but training has {trained}. Write both alike.")
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Turns what pyarrow raises about a file into a sentence."""
+    try:
+        yield
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise HeadtailError(f"`{path}` is no file. Name a Parquet file.") from error
+    except (pa.ArrowException, OSError) as error:
+        raise HeadtailError(f"`{path}` is not a readable Parquet file; it may be cut short. Write or copy it again.") from error
+
+
+def _rows_at_once(about: pq.FileMetaData, names: list[str]) -> int:
+    paths = [about.schema.column(i).path for i in range(about.num_columns)]
+    wanted = [i for i, path in enumerate(paths) if any(path == name or path.startswith(f"{name}.") for name in names)]
+    ids = sum(about.row_group(group).column(i).num_values for group in range(about.num_row_groups) for i in wanted)
+    return max(1, about.num_rows * AT_ONCE // max(ids, 1))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)

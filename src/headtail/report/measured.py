@@ -1,0 +1,151 @@
+"""What was measured: rows gathered into one number with an error bar a scheme, metric and slice."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass
+
+from headtail.results import Comparison, Row
+from headtail.slices import NAMES
+
+POPULAR = "most-popular"
+"""The baseline that learns nothing."""
+SLICES = (*NAMES, "full")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number and its error bar.
+
+    Attributes:
+        value: the mean over seeds; NaN where nothing was measured.
+        low: lower end of the error bar: mean − sample deviation over seeds, or the bootstrap interval of a single seed; or NaN.
+        high: its upper end.
+        seeds: how many seeds it is the mean of.
+
+    >>> Estimate.of({0: 0.2, 1: 0.4}).value
+    0.30000000000000004
+    """
+
+    value: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    seeds: int = 0
+
+    @classmethod
+    def of(cls, by_seed: dict[int, float], interval: tuple[float | None, float | None] = (None, None)) -> Estimate:
+        """From a number a seed; `interval` is the error bar where there is a single seed."""
+        finite = [value for value in by_seed.values() if math.isfinite(value)]
+        if not finite:
+            return cls()
+        mean = statistics.fmean(finite)
+        if len(finite) > 1:
+            deviation = statistics.stdev(finite)
+            return cls(mean, mean - deviation, mean + deviation, len(finite))
+        low, high = (math.nan if end is None else end for end in interval)
+        return cls(mean, low, high, 1)
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a number."""
+        return math.isfinite(self.value)
+
+    @property
+    def deviation(self) -> float:
+        """The sample deviation over seeds; NaN where there is a single one."""
+        return self.high - self.value if self.seeds > 1 else math.nan
+
+    def overlaps(self, other: Estimate) -> bool:
+        """Whether the two error bars touch, so that which of the two is larger is not settled."""
+        ends = (self.low, self.high, other.low, other.high)
+        return all(map(math.isfinite, ends)) and self.low <= other.high and other.low <= self.high
+
+
+class Measured:
+    """The test rows of a comparison, by scheme, metric and slice.
+
+    Attributes:
+        schemes: those with a test row, in the order asked for; `most-popular` is not one of them.
+        popular: whether `most-popular` was measured.
+        metrics: the metrics, in the order of the rows.
+    """
+
+    def __init__(self, comparison: Comparison) -> None:
+        rows: dict[tuple[str, str, str], dict[int, Row]] = defaultdict(dict)
+        for row in comparison.rows:
+            if row.split == "test":
+                found = rows[row.scheme, row.metric, row.slice]
+                if row.seed not in found or row.step >= found[row.seed].step:  # a run tested more than once: its last test
+                    found[row.seed] = row
+        self._rows = dict(rows)
+        tested = dict.fromkeys(scheme for scheme, _, _ in self._rows)
+        self.popular = POPULAR in tested
+        order = dict.fromkeys([*comparison.schemes, *tested])
+        self.schemes = [name for name in order if name in tested and name != POPULAR]
+        self.metrics = list(dict.fromkeys(metric for _, metric, _ in self._rows))
+
+    def by_seed(self, scheme: str, metric: str, slice_: str) -> dict[int, float]:
+        """The number of each seed, NaN left out."""
+        rows = self._rows.get((scheme, metric, slice_), {})
+        return {seed: row.value for seed, row in rows.items() if math.isfinite(row.value)}
+
+    def of(self, scheme: str, metric: str, slice_: str) -> Estimate:
+        """The mean over seeds with its error bar."""
+        by_seed = self.by_seed(scheme, metric, slice_)
+        if len(by_seed) != 1:
+            return Estimate.of(by_seed)
+        row = self._rows[scheme, metric, slice_][next(iter(by_seed))]
+        return Estimate.of(by_seed, (row.low, row.high))
+
+    def known(self, metric: str, slice_: str) -> list[str]:
+        """The schemes with a number for this metric and slice."""
+        return [scheme for scheme in self.schemes if self.by_seed(scheme, metric, slice_)]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What the schemes are compared with: `softmax` where it was trained, otherwise their mean.
+
+    Attributes:
+        measured: all numbers.
+        scheme: "softmax", or None for the mean.
+    """
+
+    measured: Measured
+    scheme: str | None
+
+    @classmethod
+    def of(cls, measured: Measured) -> Reference:
+        """The reference of a comparison."""
+        return cls(measured, "softmax" if "softmax" in measured.schemes else None)
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return self.scheme or "the mean of the schemes"
+
+    def by_seed(self, metric: str, slice_: str) -> dict[int, float]:
+        """The reference's number of each seed."""
+        if self.scheme:
+            return self.measured.by_seed(self.scheme, metric, slice_)
+        gathered: dict[int, list[float]] = defaultdict(list)
+        for scheme in self.measured.schemes:
+            for seed, value in self.measured.by_seed(scheme, metric, slice_).items():
+                gathered[seed].append(value)
+        return {seed: statistics.fmean(values) for seed, values in gathered.items()}
+
+    def difference(self, scheme: str, metric: str, slice_: str) -> Estimate:
+        """Scheme minus reference, seed by seed: what both share of a seed's luck falls out."""
+        theirs = self.by_seed(metric, slice_)
+        ours = self.measured.by_seed(scheme, metric, slice_)
+        return Estimate.of({seed: value - theirs[seed] for seed, value in ours.items() if seed in theirs})
+
+    def shift(self, scheme: str, metric: str = "recall@10") -> Estimate:
+        """How much more a scheme moved the tail than the head, against the reference."""
+        head, tail = (
+            {seed: value - theirs[seed] for seed, value in self.measured.by_seed(scheme, metric, slice_).items() if seed in theirs}
+            for slice_, theirs in ((name, self.by_seed(metric, name)) for name in ("head", "tail"))
+        )
+        return Estimate.of({seed: tail[seed] - head[seed] for seed in tail if seed in head})

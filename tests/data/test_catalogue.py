@@ -1,0 +1,60 @@
+"""Known data sets are recognised, and what differs from them is told."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from headtail.data.catalogue import CATALOGUE, check, recognise
+from headtail.data.points import Bag, Points
+from headtail.data.split import find_text, read_xc
+from headtail.targets import Ragged
+
+DELICIOUS = Path(os.environ.get("HEADTAIL_DATA") or Path(__file__).parents[3] / "shared" / "data") / "delicious"
+
+
+def points(count: int, labels_each: int, num_features: int = 500, num_labels: int = 983) -> Points:
+    bag = Bag(torch.zeros(count + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int32), torch.empty(0), num_features)
+    labels = Ragged(torch.arange(labels_each).repeat(count), torch.arange(count + 1) * labels_each)
+    return Points(bag, labels, num_labels)
+
+
+def test_each_known_set_is_recognised_by_its_features_and_labels_and_by_nothing_less():
+    for known in CATALOGUE:
+        assert recognise(known.num_features, known.num_labels) is known
+        assert recognise(known.num_features + 1, known.num_labels) is None
+        assert recognise(known.num_features, known.num_labels + 1) is None
+
+
+def test_points_a_label_follow_from_the_other_published_counts():
+    delicious, amazon, wiki = CATALOGUE
+    # The paper's table also gives points a label: of both parts for Delicious, of the training part for the others.
+    assert (delicious.num_train + delicious.num_test) * delicious.labels_per_point / 983 == pytest.approx(311.61, rel=2e-3)
+    assert amazon.num_train * amazon.labels_per_point / amazon.num_labels == pytest.approx(448.57, rel=2e-3)
+    assert wiki.num_train * wiki.labels_per_point / wiki.num_labels == pytest.approx(17.46, rel=2e-3)
+
+
+def test_the_published_counts_match_and_whatever_differs_is_told():
+    delicious = CATALOGUE[0]
+    assert check(delicious, points(12_920, 19), points(3_185, 19)).startswith("This is Delicious,")
+    told = check(delicious, points(12_000, 19), points(3_185, 19))
+    assert told == "This is not Delicious as published: 12,000 training points instead of 12,920."
+    assert "15.00 labels a point instead of 19.03" in check(delicious, points(12_920, 15), points(3_185, 15))
+    wide = check(delicious, points(12_920, 19, num_features=501, num_labels=984), points(3_185, 19))
+    assert wide.endswith("501 features instead of 500, 984 labels instead of 983.")
+
+
+@pytest.mark.skipif(not DELICIOUS.exists(), reason=f"Delicious is not in {DELICIOUS}; set HEADTAIL_DATA to the folder above it")
+def test_delicious_is_delicious(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADTAIL_CACHE", str(tmp_path))
+    found = find_text(DELICIOUS)
+    data = read_xc(found.train, found.test, splits=found.splits)
+    known = recognise(data.train.num_features, data.train.num_labels)
+    assert known is not None
+    assert data.name == "delicious"
+    assert check(known, data.train, data.test) == "This is Delicious, with the published number of points, features and labels."
+    entries = sum(len(part.features.columns) for part in (data.train, data.test) if isinstance(part.features, Bag))
+    assert entries / (len(data.train) + len(data.test)) == pytest.approx(known.features_per_point, abs=0.05)

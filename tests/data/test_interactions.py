@@ -1,0 +1,153 @@
+"""Users with the items they had, as recomputed with sets."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from headtail import HeadtailError
+from headtail.data import parquet
+from headtail.data.interactions import hold_out_items, read_interactions
+
+DATA = Path(os.environ.get("HEADTAIL_DATA") or Path(__file__).parents[3] / "shared" / "data")
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADTAIL_CACHE", str(tmp_path / "cache"))
+
+
+def write(path, **columns):
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def sets(points, ragged, users, names):
+    """Items by user, from one-hot users and ragged ids."""
+    features = points.features
+    assert torch.equal(features.offsets, torch.arange(len(points) + 1))
+    assert features.values.eq(1).all()
+    assert features.num_columns == len(users)
+    lists = [ragged.values[a:b].tolist() for a, b in pairwise(ragged.offsets.tolist())]
+    assert all(len(set(ids)) == len(ids) for ids in lists)
+    return {users[u]: {names[i] for i in ids} for u, ids in zip(features.columns.tolist(), lists, strict=True)}
+
+
+def by_user(pairs):
+    found = {}
+    for user, item in pairs:
+        found.setdefault(user, set()).add(str(item))
+    return found
+
+
+def draw(seed, number, users=6, items=9):
+    rng = np.random.default_rng(seed)
+    return [(f"u{u}", int(i) * 10) for u, i in zip(rng.integers(0, users, number), rng.integers(0, items, number), strict=True)]
+
+
+def write_long(path, pairs):
+    users, items = zip(*pairs, strict=True)
+    return write(path, user_id=users, rating=[1.5] * len(pairs), item_id=items)
+
+
+def write_lists(path, pairs):
+    """Two rows a user, because nothing says that there is one."""
+    halves = [by_user(pairs[:20]), by_user(pairs[20:])]
+    rows = [(user, [int(i) for i in items]) for half in halves for user, items in half.items()]
+    return write(path, User=[user for user, _ in rows], items=[items for _, items in rows])
+
+
+@pytest.mark.parametrize("written", [write_long, write_lists])
+@pytest.mark.parametrize("at_once", [1 << 20, 8])
+def test_a_point_is_a_user_with_its_items_and_what_it_has_seen(tmp_path, monkeypatch, written, at_once):
+    monkeypatch.setattr(parquet, "AT_ONCE", at_once)
+    train, test = draw(0, 40), draw(1, 30, users=8, items=11)
+    data = read_interactions(written(tmp_path / "train.parquet", train), written(tmp_path / "test.parquet", test))
+    had, users = by_user(train), sorted(by_user(train))
+    known = {item for items in had.values() for item in items}
+    assert data.label_names == sorted(known, key=int)
+    assert sets(data.train, data.train.labels, users, data.label_names) == had
+    assert data.train.seen is None
+    expected = {u: (items & known) - had[u] for u, items in by_user(test).items() if u in had}
+    expected = {u: items for u, items in expected.items() if items}
+    assert sets(data.test, data.test.labels, users, data.label_names) == expected
+    assert sets(data.test, data.test.seen, users, data.label_names) == {u: had[u] for u in expected}
+    again = {(u, i) for u, i in test if u in had and str(i) in had[u]}
+    assert f"{len(again)} test interactions stand in training too" in " ".join(data.notes)
+    assert ("not used: rating." in " ".join(data.notes)) == (written is write_long)
+
+
+def test_without_a_test_file_a_fifth_of_each_user_s_items_is_held_out(tmp_path):
+    pairs = [(u, i) for u, number in enumerate((1, 2, 5, 10, 3)) for i in range(number)]
+    path = write(tmp_path / "train.parquet", user=[u for u, _ in pairs], item=[i for _, i in pairs])
+    data = read_interactions(path)
+    train, test = (
+        sets(p, p.labels, range(5), data.label_names or [str(i) for i in range(p.num_labels)]) for p in (data.train, data.test)
+    )
+    had = by_user(pairs)
+    for user in range(5):
+        held = test.get(user, set())
+        assert not held & train[user]
+        assert held | train[user] <= had[user]
+    assert set(data.train.labels.values.tolist()) == set(range(data.train.num_labels)), "every label occurs in training"
+    assert [len(train[u]) for u in range(5)] == [1, 1, 4, 8, 2]
+    assert torch.equal(data.test.labels.values, read_interactions(path).test.labels.values)
+    assert "20% of each user's items are held out" in " ".join(data.notes)
+    more = read_interactions(path, holdout=0.5)
+    assert more.digest != data.digest
+    assert more.train.num_pairs == 1 + 1 + 3 + 5 + 1  # halves round to even
+
+
+def test_held_out_items_are_any_of_a_user_s_items():
+    user = np.arange(3000).repeat(4)
+    out = hold_out_items(user, 0.25).reshape(-1, 4)
+    assert (out.sum(axis=1) == 1).all()
+    # Each of four places is held out of 750 ± 24 users.
+    assert np.abs(out.sum(axis=0) - 750).max() < 5 * 24
+    assert (hold_out_items(user, 1.0).reshape(-1, 4).sum(axis=1) == 3).all(), "never all"
+
+
+@pytest.mark.parametrize("at_once", [1 << 20, 1])
+def test_without_user_columns_rows_are_users(tmp_path, monkeypatch, at_once):
+    monkeypatch.setattr(parquet, "AT_ONCE", at_once)
+    train = write(tmp_path / "train.parquet", items=[[0, 1], [], [2]])
+    data = read_interactions(train, write(tmp_path / "test.parquet", items=[[2], [0], [1, 1]]))
+    assert sets(data.test, data.test.labels, [0, 2], "012") == {0: {"2"}, 2: {"1"}}
+    with pytest.raises(HeadtailError, match=r"has no user column, so .* do not match. Add `user_id` to both"):
+        read_interactions(train, write(tmp_path / "test.parquet", items=[[2]]))
+    with pytest.raises(HeadtailError, match=r"`\S*train.parquet` has no user column"):
+        read_interactions(train, write(tmp_path / "test.parquet", user_id=[1, 2, 3], items=[[2], [1], [0]]))
+
+
+def test_bad_columns_are_told(tmp_path):
+    good = write(tmp_path / "good.parquet", user_id=[1], item_id=[1])
+    for columns, sentence in [
+        ({"user_id": [1], "thing": [2]}, r"train.parquet` has columns `user_id`, `thing`. Interactions need"),
+        ({"user_id": [1.0], "item_id": [2]}, r"train.parquet`, column `user_id` holds double"),
+        ({"user_id": [1, 2], "item_id": pa.array([2, None])}, r"train.parquet`, column `item_id`: row 1 \(from 0\) is null"),
+        ({"user_id": ["1"], "item_id": [2]}, r"good.parquet`, column `user_id` holds numbers, but training has strings"),
+        ({"user_id": [1], "item_id": [1]}, r"good.parquet` gives no test interaction"),
+        ({"user_id": [1], "items": pa.array([[]], pa.list_(pa.int64()))}, r"train.parquet` holds no interaction"),
+    ]:
+        with pytest.raises(HeadtailError, match=sentence):
+            read_interactions(write(tmp_path / "train.parquet", **columns), good)
+    with pytest.raises(HeadtailError, match="`holdout` must be between 0 and 1, but got 2"):
+        read_interactions(good, holdout=2)
+
+
+def test_gowalla_has_the_published_counts():
+    folder = DATA / "gowalla"
+    if not folder.exists():
+        pytest.skip(f"gowalla is not in {DATA}; set HEADTAIL_DATA to the folder that holds it")
+    data = read_interactions(folder / "train.parquet", folder / "test.parquet")
+    assert (len(data.train), data.train.num_features, data.train.num_labels) == (29_858, 29_858, 40_981)
+    assert (data.train.num_pairs, data.test.num_pairs) == (810_128, 217_242)
+    assert data.test.seen is not None
+    assert len(data.test.seen.values) == 810_128
