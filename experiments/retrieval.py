@@ -56,6 +56,7 @@ _DELICIOUS = Run(batch=256, negatives=64, epochs=12, dropout=0.5, feature_dropou
 _SESSIONS = Run(batch=1024, negatives=256, epochs=8, dropout=0.5, patience=1)
 _GENERATED = Run(batch=1024, negatives=256, epochs=4, patience=1)
 _RATES = (0.01, 0.02, 0.04)
+_COSINE_RATES = (0.02, 0.05, 0.1)
 
 STUDIES = (
     Study("delicious", (*PAPER, *EXACT), _DELICIOUS, _RATES, 3),
@@ -64,9 +65,9 @@ STUDIES = (
     Study("delicious", EXCLUDED, _DELICIOUS, _RATES, 3),
     Study("synthetic:amazoncat-13k,scale=0.1", (*EXACT, *PAPER), _GENERATED, _RATES[1:], 1),
     Study("synthetic:wikilshtc-325k,scale=0.1", (*EXACT, *PAPER), _GENERATED, _RATES[1:], 1),
-    Study("delicious", CONTRASTIVE, _DELICIOUS, _RATES, 1),
-    Study("diginetica", CONTRASTIVE, _SESSIONS, _RATES[1:], 1),
-    Study("nowplaying", CONTRASTIVE, _SESSIONS, _RATES[1:], 1),
+    Study("delicious", CONTRASTIVE, _DELICIOUS, _COSINE_RATES, 1),
+    Study("diginetica", CONTRASTIVE, _SESSIONS, _COSINE_RATES[:2], 1),
+    Study("nowplaying", CONTRASTIVE, _SESSIONS, _COSINE_RATES[:2], 1),
 )
 
 

@@ -48,10 +48,9 @@ class _CpuBag(torch.autograd.Function):
     def forward(ctx: Any, weight: Tensor, bag: Bag) -> Tensor:
         from headtail.kernels import cpu_bag
 
-        cpu_bag.use_threads(torch.get_num_threads())
         ctx.bag, ctx.shape = bag, weight.shape
         out = torch.empty(len(bag), weight.shape[1])
-        cpu_bag.weighted_bag(*_arrays(bag), weight.detach().numpy(), out.numpy())
+        cpu_bag.weighted_bag(*_arrays(bag), weight.detach().numpy(), out.numpy(), torch.get_num_threads())
         return out
 
     @staticmethod
@@ -68,7 +67,8 @@ class _CpuBag(torch.autograd.Function):
         count = cpu_bag.transpose(offsets, columns, values, place, rows, starts, points, turned)
         out = torch.empty(count, dim)
         # The gradient of a bag is a bag: row c collects the points that hold column c.
-        cpu_bag.weighted_bag(starts[: count + 1], points, turned, grads[0].contiguous().numpy(), out.numpy())
+        grad = grads[0].contiguous().numpy()
+        cpu_bag.weighted_bag(starts[: count + 1], points, turned, grad, out.numpy(), torch.get_num_threads())
         index = torch.from_numpy(rows[:count])[None]
         return torch.sparse_coo_tensor(index, out, ctx.shape, is_coalesced=True, check_invariants=False), None
 

@@ -253,12 +253,8 @@ class RowAdagrad(RowOptimizer):
     def update(self, p: Tensor, rows: Rows, grad: Tensor, group: dict[str, Any]) -> None:
         """One step of Adagrad."""
         total = self._row_state(p, "sum", group["initial_accumulator_value"])
-        if rows is ... and p.device.type == "cuda":
-            from headtail.kernels import cuda_rows
-
-            if cuda_rows.fits(p, total, grad):
-                cuda_rows.adagrad_(p, total, grad, group["lr"], group["eps"])
-                return
+        if _by_kernel(p, total, rows, grad, group):
+            return
         now = total[rows] + grad * grad
         total[rows] = now
         p[rows] = p[rows] - group["lr"] * grad / (now.sqrt() + group["eps"])
@@ -298,6 +294,24 @@ class RowAdam(RowOptimizer):
         first[rows], second[rows] = mean, square
         size = group["lr"] * math.sqrt(1 - beta2**step) / (1 - beta1**step)
         p[rows] = p[rows] - size * mean / (square.sqrt() + group["eps"])
+
+
+def _by_kernel(p: Tensor, total: Tensor, rows: Rows, grad: Tensor, group: dict[str, Any]) -> bool:
+    """Take an Adagrad step in one pass, where there is a kernel for it."""
+    if p.device.type == "cpu" and grad.numel() >= 2**15 and p.dim() == 2:  # below, loading a compiler is not worth it
+        from headtail.kernels import cpu_rows as kernels
+
+        ids = torch.arange(len(p)) if rows is ... else rows
+        if kernels.fits(p, total, grad):
+            kernels.adagrad_rows(p, total, ids, grad, float(group["lr"]), group["eps"])
+            return True
+    if p.device.type == "cuda" and rows is ...:
+        from headtail.kernels import cuda_rows
+
+        if cuda_rows.fits(p, total, grad):
+            cuda_rows.adagrad_(p, total, grad, group["lr"], group["eps"])
+            return True
+    return False
 
 
 def _touched(grad: Tensor) -> tuple[Rows, Tensor]:

@@ -9,17 +9,35 @@ from headtail.kernels.compiled import keep_compiled
 keep_compiled()
 
 
-@njit(parallel=True, cache=True)
-def weighted_bag(offsets, columns, values, weight, out):
+def weighted_bag(offsets, columns, values, weight, out, threads):
     """out[i] = Σ_j values[j] · weight[columns[j]] over the entries j of row i, in their order whatever the number of threads."""
-    dim = weight.shape[1]
+    if threads == 1:
+        # Threads that wait for work take the core from others: where one is enough, none are started.
+        _one_thread(offsets, columns, values, weight, out)
+    else:
+        set_num_threads(min(threads, config.NUMBA_NUM_THREADS))  # pyright: ignore[reportAttributeAccessIssue]
+        _many_threads(offsets, columns, values, weight, out)
+
+
+@njit(cache=True)
+def _row(start, stop, columns, values, weight, row):
+    row[:] = 0
+    for j in range(start, stop):
+        source, value = weight[columns[j]], values[j]
+        for k in range(len(row)):
+            row[k] += value * source[k]
+
+
+@njit(cache=True)
+def _one_thread(offsets, columns, values, weight, out):
+    for i in range(len(offsets) - 1):
+        _row(offsets[i], offsets[i + 1], columns, values, weight, out[i])
+
+
+@njit(parallel=True, cache=True)
+def _many_threads(offsets, columns, values, weight, out):
     for i in prange(len(offsets) - 1):
-        row = out[i]
-        row[:] = 0
-        for j in range(offsets[i], offsets[i + 1]):
-            source, value = weight[columns[j]], values[j]
-            for k in range(dim):
-                row[k] += value * source[k]
+        _row(offsets[i], offsets[i + 1], columns, values, weight, out[i])
 
 
 @njit(cache=True)
@@ -53,8 +71,3 @@ def transpose(offsets, columns, values, place, rows, starts, points, turned):
     for c in range(count):
         place[rows[c]] = -1
     return count
-
-
-def use_threads(count: int) -> None:
-    """As many threads as torch uses, and numba has."""
-    set_num_threads(min(count, config.NUMBA_NUM_THREADS))  # pyright: ignore[reportAttributeAccessIssue]
