@@ -4,8 +4,8 @@ BIN := .venv/bin
 
 .PHONY: demo test lint types tests docs clean
 
-demo: .venv/installed  ## What negative sampling does to head and tail, shown on a generated label distribution
-	$(BIN)/python examples/tour.py
+demo: .venv/installed  ## Ten schemes trained on generated data, who gains and who loses, and a report to look at
+	$(BIN)/headtail compare --out demo
 
 test: lint types tests docs  ## Everything that must hold
 
@@ -30,4 +30,4 @@ docs: .venv/installed  ## Into docs/_build; a warning is an error
 	touch $@
 
 clean:
-	rm -rf .venv docs/_build dist build .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv docs/_build demo dist build .pytest_cache .ruff_cache .hypothesis

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from headtail import environment
 from headtail.build import parse, scheme
 from headtail.config import Run, Training
@@ -26,6 +28,7 @@ from headtail.metrics import Measure, measure, most_popular
 from headtail.results import Comparison, Row, read_rows, to_csv, write_text
 from headtail.slices import Slices
 from headtail.train import State, Trainer, Watch, split_validation, training_labels
+from headtail.workers import Source, in_turn, side_by_side
 
 BASELINE = "most-popular"
 SliceRule = Literal["mass", "count"]
@@ -55,7 +58,9 @@ def cells(training: Training, schemes: Sequence[str], seeds: int, data: DataSet,
     return [Cell(run, folder / "cells" / _folder_name(run, data)) for run in runs]
 
 
-def run_cell(cell: Cell, data: DataSet, slices: Slices, *, device: str = "cpu", watch: Watch | None = None) -> list[Row]:
+def run_cell(
+    cell: Cell, data: DataSet, slices: Slices, *, device: str = "cpu", watch: Watch | None = None, stop: Any = None
+) -> list[Row]:
     """Train and test one run, or read what is there already."""
     path = cell.folder / "results.csv"
     if cell.done:
@@ -69,7 +74,7 @@ def run_cell(cell: Cell, data: DataSet, slices: Slices, *, device: str = "cpu", 
             watch(state, steps, loss)
 
     try:
-        trained = Trainer(cell.run, data, cell.folder, device=device, watch=both).fit()
+        trained = Trainer(cell.run, data, cell.folder, device=device, watch=both, stop=stop).fit()
     finally:
         events.close()
     k = min(50, data.test.num_labels)
@@ -87,13 +92,28 @@ def run_cell(cell: Cell, data: DataSet, slices: Slices, *, device: str = "cpu", 
     return rows
 
 
+@dataclass(frozen=True)
+class CellWork:
+    """`run_cell` as work for a process."""
+
+    slices: SliceRule
+    device: str
+
+    def __call__(self, cell: Cell, data: DataSet, watch: Watch, stop: Any) -> list[Row]:
+        """Do the cell."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what schemes warn of stands in their notes
+            return run_cell(cell, data, data_slices(data, self.slices), device=self.device, watch=watch, stop=stop)
+
+
 def compare(
     grid: Sequence[Cell],
-    data: DataSet,
+    source: Source,
     folder: Path,
     *,
     slices: SliceRule = "mass",
     device: str = "cpu",
+    workers: int = 1,
     command: str = "",
     watch: Callable[[Cell], Watch] | None = None,
     told: Callable[[Cell, str | None], None] | None = None,
@@ -103,29 +123,37 @@ def compare(
 
     Args:
         grid: the cells.
-        data: what to learn.
+        source: gives the data set, in any process.
         folder: where results go.
         slices: head, torso and tail by share of the examples, or by count.
         device: "cpu" or "cuda".
+        workers: processes that train at the same time.
         command: what the user typed, kept with the results.
         watch: gives a cell its watcher.
         told: hears of each cell when it is over, with a sentence if it failed.
         strict: let a failing cell stop everything, for debugging.
     """
-    by = data_slices(data, slices)
-    rows, failures = baseline_rows(data, by), {}
-    rows += explain_rows(grid, data)
-    for cell in grid:
-        sentence = None
-        try:
-            rows += run_cell(cell, data, by, device=device, watch=None if watch is None else watch(cell))
-        except Exception as error:
-            if strict:
-                raise
-            sentence = str(error) if isinstance(error, HeadtailError) else f"{type(error).__name__}: {error}"
+    data, work, found = source(), CellWork(slices, device), {}
+    watch = watch or (lambda _: lambda *_: None)
+    todo = [cell for cell in grid if not cell.done]
+    if workers == 1 or len(todo) < 2:
+        outcomes = in_turn(grid, data, work, watch)
+    else:
+        threads = max(1, torch.get_num_threads() // workers)
+        outcomes = side_by_side(grid, source, work, watch, workers=min(workers, len(todo)), threads=threads)
+    failures = {}
+    for cell, rows, error in outcomes:
+        if error is not None and strict:
+            raise error
+        sentence = None if error is None else str(error) if isinstance(error, HeadtailError) else f"{type(error).__name__}: {error}"
+        if sentence is None:
+            found[cell] = rows
+        else:
             failures[cell.title] = sentence
         if told is not None:
             told(cell, sentence)
+    by = data_slices(data, slices)
+    rows = [*baseline_rows(data, by), *explain_rows(grid, data), *(row for cell in grid for row in found.get(cell, []))]
     return gather(folder, rows, failures, grid, data, by, device, command)
 
 

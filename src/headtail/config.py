@@ -30,15 +30,15 @@ class Training:
     """Passes over the training pairs, at most."""
     optimiser: Optimiser = "adagrad"
     """adagrad (sparse rows or dense gradients: the same), adam (on the CPU, moments of untouched rows stand still), sgd."""
-    lr: float = 0.05
+    lr: float = 0.02
     """Learning rate at its highest."""
-    schedule: Schedule = "constant"
+    schedule: Schedule = "linear"
     """How the learning rate falls to zero over the run: constant (it does not), linear, cosine."""
     warmup: int = 0
     """Steps over which the learning rate rises first."""
     weight_decay: float = 0.0
     """Decoupled weight decay of the tables."""
-    dropout: float = 0.0
+    dropout: float = 0.5
     """Share of the hidden layer that is dropped in training."""
     feature_dropout: float = 0.0
     """Share of the features that is dropped in training."""
@@ -51,7 +51,7 @@ class Training:
     batching: Batching = "auto"
     """pairs: shuffled (point, label) pairs. points: whole points, all their labels masked as negatives; within-batch q is then not
     the prior. auto: pairs for sampled schemes; points for all-label losses, which are the same and then computed once a point."""
-    validation: float = 0.1
+    validation: float = 0.05
     """Share of the training points held out (at most 2,000 of them) to choose the best epoch; 0 keeps the last."""
     stop_on: Literal["implicit-loss", "recall@10", "precision@1"] = "implicit-loss"
     """What is watched on the held-out points: the loss that the scheme implicitly optimises, over all labels, or a metric."""

@@ -106,7 +106,7 @@ class Comparison:
         schemes: what `explain` says of each scheme (`schemes.json`), in the order asked for: name, equation, rho, leans
             ("head", "tail" or "neither"), lean (nats), noise (nats or None), m, notes.
         settings: the configuration (`run.toml`) by name.
-        made_by: command, started, versions (name: version), machine (`made_by.json`).
+        made_by: command, finished, versions (name: version), machine (`made_by.json`).
         failures: scheme and seed ("within-batch:tail, seed 0") of cells that failed: the sentence why.
     """
 

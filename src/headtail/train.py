@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,7 @@ class Trainer:
         device: "cpu" or "cuda".
         save_every: seconds between checkpoints within an epoch; there is one after every epoch in any case.
         watch: called now and then.
+        stop: an event that asks the run to save and stop; without one, Ctrl-C does.
     """
 
     def __init__(
@@ -99,8 +100,9 @@ class Trainer:
         device: str = "cpu",
         save_every: float = 60.0,
         watch: Watch | None = None,
+        stop: threading.Event | None = None,
     ) -> None:
-        self.run, self.folder, self.save_every, self.watch = run, folder, save_every, watch
+        self.run, self.folder, self.save_every, self.watch, self.stop = run, folder, save_every, watch, stop
         self.device = torch.device(device)
         train, (among, held_out) = data.train, split_validation(data, run.validation)
         self.labels = training_labels(train, among, run.smoothing)
@@ -122,7 +124,7 @@ class Trainer:
     def fit(self) -> Trained:
         """Train to the end, or go on from the last checkpoint; the model comes back with its best weights."""
         self._resume()
-        with _interrupts() as interrupted:
+        with interrupts() if self.stop is None else nullcontext(self.stop) as interrupted:
             while not self.state.finished:
                 self._epoch(interrupted)
         if self.validation is not None and self.state.best_epoch:
@@ -292,7 +294,7 @@ def training_labels(train: Points, among: Tensor | None = None, smoothing: float
 
 
 @contextmanager
-def _interrupts() -> Iterator[threading.Event]:
+def interrupts() -> Iterator[threading.Event]:
     """An event that Ctrl-C sets, so that a step is never left half done; the second Ctrl-C stops at once."""
     flag = threading.Event()
     if threading.current_thread() is not threading.main_thread():

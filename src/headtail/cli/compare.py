@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
-import warnings
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -34,7 +35,7 @@ class Compare:
     Resumable: the same command again goes on where it was stopped, and finished runs are not run again.
     """
 
-    data: Annotated[str, tyro.conf.Positional] = "synthetic"
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = "synthetic"
     """A folder with training and test files, a training file, or generated data (synthetic, synthetic:delicious, …)."""
     schemes: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SCHEME …")] = DEFAULT
     """Scheme names, for example within-batch:tail uniform:importance softmax logit-adjusted."""
@@ -46,6 +47,8 @@ class Compare:
     """Head, torso and tail: a third of the examples each (mass), or at least 100 and fewer than 20 examples a label (count)."""
     device: Device = "auto"
     """Where to train."""
+    workers: int | None = None
+    """Runs that train at the same time, each in a process of its own; by default one a core, and one on a GPU."""
     reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
     """How to read the data."""
     training: Annotated[Training, tyro.conf.OmitArgPrefixes] = field(default_factory=Training)
@@ -64,28 +67,31 @@ class Compare:
             talk.print(Text(note, style="dim"))
         grid = cells(self.training, names, self.seeds, data, self.out)
         command = "headtail " + shlex.join(sys.argv[1:])
+        workers = (
+            check_count("--workers", self.workers) if self.workers is not None else 1 if device == "cuda" else os.cpu_count() or 1
+        )
         bars = TrainingBars(talk, len(grid))
         try:
-            with bars.bar, warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what the schemes warn of stands in the report's notes
+            with bars.bar:
                 found = compare(
                     grid,
-                    data,
+                    partial(load, self.data, self.reading),
                     self.out,
                     slices=self.slices,
                     device=device,
+                    workers=workers,
                     command=command,
                     watch=bars.watch,
                     told=bars.over,
                     strict=debug,
                 )
         except Stopped:
-            talk.print(f"Stopped, and saved. To go on: {command}")
+            talk.print(f"Stopped, and saved. To go on: {command}", soft_wrap=True)
             return 130
         from headtail.report import write_report  # plotly is slow to load
 
         write_report(found, self.out / "report.html")
         console = Console(highlight=False)
-        console.print(results_table(found))
+        console.print(results_table(found, console.width))
         console.print(f"report: {self.out / 'report.html'}", soft_wrap=True)
         return 1 if found.failures else 0

@@ -32,7 +32,7 @@ class Evaluate:
 
     model: Annotated[Path, tyro.conf.Positional]
     """Folder of a finished run: made by headtail train, or one of the cells of headtail compare."""
-    data: Annotated[str, tyro.conf.Positional]
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     """The data, as for headtail train."""
     slices: SliceRule = "mass"
     """Head, torso and tail: a third of the examples each (mass), or at least 100 and fewer than 20 examples a label (count)."""
@@ -61,7 +61,7 @@ class Predict:
 
     model: Annotated[Path, tyro.conf.Positional]
     """Folder of a finished run."""
-    data: Annotated[str, tyro.conf.Positional]
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     """The data, as for headtail train."""
     out: Path
     """File to write: .parquet or .csv."""

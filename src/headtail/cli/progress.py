@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 from headtail.compare import Cell
 from headtail.data.text import Progress as Reader
@@ -29,37 +30,39 @@ def reading(console: Console) -> Iterator[Reader]:
 
 
 class Training:
-    """Two bars: cells of the grid, and steps of the present run with loss, examples a second and time left."""
+    """Bars: cells of the grid, and for each run at work its steps, loss, examples a second and time left."""
 
     def __init__(self, console: Console, cells: int) -> None:
-        self.console, self.cells = console, cells
+        self.console, self.running = console, {}
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[facts]}"))
         self.bar = Progress(
             *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
         )
-        self.grid = self.bar.add_task("all runs", total=cells, facts="")
-        self.run = self.bar.add_task("", total=1, facts="", visible=False)
+        self.grid = self.bar.add_task("all runs", total=cells, facts="", visible=cells > 1)
 
     def watch(self, cell: Cell) -> Watch:
         """A watcher for one cell."""
-        run, begun, first = cell.run, time.monotonic(), None
+        batch, first, begun = cell.run.batch, 0, 0.0
 
         def tell(state: State, steps: int, loss: float) -> None:
-            nonlocal first
+            nonlocal first, begun
             done = state.epoch * steps + state.step
-            first = done if first is None else first
-            speed = (done - first) * run.batch / max(1e-9, time.monotonic() - begun)
-            facts = f"loss {loss:.3f}  {speed:,.0f} examples/s" if math.isfinite(loss) else ""
-            total = run.epochs * steps
-            self.bar.update(self.run, description=cell.title, completed=done, total=total, facts=facts, visible=True)
+            if cell.title not in self.running:
+                first, begun = done, time.monotonic()
+                self.running[cell.title] = self.bar.add_task(cell.title, total=cell.run.epochs * steps, completed=done, facts="")
+            speed = (done - first) * batch / max(1e-9, time.monotonic() - begun)
+            self.bar.update(self.running[cell.title], completed=done)
+            if math.isfinite(loss) and speed:
+                self.bar.update(self.running[cell.title], facts=f"loss {loss:.3f}  {speed:,.0f} examples/s")
 
-        self.bar.reset(self.run, description=cell.title, total=1, visible=True)
         return tell
 
     def over(self, cell: Cell, sentence: str | None) -> None:
         """A cell is over; failures are told at once."""
         self.bar.advance(self.grid)
+        if cell.title in self.running:
+            self.bar.remove_task(self.running.pop(cell.title))
         if sentence is not None:
-            self.console.print(f"[yellow]{cell.title} failed:[/] {sentence}", highlight=False)
+            self.console.print(Text(f"{cell.title} failed: ", style="yellow") + Text(sentence, style=""))
         elif not self.console.is_terminal:
             self.console.print(f"{cell.title}: done", highlight=False)

@@ -29,6 +29,6 @@ class Report:
         found, path = Comparison.read(self.folder), self.out or self.folder / "report.html"
         write_report(found, path)
         console = Console(highlight=False)
-        console.print(results_table(found))
+        console.print(results_table(found, console.width))
         console.print(f"report: {path}", soft_wrap=True)
         return 0

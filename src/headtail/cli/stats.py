@@ -25,7 +25,7 @@ from headtail.data.load import Reading, load
 class Stats:
     """What the data look like: sizes, imbalance, head, torso and tail, and the rank–frequency curve."""
 
-    data: Annotated[str, tyro.conf.Positional] = "synthetic"
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = "synthetic"
     """A folder with training and test files, a training file, or generated data (synthetic, synthetic:delicious, …)."""
     slices: SliceRule = "mass"
     """Head, torso and tail: a third of the examples each (mass), or at least 100 and fewer than 20 examples a label (count)."""

@@ -25,24 +25,25 @@ COLUMNS = (
 )
 
 
-def results_table(found: Comparison) -> Table:
-    """Recall@10 by slice, and what else people ask for; the best of each column is bold."""
-    values = collect(found.rows)
+def results_table(found: Comparison, width: int = 120) -> Table:
+    """Recall@10 by slice, and what else people ask for, as far as it fits; the best of each column is bold."""
+    values, seeds = collect(found.rows), len({row.seed for row in found.rows if row.split == "test"})
+    fit = 4 if width < (100 if seeds > 1 else 78) else 5 if width < 105 else len(COLUMNS)
+    columns = COLUMNS[:fit]
     names = [name for name in [*found.schemes, BASELINE] if name in values]
     table = Table(title=f"{found.data['name']}: Recall@10 by slice, in percent", title_style="bold", header_style="bold")
     table.add_column("scheme", no_wrap=True)
     table.add_column("leans")
-    for heading, *_ in COLUMNS:
+    for heading, *_ in columns:
         table.add_column(heading, justify="right", no_wrap=True)
-    best = {key: max((_mean(values[name].get(key, [])) for name in names), default=math.nan) for key in map(_key, COLUMNS)}
+    best = {key: max((_mean(values[name].get(key, [])) for name in names), default=math.nan) for key in map(_key, columns)}
     for name in names:
         if name == BASELINE:
             table.add_section()
         leans = found.schemes.get(name, {}).get("leans", "")
         style = TAIL if leans == "tail" else HEAD if leans == "head" else "dim"
-        cells = [_cell(values[name].get((metric, slice_), []), best[(metric, slice_)]) for _, metric, slice_ in COLUMNS]
+        cells = [_cell(values[name].get((metric, slice_), []), best[(metric, slice_)]) for _, metric, slice_ in columns]
         table.add_row(Text(name, style="dim" if name == BASELINE else ""), Text(leans, style=style), *cells)
-    seeds = len({row.seed for row in found.rows if row.split == "test"})
     spread = f"mean ± deviation over {seeds} seeds" if seeds > 1 else "one seed; intervals are in the report"
     table.caption = f"{found.data['slices']['rule']}. {spread}."
     return table

@@ -28,7 +28,7 @@ from headtail.train import Stopped
 class Train:
     """Train one model under one scheme, and test it over all labels. The same command again goes on where it was stopped."""
 
-    data: Annotated[str, tyro.conf.Positional] = "synthetic"
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = "synthetic"
     """A folder with training and test files, a training file, or generated data (synthetic, synthetic:delicious, …)."""
     out: Path = Path("run")
     """Folder for the model, its settings and its results."""

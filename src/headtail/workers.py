@@ -1,0 +1,111 @@
+"""Cells of a grid in processes of their own: one thread each beats many threads on one small step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from headtail.data.points import DataSet
+from headtail.errors import HeadtailError
+from headtail.train import State, Stopped, Watch, interrupts
+
+if TYPE_CHECKING:
+    from headtail.compare import Cell
+
+Source = Callable[[], DataSet]
+"""Gives the data set, in whatever process it is called."""
+Work = Callable[["Cell", DataSet, "Watch", Any], Any]
+"""Does a cell, given a watcher and an event that asks it to stop."""
+
+
+class Outcome(NamedTuple):
+    """What became of a cell: what its work returned, or what it raised."""
+
+    cell: Cell
+    result: Any
+    error: BaseException | None
+
+
+def in_turn(cells: Sequence[Cell], data: DataSet, work: Work, watch: Callable[[Cell], Watch]) -> Iterator[Outcome]:
+    """One cell after the other, in this process."""
+    for cell in cells:
+        try:
+            yield Outcome(cell, work(cell, data, watch(cell), None), None)
+        except Stopped:
+            raise
+        except Exception as error:
+            yield Outcome(cell, None, error)
+
+
+def side_by_side(
+    cells: Sequence[Cell], source: Source, work: Work, watch: Callable[[Cell], Watch], *, workers: int, threads: int
+) -> Iterator[Outcome]:
+    """Several cells at a time, in processes; outcomes come as they are ready.
+
+    Ctrl-C asks the workers to save and stop. A worker whose parent is gone leaves too.
+    """
+    context = get_context("spawn")
+    news, stop = context.Queue(), context.Event()
+    watchers = {cell.title: watch(cell) for cell in cells}
+    with ProcessPoolExecutor(workers, context, _begin, (news, stop, threads, os.getpid())) as pool, interrupts() as interrupted:
+        waiting = {pool.submit(_perform, cell, source, work): cell for cell in cells}
+        stopped = False
+        while waiting:
+            done, _ = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+            _pass_on(news, watchers)
+            if interrupted.is_set() and not stopped:
+                stopped = True
+                stop.set()
+                waiting = {future: cell for future, cell in waiting.items() if not future.cancel()}
+            for future in done & set(waiting):
+                cell, error = waiting.pop(future), future.exception()
+                if isinstance(error, BrokenProcessPool):
+                    raise HeadtailError(
+                        "A worker process died, probably for want of memory. Run the same command again with fewer `--workers`."
+                    ) from error
+                if not isinstance(error, Stopped):
+                    yield Outcome(cell, None if error else future.result(), error)
+        if stopped:
+            raise Stopped
+
+
+def _pass_on(news: Any, watchers: dict[str, Watch]) -> None:
+    while not news.empty():
+        title, state, steps, loss = news.get()
+        watchers[title](state, steps, loss)
+
+
+_WORKER: dict[str, Any] = {}
+"""What a worker process knows; empty in the parent."""
+
+
+def _begin(news: Any, stop: Any, threads: int, parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and asks
+    torch.set_num_threads(threads)
+    _WORKER.update(news=news, stop=stop, data=None)
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+
+
+def _leave_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def _perform(cell: Cell, source: Source, work: Work) -> Any:
+    if _WORKER["data"] is None:
+        _WORKER["data"] = source()
+
+    def tell(state: State, steps: int, loss: float) -> None:
+        _WORKER["news"].put((cell.title, state, steps, loss))
+
+    return work(cell, _WORKER["data"], tell, _WORKER["stop"])
