@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from headtail.data.points import Bag
@@ -39,10 +39,12 @@ def plain_weighted_bag(bag: Bag, weight: Float[Tensor, "D d"], *, sparse: bool =
     )
 
 
+_PLACES: dict[int, np.ndarray] = {}
+"""A workspace for each table size, kept between steps: nothing of the table's size is made or walked in a step."""
+
+
 class _CpuBag(torch.autograd.Function):
     """`weighted_bag` by the CPU kernel."""
-
-    places: dict[int, np.ndarray] = {}  # noqa: RUF012 - one workspace a table size, kept between steps: nothing of size D a step
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, bag: Bag) -> Tensor:
@@ -55,22 +57,34 @@ class _CpuBag(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        from headtail.kernels import cpu_bag
+        bag = ctx.bag
+        rows, out = _gather_by_column(bag.offsets, bag.columns, bag.values, grads[0], bag.num_columns)
+        return torch.sparse_coo_tensor(rows[None], out, ctx.shape, is_coalesced=True, check_invariants=False), None
 
-        num_columns, dim = ctx.shape
-        offsets, columns, values = _arrays(ctx.bag)
-        place = _CpuBag.places.get(num_columns)
-        if place is None:
-            place = _CpuBag.places[num_columns] = np.full(num_columns, -1, dtype=np.int64)
-        rows, starts = np.empty(len(columns), np.int64), np.empty(len(columns) + 1, np.int64)
-        points, turned = np.empty_like(columns), np.empty_like(values)
-        count = cpu_bag.transpose(offsets, columns, values, place, rows, starts, points, turned)
-        out = torch.empty(count, dim)
-        # The gradient of a bag is a bag: row c collects the points that hold column c.
-        grad = grads[0].contiguous().numpy()
-        cpu_bag.weighted_bag(starts[: count + 1], points, turned, grad, out.numpy(), torch.get_num_threads())
-        index = torch.from_numpy(rows[:count])[None]
-        return torch.sparse_coo_tensor(index, out, ctx.shape, is_coalesced=True, check_invariants=False), None
+
+def sum_rows(rows: Int64[Tensor, " k"], values: Float32[Tensor, "k d"], num_rows: int) -> tuple[Tensor, Tensor]:
+    """The different rows, ascending, and the sum of the values that share each: what coalescing does, by the CPU kernel.
+
+    >>> sum_rows(torch.tensor([4, 1, 4]), torch.ones(3, 2), num_rows=5)
+    (tensor([1, 4]), tensor([[1., 1.],
+            [2., 2.]]))
+    """
+    return _gather_by_column(torch.arange(len(rows) + 1), rows, torch.ones(len(rows)), values, num_rows)
+
+
+def _gather_by_column(offsets: Tensor, columns: Tensor, values: Tensor, grad: Tensor, num_columns: int) -> tuple[Tensor, Tensor]:
+    """The gradient of a bag is a bag: row c collects, over the points that hold column c, their gradients times their values."""
+    from headtail.kernels import cpu_bag
+
+    place = _PLACES.get(num_columns)
+    if place is None:
+        place = _PLACES[num_columns] = np.full(num_columns, -1, dtype=np.int64)
+    rows, starts = np.empty(len(columns), np.int64), np.empty(len(columns) + 1, np.int64)
+    points, turned = np.empty(len(columns), np.int64), np.empty(len(columns), np.float32)
+    count = cpu_bag.transpose(offsets.numpy(), columns.numpy(), values.numpy(), place, rows, starts, points, turned)
+    out = torch.empty(count, grad.shape[1])
+    cpu_bag.weighted_bag(starts[: count + 1], points, turned, grad.contiguous().numpy(), out.numpy(), torch.get_num_threads())
+    return torch.from_numpy(rows[:count]), out
 
 
 def _arrays(bag: Bag) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

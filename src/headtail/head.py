@@ -96,14 +96,15 @@ class LabelHead(nn.Module):
             self._catch_up()
             return self.loss(hidden, self.weight, target, bias=self.bias, **options)
         ignore_index = options.get("ignore_index", self.loss.settings.ignore_index)
+        # Checked once, here: the sampler and the loss take pairs as they are.
+        pairs = Pairs.of(target, num_labels=len(self.weight), ignore_index=ignore_index)
         draw = options.pop("draw", None)
         if draw is None:
             if self.loss.sampler.looks_at_model:
                 self._catch_up()
-            draw = self.loss.draw(hidden, self.weight, target, generator, ignore_index=ignore_index)
-        pairs = Pairs.of(target, num_labels=len(self.weight), ignore_index=ignore_index)
+            draw = self.loss.draw(hidden, self.weight, pairs, generator)
         self._catch_up(torch.cat([pairs.label, draw.ids.reshape(-1)]))
-        return self.loss(hidden, self.weight, target, bias=self.bias, draw=draw, sparse=self.sparse, **options)
+        return self.loss(hidden, self.weight, pairs, bias=self.bias, draw=draw, sparse=self.sparse, **options)
 
     @torch.no_grad()
     def logits(self, hidden: Float[Tensor, "b d"]) -> Float[Tensor, "b L"]:

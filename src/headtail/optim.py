@@ -318,5 +318,10 @@ def _touched(grad: Tensor) -> tuple[Rows, Tensor]:
     """The rows a gradient touches, each once, and their values."""
     if not grad.is_sparse:
         return ..., grad
+    rows, values = grad._indices()[0], grad._values()
+    if not grad.is_coalesced() and values.device.type == "cpu" and values.dtype == torch.float32 and values.numel() >= 2**15:
+        from headtail.bags import sum_rows
+
+        return sum_rows(rows, values, len(grad))
     grad = grad.coalesce()
     return grad.indices()[0], grad.values()

@@ -32,10 +32,6 @@ class Ragged(NamedTuple):
         return cls(torch.tensor([label for labels in lists for label in labels], dtype=torch.int64), lengths.cumsum(0))
 
 
-Target: TypeAlias = Tensor | Ragged
-"""`[b]` class ids, `[b, k]` padded label ids, a `Ragged`, a jagged nested tensor, or a boolean multi-hot matrix `[b, L]`."""
-
-
 @dataclass(frozen=True)
 class Pairs:
     r"""One row a positive label: the multi-label example $(x, \{y_1, …, y_t\})$ becomes $(x, y_1), …, (x, y_t)$.
@@ -66,6 +62,8 @@ class Pairs:
 
         With `ignore_index=None` every target counts, and nothing has to be looked for.
         """
+        if isinstance(target, Pairs):  # checked already, with whatever it ignores
+            return target
         if isinstance(target, Tensor) and target.is_nested:
             if target.layout != torch.jagged:
                 raise HeadtailError(f"`{name}` is a strided nested tensor. Build it with `layout=torch.jagged`.")
@@ -113,6 +111,10 @@ class Pairs:
     def example_of(self) -> Int[Tensor, " p"]:
         """The batch row of each pair."""
         return torch.arange(len(self.label), device=self.label.device) if self.example is None else self.example
+
+
+Target: TypeAlias = Tensor | Ragged | Pairs
+"""`[b]` class ids, `[b, k]` padded label ids, a `Ragged`, a jagged nested tensor, a boolean matrix `[b, L]`, or `Pairs`."""
 
 
 def looks_multi_hot(target: Tensor) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from headtail.bags import weighted_bag
 from headtail.data.points import Bag, Features
 from headtail.errors import check_count
+from headtail.models.dropout import dropout
 
 
 class Bottleneck(nn.Module):
@@ -49,15 +49,21 @@ class Bottleneck(nn.Module):
     def forward(self, features: Features) -> Float[Tensor, "n d"]:
         """`[n, d]` hidden states."""
         values = features.values if isinstance(features, Bag) else features
-        values = F.dropout(values, self.feature_dropout, self.training) if self.feature_dropout else values
+        values = dropout(values, self.feature_dropout, self.training)
+        if self.normalise:
+            # Lengths are those before dropout; a point without features stays at the bias.
+            scale = lengths(features).clamp(min=torch.finfo(torch.float32).tiny).reciprocal()
+            values = values * (_each(features, scale) if isinstance(features, Bag) else scale[:, None])
         if isinstance(features, Bag):
             hidden = weighted_bag(replace(features, values=values), self.weight, sparse=self.sparse)
         else:
             hidden = values @ self.weight
-        if self.normalise:
-            # Lengths are those before dropout; a point without features stays at the bias.
-            hidden = hidden / lengths(features).clamp(min=torch.finfo(torch.float32).tiny)[:, None]
-        return F.dropout(hidden + self.bias, self.dropout, self.training)
+        return dropout(hidden + self.bias, self.dropout, self.training)
+
+
+def _each(bag: Bag, per_point: Float[Tensor, " n"]) -> Float[Tensor, " nnz"]:
+    """A number a point, repeated for each of its features."""
+    return per_point.repeat_interleave(bag.offsets.diff(), output_size=len(bag.values))
 
 
 def lengths(features: Features) -> Float[Tensor, " n"]:
