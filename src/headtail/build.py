@@ -143,25 +143,35 @@ def scheme(text: str, labels: Labels, num_negatives: int | None = None) -> Loss:
     return loss
 
 
-def build_model(run: Run, labels: Labels, num_features: int, *, sparse_features: bool = True, sparse: bool = True) -> Model:
-    """The paper's model under a run's scheme: features → linear → labels.
+def build_model(
+    run: Run,
+    labels: Labels,
+    num_features: int,
+    *,
+    encoder: nn.Module | None = None,
+    sparse_features: bool = True,
+    sparse: bool = True,
+) -> Model:
+    """A model under a run's scheme: the paper's, features → linear → labels, or with another encoder.
 
     Args:
         run: its settings.
         labels: the label distribution.
         num_features: D.
+        encoder: any module from features to `[n, run.dim]` hidden states; None for the paper's.
         sparse_features: whether features come as a `Bag`.
         sparse: row-sparse gradients where the loss allows them.
     """
     parsed, loss = parse(run.scheme), scheme(run.scheme, labels, run.negatives)
-    encoder = Bottleneck(
-        num_features,
-        run.dim,
-        sparse=sparse and sparse_features,
-        normalise=run.normalise,
-        feature_dropout=run.feature_dropout,
-        dropout=run.dropout,
-    )
+    if encoder is None:
+        encoder = Bottleneck(
+            num_features,
+            run.dim,
+            sparse=sparse and sparse_features,
+            normalise=run.normalise,
+            feature_dropout=run.feature_dropout,
+            dropout=run.dropout,
+        )
     exact = parsed.sampler is None
     head = LabelHead(labels, run.dim, loss, bias=loss.settings.score == "dot", sparse=sparse and not exact)
     return Model(encoder, head, mask_known=run.batching == "points" and not exact)

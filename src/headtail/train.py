@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headtail import checkpoint
 from headtail.batches import Batches
@@ -86,6 +86,7 @@ class Trainer:
         data: what to learn.
         folder: where checkpoints go; a checkpoint found there is resumed. None keeps nothing.
         device: "cpu" or "cuda".
+        encoder: any module from features (a `Bag` or a dense matrix) to `[n, run.dim]` hidden states; None for the paper's.
         save_every: seconds between checkpoints within an epoch; there is one after every epoch in any case.
         watch: called now and then.
         stop: an event that asks the run to save and stop; without one, Ctrl-C does.
@@ -98,6 +99,7 @@ class Trainer:
         folder: Path | None = None,
         *,
         device: str = "cpu",
+        encoder: nn.Module | None = None,
         save_every: float = 60.0,
         watch: Watch | None = None,
         stop: threading.Event | None = None,
@@ -108,9 +110,9 @@ class Trainer:
         self.labels = training_labels(train, among, run.smoothing)
         torch.manual_seed(run.seed)
         sparse_features = isinstance(train.features, Bag)
-        self.model = build_model(run, self.labels, train.num_features, sparse_features=sparse_features, sparse=device == "cpu").to(
-            self.device
-        )
+        self.model = build_model(
+            run, self.labels, train.num_features, encoder=encoder, sparse_features=sparse_features, sparse=device == "cpu"
+        ).to(self.device)
         exact = isinstance(self.model.head.loss, ExactLoss)
         whole_points = run.batching == "points" or (run.batching == "auto" and exact)
         self.optimiser = build_optimiser(run, self.model)
@@ -257,14 +259,14 @@ def save_model(folder: Path, model: Model, labels: Labels, facts: dict[str, Any]
     checkpoint.save(folder / "model.safetensors", tensors, {**facts, "smoothing": labels.smoothing})
 
 
-def load_model(folder: Path) -> tuple[Model, Run, dict[str, Any]]:
-    """The trained model of a run's folder, its settings, and what else was noted."""
+def load_model(folder: Path, encoder: nn.Module | None = None) -> tuple[Model, Run, dict[str, Any]]:
+    """The trained model of a run's folder, its settings, and what else was noted; pass the encoder if it was not the paper's."""
     path = folder / "model.safetensors"
     if not path.exists():
         raise HeadtailError(f"`{folder}` holds no trained model (`model.safetensors`). Pass the folder of a finished run.")
     tensors, facts = checkpoint.load(path)
     run, labels = Run(**facts["run"]), Labels(tensors["labels.counts"], facts["smoothing"])
-    model = build_model(run, labels, facts["num_features"], sparse=False)
+    model = build_model(run, labels, facts["num_features"], encoder=encoder, sparse=False)
     checkpoint.restore_weights(tensors, model)
     return model.eval(), run, facts
 
