@@ -11,6 +11,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from headtail.data.points import Bag
+from headtail.errors import HeadtailError
 
 
 def weighted_bag(bag: Bag, weight: Float[Tensor, "D d"], *, sparse: bool = False) -> Float[Tensor, "n d"]:
@@ -26,6 +27,10 @@ def weighted_bag(bag: Bag, weight: Float[Tensor, "D d"], *, sparse: bool = False
     tensor([[1.0000, 0.0000, 0.5000],
             [0.0000, 0.0000, 0.0000]])
     """
+    if bag.num_columns != len(weight):  # the kernel would read beyond the table
+        raise HeadtailError(
+            f"The features have {bag.num_columns:,} columns, but the table {len(weight):,} rows. Give one row a column."
+        )
     if weight.device.type == "cpu" and weight.dtype == torch.float32 and sparse:
         return _CpuBag.apply(weight, bag)  # pyright: ignore[reportReturnType]
     return plain_weighted_bag(bag, weight, sparse=sparse)

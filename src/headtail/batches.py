@@ -52,7 +52,7 @@ class Batches:
         self.ids = used.nonzero().squeeze(1) if whole_points else pairs
         size = max(1, round(size * len(self.ids) / len(pairs))) if whole_points else size
         self.size = min(size, len(self.ids))
-        self.one_each = points.num_pairs == len(points)
+        self.one_each = bool((lengths <= 1).all())
 
     @property
     def steps(self) -> int:
@@ -61,7 +61,7 @@ class Batches:
 
     def order(self, epoch: int, start: int = 0) -> Iterator[Int64[Tensor, " size"]]:
         """The pairs (or points) of each batch of an epoch, from batch `start` on."""
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + epoch) % 2**63)
         order = torch.randperm(len(self.ids), generator=generator)
         for step in range(start, self.steps):
             yield self.ids[order[step * self.size : (step + 1) * self.size]]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from headtail.errors import HeadtailError
-from headtail.optim import owed, owes
+from headtail.optim import forgive, owed, owes
+
+ABANDONED = 3600
+"""Seconds after which a half-written file is one that a killed process left behind."""
 
 
 def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
@@ -25,8 +30,12 @@ def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         with beside.open("rb") as file:
             os.fsync(file.fileno())
         beside.replace(path)
-    except Exception as error:  # safetensors has errors of its own for a full disk
-        beside.unlink(missing_ok=True)
+        for left in path.parent.glob(f".{path.name}.*"):
+            if time.time() - left.stat().st_mtime > ABANDONED:
+                left.unlink(missing_ok=True)
+    except BaseException as error:  # safetensors has errors of its own for a full disk
+        with suppress(OSError):
+            beside.unlink()
         if isinstance(error, OSError) or "safetensors" in type(error).__module__ or "Safetensor" in type(error).__name__:
             reason = getattr(error, "strerror", None) or error
             raise HeadtailError(f"`{path}` cannot be written: {reason}. What was there before is untouched.") from error
@@ -39,7 +48,9 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     try:
         with safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {}).get("facts", ""))
+            facts = json.loads((file.metadata() or {}).get("facts", "null"))
+            if not isinstance(facts, dict):
+                raise ValueError("it was not written by headtail")
             return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118 - not a dict
     except (OSError, SafetensorError, ValueError) as error:
         raise HeadtailError(f"`{path}` cannot be read as a checkpoint: {error}. Delete it to start that run anew.") from error
@@ -60,10 +71,7 @@ def training_state(model: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[
                 numbers[f"{name}.{key}"] = value
         if (debt := owed(parameter)) is not None:
             tensors[f"owed.{name}"], numbers[f"{name}.log_decay"] = debt
-    tensors["random.cpu"] = torch.get_rng_state()
-    if next(model.parameters()).device.type == "cuda":
-        tensors["random.cuda"] = torch.cuda.get_rng_state()
-    return tensors, {"optimiser": numbers}
+    return tensors | random_state(next(model.parameters()).device), {"optimiser": numbers}
 
 
 def restore_training_state(
@@ -86,6 +94,17 @@ def restore_training_state(
                 optimiser.state[parameter][key[len(name) + 1 :]] = value
         if f"owed.{name}" in tensors:
             owes(parameter, tensors[f"owed.{name}"], numbers[f"{name}.log_decay"])
+    restore_random_state(tensors)
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """Of the generators that training on this device draws from."""
+    state = {"random.cpu": torch.get_rng_state()}
+    return state | ({"random.cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+
+
+def restore_random_state(tensors: dict[str, Tensor]) -> None:
+    """The inverse of `random_state`."""
     torch.set_rng_state(tensors["random.cpu"])
     if "random.cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["random.cuda"])
@@ -93,16 +112,27 @@ def restore_training_state(
 
 @torch.no_grad()
 def restore_weights(tensors: dict[str, Tensor], model: nn.Module) -> None:
-    """Copy a checkpoint's weights and buffers into a model of the same shape."""
+    """Copy a checkpoint's weights and samplers' memories into a model of the same shape."""
     for name, value in weights_of(model).items():
         found = tensors.get(name)
         if found is None or found.shape != value.shape:
             shape = None if found is None else list(found.shape)
             raise HeadtailError(f"The checkpoint's `{name}` has shape {shape}, but the model's {list(value.shape)}: another run's?")
         value.copy_(found)
+    for name, module in remembering(model):
+        module.set_extra_state(tensors[f"model.{name}.extra"])
+    for parameter in model.parameters():
+        forgive(parameter)
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by the names they have in a checkpoint."""
-    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    """Parameters, buffers and samplers' memories by the names they have in a checkpoint."""
+    extra = {f"{name}.extra": module.get_extra_state() for name, module in remembering(model)}
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers()), **extra}
     return {f"model.{name}": tensor for name, tensor in tensors.items()}
+
+
+def remembering(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Modules whose state is more than their buffers, such as a queue with its fill level."""
+    plain = nn.Module.get_extra_state
+    return [(name, module) for name, module in model.named_modules() if type(module).get_extra_state is not plain]

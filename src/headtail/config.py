@@ -70,6 +70,7 @@ class Training:
             raise HeadtailError("`lr` must be above 0, or nothing is learnt.")
         if self.smoothing is not None:
             check_number("smoothing", self.smoothing, low=0)
+        check_kind("normalise", self.normalise, bool, "True")
         check_choice("optimiser", self.optimiser, get_args(Optimiser))
         check_choice("schedule", self.schedule, get_args(Schedule))
         check_choice("batching", self.batching, get_args(Batching))
@@ -103,6 +104,8 @@ class Run(Training):
         super().__post_init__()
         check_kind("scheme", self.scheme, str, "within-batch:tail")
         check_kind("seed", self.seed, int, "0")
+        if not 0 <= self.seed < 2**63:
+            raise HeadtailError(f"`seed` must be a whole number from 0 to 2^63 − 1, but got {self.seed}.")
 
     def to_toml(self) -> str:
         """As TOML; fields that are None are left out."""
@@ -128,3 +131,5 @@ class Run(Training):
             return cls.from_toml(path.read_text(), str(path))
         except OSError as error:
             raise HeadtailError(f"`{path}` cannot be read: {error.strerror}.") from error
+        except UnicodeDecodeError as error:
+            raise HeadtailError(f"`{path}` is no TOML: it is not text in UTF-8.") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Int
 from torch import Tensor
 
@@ -29,7 +30,9 @@ def top_labels(model: Model, points: Points, k: int) -> Int[Tensor, "n k"]:
         more = 0 if seen is None else int(seen.offsets.diff().max())
         top = model.top(features.to(device), min(k + more, points.num_labels)).cpu()
         found.append(top[:, :k] if seen is None else _without(top, seen, k))
-    return torch.cat(found) if found else torch.zeros(0, k, dtype=torch.int64)
+    if not found:
+        return torch.zeros(0, k, dtype=torch.int64)
+    return F.pad(torch.cat(found), (0, max(0, k - points.num_labels)), value=-1)
 
 
 def _without(top: Tensor, seen: Ragged, k: int) -> Tensor:

@@ -21,7 +21,8 @@ class Events:
             from torch.utils.tensorboard import SummaryWriter
 
             # What an interrupted run wrote beyond its checkpoint is dropped.
-            self.writer, self.told = SummaryWriter(self.folder, purge_step=step), len(state.curve)
+            self.writer = SummaryWriter(self.folder, purge_step=step)
+            self.told = sum(epoch * steps < step for epoch, *_ in state.curve)
         if math.isfinite(loss):
             self.writer.add_scalar("train/recent loss", loss, step)
         for epoch, metric, value in state.curve[self.told :]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from headtail.checkpoint import remembering
 from headtail.data.points import Bag, Points
 from headtail.models.model import Batch
 from headtail.targets import IGNORE_INDEX, Ragged
@@ -98,8 +99,8 @@ def graphed_step(trainer: Trainer) -> Callable[[Tensor], Tensor]:
     def step(ids: Tensor) -> Tensor:
         return trainer.learn(trainer.model(resident.take(ids)))
 
-    if trainer.run.weight_decay or trainer.run.optimiser == "adam":
-        # Their factors change from step to step and are computed on the host.
+    if trainer.run.weight_decay or trainer.run.optimiser == "adam" or remembering(trainer.model):
+        # Factors that change from step to step, and how full a queue is, are known to the host only.
         return lambda ids: step(ids.to(device, non_blocking=True))
     return Graph(trainer, step)
 

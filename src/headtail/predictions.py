@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError
+from headtail.results import write_beside
 
 
 def write_predictions(path: Path, top: Int[Tensor, "n k"], scores: Float[Tensor, "n k"], names: list[str] | None = None) -> None:
@@ -30,13 +29,5 @@ def write_predictions(path: Path, top: Int[Tensor, "n k"], scores: Float[Tensor,
         "label": labels,
         "score": scores.reshape(-1).float().numpy()[kept],
     }
-    table, beside = pa.table(columns), path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        (parquet.write_table if path.suffix == ".parquet" else csv.write_csv)(table, beside)
-        beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise HeadtailError(
-            f"`{path}` cannot be written: {error.strerror or error}. What was there before is untouched."
-        ) from error
+    table, write = pa.table(columns), parquet.write_table if path.suffix == ".parquet" else csv.write_csv
+    write_beside(path, lambda beside: write(table, beside))

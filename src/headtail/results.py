@@ -6,8 +6,10 @@ import csv
 import io
 import json
 import os
+import tempfile
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,8 @@ class Row:
 
 COLUMNS = tuple(field.name for field in fields(Row))
 _NUMBERS = {"m": float, "seed": int, "epoch": float, "step": int, "value": float, "low": float, "high": float}
+_MAY_BE_EMPTY = ("m", "low", "high")
+AGAIN = "Delete it and run the command that made it again."
 
 
 def to_csv(rows: Iterable[Row]) -> str:
@@ -70,27 +74,53 @@ def to_csv(rows: Iterable[Row]) -> str:
 def read_rows(path: Path) -> list[Row]:
     """Rows of a `results.csv`."""
     try:
-        with path.open(newline="") as file:
-            return [_row(line) for line in csv.DictReader(file)]
+        with path.open(newline="", encoding="utf-8") as file:
+            lines = list(csv.reader(file))
     except OSError as error:
         raise HeadtailError(f"`{path}` cannot be read: {error.strerror}. Is it a folder made by `headtail compare`?") from error
-    except (KeyError, ValueError, TypeError) as error:
-        raise HeadtailError(f"`{path}` is no results file of headtail: its columns must be {', '.join(COLUMNS)}.") from error
+    except (csv.Error, UnicodeError) as error:
+        raise HeadtailError(f"`{path}` is no CSV file: {error}. {AGAIN}") from error
+    if not lines or tuple(lines[0]) != COLUMNS:
+        raise HeadtailError(f"`{path}` is no results file of headtail: its columns must be {', '.join(COLUMNS)}. {AGAIN}")
+    return [_row(line, f"`{path}` is damaged in row {number}") for number, line in enumerate(lines[1:], start=2) if line]
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a file beside and rename it, so that a reader sees the old content or the new, never a half."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(beside: Path) -> None:
         with beside.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
+
+    write_beside(path, write)
+
+
+def write_beside(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` make a file beside `path`, and give it that name once it is whole; if that fails, nothing stays behind."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(beside)
         beside.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise HeadtailError(f"`{path}` cannot be written: {error.strerror}. What was there before is untouched.") from error
+        with suppress(OSError):
+            beside.unlink()
+        raise HeadtailError(
+            f"`{path}` cannot be written: {error.strerror or error}. What was there before is untouched."
+        ) from error
+
+
+def check_writable(folder: Path, advice: str) -> None:
+    """Make a folder, and refuse one that takes no files before any work is done for it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"x")
+            file.flush()
+    except OSError as error:
+        raise HeadtailError(f"`{folder}` cannot be written: {error.strerror}. {advice}") from error
 
 
 @dataclass(frozen=True)
@@ -101,7 +131,8 @@ class Comparison:
         rows: every number.
         data: facts about the data (`data.json`): name, train_points, test_points, num_features, num_labels, num_pairs,
             labels_per_point, features_per_point, never_seen, gini, imbalance, digest, notes (list of sentences), slices
-            ({"rule": sentence, "sizes": {slice: labels}, "last_rank": {slice: rank of its rarest label, from 1}}) and
+            ({"rule": sentence, "sizes": {slice: labels}, "last_rank": {slice: rank of its rarest label, from 1},
+            "rarest": {slice: examples of its rarest label}, "pairs": {slice: training pairs}}) and
             curve ([[rank, count], …], about 300 log-spaced points of the rank–frequency curve).
         schemes: what `explain` says of each scheme (`schemes.json`), in the order asked for: name, equation, rho, leans
             ("head", "tail" or "neither"), lean (nats), noise (nats or None), m, notes.
@@ -122,15 +153,17 @@ class Comparison:
         """From a folder."""
         try:
             return cls(
-                rows=read_rows(folder / "results.csv"),
                 data=_json(folder / "data.json"),
                 schemes=_json(folder / "schemes.json"),
-                settings=tomllib.loads((folder / "run.toml").read_text()),
+                settings=tomllib.loads((folder / "run.toml").read_text(encoding="utf-8")),
                 made_by=_json(folder / "made_by.json"),
                 failures=_json(folder / "failures.json"),
+                rows=read_rows(folder / "results.csv"),
             )
         except OSError as error:
-            raise HeadtailError(f"`{folder}` is no finished comparison: {error.filename} is missing.") from error
+            raise HeadtailError(f"`{folder}` is no finished comparison: {error.filename} cannot be read.") from error
+        except HeadtailError:
+            raise
         except ValueError as error:
             raise HeadtailError(
                 f"`{folder}` is damaged: {error}. Run `headtail compare` again; finished cells are kept."
@@ -138,11 +171,22 @@ class Comparison:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text())
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise ValueError(f"{path.name} holds no JSON object")
+    return found
 
 
-def _row(line: dict[str, str]) -> Row:
-    values: dict[str, Any] = {
-        name: (_NUMBERS[name](text) if text else None) if name in _NUMBERS else text for name, text in line.items()
-    }
-    return Row(**values)
+def _row(line: list[str], damaged: str) -> Row:
+    if len(line) != len(COLUMNS):
+        raise HeadtailError(f"{damaged}: it has {len(line)} columns instead of {len(COLUMNS)}. {AGAIN}")
+    try:
+        return Row(*(_value(name, text) for name, text in zip(COLUMNS, line, strict=True)))
+    except ValueError as error:
+        raise HeadtailError(f"{damaged}: {error}. {AGAIN}") from error
+
+
+def _value(name: str, text: str) -> Any:
+    if name not in _NUMBERS:
+        return text
+    return None if text == "" and name in _MAY_BE_EMPTY else _NUMBERS[name](text)

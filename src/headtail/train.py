@@ -25,7 +25,7 @@ from headtail.evaluate import Validation
 from headtail.labels import Labels
 from headtail.losses import ExactLoss
 from headtail.models import Model
-from headtail.optim import clip_grad_norm_
+from headtail.optim import catch_up, clip_grad_norm_
 
 CHECK_EVERY = 100
 """Steps between looks at the loss: for NaN, for the progress bar, for the clock."""
@@ -122,9 +122,11 @@ class Trainer:
         shape = {"num_features": train.num_features, "sparse_features": sparse_features}
         self.facts = {"run": asdict(run), "data": data.digest, **shape}
         self._take_step = self._make_step()
+        self._random = checkpoint.random_state(self.device)  # whatever is drawn elsewhere before `fit` changes nothing
 
     def fit(self) -> Trained:
         """Train to the end, or go on from the last checkpoint; the model comes back with its best weights."""
+        checkpoint.restore_random_state(self._random)
         self._resume()
         with interrupts() if self.stop is None else nullcontext(self.stop) as interrupted:
             while not self.state.finished:
@@ -132,23 +134,24 @@ class Trainer:
         if self.validation is not None and self.state.best_epoch:
             best = self._best if self.folder is None else checkpoint.load(self.folder / "model.safetensors")[0]
             checkpoint.restore_weights(best, self.model)
+        self.optimiser.flush()
         self.model.eval()
         return Trained(self.model, self.labels, self.state, self.batches.steps)
 
     def _epoch(self, interrupted: threading.Event) -> None:
         state, steps = self.state, self.batches.steps
         self.model.train()
-        recent, last_save = self._sum(), time.monotonic()
-        since = 0
+        # Summed one by one from where the last checkpoint stood, so that an interruption does not even change the last digit.
+        total, last_save = torch.tensor(state.loss_sum, dtype=torch.float64, device=self.device), time.monotonic()
+        looked = state.step
         for ids in self.batches.order(state.epoch, state.step):
             self._set_learning_rate(state.epoch * steps + state.step)
-            recent += self._take_step(ids)
-            since += 1
+            total += self._take_step(ids)
             state.step += 1
             stop = interrupted.is_set()
-            if since == CHECK_EVERY or state.step == steps or stop:
-                self._look(float(recent) / since, since)
-                recent, since = self._sum(), 0
+            if state.step % CHECK_EVERY == 0 or state.step == steps or stop:
+                self._look(float(total), state.step - looked)
+                looked = state.step
                 if stop:
                     self._save()
                     raise Stopped
@@ -183,9 +186,6 @@ class Trainer:
         self.optimiser.step()
         return loss.detach().double()
 
-    def _sum(self) -> Tensor:
-        return torch.zeros((), dtype=torch.float64, device=self.device)
-
     def _set_learning_rate(self, step: int) -> None:
         rate = self.run.learning_rate(step, self.run.epochs * self.batches.steps)
         for group in self.optimiser.param_groups:
@@ -194,20 +194,24 @@ class Trainer:
             else:
                 group["lr"] = rate
 
-    def _look(self, loss: float, steps: int) -> None:
-        """Take note of the mean loss of the last steps, and stop a run that is lost."""
+    def _look(self, total: float, steps: int) -> None:
+        """Take note of the loss of the last steps, and stop a run that is lost."""
         state = self.state
+        loss = (total - state.loss_sum) / steps
         state.first_loss = loss if state.first_loss is None else state.first_loss
         if not math.isfinite(loss) or loss > DIVERGED * max(state.first_loss, 1.0):
-            where = f"in epoch {state.epoch + 1}, step {state.step:,}"
-            kept = "" if self.folder is None else f" The last good checkpoint is in `{self.folder}`."
-            raise HeadtailError(
-                f"Training `{self.run.scheme}` diverged: the loss is {loss:.4g} {where}, after {state.first_loss:.4g} at first. "
-                f"Try a smaller `lr` than {self.run.lr:g}, or `clip=1`.{kept}"
-            )
-        state.loss_sum += loss * steps
+            raise self._diverged(f"the loss is {loss:.4g}")
+        state.loss_sum = total
         if self.watch is not None:
             self.watch(state, self.batches.steps, loss)
+
+    def _diverged(self, what: str) -> HeadtailError:
+        state = self.state
+        kept = "" if self.folder is None else f" The last good checkpoint, if there was one, is in `{self.folder}`."
+        return HeadtailError(
+            f"Training `{self.run.scheme}` diverged: {what} in epoch {state.epoch + 1}, step {state.step:,}, "
+            f"and was {state.first_loss:.4g} at first. Try a smaller `lr` than {self.run.lr:g}, or `clip=1`.{kept}"
+        )
 
     def _choose(self) -> None:
         """Measure on the held-out points; keep the best weights, and stop when they get no better."""
@@ -216,6 +220,7 @@ class Trainer:
             state.best_epoch = state.epoch
             return
         self.model.eval()
+        self.optimiser.flush()
         value = self.validation.measure(self.model)
         state.curve.append((state.epoch, self.run.stop_on, value))
         lower_is_better = value if self.run.stop_on == "implicit-loss" else -value
@@ -227,10 +232,12 @@ class Trainer:
     def _save(self) -> None:
         if self.folder is None:
             return
-        tensors, facts = checkpoint.training_state(self.model, self.optimiser)
-        checkpoint.save(self.folder / "checkpoint.safetensors", tensors, {**facts, **self.facts, "state": asdict(self.state)})
+        if not all(bool(parameter.isfinite().all()) for parameter in self.model.parameters()):
+            raise self._diverged("some weight is no finite number any more")
         if self.state.finished and (self.validation is None or not self.state.best_epoch):
             self._save_model()
+        tensors, facts = checkpoint.training_state(self.model, self.optimiser)
+        checkpoint.save(self.folder / "checkpoint.safetensors", tensors, {**facts, **self.facts, "state": asdict(self.state)})
 
     def _save_model(self) -> None:
         if self.folder is not None:
@@ -243,6 +250,8 @@ class Trainer:
         if path is None or not path.exists():
             return
         tensors, facts = checkpoint.load(path)
+        if not {"run", "data", "state", "optimiser"} <= facts.keys():
+            raise HeadtailError(f"`{path}` is no checkpoint of a run. Delete it to start that run anew.")
         if facts["run"] != asdict(self.run) or facts["data"] != self.facts["data"]:
             raise HeadtailError(
                 f"`{path}` belongs to a run with other settings or other data. Choose another folder, or delete it."
@@ -254,7 +263,8 @@ class Trainer:
 
 def save_model(folder: Path, model: Model, labels: Labels, facts: dict[str, Any]) -> None:
     """The weights with what is needed to build the model again."""
-    model.head.flush()
+    for parameter in model.parameters():
+        catch_up(parameter)
     tensors = {**checkpoint.weights_of(model), "labels.counts": labels.counts}
     checkpoint.save(folder / "model.safetensors", tensors, {**facts, "smoothing": labels.smoothing})
 
@@ -265,6 +275,8 @@ def load_model(folder: Path, encoder: nn.Module | None = None) -> tuple[Model, R
     if not path.exists():
         raise HeadtailError(f"`{folder}` holds no trained model (`model.safetensors`). Pass the folder of a finished run.")
     tensors, facts = checkpoint.load(path)
+    if not {"run", "smoothing", "num_features"} <= facts.keys() or "labels.counts" not in tensors:
+        raise HeadtailError(f"`{path}` is no trained model. Pass the folder of a finished run.")
     run, labels = Run(**facts["run"]), Labels(tensors["labels.counts"], facts["smoothing"])
     model = build_model(run, labels, facts["num_features"], encoder=encoder, sparse=False)
     checkpoint.restore_weights(tensors, model)
@@ -278,12 +290,14 @@ def split_validation(data: DataSet, share: float) -> tuple[Tensor | None, Points
         return None, None
     if data.validation is not None:
         few = torch.randperm(len(data.validation), generator=generator)[:MOST_VALIDATION]
-        return None, data.validation.select(few.sort().values)
+        held_out = data.validation.select(few.sort().values)
+        return None, None if held_out.num_pairs == 0 else held_out
     count = min(MOST_VALIDATION, round(share * len(data.train)))
     if count == 0 or count >= len(data.train):
         return None, None
     order = torch.randperm(len(data.train), generator=generator)
-    return order[count:].sort().values, data.train.select(order[:count].sort().values)
+    held_out = data.train.select(order[:count].sort().values)
+    return (None, None) if held_out.num_pairs == 0 else (order[count:].sort().values, held_out)
 
 
 def training_labels(train: Points, among: Tensor | None = None, smoothing: float | None = None) -> Labels:

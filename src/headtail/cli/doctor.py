@@ -17,6 +17,7 @@ from headtail import environment
 from headtail.config import Run
 from headtail.data.cache import cache_folder
 from headtail.errors import HeadtailError
+from headtail.results import check_writable
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,7 @@ def _versions() -> str:
 
 def _cache() -> str:
     folder = cache_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"x")
-    except OSError as error:
-        raise HeadtailError(f"`{folder}` cannot be written: {error.strerror}. Set HEADTAIL_CACHE to a folder that can.") from error
+    check_writable(folder, "Set HEADTAIL_CACHE to a folder that can.")
     return f"{folder}, {shutil.disk_usage(folder).free / 2**30:,.0f} GiB free"
 
 

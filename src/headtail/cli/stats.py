@@ -49,23 +49,22 @@ class Stats:
         grid.add_row("points", f"{facts['train_points']:,} to train, {facts['test_points']:,} to test")
         grid.add_row("features", f"{facts['num_features']:,}, {facts['features_per_point']:.1f} a point")
         grid.add_row("labels", f"{facts['num_labels']:,}, {facts['labels_per_point']:.2f} a point, {facts['num_pairs']:,} pairs")
-        grid.add_row("examples a label", f"{facts['most']:,} at most, {facts['median']:g} median, {facts['least']:,} at least")
+        grid.add_row("examples a label", f"{facts['most']:,} at most, {facts['median']:,.10g} median, {facts['least']:,} at least")
         grid.add_row("imbalance", "–" if facts["imbalance"] is None else f"{facts['imbalance']:,.0f} : 1, Gini {facts['gini']:.2f}")
         if facts["never_seen"]:
             grid.add_row("never in training", f"{facts['never_seen']:,} labels")
         heights = torch.tensor([math.log10(count) if count else -math.inf for _, count in facts["curve"]])
-        line = sparkline(heights[torch.linspace(0, len(heights) - 1, min(60, len(heights))).long()])
-        grid.add_row("rank–frequency", Text("head ") + line + Text(" tail  (both axes logarithmic)", style="dim"))
+        line = sparkline(heights[torch.linspace(0, len(heights) - 1, min(50, len(heights))).long()])
+        grid.add_row("rank–frequency", Text("head ") + line + Text(" tail", style=""))
+        grid.add_row("", Text("both axes logarithmic", style="dim"))
         console.print(Text(data.name, style="bold"))
         console.print(grid)
         table = Table(header_style="bold", box=None, padding=(0, 2))
         for column in ("slice", "labels", "training pairs", "rarest has"):
             table.add_column(column, justify="left" if column == "slice" else "right")
-        by_rank = dict(facts["curve"])
-        for name, size in facts["slices"]["sizes"].items():
-            rank = facts["slices"]["last_rank"].get(name)
-            rarest = "–" if rank is None else f"{by_rank[max(r for r in by_rank if r <= rank)]:,}"
-            table.add_row(name, f"{size:,}", f"{facts['slices']['pairs'][name]:,}", rarest)
+        by = facts["slices"]
+        for name, size in by["sizes"].items():
+            table.add_row(name, f"{size:,}", f"{by['pairs'][name]:,}", f"{by['rarest'][name]:,}" if name in by["rarest"] else "–")
         console.print(table)
         for note in [facts["slices"]["rule"], *data.notes]:
             console.print(Text(note, style="dim"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ def facts_of(data: DataSet, slices: Slices) -> dict[str, Any]:
     train, counts = data.train, label_counts(data)
     seen = counts[counts > 0]
     descending = counts.sort(descending=True).values
-    last_rank = {name: int((counts >= counts[ids].min()).sum()) for name in NAMES if len(ids := _ids(slices, name))}
+    of_slice = {name: counts[getattr(slices, name)] for name in NAMES}
+    rarest = {name: int(inside.min()) for name, inside in of_slice.items() if len(inside)}
     nnz = len(train.features.columns) if isinstance(train.features, Bag) else train.features.numel()
     return {
         "name": data.name,
@@ -33,11 +35,17 @@ def facts_of(data: DataSet, slices: Slices) -> dict[str, Any]:
         "features_per_point": nnz / max(1, len(train)),
         "never_seen": int((counts == 0).sum()),
         "gini": gini(counts),
-        "imbalance": float(descending[0] / seen.min()) if len(seen) else None,
+        "imbalance": int(seen.max()) / int(seen.min()) if len(seen) else None,
         "most": int(descending[0]),
-        "median": float(counts.double().median()),
+        "median": _median(descending),
         "least": int(descending[-1]),
-        "slices": {"rule": slices.rule, "sizes": slices.sizes, "last_rank": last_rank, "pairs": _pairs(counts, slices)},
+        "slices": {
+            "rule": slices.rule,
+            "sizes": slices.sizes,
+            "last_rank": {name: int((counts >= least).sum()) for name, least in rarest.items()},
+            "rarest": rarest,
+            "pairs": {name: int(inside.sum()) for name, inside in of_slice.items()},
+        },
         "curve": _curve(descending),
         "notes": list(data.notes),
         "digest": data.digest,
@@ -61,16 +69,14 @@ def gini(counts: Int64[Tensor, " L"]) -> float:
     return float(((2 * rank - len(rank) - 1) * ascending).sum()) / (len(rank) * total) if total else 0.0
 
 
-def _ids(slices: Slices, name: str) -> Tensor:
-    return getattr(slices, name).nonzero().squeeze(1)
-
-
-def _pairs(counts: Tensor, slices: Slices) -> dict[str, int]:
-    return {name: int(counts[_ids(slices, name)].sum()) for name in NAMES}
+def _median(descending: Tensor) -> float:
+    """Of an even number of labels, the mean of the two in the middle."""
+    length = len(descending)
+    return (int(descending[(length - 1) // 2]) + int(descending[length // 2])) / 2
 
 
 def _curve(descending: Tensor) -> list[list[int]]:
     """[rank, count] at ranks in equal steps of the logarithm."""
-    length = torch.tensor(float(len(descending)))
-    ranks = torch.logspace(0, torch.log10(length).item(), CURVE_POINTS).round().long().clamp(1, len(descending)).unique()
+    length = len(descending)
+    ranks = torch.logspace(0, math.log10(length), CURVE_POINTS, dtype=torch.float64).round().long().clamp(1, length).unique()
     return [[int(rank), int(descending[rank - 1])] for rank in ranks]

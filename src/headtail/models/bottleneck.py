@@ -12,6 +12,7 @@ from headtail.bags import weighted_bag
 from headtail.data.points import Bag, Features
 from headtail.errors import check_count
 from headtail.models.dropout import dropout
+from headtail.optim import catch_up, owed
 
 
 class Bottleneck(nn.Module):
@@ -55,6 +56,8 @@ class Bottleneck(nn.Module):
             scale = lengths(features).clamp(min=torch.finfo(torch.float32).tiny).reciprocal()
             values = values * (_each(features, scale) if isinstance(features, Bag) else scale[:, None])
         if isinstance(features, Bag):
+            if owed(self.weight) is not None:  # lazy weight decay reaches a row before it is read
+                catch_up(self.weight, features.columns.long().unique())
             hidden = weighted_bag(replace(features, values=values), self.weight, sparse=self.sparse)
         else:
             hidden = values @ self.weight

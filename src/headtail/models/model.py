@@ -44,7 +44,8 @@ class Model(nn.Module):
         """The training loss of a batch."""
         hidden = self.encoder(batch.features)
         hidden = hidden if batch.row is None else hidden[batch.row]
-        options: dict[str, Any] = {"collisions": "known"} if self.mask_known else {}
+        one_label = isinstance(batch.target, Tensor) and batch.target.shape[1:].numel() == 1  # then it is all that is known
+        options: dict[str, Any] = {"collisions": "known"} if self.mask_known and not one_label else {}
         if isinstance(batch.target, Tensor) and batch.target.dim() == 1:
             options["ignore_index"] = None  # every pair counts, and a GPU need not be asked
         return self.head(hidden, batch.target, **options)
