@@ -1,6 +1,10 @@
-"""Shared set-up: one thread (tensors are small), fixed seeds, and shapes checked on request (`pytest --shapes`)."""
+"""Shared set-up: one thread (tensors are small), fixed seeds, a cache of their own, and shapes checked on request (`--shapes`)."""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +22,18 @@ def pytest_configure(config: pytest.Config) -> None:
         from jaxtyping import install_import_hook
 
         install_import_hook("headtail", "tests.shapes.check")
+    if not os.environ.get("NUMBA_CACHE_DIR"):
+        from headtail.data.cache import cache_folder
+
+        # Kernels stay where the user's are, or every session would compile them anew.
+        os.environ["NUMBA_CACHE_DIR"] = str(cache_folder() / "numba")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEADTAIL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -30,3 +46,12 @@ def _doctests(doctest_namespace: dict[str, object]) -> None:
     import headtail
 
     doctest_namespace |= {name: getattr(headtail, name) for name in headtail.__all__} | {"torch": torch}
+
+
+@pytest.fixture
+def real_data() -> Path:
+    """The folder with real data sets, where there is one."""
+    folder = Path(os.environ.get("HEADTAIL_DATA") or Path(__file__).parent.parent / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip(f"there are no data sets in {folder}; set HEADTAIL_DATA to the folder that holds them")
+    return folder

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import re
 import sys
 import time
@@ -23,6 +24,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
+from traceback import format_exception
 
 import torch
 
@@ -31,6 +33,7 @@ from headtail.compare import baseline_rows, data_slices, row_of, test_measures
 from headtail.config import Run
 from headtail.data.load import load
 from headtail.data.points import DataSet
+from headtail.errors import HeadtailError
 from headtail.evaluate import top_labels
 from headtail.metrics import Measure
 from headtail.results import read_rows, to_csv, write_text
@@ -52,9 +55,11 @@ class Study:
     seeds: int
 
 
-_DELICIOUS = Run(batch=256, negatives=64, epochs=12, dropout=0.5, feature_dropout=0.2, schedule="linear", patience=12)
-_SESSIONS = Run(batch=1024, negatives=256, epochs=8, dropout=0.5, patience=1)
-_GENERATED = Run(batch=1024, negatives=256, epochs=4, patience=1)
+_DELICIOUS = Run(
+    batch=256, negatives=64, epochs=12, dropout=0.5, feature_dropout=0.2, schedule="linear", validation=0.1, patience=12
+)
+_SESSIONS = Run(batch=1024, negatives=256, epochs=8, dropout=0.5, schedule="constant", validation=0.1, patience=1)
+_GENERATED = Run(batch=1024, negatives=256, epochs=4, dropout=0.0, schedule="constant", validation=0.1, patience=1)
 _RATES = (0.01, 0.02, 0.04)
 _COSINE_RATES = (0.02, 0.05, 0.1)
 
@@ -97,12 +102,21 @@ def perform(task: Task) -> str:
     torch.set_float32_matmul_precision("high")
     begun, study = time.monotonic(), task.study
     base = replace(study.run, scheme=task.scheme, seed=0)
-    tried = {rate: train(replace(base, lr=rate), task) for rate in study.rates}
+    tried = {rate: attempt(replace(base, lr=rate), task) for rate in study.rates}
     best = min(tried, key=lambda rate: tried[rate])
     for seed in range(1, study.seeds):
         train(replace(base, lr=best, seed=seed), task)
     write_text(task.path / f"{slug(task.scheme)}.json", json.dumps({"scheme": task.scheme, "lr": best, "tried": tried}))
     return f"{study.data} {task.scheme}: lr {best:g} of {study.rates}, {time.monotonic() - begun:.0f} s"
+
+
+def attempt(run: Run, task: Task) -> float:
+    """As `train`; a rate that diverges loses to the others."""
+    try:
+        return train(run, task)
+    except HeadtailError as error:
+        print(error, flush=True)
+        return math.inf
 
 
 def train(run: Run, task: Task) -> float:
@@ -170,7 +184,7 @@ def main() -> int:
         for number, done in enumerate(as_completed([pool.submit(perform, task) for task in tasks]), 1):
             error = done.exception()
             failed += error is not None
-            print(f"[{number}/{len(tasks)}] {error if error else done.result()}", flush=True)
+            print(f"[{number}/{len(tasks)}] {''.join(format_exception(error)) if error else done.result()}", flush=True)
     return 1 if failed else 0
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from headtail import HeadtailError, RowAdagrad, RowAdam, RowSGD, clip_grad_norm_
-from headtail.optim import catch_up
+from headtail.optim import catch_up, owed, owes
 
 f64 = torch.float64
 SIZE, DIM = 12, 3
@@ -238,3 +238,49 @@ def test_a_bfloat16_table_is_decayed_by_the_whole_factor():
         optimiser.step()
     optimiser.flush()
     assert weight[1, 0].item() == pytest.approx(0.997**100, rel=2**-8)
+
+
+@each_optimiser
+def test_decay_told_by_one_table_and_taken_over_by_another_is_owed_there(make):
+    """Neither settles anything: both tables go on as one would."""
+    all_steps = list(batches(8))
+    whole = table()
+    optimiser = make([whole], weight_decay=0.2)
+    run(whole, optimiser, sparse=True, steps=all_steps[:4])
+    received, log_decay = owed(whole)
+    assert (received < 0).any()
+    taken = torch.nn.Parameter(whole.detach().clone())
+    after = make([taken], weight_decay=0.2)
+    after.state[taken].update({name: copy.deepcopy(value) for name, value in optimiser.state[whole].items()})
+    owes(taken, received.clone(), log_decay)
+    for weight, its in ((whole, optimiser), (taken, after)):
+        run(weight, its, sparse=True, steps=all_steps[4:])
+        its.flush()
+    assert torch.equal(taken, whole)
+
+
+def test_a_table_that_never_decayed_owes_nothing():
+    weight = table()
+    run(weight, RowSGD([weight], lr=0.1), sparse=True)
+    assert owed(weight) is None
+
+
+@pytest.mark.parametrize("ids", [[1, 4, 9], [4, 1, 4]], ids=["ascending", "repeated"])
+@pytest.mark.parametrize("size", [(SIZE, 1), (SIZE, 2**14)], ids=["small", "large"])
+@pytest.mark.parametrize("dtype", [torch.float32, f64])
+def test_rows_are_summed_before_a_step_however_the_gradient_comes(ids, size, dtype):
+    """Ascending rows are taken as they are, large float32 ones are summed by the kernel, others by torch."""
+    weight = torch.nn.Parameter(torch.zeros(size, dtype=dtype))
+    (F.embedding(torch.tensor(ids), weight, sparse=True) * torch.arange(1.0, 4.0, dtype=dtype)[:, None]).sum().backward()
+    RowSGD([weight], lr=1.0).step()
+    wanted = torch.zeros(size, dtype=dtype)
+    for row, value in zip(ids, (1.0, 2.0, 3.0), strict=True):
+        wanted[row] -= value
+    assert torch.equal(weight, wanted)
+
+
+def test_a_large_sparse_vector_is_optimised_too():
+    weight = torch.nn.Parameter(torch.zeros(2**16))
+    weight.grad = torch.sparse_coo_tensor(torch.arange(2**16).flip(0)[None], torch.ones(2**16), (2**16,))
+    RowSGD([weight], lr=1.0).step()
+    assert (weight == -1).all()

@@ -8,11 +8,14 @@ import json
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from headtail import environment
 from headtail.build import parse, scheme
@@ -24,13 +27,15 @@ from headtail.evaluate import top_labels
 from headtail.events import Events
 from headtail.implicit import explain
 from headtail.labels import Labels
-from headtail.metrics import Measure, measure, most_popular
-from headtail.results import Comparison, Row, read_rows, to_csv, write_text
+from headtail.metrics import DEEPEST, Measure, measure, most_popular
+from headtail.models import Model
+from headtail.results import Comparison, Row, check_writable, read_rows, to_csv, write_text
 from headtail.slices import Slices
-from headtail.train import State, Trainer, Watch, split_validation, training_labels
+from headtail.train import State, Trainer, Watch, load_model, split_validation, training_labels
 from headtail.workers import Source, in_turn, side_by_side
 
 BASELINE = "most-popular"
+ABOUT = "about.json"
 SliceRule = Literal["mass", "count"]
 
 
@@ -51,6 +56,14 @@ class Cell:
         """Whether its results are there."""
         return (self.folder / "results.csv").exists()
 
+    @property
+    def about(self) -> dict[str, str]:
+        """On which data it was begun, by which slices it is measured; empty where nobody knows."""
+        try:
+            return json.loads((self.folder / ABOUT).read_text())
+        except (OSError, ValueError):
+            return {}
+
 
 def cells(training: Training, schemes: Sequence[str], seeds: int, data: DataSet, folder: Path) -> list[Cell]:
     """The grid; a cell's folder is named after everything that decides its results, so that settings never mix."""
@@ -62,10 +75,12 @@ def run_cell(
     cell: Cell, data: DataSet, slices: Slices, *, device: str = "cpu", watch: Watch | None = None, stop: Any = None
 ) -> list[Row]:
     """Train and test one run, or read what is there already."""
+    _check_same(cell, data)
     path = cell.folder / "results.csv"
     if cell.done:
-        return read_rows(path)
+        return read_rows(path) if cell.about.get("slices") == slices.rule else measured_again(cell, data, slices, device)
     write_text(cell.folder / "run.toml", cell.run.to_toml())
+    write_text(cell.folder / ABOUT, json.dumps({"data": data.digest, "slices": slices.rule}))
     events = Events(cell.folder / "events")
 
     def both(state: State, steps: int, loss: float) -> None:
@@ -77,8 +92,7 @@ def run_cell(
         trained = Trainer(cell.run, data, cell.folder, device=device, watch=both, stop=stop).fit()
     finally:
         events.close()
-    k = min(50, data.test.num_labels)
-    found = test_measures(top_labels(trained.model, data.test, k), data, slices)
+    found = test_measures(best_labels(trained.model, data), data, slices)
     steps = trained.steps_per_epoch
     rows = [
         row_of(
@@ -88,8 +102,36 @@ def run_cell(
     ]
     rows += [row_of(cell.run, data, "test", one, trained.state.best_epoch, steps, cell.folder.name) for one in found]
     write_text(path, to_csv(rows))
-    (cell.folder / "checkpoint.safetensors").unlink(missing_ok=True)  # the model stays, its way there is done
+    # The model stays, its way there is done; so are files that a killed process left half written.
+    for path in (cell.folder / "checkpoint.safetensors", *cell.folder.glob(".*.safetensors.*")):
+        path.unlink(missing_ok=True)
     return rows
+
+
+def measured_again(cell: Cell, data: DataSet, slices: Slices, device: str) -> list[Row]:
+    """The rows of a finished run with its model measured by other slices; what is on disk stays as it is."""
+    before, (model, *_) = read_rows(cell.folder / "results.csv"), load_model(cell.folder)
+    found = test_measures(best_labels(model.to(device), data), data, slices)
+    last = next(row for row in before if row.split == "test")
+    return [*(row for row in before if row.split != "test"), *(replace(last, **one._asdict()) for one in found)]
+
+
+def best_labels(model: Model, data: DataSet) -> Int[Tensor, "n k"]:
+    """As many labels of each test point as metrics look at."""
+    return top_labels(model, data.test, min(DEEPEST, data.test.num_labels))
+
+
+def _check_same(cell: Cell, data: DataSet) -> None:
+    """A folder keeps the run that was begun in it: another one is refused before anything is written."""
+    if not any((cell.folder / name).exists() for name in ("results.csv", "checkpoint.safetensors", "model.safetensors")):
+        return
+    settings = cell.folder / "run.toml"
+    before = asdict(Run.read(settings) if settings.exists() else cell.run)
+    other = [f"`{name}`" for name, value in asdict(cell.run).items() if value != before[name]]
+    if cell.about.get("data", data.digest) != data.digest:
+        other.append("data")
+    if other:
+        raise HeadtailError(f"`{cell.folder}` holds a run with other {', '.join(other)}. Choose another folder, or delete it.")
 
 
 @dataclass(frozen=True)
@@ -124,34 +166,37 @@ def compare(
     Args:
         grid: the cells.
         source: gives the data set, in any process.
-        folder: where results go.
+        folder: where results go; refused before any work if it takes no files.
         slices: head, torso and tail by share of the examples, or by count.
         device: "cpu" or "cuda".
-        workers: processes that train at the same time.
+        workers: processes that train at the same time; they share torch's threads evenly.
         command: what the user typed, kept with the results.
         watch: gives a cell its watcher.
         told: hears of each cell when it is over, with a sentence if it failed.
         strict: let a failing cell stop everything, for debugging.
     """
+    check_writable(folder, "Choose another folder.")
     data, work, found = source(), CellWork(slices, device), {}
     watch = watch or (lambda _: lambda *_: None)
     todo = [cell for cell in grid if not cell.done]
+    # The number of threads decides the last digits of a sum: it must not depend on how many cells are left to do.
+    threads = max(1, torch.get_num_threads() // workers)
     if workers == 1 or len(todo) < 2:
-        outcomes = in_turn(grid, data, work, watch)
+        outcomes = in_turn(grid, data, work, watch, threads=threads)
     else:
-        threads = max(1, torch.get_num_threads() // workers)
         outcomes = side_by_side(grid, source, work, watch, workers=min(workers, len(todo)), threads=threads)
     failures = {}
-    for cell, rows, error in outcomes:
-        if error is not None and strict:
-            raise error
-        sentence = None if error is None else str(error) if isinstance(error, HeadtailError) else f"{type(error).__name__}: {error}"
-        if sentence is None:
-            found[cell] = rows
-        else:
-            failures[cell.title] = sentence
-        if told is not None:
-            told(cell, sentence)
+    with closing(outcomes):
+        for cell, rows, error in outcomes:
+            if error is not None and strict:
+                raise error
+            sentence = None if error is None else _sentence(error)
+            if sentence is None:
+                found[cell] = rows
+            else:
+                failures[cell.title] = sentence
+            if told is not None:
+                told(cell, sentence)
     by = data_slices(data, slices)
     rows = [*baseline_rows(data, by), *explain_rows(grid, data), *(row for cell in grid for row in found.get(cell, []))]
     return gather(folder, rows, failures, grid, data, by, device, command)
@@ -206,7 +251,7 @@ def test_measures(top: Any, data: DataSet, slices: Slices) -> list[Measure]:
 def baseline_rows(data: DataSet, slices: Slices) -> list[Row]:
     """What recommending the most frequent labels to everybody reaches."""
     train = Labels.from_counts(label_counts(data))
-    top = most_popular(train, len(data.test), min(50, train.num_labels), data.test.seen)
+    top = most_popular(train, len(data.test), min(DEEPEST, train.num_labels), data.test.seen)
     found = test_measures(top, data, slices)
     return [
         Row("", data.name, "test", "", BASELINE, None, 0, 0, 0, one.slice, one.metric, one.value, one.low, one.high)
@@ -259,6 +304,10 @@ def row_of(run: Run, data: DataSet, split: str, one: Measure, epoch: int, steps:
     m = None if parsed.sampler is None else float(parsed.num_negatives or run.negatives)
     where = (name, data.name, split, parsed.loss, run.scheme, m, run.seed, epoch, epoch * steps)
     return Row(*where, one.slice, one.metric, one.value, one.low, one.high)
+
+
+def _sentence(error: BaseException) -> str:
+    return str(error) if isinstance(error, HeadtailError) else f"{type(error).__name__}: {error}"
 
 
 def _folder_name(run: Run, data: DataSet) -> str:

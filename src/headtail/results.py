@@ -66,8 +66,7 @@ def to_csv(rows: Iterable[Row]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for row in rows:
-        values = (getattr(row, name) for name in COLUMNS)
-        writer.writerow(["" if value is None else repr(value) if isinstance(value, float) else value for value in values])
+        writer.writerow([_text(name, getattr(row, name)) for name in COLUMNS])
     return text.getvalue()
 
 
@@ -120,7 +119,8 @@ def check_writable(folder: Path, advice: str) -> None:
             file.write(b"x")
             file.flush()
     except OSError as error:
-        raise HeadtailError(f"`{folder}` cannot be written: {error.strerror}. {advice}") from error
+        why = "it is no folder" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+        raise HeadtailError(f"`{folder}` cannot be written: {why}. {advice}") from error
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,9 @@ class Comparison:
                 rows=read_rows(folder / "results.csv"),
             )
         except OSError as error:
-            raise HeadtailError(f"`{folder}` is no finished comparison: {error.filename} cannot be read.") from error
+            raise HeadtailError(
+                f"`{folder}` is no finished comparison: `{error.filename}` cannot be read. Pass one made by `headtail compare`."
+            ) from error
         except HeadtailError:
             raise
         except ValueError as error:
@@ -184,6 +186,11 @@ def _row(line: list[str], damaged: str) -> Row:
         return Row(*(_value(name, text) for name, text in zip(COLUMNS, line, strict=True)))
     except ValueError as error:
         raise HeadtailError(f"{damaged}: {error}. {AGAIN}") from error
+
+
+def _text(name: str, value: Any) -> str:
+    """As it would be written again after reading it: 1.0, not 1, for what is a float."""
+    return "" if value is None else repr(_NUMBERS[name](value)) if name in _NUMBERS else value
 
 
 def _value(name: str, text: str) -> Any:

@@ -6,9 +6,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,47 +36,65 @@ class Outcome(NamedTuple):
     error: BaseException | None
 
 
-def in_turn(cells: Sequence[Cell], data: DataSet, work: Work, watch: Callable[[Cell], Watch]) -> Iterator[Outcome]:
+def in_turn(
+    cells: Sequence[Cell], data: DataSet, work: Work, watch: Callable[[Cell], Watch], *, threads: int
+) -> Generator[Outcome, None, None]:
     """One cell after the other, in this process."""
-    for cell in cells:
-        try:
-            yield Outcome(cell, work(cell, data, watch(cell), None), None)
-        except Stopped:
-            raise
-        except Exception as error:
-            yield Outcome(cell, None, error)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for cell in cells:
+            try:
+                outcome = Outcome(cell, work(cell, data, watch(cell), None), None)
+            except Exception as error:
+                outcome = Outcome(cell, None, error)
+            yield outcome
+    finally:
+        torch.set_num_threads(before)
 
 
 def side_by_side(
     cells: Sequence[Cell], source: Source, work: Work, watch: Callable[[Cell], Watch], *, workers: int, threads: int
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     """Several cells at a time, in processes; outcomes come as they are ready.
 
-    Ctrl-C asks the workers to save and stop. A worker whose parent is gone leaves too.
+    Ctrl-C asks the workers to save and stop, and so does closing the generator. A worker whose parent is gone leaves too.
     """
     context = get_context("spawn")
     news, stop = context.Queue(), context.Event()
     watchers = {cell.title: watch(cell) for cell in cells}
     with ProcessPoolExecutor(workers, context, _begin, (news, stop, threads, os.getpid())) as pool, interrupts() as interrupted:
-        waiting = {pool.submit(_perform, cell, source, work): cell for cell in cells}
-        stopped = False
-        while waiting:
-            done, _ = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
-            _pass_on(news, watchers)
-            if interrupted.is_set() and not stopped:
-                stopped = True
-                stop.set()
-                waiting = {future: cell for future, cell in waiting.items() if not future.cancel()}
-            for future in done & set(waiting):
-                cell, error = waiting.pop(future), future.exception()
-                if isinstance(error, BrokenProcessPool):
-                    raise HeadtailError(
-                        "A worker process died, probably for want of memory. Run the same command again with fewer `--workers`."
-                    ) from error
-                if not isinstance(error, Stopped):
+        with _unheard():
+            waiting = {pool.submit(_perform, cell, source, work): cell for cell in cells}
+        try:
+            while waiting and not interrupted.is_set():
+                done, _ = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+                _pass_on(news, watchers)
+                for future in done:
+                    cell, error = waiting.pop(future), future.exception()
+                    if isinstance(error, BrokenProcessPool):
+                        raise HeadtailError(
+                            "A worker process died, probably for want of memory. Run the same command again with fewer `--workers`."
+                        ) from error
                     yield Outcome(cell, None if error else future.result(), error)
-        if stopped:
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+        if interrupted.is_set():
             raise Stopped
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Processes begun in here do not hear Ctrl-C, not even while they start; they hear of it from their parent."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _pass_on(news: Any, watchers: dict[str, Watch]) -> None:
@@ -89,8 +108,9 @@ _WORKER: dict[str, Any] = {}
 
 
 def _begin(news: Any, stop: Any, threads: int, parent: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and asks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # again: not every system passes it on
     torch.set_num_threads(threads)
+    news.cancel_join_thread()  # news that nobody reads any more must not keep the process
     _WORKER.update(news=news, stop=stop, data=None)
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
 
@@ -102,6 +122,8 @@ def _leave_with(parent: int) -> None:
 
 
 def _perform(cell: Cell, source: Source, work: Work) -> Any:
+    if _WORKER["stop"].is_set():
+        raise Stopped
     if _WORKER["data"] is None:
         _WORKER["data"] = source()
 

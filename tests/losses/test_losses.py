@@ -27,6 +27,7 @@ from headtail import (
     SampledSoftmaxLoss,
     Tail,
     Uniform,
+    Unit,
     WithinBatch,
     contrastive,
     decoupled_loss,
@@ -40,6 +41,8 @@ from headtail import (
     two_tower_decoupled_loss,
     two_tower_softmax_loss,
 )
+from headtail.losses import softmax as losses_softmax
+from headtail.targets import Pairs
 
 L, D, B = 30, 8, 6
 LABELS = Labels.zipf(L)
@@ -556,3 +559,76 @@ def test_small_integer_types_are_ids_too():
     for dtype in (torch.uint8, torch.int16, torch.int32):
         assert softmax_loss(hidden, table, target.to(dtype)).item() == softmax_loss(hidden, table, target).item()
     assert Labels.from_targets(target.to(torch.uint8), num_labels=200).counts[156] == 2
+
+
+NEUTRAL = {"unit": None, "logit-adjusted": LogitAdjusted(LABELS), "half": LogitAdjusted(LABELS, 0.5)}
+TARGETS = {
+    "ids": torch.tensor([0, 3, 3, 29, 12, 7]),
+    "ids, some ignored": torch.tensor([0, -100, 3, 29, -100, 7]),
+    "padded": torch.tensor([[0, 4, 9], [3, -100, -100], [3, 1, -100], [-100, -100, -100], [12, 29, 2], [7, 8, -100]]),
+    "ragged": Ragged.from_lists([[0, 4, 9], [3], [3, 1], [], [12, 29, 2], [7, 8]]),
+    "all ignored": torch.full((6,), -100),
+}
+OPTIONS = {
+    "plain": {},
+    "everything": {"temperature": 0.3, "sample_weight": torch.tensor([1.0, 0.0, 2.0, 0.5, 1.0, 3.0], dtype=f64), "score": "cosine"},
+    "sum": {"reduction": "sum", "collisions": "target"},
+    "none": {"reduction": "none"},
+}
+
+
+@pytest.mark.parametrize("margin", NEUTRAL.values(), ids=NEUTRAL)
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("with_bias", [True, False], ids=["bias", "no bias"])
+def test_one_sum_a_point_gives_the_loss_and_gradients_of_one_sum_a_pair(batch, margin, target, options, with_bias, monkeypatch):
+    """The fast path for margins with ρ(y, y) = 1, beside the general one; and it is the fast path that runs."""
+    found = []
+    for fast in (True, False):
+        calls, kind = [], type(margin or Unit())
+        quick = losses_softmax._cross_entropy
+        with monkeypatch.context() as patch:
+            patch.setattr(losses_softmax, "_cross_entropy", lambda *args: calls.append(1) or quick(*args))  # noqa: B023 - called at once
+            patch.setattr(kind, "neutral", fast)
+            hidden, table = (one.clone().requires_grad_() for one in batch[:2])
+            bias = torch.linspace(-1, 1, L, dtype=f64).requires_grad_() if with_bias else None
+            loss = softmax_loss(hidden, table, target, margin, bias=bias, **options)
+        assert bool(calls) == fast
+        gradients = torch.autograd.grad(loss.sum(), [one for one in (hidden, table, bias) if one is not None])
+        found.append([loss.detach(), *gradients])
+    for one, other in zip(*found, strict=True):
+        assert torch.allclose(one, other, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"collisions": "none"}, {"collisions": "known", "known_positives": torch.tensor([[1]] * B)}, {"label_smoothing": 0.1}],
+)
+def test_what_changes_the_sum_does_not_take_the_fast_path(batch, options, monkeypatch):
+    monkeypatch.setattr(losses_softmax, "_cross_entropy", None)
+    assert softmax_loss(*batch, **options).isfinite()
+
+
+@pytest.mark.parametrize(
+    ("margin", "neutral"),
+    [(Unit(), True), (LogitAdjusted(LABELS), True), (Equalised(LABELS), False), (Adaptive(LABELS), False)],
+    ids=["unit", "logit-adjusted", "equalised", "adaptive"],
+)
+def test_a_margin_is_neutral_if_no_label_weighs_against_itself(margin, neutral):
+    every = torch.arange(L)
+    assert margin.neutral == neutral
+    assert torch.allclose(margin.log_rho(every, every).diagonal(), torch.zeros(L, dtype=f64), atol=1e-12) == neutral
+
+
+def test_promising_that_nothing_is_ignored_changes_no_loss_and_is_checked(batch):
+    hidden, table, target = batch
+    draw = Uniform(L, 5).draw(target)
+    for promised in (None, -100):
+        pairs = Pairs.of(target, num_labels=L, ignore_index=promised)
+        assert pairs.all_count == (promised is None)
+        assert torch.equal(pairs.label, target)
+        assert not pairs.ignored.any()
+    losses = [sampled_softmax_loss(hidden, table, target, draw, Relative(), ignore_index=index) for index in (None, -100)]
+    assert torch.equal(*losses)
+    with pytest.raises(HeadtailError, match="from 0 to 29, but got -100"):
+        softmax_loss(hidden, table, torch.tensor([0, -100, 3, 29, 12, 7]), ignore_index=None)

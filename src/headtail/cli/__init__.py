@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import sys
+from contextlib import redirect_stderr
 from typing import Annotated
 
 import tyro
@@ -41,13 +44,10 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     debug = "--debug" in argv
     try:
-        command = tyro.cli(
-            Command,  # pyright: ignore[reportArgumentType] - a union of dataclasses is a command with subcommands
-            prog="headtail",
-            description="What does negative sampling do to your frequent and your rare labels?",
-            args=[arg for arg in argv if arg != "--debug"],
-        )
-        return command.run(debug) if isinstance(command, Compare) else command.run()
+        command = _parse([arg for arg in argv if arg != "--debug"])
+        if isinstance(command, Compare | Train):
+            return command.run(argv)  # they tell how to go on
+        return command.run()
     except HeadtailError as error:
         if debug:
             raise
@@ -59,3 +59,24 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("headtail: stopped.\n")
         return 130
+
+
+def _parse(argv: list[str]) -> Command:
+    told = io.StringIO()
+    try:
+        with redirect_stderr(told):
+            return tyro.cli(
+                Command,  # pyright: ignore[reportArgumentType] - a union of dataclasses is a command with subcommands
+                prog="headtail",
+                description="What does negative sampling do to your frequent and your rare labels?",
+                args=argv,
+            )
+    except SystemExit as leaving:
+        # A bad value that a dataclass refuses: its own sentence is shorter than what tyro makes of it.
+        error: BaseException | None = leaving
+        while error is not None and not isinstance(error, HeadtailError):
+            error = error.__context__
+        if error is not None:
+            raise HeadtailError(re.sub(r"^`(\w+)`", lambda name: f"`--{name[1].replace('_', '-')}`", str(error))) from error
+        sys.stderr.write(told.getvalue())
+        raise

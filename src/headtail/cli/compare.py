@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import tyro
 from rich.console import Console
 from rich.text import Text
@@ -23,7 +23,6 @@ from headtail.compare import SliceRule, cells, compare
 from headtail.config import Training
 from headtail.data.load import Reading, load
 from headtail.errors import check_count
-from headtail.train import Stopped
 
 DEFAULT = (*PAPER, "softmax", "logit-adjusted")
 
@@ -54,22 +53,20 @@ class Compare:
     training: Annotated[Training, tyro.conf.OmitArgPrefixes] = field(default_factory=Training)
     """How to train."""
 
-    def run(self, debug: bool = False) -> int:
-        """Run the grid, print the table, write the report."""
+    def run(self, typed: Sequence[str] = ()) -> int:
+        """Run the grid, print the table, write the report; `typed` are the arguments that do so again."""
         names = tuple(dict.fromkeys(self.schemes))
         for name in names:
             parse(name)  # a misspelt name is told before any work
         check_count("--seeds", self.seeds)
+        workers = None if self.workers is None else check_count("--workers", self.workers)
         device, talk = choose(self.device), Console(stderr=True, highlight=False)
         with reading(talk) as progress:
             data = load(self.data, self.reading, progress)
         for note in data.notes:
             talk.print(Text(note, style="dim"))
         grid = cells(self.training, names, self.seeds, data, self.out)
-        command = "headtail " + shlex.join(sys.argv[1:])
-        workers = (
-            check_count("--workers", self.workers) if self.workers is not None else 1 if device == "cuda" else os.cpu_count() or 1
-        )
+        command = shlex.join(["headtail", *typed])
         bars = TrainingBars(talk, len(grid))
         try:
             with bars.bar:
@@ -79,19 +76,19 @@ class Compare:
                     self.out,
                     slices=self.slices,
                     device=device,
-                    workers=workers,
+                    workers=workers or (1 if device == "cuda" else torch.get_num_threads()),
                     command=command,
                     watch=bars.watch,
                     told=bars.over,
-                    strict=debug,
+                    strict="--debug" in typed,
                 )
-        except Stopped:
-            talk.print(f"Stopped, and saved. To go on: {command}", soft_wrap=True)
+        except KeyboardInterrupt:
+            talk.print(f"Stopped, and saved. To go on: {command}", soft_wrap=True, markup=False)
             return 130
         from headtail.report import write_report  # plotly is slow to load
 
         write_report(found, self.out / "report.html")
         console = Console(highlight=False)
         console.print(results_table(found, console.width))
-        console.print(f"report: {self.out / 'report.html'}", soft_wrap=True)
+        console.print(f"report: {self.out / 'report.html'}", soft_wrap=True, markup=False)
         return 1 if found.failures else 0

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from headtail import environment
 from headtail.config import Run
@@ -37,7 +38,7 @@ class Doctor:
             except Exception as error:
                 found, good = str(error) if isinstance(error, HeadtailError) else f"{type(error).__name__}: {error}", False
             well &= good
-            table.add_row("[green3]✓[/]" if good else "[red]✗[/]", name, found)
+            table.add_row(Text("✓", style="green3") if good else Text("✗", style="red"), name, Text(found))
         console.print(table)
         console.print("All is well." if well else "Something is missing: see the lines marked ✗.")
         return 0 if well else 1

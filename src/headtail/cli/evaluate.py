@@ -14,7 +14,7 @@ from torch import Tensor
 from headtail.cli.device import Device, choose
 from headtail.cli.progress import reading
 from headtail.cli.tables import measures_table
-from headtail.compare import SliceRule, data_slices, row_of, test_measures
+from headtail.compare import SliceRule, best_labels, data_slices, row_of, test_measures
 from headtail.config import Run
 from headtail.data.load import Reading, load
 from headtail.data.points import DataSet, Points
@@ -24,6 +24,9 @@ from headtail.models import Model
 from headtail.predictions import write_predictions
 from headtail.results import to_csv, write_text
 from headtail.train import load_model
+
+SCORES_AT_ONCE = 2**24
+"""Scores of all labels that are held at a time, to look those of the best labels up."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,12 @@ class Evaluate:
         """Measure and print."""
         model, run, data = _open(self.model, self.data, self.reading, self.device)
         with Console(stderr=True).status(f"scoring {len(data.test):,} points"):
-            found = test_measures(top_labels(model, data.test, min(50, data.test.num_labels)), data, data_slices(data, self.slices))
+            found = test_measures(best_labels(model, data), data, data_slices(data, self.slices))
         rows = [row_of(run, data, "test", one, 0, 0, self.model.name) for one in found]
         if self.out is not None:
             write_text(self.out, to_csv(rows))
-        Console(highlight=False).print(measures_table(f"{run.scheme} on {data.name}", rows))
+        console = Console(highlight=False)
+        console.print(measures_table(f"{run.scheme} on {data.name}", rows, console.width))
         return 0
 
 
@@ -67,7 +71,7 @@ class Predict:
     """File to write: .parquet or .csv."""
     k: int = 10
     """Labels a point."""
-    split: Literal["test", "train"] = "test"
+    points: Literal["test", "train"] = "test"
     """Which points."""
     device: Device = "auto"
     """Where to compute."""
@@ -78,20 +82,20 @@ class Predict:
         """Predict and write."""
         check_count("--k", self.k)
         if self.out.suffix not in (".parquet", ".csv"):
-            raise HeadtailError(f"`--out {self.out}` must end in .parquet or .csv.")
+            raise HeadtailError(f"`--out {self.out}` must end in .parquet or .csv: write for example `{self.out.stem}.parquet`.")
         model, _, data = _open(self.model, self.data, self.reading, self.device)
-        points = data.test if self.split == "test" else data.train
+        points = data.test if self.points == "test" else data.train
         if self.k > points.num_labels:
             raise HeadtailError(f"`--k {self.k}` is more than the {points.num_labels} labels there are.")
         with Console(stderr=True).status(f"scoring {len(points):,} points"):
             top = top_labels(model, points, self.k)
             write_predictions(self.out, top, _scores(model, points, top), data.label_names)
-        Console(highlight=False).print(f"{len(points):,} points × {self.k} labels: {self.out}", soft_wrap=True)
+        Console(highlight=False).print(f"{len(points):,} points × {self.k} labels: {self.out}", soft_wrap=True, markup=False)
         return 0
 
 
 def _open(folder: Path, data: str, how: Reading, device: Device) -> tuple[Model, Run, DataSet]:
-    model, run, facts = load_model(folder)
+    where, (model, run, facts) = choose(device), load_model(folder)
     with reading(Console(stderr=True)) as progress:
         found = load(data, how, progress)
     shapes = (facts["num_features"], len(model.head.weight)), (found.train.num_features, found.train.num_labels)
@@ -100,14 +104,14 @@ def _open(folder: Path, data: str, how: Reading, device: Device) -> tuple[Model,
             f"The model in `{folder}` has {shapes[0][0]:,} features and {shapes[0][1]:,} labels, but `{data}` has "
             f"{shapes[1][0]:,} and {shapes[1][1]:,}. Pass the data it was trained on, or data read the same way."
         )
-    return model.to(choose(device)), run, found
+    return model.to(where), run, found
 
 
 @torch.no_grad()
 def _scores(model: Model, points: Points, top: Tensor) -> Tensor:
     """`[n, k]` the logits of the labels that were found, without any post-hoc adjustment."""
     found = []
-    for ids in torch.arange(len(points)).split(1024):
+    for ids in torch.arange(len(points)).split(max(1, SCORES_AT_ONCE // points.num_labels)):
         block = points.select(ids)
         logits = model.head.logits(model.encoder(block.features.to(model.head.weight.device))).cpu()
         found.append(logits.gather(1, top[ids].clamp(min=0)))

@@ -30,5 +30,5 @@ class Report:
         write_report(found, path)
         console = Console(highlight=False)
         console.print(results_table(found, console.width))
-        console.print(f"report: {path}", soft_wrap=True)
+        console.print(f"report: {path}", soft_wrap=True, markup=False)
         return 0

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -23,17 +26,29 @@ COLUMNS = (
     ("PSP@1", "psp@1", "full"),
     ("coverage", "coverage@10", "full"),
 )
+FEWEST = 4
+"""Columns that are shown however narrow the terminal is."""
+Column = tuple[str, str, str]
 
 
 def results_table(found: Comparison, width: int = 120) -> Table:
     """Recall@10 by slice, and what else people ask for, as far as it fits; the best of each column is bold."""
+    for number in range(len(COLUMNS), FEWEST, -1):
+        table = _results(found, COLUMNS[:number])
+        if _width(table) <= width:
+            return table
+    table, longest = _results(found, COLUMNS[:FEWEST]), max(map(len, [*found.schemes, BASELINE]))
+    room = width - (_width(table) - longest)
+    return table if room >= longest else _results(found, COLUMNS[:FEWEST], room)
+
+
+def _results(found: Comparison, columns: Sequence[Column], room: int | None = None) -> Table:
+    """These columns; names longer than the room for them go on in a second line."""
     values, seeds = collect(found.rows), len({row.seed for row in found.rows if row.split == "test"})
-    fit = 4 if width < (100 if seeds > 1 else 78) else 5 if width < 105 else len(COLUMNS)
-    columns = COLUMNS[:fit]
     names = [name for name in [*found.schemes, BASELINE] if name in values]
-    table = Table(title=f"{found.data['name']}: Recall@10 by slice, in percent", title_style="bold", header_style="bold")
-    table.add_column("scheme", no_wrap=True)
-    table.add_column("leans")
+    table = _table(f"{found.data['name']}: Recall@10 by slice, in percent")
+    table.add_column("scheme", overflow="fold")
+    table.add_column("leans", no_wrap=True)
     for heading, *_ in columns:
         table.add_column(heading, justify="right", no_wrap=True)
     best = {key: max((_mean(values[name].get(key, [])) for name in names), default=math.nan) for key in map(_key, columns)}
@@ -43,32 +58,48 @@ def results_table(found: Comparison, width: int = 120) -> Table:
         leans = found.schemes.get(name, {}).get("leans", "")
         style = TAIL if leans == "tail" else HEAD if leans == "head" else "dim"
         cells = [_cell(values[name].get((metric, slice_), []), best[(metric, slice_)]) for _, metric, slice_ in columns]
-        table.add_row(Text(name, style="dim" if name == BASELINE else ""), Text(leans, style=style), *cells)
-    spread = f"mean ± deviation over {seeds} seeds" if seeds > 1 else "one seed; intervals are in the report"
-    table.caption = f"{found.data['slices']['rule']}. {spread}."
+        shown = name if room is None or len(name) <= room else re.sub("([/:])", r"\1\n  ", name)
+        table.add_row(Text(shown, style="dim" if name == BASELINE else ""), Text(leans, style=style), *cells)
+    spread = f"Mean ± deviation over {seeds} seeds" if seeds > 1 else "One seed; intervals are in the report"
+    table.caption = Text(f"{found.data['slices']['rule']}. {spread}.")
     return table
 
 
-def measures_table(title: str, rows: list[Row]) -> Table:
-    """All test metrics of one model by slice, in percent with 95% bootstrap intervals."""
+def measures_table(title: str, rows: list[Row], width: int = 120) -> Table:
+    """All test metrics of one model by slice, in percent with 95% bootstrap intervals: beneath them where the width is short."""
+    table = _measures(title, rows, " [{}]", "In brackets")
+    return table if _width(table) <= width else _measures(title, rows, "\n{}", "Beneath")
+
+
+def _measures(title: str, rows: list[Row], interval: str, where: str) -> Table:
     by = {(row.metric, row.slice): row for row in rows}
     slices = [name for name in ("head", "torso", "tail", "full") if any(key[1] == name for key in by)]
-    table = Table(title=f"{title}, in percent", title_style="bold", header_style="bold")
+    table = _table(f"{title}, in percent")
     table.add_column("metric", no_wrap=True)
     for name in slices:
         table.add_column(name.capitalize(), justify="right", no_wrap=True)
     for metric in dict.fromkeys(row.metric for row in rows):
-        table.add_row(metric, *(_interval(by.get((metric, name))) for name in slices))
-    table.caption = "In brackets: 95% bootstrap intervals over test points."
+        table.add_row(metric, *(_interval(by.get((metric, name)), interval) for name in slices))
+    table.caption = Text(f"{where}: 95% bootstrap intervals over test points.")
     return table
 
 
-def _interval(row: Row | None) -> Text:
+def _table(title: str) -> Table:
+    table = Table(title=Text(title), title_style="bold", header_style="bold", box=SIMPLE_HEAD)
+    table.title_justify = table.caption_justify = "left"
+    return table
+
+
+def _width(table: Table) -> int:
+    return Console(width=10_000).measure(table).maximum
+
+
+def _interval(row: Row | None, interval: str) -> Text:
     if row is None or math.isnan(row.value):
         return Text("–" if row else "", style="dim")
     if row.low is None or row.high is None:
         return Text(f"{100 * row.value:.1f}")
-    return Text(f"{100 * row.value:.1f} ") + Text(f"[{100 * row.low:.1f}, {100 * row.high:.1f}]", style="dim")
+    return Text(f"{100 * row.value:.1f}") + Text(interval.format(f"{100 * row.low:.1f}–{100 * row.high:.1f}"), style="dim")
 
 
 def collect(rows: Iterable[Row]) -> dict[str, dict[tuple[str, str], list[float]]]:
@@ -80,7 +111,7 @@ def collect(rows: Iterable[Row]) -> dict[str, dict[tuple[str, str], list[float]]
     return found
 
 
-def _key(column: tuple[str, str, str]) -> tuple[str, str]:
+def _key(column: Column) -> tuple[str, str]:
     return column[1], column[2]
 
 

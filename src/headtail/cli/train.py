@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +21,6 @@ from headtail.cli.tables import measures_table
 from headtail.compare import Cell, SliceRule, data_slices, run_cell
 from headtail.config import Run
 from headtail.data.load import Reading, load
-from headtail.train import Stopped
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,8 @@ class Train:
     run_: Annotated[Run, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="run")] = field(default_factory=Run)
     """What to train, and how."""
 
-    def run(self) -> int:
-        """Train, test, print."""
+    def run(self, typed: Sequence[str] = ()) -> int:
+        """Train, test, print; `typed` are the arguments that go on with it."""
         parse(self.run_.scheme)
         device, talk = choose(self.device), Console(stderr=True, highlight=False)
         with reading(talk) as progress:
@@ -54,10 +53,11 @@ class Train:
             with bars.bar, warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 rows = run_cell(cell, data, data_slices(data, self.slices), device=device, watch=bars.watch(cell))
-        except Stopped:
-            talk.print(f"Stopped, and saved. To go on: headtail {shlex.join(sys.argv[1:])}")
+        except KeyboardInterrupt:
+            talk.print(f"Stopped, and saved. To go on: {shlex.join(['headtail', *typed])}", soft_wrap=True, markup=False)
             return 130
         console = Console(highlight=False)
-        console.print(measures_table(f"{self.run_.scheme} on {data.name}", [row for row in rows if row.split == "test"]))
-        console.print(f"model: {self.out / 'model.safetensors'}", soft_wrap=True)
+        tested = [row for row in rows if row.split == "test"]
+        console.print(measures_table(f"{self.run_.scheme} on {data.name}", tested, console.width))
+        console.print(f"model: {self.out / 'model.safetensors'}", soft_wrap=True, markup=False)
         return 0

@@ -104,11 +104,12 @@ def _write(folder: Path, build: Callable[[Store], None]) -> None:
         store = Store(beside)
         build(store)
         store.close()
-        if folder.exists():  # left by an older, broken write
-            shutil.rmtree(folder, ignore_errors=True)
+        if (folder / "about.json").exists():  # somebody else was faster, with the same content
+            return
+        shutil.rmtree(folder, ignore_errors=True)  # what an older, broken write may have left
         beside.rename(folder)
     except OSError as error:
-        if (folder / "about.json").exists():  # somebody else was faster, with the same content
+        if (folder / "about.json").exists():
             return
         raise _no_room(error) from error
     finally:

@@ -1,0 +1,130 @@
+"""Resident data, on any device; steps as CUDA graphs, where there is a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from headtail import graphs
+from headtail.batches import Batches
+from headtail.data.points import Bag, Points
+from headtail.graphs import Graph, Resident, pad, pad_labels
+from headtail.targets import Ragged
+from headtail.train import Stopped, Trainer
+from tests.test_train import DATA, RUNS, SMALL, Stop, small_data
+
+CPU = torch.device("cpu")
+cuda = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")]
+
+
+def on_gpu(test):
+    for mark in cuda:
+        test = mark(test)
+    return test
+
+
+def test_padding_adds_nothing():
+    columns, values = pad(DATA.train.features, CPU)
+    dense = torch.zeros(len(columns), DATA.train.num_features)
+    for i in range(len(columns)):
+        dense[i].index_add_(0, columns[i], values[i])
+    assert torch.equal(dense, DATA.train.features.to_dense())
+    nothing = Bag(torch.tensor([0, 0]), torch.zeros(0, dtype=torch.int32), torch.zeros(0), 3)
+    assert [one.tolist() for one in pad(nothing, CPU)] == [[[0]], [[0.0]]]
+
+
+def test_labels_are_padded_with_what_is_ignored():
+    assert pad_labels(Ragged.from_lists([[3, 1], [], [2]])).tolist() == [[3, 1], [-100, -100], [2, -100]]
+
+
+@pytest.mark.parametrize("dense_below", [0, 10**6], ids=["gathered", "dense"])
+@pytest.mark.parametrize("whole_points", [True, False], ids=["points", "pairs"])
+@pytest.mark.parametrize("sparse", [True, False], ids=["sparse features", "dense features"])
+def test_a_resident_batch_has_the_loss_of_the_batch_that_is_gathered(dense_below, whole_points, sparse, monkeypatch):
+    monkeypatch.setattr(graphs, "DENSE_BELOW", dense_below)
+    data = small_data(sparse=sparse)
+    batching = "points" if whole_points else "pairs"
+    for scheme in ("softmax", "uniform(without-replacement):tail@12"):
+        trainer = Trainer(replace(SMALL, scheme=scheme, batching=batching, dropout=0.0), data)
+        batches = trainer.batches
+        resident = Resident(data.train, batches.point_of, whole_points, CPU)
+        ids = next(batches.order(0))
+        losses = [trainer.model(batch).item() for batch in (batches.take(ids), resident.take(ids))]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+@pytest.mark.parametrize("whole_points", [True, False], ids=["points", "pairs"])
+@pytest.mark.parametrize("dense_below", [0, 10**6], ids=["gathered", "dense"])
+def test_the_size_foretold_is_the_size_taken(dense_below, whole_points, monkeypatch):
+    monkeypatch.setattr(graphs, "DENSE_BELOW", dense_below)
+    points = DATA.train
+    resident = Resident(points, Batches(points, 8, 0).point_of, whole_points, CPU)
+    held = [resident.target, resident.dense] if resident.dense is not None else [resident.target, resident.columns, resident.values]
+    held += [] if whole_points else [resident.point_of]
+    assert Resident.size(points, whole_points) == sum(one.numel() * one.element_size() for one in held)
+
+
+def test_points_of_one_label_each_can_be_masked_when_resident():
+    points = Points(torch.eye(4), Ragged.from_lists([[0], [1], [2], [0]]), 3)
+    run = replace(SMALL, scheme="uniform:tail@2", batching="points", validation=0.0)
+    trainer = Trainer(run, replace(DATA, train=points, test=points))
+    resident = Resident(points, trainer.batches.point_of, True, CPU)
+    assert trainer.model(resident.take(torch.arange(4))).isfinite()
+
+
+@on_gpu
+@pytest.mark.parametrize("name", ["softmax", "logit-adjusted", "uniform(without-replacement):tail@12"])
+@pytest.mark.parametrize("optimiser", ["adagrad", "sgd"])
+@pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
+def test_replayed_steps_are_the_steps_of_a_cpu(name, optimiser, sparse):
+    """No scheme here has randomness that matters, so that both devices see the same."""
+    run = replace(SMALL, scheme=name, optimiser=optimiser, dropout=0.0, clip=1.0)
+    found = [Trainer(run, small_data(sparse=sparse), device=device) for device in ("cpu", "cuda")]
+    assert isinstance(found[1]._take_step, Graph)
+    one, other = (trainer.fit() for trainer in found)
+    assert [value for *_, value in one.state.curve] == pytest.approx([value for *_, value in other.state.curve], rel=1e-3)
+    for weight, too in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.allclose(weight, too.cpu(), atol=2e-3)
+
+
+@on_gpu
+def test_capturing_leaves_weights_optimiser_and_randomness_as_they_were():
+    trainer = Trainer(RUNS["adagrad"], DATA, device="cuda")
+    on_cpu = Trainer(RUNS["adagrad"], DATA)
+    assert isinstance(trainer._take_step, Graph)
+    for weight, too in zip(trainer.model.parameters(), on_cpu.model.parameters(), strict=True):
+        assert torch.equal(weight.cpu(), too)
+        assert not trainer.optimiser.state[weight]["sum"].any()
+    torch.manual_seed(RUNS["adagrad"].seed)
+    assert torch.equal(trainer._random["random.cuda"], torch.cuda.get_rng_state())
+
+
+@on_gpu
+@pytest.mark.parametrize("name", ["adam with lazy decay", "queue", "part of a queue", "all labels"])
+def test_what_the_host_must_know_in_every_step_is_not_graphed(name):
+    assert not isinstance(Trainer(RUNS[name], DATA, device="cuda")._take_step, Graph)
+
+
+@on_gpu
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_on_a_gpu_stopped_and_resumed_goes_on_as_before(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("headtail.train.CHECK_EVERY", 1)
+    whole = Trainer(RUNS[name], DATA, tmp_path / "whole", device="cuda").fit()
+    stop = Stop(whole.steps_per_epoch + 3)
+    with pytest.raises(Stopped):
+        Trainer(RUNS[name], DATA, tmp_path / "parts", device="cuda", watch=stop, stop=stop.event).fit()
+    parts = Trainer(RUNS[name], DATA, tmp_path / "parts", device="cuda").fit()
+    assert [value for *_, value in whole.state.curve] == pytest.approx([value for *_, value in parts.state.curve], rel=1e-3)
+
+
+@on_gpu
+def test_data_that_do_not_fit_travel_step_by_step(monkeypatch):
+    monkeypatch.setattr(graphs, "SHARE_OF_MEMORY", 0.0)
+    run = replace(SMALL, dropout=0.0)
+    with pytest.warns(UserWarning, match="features travel step by step"):
+        trainer = Trainer(run, DATA, device="cuda")
+    assert not isinstance(trainer._take_step, Graph)
+    curve = [value for *_, value in trainer.fit().state.curve]
+    assert curve == pytest.approx([value for *_, value in Trainer(run, DATA).fit().state.curve], rel=1e-3)
