@@ -143,6 +143,15 @@ def test_a_batch_larger_than_the_data_is_the_data():
     assert batches.size == POINTS.num_pairs
 
 
+@pytest.mark.parametrize("whole_points", [True, False], ids=["points", "pairs"])
+def test_points_without_labels_take_no_place_in_a_batch(whole_points):
+    points = Points(torch.eye(4), Ragged.from_lists([[], [0, 1], [], [1]]), num_labels=2)
+    batches = Batches(points, 10, seed=0, whole_points=whole_points)
+    batch = batches.take(next(batches.order(0)))
+    assert len(batch.features) == 2
+    assert batches.size == (2 if whole_points else 3)
+
+
 def test_points_without_any_label_are_refused():
     nothing = Points(torch.eye(2), Ragged.from_lists([[], []]), num_labels=3)
     with pytest.raises(HeadtailError, match="no labels at all"):

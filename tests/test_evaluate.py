@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ def model_of(name: str = "softmax") -> Model:
 
 def lists(ragged: Ragged) -> list[list[int]]:
     offsets, values = ragged.offsets.tolist(), ragged.values.tolist()
-    return [values[a:b] for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    return [values[a:b] for a, b in pairwise(offsets)]
 
 
 def logits_of(model: Model, points: Points) -> list[list[float]]:

@@ -102,7 +102,7 @@ def test_capturing_leaves_weights_optimiser_and_randomness_as_they_were():
 
 
 @on_gpu
-@pytest.mark.parametrize("name", ["adam with lazy decay", "queue", "part of a queue", "all labels"])
+@pytest.mark.parametrize("name", ["adam with lazy decay", "queue", "part of a queue", "all labels", "whole points"])
 def test_what_the_host_must_know_in_every_step_is_not_graphed(name):
     assert not isinstance(Trainer(RUNS[name], DATA, device="cuda")._take_step, Graph)
 

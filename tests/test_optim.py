@@ -265,7 +265,7 @@ def test_a_table_that_never_decayed_owes_nothing():
     assert owed(weight) is None
 
 
-@pytest.mark.parametrize("ids", [[1, 4, 9], [4, 1, 4]], ids=["ascending", "repeated"])
+@pytest.mark.parametrize("ids", [[1, 4, 9], [1, 4, 4], [4, 1, 4]], ids=["ascending", "repeated at once", "repeated later"])
 @pytest.mark.parametrize("size", [(SIZE, 1), (SIZE, 2**14)], ids=["small", "large"])
 @pytest.mark.parametrize("dtype", [torch.float32, f64])
 def test_rows_are_summed_before_a_step_however_the_gradient_comes(ids, size, dtype):

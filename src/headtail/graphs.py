@@ -99,10 +99,18 @@ def graphed_step(trainer: Trainer) -> Callable[[Tensor], Tensor]:
     def step(ids: Tensor) -> Tensor:
         return trainer.learn(trainer.model(resident.take(ids)))
 
-    if trainer.run.weight_decay or trainer.run.optimiser == "adam" or remembering(trainer.model):
-        # Factors that change from step to step, and how full a queue is, are known to the host only.
-        return lambda ids: step(ids.to(device, non_blocking=True))
-    return Graph(trainer, step)
+    def eager(ids: Tensor) -> Tensor:
+        return step(ids.to(device, non_blocking=True))
+
+    if trainer.run.weight_decay or trainer.run.optimiser == "adam" or remembering(trainer.model) or trainer.model.mask_known:
+        # Factors that change from step to step, how full a queue is, and a search for known positives need the host.
+        return eager
+    try:
+        return Graph(trainer, step)
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        warnings.warn(f"This step cannot be captured as a CUDA graph ({reason}), so it runs operation by operation.", stacklevel=2)
+        return eager
 
 
 class Graph:
@@ -115,22 +123,27 @@ class Graph:
         self.ids = trainer.batches.ids[: trainer.batches.size].to(self.device)
         kept = [(p, p.detach().clone()) for p in trainer.model.parameters()]
         random = torch.cuda.get_rng_state(self.device)
+        try:
+            self._capture(trainer)
+        finally:  # undo the trial steps
+            with torch.no_grad():
+                for parameter, before in kept:
+                    parameter.copy_(before)
+                    for value in trainer.optimiser.state[parameter].values():
+                        value.zero_()
+            torch.cuda.set_rng_state(random, self.device)
+
+    def _capture(self, trainer: Trainer) -> None:
         beside = torch.cuda.Stream()
         beside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(beside):  # libraries set themselves up in the first steps, which must not be captured
             for _ in range(3):
-                step(self.ids)
+                self.step(self.ids)
         torch.cuda.current_stream().wait_stream(beside)
         trainer.optimiser.zero_grad(set_to_none=True)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
-            self.loss = step(self.ids)
-        with torch.no_grad():  # undo the trial steps
-            for parameter, before in kept:
-                parameter.copy_(before)
-                for value in trainer.optimiser.state[parameter].values():
-                    value.zero_()
-        torch.cuda.set_rng_state(random, self.device)
+            self.loss = self.step(self.ids)
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Take the step; what comes back is overwritten by the next."""

@@ -602,7 +602,7 @@ def test_one_sum_a_point_gives_the_loss_and_gradients_of_one_sum_a_pair(batch, m
 
 @pytest.mark.parametrize(
     "options",
-    [{"collisions": "none"}, {"collisions": "known", "known_positives": torch.tensor([[1]] * B)}, {"label_smoothing": 0.1}],
+    [{"collisions": "none"}, {"known_positives": torch.tensor([[1]] * B)}, {"label_smoothing": 0.1}],
 )
 def test_what_changes_the_sum_does_not_take_the_fast_path(batch, options, monkeypatch):
     monkeypatch.setattr(losses_softmax, "_cross_entropy", None)

@@ -62,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parse(argv: list[str]) -> Command:
-    told = io.StringIO()
+    told = io.TextIOWrapper(io.BytesIO(), encoding=sys.stderr.encoding)
     try:
         with redirect_stderr(told):
             return tyro.cli(
@@ -78,5 +78,6 @@ def _parse(argv: list[str]) -> Command:
             error = error.__context__
         if error is not None:
             raise HeadtailError(re.sub(r"^`(\w+)`", lambda name: f"`--{name[1].replace('_', '-')}`", str(error))) from error
-        sys.stderr.write(told.getvalue())
+        told.seek(0)
+        sys.stderr.write(told.read())
         raise

@@ -85,7 +85,9 @@ def _measures(title: str, rows: list[Row], interval: str, where: str) -> Table:
 
 
 def _table(title: str) -> Table:
-    table = Table(title=Text(title), title_style="bold", header_style="bold", box=SIMPLE_HEAD)
+    table = Table(
+        title=Text(title), title_style="bold", header_style="bold", box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False
+    )
     table.title_justify = table.caption_justify = "left"
     return table
 
