@@ -93,8 +93,9 @@ def test_a_file_in_the_place_of_a_folder_is_told(tmp_path):
 
 
 def comparison(folder):
-    for name in ("data", "schemes", "made_by", "failures"):
+    for name in ("data", "made_by", "failures"):
         write_text(folder / f"{name}.json", json.dumps({"name": "zählt"}))
+    write_text(folder / "schemes.json", json.dumps({"softmax": {"name": "softmax"}}))
     write_text(folder / "run.toml", 'schemes = ["softmax"]\n')
     write_text(folder / "results.csv", to_csv(ROWS[:2]))
     return folder

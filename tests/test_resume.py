@@ -99,17 +99,21 @@ from tests.test_train import DATA, RUNS
 train.CHECK_EVERY = 1
 chance, kills = random.Random(4), 0
 run, folder = RUNS["adam with lazy decay"], Path(sys.argv[1])
+train.Trainer(run, DATA, folder / "first", save_every=0.0).fit()  # loads what is loaded once
+begun = time.monotonic()
+train.Trainer(run, DATA, folder / "whole", save_every=0.0).fit()
+whole = time.monotonic() - begun
 while True:
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            train.Trainer(run, DATA, folder, save_every=0.0).fit()
+            train.Trainer(run, DATA, folder / "parts", save_every=0.0).fit()
             code = 0
         finally:
             os._exit(code)
     if kills < 12:
-        time.sleep(chance.uniform(0.0, 0.1))
+        time.sleep(chance.uniform(0.0, 0.4) * whole)
         os.kill(child, signal.SIGKILL)
     status = os.waitpid(child, 0)[1]
     if os.WIFEXITED(status):
@@ -120,17 +124,11 @@ while True:
 
 
 def test_a_run_killed_again_and_again_at_random_moments_ends_as_if_nothing_had_happened(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", KILLER, tmp_path / "parts"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parents[1],
-    )
+    command, root = [sys.executable, "-c", KILLER, tmp_path], Path(__file__).parents[1]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)
     kills, code = map(int, done.stdout.split())
     assert code == 0, done.stderr
-    assert kills >= 3
-    Trainer(RUNS["adam with lazy decay"], DATA, tmp_path / "whole").fit()
+    assert kills >= 2
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 

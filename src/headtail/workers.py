@@ -87,14 +87,14 @@ def side_by_side(
 @contextmanager
 def _unheard() -> Iterator[None]:
     """Processes begun in here do not hear Ctrl-C, not even while they start; they hear of it from their parent."""
-    if threading.current_thread() is not threading.main_thread():
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a Ctrl-C now waits, and is not lost
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _pass_on(news: Any, watchers: dict[str, Watch]) -> None:

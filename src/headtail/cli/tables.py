@@ -85,9 +85,8 @@ def _measures(title: str, rows: list[Row], interval: str, where: str) -> Table:
 
 
 def _table(title: str) -> Table:
-    table = Table(
-        title=Text(title), title_style="bold", header_style="bold", box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False
-    )
+    table = Table(title=Text(title), title_style="bold", header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    table.collapse_padding = True
     table.title_justify = table.caption_justify = "left"
     return table
 

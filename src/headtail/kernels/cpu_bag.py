@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import no_type_check  # numba takes bare functions, not those that `pytest --shapes` has wrapped
+
 from numba import config, njit, prange, set_num_threads
 
 from headtail.kernels.compiled import keep_compiled
@@ -20,6 +22,7 @@ def weighted_bag(offsets, columns, values, weight, out, threads):
 
 
 @njit(cache=True)
+@no_type_check
 def _row(start, stop, columns, values, weight, row):
     row[:] = 0
     for j in range(start, stop):
@@ -29,18 +32,21 @@ def _row(start, stop, columns, values, weight, row):
 
 
 @njit(cache=True)
+@no_type_check
 def _one_thread(offsets, columns, values, weight, out):
     for i in range(len(offsets) - 1):
         _row(offsets[i], offsets[i + 1], columns, values, weight, out[i])
 
 
 @njit(parallel=True, cache=True)
+@no_type_check
 def _many_threads(offsets, columns, values, weight, out):
     for i in prange(len(offsets) - 1):
         _row(offsets[i], offsets[i + 1], columns, values, weight, out[i])
 
 
 @njit(cache=True)
+@no_type_check
 def transpose(offsets, columns, values, place, rows, starts, points, turned):
     """The same entries by column: entry e of column rows[c], starts[c] ≤ e < starts[c+1], is turned[e] at point points[e].
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import no_type_check  # numba takes bare functions, not those that `pytest --shapes` has wrapped
+
 import numpy as np
 import torch
 from numba import config, njit, prange, set_num_threads
@@ -29,6 +31,7 @@ def adagrad_rows(p: Tensor, total: Tensor, rows: Tensor, grad: Tensor, lr: float
 
 
 @njit(cache=True, error_model="numpy")  # numpy's: dividing by zero is no branch, so the loop is vectorised
+@no_type_check
 def _update(p, total, grad, lr, eps):
     for k in range(len(p)):
         g = grad[k]
@@ -38,12 +41,14 @@ def _update(p, total, grad, lr, eps):
 
 
 @njit(cache=True)
+@no_type_check
 def _one_thread(p, total, rows, grad, lr, eps):
     for i in range(len(rows)):
         _update(p[rows[i]], total[rows[i]], grad[i], lr, eps)
 
 
 @njit(parallel=True, cache=True)
+@no_type_check
 def _many_threads(p, total, rows, grad, lr, eps):
     for i in prange(len(rows)):
         _update(p[rows[i]], total[rows[i]], grad[i], lr, eps)
