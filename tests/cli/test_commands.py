@@ -15,6 +15,8 @@ import pytest
 import torch
 
 from headtail.cli import main
+from headtail.cli.compare import patience
+from headtail.config import Training
 from headtail.data.load import load
 from headtail.evaluate import top_labels
 from headtail.results import Comparison, read_rows, to_csv
@@ -63,11 +65,9 @@ def widest(text):
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_the_table_of_a_comparison_fits_80_columns_and_cuts_no_word(finished, tmp_path, capsys, monkeypatch, seeds):
     monkeypatch.setenv("COLUMNS", "80")
-    folder = finished
-    if seeds == 1:
-        folder = shutil.copytree(finished, tmp_path / "one")
-        rows = [row for row in read_rows(folder / "results.csv") if row.seed == 0]
-        (folder / "results.csv").write_text(to_csv(rows))
+    folder = shutil.copytree(finished, tmp_path / "copy")
+    rows = [row for row in read_rows(folder / "results.csv") if row.seed < seeds]
+    (folder / "results.csv").write_text(to_csv(rows))
     assert main(["report", str(folder), "--out", str(tmp_path / "report.html")]) == 0
     table = capsys.readouterr().out.partition("report:")[0]
     assert widest(table) <= 80
@@ -388,3 +388,12 @@ def test_stats_of_real_data_show_the_published_counts(real_data, capsys):
     out = " ".join(capsys.readouterr().out.split())
     for words in ("12,920 to train, 3,185 to test", "features 500,", "labels 983, 19.0"):
         assert words in out
+
+
+def test_a_loss_over_all_labels_that_will_take_hours_is_told_before():
+    data = load(DATA)
+    assert patience(["softmax", "within-batch:tail"], Training(), data) is None
+    assert patience(["within-batch:tail"], Training(dim=10**12), data) is None
+    note = patience(["softmax", "logit-adjusted", "within-batch:tail"], Training(dim=10**12), data)
+    assert note is not None
+    assert note.startswith("softmax and logit-adjusted score all 60 labels for each of 600 points")

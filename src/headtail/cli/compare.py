@@ -22,6 +22,7 @@ from headtail.cli.tables import results_table
 from headtail.compare import SliceRule, cells, compare
 from headtail.config import Training
 from headtail.data.load import Reading, load
+from headtail.data.points import DataSet
 from headtail.errors import check_count
 
 DEFAULT = (*PAPER, "softmax", "logit-adjusted")
@@ -65,6 +66,8 @@ class Compare:
             data = load(self.data, self.reading, progress)
         for note in data.notes:
             talk.print(Text(note, style="dim"))
+        if device == "cpu" and (note := patience(names, self.training, data)):
+            talk.print(Text(note, style="yellow"))
         grid = cells(self.training, names, self.seeds, data, self.out)
         command = shlex.join(["headtail", *typed])
         bars = TrainingBars(talk, len(grid))
@@ -92,3 +95,17 @@ class Compare:
         console.print(results_table(found, console.width))
         console.print(f"report: {self.out / 'report.html'}", soft_wrap=True, markup=False)
         return 1 if found.failures else 0
+
+
+def patience(schemes: Sequence[str], training: Training, data: DataSet) -> str | None:
+    """A note where losses over all labels will take long on a CPU: more than 10¹⁴ operations, about an hour of one core."""
+    exact = [name for name in schemes if parse(name).sampler is None]
+    points = data.train.num_pairs if training.batching == "pairs" else len(data.train)
+    operations = 6.0 * training.dim * data.train.num_labels * points  # a multiplication and an addition, forward and twice backward
+    if not exact or operations * training.epochs < 1e14:
+        return None
+    score = "scores" if len(exact) == 1 else "score"
+    return (
+        f"{' and '.join(exact)} {score} all {data.train.num_labels:,} labels for each of {points:,} points: {operations:.0e} "
+        "operations an epoch, which takes a CPU long. Use a GPU, or leave them out with `--schemes`."
+    )
