@@ -10,10 +10,21 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headtail.errors import HeadtailError, check_number
-from headtail.losses.terms import Options, Settings, Terms, exact_logits, exact_terms, given_terms, table_terms
+from headtail.losses import fused
+from headtail.losses.terms import (
+    Options,
+    Settings,
+    Terms,
+    check_draw,
+    check_table,
+    exact_logits,
+    exact_terms,
+    given_terms,
+    table_terms,
+)
 from headtail.margins import Margin, Separable, Unit
 from headtail.samplers.draw import Draw
-from headtail.targets import Target
+from headtail.targets import Pairs, Target
 from headtail.weightings import Importance, Weighting
 
 
@@ -79,7 +90,14 @@ def sampled_softmax_loss(
     >>> sampled_softmax_loss(hidden, table, target, draw, Importance()).shape
     torch.Size([])
     """
-    terms = table_terms(input, weight, bias, target, draw, weighting, sparse, Settings.of(options))
+    settings = Settings.of(options)
+    if sparse and isinstance(target, Pairs) and not label_smoothing and not torch.compiler.is_compiling():
+        check_table(input, weight, bias)
+        check_draw(draw, target, len(weight))
+        a, b = weighting.offsets(draw, target.label)
+        if b.dim() == 1 and fused.fits(input, weight, bias, target, draw, settings):
+            return fused.softmax_of_rows(input, weight, bias, target.label, draw.ids, a, b, settings.masks(target, draw.ids))
+    terms = table_terms(input, weight, bias, target, draw, weighting, sparse, settings)
     return _reduced(terms, label_smoothing)
 
 

@@ -158,9 +158,9 @@ def table_terms(
     settings: Settings,
 ) -> Terms:
     """Terms from a label table; with `sparse`, its gradient holds just the rows used."""
-    _check_table(input, weight, bias)
+    check_table(input, weight, bias)
     pairs = Pairs.of(target, num_labels=len(weight), ignore_index=settings.ignore_index)
-    _check_draw(draw, pairs, len(weight))
+    check_draw(draw, pairs, len(weight))
     # One look-up for positives and negatives: one gather, and one sparse gradient.
     rows = torch.cat([pairs.label, draw.ids.reshape(-1)])
     split = [len(pairs.label), draw.ids.numel()]
@@ -185,7 +185,7 @@ def given_terms(
 ) -> Terms:
     """Terms from embeddings that an item tower made."""
     pairs = Pairs.of(target, num_labels=num_labels, ignore_index=settings.ignore_index)
-    _check_draw(draw, pairs, num_labels)
+    check_draw(draw, pairs, num_labels)
     f_y, f = _logits(input, positive, negatives, pairs, settings)
     if f.shape[-1] != draw.ids.shape[-1] or draw.shared != (negatives.dim() == 2):
         raise HeadtailError(
@@ -215,7 +215,7 @@ def exact_logits(
     input: Tensor, weight: Tensor, bias: Tensor | None, target: Target, settings: Settings
 ) -> tuple[Pairs, Float[Tensor, "b L"]]:
     """Checked targets, and the logits of all labels divided by the temperature."""
-    _check_table(input, weight, bias)
+    check_table(input, weight, bias)
     pairs = Pairs.of(target, num_labels=len(weight), ignore_index=settings.ignore_index)
     _check_input(input, pairs)
     if settings.score == "cosine":
@@ -263,7 +263,8 @@ def _at_least_float32(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def _check_draw(draw: Draw, pairs: Pairs, num_labels: int | None) -> None:
+def check_draw(draw: Draw, pairs: Pairs, num_labels: int | None) -> None:
+    """Refuse a draw that was made for other targets."""
     check_kind("draw", draw, Draw, "sampler.draw(target)")
     check_same_device("draw.ids", draw.ids, "target", pairs.label)
     check_ids("draw.ids", draw.ids, num_labels)
@@ -285,7 +286,8 @@ def _check_input(input: Tensor, pairs: Pairs) -> None:
     check_same_device("target", pairs.label, "input", input)
 
 
-def _check_table(input: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+def check_table(input: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    """Refuse a table that does not fit the inputs."""
     check_kind("input", input, Tensor, "torch.randn(b, d)")
     check_kind("weight", weight, Tensor, "head.weight")
     if weight.dim() != 2 or input.dim() != 2 or weight.shape[1] != input.shape[1]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from headtail.bags import weighted_bag
 from headtail.data.points import Bag, Features
 from headtail.errors import check_count
-from headtail.models.dropout import dropout
+from headtail.models.dropout import dropout, shift_and_drop
 from headtail.optim import catch_up, owed
 
 
@@ -61,7 +61,7 @@ class Bottleneck(nn.Module):
             hidden = weighted_bag(replace(features, values=values), self.weight, sparse=self.sparse)
         else:
             hidden = values @ self.weight
-        return dropout(hidden + self.bias, self.dropout, self.training)
+        return shift_and_drop(hidden, self.bias, self.dropout, self.training)
 
 
 def _each(bag: Bag, per_point: Float[Tensor, " n"]) -> Float[Tensor, " nnz"]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 def dropout(input: Tensor, share: float, training: bool = True) -> Tensor:
@@ -26,7 +30,43 @@ def dropout(input: Tensor, share: float, training: bool = True) -> Tensor:
         return input
     if input.device.type != "cpu":
         return F.dropout(input, share)
-    dropped = min(255, max(1, round(share * 256)))
-    words = torch.empty((input.numel() + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
-    kept = words.view(torch.uint8)[: input.numel()].reshape(input.shape) >= dropped
-    return input * (kept * (256 / (256 - dropped)))
+    noise, dropped = _noise(input.shape, share)
+    return input * ((noise >= dropped) * (256 / (256 - dropped)))
+
+
+def shift_and_drop(input: Tensor, bias: Tensor, share: float, training: bool = True) -> Tensor:
+    """`dropout(input + bias, share)`; on a CPU in one pass, which overwrites `input`."""
+    if not training or share == 0 or input.device.type != "cpu" or input.dtype != torch.float32 or input.dim() != 2:
+        return dropout(input + bias, share, training)
+    return _ShiftAndDrop.apply(input, bias, share)  # pyright: ignore[reportReturnType]
+
+
+class _ShiftAndDrop(torch.autograd.Function):
+    """`shift_and_drop` by the CPU kernel."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, bias: Tensor, share: float) -> Tensor:
+        from headtail.kernels import cpu_dropout
+
+        random, dropped = _noise(input.shape, share)
+        noise, scale = random.numpy(), np.float32(256 / (256 - dropped))
+        ctx.drop = noise, dropped, scale
+        cpu_dropout.forward(input.detach().numpy(), bias.detach().numpy(), noise, dropped, scale)
+        ctx.mark_dirty(input)
+        return input
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        from headtail.kernels import cpu_dropout
+
+        (noise, dropped, scale), grad = ctx.drop, grads[0].contiguous()
+        of_input, of_bias = torch.empty_like(grad), torch.empty(grad.shape[1])
+        cpu_dropout.backward(grad.numpy(), noise, dropped, scale, of_input.numpy(), of_bias.numpy())
+        return of_input, of_bias, None
+
+
+def _noise(shape: torch.Size, share: float) -> tuple[Tensor, int]:
+    """A random byte for each number, and the value below which it is dropped."""
+    words = torch.empty((shape.numel() + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
+    return words.view(torch.uint8)[: shape.numel()].reshape(shape), min(255, max(1, round(share * 256)))

@@ -43,7 +43,7 @@ class Model(nn.Module):
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
         """The training loss of a batch."""
         hidden = self.encoder(batch.features)
-        hidden = hidden if batch.row is None else hidden[batch.row]
+        hidden = hidden if batch.row is None else hidden.index_select(0, batch.row)
         one_label = isinstance(batch.target, Tensor) and batch.target.shape[1:].numel() == 1  # then it is all that is known
         options: dict[str, Any] = {"collisions": "known"} if self.mask_known and not one_label else {}
         if isinstance(batch.target, Tensor) and batch.target.dim() == 1:

@@ -1,0 +1,31 @@
+"""A bias and a dropout in one pass on the CPU, by numba."""
+
+from __future__ import annotations
+
+from typing import no_type_check  # numba takes bare functions, not those that `pytest --shapes` has wrapped
+
+from numba import njit
+
+from headtail.kernels.compiled import keep_compiled
+
+keep_compiled()
+
+
+@njit(cache=True)
+@no_type_check
+def forward(x, bias, noise, dropped, scale):
+    """x ← (x + bias) · scale where the byte of noise is at least `dropped`, else 0; in place."""
+    for i in range(x.shape[0]):
+        for k in range(x.shape[1]):
+            x[i, k] = (x[i, k] + bias[k]) * scale if noise[i, k] >= dropped else x.dtype.type(0)
+
+
+@njit(cache=True)
+@no_type_check
+def backward(grad, noise, dropped, scale, of_x, of_bias):
+    """The gradients of x and, summed over rows, of the bias."""
+    of_bias[:] = 0
+    for i in range(grad.shape[0]):
+        for k in range(grad.shape[1]):
+            of_x[i, k] = grad[i, k] * scale if noise[i, k] >= dropped else grad.dtype.type(0)
+            of_bias[k] += of_x[i, k]
