@@ -14,7 +14,7 @@ from headtail.implicit.implied import implied_margin_of, lean_of, refuse_to_corr
 from headtail.labels import Labels, check_labels
 from headtail.losses import Loss, SampledLoss
 from headtail.losses.terms import directions
-from headtail.optim import Rows, catch_up, forgive
+from headtail.optim import Rows, catch_up, forgive, owed
 from headtail.targets import Pairs, Target
 
 BLOCK_SCORES = 2**24
@@ -103,7 +103,8 @@ class LabelHead(nn.Module):
             if self.loss.sampler.looks_at_model:
                 self._catch_up()
             draw = self.loss.draw(hidden, self.weight, pairs, generator)
-        self._catch_up(torch.cat([pairs.label, draw.ids.reshape(-1)]))
+        if any(owed(table) is not None for table in (self.weight, self.bias) if table is not None):
+            self._catch_up(torch.cat([pairs.label, draw.ids.reshape(-1)]))
         return self.loss(hidden, self.weight, pairs, bias=self.bias, draw=draw, sparse=self.sparse, **options)
 
     @torch.no_grad()

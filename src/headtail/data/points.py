@@ -12,6 +12,9 @@ from torch import Tensor
 from headtail.errors import HeadtailError
 from headtail.targets import Ragged
 
+WORTH_A_KERNEL = 64
+"""Rows from which gathering them is compiled."""
+
 
 @dataclass(frozen=True, eq=False)
 class Bag:
@@ -46,8 +49,20 @@ class Bag:
 
     def rows(self, ids: Int64[Tensor, " k"]) -> Bag:
         """These rows, in this order."""
+        if self.device.type == "cpu" and len(ids) >= WORTH_A_KERNEL:
+            return self._rows_by_kernel(ids)
         picked = pick(self.offsets, ids)
         return Bag(picked.offsets, self.columns[picked.values], self.values[picked.values], self.num_columns)
+
+    def _rows_by_kernel(self, ids: Int64[Tensor, " k"]) -> Bag:
+        from headtail.kernels import cpu_bag
+
+        offsets = torch.zeros(len(ids) + 1, dtype=torch.int64)
+        torch.cumsum(self.offsets[ids + 1] - self.offsets[ids], 0, out=offsets[1:])
+        columns, values = self.columns.new_empty(int(offsets[-1])), self.values.new_empty(int(offsets[-1]))
+        old, new = (self.offsets, self.columns, self.values), (offsets, columns, values)
+        cpu_bag.take(*(one.numpy() for one in (*old, ids, *new)))
+        return Bag(offsets, columns, values, self.num_columns)
 
     def to_dense(self) -> Float32[Tensor, "n D"]:
         """`[n, D]`; repeated columns are summed."""

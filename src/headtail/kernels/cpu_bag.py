@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import no_type_check  # numba takes bare functions, not those that `pytest --shapes` has wrapped
 
+import numpy as np
 from numba import config, njit, prange, set_num_threads
 
 from headtail.kernels.compiled import keep_compiled
@@ -43,6 +44,29 @@ def _one_thread(offsets, columns, values, weight, out):
 def _many_threads(offsets, columns, values, weight, out):
     for i in prange(len(offsets) - 1):
         _row(offsets[i], offsets[i + 1], columns, values, weight, out[i])
+
+
+@njit(cache=True)
+@no_type_check
+def take(offsets, columns, values, ids, new_offsets, new_columns, new_values):
+    """Rows `ids` of a bag, one after the other; `new_offsets` tells where each begins."""
+    for i in range(len(ids)):
+        start, to = offsets[ids[i]], new_offsets[i]
+        for j in range(new_offsets[i + 1] - to):
+            new_columns[to + j], new_values[to + j] = columns[start + j], values[start + j]
+
+
+@njit(cache=True)
+@no_type_check
+def unit_rows(offsets, values, measured, smallest, out):
+    """out = values, each row divided by the length of `measured` in it, or by `smallest` if that is more."""
+    for i in range(len(offsets) - 1):
+        total = values.dtype.type(0)
+        for j in range(offsets[i], offsets[i + 1]):
+            total += measured[j] * measured[j]
+        length = max(np.sqrt(total), smallest)
+        for j in range(offsets[i], offsets[i + 1]):
+            out[j] = values[j] / length
 
 
 @njit(cache=True)

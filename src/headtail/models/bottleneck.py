@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -52,9 +53,7 @@ class Bottleneck(nn.Module):
         values = features.values if isinstance(features, Bag) else features
         values = dropout(values, self.feature_dropout, self.training)
         if self.normalise:
-            # Lengths are those before dropout; a point without features stays at the bias.
-            scale = lengths(features).clamp(min=torch.finfo(torch.float32).tiny).reciprocal()
-            values = values * (_each(features, scale) if isinstance(features, Bag) else scale[:, None])
+            values = _normalised(features, values)
         if isinstance(features, Bag):
             if owed(self.weight) is not None:  # lazy weight decay reaches a row before it is read
                 catch_up(self.weight, features.columns.long().unique())
@@ -64,9 +63,19 @@ class Bottleneck(nn.Module):
         return shift_and_drop(hidden, self.bias, self.dropout, self.training)
 
 
-def _each(bag: Bag, per_point: Float[Tensor, " n"]) -> Float[Tensor, " nnz"]:
-    """A number a point, repeated for each of its features."""
-    return per_point.repeat_interleave(bag.offsets.diff(), output_size=len(bag.values))
+def _normalised(features: Features, values: Tensor) -> Tensor:
+    """Values divided by the length of the point's features, as it was before dropout; a point without features stays as it is."""
+    smallest = torch.finfo(torch.float32).tiny
+    if not isinstance(features, Bag):
+        return values / lengths(features).clamp(min=smallest)[:, None]
+    if features.device.type != "cpu":
+        per_point = lengths(features).clamp(min=smallest)
+        return values / per_point.repeat_interleave(features.offsets.diff(), output_size=len(values))
+    from headtail.kernels import cpu_bag
+
+    out = torch.empty_like(values)
+    cpu_bag.unit_rows(features.offsets.numpy(), values.numpy(), features.values.numpy(), np.float32(smallest), out.numpy())
+    return out
 
 
 def lengths(features: Features) -> Float[Tensor, " n"]:
