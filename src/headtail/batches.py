@@ -12,13 +12,17 @@ from headtail.data.points import Bag, Points, ragged_rows
 from headtail.errors import HeadtailError, check_count
 from headtail.models.model import Batch
 
+WORTH_SHARING = 1 / 32
+"""The share of encodings that must be saved for it to pay: finding them and adding up their gradients is not free."""
+
 
 class Batches:
     """An order of pairs (or whole points) for each epoch, and the batch that any part of it makes.
 
     The multi-label example (x, {y₁, …, y_t}) counts as t examples (x, y₁), …, (x, y_t), as in the paper. Pairs refer to points;
-    features are gathered a batch at a time, and a point whose pairs meet in a batch is encoded once. What is left over at the
-    end of an epoch, less than a batch, waits for another epoch's shuffle.
+    features are gathered a batch at a time, and a point whose pairs meet in a batch is encoded once (unless so few are expected to
+    meet that looking for them costs more than it saves). What is left over at the end of an epoch, less than a batch, waits for
+    another epoch's shuffle.
 
     Args:
         points: what to learn from.
@@ -52,7 +56,9 @@ class Batches:
         self.ids = used.nonzero().squeeze(1) if whole_points else pairs
         size = max(1, round(size * len(self.ids) / len(pairs))) if whole_points else size
         self.size = min(size, len(self.ids))
-        self.one_each = bool((lengths <= 1).all())
+        # The expected share of pairs whose point is in the batch already: two pairs share a point with probability Σ n(n−1) / P(P−1).
+        meet = float((lengths * (lengths - 1))[used].sum()) / max(1, len(pairs) * (len(pairs) - 1))
+        self.shares = meet * (self.size - 1) / 2 >= WORTH_SHARING
 
     @property
     def steps(self) -> int:
@@ -71,7 +77,7 @@ class Batches:
         if self.whole_points:
             return Batch(self._features(ids), None, ragged_rows(self.points.labels, ids))
         points, target, row = self.point_of[ids], self.points.labels.values[ids].long(), None
-        if not self.one_each:
+        if self.shares:
             different, where = torch.unique(points, return_inverse=True)
             if len(different) < len(points):
                 points, row = different, where
