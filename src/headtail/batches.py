@@ -56,7 +56,7 @@ class Batches:
         self.ids = used.nonzero().squeeze(1) if whole_points else pairs
         size = max(1, round(size * len(self.ids) / len(pairs))) if whole_points else size
         self.size = min(size, len(self.ids))
-        # The expected share of pairs whose point is in the batch already: two pairs share a point with probability Σ n(n−1) / P(P−1).
+        # The expected share of pairs whose point is in the batch already: two share a point with probability Σ n(n−1) / P(P−1).
         meet = float((lengths * (lengths - 1))[used].sum()) / max(1, len(pairs) * (len(pairs) - 1))
         self.shares = meet * (self.size - 1) / 2 >= WORTH_SHARING
 
