@@ -288,3 +288,14 @@ def test_the_run_s_settings_are_in_its_files(tmp_path):
         facts = checkpoint.load(tmp_path / f"{name}.safetensors")[1]
         assert facts["run"] == asdict(SMALL)
         assert facts["data"] == DATA.digest
+
+
+def test_a_run_that_leaps_in_its_first_steps_is_seen_as_lost():
+    with pytest.raises(HeadtailError, match="diverged"):
+        Trainer(replace(SMALL, scheme="softmax", lr=1e4, epochs=3), DATA).fit()
+
+
+def test_users_that_are_tested_later_are_not_held_out():
+    users = replace(DATA, test=replace(DATA.test, seen=DATA.test.labels))
+    assert split_validation(users, 0.5) == (None, None)
+    assert split_validation(DATA, 0.5)[1] is not None

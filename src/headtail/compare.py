@@ -95,10 +95,9 @@ def run_cell(
     found = test_measures(best_labels(trained.model, data), data, slices)
     steps = trained.steps_per_epoch
     rows = [
-        row_of(
-            cell.run, data, "train" if metric == "loss" else "validation", Measure(metric, "full", value, None, None), epoch, steps
-        )
+        row_of(cell.run, data, split, Measure(metric, "full", value, None, None), epoch, steps, cell.folder.name)
         for epoch, metric, value in trained.state.curve
+        for split in ("train" if metric == "loss" else "validation",)
     ]
     rows += [row_of(cell.run, data, "test", one, trained.state.best_epoch, steps, cell.folder.name) for one in found]
     write_text(path, to_csv(rows))
@@ -289,13 +288,20 @@ def explain_schemes(grid: Iterable[Cell], data: DataSet) -> dict[str, dict[str, 
             "name": one.name,
             "equation": one.equation,
             "rho": one.rho,
-            "leans": one.leans,
+            "leans": "tail" if parse(run.scheme).post_hoc else one.leans,
             "lean": one.lean,
             "noise": noise,
             "m": one.m,
-            "notes": one.notes,
+            "notes": [*one.notes, *_batching_notes(run)],
         }
     return found
+
+
+def _batching_notes(run: Run) -> list[str]:
+    sampler = parse(run.scheme).sampler
+    if run.batching == "points" and sampler is not None and sampler.name in ("within-batch", "queue", "mixture"):
+        return ["Batches hold whole points, whose labels come together: q is then not the prior, and the loss not quite this one."]
+    return []
 
 
 def row_of(run: Run, data: DataSet, split: str, one: Measure, epoch: int, steps: int, name: str = "") -> Row:

@@ -47,7 +47,7 @@ class State:
         epoch: whole epochs done.
         step: steps done in the present one.
         loss_sum: of the present epoch's steps.
-        first_loss: mean of the first steps, against which divergence is told.
+        first_loss: of the first step, against which divergence is told.
         best: the best validation value so far, lower is better.
         best_epoch: epochs trained when it was reached.
         curve: (epoch, metric, value) as they come.
@@ -117,7 +117,8 @@ class Trainer:
         whole_points = run.batching == "points" or (run.batching == "auto" and exact)
         self.optimiser = build_optimiser(run, self.model)
         self.batches = Batches(train, run.batch, run.seed, among=among, whole_points=whole_points)
-        self.validation = None if held_out is None else Validation(held_out, self.labels, run.stop_on, self.batches.size)
+        size = min(run.batch, int(self.labels.total))  # pairs, also where batches hold whole points
+        self.validation = None if held_out is None else Validation(held_out, self.labels, run.stop_on, size)
         self.state, self._best = State(), {}
         shape = {"num_features": train.num_features, "sparse_features": sparse_features}
         self.facts = {"run": asdict(run), "data": data.digest, **shape}
@@ -149,7 +150,7 @@ class Trainer:
             total += self._take_step(ids)
             state.step += 1
             stop = interrupted.is_set()
-            if state.step % CHECK_EVERY == 0 or state.step == steps or stop:
+            if state.step % CHECK_EVERY == 0 or state.step == steps or stop or state.first_loss is None:
                 self._look(float(total), state.step - looked)
                 looked = state.step
                 if stop:
@@ -208,9 +209,11 @@ class Trainer:
     def _diverged(self, what: str) -> HeadtailError:
         state = self.state
         kept = "" if self.folder is None else f" The last good checkpoint, if there was one, is in `{self.folder}`."
+        first = state.first_loss
+        before = "" if first is None or not math.isfinite(first) else f", and was {first:.4g} at first"
         return HeadtailError(
-            f"Training `{self.run.scheme}` diverged: {what} in epoch {state.epoch + 1}, step {state.step:,}, "
-            f"and was {state.first_loss:.4g} at first. Try a smaller `lr` than {self.run.lr:g}, or `clip=1`.{kept}"
+            f"Training `{self.run.scheme}` diverged: {what} in epoch {state.epoch + 1}, step {state.step:,}{before}. "
+            f"Try a smaller `lr` than {self.run.lr:g}, or `clip=1`.{kept}"
         )
 
     def _choose(self) -> None:
@@ -284,9 +287,12 @@ def load_model(folder: Path, encoder: nn.Module | None = None) -> tuple[Model, R
 
 
 def split_validation(data: DataSet, share: float) -> tuple[Tensor | None, Points | None]:
-    """Ids of the points to train on (None for all), and held-out points: the data set's own, or a random share, equal for all."""
+    """Ids of the points to train on (None for all), and held-out points: the data set's own, or a random share, equal for all.
+
+    Where points are users, tested again later, none is held out: what is not trained could not be tested.
+    """
     generator = torch.Generator().manual_seed(0)
-    if share == 0:
+    if share == 0 or (data.validation is None and data.test.seen is not None):
         return None, None
     if data.validation is not None:
         few = torch.randperm(len(data.validation), generator=generator)[:MOST_VALIDATION]

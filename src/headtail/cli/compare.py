@@ -23,7 +23,7 @@ from headtail.compare import SliceRule, cells, compare
 from headtail.config import Training
 from headtail.data.load import Reading, load
 from headtail.data.points import DataSet
-from headtail.errors import check_count
+from headtail.errors import HeadtailError, check_count
 
 DEFAULT = (*PAPER, "softmax", "logit-adjusted")
 
@@ -57,6 +57,8 @@ class Compare:
     def run(self, typed: Sequence[str] = ()) -> int:
         """Run the grid, print the table, write the report; `typed` are the arguments that do so again."""
         names = tuple(dict.fromkeys(self.schemes))
+        if not names:
+            raise HeadtailError("`--schemes` needs at least one name, for example `--schemes within-batch:tail softmax`.")
         for name in names:
             parse(name)  # a misspelt name is told before any work
         check_count("--seeds", self.seeds)

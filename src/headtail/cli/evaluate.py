@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -95,7 +96,10 @@ class Predict:
 
 
 def _open(folder: Path, data: str, how: Reading, device: Device) -> tuple[Model, Run, DataSet]:
-    where, (model, run, facts) = choose(device), load_model(folder)
+    where = choose(device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of labels that are never drawn: that was told in training
+        model, run, facts = load_model(folder)
     with reading(Console(stderr=True)) as progress:
         found = load(data, how, progress)
     shapes = (facts["num_features"], len(model.head.weight)), (found.train.num_features, found.train.num_labels)
@@ -104,6 +108,8 @@ def _open(folder: Path, data: str, how: Reading, device: Device) -> tuple[Model,
             f"The model in `{folder}` has {shapes[0][0]:,} features and {shapes[0][1]:,} labels, but `{data}` has "
             f"{shapes[1][0]:,} and {shapes[1][1]:,}. Pass the data it was trained on, or data read the same way."
         )
+    if facts["data"] != found.digest:
+        Console(stderr=True).print("These are not the data that the model was trained on, or they are read in another way.")
     return model.to(where), run, found
 
 

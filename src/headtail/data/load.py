@@ -26,7 +26,7 @@ class Reading:
     """How data are read."""
 
     test: Path | None = None
-    """File to test on. By default the one that lies beside the training file in a folder, or a part is held out."""
+    """File to test on. By default the test file in DATA, where that is a folder; else a part of the points is held out."""
     format: Literal["auto", "xc", "svmlight", "sequences", "interactions", "dense"] = "auto"
     """What the files hold; auto tells by their ending and their columns."""
     skip_bad_lines: bool = False
@@ -146,6 +146,8 @@ def _read_text(files: _Files, reading: Reading, progress: Progress | None) -> Da
     else:
         given = {"splits": files.splits, "split_column": reading.split, "skip_bad_lines": skip, "progress": progress}
         data = read_xc(files.train, files.test, **given)
+    if data.train.num_pairs == 0:
+        raise HeadtailError(f"`{files.train}` has no label at all: nothing can be learnt. Lines begin with labels, `3,17 0:0.5`.")
     known = recognise(data.train.num_features, data.train.num_labels)
     checked = () if known is None else (check(known, data.train, data.test),)
     return replace(data, notes=("Read as text: labels, then features with their values.", *data.notes, *checked))

@@ -12,9 +12,13 @@ from headtail.kernels.compiled import keep_compiled
 keep_compiled()
 
 
+WORTH_THREADS = 2**22
+"""Multiplications from which more than one thread pays."""
+
+
 def weighted_bag(offsets, columns, values, weight, out, threads):
     """out[i] = Σ_j values[j] · weight[columns[j]] over the entries j of row i, in their order whatever the number of threads."""
-    if threads == 1:
+    if threads == 1 or len(columns) * weight.shape[1] < WORTH_THREADS:
         # Threads that wait for work take the core from others: where one is enough, none are started.
         _one_thread(offsets, columns, values, weight, out)
     else:

@@ -18,6 +18,7 @@ def fits(input: Tensor, weight: Tensor, bias: Tensor | None, pairs: Pairs, draw:
     plain = settings.score == "dot" and settings.reduction == "mean" and settings.sample_weight is None
     plain &= not isinstance(settings.temperature, Tensor) and settings.temperature == 1
     floats = all(t is None or (t.device.type == "cpu" and t.dtype == torch.float32) for t in (input, weight, bias))
+    plain &= not torch.is_autocast_enabled("cpu")
     column = bias is None or bias.dim() == 2
     return plain and floats and column and draw.shared and draw.ids.numel() > 0 and pairs.all_count and not pairs.multi_label
 

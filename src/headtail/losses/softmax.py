@@ -16,6 +16,7 @@ from headtail.losses.terms import (
     Settings,
     Terms,
     check_draw,
+    check_input,
     check_table,
     exact_logits,
     exact_terms,
@@ -93,6 +94,7 @@ def sampled_softmax_loss(
     settings = Settings.of(options)
     if sparse and isinstance(target, Pairs) and not label_smoothing and not torch.compiler.is_compiling():
         check_table(input, weight, bias)
+        check_input(input, target)
         check_draw(draw, target, len(weight))
         a, b = weighting.offsets(draw, target.label)
         if b.dim() == 1 and fused.fits(input, weight, bias, target, draw, settings):

@@ -217,7 +217,7 @@ def exact_logits(
     """Checked targets, and the logits of all labels divided by the temperature."""
     check_table(input, weight, bias)
     pairs = Pairs.of(target, num_labels=len(weight), ignore_index=settings.ignore_index)
-    _check_input(input, pairs)
+    check_input(input, pairs)
     if settings.score == "cosine":
         input, weight = directions(input), directions(weight)
     fused = bias is not None and bias.dtype == input.dtype
@@ -237,7 +237,7 @@ def _terms(
 
 
 def _logits(input: Tensor, positive: Tensor, negatives: Tensor, pairs: Pairs, settings: Settings) -> tuple[Tensor, Tensor]:
-    _check_input(input, pairs)
+    check_input(input, pairs)
     check_kind("negatives", negatives, Tensor, "item_tower(items)")
     _check_embeddings(input, positive, "positive", (len(pairs.label),))
     _check_embeddings(input, negatives, "negatives", ("m",) if negatives.dim() == 2 else (len(pairs.label), "m"))
@@ -276,7 +276,8 @@ def check_draw(draw: Draw, pairs: Pairs, num_labels: int | None) -> None:
             raise HeadtailError(f"`draw` was made for {made} targets, but there are {have}. Write `sampler.draw(target)` anew.")
 
 
-def _check_input(input: Tensor, pairs: Pairs) -> None:
+def check_input(input: Tensor, pairs: Pairs) -> None:
+    """Refuse hidden states that do not fit the targets."""
     check_kind("input", input, Tensor, "torch.randn(b, d)")
     if input.dim() != 2 or len(input) != pairs.num_examples:
         want = f"[b, d] with b = {pairs.num_examples} targets"

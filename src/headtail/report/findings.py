@@ -159,7 +159,8 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> float:
     """
     if len(x) < 2:
         return math.nan
-    a, b = (rankdata(values) - (len(values) + 1) / 2 for values in (x, y))
+    # Leans that differ in their last digit only are equal.
+    a, b = (rankdata([round(value, 6) for value in values]) - (len(values) + 1) / 2 for values in (x, y))
     scale = math.sqrt(float(a @ a) * float(b @ b))
     return float(a @ b) / scale if scale else math.nan
 
