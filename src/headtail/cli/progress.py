@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+from headtail.cli.words import in_command_line_words
 from headtail.compare import Cell
 from headtail.data.text import Progress as Reader
 from headtail.train import State, Watch
@@ -63,6 +64,6 @@ class Training:
         if cell.title in self.running:
             self.bar.remove_task(self.running.pop(cell.title))
         if sentence is not None:
-            self.console.print(Text(f"{cell.title} failed: ", style="yellow") + Text(sentence, style=""))
+            self.console.print(Text(f"{cell.title} failed: ", style="yellow") + Text(in_command_line_words(sentence), style=""))
         elif not self.console.is_terminal:
             self.console.print(f"{cell.title}: done", highlight=False)
