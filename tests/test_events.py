@@ -44,7 +44,7 @@ def test_tensorboard_reads_the_curve_that_the_run_tells(tmp_path):
         wanted = [(epoch * steps, value) for epoch, name, value in trained.state.curve if name == metric]
         assert [step for step, _ in found[tag]] == [step for step, _ in wanted]
         assert [value for _, value in found[tag]] == pytest.approx([value for _, value in wanted], rel=1e-6)
-    assert [step for step, _ in found["train/recent loss"]] == [steps, 2 * steps, 3 * steps, 4 * steps]
+    assert [step for step, _ in found["train/recent loss"]] == [1, steps, 2 * steps, 3 * steps, 4 * steps]
     assert all(math.isfinite(value) for _, value in found["train/recent loss"])
 
 
