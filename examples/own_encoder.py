@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from headtail.compare import data_slices, test_measures
+from headtail.compare import data_slices, measures_of
 from headtail.config import Run
 from headtail.data.load import load
 from headtail.data.points import Bag
@@ -30,6 +30,6 @@ class TwoLayers(nn.Module):
 for scheme in ("within-batch:importance", "within-batch:tail"):
     run = Run(scheme=scheme, dim=64, batch=128, negatives=32, epochs=6)
     trained = Trainer(run, data, encoder=TwoLayers(data.train.num_features, run.dim)).fit()
-    found = test_measures(top_labels(trained.model, data.test, 50), data, data_slices(data))
+    found = measures_of(top_labels(trained.model, data.test, 50), data, data_slices(data))
     recall = {one.slice: f"{100 * one.value:.1f}%" for one in found if one.metric == "recall@10"}
     print(f"{scheme:26} Recall@10", recall)

@@ -29,13 +29,12 @@ from traceback import format_exception
 import torch
 
 from headtail.build import PAPER
-from headtail.compare import baseline_rows, data_slices, row_of, test_measures
+from headtail.compare import baseline_rows, data_slices, measures_of, rows_of
 from headtail.config import Run
 from headtail.data.load import load
 from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
 from headtail.evaluate import top_labels
-from headtail.metrics import Measure
 from headtail.results import read_rows, to_csv, write_text
 from headtail.train import Trainer
 
@@ -130,21 +129,8 @@ def train(run: Run, task: Task) -> float:
             source = task.study.data if task.study.data.startswith("synthetic") else task.root / task.study.data
             data = _LOADED[task.study.data] = load(source)
         trained = Trainer(run, data, device=task.device).fit()
-        steps, state = trained.steps_per_epoch, trained.state
-        rows = [
-            row_of(
-                run,
-                data,
-                "train" if metric == "loss" else "validation",
-                Measure(metric, "full", value, None, None),
-                epoch,
-                steps,
-                name,
-            )
-            for epoch, metric, value in state.curve
-        ]
-        found = test_measures(top_labels(trained.model, data.test, 50), data, data_slices(data))
-        rows += [row_of(run, data, "test", one, state.best_epoch, steps, name) for one in found]
+        found = measures_of(top_labels(trained.model, data.test, 50), data, data_slices(data))
+        rows = rows_of(run, data, trained, found, name)
         write_text(path, to_csv(rows))
         if not (task.path / "baseline.csv").exists():
             write_text(task.path / "baseline.csv", to_csv(baseline_rows(data, data_slices(data))))

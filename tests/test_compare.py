@@ -18,10 +18,10 @@ import pytest
 
 from headtail import HeadtailError, compare
 from headtail.cli import main
-from headtail.compare import BASELINE, Cell, cells, run_cell
+from headtail.compare import Cell, cells, run_cell
 from headtail.config import Run, Training
 from headtail.data.load import load
-from headtail.results import Comparison, read_rows
+from headtail.results import POPULAR, Comparison, read_rows
 from headtail.train import Stopped
 
 DATA = "synthetic:points=600,test=100,features=200,labels=60"
@@ -72,10 +72,10 @@ def test_every_scheme_seed_metric_and_slice_has_one_row(finished):
     found = Comparison.read(finished)
     test = Counter((row.scheme, row.seed, row.metric, row.slice) for row in found.rows if row.split == "test")
     expected = {(scheme, seed, *what) for scheme in SCHEMES for seed in (0, 1) for what in EVERY}
-    assert set(test) == expected | {(BASELINE, 0, *what) for what in EVERY}
+    assert set(test) == expected | {(POPULAR, 0, *what) for what in EVERY}
     assert set(test.values()) == {1}
     folders = {path.name for path in (finished / "cells").iterdir()}
-    assert {row.run for row in found.rows if row.split == "test" and row.scheme != BASELINE} == folders
+    assert {row.run for row in found.rows if row.split == "test" and row.scheme != POPULAR} == folders
     assert found.failures == {}
     assert list(found.schemes) == list(SCHEMES)
     assert found.settings["schemes"] == list(SCHEMES)
@@ -101,7 +101,7 @@ def test_the_baseline_is_the_most_frequent_labels_for_everybody(finished):
     counts = Counter(data.train.labels.values.tolist())
     best = {label for label, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:10]}
     truth = data.test.labels.values.tolist()
-    value = next(row.value for row in rows if (row.scheme, row.metric, row.slice) == (BASELINE, "recall@10", "full"))
+    value = next(row.value for row in rows if (row.scheme, row.metric, row.slice) == (POPULAR, "recall@10", "full"))
     assert value == pytest.approx(sum(label in best for label in truth) / len(truth))
 
 
@@ -133,7 +133,7 @@ def test_other_slices_measure_again_without_training_and_leave_the_cells_alone(f
     assert cell_files(folder) == before
 
     def of(rows, slice_):
-        kept = [row for row in rows if row.split == "test" and row.slice == slice_ and row.scheme != BASELINE]
+        kept = [row for row in rows if row.split == "test" and row.slice == slice_ and row.scheme != POPULAR]
         return [(row.scheme, row.seed, row.metric, row.epoch, row.value, row.low, row.high) for row in kept]
 
     assert of(again, "full") == of(rows, "full")
@@ -157,7 +157,7 @@ def test_a_failing_cell_costs_itself_alone_and_is_tried_again(tmp_path, monkeypa
     found = Comparison.read(tmp_path)
     assert found.failures == {"softmax, seed 1": "RuntimeError: the sky fell"}
     assert {(row.scheme, row.seed) for row in found.rows if row.split == "test"} == {
-        (BASELINE, 0),
+        (POPULAR, 0),
         ("within-batch:tail", 0),
         ("within-batch:tail", 1),
         ("softmax", 0),
@@ -175,7 +175,7 @@ def test_runs_that_diverge_are_told_in_a_sentence_and_the_report_is_written(tmp_
         assert f"Training `{cell}` diverged" in Comparison.read(tmp_path).failures[f"{cell}, seed 0"]
     captured = capsys.readouterr()
     assert "Traceback" not in captured.err
-    assert BASELINE in captured.out
+    assert POPULAR in captured.out
     assert (tmp_path / "report.html").exists()
 
 

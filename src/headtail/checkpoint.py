@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from headtail.errors import HeadtailError
 from headtail.optim import forgive, owed, owes
+from headtail.results import write_beside
 
 ABANDONED = 3600
 """Seconds after which a half-written file is one that a killed process left behind."""
@@ -21,25 +22,24 @@ ABANDONED = 3600
 
 def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     """Write tensors and facts (as JSON) beside `path`, then rename."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, beside, {"facts": json.dumps(facts)})
+    def write(beside: Path) -> None:
+        try:
+            save_file(
+                {name: tensor.detach().contiguous() for name, tensor in tensors.items()}, beside, {"facts": json.dumps(facts)}
+            )
+        except SafetensorError as error:  # its own word for a full disk
+            raise OSError(str(error)) from error
         with beside.open("rb") as file:
             os.fsync(file.fileno())
-        beside.replace(path)
-        for left in path.parent.glob(f".{path.name}.*"):
-            if time.time() - left.stat().st_mtime > ABANDONED:
-                left.unlink(missing_ok=True)
-    except BaseException as error:  # safetensors has errors of its own for a full disk
+
+    write_beside(path, write)
+    for left in path.parent.glob(f".{path.name}.*"):
         with suppress(OSError):
-            beside.unlink()
-        if isinstance(error, OSError) or "safetensors" in type(error).__module__ or "Safetensor" in type(error).__name__:
-            reason = getattr(error, "strerror", None) or error
-            raise HeadtailError(f"`{path}` cannot be written: {reason}. What was there before is untouched.") from error
-        raise
+            if time.time() - left.stat().st_mtime > ABANDONED:
+                left.unlink()
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

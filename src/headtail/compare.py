@@ -29,12 +29,11 @@ from headtail.implicit import explain
 from headtail.labels import Labels
 from headtail.metrics import DEEPEST, Measure, measure, most_popular
 from headtail.models import Model
-from headtail.results import Comparison, Row, check_writable, read_rows, to_csv, write_text
+from headtail.results import POPULAR, Comparison, Row, check_writable, read_rows, to_csv, write_text
 from headtail.slices import Slices
-from headtail.train import State, Trainer, Watch, load_model, split_validation, training_labels
+from headtail.train import State, Trained, Trainer, Watch, load_model, split_validation, training_labels
 from headtail.workers import Source, in_turn, side_by_side
 
-BASELINE = "most-popular"
 ABOUT = "about.json"
 SliceRule = Literal["mass", "count"]
 
@@ -92,14 +91,8 @@ def run_cell(
         trained = Trainer(cell.run, data, cell.folder, device=device, watch=both, stop=stop).fit()
     finally:
         events.close()
-    found = test_measures(best_labels(trained.model, data), data, slices)
-    steps = trained.steps_per_epoch
-    rows = [
-        row_of(cell.run, data, split, Measure(metric, "full", value, None, None), epoch, steps, cell.folder.name)
-        for epoch, metric, value in trained.state.curve
-        for split in ("train" if metric == "loss" else "validation",)
-    ]
-    rows += [row_of(cell.run, data, "test", one, trained.state.best_epoch, steps, cell.folder.name) for one in found]
+    found = measures_of(best_labels(trained.model, data), data, slices)
+    rows = rows_of(cell.run, data, trained, found, cell.folder.name)
     write_text(path, to_csv(rows))
     # The model stays, its way there is done; so are files that a killed process left half written.
     for path in (cell.folder / "checkpoint.safetensors", *cell.folder.glob(".*.safetensors.*")):
@@ -110,7 +103,7 @@ def run_cell(
 def measured_again(cell: Cell, data: DataSet, slices: Slices, device: str) -> list[Row]:
     """The rows of a finished run with its model measured by other slices; what is on disk stays as it is."""
     before, (model, *_) = read_rows(cell.folder / "results.csv"), load_model(cell.folder)
-    found = test_measures(best_labels(model.to(device), data), data, slices)
+    found = measures_of(best_labels(model.to(device), data), data, slices)
     last = next(row for row in before if row.split == "test")
     return [*(row for row in before if row.split != "test"), *(replace(last, **one._asdict()) for one in found)]
 
@@ -241,7 +234,7 @@ def data_slices(data: DataSet, rule: SliceRule = "mass") -> Slices:
     return Slices.by_mass(counts) if rule == "mass" else Slices.by_count(counts)
 
 
-def test_measures(top: Any, data: DataSet, slices: Slices) -> list[Measure]:
+def measures_of(top: Any, data: DataSet, slices: Slices) -> list[Measure]:
     """Every metric of top labels for the test points."""
     train = Labels.from_counts(label_counts(data))
     return measure(top, data.test.labels, train, slices, num_points=len(data.train))
@@ -251,10 +244,9 @@ def baseline_rows(data: DataSet, slices: Slices) -> list[Row]:
     """What recommending the most frequent labels to everybody reaches."""
     train = Labels.from_counts(label_counts(data))
     top = most_popular(train, len(data.test), min(DEEPEST, train.num_labels), data.test.seen)
-    found = test_measures(top, data, slices)
+    found = measures_of(top, data, slices)
     return [
-        Row("", data.name, "test", "", BASELINE, None, 0, 0, 0, one.slice, one.metric, one.value, one.low, one.high)
-        for one in found
+        Row("", data.name, "test", "", POPULAR, None, 0, 0, 0, one.slice, one.metric, one.value, one.low, one.high) for one in found
     ]
 
 
@@ -302,6 +294,16 @@ def _batching_notes(run: Run) -> list[str]:
     if run.batching == "points" and sampler is not None and sampler.name in ("within-batch", "queue", "mixture"):
         return ["Batches hold whole points, whose labels come together: q is then not the prior, and the loss not quite this one."]
     return []
+
+
+def rows_of(run: Run, data: DataSet, trained: Trained, found: Iterable[Measure], name: str) -> list[Row]:
+    """A run's learning curve and what was found on the test points, as rows."""
+    state, steps = trained.state, trained.steps_per_epoch
+    rows = []
+    for epoch, metric, value in state.curve:
+        split = "train" if metric == "loss" else "validation"
+        rows.append(row_of(run, data, split, Measure(metric, "full", value, None, None), epoch, steps, name))
+    return rows + [row_of(run, data, "test", one, state.best_epoch, steps, name) for one in found]
 
 
 def row_of(run: Run, data: DataSet, split: str, one: Measure, epoch: int, steps: int, name: str = "") -> Row:

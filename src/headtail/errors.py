@@ -6,6 +6,7 @@ import difflib
 import math
 from collections.abc import Iterable
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -73,6 +74,14 @@ def check_same_device(name: str, tensor: Tensor, other_name: str, other: Tensor)
             f"`{name}` is on {tensor.device} but `{other_name}` is on {other.device}. "
             f"Move one of them, for example `{name}.to({str(other.device)!r})`."
         )
+
+
+def check_exists(path: Path, otherwise: str = "") -> Path:
+    """Refuse a path where nothing is, and name the nearest neighbour, or else say `otherwise`."""
+    if not path.exists():
+        near = nearest(path.name, (one.name for one in path.parent.iterdir())) if path.parent.is_dir() else ""
+        raise HeadtailError(f"`{path}` does not exist.{near or otherwise}")
+    return path
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -54,6 +54,8 @@ class Row:
     high: float | None = None
 
 
+POPULAR = "most-popular"
+"""The scheme of the baseline's rows: the most frequent labels for everybody."""
 COLUMNS = tuple(field.name for field in fields(Row))
 _NUMBERS = {"m": float, "seed": int, "epoch": float, "step": int, "value": float, "low": float, "high": float}
 _MAY_BE_EMPTY = ("m", "low", "high")
@@ -103,9 +105,11 @@ def write_beside(path: Path, write: Callable[[Path], None]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(beside)
         beside.replace(path)
-    except OSError as error:
+    except BaseException as error:  # Ctrl-C too leaves nothing behind
         with suppress(OSError):
             beside.unlink()
+        if not isinstance(error, OSError):
+            raise
         raise HeadtailError(
             f"`{path}` cannot be written: {error.strerror or error}. What was there before is untouched."
         ) from error

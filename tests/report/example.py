@@ -94,7 +94,7 @@ def comparison(
     }
     made_by = {
         "command": "headtail compare wiki-2k --schemes paper softmax logit-adjusted --seeds 3",
-        "started": "2026-02-03 10:21",
+        "finished": "2026-02-03 10:21",
         "versions": {"headtail": "0.1.0", "torch": "2.13.0", "python": "3.11.7"},
         "machine": "2 cores, 8 GiB",
     }

@@ -15,7 +15,7 @@ from torch import Tensor
 from headtail.cli.device import Device, choose
 from headtail.cli.progress import reading
 from headtail.cli.tables import measures_table
-from headtail.compare import SliceRule, best_labels, data_slices, row_of, test_measures
+from headtail.compare import SliceRule, best_labels, data_slices, measures_of, row_of
 from headtail.config import Run
 from headtail.data.load import Reading, load
 from headtail.data.points import DataSet, Points
@@ -51,7 +51,7 @@ class Evaluate:
         """Measure and print."""
         model, run, data = _open(self.model, self.data, self.reading, self.device)
         with Console(stderr=True).status(f"scoring {len(data.test):,} points"):
-            found = test_measures(best_labels(model, data), data, data_slices(data, self.slices))
+            found = measures_of(best_labels(model, data), data, data_slices(data, self.slices))
         rows = [row_of(run, data, "test", one, 0, 0, self.model.name) for one in found]
         if self.out is not None:
             write_text(self.out, to_csv(rows))

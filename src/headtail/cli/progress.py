@@ -13,7 +13,7 @@ from rich.text import Text
 
 from headtail.cli.words import in_command_line_words
 from headtail.compare import Cell
-from headtail.data.text import Progress as Reader
+from headtail.data.points import Progress as Reader
 from headtail.train import State, Watch
 
 

@@ -13,9 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headtail.cli.drawing import HEAD, TAIL
-from headtail.compare import BASELINE
 from headtail.metrics import mean_and_deviation
-from headtail.results import Comparison, Row
+from headtail.results import POPULAR, Comparison, Row
 
 COLUMNS = (
     ("Head", "recall@10", "head"),
@@ -37,7 +36,7 @@ def results_table(found: Comparison, width: int = 120) -> Table:
         table = _results(found, COLUMNS[:number])
         if _width(table) <= width:
             return table
-    table, longest = _results(found, COLUMNS[:FEWEST]), max(map(len, [*found.schemes, BASELINE]))
+    table, longest = _results(found, COLUMNS[:FEWEST]), max(map(len, [*found.schemes, POPULAR]))
     room = width - (_width(table) - longest)
     return table if room >= longest else _results(found, COLUMNS[:FEWEST], room)
 
@@ -45,7 +44,7 @@ def results_table(found: Comparison, width: int = 120) -> Table:
 def _results(found: Comparison, columns: Sequence[Column], room: int | None = None) -> Table:
     """These columns; names longer than the room for them go on in a second line."""
     values, seeds = collect(found.rows), len({row.seed for row in found.rows if row.split == "test"})
-    names = [name for name in [*found.schemes, BASELINE] if name in values]
+    names = [name for name in [*found.schemes, POPULAR] if name in values]
     table = _table(f"{found.data['name']}: Recall@10 by slice, in percent")
     table.add_column("scheme", overflow="fold")
     table.add_column("leans", no_wrap=True)
@@ -53,13 +52,13 @@ def _results(found: Comparison, columns: Sequence[Column], room: int | None = No
         table.add_column(heading, justify="right", no_wrap=True)
     best = {key: max((_mean(values[name].get(key, [])) for name in names), default=math.nan) for key in map(_key, columns)}
     for name in names:
-        if name == BASELINE:
+        if name == POPULAR:
             table.add_section()
         leans = found.schemes.get(name, {}).get("leans", "")
         style = TAIL if leans == "tail" else HEAD if leans == "head" else "dim"
         cells = [_cell(values[name].get((metric, slice_), []), best[(metric, slice_)]) for _, metric, slice_ in columns]
         shown = name if room is None or len(name) <= room else re.sub("([/:])", r"\1\n  ", name)
-        table.add_row(Text(shown, style="dim" if name == BASELINE else ""), Text(leans, style=style), *cells)
+        table.add_row(Text(shown, style="dim" if name == POPULAR else ""), Text(leans, style=style), *cells)
     spread = f"Mean ± deviation over {seeds} seeds" if seeds > 1 else "One seed; intervals are in the report"
     table.caption = Text(f"{found.data['slices']['rule']}. {spread}.")
     return table

@@ -16,9 +16,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from headtail.data.cache import Entry, Store, cached
-from headtail.data.points import DataSet, Points
+from headtail.data.points import DataSet, Points, Progress
 from headtail.data.split import hold_out
-from headtail.data.text import Progress
 from headtail.errors import HeadtailError, check_number
 from headtail.targets import IGNORE_INDEX, Ragged, looks_multi_hot
 

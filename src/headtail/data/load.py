@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from headtail.data.catalogue import check, recognise
-from headtail.data.points import DataSet
+from headtail.data.points import DataSet, Progress
 from headtail.data.split import find_text, hold_out, read_xc, stem
-from headtail.data.text import Progress, read_text
-from headtail.errors import HeadtailError, check_number, nearest
+from headtail.data.text import read_text
+from headtail.errors import HeadtailError, check_exists, check_number
 
 PARQUET = (".parquet", ".pq")
 DENSE = (".safetensors", ".npz")
@@ -19,6 +19,7 @@ EXPECTED = (
     "a Parquet file of sequences or interactions, `.safetensors` or `.npz` with `features` and `labels`, "
     "or text lines such as `3,17 0:0.5 8:1.2`"
 )
+WHAT = f" Name a folder or a file: {EXPECTED}; or write `synthetic`."
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,9 @@ def load(data: str | Path, reading: Reading = DEFAULTS, progress: Progress | Non
         from headtail.data.synthetic import generate
 
         return generate(str(data), progress)
-    files = _find(_present(path), reading.format)
+    files = _find(check_exists(path, WHAT), reading.format)
     if reading.test is not None:
-        files = files._replace(test=_present(reading.test), splits=None)
+        files = files._replace(test=check_exists(reading.test), splits=None)
         if _kind_of(reading.test, reading.format) != files.kind:
             raise HeadtailError(f"`{reading.test}` is not of the same format as `{files.train}` ({files.kind}). Write both alike.")
     read = {"text": _read_text, "Parquet": _read_parquet, "dense": _read_dense}[files.kind]
@@ -81,13 +82,6 @@ class _Files(NamedTuple):
     train: Path
     test: Path | None = None
     splits: tuple[Path, Path] | None = None
-
-
-def _present(path: Path) -> Path:
-    if not path.exists():
-        question = nearest(path.name, (one.name for one in path.parent.iterdir())) if path.parent.is_dir() else ""
-        raise HeadtailError(f"`{path}` does not exist.{question or f' Name a folder or a file: {EXPECTED}; or write `synthetic`.'}")
-    return path
 
 
 def _find(path: Path, asked: str) -> _Files:

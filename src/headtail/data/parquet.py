@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headtail.data.cache import Entry, Store
-from headtail.data.text import Progress
+from headtail.data.points import Progress
 from headtail.errors import HeadtailError
 
 USER = ("user", "userid", "uid", "customer", "customerid")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -74,6 +75,9 @@ class Bag:
         """The same rows on another device."""
         return Bag(self.offsets.to(device), self.columns.to(device), self.values.to(device), self.num_columns)
 
+
+Progress: TypeAlias = Callable[[str, float], None]
+"""Told by readers: what is being done, and the share of it that is done."""
 
 Features: TypeAlias = Bag | Tensor
 """Sparse rows, or a dense float32 matrix `[n, D]`."""

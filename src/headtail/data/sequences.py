@@ -12,8 +12,7 @@ import torch
 
 from headtail.data.cache import Entry, Store, cached
 from headtail.data.parquet import Columns, Vocabulary, check_same_kind, label_names
-from headtail.data.points import Bag, DataSet, Points
-from headtail.data.text import Progress
+from headtail.data.points import Bag, DataSet, Points, Progress
 from headtail.errors import HeadtailError, check_count
 from headtail.targets import Ragged
 

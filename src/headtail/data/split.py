@@ -13,8 +13,8 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from headtail.data.cache import digest
-from headtail.data.points import Bag, DataSet, Points
-from headtail.data.text import Progress, TextFile, existing, read_text
+from headtail.data.points import Bag, DataSet, Points, Progress
+from headtail.data.text import TextFile, existing, read_text
 from headtail.errors import HeadtailError, check_number
 
 _PACKED = re.compile(r"\.(gz|bz2|xz)$")

@@ -12,11 +12,9 @@ from numpy import ndarray
 
 from headtail.data.cache import Entry, Store, cached
 from headtail.data.catalogue import CATALOGUE
-from headtail.data.points import Bag, DataSet, Points
+from headtail.data.points import Bag, DataSet, Points, Progress
 from headtail.errors import HeadtailError, nearest
 from headtail.targets import Ragged
-
-Progress = Callable[[str, float], None]
 
 CHUNK = 16_384
 """Points made at a time. Part of the data: each chunk has its own stream of random numbers."""

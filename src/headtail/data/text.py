@@ -7,7 +7,7 @@ import gzip
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BufferedIOBase, BufferedReader
 from pathlib import Path
@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from headtail.data.cache import Store, cached
-from headtail.data.points import Bag, Points
-from headtail.errors import HeadtailError, check_count, nearest
+from headtail.data.points import Bag, Points, Progress
+from headtail.errors import HeadtailError, check_count, check_exists
 from headtail.targets import Ragged
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 Header: TypeAlias = tuple[int, int, int]
 """Points, features, labels."""
-Progress: TypeAlias = Callable[[str, float], None]
-"""Told what is being done, and the share that is done."""
 
 BLOCK = 4 << 20
 """Bytes parsed at a time."""
@@ -113,10 +111,7 @@ def existing(path: Path) -> Path:
     path = Path(path)
     if path.is_dir():
         raise HeadtailError(f"`{path}` is a folder. Give a file in it, such as `{path / 'train.txt'}`.")
-    if not path.exists():
-        siblings = [str(file) for file in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise HeadtailError(f"`{path}` does not exist.{nearest(str(path), siblings)}")
-    return path
+    return check_exists(path)
 
 
 def _blocks(path: Path) -> Iterator[tuple[bytes, float]]:

@@ -7,10 +7,9 @@ import statistics
 from collections import defaultdict
 from dataclasses import dataclass
 
-from headtail.results import Comparison, Row
+from headtail.results import POPULAR, Comparison, Row
 from headtail.slices import NAMES
 
-POPULAR = "most-popular"
 """The baseline that learns nothing."""
 SLICES = (*NAMES, "full")
 

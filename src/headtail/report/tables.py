@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headtail.report.findings import percent, points, with_error
-from headtail.report.measured import POPULAR, SLICES, Estimate, Measured, Reference
+from headtail.report.measured import SLICES, Estimate, Measured, Reference
+from headtail.results import POPULAR
 
 LOWER_IS_BETTER = ("balanced-error", "class-weighted-error")
 
