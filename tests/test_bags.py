@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headtail.bags import plain_weighted_bag, sum_rows, weighted_bag
-from headtail.data.points import Bag
+from headtail.bags import plain_weighted_bag, weighted_bag
+from headtail.data.points import Bag, Picked
 from headtail.errors import HeadtailError
 from tests.kernels.test_cpu_bag import ragged_bag
 
@@ -25,15 +25,27 @@ def test_a_table_of_another_size_is_refused_before_the_kernel_reads_beyond_it():
             weighted_bag(bag, torch.randn(4, 2), sparse=sparse)
 
 
-def test_summing_rows_is_coalescing():
-    rows, values = torch.randint(50, (200,)), torch.randn(200, 7)
-    found, sums = sum_rows(rows, values, 50)
-    wanted = torch.sparse_coo_tensor(rows[None], values.double(), (50, 7)).coalesce()
-    assert torch.equal(found, wanted.indices()[0])
-    assert torch.allclose(sums.double(), wanted.values(), rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize("sparse", [True, False])
+def test_points_scaled_to_length_one_are_those_of_the_dense_matrix(sparse):
+    bag, weight = ragged_bag(33, 20), torch.randn(20, 6)
+    dense = torch.zeros(33, 20).index_put_((owners(bag), bag.columns.long()), bag.values, accumulate=True)
+    # The length is that of the features as they stand, a repeated column being two of them.
+    squares = torch.zeros(33).index_add_(0, owners(bag), bag.values**2)
+    wanted = dense / squares.sqrt().clamp(min=1e-30)[:, None] @ weight
+    assert torch.allclose(weighted_bag(bag, weight, normalise=True, sparse=sparse), wanted, atol=1e-5)
+    assert not wanted[3].any(), "a point without features stays at 0"
 
 
-def test_rows_that_share_one_gradient_in_memory_are_summed_too():
-    """What `.sum().backward()` hands over: values expanded from a single number."""
-    rows, one = torch.tensor([3, 0, 3]), torch.ones(1).expand(3, 4)
-    assert sum_rows(rows, one, 5)[1].tolist() == [[1.0] * 4, [2.0] * 4]
+@pytest.mark.parametrize("sparse", [True, False])
+def test_rows_picked_from_a_bag_are_as_good_as_gathered_ones(sparse):
+    bag, ids = ragged_bag(33, 20), torch.tensor([5, 0, 3, 5, 32, 1])
+    found = []
+    for picked in (Picked(bag, ids), bag.rows(ids)):
+        weight = torch.nn.Parameter(torch.arange(120.0).reshape(20, 6))
+        weighted_bag(picked, weight, normalise=True, sparse=sparse).square().sum().backward()
+        found.append(weight.grad.to_dense())
+    assert torch.equal(*found)
+
+
+def owners(bag: Bag) -> torch.Tensor:
+    return torch.arange(len(bag)).repeat_interleave(bag.offsets.diff())

@@ -10,7 +10,7 @@ import torch
 from headtail.batches import Batches
 from headtail.build import build_model
 from headtail.config import Run
-from headtail.data.points import Bag, Points
+from headtail.data.points import Bag, Picked, Points
 from headtail.errors import HeadtailError
 from headtail.labels import Labels
 from headtail.models import Batch
@@ -29,7 +29,7 @@ def pairs_of(points: Points) -> list[tuple[int, int]]:
 def told(batches: Batches, ids: torch.Tensor) -> list[tuple[int, int]]:
     """The (point, label) pairs of a batch; points are known by a feature that is their number."""
     batch = batches.take(ids)
-    features = batch.features.to_dense() if isinstance(batch.features, Bag) else batch.features
+    features = batch.features.gathered().to_dense() if isinstance(batch.features, Picked) else batch.features
     number = features[:, 0].long().tolist()
     if isinstance(batch.target, Ragged):
         offsets, values = batch.target.offsets.tolist(), batch.target.values.tolist()

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from headtail.data.points import Bag, Points, ragged_rows
+from headtail.data.points import Bag, Picked, Points, ragged_rows
 from headtail.errors import HeadtailError, check_count
 from headtail.models.model import Batch
 
@@ -83,6 +83,6 @@ class Batches:
                 points, row = different, where
         return Batch(self._features(points), row, target)
 
-    def _features(self, points: Tensor) -> Bag | Tensor:
+    def _features(self, points: Tensor) -> Picked | Tensor:
         features = self.points.features
-        return features.rows(points) if isinstance(features, Bag) else features[points]
+        return Picked(features, points) if isinstance(features, Bag) else features[points]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headtail.checkpoint import remembering
-from headtail.data.points import Bag, Points
+from headtail.data.points import Bag, Picked, Points
 from headtail.models.model import Batch
 from headtail.targets import IGNORE_INDEX, Ragged
 
@@ -157,4 +157,5 @@ def _to(batch: Batch, device: torch.device) -> Batch:
     if isinstance(target, Ragged):
         target = Ragged(target.values.to(device).long(), target.offsets.to(device))
     row = None if batch.row is None else batch.row.to(device)
-    return Batch(batch.features.to(device), row, target.to(device) if isinstance(target, Tensor) else target)
+    features = batch.features.gathered() if isinstance(batch.features, Picked) else batch.features
+    return Batch(features.to(device), row, target.to(device) if isinstance(target, Tensor) else target)

@@ -6,13 +6,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from types import EllipsisType
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
+from weakref import ref
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from headtail.errors import HeadtailError, check_number
+from headtail.kernels.gradient import RowGradient
 
 Rows: TypeAlias = Tensor | EllipsisType
 """Row ids, or `...` for all of them."""
@@ -54,6 +56,12 @@ class _Pending:
             new = self.received.new_full((len(table) - len(self.received),), self.log_decay)
             self.received = torch.cat([self.received, new])
 
+
+WORTH_KERNELS = 2**15
+"""Numbers in a table from which kernels pay."""
+
+# Who changes a table during backward: (a weak reference to its optimiser, the parameter group).
+_TAKERS: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 # Held beside the table and not in the optimiser: what is owed outlives the optimiser that owes it.
 _PENDING: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
@@ -104,7 +112,10 @@ def clip_grad_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float) -> T
     """
     if max_norm != math.inf:
         check_number("max_norm", max_norm, low=0)
-    owners = [p for p in ([parameters] if isinstance(parameters, Tensor) else parameters) if p.grad is not None]
+    parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    if any(_taker_of(p) is not None for p in parameters):
+        raise HeadtailError("What is updated `inside_backward` has no gradient left to clip. Leave out one of the two.")
+    owners = [p for p in parameters if p.grad is not None]
     for p in owners:
         if p.grad is not None and p.grad.is_sparse:
             p.grad = p.grad.coalesce()
@@ -135,26 +146,75 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
         check_number("lr", lr, low=0)
         check_number("weight_decay", weight_decay, low=0)
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **defaults})
+        self._changed: list[Tensor] = []
+        self._worth_kernels: bool | None = None
 
     @abstractmethod
     def update(self, p: Tensor, rows: Rows, grad: Tensor, group: dict[str, Any]) -> None:
-        """Change `p[rows]` given the gradient of just these rows."""
+        """Change `p[rows]`, different rows, given the gradient of just these."""
+
+    @abstractmethod
+    def update_by(self, kernels: Any, p: Tensor, gradient: RowGradient, group: dict[str, Any]) -> None:
+        """The same by a kernel, which sums entries of the same row first."""
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def step(self, closure: Callable[[], float] | None = None, *, grad_scaler: Any = None) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Take one step."""
+        if grad_scaler is not None:
+            raise HeadtailError("`GradScaler` cannot unscale what was updated `inside_backward`. Leave out one of the two.")
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
             for p in group["params"]:
-                if p.grad is None:
-                    continue
-                rows, grad = _touched(p.grad)
-                self._decay(p, rows, group)
-                self.update(p, rows, grad, group)
+                if p.grad is not None:
+                    self._change(p, p.grad, group)
+        self._changed.clear()
         return loss
+
+    def inside_backward(self) -> Self:
+        """From now on, change the tables of `LabelHead` and `Bottleneck` while `backward` computes their gradients.
+
+        The gradient of a table is then never held, and its `.grad` stays None; `step` updates what is left. So it is not for
+        gradient clipping, `GradScaler`, or several `backward` calls a step.
+        """
+        for group in self.param_groups:
+            for p in group["params"]:
+                _TAKERS[p] = ref(self), group
+        self._step_supports_amp_scaling = True  # then GradScaler introduces itself to `step`, which refuses it
+        return self
+
+    @torch.no_grad()
+    def take(self, p: Tensor, gradient: RowGradient, group: dict[str, Any]) -> None:
+        """Change a table at once, during `backward`."""
+        if any(p is table for table in self._changed):
+            raise HeadtailError(
+                "A table got a second gradient before `step()`: an optimiser that updates `inside_backward` takes one a step. "
+                "Leave out `inside_backward()` to accumulate gradients."
+            )
+        self._changed.append(p)
+        self._change(p, gradient, group)
+
+    def _change(self, p: Tensor, grad: Tensor | RowGradient, group: dict[str, Any]) -> None:
+        gradient = _as_rows(grad)
+        self._decay(p, ... if gradient is None else gradient.rows, group)
+        kernels = self._kernels_for(p)
+        if kernels is None:
+            rows, summed = (..., grad) if gradient is None else _summed(p, gradient)
+            self.update(p, rows, summed, group)  # pyright: ignore[reportArgumentType]
+        else:
+            self.update_by(kernels, p, _every_row(grad) if gradient is None else gradient, group)  # pyright: ignore[reportArgumentType]
+
+    def _kernels_for(self, p: Tensor) -> Any:
+        """The module whose kernels take this table, or None."""
+        if self._worth_kernels is None:  # for small models loading a compiler is not worth it
+            self._worth_kernels = any(p.numel() >= WORTH_KERNELS for group in self.param_groups for p in group["params"])
+        if p.device.type != "cpu" or not self._worth_kernels:
+            return None
+        from headtail.kernels import cpu_rows
+
+        return cpu_rows if cpu_rows.fits(p) else None
 
     def flush(self) -> None:
         """Apply all pending weight decay to all rows. Costs O(L) if there is any."""
@@ -227,6 +287,14 @@ class RowSGD(RowOptimizer):
             velocity[rows] = grad
         p[rows] = p[rows] - group["lr"] * grad
 
+    def update_by(self, kernels: Any, p: Tensor, gradient: RowGradient, group: dict[str, Any]) -> None:
+        """One step of SGD by a kernel."""
+        if group["momentum"]:
+            velocity = self._row_state(p, "momentum_buffer", 0.0)
+            kernels.momentum_rows(p, velocity, gradient, group["lr"], group["momentum"])
+        else:
+            kernels.sgd_rows(p, gradient, group["lr"])
+
 
 class RowAdagrad(RowOptimizer):
     r"""Adagrad on touched rows: $G \leftarrow G + g^2,\; θ \leftarrow (1 - \eta\lambda)\,θ - \eta\, g / (\sqrt{G} + \epsilon)$.
@@ -253,11 +321,20 @@ class RowAdagrad(RowOptimizer):
     def update(self, p: Tensor, rows: Rows, grad: Tensor, group: dict[str, Any]) -> None:
         """One step of Adagrad."""
         total = self._row_state(p, "sum", group["initial_accumulator_value"])
-        if _by_kernel(p, total, rows, grad, group):
-            return
+        if rows is ... and p.device.type == "cuda":
+            from headtail.kernels import cuda_rows
+
+            if cuda_rows.fits(p, total, grad):
+                cuda_rows.adagrad_(p, total, grad, group["lr"], group["eps"])
+                return
         now = total[rows] + grad * grad
         total[rows] = now
         p[rows] = p[rows] - group["lr"] * grad / (now.sqrt() + group["eps"])
+
+    def update_by(self, kernels: Any, p: Tensor, gradient: RowGradient, group: dict[str, Any]) -> None:
+        """One step of Adagrad by a kernel."""
+        total = self._row_state(p, "sum", group["initial_accumulator_value"])
+        kernels.adagrad_rows(p, total, gradient, group["lr"], group["eps"])
 
 
 class RowAdam(RowOptimizer):
@@ -285,46 +362,61 @@ class RowAdam(RowOptimizer):
 
     def update(self, p: Tensor, rows: Rows, grad: Tensor, group: dict[str, Any]) -> None:
         """One step of Adam."""
-        (beta1, beta2), state = group["betas"], self.state[p]
-        state["step"] = step = state.get("step", 0) + 1
+        (beta1, beta2), size = group["betas"], self._size(p, group)
         first, second = self._row_state(p, "exp_avg", 0.0), self._row_state(p, "exp_avg_sq", 0.0)
         mean, square = first[rows], second[rows]
         mean = mean + (grad - mean) * (1 - beta1)
         square = square + (grad * grad - square) * (1 - beta2)
         first[rows], second[rows] = mean, square
-        size = group["lr"] * math.sqrt(1 - beta2**step) / (1 - beta1**step)
         p[rows] = p[rows] - size * mean / (square.sqrt() + group["eps"])
 
+    def update_by(self, kernels: Any, p: Tensor, gradient: RowGradient, group: dict[str, Any]) -> None:
+        """One step of Adam by a kernel."""
+        size, first, second = self._size(p, group), self._row_state(p, "exp_avg", 0.0), self._row_state(p, "exp_avg_sq", 0.0)
+        kernels.adam_rows(p, first, second, gradient, size, *group["betas"], group["eps"])
 
-def _by_kernel(p: Tensor, total: Tensor, rows: Rows, grad: Tensor, group: dict[str, Any]) -> bool:
-    """Take an Adagrad step in one pass, where there is a kernel for it."""
-    if p.device.type == "cpu" and grad.numel() >= 2**15 and p.dim() == 2:  # below, loading a compiler is not worth it
-        from headtail.kernels import cpu_rows as kernels
-
-        ids = torch.arange(len(p)) if rows is ... else rows
-        if kernels.fits(p, total, grad):
-            kernels.adagrad_rows(p, total, ids, grad, float(group["lr"]), group["eps"])
-            return True
-    if p.device.type == "cuda" and rows is ...:
-        from headtail.kernels import cuda_rows
-
-        if cuda_rows.fits(p, total, grad):
-            cuda_rows.adagrad_(p, total, grad, group["lr"], group["eps"])
-            return True
-    return False
+    def _size(self, p: Tensor, group: dict[str, Any]) -> float:
+        """The learning rate corrected for moments that began at 0, of the step that is being taken."""
+        (beta1, beta2), state = group["betas"], self.state[p]
+        state["step"] = step = state.get("step", 0) + 1
+        return group["lr"] * math.sqrt(1 - beta2**step) / (1 - beta1**step)
 
 
-def _touched(grad: Tensor) -> tuple[Rows, Tensor]:
-    """The rows a gradient touches, each once, and their values."""
-    if not grad.is_sparse:
-        return ..., grad
-    rows, values = grad._indices()[0], grad._values()
-    if rows.device.type == "cpu" and bool((rows.diff() > 0).all()):  # autograd forgets that a gradient was coalesced
-        return rows, values
-    plain = values.device.type == "cpu" and values.dtype == torch.float32 and values.dim() == 2 and grad.sparse_dim() == 1
-    if plain and not grad.is_coalesced() and values.numel() >= 2**15:
-        from headtail.bags import sum_rows
+def hand_over(table: Tensor, gradient: RowGradient) -> bool:
+    """Give a gradient to the optimiser that updates this table during `backward`; False where there is none."""
+    if (optimiser := _taker_of(table)) is None:
+        return False
+    optimiser.take(table, gradient, _TAKERS[table][1])
+    return True
 
-        return sum_rows(rows, values, len(grad))
-    grad = grad.coalesce()
-    return grad.indices()[0], grad.values()
+
+def _taker_of(table: Tensor) -> RowOptimizer | None:
+    return _TAKERS[table][0]() if table in _TAKERS else None
+
+
+def as_sparse(table: Tensor, gradient: RowGradient) -> Tensor:
+    """A gradient as torch knows it: rows, repeated, and the value of each entry."""
+    return torch.sparse_coo_tensor(gradient.rows[None], values_of(gradient), table.shape, check_invariants=False)
+
+
+def values_of(gradient: RowGradient) -> Tensor:
+    """`[n, d]` what each entry adds to its row."""
+    values = gradient.values if gradient.points is None else gradient.values[gradient.points]
+    return values if gradient.coefs is None else values * gradient.coefs[:, None]
+
+
+def _as_rows(grad: Tensor | RowGradient) -> RowGradient | None:
+    """A sparse gradient as entries; None for a dense one."""
+    if isinstance(grad, RowGradient):
+        return grad
+    return RowGradient(grad._indices()[0], grad._values()) if grad.is_sparse and grad.sparse_dim() == 1 else None
+
+
+def _every_row(grad: Tensor) -> RowGradient:
+    return RowGradient(torch.arange(len(grad), device=grad.device), grad)
+
+
+def _summed(table: Tensor, gradient: RowGradient) -> tuple[Tensor, Tensor]:
+    """The different rows, and the sum of the entries of each."""
+    summed = as_sparse(table, gradient).coalesce()
+    return summed.indices()[0], summed.values()

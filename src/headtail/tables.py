@@ -22,10 +22,14 @@ class Table:
     _copies: dict[torch.device, Tensor] = field(default_factory=dict, repr=False)
 
     def __getitem__(self, ids: Tensor) -> Tensor:
-        check_ids("ids", ids, len(self.values))
+        check_ids("ids", ids, None)
         values = self.values
         if values.device != ids.device:
             values = self._copies.get(ids.device)
             if values is None:
                 values = self._copies[ids.device] = self.values.to(ids.device)
-        return values[ids.long()]
+        try:
+            return values.index_select(0, ids.reshape(-1).long()).reshape(ids.shape)
+        except (IndexError, RuntimeError):
+            check_ids("ids", ids, len(values))  # looked at only where something is wrong
+            raise

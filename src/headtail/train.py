@@ -116,6 +116,8 @@ class Trainer:
         exact = isinstance(self.model.head.loss, ExactLoss)
         whole_points = run.batching == "points" or (run.batching == "auto" and exact)
         self.optimiser = build_optimiser(run, self.model)
+        if not run.clip:
+            self.optimiser.inside_backward()
         self.batches = Batches(train, run.batch, run.seed, among=among, whole_points=whole_points)
         size = min(run.batch, int(self.labels.total))  # pairs, also where batches hold whole points
         self.validation = None if held_out is None else Validation(held_out, self.labels, run.stop_on, size)

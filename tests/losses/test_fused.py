@@ -1,4 +1,4 @@
-"""The fused sampled softmax against its plain twin and float64 truth."""
+"""The fused sampled losses against their plain twins and float64 truth."""
 
 from __future__ import annotations
 
@@ -6,43 +6,90 @@ import pytest
 import torch
 
 import headtail as ht
+from headtail.kernels import cpu_loss
 from headtail.losses import fused
+from headtail.losses.decoupled import contrastive, hinge, logistic, squared_hinge
 from headtail.targets import Pairs
 
 LABELS = ht.Labels.zipf(37)
+KERNELS = ("sampled_softmax", "sampled_decoupled")
+LOSSES = {"softmax": None, "logistic": logistic, "hinge": hinge, "squared hinge": squared_hinge, "contrastive": contrastive(0.1)}
+WEIGHTINGS = [ht.Constant(), ht.Importance(), ht.Relative(), ht.Tail(LABELS)]
 
 
-def losses(weighting, scale, *, plain, dtype=torch.float32, bias=True, monkeypatch):
-    """Loss and gradients of the same batch, by either path."""
+def target_of(kind: str, generator: torch.Generator):
+    ids = torch.randint(37, (29,), generator=generator)
+    if kind == "ids":
+        return ids
+    if kind == "padded":
+        return torch.stack([ids, ids.roll(1).where(ids > 4, -100)], 1)
+    return torch.where(ids == ids[0], -100, ids)
+
+
+def losses(piece, weighting, scale=1.0, *, path, dtype=torch.float32, bias=True, own=False, kind="ids", monkeypatch, **options):
+    """Whether a kernel ran, the loss, and the gradients of the same batch."""
     generator = torch.Generator().manual_seed(1)
     hidden = (scale * torch.randn(29, 13, generator=generator)).to(dtype).requires_grad_()
     table = torch.randn(37, 13, generator=generator).to(dtype).requires_grad_()
     column = torch.randn(37, 1, generator=generator).to(dtype).requires_grad_() if bias else None
-    target = Pairs.of(torch.randint(37, (29,), generator=generator), num_labels=37, ignore_index=None)
-    draw = ht.Frequency(LABELS, 17, 0.5).draw(target, generator=generator)
+    target = target_of(kind, generator)
+    draw = ht.Frequency(LABELS, 17, 0.5, exclude_target=own).draw(target, generator=generator)
     used = []
-    spied = fused.softmax_of_rows
-    monkeypatch.setattr(fused, "softmax_of_rows", lambda *a: used.append(1) or spied(*a))
-    if plain:
-        monkeypatch.setattr(fused, "fits", lambda *_: False)
-    loss = ht.sampled_softmax_loss(hidden, table, target, draw, weighting, bias=column, sparse=True)
+    for name in KERNELS:
+        kernel = getattr(cpu_loss, name)
+        monkeypatch.setattr(cpu_loss, name, lambda *a, kernel=kernel: used.append(1) or kernel(*a))
+    if path == "plain":
+        monkeypatch.setattr(fused, "_kernels_for", lambda *_: None)
+    options |= {"score": "cosine"} if piece is not None and piece.cosine else {}
+    options |= {"sample_weight": options["sample_weight"].to(dtype)} if "sample_weight" in options else {}
+    function = ht.sampled_softmax_loss if piece is None else ht.sampled_decoupled_loss
+    extra = () if piece is None else (piece,)
+    loss = function(hidden, table, target, draw, weighting, *extra, bias=column, sparse=True, **options)
     (3 * loss).backward()
     monkeypatch.undo()
     grads = [hidden.grad, table.grad.to_dense(), *([column.grad.to_dense()] if bias else [])]
-    return bool(used), loss.detach().double(), [grad.double() for grad in grads]
+    return bool(used), [loss.detach().double(), *(grad.double() for grad in grads)]
 
 
-@pytest.mark.parametrize("weighting", [ht.Constant(), ht.Importance(), ht.Relative(), ht.Tail(LABELS)])
+def compare(piece, weighting, scale=1.0, **settings):
+    ran, found = losses(piece, weighting, scale, path="fused", **settings)
+    skipped, plain = losses(piece, weighting, scale, path="plain", **settings)
+    _, truth = losses(piece, weighting, scale, path="plain", dtype=torch.float64, **settings)
+    assert (ran, skipped) == (True, False)
+    for one, other, exact in zip(found, plain, truth, strict=True):
+        assert (one - exact).norm() <= 3 * (other - exact).norm() + 1e-6 * exact.norm()
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
 @pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_fused_loss_is_as_near_to_the_truth_as_the_plain_one(weighting, scale, bias, monkeypatch):
-    ran, loss, grads = losses(weighting, scale, plain=False, bias=bias, monkeypatch=monkeypatch)
-    skipped, plain_loss, plain_grads = losses(weighting, scale, plain=True, bias=bias, monkeypatch=monkeypatch)
-    _, truth, true_grads = losses(weighting, scale, plain=True, dtype=torch.float64, bias=bias, monkeypatch=monkeypatch)
-    assert (ran, skipped) == (True, False)
-    for one, other, exact in zip([loss, *grads], [plain_loss, *plain_grads], [truth, *true_grads], strict=True):
-        allowed = 3 * (other - exact).norm() + 1e-6 * exact.norm()
-        assert (one - exact).norm() <= allowed
+    compare(None, weighting, scale, bias=bias, monkeypatch=monkeypatch)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["shared", "an example's own"])
+@pytest.mark.parametrize("piece", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("weighting", WEIGHTINGS[1:], ids=["importance", "relative", "tail"])
+def test_every_loss_with_either_kind_of_negatives_is_as_near_to_the_truth(weighting, piece, own, monkeypatch):
+    compare(piece, weighting, own=own, monkeypatch=monkeypatch)
+
+
+@pytest.mark.parametrize("piece", [None, contrastive()], ids=["softmax", "contrastive"])
+@pytest.mark.parametrize("kind", ["ids", "padded", "ignored"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"reduction": "sum"},
+        {"sample_weight": torch.rand(29)},
+        {"collisions": "none"},
+        {"known_positives": torch.tensor([[1, 2, 3]]).repeat(29, 1)},
+        {"temperature": 0.3, "bias": False},
+        {"score": "cosine", "temperature": 0.2, "bias": False},
+    ],
+    ids=["sum", "sample weights", "no collisions", "known positives", "temperature", "cosine"],
+)
+def test_every_option_is_as_near_to_the_truth(options, kind, piece, monkeypatch):
+    compare(piece, ht.Tail(LABELS), kind=kind, monkeypatch=monkeypatch, **options)
 
 
 def test_a_batch_whose_draws_all_hit_their_positive_costs_nothing():
@@ -52,6 +99,20 @@ def test_a_batch_whose_draws_all_hit_their_positive_costs_nothing():
     loss.backward()
     assert loss == 0
     assert not hidden.grad.any()
+
+
+@pytest.mark.parametrize("piece", [None, logistic], ids=["softmax", "logistic"])
+def test_an_example_that_does_not_count_may_be_no_number(piece):
+    hidden = torch.randn(3, 4)
+    hidden[1] = torch.nan
+    hidden.requires_grad_()
+    table, target = torch.randn(9, 4, requires_grad=True), torch.tensor([0, -100, 2])
+    draw = ht.Uniform(9, 5).draw(target)
+    function = ht.sampled_softmax_loss if piece is None else ht.sampled_decoupled_loss
+    loss = function(hidden, table, target, draw, ht.Importance(), *(() if piece is None else (piece,)), sparse=True)
+    loss.backward()
+    assert loss.isfinite()
+    assert hidden.grad[[0, 2]].isfinite().all()
 
 
 def test_autocast_takes_the_plain_path():

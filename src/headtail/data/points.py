@@ -76,6 +76,30 @@ class Bag:
         return Bag(self.offsets.to(device), self.columns.to(device), self.values.to(device), self.num_columns)
 
 
+@dataclass(frozen=True, eq=False)
+class Picked:
+    """Rows of a bag that stay where they are: what a batch holds, so that no feature is copied.
+
+    Attributes:
+        bag: all rows.
+        ids: `[n]` which of them.
+
+    >>> bag = Bag(torch.tensor([0, 2, 3]), torch.tensor([0, 2, 1]).int(), torch.ones(3), 3)
+    >>> Picked(bag, torch.tensor([1, 1])).gathered().columns
+    tensor([1, 1], dtype=torch.int32)
+    """
+
+    bag: Bag
+    ids: Int64[Tensor, " n"]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def gathered(self) -> Bag:
+        """The rows one after the other, as a bag of their own."""
+        return self.bag.rows(self.ids)
+
+
 Progress: TypeAlias = Callable[[str, float], None]
 """Told by readers: what is being done, and the share of it that is done."""
 

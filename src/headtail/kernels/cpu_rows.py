@@ -1,4 +1,4 @@
-"""Optimiser updates of table rows on the CPU, by numba: one pass, in place, over the rows that are touched."""
+"""Optimiser updates of table rows on the CPU, by numba: entries are summed by row and applied in one pass, in place."""
 
 from __future__ import annotations
 
@@ -10,45 +10,160 @@ from numba import config, njit, prange, set_num_threads
 from torch import Tensor
 
 from headtail.kernels.compiled import keep_compiled
+from headtail.kernels.gradient import RowGradient
 
 keep_compiled()
 
+SGD, MOMENTUM, ADAGRAD, ADAM = range(4)
+WORTH_THREADS = 2**18
+"""Numbers to add up from which more than one thread pays."""
 
-def fits(p: Tensor, total: Tensor, grad: Tensor) -> bool:
-    """Whether the kernel takes these."""
-    return all(t.dtype == torch.float32 and t.is_contiguous() and t.dim() == 2 for t in (p, total, grad))
+
+def fits(*tensors: Tensor) -> bool:
+    """Whether the kernels take these tables."""
+    return all(t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous() and t.dim() == 2 for t in tensors)
 
 
-def adagrad_rows(p: Tensor, total: Tensor, rows: Tensor, grad: Tensor, lr: float, eps: float) -> None:
-    """For each row r, different ones: G_r ← G_r + g²; θ_r ← θ_r − η·g/(√G_r + ε)."""
-    arrays = p.detach().numpy(), total.numpy(), rows.numpy(), grad.numpy(), np.float32(lr), np.float32(eps)
-    threads = torch.get_num_threads()
-    if threads == 1:
-        _one_thread(*arrays)
+def sgd_rows(p: Tensor, gradient: RowGradient, lr: float) -> None:
+    """θ_r ← θ_r − η·g."""
+    _update(SGD, p, p, p, gradient, lr)
+
+
+def momentum_rows(p: Tensor, velocity: Tensor, gradient: RowGradient, lr: float, momentum: float) -> None:
+    """v_r ← μ·v_r + g; θ_r ← θ_r − η·v_r."""
+    _update(MOMENTUM, p, velocity, p, gradient, lr, momentum)
+
+
+def adagrad_rows(p: Tensor, total: Tensor, gradient: RowGradient, lr: float, eps: float) -> None:
+    """G_r ← G_r + g²; θ_r ← θ_r − η·g/(√G_r + ε)."""
+    _update(ADAGRAD, p, total, p, gradient, lr, eps=eps)
+
+
+def adam_rows(
+    p: Tensor, mean: Tensor, square: Tensor, gradient: RowGradient, size: float, beta1: float, beta2: float, eps: float
+) -> None:
+    """Moments of touched rows move; θ_r ← θ_r − size·mean/(√square + ε)."""
+    _update(ADAM, p, mean, square, gradient, size, 1 - beta1, 1 - beta2, eps)
+
+
+def _update(
+    rule: int,
+    p: Tensor,
+    first: Tensor,
+    second: Tensor,
+    gradient: RowGradient,
+    lr: float,
+    x: float = 0.0,
+    y: float = 0.0,
+    eps: float = 0.0,
+) -> None:
+    rows, values = gradient.rows.numpy(), gradient.values.detach().contiguous().numpy()
+    points = np.arange(len(rows)) if gradient.points is None else gradient.points.numpy()
+    coefs = np.ones(len(rows), np.float32) if gradient.coefs is None else gradient.coefs.numpy()
+    tables = p.detach().numpy(), first.detach().numpy(), second.detach().numpy()
+    numbers = [np.float32(number) for number in (lr, x, y, eps)]
+    rows, starts, order = by_row(rows)
+    groups = rows, starts, values, points[order], coefs[order]
+    threads = min(torch.get_num_threads(), config.NUMBA_NUM_THREADS)  # pyright: ignore[reportAttributeAccessIssue]
+    if threads == 1 or len(order) * p.shape[1] < WORTH_THREADS:
+        # Threads that wait for work take the core from others: where one is enough, none are started.
+        _one_thread(rule, *tables, *groups, *numbers)
     else:
-        set_num_threads(min(threads, config.NUMBA_NUM_THREADS))  # pyright: ignore[reportAttributeAccessIssue]
-        _many_threads(*arrays)
-
-
-@njit(cache=True, error_model="numpy")  # numpy's: dividing by zero is no branch, so the loop is vectorised
-@no_type_check
-def _update(p, total, grad, lr, eps):
-    for k in range(len(p)):
-        g = grad[k]
-        now = total[k] + g * g
-        total[k] = now
-        p[k] -= lr * g / (np.sqrt(now) + eps)
+        set_num_threads(threads)
+        _many_threads(rule, *tables, *groups, *numbers)
 
 
 @njit(cache=True)
 @no_type_check
-def _one_thread(p, total, rows, grad, lr, eps):
-    for i in range(len(rows)):
-        _update(p[rows[i]], total[rows[i]], grad[i], lr, eps)
+def by_row(rows):
+    """(different rows in the order they come, starts, order): entries order[starts[c]:starts[c+1]] belong to the c-th of them.
+
+    A hash table of the size of the entries, not of the table, so that nothing of size L is held or walked.
+    """
+    n = len(rows)
+    bits = 1
+    while (1 << bits) < 2 * n:
+        bits += 1
+    slots = np.full(1 << bits, -1, np.int64)
+    different, starts, owner = np.empty(n, np.int64), np.zeros(n + 1, np.int64), np.empty(n, np.int64)
+    count = 0
+    for e in range(n):
+        owner[e] = -1
+        if rows[e] < 0:
+            continue
+        slot = np.int64((np.uint64(rows[e]) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - bits))
+        while slots[slot] >= 0 and different[slots[slot]] != rows[e]:
+            slot = (slot + 1) & ((1 << bits) - 1)
+        if slots[slot] < 0:
+            slots[slot] = count
+            different[count] = rows[e]
+            count += 1
+        owner[e] = slots[slot]
+        starts[owner[e] + 1] += 1
+    for c in range(count):
+        starts[c + 1] += starts[c]
+    order, filled = np.empty(starts[count], np.int64), starts[:count].copy()
+    for e in range(n):
+        if owner[e] >= 0:
+            order[filled[owner[e]]] = e
+            filled[owner[e]] += 1
+    return different[:count], starts[: count + 1], order
+
+
+@njit(cache=True, fastmath={"contract"})  # a product and its sum in one operation with one rounding
+@no_type_check
+def add_up(out, rows, coefs, values):
+    """out = Σ_e coefs[e] · values[rows[e]], in their order; four at a time, so that `out` goes to memory once for four."""
+    out[:] = 0
+    n = len(rows)
+    for e in range(0, n - 3, 4):
+        a, b, c, d = values[rows[e]], values[rows[e + 1]], values[rows[e + 2]], values[rows[e + 3]]
+        x, y, z, u = coefs[e], coefs[e + 1], coefs[e + 2], coefs[e + 3]
+        for k in range(len(out)):
+            out[k] = out[k] + x * a[k] + y * b[k] + z * c[k] + u * d[k]
+    for e in range(n - n % 4, n):
+        a, x = values[rows[e]], coefs[e]
+        for k in range(len(out)):
+            out[k] += x * a[k]
+
+
+@njit(cache=True, error_model="numpy")  # numpy's: dividing by zero is no branch, so the loops are vectorised
+@no_type_check
+def _step(rule, p, first, second, g, lr, x, y, eps):
+    if rule == SGD:
+        for k in range(len(p)):
+            p[k] -= lr * g[k]
+    elif rule == MOMENTUM:
+        for k in range(len(p)):
+            first[k] = x * first[k] + g[k]
+            p[k] -= lr * first[k]
+    elif rule == ADAGRAD:
+        for k in range(len(p)):
+            now = first[k] + g[k] * g[k]
+            first[k] = now
+            p[k] -= lr * g[k] / (np.sqrt(now) + eps)
+    else:
+        for k in range(len(p)):
+            mean = first[k] + (g[k] - first[k]) * x
+            square = second[k] + (g[k] * g[k] - second[k]) * y
+            first[k], second[k] = mean, square
+            p[k] -= lr * mean / (np.sqrt(square) + eps)
+
+
+@njit(cache=True)
+@no_type_check
+def _one_thread(rule, p, first, second, rows, starts, values, points, coefs, lr, x, y, eps):
+    g = np.empty(p.shape[1], np.float32)
+    for c in range(len(rows)):
+        r = rows[c]
+        add_up(g, points[starts[c] : starts[c + 1]], coefs[starts[c] : starts[c + 1]], values)
+        _step(rule, p[r], first[r], second[r], g, lr, x, y, eps)
 
 
 @njit(parallel=True, cache=True)
 @no_type_check
-def _many_threads(p, total, rows, grad, lr, eps):
-    for i in prange(len(rows)):
-        _update(p[rows[i]], total[rows[i]], grad[i], lr, eps)
+def _many_threads(rule, p, first, second, rows, starts, values, points, coefs, lr, x, y, eps):
+    for c in prange(len(rows)):
+        r, g = rows[c], np.empty(p.shape[1], np.float32)
+        add_up(g, points[starts[c] : starts[c + 1]], coefs[starts[c] : starts[c + 1]], values)
+        _step(rule, p[r], first[r], second[r], g, lr, x, y, eps)

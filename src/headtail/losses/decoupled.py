@@ -11,6 +11,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headtail.errors import HeadtailError, check_kind, check_number
+from headtail.kernels.gradient import CONTRASTIVE, HINGE, LOGISTIC, SQUARED_HINGE
+from headtail.losses.fused import loss_of_rows, ready_for_kernel
 from headtail.losses.terms import Options, Settings, Terms, exact_terms, given_terms, table_terms
 from headtail.margins import Margin
 from headtail.samplers.draw import Draw
@@ -27,12 +29,14 @@ class Piece:
         positive: φ(z), applied to f_y.
         negative: ϕ(z), applied to −f_y'.
         cosine: whether logits must be cosines.
+        code: (number, margin) by which kernels know it; None for pieces of your own.
     """
 
     name: str
     positive: Callable[[Tensor], Tensor]
     negative: Callable[[Tensor], Tensor]
     cosine: bool = False
+    code: tuple[int, float] | None = None
 
 
 def _logistic(z: Tensor) -> Tensor:
@@ -47,11 +51,11 @@ def _squared_hinge(z: Tensor) -> Tensor:
     return F.relu(1 - z) ** 2
 
 
-logistic = Piece("logistic", _logistic, _logistic)
+logistic = Piece("logistic", _logistic, _logistic, code=(LOGISTIC, 0.0))
 """log(1 + e^−z) on both sides."""
-hinge = Piece("hinge", _hinge, _hinge)
+hinge = Piece("hinge", _hinge, _hinge, code=(HINGE, 0.0))
 """max(0, 1 − z) on both sides."""
-squared_hinge = Piece("squared hinge", _squared_hinge, _squared_hinge)
+squared_hinge = Piece("squared hinge", _squared_hinge, _squared_hinge, code=(SQUARED_HINGE, 0.0))
 """max(0, 1 − z)² on both sides."""
 
 
@@ -74,7 +78,7 @@ def contrastive(margin: float = 0.0) -> Piece:
     tensor([0.3000, 0.0000])
     """
     check_number("margin", margin, low=-1, high=1)
-    return Piece("contrastive", _positive_cosine, _NegativeCosine(margin), cosine=True)
+    return Piece("contrastive", _positive_cosine, _NegativeCosine(margin), cosine=True, code=(CONTRASTIVE, margin))
 
 
 def sampled_decoupled(
@@ -139,6 +143,9 @@ def sampled_decoupled_loss(
     >>> loss = sampled_decoupled_loss(hidden, table, target, draw, Importance(), contrastive(), score="cosine")
     """
     settings = _settings(piece, options)
+    if sparse and piece.code is not None and (ready := ready_for_kernel(input, weight, bias, target, draw, weighting, settings)):
+        kernel = ready.kernels.sampled_decoupled
+        return loss_of_rows(kernel, input, weight, bias, ready.pairs, draw, ready.a, ready.b, settings, *piece.code)
     return _reduced(table_terms(input, weight, bias, target, draw, weighting, sparse, settings), piece)
 
 

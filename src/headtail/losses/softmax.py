@@ -10,14 +10,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headtail.errors import HeadtailError, check_number
-from headtail.losses import fused
+from headtail.losses.fused import loss_of_rows, ready_for_kernel
 from headtail.losses.terms import (
     Options,
     Settings,
     Terms,
-    check_draw,
-    check_input,
-    check_table,
     exact_logits,
     exact_terms,
     given_terms,
@@ -25,7 +22,7 @@ from headtail.losses.terms import (
 )
 from headtail.margins import Margin, Separable, Unit
 from headtail.samplers.draw import Draw
-from headtail.targets import Pairs, Target
+from headtail.targets import Target
 from headtail.weightings import Importance, Weighting
 
 
@@ -92,13 +89,8 @@ def sampled_softmax_loss(
     torch.Size([])
     """
     settings = Settings.of(options)
-    if sparse and isinstance(target, Pairs) and not label_smoothing and not torch.compiler.is_compiling():
-        check_table(input, weight, bias)
-        check_input(input, target)
-        check_draw(draw, target, len(weight))
-        a, b = weighting.offsets(draw, target.label)
-        if b.dim() == 1 and fused.fits(input, weight, bias, target, draw, settings):
-            return fused.softmax_of_rows(input, weight, bias, target.label, draw.ids, a, b, settings.masks(target, draw.ids))
+    if sparse and not label_smoothing and (ready := ready_for_kernel(input, weight, bias, target, draw, weighting, settings)):
+        return loss_of_rows(ready.kernels.sampled_softmax, input, weight, bias, ready.pairs, draw, ready.a, ready.b, settings)
     terms = table_terms(input, weight, bias, target, draw, weighting, sparse, settings)
     return _reduced(terms, label_smoothing)
 

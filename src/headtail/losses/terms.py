@@ -96,21 +96,42 @@ class Settings:
         taken = torch.where(positives.ignored, -1, (positives.example_of() << 40) | positives.label)
         return mask | torch.isin((pairs.example_of()[:, None] << 40) | ids, taken)
 
+    @property
+    def looks_for_known(self) -> bool:
+        """Whether more than the positive itself may collide."""
+        return self.known_positives is not None or self.collisions == "known"
+
+    def scale(self, pairs: Pairs) -> Float[Tensor, " p"]:
+        """Each pair's factor in the reduced loss; 0 for ignored ones."""
+        weight = self.weights(pairs)
+        if self.reduction == "sum":
+            return weight
+        if self.sample_weight is None and pairs.all_count:
+            return weight / max(1, len(weight))
+        total = weight.sum()
+        return weight / torch.where(total == 0, torch.ones_like(total), total)
+
+    def weights(self, pairs: Pairs) -> Float[Tensor, " p"]:
+        """`sample_weight` for each pair, 1 without it; 0 for ignored ones."""
+        if self.sample_weight is None:
+            ones = torch.ones(len(pairs.label), device=pairs.label.device)
+            return ones if pairs.all_count else ones.masked_fill_(pairs.ignored, 0.0)
+        if self.sample_weight.shape != (pairs.num_examples,):
+            raise HeadtailError(
+                f"`sample_weight` must have one weight an example, shape [{pairs.num_examples}], "
+                f"but got {list(self.sample_weight.shape)}."
+            )
+        check_same_device("sample_weight", self.sample_weight, "target", pairs.label)
+        given = pairs.rows(self.sample_weight)
+        given = given.to(torch.promote_types(given.dtype, torch.float32)).masked_fill(pairs.ignored, 0.0)
+        if not torch.compiler.is_compiling() and given.device.type == "cpu" and not bool((given >= 0).all()):
+            raise HeadtailError("`sample_weight` must be numbers of at least 0, but some are negative or NaN. Mend them first.")
+        return given
+
     def reduce(self, loss: Float[Tensor, " p"], pairs: Pairs) -> Tensor:
         """Weighted mean over pairs, sum, or nothing; ignored pairs are selected away, never multiplied by 0."""
-        loss = loss.masked_fill(pairs.ignored, 0.0)
-        weight = (~pairs.ignored).to(loss.dtype)
-        if self.sample_weight is not None:
-            if self.sample_weight.shape != (pairs.num_examples,):
-                raise HeadtailError(
-                    f"`sample_weight` must have one weight an example, shape [{pairs.num_examples}], "
-                    f"but got {list(self.sample_weight.shape)}."
-                )
-            check_same_device("sample_weight", self.sample_weight, "input", loss)
-            given = pairs.rows(self.sample_weight).to(loss.dtype).masked_fill(pairs.ignored, 0.0)
-            if not torch.compiler.is_compiling() and loss.device.type == "cpu" and not bool((given >= 0).all()):
-                raise HeadtailError("`sample_weight` must be numbers of at least 0, but some are negative or NaN. Mend them first.")
-            loss, weight = loss * given, given
+        loss, weight = loss.masked_fill(pairs.ignored, 0.0), self.weights(pairs).to(loss.dtype)
+        loss = loss if self.sample_weight is None else loss * weight
         if self.reduction == "none":
             return loss
         if self.reduction == "sum":

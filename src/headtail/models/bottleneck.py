@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headtail.bags import weighted_bag
-from headtail.data.points import Bag, Features
+from headtail.bags import lengths, weighted_bag
+from headtail.data.points import Bag, Features, Picked
 from headtail.errors import check_count
 from headtail.models.dropout import dropout, shift_and_drop
 from headtail.optim import catch_up, owed
@@ -48,38 +47,27 @@ class Bottleneck(nn.Module):
         nn.init.normal_(self.weight, std=dim**-0.5)
         self.sparse, self.normalise, self.feature_dropout, self.dropout = sparse, normalise, feature_dropout, dropout
 
-    def forward(self, features: Features) -> Float[Tensor, "n d"]:
+    def forward(self, features: Features | Picked) -> Float[Tensor, "n d"]:
         """`[n, d]` hidden states."""
-        values = features.values if isinstance(features, Bag) else features
-        values = dropout(values, self.feature_dropout, self.training)
-        if self.normalise:
-            values = _normalised(features, values)
-        if isinstance(features, Bag):
-            if owed(self.weight) is not None:  # lazy weight decay reaches a row before it is read
-                catch_up(self.weight, features.columns.long().unique())
-            hidden = weighted_bag(replace(features, values=values), self.weight, sparse=self.sparse)
-        else:
-            hidden = values @ self.weight
-        return shift_and_drop(hidden, self.bias, self.dropout, self.training)
+        if not isinstance(features, Tensor):
+            return shift_and_drop(self._sum(features), self.bias, self.dropout, self.training)
+        values = dropout(features, self.feature_dropout, self.training)
+        if self.normalise:  # by the length that the features had before dropout
+            values = values / torch.linalg.vector_norm(features, dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+        return shift_and_drop(values @ self.weight, self.bias, self.dropout, self.training)
 
-
-def _normalised(features: Features, values: Tensor) -> Tensor:
-    """Values divided by the length of the point's features, as it was before dropout; a point without features stays as it is."""
-    smallest = torch.finfo(torch.float32).tiny
-    if not isinstance(features, Bag):
-        return values / lengths(features).clamp(min=smallest)[:, None]
-    if features.device.type != "cpu":
-        per_point = lengths(features).clamp(min=smallest)
-        return values / per_point.repeat_interleave(features.offsets.diff(), output_size=len(values))
-    from headtail.kernels import cpu_bag
-
-    out = torch.empty_like(values)
-    cpu_bag.unit_rows(features.offsets.numpy(), values.numpy(), features.values.numpy(), np.float32(smallest), out.numpy())
-    return out
-
-
-def lengths(features: Features) -> Float[Tensor, " n"]:
-    """`[n]` the Euclidean length of each point's features."""
-    if not isinstance(features, Bag):
-        return torch.linalg.vector_norm(features, dim=1)
-    return torch.segment_reduce(features.values.square(), "sum", offsets=features.offsets, initial=0.0, unsafe=True).sqrt()
+    def _sum(self, features: Bag | Picked) -> Float[Tensor, "n d"]:
+        drops = self.training and self.feature_dropout > 0
+        owing = owed(self.weight) is not None
+        normalise = self.normalise
+        if isinstance(features, Picked) and (drops or owing):
+            features = features.gathered()
+        if isinstance(features, Bag) and owing:  # lazy weight decay reaches a row before it is read
+            catch_up(self.weight, features.columns.long().unique())
+        if isinstance(features, Bag) and drops:
+            values = dropout(features.values, self.feature_dropout)
+            if normalise:  # by the length that the features had before dropout
+                per_point = lengths(features).clamp(min=torch.finfo(torch.float32).tiny)
+                values = values / per_point.repeat_interleave(features.offsets.diff(), output_size=len(values))
+            features, normalise = replace(features, values=values), False
+        return weighted_bag(features, self.weight, normalise=normalise, sparse=self.sparse)

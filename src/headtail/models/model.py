@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headtail.data.points import Features
+from headtail.data.points import Features, Picked
 from headtail.head import LabelHead
+from headtail.models.bottleneck import Bottleneck
 from headtail.targets import Target
 
 
@@ -22,7 +23,7 @@ class Batch(NamedTuple):
         target: `[b]` labels, or all labels of each point, ragged or padded.
     """
 
-    features: Features
+    features: Features | Picked
     row: Int[Tensor, " b"] | None
     target: Target
 
@@ -42,7 +43,10 @@ class Model(nn.Module):
 
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
         """The training loss of a batch."""
-        hidden = self.encoder(batch.features)
+        features = batch.features
+        if isinstance(features, Picked) and not isinstance(self.encoder, Bottleneck):
+            features = features.gathered()  # what other encoders are promised is a bag
+        hidden = self.encoder(features)
         hidden = hidden if batch.row is None else hidden.index_select(0, batch.row)
         one_label = isinstance(batch.target, Tensor) and batch.target.shape[1:].numel() == 1  # then it is all that is known
         options: dict[str, Any] = {"collisions": "known"} if self.mask_known and not one_label else {}

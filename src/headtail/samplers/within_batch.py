@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 
 import torch
 from jaxtyping import Float64, Int
@@ -61,9 +60,10 @@ class WithinBatch(Sampler):
             slots = slots[:0]  # an example alone has only itself
         elif self.num_negatives is not None and self.num_negatives < size:
             slots = slots[torch.randperm(size, device=slots.device, generator=step.generator)[: self.num_negatives]]
-        draw = self.describe(label[slots], label, self.expected_m(size))
+        ids, log_q = label[slots], self.log_q(label)
+        draw = Draw(ids, log_q[slots], log_q, self.expected_m(size), slots=slots)
         require_seen(draw.ids, draw.log_q, "WithinBatch")
-        return replace(draw, slots=slots)
+        return draw
 
     def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """log of the unsmoothed training frequency."""

@@ -1,0 +1,46 @@
+"""What kernels hand over: gradients as entries of rows, and a loss with all its gradients."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+
+class RowGradient(NamedTuple):
+    """A row-sparse gradient as entries: row `rows[e]` gets `coefs[e] · values[points[e]]`; rows may repeat, their entries add up.
+
+    Attributes:
+        rows: `[n]`; −1 marks padding, which counts nowhere.
+        values: `[s, d]`.
+        points: `[n]` which of the values each entry takes; None if entry e takes the e-th.
+        coefs: `[n]` factors; None for 1.
+    """
+
+    rows: Int64[Tensor, " n"]
+    values: Float[Tensor, "s d"]
+    points: Int64[Tensor, " n"] | None = None
+    coefs: Float[Tensor, " n"] | None = None
+
+
+class LossGradients(NamedTuple):
+    """A sampled loss and, taken while the numbers are at hand, the gradients of Σ scale · loss.
+
+    Attributes:
+        loss: `[b]` of each example.
+        of_input: `[b, d]`.
+        of_positive: `[b]` with respect to f_y.
+        of_negatives: `[m, d]` with respect to the rows of shared negatives; None where each example has its own.
+        of_scores: `[m]` with respect to the biases of shared negatives; `[b, m]`, to each f_y', where each example has its own.
+    """
+
+    loss: Float[Tensor, " b"]
+    of_input: Float[Tensor, "b d"]
+    of_positive: Float[Tensor, " b"]
+    of_negatives: Float[Tensor, "m d"] | None
+    of_scores: Float[Tensor, " m"] | Float[Tensor, "b m"]
+
+
+LOGISTIC, HINGE, SQUARED_HINGE, CONTRASTIVE = range(4)
+"""The pieces of decoupled losses that kernels know."""
