@@ -216,6 +216,20 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
 
         return cpu_rows if cpu_rows.fits(p) else None
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's; by itself, because torch's loads its compiler first, which takes a second and a half."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if set_to_none:
+                    p.grad = None
+                elif p.grad is not None:
+                    p.grad = p.grad.detach().zero_()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's, without loading its compiler."""
+        plain = getattr(torch.optim.Optimizer.add_param_group, "__wrapped__", torch.optim.Optimizer.add_param_group)
+        plain(self, param_group)
+
     def flush(self) -> None:
         """Apply all pending weight decay to all rows. Costs O(L) if there is any."""
         for group in self.param_groups:
