@@ -9,8 +9,8 @@ import torch
 
 from headtail import graphs
 from headtail.batches import Batches
-from headtail.data.points import Bag, Points
-from headtail.graphs import Graph, Resident, pad, pad_labels
+from headtail.data.points import Points
+from headtail.graphs import Graph, Resident, pad_labels
 from headtail.targets import Ragged
 from headtail.train import Stopped, Trainer
 from tests.test_train import DATA, RUNS, SMALL, Stop, small_data
@@ -23,16 +23,6 @@ def on_gpu(test):
     for mark in cuda:
         test = mark(test)
     return test
-
-
-def test_padding_adds_nothing():
-    columns, values = pad(DATA.train.features, CPU)
-    dense = torch.zeros(len(columns), DATA.train.num_features)
-    for i in range(len(columns)):
-        dense[i].index_add_(0, columns[i], values[i])
-    assert torch.equal(dense, DATA.train.features.to_dense())
-    nothing = Bag(torch.tensor([0, 0]), torch.zeros(0, dtype=torch.int32), torch.zeros(0), 3)
-    assert [one.tolist() for one in pad(nothing, CPU)] == [[[0]], [[0.0]]]
 
 
 def test_labels_are_padded_with_what_is_ignored():
@@ -49,7 +39,7 @@ def test_a_resident_batch_has_the_loss_of_the_batch_that_is_gathered(dense_below
     for scheme in ("softmax", "uniform(without-replacement):tail@12"):
         trainer = Trainer(replace(SMALL, scheme=scheme, batching=batching, dropout=0.0), data)
         batches = trainer.batches
-        resident = Resident(data.train, batches.point_of, whole_points, CPU)
+        resident = Resident(data.train, batches.point_of, whole_points, batches.size, CPU)
         ids = next(batches.order(0))
         losses = [trainer.model(batch).item() for batch in (batches.take(ids), resident.take(ids))]
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)
@@ -60,17 +50,29 @@ def test_a_resident_batch_has_the_loss_of_the_batch_that_is_gathered(dense_below
 def test_the_size_foretold_is_the_size_taken(dense_below, whole_points, monkeypatch):
     monkeypatch.setattr(graphs, "DENSE_BELOW", dense_below)
     points = DATA.train
-    resident = Resident(points, Batches(points, 8, 0).point_of, whole_points, CPU)
-    held = [resident.target, resident.dense] if resident.dense is not None else [resident.target, resident.columns, resident.values]
-    held += [] if whole_points else [resident.point_of]
-    assert Resident.size(points, whole_points) == sum(one.numel() * one.element_size() for one in held)
+    resident = Resident(points, Batches(points, 8, 0).point_of, whole_points, 8, CPU)
+    bag = resident.bag
+    features = [resident.dense] if bag is None else [bag.offsets[1:], bag.columns, bag.values]
+    held = [features, [resident.target, resident.point_of]]
+    assert Resident.size(points, whole_points) == tuple(sum(t.numel() * t.element_size() for t in one) for one in held)
+
+
+@pytest.mark.parametrize("whole_points", [True, False], ids=["points", "pairs"])
+def test_the_longest_batch_there_can_be_has_as_many_entries_as_foretold(whole_points, monkeypatch):
+    monkeypatch.setattr(graphs, "DENSE_BELOW", 0)
+    point_of = Batches(DATA.train, 8, 0).point_of
+    resident = Resident(DATA.train, point_of, whole_points, 8, CPU)
+    lengths = DATA.train.features.offsets.diff()
+    ids = (lengths if whole_points else lengths[point_of]).argsort(descending=True)[:8]
+    features = resident.take(ids).features
+    assert len(features.gathered().columns) == features.most
 
 
 def test_points_of_one_label_each_can_be_masked_when_resident():
     points = Points(torch.eye(4), Ragged.from_lists([[0], [1], [2], [0]]), 3)
     run = replace(SMALL, scheme="uniform:tail@2", batching="points", validation=0.0)
     trainer = Trainer(run, replace(DATA, train=points, test=points))
-    resident = Resident(points, trainer.batches.point_of, True, CPU)
+    resident = Resident(points, trainer.batches.point_of, True, 4, CPU)
     assert trainer.model(resident.take(torch.arange(4))).isfinite()
 
 

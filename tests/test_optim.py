@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from headtail import HeadtailError, RowAdagrad, RowAdam, RowSGD, clip_grad_norm_
-from headtail.optim import catch_up, owed, owes
+from headtail.decay import catch_up, owed, owes
 
 f64 = torch.float64
 SIZE, DIM = 12, 3

@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from headtail.data.points import Bag, Picked
 from headtail.errors import HeadtailError
+from headtail.kernels.compiled import HAS_TRITON
 from headtail.kernels.gradient import RowGradient
 from headtail.optim import as_sparse, hand_over
 
@@ -37,9 +38,10 @@ def weighted_bag(
         raise HeadtailError(
             f"The features have {whole.num_columns:,} columns, but the table {len(weight):,} rows. Give one row a column."
         )
-    if weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.is_contiguous() and sparse:
-        picked = bag if isinstance(bag, Picked) else Picked(bag, torch.arange(len(bag)))
-        return _WeightedBag.apply(weight, picked, normalise)  # pyright: ignore[reportReturnType]
+    kernels = _kernels_for(weight) if sparse else None
+    if kernels is not None:
+        picked = bag if isinstance(bag, Picked) else Picked(bag, torch.arange(len(bag), device=weight.device), len(bag.columns))
+        return _WeightedBag.apply(kernels, weight, picked, normalise)  # pyright: ignore[reportReturnType]
     return plain_weighted_bag(bag, weight, normalise=normalise, sparse=sparse)
 
 
@@ -68,23 +70,29 @@ class _WeightedBag(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, picked: Picked, normalise: bool) -> Tensor:
-        from headtail.kernels import cpu_bag
-
-        ctx.args, ctx.table = (*_arrays(picked), normalise), weight
-        out = torch.empty(len(picked), weight.shape[1])
-        cpu_bag.weighted_bag(*_arrays(picked), weight, normalise, out)
+    def forward(ctx: Any, kernels: Any, weight: Tensor, picked: Picked, normalise: bool) -> Tensor:
+        bag = picked.bag
+        ctx.kernels, ctx.table, ctx.most = kernels, weight, picked.most
+        ctx.entries = bag.offsets, bag.columns, bag.values, picked.ids, normalise
+        out = torch.empty(len(picked), weight.shape[1], device=weight.device)
+        kernels.weighted_bag(bag.offsets, bag.columns, bag.values, picked.ids, weight, normalise, out)
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        from headtail.kernels import cpu_bag
-
-        rows, points, coefs = cpu_bag.entries(*ctx.args)
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor | None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        rows, points, coefs = ctx.kernels.entries(*ctx.entries, ctx.most)
         gradient = RowGradient(rows, grads[0], points, coefs)
-        return None if hand_over(ctx.table, gradient) else as_sparse(ctx.table, gradient), None, None
+        return None, None if hand_over(ctx.table, gradient) else as_sparse(ctx.table, gradient), None, None
 
 
-def _arrays(picked: Picked) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return picked.bag.offsets, picked.bag.columns, picked.bag.values, picked.ids
+def _kernels_for(weight: Tensor) -> Any:
+    """The module whose kernels take this table, or None."""
+    kernels = None
+    if not weight.is_contiguous():
+        return None
+    if weight.device.type == "cpu" and weight.dtype == torch.float32:
+        from headtail.kernels import cpu_bag as kernels
+    elif weight.device.type == "cuda" and weight.dtype in (torch.float32, torch.bfloat16) and HAS_TRITON:
+        from headtail.kernels import cuda_bag as kernels
+    return kernels

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headtail.decay import forgive, owed, owes
 from headtail.errors import HeadtailError
-from headtail.optim import forgive, owed, owes
 from headtail.results import write_beside
 
 ABANDONED = 3600

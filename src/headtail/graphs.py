@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headtail.checkpoint import remembering
 from headtail.data.points import Bag, Picked, Points
+from headtail.models.bottleneck import Bottleneck
 from headtail.models.model import Batch
 from headtail.targets import IGNORE_INDEX, Ragged
 
@@ -24,57 +25,50 @@ SHARE_OF_MEMORY = 0.4
 
 
 class Resident:
-    """Points on the GPU in fixed-size rows, so that every batch has the same shape.
+    """Points where a GPU can read them, so that a batch is just their ids: its shapes never change.
 
     Args:
         points: the training points.
         point_of: `[pairs]` the point of each pair.
         whole_points: whether batches hold whole points, with all their labels.
-        device: where to.
+        size: rows of a batch.
+        device: the GPU.
+        pinned: leave sparse features in the host's memory, pinned, from where kernels fetch what they need.
     """
 
-    def __init__(self, points: Points, point_of: Tensor, whole_points: bool, device: torch.device) -> None:
-        self.point_of, self.num_features = point_of.to(device), points.num_features
-        if isinstance(points.features, Bag) and points.num_features > DENSE_BELOW:
-            padded_columns, padded_values = pad(points.features, device)
-            self.columns, self.values = padded_columns, padded_values
-            self.dense = None
+    def __init__(
+        self, points: Points, point_of: Tensor, whole_points: bool, size: int, device: torch.device, *, pinned: bool = False
+    ) -> None:
+        self.point_of, self.whole_points, self.bag, self.dense = point_of.to(device), whole_points, None, None
+        features = points.features
+        if isinstance(features, Tensor) or points.num_features <= DENSE_BELOW:
+            self.dense = (features if isinstance(features, Tensor) else features.to(device).to_dense()).to(device).contiguous()
         else:
-            features = points.features
-            self.dense = (features.to(device).to_dense() if isinstance(features, Bag) else features.to(device)).contiguous()
+            lengths = features.offsets.diff()
+            lengths = lengths if whole_points else lengths[point_of]  # a point comes once for each of its pairs
+            self.most = int(lengths.topk(min(size, len(lengths))).values.sum())
+            self.bag = _pinned(features) if pinned else features.to(device)
         values = points.labels.values.to(device, torch.int64)
         self.target = pad_labels(Ragged(values, points.labels.offsets.to(device))) if whole_points else values
-        self.whole_points = whole_points
 
     @staticmethod
-    def size(points: Points, whole_points: bool) -> int:
-        """Bytes it would take."""
+    def size(points: Points, whole_points: bool) -> tuple[int, int]:
+        """Bytes of the features and of the rest."""
         n, features = len(points), points.features
         sparse = isinstance(features, Bag) and points.num_features > DENSE_BELOW
-        per_point = 12 * int(features.offsets.diff().max()) if sparse else 4 * points.num_features  # pyright: ignore[reportAttributeAccessIssue]
-        labels = 8 * n * int(points.labels.offsets.diff().max()) if whole_points else 16 * points.num_pairs
-        return n * per_point + labels
+        of_features = 8 * n + 8 * len(features.columns) if sparse else 4 * n * points.num_features  # pyright: ignore[reportAttributeAccessIssue]
+        labels = 8 * n * int(points.labels.offsets.diff().max()) if whole_points else 8 * points.num_pairs
+        return of_features, labels + 8 * points.num_pairs
 
     def take(self, ids: Tensor) -> Batch:
         """The batch of these pairs, or points."""
         points, target = ids if self.whole_points else self.point_of[ids], self.target[ids]
-        if self.dense is not None:
-            return Batch(self.dense[points], None, target)
-        columns, values = self.columns[points], self.values[points]
-        offsets = torch.arange(0, columns.numel() + 1, columns.shape[1], device=columns.device)
-        return Batch(Bag(offsets, columns.reshape(-1), values.reshape(-1), self.num_features), None, target)
+        features = self.dense[points] if self.bag is None else Picked(self.bag, points, self.most)  # pyright: ignore[reportOptionalSubscript]
+        return Batch(features, None, target)
 
 
-def pad(bag: Bag, device: torch.device) -> tuple[Tensor, Tensor]:
-    """`[n, w]` columns and values; what is missing is column 0 with value 0, which adds nothing."""
-    bag = bag.to(device)
-    lengths = bag.offsets.diff()
-    row = torch.arange(len(bag), device=device).repeat_interleave(lengths)
-    place = torch.arange(len(bag.columns), device=device) - bag.offsets[:-1].repeat_interleave(lengths)
-    shape = len(bag), max(1, int(lengths.max()))
-    columns, values = torch.zeros(shape, dtype=torch.int64, device=device), torch.zeros(shape, device=device)
-    columns[row, place], values[row, place] = bag.columns.long(), bag.values
-    return columns, values
+def _pinned(bag: Bag) -> Bag:
+    return Bag(bag.offsets.pin_memory(), bag.columns.pin_memory(), bag.values.pin_memory(), bag.num_columns)
 
 
 def pad_labels(labels: Ragged) -> Tensor:
@@ -90,11 +84,19 @@ def pad_labels(labels: Ragged) -> Tensor:
 def graphed_step(trainer: Trainer) -> Callable[[Tensor], Tensor]:
     """A step of this trainer as a CUDA graph, or step by step, with one line that says why, where that cannot be had."""
     batches, device = trainer.batches, trainer.device
-    free = torch.cuda.mem_get_info(device)[0]
-    if Resident.size(batches.points, batches.whole_points) > SHARE_OF_MEMORY * free:
+    room = SHARE_OF_MEMORY * torch.cuda.mem_get_info(device)[0]
+    of_features, rest = Resident.size(batches.points, batches.whole_points)
+    sparse = isinstance(batches.points.features, Bag) and batches.points.num_features > DENSE_BELOW
+    own = isinstance(trainer.model.encoder, Bottleneck) and trainer.model.encoder.sparse
+    if rest > room or (of_features + rest > room and not (sparse and own)):
         warnings.warn("The data set does not fit on the GPU beside the model, so features travel step by step.", stacklevel=2)
         return lambda ids: trainer.learn(trainer.model(_to(batches.take(ids), device)))
-    resident = Resident(batches.points, batches.point_of, batches.whole_points, device)
+    pinned = of_features + rest > room
+    if pinned:
+        warnings.warn(
+            "The features do not fit on the GPU beside the model, so it fetches them from the host.", stacklevel=2
+        )
+    resident = Resident(batches.points, batches.point_of, batches.whole_points, batches.size, device, pinned=pinned)
 
     def step(ids: Tensor) -> Tensor:
         return trainer.learn(trainer.model(resident.take(ids)))

@@ -9,16 +9,19 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from headtail.decay import Rows, catch_up, forgive, owed
 from headtail.errors import HeadtailError, check_count, check_kind, check_number, check_same_device
 from headtail.implicit.implied import implied_margin_of, lean_of, refuse_to_correct_twice
+from headtail.kernels.compiled import HAS_TRITON
 from headtail.labels import Labels, check_labels
 from headtail.losses import Loss, SampledLoss
 from headtail.losses.terms import directions
-from headtail.optim import Rows, catch_up, forgive, owed
 from headtail.targets import Pairs, Target
 
 BLOCK_SCORES = 2**24
 """How many scores `topk` holds at a time."""
+LARGE, MOST_BEST = 16384, 256
+"""From so many labels on, and up to such a k, a GPU has a kernel of its own."""
 
 
 class TopK(NamedTuple):
@@ -134,6 +137,14 @@ class LabelHead(nn.Module):
             if not correct_twice:
                 self._refuse_to_correct_twice()
         self._catch_up()
+        if (kernel := self._topk_kernel(hidden, k)) is not None:
+            shift = None
+            if post_hoc:  # before scores are divided by the temperature
+                every = torch.arange(len(self.weight), device=hidden.device)
+                shift = -post_hoc * self.loss.temperature * self.labels.log_prior(every)
+            bias = None if self.bias is None else self.bias.squeeze(1)
+            values, indices = kernel(hidden, self.weight, bias, None if shift is None else shift.float(), k)
+            return TopK(values / self.loss.temperature, indices)
         block = max(1, BLOCK_SCORES // max(1, len(hidden)))
         best = TopK(hidden.new_empty(len(hidden), 0, dtype=torch.float32), hidden.new_empty(len(hidden), 0, dtype=torch.int64))
         for start in range(0, len(self.weight), block):
@@ -189,6 +200,16 @@ class LabelHead(nn.Module):
         scores = F.linear(hidden, weight)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         return (scores if self.bias is None else scores + self.bias[block].squeeze(1)) / self.loss.temperature
+
+    def _topk_kernel(self, hidden: Tensor, k: int) -> Any:
+        """The kernel for large float32 tables on a GPU, or None."""
+        plain = self.loss.settings.score == "dot" and not torch.is_autocast_enabled(hidden.device.type)
+        floats = hidden.dtype == self.weight.dtype == torch.float32 and hidden.device.type == "cuda" and HAS_TRITON
+        if not plain or not floats or len(self.weight) < LARGE or k > MOST_BEST:
+            return None
+        from headtail.kernels.cuda_topk import topk
+
+        return topk
 
     def _catch_up(self, rows: Rows = ...) -> None:
         for table in (self.weight, self.bias):

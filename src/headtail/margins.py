@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headtail.errors import HeadtailError, check_number
 from headtail.labels import Labels, check_labels
-from headtail.tables import Table
+from headtail.tables import Table, constant
 
 
 class Margin(ABC):
@@ -67,11 +67,11 @@ class Unit(Separable):
 
     def log_positive(self, ids: Tensor) -> Tensor:
         """0."""
-        return torch.zeros_like(ids, dtype=torch.float64)
+        return constant(0.0, ids)
 
     def log_negative(self, ids: Tensor) -> Tensor:
         """0."""
-        return torch.zeros_like(ids, dtype=torch.float64)
+        return constant(0.0, ids)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Equalised(Separable):
 
     def log_positive(self, ids: Tensor) -> Tensor:
         """0."""
-        return torch.zeros_like(ids, dtype=torch.float64)
+        return constant(0.0, ids)
 
     def log_negative(self, ids: Tensor) -> Tensor:
         """log F(π)."""
@@ -197,7 +197,7 @@ class Adaptive(Separable):
 
     def log_negative(self, ids: Tensor) -> Tensor:
         """0."""
-        return torch.zeros_like(ids, dtype=torch.float64)
+        return constant(0.0, ids)
 
     def for_labels(self, labels: Labels) -> Adaptive:
         """With the grown label set's prior."""

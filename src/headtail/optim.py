@@ -5,92 +5,24 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from types import EllipsisType
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 from weakref import ref
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from headtail.decay import Rows, catch_up, owe
 from headtail.errors import HeadtailError, check_number
+from headtail.kernels.compiled import HAS_TRITON
 from headtail.kernels.gradient import RowGradient
-
-Rows: TypeAlias = Tensor | EllipsisType
-"""Row ids, or `...` for all of them."""
-
-
-class _Pending:
-    """Weight decay that rows of one table have yet to receive: row i is due the factor e^(log_decay − received_i)."""
-
-    def __init__(self, table: Tensor) -> None:
-        self.log_decay = 0.0
-        self.settled = 0.0  # the log_decay up to which every row has received it all
-        self.received = torch.zeros(len(table), dtype=torch.float64, device=table.device)
-
-    def add(self, log_factor: float) -> None:
-        self.log_decay += log_factor
-
-    def apply(self, table: Tensor, rows: Rows) -> None:
-        if self.settled == self.log_decay and len(self.received) == len(table):
-            return
-        self.fit(table)
-        factor = (self.log_decay - self.received[rows]).exp().reshape(-1, *[1] * (table.dim() - 1))
-        exact = torch.promote_types(table.dtype, torch.float32)  # a bfloat16 factor would lose most of a small decay
-        if rows is ...:
-            table.mul_(factor.to(exact))
-            self.settled = self.log_decay
-        else:
-            table[rows] = (table[rows] * factor.to(exact)).to(table.dtype)
-        self.received[rows] = self.log_decay
-
-    def forgive(self) -> None:
-        """The table has new values, which owe nothing."""
-        self.received.fill_(self.log_decay)
-        self.settled = self.log_decay
-
-    def fit(self, table: Tensor) -> None:
-        if self.received.device != table.device:
-            self.received = self.received.to(table.device)
-        if len(self.received) < len(table):  # rows that the table has gained have missed nothing
-            new = self.received.new_full((len(table) - len(self.received),), self.log_decay)
-            self.received = torch.cat([self.received, new])
-
+from headtail.rounding import widened, write_rows
 
 WORTH_KERNELS = 2**15
 """Numbers in a table from which kernels pay."""
 
 # Who changes a table during backward: (a weak reference to its optimiser, the parameter group).
 _TAKERS: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-
-# Held beside the table and not in the optimiser: what is owed outlives the optimiser that owes it.
-_PENDING: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-
-
-@torch.no_grad()
-def catch_up(table: Tensor, rows: Rows = ...) -> None:
-    """Apply the weight decay that these rows of a table have been spared so far; nothing where none is pending."""
-    if table in _PENDING:
-        _PENDING[table].apply(table, rows)
-
-
-@torch.no_grad()
-def forgive(table: Tensor) -> None:
-    """Forget pending weight decay, because the table was given new values."""
-    if table in _PENDING:
-        _PENDING[table].forgive()
-
-
-def owed(table: Tensor) -> tuple[Tensor, float] | None:
-    """Lazy weight decay as `[L]` log-factors that rows have received and the sum they should have, or None where there is none."""
-    pending = _PENDING.get(table)
-    return None if pending is None else (pending.received, pending.log_decay)
-
-
-def owes(table: Tensor, received: Tensor, log_decay: float) -> None:
-    """Take over what `owed` told, for instance from a checkpoint."""
-    pending = _PENDING[table] = _Pending(table)
-    pending.received, pending.log_decay, pending.settled = received.to(table.device), log_decay, math.nan
 
 
 def clip_grad_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float) -> Tensor:
@@ -199,10 +131,10 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
     def _change(self, p: Tensor, grad: Tensor | RowGradient, group: dict[str, Any]) -> None:
         gradient = _as_rows(grad)
         self._decay(p, ... if gradient is None else gradient.rows, group)
-        kernels = self._kernels_for(p)
+        kernels = self._kernels_for(p) if gradient is not None or p.device.type == "cpu" else None
         if kernels is None:
             rows, summed = (..., grad) if gradient is None else _summed(p, gradient)
-            self.update(p, rows, summed, group)  # pyright: ignore[reportArgumentType]
+            self.update(p, rows, widened(summed), group)  # pyright: ignore[reportArgumentType]
         else:
             self.update_by(kernels, p, _every_row(grad) if gradient is None else gradient, group)  # pyright: ignore[reportArgumentType]
 
@@ -210,11 +142,14 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
         """The module whose kernels take this table, or None."""
         if self._worth_kernels is None:  # for small models loading a compiler is not worth it
             self._worth_kernels = any(p.numel() >= WORTH_KERNELS for group in self.param_groups for p in group["params"])
-        if p.device.type != "cpu" or not self._worth_kernels:
+        if not self._worth_kernels or p.dim() != 2 or not p.is_contiguous():
             return None
-        from headtail.kernels import cpu_rows
-
-        return cpu_rows if cpu_rows.fits(p) else None
+        kernels = None
+        if p.device.type == "cpu" and p.dtype == torch.float32:
+            from headtail.kernels import cpu_rows as kernels
+        elif p.device.type == "cuda" and p.dtype in (torch.float32, torch.bfloat16) and HAS_TRITON:
+            from headtail.kernels import cuda_rows as kernels
+        return kernels
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's; by itself, because torch's loads its compiler first, which takes a second and a half."""
@@ -254,20 +189,18 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
         if amount == 0 or rows is ...:
             catch_up(p, rows)  # what an earlier, sparse step with decay may have left
             if amount:
-                p.mul_(1 - amount)
+                write_rows(p, ..., widened(p) * (1 - amount))
             return
-        if p not in _PENDING:
-            _PENDING[p] = _Pending(p)
-        _PENDING[p].add(math.log1p(-amount))
+        owe(p, math.log1p(-amount))
         catch_up(p, rows)
 
     def _row_state(self, p: Tensor, name: str, fill: float) -> Tensor:
         """A state tensor shaped like p; rows that p has gained since the last step start with `fill`."""
         state = self.state[p]
         if name not in state:
-            state[name] = torch.full_like(p, fill)
+            state[name] = torch.full_like(p, fill, dtype=widened(p[:0] if p.dim() else p).dtype)  # bfloat16 would lose small steps
         elif p.dim() and len(state[name]) < len(p):
-            state[name] = torch.cat([state[name], torch.full_like(p[len(state[name]) :], fill)])
+            state[name] = torch.cat([state[name], torch.full_like(p[len(state[name]) :], fill, dtype=state[name].dtype)])
         return state[name]
 
 
@@ -299,15 +232,15 @@ class RowSGD(RowOptimizer):
             velocity = self._row_state(p, "momentum_buffer", 0.0)
             grad = velocity[rows] * group["momentum"] + grad
             velocity[rows] = grad
-        p[rows] = p[rows] - group["lr"] * grad
+        write_rows(p, rows, widened(p[rows]) - group["lr"] * grad)
 
     def update_by(self, kernels: Any, p: Tensor, gradient: RowGradient, group: dict[str, Any]) -> None:
         """One step of SGD by a kernel."""
         if group["momentum"]:
             velocity = self._row_state(p, "momentum_buffer", 0.0)
-            kernels.momentum_rows(p, velocity, gradient, group["lr"], group["momentum"])
+            kernels.momentum_rows(p, velocity, gradient, group["lr"], group["momentum"], **_rounding(p))
         else:
-            kernels.sgd_rows(p, gradient, group["lr"])
+            kernels.sgd_rows(p, gradient, group["lr"], **_rounding(p))
 
 
 class RowAdagrad(RowOptimizer):
@@ -335,7 +268,7 @@ class RowAdagrad(RowOptimizer):
     def update(self, p: Tensor, rows: Rows, grad: Tensor, group: dict[str, Any]) -> None:
         """One step of Adagrad."""
         total = self._row_state(p, "sum", group["initial_accumulator_value"])
-        if rows is ... and p.device.type == "cuda":
+        if rows is ... and p.device.type == "cuda" and HAS_TRITON:
             from headtail.kernels import cuda_rows
 
             if cuda_rows.fits(p, total, grad):
@@ -343,12 +276,12 @@ class RowAdagrad(RowOptimizer):
                 return
         now = total[rows] + grad * grad
         total[rows] = now
-        p[rows] = p[rows] - group["lr"] * grad / (now.sqrt() + group["eps"])
+        write_rows(p, rows, widened(p[rows]) - group["lr"] * grad / (now.sqrt() + group["eps"]))
 
     def update_by(self, kernels: Any, p: Tensor, gradient: RowGradient, group: dict[str, Any]) -> None:
         """One step of Adagrad by a kernel."""
         total = self._row_state(p, "sum", group["initial_accumulator_value"])
-        kernels.adagrad_rows(p, total, gradient, group["lr"], group["eps"])
+        kernels.adagrad_rows(p, total, gradient, group["lr"], group["eps"], **_rounding(p))
 
 
 class RowAdam(RowOptimizer):
@@ -382,12 +315,12 @@ class RowAdam(RowOptimizer):
         mean = mean + (grad - mean) * (1 - beta1)
         square = square + (grad * grad - square) * (1 - beta2)
         first[rows], second[rows] = mean, square
-        p[rows] = p[rows] - size * mean / (square.sqrt() + group["eps"])
+        write_rows(p, rows, widened(p[rows]) - size * mean / (square.sqrt() + group["eps"]))
 
     def update_by(self, kernels: Any, p: Tensor, gradient: RowGradient, group: dict[str, Any]) -> None:
         """One step of Adam by a kernel."""
         size, first, second = self._size(p, group), self._row_state(p, "exp_avg", 0.0), self._row_state(p, "exp_avg_sq", 0.0)
-        kernels.adam_rows(p, first, second, gradient, size, *group["betas"], group["eps"])
+        kernels.adam_rows(p, first, second, gradient, size, *group["betas"], group["eps"], **_rounding(p))
 
     def _size(self, p: Tensor, group: dict[str, Any]) -> float:
         """The learning rate corrected for moments that began at 0, of the step that is being taken."""
@@ -410,6 +343,9 @@ def _taker_of(table: Tensor) -> RowOptimizer | None:
 
 def as_sparse(table: Tensor, gradient: RowGradient) -> Tensor:
     """A gradient as torch knows it: rows, repeated, and the value of each entry."""
+    if gradient.points is not None and gradient.coefs is not None and table.device.type == "cuda":  # there it may be padded
+        there = gradient.rows >= 0
+        gradient = RowGradient(gradient.rows[there], gradient.values, gradient.points[there], gradient.coefs[there])
     return torch.sparse_coo_tensor(gradient.rows[None], values_of(gradient), table.shape, check_invariants=False)
 
 
@@ -424,6 +360,11 @@ def _as_rows(grad: Tensor | RowGradient) -> RowGradient | None:
     if isinstance(grad, RowGradient):
         return grad
     return RowGradient(grad._indices()[0], grad._values()) if grad.is_sparse and grad.sparse_dim() == 1 else None
+
+
+def _rounding(p: Tensor) -> dict[str, Tensor]:
+    """The randomness by which a kernel rounds to bfloat16."""
+    return {"seed": torch.randint(2**62, (), device=p.device)} if p.dtype == torch.bfloat16 else {}
 
 
 def _every_row(grad: Tensor) -> RowGradient:

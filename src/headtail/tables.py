@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from headtail.errors import check_ids
@@ -33,3 +35,20 @@ class Table:
         except (IndexError, RuntimeError):
             check_ids("ids", ids, len(values))  # looked at only where something is wrong
             raise
+
+
+def constant(value: float, ids: Int[Tensor, ...], dtype: torch.dtype = torch.float64) -> Shaped[Tensor, ...]:
+    """The same number for each of `ids`, held in memory once a device: nothing is computed.
+
+    >>> constant(0.5, torch.tensor([3, 1]))
+    tensor([0.5000, 0.5000], dtype=torch.float64)
+    """
+    if torch.compiler.is_compiling():
+        return torch.full_like(ids, value, dtype=dtype)
+    return _scalar(value, dtype, ids.device).expand(ids.shape)
+
+
+@lru_cache(maxsize=1024)
+def _scalar(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # it will serve in training too
+        return torch.full((), value, dtype=dtype, device=device)

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from headtail.errors import HeadtailError, check_ids
+from headtail.tables import constant
 
 IGNORE_INDEX = -100
 
@@ -92,7 +93,7 @@ class Pairs:
             )
         check_ids(name, flat, None)
         label = flat.long()  # before comparing: in uint8, −100 is 156
-        ignored = torch.zeros_like(label, dtype=torch.bool) if ignore_index is None else label == ignore_index
+        ignored = constant(False, label, torch.bool) if ignore_index is None else label == ignore_index
         if len(label) and ignore_index is not None:
             seen = label.gather(0, (~ignored).int().argmax().reshape(1))
             label = torch.where(ignored, torch.where(ignored.all(), 0, seen), label)

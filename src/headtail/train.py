@@ -20,12 +20,15 @@ from headtail.batches import Batches
 from headtail.build import build_model, build_optimiser
 from headtail.config import Run
 from headtail.data.points import Bag, DataSet, Points, ragged_rows
+from headtail.decay import catch_up
 from headtail.errors import HeadtailError
 from headtail.evaluate import Validation
+from headtail.kernels.compiled import HAS_TRITON
 from headtail.labels import Labels
 from headtail.losses import ExactLoss
+from headtail.losses.fused import backward
 from headtail.models import Model
-from headtail.optim import catch_up, clip_grad_norm_
+from headtail.optim import clip_grad_norm_
 
 CHECK_EVERY = 100
 """Steps between looks at the loss: for NaN, for the progress bar, for the clock."""
@@ -110,9 +113,11 @@ class Trainer:
         self.labels = training_labels(train, among, run.smoothing)
         torch.manual_seed(run.seed)
         sparse_features = isinstance(train.features, Bag)
+        sparse = device == "cpu" or (HAS_TRITON and not run.clip)  # clipping sums rows first, for which a GPU's host would wait
         self.model = build_model(
-            run, self.labels, train.num_features, encoder=encoder, sparse_features=sparse_features, sparse=device == "cpu"
-        ).to(self.device)
+            run, self.labels, train.num_features, encoder=encoder, sparse_features=sparse_features, sparse=sparse
+        )
+        self._move()
         exact = isinstance(self.model.head.loss, ExactLoss)
         whole_points = run.batching == "points" or (run.batching == "auto" and exact)
         self.optimiser = build_optimiser(run, self.model)
@@ -140,6 +145,16 @@ class Trainer:
         self.optimiser.flush()
         self.model.eval()
         return Trained(self.model, self.labels, self.state, self.batches.steps)
+
+    def _move(self) -> None:
+        """To the device; tables that do not fit there are told of before any work."""
+        try:
+            self.model.to(self.device)
+        except torch.cuda.OutOfMemoryError as error:
+            size = sum(p.numel() * p.element_size() for p in self.model.parameters()) / 2**30
+            raise HeadtailError(
+                f"The model's tables ({size:.1f} GiB) do not fit on the GPU. Choose a smaller `dim`, or `--device cpu`."
+            ) from error
 
     def _epoch(self, interrupted: threading.Event) -> None:
         state, steps = self.state, self.batches.steps
@@ -183,7 +198,7 @@ class Trainer:
     def learn(self, loss: Tensor) -> Tensor:
         """Backward and update; returns the loss without its graph."""
         self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        backward(loss)
         if self.run.clip:
             clip_grad_norm_(self.model.parameters(), self.run.clip)
         self.optimiser.step()

@@ -16,6 +16,7 @@ from headtail.labels import Labels, check_labels
 from headtail.margins import LogitAdjusted, Margin, Separable, Unit
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Sampler
+from headtail.tables import constant
 
 
 class Weighting(ABC):
@@ -45,7 +46,7 @@ class Constant(Weighting):
 
     def offsets(self, draw: Draw, target: Tensor) -> tuple[Tensor, Tensor]:
         """a = −log m, b = 0."""
-        return (-draw.log_m).expand(len(target)), torch.zeros_like(draw.log_q)
+        return (-draw.log_m).expand(len(target)), constant(0.0, draw.ids)
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,9 @@ class FromMargin(Weighting):
         if isinstance(self.margin, Separable):
             a, b = self.margin.log_positive(target), self.margin.log_negative(draw.ids)
         else:
-            a, b = torch.zeros_like(target, dtype=torch.float64), self.margin.log_rho(target, draw.ids)
-        return a + draw.log_keep, b - draw.log_m - draw.log_q
+            a, b = constant(0.0, target), self.margin.log_rho(target, draw.ids)
+        a = a + draw.log_keep if isinstance(draw.log_keep, Tensor) else a
+        return a, b - (draw.log_m + draw.log_q)
 
     def for_labels(self, labels: Labels) -> FromMargin:
         """With the margin over the grown label set."""

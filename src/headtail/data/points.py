@@ -83,6 +83,7 @@ class Picked:
     Attributes:
         bag: all rows.
         ids: `[n]` which of them.
+        most: entries that n rows can have, where it is known.
 
     >>> bag = Bag(torch.tensor([0, 2, 3]), torch.tensor([0, 2, 1]).int(), torch.ones(3), 3)
     >>> Picked(bag, torch.tensor([1, 1])).gathered().columns
@@ -91,6 +92,7 @@ class Picked:
 
     bag: Bag
     ids: Int64[Tensor, " n"]
+    most: int | None = None
 
     def __len__(self) -> int:
         return len(self.ids)

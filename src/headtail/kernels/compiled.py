@@ -1,10 +1,15 @@
-"""Where compiled kernels are kept, so that they are compiled once a machine and not once a process."""
+"""Which compilers there are, and where compiled kernels are kept: once a machine, not once a process."""
 
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 
 from headtail.data.cache import cache_folder
+
+
+HAS_TRITON = find_spec("triton") is not None
+"""It comes with torch where torch has CUDA."""
 
 
 def keep_compiled() -> None:

@@ -34,7 +34,9 @@ def weighted_bag(
         _many_threads(normalise, *arrays)
 
 
-def entries(offsets: Tensor, columns: Tensor, values: Tensor, ids: Tensor, normalise: bool) -> tuple[Tensor, Tensor, Tensor]:
+def entries(
+    offsets: Tensor, columns: Tensor, values: Tensor, ids: Tensor, normalise: bool, most: int | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """(rows, points, coefs) of a `RowGradient`: what a gradient of each row of the bag adds to which rows of the table."""
     ids_, offsets_ = ids.numpy(), offsets.numpy()
     n = int(count(offsets_, ids_))

@@ -32,7 +32,7 @@ def sampled_softmax(
     f_y, f, rows = _scores(input, table, bias, positive, negatives)
     top, loss, of_positive = torch.empty_like(f_y), torch.empty_like(f_y), torch.empty_like(f_y)
     _shift(f.numpy(), f_y.numpy(), *_offsets(a, b), *_collisions(label, ids, known), top.numpy())
-    _share(f.exp_().numpy(), top.numpy(), scale.numpy(), loss.numpy(), of_positive.numpy())
+    _share(f.exp_().numpy(), top.numpy(), scale.contiguous().numpy(), loss.numpy(), of_positive.numpy())
     return _gradients(input, table, positive, negatives, rows, loss, of_positive, f)
 
 
@@ -90,18 +90,21 @@ def _gradients(
     rows: Tensor | None,
     loss: Tensor,
     of_positive: Tensor,
-    of_scores: Tensor,
+    of_f: Tensor,
 ) -> LossGradients:
     """From the gradients of the scores to those of what they are products of."""
     input, table = input.detach(), table.detach()
-    if rows is not None:
-        of_input = of_scores @ rows
-        _add_rows(of_input.numpy(), table.numpy(), positive.numpy(), of_positive.numpy())
-        return LossGradients(loss, of_input, of_positive, of_scores.T @ input, of_scores.sum(0))
-    of_input = torch.zeros_like(input)
+    if rows is None:
+        of_input = torch.zeros_like(input)
+        _add_bags(of_input.numpy(), table.numpy(), negatives.numpy(), of_f.numpy())
+        of_rows, of_scores = None, torch.cat([of_positive, of_f.reshape(-1)])
+    else:
+        of_input, of_scores = of_f @ rows, torch.cat([of_positive, of_f.sum(0)])
+        of_rows = torch.empty(len(of_scores), input.shape[1])
+        torch.mul(input, of_positive[:, None], out=of_rows[: len(input)])
+        torch.mm(of_f.T, input, out=of_rows[len(input) :])
     _add_rows(of_input.numpy(), table.numpy(), positive.numpy(), of_positive.numpy())
-    _add_bags(of_input.numpy(), table.numpy(), negatives.numpy(), of_scores.numpy())
-    return LossGradients(loss, of_input, of_positive, None, of_scores)
+    return LossGradients(loss, of_input, of_scores, of_rows)
 
 
 def _piece(piece: int, z: Tensor, margin: float, *, positive: bool) -> tuple[Tensor, Tensor]:
@@ -115,7 +118,7 @@ def _piece(piece: int, z: Tensor, margin: float, *, positive: bool) -> tuple[Ten
 
 
 def _offsets(a: Tensor, b: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    return a.numpy(), (b if b.dim() == 2 else b[None]).numpy()
+    return a.contiguous().numpy(), (b if b.dim() == 2 else b[None]).contiguous().numpy()
 
 
 def _collisions(label: Tensor | None, ids: Tensor, known: Tensor | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -19,11 +19,6 @@ WORTH_THREADS = 2**18
 """Numbers to add up from which more than one thread pays."""
 
 
-def fits(*tensors: Tensor) -> bool:
-    """Whether the kernels take these tables."""
-    return all(t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous() and t.dim() == 2 for t in tensors)
-
-
 def sgd_rows(p: Tensor, gradient: RowGradient, lr: float) -> None:
     """θ_r ← θ_r − η·g."""
     _update(SGD, p, p, p, gradient, lr)

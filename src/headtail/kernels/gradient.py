@@ -30,16 +30,16 @@ class LossGradients(NamedTuple):
     Attributes:
         loss: `[b]` of each example.
         of_input: `[b, d]`.
-        of_positive: `[b]` with respect to f_y.
-        of_negatives: `[m, d]` with respect to the rows of shared negatives; None where each example has its own.
-        of_scores: `[m]` with respect to the biases of shared negatives; `[b, m]`, to each f_y', where each example has its own.
+        of_scores: `[b + m]` with respect to the scores of positives, then of shared negatives (summed over examples); `[b + b·m]`
+            where each example has its own.
+        of_rows: `[b + m, d]` with respect to the rows of positives and shared negatives; None where each example has its own:
+            then it is `of_scores` times the inputs.
     """
 
     loss: Float[Tensor, " b"]
     of_input: Float[Tensor, "b d"]
-    of_positive: Float[Tensor, " b"]
-    of_negatives: Float[Tensor, "m d"] | None
-    of_scores: Float[Tensor, " m"] | Float[Tensor, "b m"]
+    of_scores: Float[Tensor, " n"]
+    of_rows: Float[Tensor, "n d"] | None
 
 
 LOGISTIC, HINGE, SQUARED_HINGE, CONTRASTIVE = range(4)

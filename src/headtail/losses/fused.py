@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from headtail.errors import check_kind
+from headtail.kernels.compiled import HAS_TRITON
 from headtail.kernels.gradient import LossGradients, RowGradient
 from headtail.losses.terms import Settings, check_draw, check_input, check_table, directions
 from headtail.optim import as_sparse, hand_over, values_of
@@ -54,13 +56,16 @@ def _kernels_for(input: Tensor, weight: Tensor, bias: Tensor | None, draw: Draw,
         return None
     if isinstance(settings.temperature, Tensor) or (bias is not None and (bias.dim() == 1 or settings.temperature != 1)):
         return None
-    if any(t is not None and (t.dtype != torch.float32 or not t.is_contiguous()) for t in (input, weight, bias)):
+    tensors = [t for t in (input, weight, bias) if t is not None]
+    dtypes = {t.dtype for t in tensors}
+    kernels = None
+    if not all(t.is_contiguous() for t in tensors):
         return None
-    if input.device.type == "cpu":
-        from headtail.kernels import cpu_loss
-
-        return cpu_loss
-    return None
+    if input.device.type == "cpu" and dtypes == {torch.float32}:
+        from headtail.kernels import cpu_loss as kernels
+    elif input.device.type == "cuda" and dtypes <= {torch.float32, torch.bfloat16} and HAS_TRITON:
+        from headtail.kernels import cuda_loss as kernels
+    return kernels
 
 
 def loss_of_rows(
@@ -108,31 +113,47 @@ class _LossOfRows(torch.autograd.Function):
         collisions: tuple[Any, ...],
         extra: tuple[Any, ...],
     ) -> Tensor:
-        found = kernel(input, weight, bias, positive, negatives, *collisions, *extra)
-        scale = collisions[-1]
+        found, scale = kernel(input, weight, bias, positive, negatives, *collisions, *extra), collisions[-1]
         ctx.save_for_backward(input, positive, negatives)
         ctx.found, ctx.tables = found, (weight, bias)
+        if scale.stride(0) == 0:  # one factor for all
+            return found.loss.sum() * scale[0]
         return torch.where(scale == 0, 0.0, found.loss * scale).sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         input, positive, negatives = ctx.saved_tensors
-        found, (weight, bias) = ctx.found, ctx.tables
-        by = grads[0]
-        once = input.device.type == "cpu" and float(by) == 1  # a loss that is used as it is needs no second pass
-        of_input = found.of_input if once else found.of_input * by
-        scores = torch.cat([found.of_positive, found.of_scores.reshape(-1)])
-        scores = scores if once else scores * by
+        (_, of_input, of_scores, of_rows), (weight, bias) = ctx.found, ctx.tables
+        if not is_one(grads[0]):
+            of_input, of_scores = of_input * grads[0], of_scores * grads[0]
+            of_rows = None if of_rows is None else of_rows * grads[0]
         rows = torch.cat([positive, negatives.reshape(-1)])
-        if found.of_negatives is None:  # an entry is the gradient of its score times its example's input
+        if of_rows is None:
             point = torch.arange(len(input), device=input.device)
-            gradient = RowGradient(rows, input.detach(), torch.cat([point, point.repeat_interleave(negatives.shape[1])]), scores)
-        else:  # of a shared negative it is a whole row
-            coefs = torch.cat([found.of_positive, torch.ones_like(found.of_scores)])
-            gradient = RowGradient(rows, torch.cat([input.detach(), found.of_negatives]), None, coefs if once else coefs * by)
-        of_bias = None if bias is None else _gradient_of(bias, RowGradient(rows, scores[:, None]))
-        return None, of_input, _gradient_of(weight, gradient), of_bias, None, None, None, None
+            points = torch.cat([point, point.repeat_interleave(negatives.shape[1])])
+            of_weight = _gradient_of(weight, RowGradient(rows, input.detach(), points, of_scores))
+        else:
+            of_weight = _gradient_of(weight, RowGradient(rows, of_rows))
+        of_bias = None if bias is None else _gradient_of(bias, RowGradient(rows, of_scores[:, None]))
+        return None, of_input.to(input.dtype), of_weight, of_bias, None, None, None, None
+
+
+def backward(loss: Tensor) -> None:
+    """`loss.backward()` with a gradient that `is_one` knows without asking a GPU."""
+    loss.backward(_one(loss.dtype, loss.device))
+
+
+def is_one(gradient: Tensor) -> bool:
+    """Whether a loss is used as it is, so that its gradients need no second pass; on a GPU only what `backward` passes is known."""
+    if gradient.device.type == "cpu":
+        return float(gradient) == 1
+    return gradient.data_ptr() == _one(gradient.dtype, gradient.device).data_ptr()
+
+
+@lru_cache(maxsize=8)
+def _one(dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.ones((), dtype=dtype, device=device)
 
 
 def _gradient_of(table: Tensor, gradient: RowGradient) -> Tensor | None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from headtail.errors import HeadtailError, check_choice, check_ids, check_kind, check_number, check_same_device, nearest
 from headtail.margins import Margin, Unit
 from headtail.samplers.draw import Draw, every_label
+from headtail.tables import constant
 from headtail.targets import IGNORE_INDEX, Pairs, Target
 from headtail.weightings import FromMargin, Weighting
 
@@ -103,11 +104,12 @@ class Settings:
 
     def scale(self, pairs: Pairs) -> Float[Tensor, " p"]:
         """Each pair's factor in the reduced loss; 0 for ignored ones."""
+        if self.sample_weight is None and pairs.all_count:
+            n = 1 if self.reduction == "sum" else max(1, len(pairs.label))
+            return constant(1 / n, pairs.label, torch.float32)
         weight = self.weights(pairs)
         if self.reduction == "sum":
             return weight
-        if self.sample_weight is None and pairs.all_count:
-            return weight / max(1, len(weight))
         total = weight.sum()
         return weight / torch.where(total == 0, torch.ones_like(total), total)
 

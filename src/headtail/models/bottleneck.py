@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from headtail.bags import lengths, weighted_bag
 from headtail.data.points import Bag, Features, Picked
+from headtail.decay import catch_up, owed
 from headtail.errors import check_count
 from headtail.models.dropout import dropout, shift_and_drop
-from headtail.optim import catch_up, owed
 
 
 class Bottleneck(nn.Module):

@@ -10,6 +10,7 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from headtail.errors import HeadtailError, check_count, check_ids
+from headtail.tables import constant
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +42,7 @@ class Draw:
         check_ids("ids", self.ids, None)
         log_m = math.log(self.m) if self.m > 0 else -math.inf
         object.__setattr__(self, "ids", self.ids.long())
-        object.__setattr__(self, "log_m", torch.full((), log_m, dtype=torch.float64, device=self.ids.device))
+        object.__setattr__(self, "log_m", constant(log_m, self.ids.new_empty(())))
         if self.ids.dim() not in (1, 2) or self.log_q.shape != self.ids.shape:
             raise HeadtailError(
                 f"`ids` must have shape [m] or [b, m] and `log_q` the same, but got {list(self.ids.shape)} and "

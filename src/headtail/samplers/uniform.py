@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from headtail.errors import check_ids
 from headtail.labels import Labels
 from headtail.samplers.inverse import InverseSampler
+from headtail.tables import constant
 
 
 class Uniform(InverseSampler):
@@ -31,6 +34,11 @@ class Uniform(InverseSampler):
         num_labels = labels.num_labels if isinstance(labels, Labels) else labels
         super().__init__(num_labels, num_negatives, replacement=replacement, exclude_target=exclude_target)
         self.total = float(num_labels)
+
+    def log_q(self, ids: Tensor, batch_size: int | None = None) -> Tensor:
+        """−log L each."""
+        check_ids("ids", ids, self.num_labels)
+        return constant(-math.log(self.num_labels), ids)
 
     def mass(self, ids: Tensor) -> Tensor:
         """1 each."""
