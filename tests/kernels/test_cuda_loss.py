@@ -1,0 +1,336 @@
+"""The sampled losses by Triton against float64: interpreted where there is no GPU, for real and on larger shapes elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from headtail.losses.decoupled import contrastive, hinge, logistic, sampled_decoupled, squared_hinge
+from headtail.losses.softmax import sampled_softmax
+
+pytest.importorskip("triton")
+
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+PIECES = {None: None, 0: logistic, 1: hinge, 2: squared_hinge, 3: contrastive(0.1)}
+SMALL = [(1, 1, 1), (3, 1, 5), (1, 37, 70), (67, 35, 17), (5, 70, 130), (130, 5, 9)]  # (b, m, d); the last two are summed in parts
+LARGE = [(1024, 256, 512), (1000, 300, 515), (130, 2100, 1100), (2, 5000, 64)] if GPU else []
+NAMES = ("loss", "of_input", "of_positive", "of_negatives", "of_scores")
+
+
+class Outputs(NamedTuple):
+    loss: Tensor
+    of_input: Tensor
+    of_positive: Tensor
+    of_negatives: Tensor | None
+    of_scores: Tensor
+
+
+def case(b: int, m: int, d: int, own: bool = False, dtype: torch.dtype = torch.float32, bias: bool = True) -> SimpleNamespace:
+    """Random inputs with collisions, known positives, and examples that do not count."""
+    torch.manual_seed(b + m + d)
+    rows, drawn = 2 * m + 3, (b, m) if own else (m,)
+    positive, negatives = torch.randint(rows, (b,)), torch.randint(rows, drawn)
+    inputs = SimpleNamespace(
+        input=torch.randn(b, d).to(dtype),
+        table=(torch.randn(rows, d) * 2 / d**0.5).to(dtype),
+        bias=torch.randn(rows, 1).to(dtype) if bias else None,
+        positive=positive,
+        negatives=negatives,
+        label=positive,
+        ids=negatives,
+        a=torch.randn(b, dtype=torch.float64),
+        b=torch.randn(drawn, dtype=torch.float64) - 3,
+        known=torch.rand(b, m) < 0.2,
+        scale=torch.rand(b) / b * (torch.arange(b) % 5 != 3),
+    )
+    for name, value in vars(inputs).items():
+        setattr(inputs, name, None if value is None else value.to(DEVICE))
+    return inputs
+
+
+def kernel(q: SimpleNamespace, piece: int | None = None) -> Any:
+    """The outputs by themselves: those of positives and of negatives lie one behind the other."""
+    from headtail.kernels import cuda_loss
+
+    extra = {} if piece is None else {"piece": piece, "margin": 0.1}
+    function = cuda_loss.sampled_softmax if piece is None else cuda_loss.sampled_decoupled
+    found, n = function(**vars(q), **extra), len(q.input)
+    of_positive, of_scores = found.of_scores[:n], found.of_scores[n:].reshape(q.negatives.shape)
+    if found.of_rows is None:
+        return Outputs(found.loss, found.of_input, of_positive, None, of_scores)
+    dead = (q.scale == 0).expand(n)
+    assert torch.equal(found.of_rows[:n][~dead], (of_positive[:, None] * q.input.float())[~dead])
+    assert not found.of_rows[:n][dead].any()
+    return Outputs(found.loss, found.of_input, of_positive, found.of_rows[n:], of_scores)
+
+
+def plain(q: SimpleNamespace, piece: int | None = None, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """The same by PyTorch and autograd."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    shared = q.negatives.dim() == 1
+    x, rows = q.input.to(dtype).clone().requires_grad_(), q.table.to(dtype)[q.negatives].requires_grad_()
+    f_y = (x * q.table.to(dtype)[q.positive]).sum(1)
+    scores = x @ rows.T if shared else (x[:, None] * rows).sum(2)
+    drawn_bias = torch.zeros_like(q.negatives, dtype=dtype)
+    if q.bias is not None:
+        f_y, drawn_bias = f_y + q.bias.to(dtype)[q.positive].flatten(), q.bias.flatten().to(dtype)[q.negatives]
+    drawn_bias.requires_grad_()
+    f_y.retain_grad()
+    mask = torch.zeros_like(scores, dtype=torch.bool) if q.known is None else q.known
+    if q.label is not None:
+        mask = mask | (q.ids == q.label[:, None])
+    terms = f_y, scores + drawn_bias, q.a, q.b, mask
+    loss = sampled_softmax(*terms) if piece is None else sampled_decoupled(*terms, PIECES[piece])
+    alive = q.scale != 0
+    (loss[alive] * q.scale[alive].to(dtype)).sum().backward()
+    out = {"loss": loss.detach(), "of_input": x.grad, "of_positive": f_y.grad, "of_scores": drawn_bias.grad}
+    return out | ({"of_negatives": rows.grad} if shared else {})
+
+
+def compare(q: SimpleNamespace, piece: int | None = None, found: dict[str, Any] | None = None) -> None:
+    """Each output is as near to the truth as plain float32."""
+    outputs: dict[str, Any] = found or kernel(q, piece)._asdict()
+    usual, truth = plain(q, piece), plain(q, piece, torch.float64)
+    for name, exact in truth.items():
+        error, allowed = (outputs[name] - exact).norm(), (usual[name] - exact).norm()
+        assert outputs[name].shape == exact.shape, name
+        slack = 1e-7 + 4e-7 * exact.norm()  # one score of a handful may be rounded luckily
+        assert error <= 1.1 * allowed + slack, (tuple(q.input.shape), piece, name, float(error), float(allowed))
+    assert ("of_negatives" in truth) == (outputs["of_negatives"] is not None)
+
+
+def the_softmax_is_as_near_to_the_truth_as_torch() -> None:
+    for shape in SMALL + LARGE:
+        compare(case(*shape, bias=shape[0] != 67))
+
+
+def decoupled_losses_are_as_near_to_the_truth_as_torch() -> None:
+    for shape in [*SMALL[1:3], (13, 35, 17), *LARGE]:
+        for piece in range(4):
+            compare(case(*shape), piece)
+
+
+def negatives_of_each_examples_own_are_too() -> None:
+    for shape in [(1, 1, 1), (7, 35, 17), (2, 17, 270), *LARGE[1:]]:
+        for piece in (None, 0, 3):
+            compare(case(*shape, own=True), piece)
+
+
+def weights_for_each_pair_go_with_shared_negatives() -> None:
+    for piece in (None, 0):
+        q = case(7, 19, 12)
+        q.b = torch.randn(7, 19, device=DEVICE)
+        compare(q, piece)
+
+
+def nothing_collides_without_labels_and_ids_need_not_be_rows() -> None:
+    q = case(9, 21, 8)
+    q.label = q.known = q.ids = None
+    found = kernel(q)
+    q.ids = q.negatives
+    compare(q)
+    q = case(9, 21, 8)
+    q.label, q.ids = torch.arange(9, device=DEVICE), torch.arange(21, device=DEVICE) % 9
+    compare(q)
+    assert not torch.equal(found.loss, kernel(q).loss)
+
+
+def one_number_for_all_is_held_once() -> None:
+    for own in (False, True):
+        for piece in (None, 0):
+            q = case(7, 19, 12, own=own)
+            q.a, q.scale = (
+                torch.tensor(v, dtype=t, device=DEVICE).expand(7) for v, t in ((0.3, torch.float64), (0.1, torch.float32))
+            )
+            if not own:
+                q.b = torch.tensor(-2.0, dtype=torch.float64, device=DEVICE).expand(19)
+            compare(q, piece)
+
+
+def fewer_digits_are_taken_where_torch_takes_fewer() -> None:
+    q = case(*(LARGE or SMALL)[0])
+    exact = kernel(q)
+    torch.set_float32_matmul_precision("high")
+    fast = kernel(q)
+    torch.set_float32_matmul_precision("highest")
+    assert torch.allclose(fast.of_input, exact.of_input, rtol=1e-2, atol=1e-4)
+    assert not GPU or not torch.equal(fast.loss, exact.loss)
+
+
+def extreme_weights_and_scores_neither_overflow_nor_lose_digits() -> None:
+    for size in (-80.0, 80.0):
+        q = case(12, 33, 8)
+        q.a += size
+        compare(q)
+        q.a -= size * 0.9
+        q.b[:20] += size / 2
+        compare(q, 0)
+        compare(q, 2)
+    q = case(12, 33, 8)
+    q.input *= 30
+    for piece in (None, 0):
+        compare(q, piece)
+
+
+def the_small_loss_of_a_sure_example_keeps_its_digits() -> None:
+    for piece in (None, 0):
+        q = case(6, 9, 4, bias=False)
+        q.a, q.b = q.a * 0, q.b * 0
+        q.input, q.table = torch.ones_like(q.input), torch.full_like(q.table, -2.0)
+        q.table[q.positive] = 2.0  # what is not masked has a score of −8, and the positive one of 8
+        q.known[:] = q.known | (q.table[q.negatives][:, 0] > 0)
+        exact = plain(q, piece, torch.float64)["loss"]
+        assert exact.max() < 1e-2
+        assert torch.allclose(kernel(q, piece).loss.double(), exact, rtol=1e-5, atol=0)
+
+
+def infinite_weights_of_masked_draws_are_selected_away() -> None:
+    for infinite in (torch.inf, -torch.inf):
+        for piece in (None, 0, 1):
+            q = case(6, 20, 8)
+            q.known[:, 4:9] = True
+            q.b[4:9] = infinite
+            found = kernel(q, piece)
+            assert all(t.isfinite().all() for t in found)
+            compare(q, piece)
+    q = case(6, 20, 8)
+    q.b[:5] = -torch.inf  # a weight of 0 that nobody has masked
+    compare(q)
+    compare(q, 0)
+    q.known[:] = True
+    assert kernel(q).loss.eq(0).all()
+    assert kernel(q).of_input.eq(0).all()
+
+
+def a_scale_of_zero_gives_zero_gradients_whatever_the_loss() -> None:
+    for own in (False, True):
+        for piece in (None, 0):
+            for bad in (torch.nan, torch.inf):
+                q = case(9, 18, 9, own=own)
+                dead = q.scale == 0
+                last = len(q.table) - 1  # a row that only dead examples read; label and ids are the same tensors
+                q.positive.clamp_(max=last - 1)[dead] = last
+                q.negatives.clamp_(max=last - 1)
+                q.input[dead], q.a[dead], q.table[last] = bad, bad, bad
+                found = kernel(q, piece)
+                assert found.of_input[dead].eq(0).all()
+                assert found.of_positive[dead].eq(0).all()
+                assert not own or found.of_scores[dead].eq(0).all()
+                of_examples = ["loss", "of_input", "of_positive", *["of_scores"] * own]
+                rest = {name: value[~dead] if name in of_examples else value for name, value in found._asdict().items()}
+                for name in ("input", "positive", "label", "a", "known", "scale", *["negatives", "ids", "b"] * own):
+                    setattr(q, name, getattr(q, name)[~dead])
+                compare(q, piece, rest)  # the others are as they would be without the dead ones
+
+
+def a_batch_in_parts_gives_what_it_gives_whole() -> None:
+    from headtail.kernels import cuda_loss
+
+    q = case(20, 19, 11)
+    q.b = torch.randn(20, 19, device=DEVICE)
+    whole, cuda_loss.WORKSPACE = kernel(q), 19 * 8
+    compare(q)
+    parts, cuda_loss.WORKSPACE = kernel(q), 2**24
+    for name in NAMES:
+        assert torch.allclose(getattr(whole, name), getattr(parts, name), rtol=1e-5, atol=1e-6), name
+
+
+def bfloat16_is_summed_in_float32() -> None:
+    for shape in [(1, 1, 1), (5, 35, 70), *LARGE]:
+        for own, piece in ((True, None), (False, None), (False, 1)):
+            if not own and not GPU:
+                continue  # the interpreter cannot multiply matrices of bfloat16
+            q = case(*shape, own=own, dtype=torch.bfloat16)
+            found, truth = kernel(q, piece)._asdict(), plain(q, piece, torch.float64)
+            for name, exact in truth.items():
+                allowed = 2**-8 if name in ("of_input", "of_negatives") else 1e-5  # their coefficients are bfloat16 too
+                assert found[name].dtype == torch.float32
+                assert (found[name] - exact).norm() <= allowed * exact.norm() + 1e-6, (shape, own, piece, name)
+
+
+def a_bfloat16_input_takes_a_float32_table() -> None:
+    q = case(9, 21, 40, own=not GPU, dtype=torch.bfloat16)
+    same, q.table = kernel(q), q.table.float()
+    assert torch.equal(same.loss, kernel(q).loss)
+
+
+def equal_inputs_give_equal_bits() -> None:
+    for own in (False, True):
+        for piece in (None, 0):
+            q = case(*(LARGE or SMALL)[0], own=own)
+            first = kernel(q, piece)
+            for _ in range(5 if GPU else 1):
+                assert all(torch.equal(s, t) for s, t in zip(first, kernel(q, piece), strict=True) if s is not None)
+
+
+def a_cuda_graph_replays_it_on_new_values() -> None:
+    for own in (False, True):
+        for piece in (None, 0):
+            q = case(100, 60, 33, own=own)
+            if not GPU:
+                continue
+            kernel(q, piece)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                out = kernel(q, piece)
+            q.input.copy_(torch.randn_like(q.input))
+            q.negatives.copy_(q.negatives.flip(-1))
+            graph.replay()
+            expected = kernel(q, piece)
+            assert all(torch.equal(s, t) for s, t in zip(out, expected, strict=True) if s is not None)
+
+
+CHECKS = [
+    the_softmax_is_as_near_to_the_truth_as_torch,
+    decoupled_losses_are_as_near_to_the_truth_as_torch,
+    negatives_of_each_examples_own_are_too,
+    weights_for_each_pair_go_with_shared_negatives,
+    nothing_collides_without_labels_and_ids_need_not_be_rows,
+    one_number_for_all_is_held_once,
+    fewer_digits_are_taken_where_torch_takes_fewer,
+    extreme_weights_and_scores_neither_overflow_nor_lose_digits,
+    the_small_loss_of_a_sure_example_keeps_its_digits,
+    infinite_weights_of_masked_draws_are_selected_away,
+    a_scale_of_zero_gives_zero_gradients_whatever_the_loss,
+    a_batch_in_parts_gives_what_it_gives_whole,
+    bfloat16_is_summed_in_float32,
+    a_bfloat16_input_takes_a_float32_table,
+    equal_inputs_give_equal_bits,
+    a_cuda_graph_replays_it_on_new_values,
+]
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, str]:
+    """All checks in one process of their own, because Triton reads its environment when it is imported."""
+    environment = os.environ | ({} if GPU else {"TRITON_INTERPRET": "1"})
+    done = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", [check.__name__ for check in CHECKS])
+def test_on_cuda(outcomes: dict[str, str], name: str):
+    assert not outcomes[name], outcomes[name]
+
+
+def outcome(check) -> str:
+    try:
+        check()
+    except Exception:
+        return traceback.format_exc()
+    return ""
+
+
+if __name__ == "__main__":
+    print(json.dumps({check.__name__: outcome(check) for check in CHECKS}))
