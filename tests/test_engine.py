@@ -13,7 +13,7 @@ from headtail.evaluate import top_labels
 from headtail.losses import fused
 from headtail.train import Trainer
 
-RATES = {"adagrad": 0.05, "sgd": 5.0}
+RATES = {"adagrad": 0.05, "sgd": 1.0}
 SCHEMES = ["uniform:importance", "within-batch:tail", "uniform(excluded):relative@16", "contrastive/within-batch:constant"]
 
 

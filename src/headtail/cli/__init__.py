@@ -12,7 +12,9 @@ from typing import Annotated
 import tyro
 
 from headtail import __version__
+from headtail.cli.advise import Advise
 from headtail.cli.audit import Audit
+from headtail.cli.bench import Bench
 from headtail.cli.compare import Compare
 from headtail.cli.doctor import Doctor
 from headtail.cli.evaluate import Evaluate, Predict
@@ -32,6 +34,8 @@ Command = (
     | Annotated[Report, tyro.conf.subcommand("report", prefix_name=False)]
     | Annotated[Explain, tyro.conf.subcommand("explain", prefix_name=False)]
     | Annotated[Audit, tyro.conf.subcommand("audit", prefix_name=False)]
+    | Annotated[Bench, tyro.conf.subcommand("bench", prefix_name=False)]
+    | Annotated[Advise, tyro.conf.subcommand("advise", prefix_name=False)]
     | Annotated[Doctor, tyro.conf.subcommand("doctor", prefix_name=False)]
 )
 
