@@ -46,6 +46,8 @@ class Training:
     """Scale each point's features to length 1."""
     clip: float = 0.0
     """Largest gradient norm; 0 does not clip."""
+    deterministic: bool = False
+    """Repeat and resume bit for bit on a GPU too, somewhat slower; a CPU always does."""
     smoothing: float | None = None
     """Pseudo-count added to every label in the prior; by default 0, or 1 where some label never occurs in training."""
     batching: Batching = "auto"
@@ -71,6 +73,7 @@ class Training:
         if self.smoothing is not None:
             check_number("smoothing", self.smoothing, low=0)
         check_kind("normalise", self.normalise, bool, "True")
+        check_kind("deterministic", self.deterministic, bool, "True")
         check_choice("optimiser", self.optimiser, get_args(Optimiser))
         check_choice("schedule", self.schedule, get_args(Schedule))
         check_choice("batching", self.batching, get_args(Batching))

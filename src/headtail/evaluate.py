@@ -16,15 +16,17 @@ from headtail.targets import Ragged
 
 BLOCK = 1024
 """Points that are scored at a time."""
+LARGE_BLOCK = 2**14
+"""The same on a GPU, where preparing a table for a search costs as much as searching it for a thousand points."""
 
 
 @torch.no_grad()
 def top_labels(model: Model, points: Points, k: int) -> Int[Tensor, "n k"]:
     """`[n, k]` the best labels of each point over all labels, best first, without those it has seen; −1 where there are no more."""
     device = model.head.weight.device
-    found = []
-    for start in range(0, len(points), BLOCK):
-        ids = torch.arange(start, min(start + BLOCK, len(points)))
+    found, block = [], BLOCK if device.type == "cpu" else LARGE_BLOCK
+    for start in range(0, len(points), block):
+        ids = torch.arange(start, min(start + block, len(points)))
         features = points.features.rows(ids) if isinstance(points.features, Bag) else points.features[ids]
         seen = None if points.seen is None else ragged_rows(points.seen, ids)
         more = 0 if seen is None else int(seen.offsets.diff().max())

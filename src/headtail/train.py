@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import threading
 import time
@@ -129,14 +130,15 @@ class Trainer:
         self.state, self._best = State(), {}
         shape = {"num_features": train.num_features, "sparse_features": sparse_features}
         self.facts = {"run": asdict(run), "data": data.digest, **shape}
-        self._take_step = self._make_step()
+        with self._determined():
+            self._take_step = self._make_step()
         self._random = checkpoint.random_state(self.device)  # whatever is drawn elsewhere before `fit` changes nothing
 
     def fit(self) -> Trained:
         """Train to the end, or go on from the last checkpoint; the model comes back with its best weights."""
         checkpoint.restore_random_state(self._random)
         self._resume()
-        with interrupts() if self.stop is None else nullcontext(self.stop) as interrupted:
+        with self._determined(), interrupts() if self.stop is None else nullcontext(self.stop) as interrupted:
             while not self.state.finished:
                 self._epoch(interrupted)
         if self.validation is not None and self.state.best_epoch:
@@ -145,6 +147,18 @@ class Trainer:
         self.optimiser.flush()
         self.model.eval()
         return Trained(self.model, self.labels, self.state, self.batches.steps)
+
+    @contextmanager
+    def _determined(self) -> Iterator[None]:
+        """Ask torch, and kernels through it, for sums in an order that does not depend on timing, if the run wants that."""
+        before = torch.are_deterministic_algorithms_enabled()
+        if self.run.deterministic and self.device.type == "cuda":
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch insists on it
+            torch.use_deterministic_algorithms(True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before)
 
     def _move(self) -> None:
         """To the device; tables that do not fit there are told of before any work."""

@@ -60,11 +60,7 @@ def case(b: int, m: int, d: int, own: bool = False, dtype: torch.dtype = torch.f
 
 def kernel(q: SimpleNamespace, piece: int | None = None) -> Any:
     """The outputs by themselves: those of positives and of negatives lie one behind the other."""
-    from headtail.kernels import cuda_loss
-
-    extra = {} if piece is None else {"piece": piece, "margin": 0.1}
-    function = cuda_loss.sampled_softmax if piece is None else cuda_loss.sampled_decoupled
-    found, n = function(**vars(q), **extra), len(q.input)
+    found, n = whole(q, piece), len(q.input)
     of_positive, of_scores = found.of_scores[:n], found.of_scores[n:].reshape(q.negatives.shape)
     if found.of_rows is None:
         return Outputs(found.loss, found.of_input, of_positive, None, of_scores)
@@ -72,6 +68,14 @@ def kernel(q: SimpleNamespace, piece: int | None = None) -> Any:
     assert torch.equal(found.of_rows[:n][~dead], (of_positive[:, None] * q.input.float())[~dead])
     assert not found.of_rows[:n][dead].any()
     return Outputs(found.loss, found.of_input, of_positive, found.of_rows[n:], of_scores)
+
+
+def whole(q: SimpleNamespace, piece: int | None = None) -> Any:
+    from headtail.kernels import cuda_loss
+
+    if piece is None:
+        return cuda_loss.sampled_softmax(**vars(q))
+    return cuda_loss.sampled_decoupled(**vars(q), piece=piece, margin=0.1)
 
 
 def plain(q: SimpleNamespace, piece: int | None = None, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
@@ -279,14 +283,14 @@ def a_cuda_graph_replays_it_on_new_values() -> None:
             q = case(100, 60, 33, own=own)
             if not GPU:
                 continue
-            kernel(q, piece)
+            whole(q, piece)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                out = kernel(q, piece)
+                out = whole(q, piece)
             q.input.copy_(torch.randn_like(q.input))
             q.negatives.copy_(q.negatives.flip(-1))
             graph.replay()
-            expected = kernel(q, piece)
+            expected = whole(q, piece)
             assert all(torch.equal(s, t) for s, t in zip(out, expected, strict=True) if s is not None)
 
 

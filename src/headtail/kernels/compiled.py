@@ -7,7 +7,6 @@ from importlib.util import find_spec
 
 from headtail.data.cache import cache_folder
 
-
 HAS_TRITON = find_spec("triton") is not None
 """It comes with torch where torch has CUDA."""
 

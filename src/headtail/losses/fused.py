@@ -82,12 +82,14 @@ def loss_of_rows(
 ) -> Tensor:
     """The reduced loss by a kernel; `weight` and `bias` get row-sparse gradients."""
     input = pairs.rows(input)
+    mean = settings.reduction == "mean"
     label = None if settings.collisions == "none" else pairs.label
     known = settings.masks(pairs, draw.ids) if settings.looks_for_known else None
     collisions = label, draw.ids, a, b, known, settings.scale(pairs).float()
     if settings.score == "dot":
         input = input if settings.temperature == 1 else input / settings.temperature
-        return _LossOfRows.apply(kernel, input, weight, bias, pairs.label, draw.ids, collisions, extra)  # pyright: ignore[reportReturnType]
+        given = kernel, input, weight, bias, pairs.label, draw.ids
+        return _LossOfRows.apply(*given, collisions, extra, mean)  # pyright: ignore[reportReturnType]
     # Directions are taken of the rows in use; what the kernel sees as its table is just them.
     rows = torch.cat([pairs.label, draw.ids.reshape(-1)])
     table = directions(F.embedding(rows, weight, sparse=True))
@@ -95,7 +97,8 @@ def loss_of_rows(
     positive, negatives = place[: len(pairs.label)], place[len(pairs.label) :].reshape(draw.ids.shape)
     if bias is not None:
         bias = F.embedding(rows, bias, sparse=True)
-    return _LossOfRows.apply(kernel, directions(input) / settings.temperature, table, bias, positive, negatives, collisions, extra)  # pyright: ignore[reportReturnType]
+    given = kernel, directions(input) / settings.temperature, table, bias, positive, negatives
+    return _LossOfRows.apply(*given, collisions, extra, mean)  # pyright: ignore[reportReturnType]
 
 
 class _LossOfRows(torch.autograd.Function):
@@ -112,12 +115,13 @@ class _LossOfRows(torch.autograd.Function):
         negatives: Tensor,
         collisions: tuple[Any, ...],
         extra: tuple[Any, ...],
+        mean: bool,
     ) -> Tensor:
         found, scale = kernel(input, weight, bias, positive, negatives, *collisions, *extra), collisions[-1]
         ctx.save_for_backward(input, positive, negatives)
         ctx.found, ctx.tables = found, (weight, bias)
         if scale.stride(0) == 0:  # one factor for all
-            return found.loss.sum() * scale[0]
+            return found.loss.mean() if mean else found.loss.sum()
         return torch.where(scale == 0, 0.0, found.loss * scale).sum()
 
     @staticmethod
@@ -125,6 +129,7 @@ class _LossOfRows(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         input, positive, negatives = ctx.saved_tensors
         (_, of_input, of_scores, of_rows), (weight, bias) = ctx.found, ctx.tables
+        ctx.found = None  # so that autograd may keep what it gets instead of copying it
         if not is_one(grads[0]):
             of_input, of_scores = of_input * grads[0], of_scores * grads[0]
             of_rows = None if of_rows is None else of_rows * grads[0]
@@ -136,7 +141,7 @@ class _LossOfRows(torch.autograd.Function):
         else:
             of_weight = _gradient_of(weight, RowGradient(rows, of_rows))
         of_bias = None if bias is None else _gradient_of(bias, RowGradient(rows, of_scores[:, None]))
-        return None, of_input.to(input.dtype), of_weight, of_bias, None, None, None, None
+        return None, of_input.to(input.dtype), of_weight, of_bias, None, None, None, None, None
 
 
 def backward(loss: Tensor) -> None:

@@ -1,0 +1,153 @@
+"""`headtail advise`, as people type it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+import headtail as ht
+from headtail import environment
+from headtail.bench import save
+from headtail.cli import advise as command
+from headtail.cli import main
+from headtail.labels import Labels
+from tests.cli.test_commands import told
+from tests.test_advise import planted
+
+FEW = ["advise", "--device", "cpu", "--memory", "64", "--labels", "2000"]
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADTAIL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def flat(text):
+    return " ".join(text.split())
+
+
+def test_many_labels_are_sampled_with_the_negatives_that_explain_asks_for(capsys):
+    arguments = ["advise", "--device", "cpu", "--memory", "64", "--labels", "5e4", "--dim", "256", "--batch", "1024"]
+    assert main([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["choice"] == "sampled"
+    assert found["estimates"]["sampled"]["shape"]["labels"] == 50_000
+    best = found["best"]
+    assert main(["explain", best["scheme"], "--zipf", "50000", "--batch", "1024", "--json"]) == 0
+    explained = json.loads(capsys.readouterr().out)
+    assert best["untrained"] == max(one["needed_m"] for one in explained["examples"])
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert f"Use the sampled loss, {best['scheme']} with" in flat(out)
+    assert "50,000 labels (generated, Zipf exponent 1)" in flat(out)
+    assert "sparse=True" in out
+    assert "Expected, not measured" in out
+    tables = out.partition("A training step")[2].partition("    head =")[0]
+    assert max(map(len, tables.splitlines())) <= 80
+    assert "…" not in tables
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--noise", "0.001"], 'ht.scheme("softmax", labels)'),
+        (["--noise", "0.3"], "inside_backward()"),
+        (["--noise", "0.3", "--schemes", "within-batch:tail"], 'ht.scheme("within-batch:tail", labels)'),
+        (["--noise", "0.001", "--memory", "0.02"], "linear_cross_entropy"),
+    ],
+)
+def test_the_code_that_is_shown_runs(capsys, options, words):
+    if words == "linear_cross_entropy" and not hasattr(torch.nn.functional, words):
+        pytest.skip("this torch has no chunked loss")
+    labels = Labels.zipf(20_000)
+    assert main(["advise", "--device", "cpu", "--memory", "64", "--labels", "2e4", "--dim", "32", "--batch", "512", *options]) == 0
+    code = [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("    ") and line.strip()]
+    assert words in " ".join(code)
+    hidden, target, table = torch.randn(512, 32), torch.randint(20_000, (512,)), torch.randn(20_000, 32)
+    names = {"ht": ht, "torch": torch, "labels": labels, "hidden": hidden, "target": target, "table": table}
+    exec("\n".join(code), names)
+    assert torch.isfinite(names["head"](hidden, target) if "head" in names else names["loss"])
+
+
+def test_a_wish_for_no_noise_is_answered_with_the_exact_loss(capsys):
+    assert main([*FEW, "--noise", "0.001"]) == 0
+    out = flat(capsys.readouterr().out)
+    assert "Use the exact softmax: no sampler looked at keeps the noise below ±0.001" in out
+    assert "too many" in out
+    assert 'ht.scheme("softmax", labels)' in out
+
+
+def test_what_fits_nowhere_is_told(capsys):
+    assert main([*FEW, "--dim", "100000", "--memory", "0.5"]) == 0
+    out = flat(capsys.readouterr().out)
+    assert "Nothing fits: even the leanest needs 2.3 GiB." in out
+    assert "LabelHead" not in out
+
+
+def test_a_measurement_of_this_machine_is_used_and_one_of_another_is_not(capsys):
+    assert main(FEW) == 0
+    assert "Predicted from figures of another machine" in flat(capsys.readouterr().out)
+    machine = planted()
+    save(machine)
+    assert main(FEW) == 0
+    assert "bench-cpu.json` is of planted: `headtail bench` measures this one." in flat(capsys.readouterr().out)
+    save(replace(machine, name=environment.machine("cpu")))
+    assert main([*FEW, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert "measured here on 2026-01-31" in found["basis"]
+    expected = 0.002 + 1.5 * 6 * 256 * 2000 * 512 / 1e11 + 2.0 * 4 * (7 * 256 * 2000 + 8 * 2000 * 512) / 1e10
+    assert found["estimates"]["exact"]["seconds"] == pytest.approx(expected, rel=0.02)
+
+
+def test_a_gpu_need_not_be_there(capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["advise", "--device", "cuda", "--labels", "3e3"]) == 0
+    out = flat(capsys.readouterr().out)
+    assert "NVIDIA H200" in out
+    assert "fits 139 GiB" in out
+
+
+def test_labels_come_from_a_file_too(tmp_path, capsys):
+    path = tmp_path / "counts.txt"
+    path.write_text("90\n30\n0\n7\n1\n")
+    assert main(["advise", "--device", "cpu", "--counts", str(path), "--schemes", "within-batch:tail", "uniform:importance"]) == 0
+    out = flat(capsys.readouterr().out)
+    assert "5 labels" in out
+    assert "Left out: within-batch:tail." in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--labels", "0"], "`--labels` must be a whole number from 1 to 200,000,000, such as 3e6 or 3_000_000, but got '0'."),
+        (["--labels", "many"], "but got 'many'"),
+        (["--labels", "2.5"], "but got '2.5'"),
+        (["--labels", "1e999"], "but got '1e999'"),
+        (["--dim", "0"], "`--dim` must be a whole number of at least 1, but got 0."),
+        (["--batch", "0"], "`--batch` must be a whole number of at least 1, but got 0."),
+        (["--noise", "0"], "`--noise` must be at least"),
+        (["--memory", "0"], "`--memory` must be at least"),
+        (["--zipf", "50"], "`--labels` excludes `--counts` and `--zipf`: drop one."),
+        (["--schemes"], "`--schemes` needs at least one name"),
+        (["--schemes", "softmax"], "`softmax` uses all labels, which is looked at anyway."),
+        (["--schemes", "uniform:importance@64"], "Drop `@64`."),
+        (["--schemes", "unifrom:importance"], "Did you mean `uniform` or"),
+    ],
+)
+def test_bad_arguments_get_one_sentence(capsys, arguments, sentence):
+    assert sentence in told(capsys, [*FEW, *arguments])
+
+
+def test_no_number_of_labels_and_no_memory_are_asked_for(capsys, monkeypatch):
+    assert "Write for example `--labels 3e6`" in told(capsys, ["advise"])
+    monkeypatch.setattr(command, "memory_left", lambda device: None)
+    assert "for example `--memory 64`" in told(capsys, ["advise", "--device", "cpu", "--labels", "100"])
+
+
+def test_a_damaged_measurement_is_told(capsys):
+    save(planted()).write_text("{")
+    assert "bench-cpu.json` is damaged" in told(capsys, FEW)
