@@ -13,8 +13,8 @@ from safetensors import SafetensorError
 from torch import nn
 
 from headtail import Labels, Mixture, Queue, RowAdam, Uniform, checkpoint
-from headtail.errors import HeadtailError
 from headtail.decay import owed
+from headtail.errors import HeadtailError
 
 TENSORS = {"weight": torch.arange(6.0).reshape(2, 3).T, "rows": torch.tensor([3, 1]), "none": torch.zeros(0, 4)}
 FACTS = {"curve": [[1, "loss", 0.1]], "best": float("inf"), "first": None}

@@ -151,3 +151,42 @@ def test_pending_weight_decay_follows_the_table_to_the_gpu():
         optimiser.step()
     head.flush()
     assert torch.allclose(head.weight, start * 0.95**4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("post_hoc", [None, 1.0])
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_best_labels_of_a_large_table_are_those_of_all_scores(bias, post_hoc):
+    labels = Labels.zipf(20_000)
+    head = LabelHead(
+        labels, 48, SampledSoftmaxLoss(Uniform(labels, 8), Importance(), temperature=0.5), bias=bias, device="cuda"
+    ).cuda()
+    if bias:
+        torch.nn.init.normal_(head.bias)
+    hidden = torch.randn(100, 48, device="cuda")
+    assert head._topk_kernel(hidden, 20) is not None
+    found = head.topk(hidden, 20, post_hoc=post_hoc)
+    scores = head.logits(hidden).double()
+    scores -= (post_hoc or 0.0) * labels.log_prior(torch.arange(20_000, device="cuda"))
+    wanted = scores.topk(20).values
+    assert torch.allclose(found.values.double(), wanted, rtol=1e-5, atol=1e-5)
+    assert torch.allclose(scores.gather(1, found.indices), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rule", [RowSGD, RowAdagrad, RowAdam])
+def test_updates_inside_backward_are_those_after_it_on_a_gpu(rule, dtype):
+    labels, found = Labels.zipf(5000), []
+    for inside in (True, False):
+        torch.manual_seed(0)
+        loss = SampledSoftmaxLoss(Uniform(labels, 64), Importance())
+        head = LabelHead(labels, 32, loss, bias=True, sparse=True, device="cuda", dtype=dtype).cuda()
+        optimiser = rule(head.parameters(), lr=0.05)
+        optimiser = optimiser.inside_backward() if inside else optimiser
+        for _ in range(3):
+            optimiser.zero_grad()
+            head(torch.randn(40, 32, device="cuda", dtype=dtype), torch.randint(5000, (40,), device="cuda")).backward()
+            assert (head.weight.grad is None) == inside
+            optimiser.step()
+        found.append(head.weight.detach().float())
+    rounding = 1e-5 if dtype == torch.float32 else 0.02
+    assert torch.allclose(*found, atol=rounding, rtol=rounding)

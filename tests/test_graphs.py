@@ -9,6 +9,8 @@ import torch
 
 from headtail import graphs, optim
 from headtail.batches import Batches
+from headtail.config import Run
+from headtail.data.load import load
 from headtail.data.points import Points
 from headtail.graphs import Graph, Resident, pad_labels
 from headtail.targets import Ragged
@@ -133,3 +135,32 @@ def test_data_that_do_not_fit_travel_step_by_step(monkeypatch):
     assert not isinstance(trainer._take_step, Graph)
     curve = [value for *_, value in trainer.fit().state.curve]
     assert curve == pytest.approx([value for *_, value in Trainer(run, DATA).fit().state.curve], rel=1e-3)
+
+
+@on_gpu
+def test_features_in_pinned_memory_are_as_good_as_on_the_gpu(monkeypatch):
+    monkeypatch.setattr(graphs, "DENSE_BELOW", 0)
+    trainer = Trainer(replace(SMALL, scheme="uniform(without-replacement):tail@12", dropout=0.0), DATA, device="cuda")
+    batches, ids = trainer.batches, next(trainer.batches.order(0)).cuda()
+    found = []
+    for pinned in (True, False):
+        resident = Resident(DATA.train, batches.point_of, False, batches.size, trainer.device, pinned=pinned)
+        assert resident.bag.columns.is_cuda != pinned
+        found.append(trainer.model(resident.take(ids)).item())
+    assert found[0] == found[1]
+
+
+@on_gpu
+@pytest.mark.parametrize("scheme", ["within-batch:tail", "contrastive/uniform:importance", "uniform(excluded):relative@16"])
+def test_a_deterministic_run_repeats_itself_and_resumes_bit_for_bit_on_a_gpu(scheme, tmp_path, monkeypatch):
+    monkeypatch.setattr("headtail.train.CHECK_EVERY", 1)
+    data = load("synthetic:points=4000,test=200,features=6000,labels=400,features-a-point=30")
+    run = Run(scheme=scheme, dim=64, batch=512, negatives=32, epochs=2, validation=0.0, deterministic=True)
+    one, other = (Trainer(run, data, device="cuda").fit() for _ in range(2))
+    stop = Stop(after=7)
+    with pytest.raises(Stopped):
+        Trainer(run, data, tmp_path, device="cuda", watch=stop, stop=stop.event).fit()
+    resumed = Trainer(run, data, tmp_path, device="cuda").fit()
+    for weight, again, later in zip(*(t.model.parameters() for t in (one, other, resumed)), strict=True):
+        assert torch.equal(weight, again)
+        assert torch.equal(weight, later)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from headtail.data.points import Bag, Picked
 from headtail.errors import HeadtailError
 from headtail.kernels.compiled import HAS_TRITON
 from headtail.kernels.gradient import RowGradient
-from headtail.optim import as_sparse, hand_over
+from headtail.optim import as_dense, as_sparse, hand_over, stream_beside
 
 
 def weighted_bag(
@@ -38,10 +40,11 @@ def weighted_bag(
         raise HeadtailError(
             f"The features have {whole.num_columns:,} columns, but the table {len(weight):,} rows. Give one row a column."
         )
-    kernels = _kernels_for(weight) if sparse else None
+    kernels = _kernels_for(weight) if sparse or weight.device.type == "cuda" else None
     if kernels is not None:
         picked = bag if isinstance(bag, Picked) else Picked(bag, torch.arange(len(bag), device=weight.device), len(bag.columns))
-        return _WeightedBag.apply(kernels, weight, picked, normalise)  # pyright: ignore[reportReturnType]
+        learns = weight.requires_grad and torch.is_grad_enabled()
+        return _WeightedBag.apply(kernels, weight, picked, normalise, sparse, learns)  # pyright: ignore[reportReturnType]
     return plain_weighted_bag(bag, weight, normalise=normalise, sparse=sparse)
 
 
@@ -70,20 +73,41 @@ class _WeightedBag(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, kernels: Any, weight: Tensor, picked: Picked, normalise: bool) -> Tensor:
+    def forward(ctx: Any, kernels: Any, weight: Tensor, picked: Picked, normalise: bool, sparse: bool, learns: bool) -> Tensor:
         bag = picked.bag
-        ctx.kernels, ctx.table, ctx.most = kernels, weight, picked.most
-        ctx.entries = bag.offsets, bag.columns, bag.values, picked.ids, normalise
+        rows = bag.offsets, bag.columns, bag.values, picked.ids
         out = torch.empty(len(picked), weight.shape[1], device=weight.device)
-        kernels.weighted_bag(bag.offsets, bag.columns, bag.values, picked.ids, weight, normalise, out)
+        ctx.table, ctx.sparse = weight, sparse
+        if learns:
+            with _beside(weight.device):  # where the gradient goes follows from the ids, and is found meanwhile
+                ctx.entries = kernels.entries(*rows, normalise, picked.most, len(weight))
+        kernels.weighted_bag(*rows, weight, normalise, out)
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor | None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        rows, points, coefs = ctx.kernels.entries(*ctx.entries, ctx.most)
-        gradient = RowGradient(rows, grads[0], points, coefs)
-        return None, None if hand_over(ctx.table, gradient) else as_sparse(ctx.table, gradient), None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if ctx.table.device.type == "cuda":
+            torch.cuda.current_stream(ctx.table.device).wait_stream(stream_beside(ctx.table.device, "entries"))
+        rows, points, coefs, grouped = ctx.entries
+        gradient = RowGradient(rows, grads[0].contiguous(), points, coefs, grouped)
+        if not ctx.sparse:
+            of_table = as_dense(ctx.table, gradient)
+        else:
+            of_table = None if hand_over(ctx.table, gradient) else as_sparse(ctx.table, gradient)
+        return None, of_table, None, None, None, None
+
+
+@contextmanager
+def _beside(device: torch.device) -> Iterator[None]:
+    """On a GPU, in a stream of its own."""
+    if device.type != "cuda":
+        yield
+        return
+    beside = stream_beside(device, "entries")
+    beside.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(beside):
+        yield
 
 
 def _kernels_for(weight: Tensor) -> Any:

@@ -93,9 +93,7 @@ def graphed_step(trainer: Trainer) -> Callable[[Tensor], Tensor]:
         return lambda ids: trainer.learn(trainer.model(_to(batches.take(ids), device)))
     pinned = of_features + rest > room
     if pinned:
-        warnings.warn(
-            "The features do not fit on the GPU beside the model, so it fetches them from the host.", stacklevel=2
-        )
+        warnings.warn("The features do not fit on the GPU beside the model, so it fetches them from the host.", stacklevel=2)
     resident = Resident(batches.points, batches.point_of, batches.whole_points, batches.size, device, pinned=pinned)
 
     def step(ids: Tensor) -> Tensor:

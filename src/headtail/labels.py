@@ -16,6 +16,9 @@ from headtail.slices import Slices
 from headtail.tables import Table
 from headtail.targets import IGNORE_INDEX, Pairs, Target, looks_multi_hot
 
+FEW = 2**24
+"""Labels up to which logarithms of the prior are kept: 128 MiB."""
+
 
 @dataclass(frozen=True, eq=False)
 class Labels:
@@ -46,6 +49,7 @@ class Labels:
     never_seen: int = field(init=False, repr=False)
     """Number of labels without a single training example."""
     _table: Table = field(init=False, repr=False)
+    _logs: dict[float, Table] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_number("smoothing", self.smoothing, low=0)
@@ -153,13 +157,21 @@ class Labels:
         return (self.counts.double() + self.smoothing) / (self.total + self.smoothing * self.num_labels)
 
     def log_prior(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
-        """log π of any labels. Looks up counts, so it costs O(ids) whatever L is."""
-        total = math.log(self.total + self.smoothing * self.num_labels)
-        return (self._table[ids].double() + self.smoothing).log() - total
+        """log π of any labels. A look-up, so it costs O(ids) whatever L is."""
+        return self._log(ids, self.smoothing)
 
     def log_frequency(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
         """log n/N of any labels, *unsmoothed*: how often batches really hold them."""
-        return self._table[ids].double().log() - math.log(self.total)
+        return self._log(ids, 0.0)
+
+    def _log(self, ids: Int[Tensor, ...], smoothing: float) -> Float64[Tensor, ...]:
+        """log (n + smoothing) / total. Of not too many labels all logarithms are kept, so that a step takes none."""
+        total = math.log(self.total + smoothing * self.num_labels)
+        if self.num_labels > FEW or torch.compiler.is_compiling():
+            return (self._table[ids].double() + smoothing).log() - total
+        if smoothing not in self._logs:
+            self._logs[smoothing] = Table((self.counts.double() + smoothing).log() - total)
+        return self._logs[smoothing][ids]
 
     def slices(self, head: float = 100, tail: float = 20) -> Slices:
         """Head, torso and tail by training count: head ≥ `head`, tail < `tail`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, Self
 from weakref import ref
 
@@ -79,6 +80,7 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
         check_number("weight_decay", weight_decay, low=0)
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **defaults})
         self._changed: list[Tensor] = []
+        self._held: list[RowGradient] = []
         self._worth_kernels: bool | None = None
 
     @abstractmethod
@@ -102,6 +104,9 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
             for p in group["params"]:
                 if p.grad is not None:
                     self._change(p, p.grad, group)
+        for device in {gradient.values.device for gradient in self._held}:
+            torch.cuda.current_stream(device).wait_stream(stream_beside(device, "updates"))
+        self._held.clear()
         self._changed.clear()
         return loss
 
@@ -126,7 +131,15 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
                 "Leave out `inside_backward()` to accumulate gradients."
             )
         self._changed.append(p)
-        self._change(p, gradient, group)
+        if p.device.type != "cuda":
+            self._change(p, gradient, group)
+            return
+        # Beside what backward has still to do; `step` waits for it. What it reads is held until then.
+        self._held.append(gradient)
+        beside = stream_beside(p.device, "updates")
+        beside.wait_stream(torch.cuda.current_stream(p.device))
+        with torch.cuda.stream(beside):
+            self._change(p, gradient, group)
 
     def _change(self, p: Tensor, grad: Tensor | RowGradient, group: dict[str, Any]) -> None:
         gradient = _as_rows(grad)
@@ -329,6 +342,12 @@ class RowAdam(RowOptimizer):
         return group["lr"] * math.sqrt(1 - beta2**step) / (1 - beta1**step)
 
 
+@lru_cache(maxsize=64)
+def stream_beside(device: torch.device, name: str) -> torch.cuda.Stream:
+    """A stream for work that need not wait for its turn."""
+    return torch.cuda.Stream(device)
+
+
 def hand_over(table: Tensor, gradient: RowGradient) -> bool:
     """Give a gradient to the optimiser that updates this table during `backward`; False where there is none."""
     if (optimiser := _taker_of(table)) is None:
@@ -347,6 +366,15 @@ def as_sparse(table: Tensor, gradient: RowGradient) -> Tensor:
         there = gradient.rows >= 0
         gradient = RowGradient(gradient.rows[there], gradient.values, gradient.points[there], gradient.coefs[there])
     return torch.sparse_coo_tensor(gradient.rows[None], values_of(gradient), table.shape, check_invariants=False)
+
+
+def as_dense(table: Tensor, gradient: RowGradient) -> Tensor:
+    """A gradient with every row, on a GPU: a step of −1 from nothing."""
+    from headtail.kernels import cuda_rows
+
+    dense = torch.zeros_like(table, dtype=torch.float32)
+    cuda_rows.sgd_rows(dense, gradient, -1.0)
+    return dense.to(table.dtype)
 
 
 def values_of(gradient: RowGradient) -> Tensor:

@@ -73,7 +73,7 @@ def test_two_threads_give_what_one_gives_bit_for_bit():
 
 def test_entries_are_those_of_the_picked_rows_scaled_to_length_one():
     bag, ids = ragged_bag(33, 20), torch.tensor([4, 0, 3, 4])
-    rows, points, coefs = cpu_bag.entries(bag.offsets, bag.columns, bag.values, ids, True)
+    rows, points, coefs, _ = cpu_bag.entries(bag.offsets, bag.columns, bag.values, ids, True, None, 20)
     places = [range(bag.offsets[i], bag.offsets[i + 1]) for i in ids.tolist()]
     assert rows.tolist() == [int(bag.columns[j]) for one in places for j in one]
     assert points.tolist() == [i for i, one in enumerate(places) for _ in one]

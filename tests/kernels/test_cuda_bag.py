@@ -79,7 +79,7 @@ def test_entries_are_the_batch_point_after_point_and_then_padding(shape, normali
         coefs = bag[2][places].double() / (lengths[owners] if normalise else 1)
         for spare in (0, 1, 1000):
             capacity = len(places) + spare
-            made = cuda_bag.entries(*on_device(*bag), None if ids is None else ids.to(DEVICE), normalise, capacity)
+            made = cuda_bag.list_entries(*on_device(*bag), None if ids is None else ids.to(DEVICE), normalise, capacity)
             rows, points, factors = (t.cpu() for t in made)
             assert rows.shape == points.shape == factors.shape == (capacity,)
             assert torch.equal(rows[: len(places)], bag[1][places].long())
@@ -97,7 +97,7 @@ def test_a_point_of_zeros_has_no_direction_and_too_little_room_harms_nobody():
     out = torch.full((2, 3), torch.nan, device=DEVICE)
     cuda_bag.weighted_bag(*bag, None, torch.eye(3, device=DEVICE), True, out)
     assert torch.allclose(out.cpu(), torch.tensor([[0.0, 0.0, 0.0], [2.0, 1.0, 2.0]]) / 3)
-    rows, points, coefs = cuda_bag.entries(*bag, None, True, 4)
+    rows, points, coefs = cuda_bag.list_entries(*bag, None, True, 4)
     assert rows.tolist() == [0, 1, 1, 2]
     assert points.tolist() == [0, 0, 1, 1]
     assert torch.allclose(coefs.cpu(), torch.tensor([0, 0, 1 / 3, 2 / 3]))

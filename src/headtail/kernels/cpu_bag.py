@@ -35,14 +35,14 @@ def weighted_bag(
 
 
 def entries(
-    offsets: Tensor, columns: Tensor, values: Tensor, ids: Tensor, normalise: bool, most: int | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(rows, points, coefs) of a `RowGradient`: what a gradient of each row of the bag adds to which rows of the table."""
+    offsets: Tensor, columns: Tensor, values: Tensor, ids: Tensor, normalise: bool, most: int | None, num_rows: int
+) -> tuple[Tensor, Tensor, Tensor, bool]:
+    """(rows, points, coefs, grouped) of a `RowGradient`: what a gradient of each row of the bag adds to which row of the table."""
     ids_, offsets_ = ids.numpy(), offsets.numpy()
     n = int(count(offsets_, ids_))
     rows, points, coefs = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.float32)
     _entries(offsets_, columns.numpy(), values.detach().numpy(), ids_, normalise, rows, points, coefs)
-    return torch.from_numpy(rows), torch.from_numpy(points), torch.from_numpy(coefs)
+    return torch.from_numpy(rows), torch.from_numpy(points), torch.from_numpy(coefs), False
 
 
 @njit(cache=True)

@@ -7,6 +7,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from headtail.kernels.cuda_groups import grouped
+from headtail.kernels.gradient import RowGradient
+
 COLUMNS = 512
 """Columns that one program takes."""
 BLOCK = 128
@@ -38,9 +41,29 @@ def weighted_bag(
 
 
 def entries(
-    offsets: Tensor, columns: Tensor, values: Tensor, ids: Tensor | None, normalise: bool, capacity: int | None = None
+    offsets: Tensor, columns: Tensor, values: Tensor, ids: Tensor, normalise: bool, most: int | None, num_rows: int
+) -> tuple[Tensor, Tensor | None, Tensor | None, bool]:
+    """(rows, points, coefs, grouped) of a `RowGradient`: what a gradient of each row of the bag adds to which row of the table.
+
+    Args:
+        offsets: `[points + 1]`,
+        columns: `[nnz]`,
+        values: `[nnz]`,
+        ids: `[n]` and
+        normalise: as in `weighted_bag`.
+        most: entries that n points can have; None asks the GPU how many they are.
+        num_rows: D, rows of the table.
+    """
+    most = int((offsets[ids + 1] - offsets[ids]).sum()) if most is None else most
+    found = list_entries(offsets, columns, values, ids, normalise, most)
+    rows, _, points, coefs, _ = grouped(RowGradient(found[0], found[2], *found[1:]), num_rows)
+    return rows, points, coefs, True
+
+
+def list_entries(
+    offsets: Tensor, columns: Tensor, values: Tensor, ids: Tensor | None, normalise: bool, capacity: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The batch as (row, point, coefficient) entries, point after point: with it, `RowGradient(rows, grad, points, coefs)`.
+    """The batch as (row, point, coefficient) entries, point after point.
 
     Args:
         offsets: `[points + 1]`,
@@ -48,13 +71,11 @@ def entries(
         values: `[nnz]`,
         ids: `[n]` or None, and
         normalise: as in `weighted_bag`.
-        capacity: room for so many entries, at least as many as the batch has (what is more is dropped); None asks the GPU.
+        capacity: room for so many entries, at least as many as the batch has (what is more is dropped).
 
     Returns:
         `[capacity]` rows, −1 for padding; `[capacity]` points, which are places in the batch; `[capacity]` coefficients.
     """
-    if capacity is None:
-        capacity = len(columns) if ids is None else int((offsets[ids + 1] - offsets[ids]).sum())
     n, device = (len(offsets) - 1, offsets.device) if ids is None else (len(ids), ids.device)  # features may lie with the host
     starts = torch.empty(n + 1, dtype=torch.int64, device=device)
     rows = torch.empty(capacity, dtype=torch.int64, device=device)

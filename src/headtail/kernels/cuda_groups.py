@@ -30,6 +30,8 @@ def grouped(gradient: RowGradient, num_rows: int) -> RowGradient:
         gradient: n entries.
         num_rows: rows of the table they belong to.
     """
+    if gradient.grouped:
+        return gradient
     if len(gradient.rows) <= FEW:
         return _by_rank(gradient)
     if num_rows > MOST_COUNTED or torch.are_deterministic_algorithms_enabled():

@@ -84,7 +84,7 @@ def _update_rows(
     n, d = len(gradient.rows), p.shape[1]
     if n == 0 or d == 0:
         return
-    rows, values, points, coefs = grouped(gradient, len(p))
+    rows, values, points, coefs, _ = grouped(gradient, len(p))
     columns = min(COLUMNS, triton.next_power_of_2(d))
     blocks, entries = triton.cdiv(d, columns), (rows, points, coefs, values.contiguous())
     tiles, chunk, warps = None, *FEW_AT_A_TIME

@@ -16,12 +16,14 @@ class RowGradient(NamedTuple):
         values: `[s, d]`.
         points: `[n]` which of the values each entry takes; None if entry e takes the e-th.
         coefs: `[n]` factors; None for 1.
+        grouped: whether entries of the same row are neighbours already.
     """
 
     rows: Int64[Tensor, " n"]
     values: Float[Tensor, "s d"]
     points: Int64[Tensor, " n"] | None = None
     coefs: Float[Tensor, " n"] | None = None
+    grouped: bool = False
 
 
 class LossGradients(NamedTuple):

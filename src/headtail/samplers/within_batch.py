@@ -51,15 +51,14 @@ class WithinBatch(Sampler):
                 stacklevel=4,
             )
         label = step.pairs.label
-        if step.pairs.all_count:
-            slots = torch.arange(len(label), device=label.device)
-        else:  # their number is not known beforehand, so a CUDA host waits here
-            slots = (~step.pairs.ignored).nonzero().squeeze(1)
-        size = len(slots)
-        if size == 1:
-            slots = slots[:0]  # an example alone has only itself
-        elif self.num_negatives is not None and self.num_negatives < size:
-            slots = slots[torch.randperm(size, device=slots.device, generator=step.generator)[: self.num_negatives]]
+        # Where some are ignored their number is not known beforehand, and a CUDA host waits.
+        counted = None if step.pairs.all_count else (~step.pairs.ignored).nonzero().squeeze(1)
+        size = len(label) if counted is None else len(counted)
+        if size > 1 and self.num_negatives is not None and self.num_negatives < size:
+            slots = torch.randperm(size, device=label.device, generator=step.generator)[: self.num_negatives]
+        else:  # an example alone has only itself
+            slots = torch.arange(size if size != 1 else 0, device=label.device)
+        slots = slots if counted is None else counted[slots]
         ids, log_q = label[slots], self.log_q(label)
         draw = Draw(ids, log_q[slots], log_q, self.expected_m(size), slots=slots)
         require_seen(draw.ids, draw.log_q, "WithinBatch")
