@@ -13,6 +13,7 @@ from headtail.config import Run
 from headtail.data.load import load
 from headtail.data.points import Points
 from headtail.graphs import Graph, Resident, pad_labels
+from headtail.models import Bottleneck
 from headtail.targets import Ragged
 from headtail.train import Stopped, Trainer
 from tests.test_train import DATA, RUNS, SMALL, Stop, small_data
@@ -164,3 +165,25 @@ def test_a_deterministic_run_repeats_itself_and_resumes_bit_for_bit_on_a_gpu(sch
     for weight, again, later in zip(*(t.model.parameters() for t in (one, other, resumed)), strict=True):
         assert torch.equal(weight, again)
         assert torch.equal(weight, later)
+
+
+class Asking(torch.nn.Module):
+    """An encoder that makes the host wait, which no graph can hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Bottleneck(DATA.train.num_features, SMALL.dim)
+
+    def forward(self, features):
+        hidden = self.inner(features)
+        return hidden * (1.0 if float(hidden.detach().sum()) < 1e9 else 0.0)
+
+
+@on_gpu
+def test_a_step_that_cannot_be_captured_runs_operation_by_operation_and_says_so():
+    run = replace(SMALL, scheme="within-batch:tail", dropout=0.5)
+    with pytest.warns(UserWarning, match="cannot be captured"):
+        trainer = Trainer(run, DATA, device="cuda", encoder=Asking())
+    assert not isinstance(trainer._take_step, Graph)
+    curve = [value for _, name, value in trainer.fit().state.curve if name == "loss"]
+    assert curve[-1] < curve[0]

@@ -105,12 +105,22 @@ def graphed_step(trainer: Trainer) -> Callable[[Tensor], Tensor]:
     if trainer.run.weight_decay or trainer.run.optimiser == "adam" or remembering(trainer.model) or trainer.model.mask_known:
         # Factors that change from step to step, how full a queue is, and a search for known positives need the host.
         return eager
+    random = torch.cuda.get_rng_state(device)
     try:
         return Graph(trainer, step)
     except RuntimeError as error:
+        _forget_capture(device, random)
         reason = str(error).partition("\n")[0]
         warnings.warn(f"This step cannot be captured as a CUDA graph ({reason}), so it runs operation by operation.", stacklevel=2)
         return eager
+
+
+def _forget_capture(device: torch.device, random: Tensor) -> None:
+    """A capture that failed leaves torch's generator believing in it: give it a state of its own again."""
+    fresh = torch.Generator(device)
+    fresh.set_state(random)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    torch.cuda.default_generators[index].graphsafe_set_state(fresh.graphsafe_get_state())
 
 
 class Graph:

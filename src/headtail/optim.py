@@ -155,10 +155,10 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
         """The module whose kernels take this table, or None."""
         if self._worth_kernels is None:  # for small models loading a compiler is not worth it
             self._worth_kernels = any(p.numel() >= WORTH_KERNELS for group in self.param_groups for p in group["params"])
-        if not self._worth_kernels or p.dim() != 2 or not p.is_contiguous():
+        if p.dim() != 2 or not p.is_contiguous():
             return None
         kernels = None
-        if p.device.type == "cpu" and p.dtype == torch.float32:
+        if p.device.type == "cpu" and p.dtype == torch.float32 and self._worth_kernels:
             from headtail.kernels import cpu_rows as kernels
         elif p.device.type == "cuda" and p.dtype in (torch.float32, torch.bfloat16) and HAS_TRITON:
             from headtail.kernels import cuda_rows as kernels

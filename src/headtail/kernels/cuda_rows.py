@@ -150,6 +150,7 @@ def _sum(row, start, stop, rows, points, coefs, values, d, column, chunk: tl.con
         start += chunk
         goes_on = tl.load(rows + start, mask=start < stop, other=-1) == row
         block = tl.load(values + point[:, None] * d + column[None, :], mask=mine[:, None] & (column < d)[None, :], other=0.0)
+        block = block.to(tl.float32)
         if coefs is not None:
             block *= tl.load(coefs + entry, mask=mine, other=0.0)[:, None]
         g += tl.sum(block, 0)
@@ -204,7 +205,7 @@ def _update(  # pyright: ignore
         old = tl.load(p + place, mask=inside, other=0.0).to(tl.float32)
         state1 = tl.zeros((columns,), tl.float32) if first is None else tl.load(first + place, mask=inside, other=0.0)
         state2 = tl.zeros((columns,), tl.float32) if second is None else tl.load(second + place, mask=inside, other=0.0)
-        g = tl.load(values + point * d + column, mask=inside, other=0.0)
+        g = tl.load(values + point * d + column, mask=inside, other=0.0).to(tl.float32)
         lr = rate if rate_at is None else tl.load(rate_at).to(tl.float32)
         if coefs is not None:
             g *= tl.load(coefs + start)
