@@ -81,7 +81,7 @@ def test_points_of_one_label_each_can_be_masked_when_resident():
 
 @on_gpu
 @pytest.mark.parametrize("name", ["softmax", "logit-adjusted", "uniform(without-replacement):tail@12"])
-@pytest.mark.parametrize("optimiser", ["adagrad", "sgd"])
+@pytest.mark.parametrize("optimiser", ["adagrad", "sgd", "adam"])
 @pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
 @pytest.mark.parametrize("clip", [0.0, 1.0], ids=["inside backward", "clipped"])
 def test_replayed_steps_are_the_steps_of_a_cpu(name, optimiser, sparse, clip, monkeypatch):

@@ -28,6 +28,7 @@ from headtail.losses import (
     two_tower_decoupled_loss,
     two_tower_softmax_loss,
 )
+from headtail.losses.fused import backward
 from headtail.margins import Adaptive, CustomSeparable, Equalised, LogitAdjusted, Margin, Pairwise, Power, Separable, Unit
 from headtail.optim import RowAdagrad, RowAdam, RowSGD, clip_grad_norm_
 from headtail.samplers import Draw, Frequency, Given, LogUniform, Mixture, Queue, Sampler, Step, Uniform, WithinBatch, every_label
@@ -84,6 +85,7 @@ __all__ = [
     "Weighting",
     "WithinBatch",
     "audit",
+    "backward",
     "clip_grad_norm_",
     "contrastive",
     "decoupled_loss",

@@ -102,8 +102,8 @@ def graphed_step(trainer: Trainer) -> Callable[[Tensor], Tensor]:
     def eager(ids: Tensor) -> Tensor:
         return step(ids.to(device, non_blocking=True))
 
-    if trainer.run.weight_decay or trainer.run.optimiser == "adam" or remembering(trainer.model) or trainer.model.mask_known:
-        # Factors that change from step to step, how full a queue is, and a search for known positives need the host.
+    if trainer.run.weight_decay or remembering(trainer.model) or trainer.model.mask_known:
+        # Decay that is due, how full a queue is, and a search for known positives need the host.
         return eager
     random = torch.cuda.get_rng_state(device)
     try:

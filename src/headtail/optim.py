@@ -195,6 +195,10 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
         return super().__getstate__()
 
     def _decay(self, p: Tensor, rows: Rows, group: dict[str, Any]) -> None:
+        if group["weight_decay"] and p.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise HeadtailError(
+                "`weight_decay` is counted on the host, which a CUDA graph leaves out. Write `weight_decay=0` there."
+            )
         # A learning rate may be a tensor on a GPU, where reading it makes the host wait: only decay needs its value.
         amount = float(group["lr"]) * group["weight_decay"] if group["weight_decay"] else 0.0
         if amount >= 1:
@@ -335,10 +339,15 @@ class RowAdam(RowOptimizer):
         size, first, second = self._size(p, group), self._row_state(p, "exp_avg", 0.0), self._row_state(p, "exp_avg_sq", 0.0)
         kernels.adam_rows(p, first, second, gradient, size, *group["betas"], group["eps"], **_rounding(p))
 
-    def _size(self, p: Tensor, group: dict[str, Any]) -> float:
+    def _size(self, p: Tensor, group: dict[str, Any]) -> float | Tensor:
         """The learning rate corrected for moments that began at 0, of the step that is being taken."""
         (beta1, beta2), state = group["betas"], self.state[p]
-        state["step"] = step = state.get("step", 0) + 1
+        if p.device.type == "cuda":  # counted there, so that a captured step counts too
+            if not isinstance(state.get("step"), Tensor):
+                state["step"] = torch.full((), state.get("step", 0), dtype=torch.float64, device=p.device)
+            step = state["step"].add_(1)
+            return group["lr"] * (1 - beta2**step).sqrt() / (1 - beta1**step)
+        state["step"] = step = int(state.get("step", 0)) + 1
         return group["lr"] * math.sqrt(1 - beta2**step) / (1 - beta1**step)
 
 
