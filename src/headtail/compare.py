@@ -20,6 +20,7 @@ from torch import Tensor
 from headtail import environment
 from headtail.build import parse, scheme
 from headtail.config import Run, Training
+from headtail.data.catalogue import recognise
 from headtail.data.facts import facts_of, label_counts
 from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
@@ -236,8 +237,9 @@ def data_slices(data: DataSet, rule: SliceRule = "mass") -> Slices:
 
 def measures_of(top: Any, data: DataSet, slices: Slices) -> list[Measure]:
     """Every metric of top labels for the test points."""
-    train = Labels.from_counts(label_counts(data))
-    return measure(top, data.test.labels, train, slices, num_points=len(data.train))
+    train, known = Labels.from_counts(label_counts(data)), recognise(data.train.num_features, data.train.num_labels)
+    propensity = {} if known is None else {"propensity": known.propensity}
+    return measure(top, data.test.labels, train, slices, num_points=len(data.train), **propensity)
 
 
 def baseline_rows(data: DataSet, slices: Slices) -> list[Row]:

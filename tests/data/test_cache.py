@@ -138,3 +138,15 @@ def test_an_array_may_not_change_its_dtype_while_it_is_written(source):
 
     with pytest.raises(ValueError, match="array a changed its dtype"):
         cached([source], {}, build)
+
+
+def test_what_a_killed_process_left_is_removed_a_day_later(source, folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    old, young = folder / ".entry.old", folder / ".entry.young"
+    for left in (old, young):
+        left.mkdir()
+        (left / "values").write_bytes(b"half")
+    os.utime(old, (0, 0))
+    cached([source], {"reader": "test"}, lambda store: store.append("values", np.arange(3)))
+    assert not old.exists()
+    assert young.exists()

@@ -6,8 +6,10 @@ import hashlib
 import json
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,10 @@ from headtail.errors import HeadtailError
 
 VERSION = 1
 """Raised whenever what readers write changes, so that old entries are not read any more."""
+
+
+ABANDONED = 86_400
+"""Seconds after which nobody writes to a half-written entry any more."""
 
 
 def cache_folder() -> Path:
@@ -114,6 +120,15 @@ def _write(folder: Path, build: Callable[[Store], None]) -> None:
         raise _no_room(error) from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+        _sweep(folder.parent)
+
+
+def _sweep(cache: Path) -> None:
+    """Remove what processes that were killed while they wrote have left."""
+    for left in cache.glob(".*.*"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > ABANDONED:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _read(folder: Path, key: str) -> Entry:

@@ -23,6 +23,7 @@ class Known:
         labels_per_point: average, published.
         features_per_point: average; an approximation, not published with the counts.
         zipf: exponent of a power law that resembles the label counts; 1.1 is fitted to Delicious, the others are round guesses.
+        propensity: A and B with which the repository's propensity-scored figures are computed.
     """
 
     name: str
@@ -33,12 +34,13 @@ class Known:
     labels_per_point: float
     features_per_point: float
     zipf: float
+    propensity: tuple[float, float] = (0.55, 1.5)
 
 
 CATALOGUE = (
     Known("Delicious", 500, 983, 12_920, 3_185, labels_per_point=19.03, features_per_point=18.3, zipf=1.1),
     Known("AmazonCat-13K", 203_882, 13_330, 1_186_239, 306_782, labels_per_point=5.04, features_per_point=71.2, zipf=1.0),
-    Known("WikiLSHTC-325K", 1_617_899, 325_056, 1_778_351, 587_084, labels_per_point=3.19, features_per_point=42.1, zipf=1.0),
+    Known("WikiLSHTC-325K", 1_617_899, 325_056, 1_778_351, 587_084, 3.19, features_per_point=42.1, zipf=1.0, propensity=(0.5, 0.4)),
 )
 
 
