@@ -238,8 +238,8 @@ def data_slices(data: DataSet, rule: SliceRule = "mass") -> Slices:
 def measures_of(top: Any, data: DataSet, slices: Slices) -> list[Measure]:
     """Every metric of top labels for the test points."""
     train, known = Labels.from_counts(label_counts(data)), recognise(data.train.num_features, data.train.num_labels)
-    propensity = {} if known is None else {"propensity": known.propensity}
-    return measure(top, data.test.labels, train, slices, num_points=len(data.train), **propensity)
+    propensity = (0.55, 1.5) if known is None else known.propensity
+    return measure(top, data.test.labels, train, slices, num_points=len(data.train), propensity=propensity)
 
 
 def baseline_rows(data: DataSet, slices: Slices) -> list[Row]:
