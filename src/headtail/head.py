@@ -146,16 +146,15 @@ class LabelHead(nn.Module):
             values, indices = kernel(hidden, self.weight, bias, None if shift is None else shift.float(), k)
             return TopK(values / self.loss.temperature, indices)
         block = max(1, BLOCK_SCORES // max(1, len(hidden)))
-        best = TopK(hidden.new_empty(len(hidden), 0, dtype=torch.float32), hidden.new_empty(len(hidden), 0, dtype=torch.int64))
+        best: TopK | None = None
         for start in range(0, len(self.weight), block):
-            ids = torch.arange(start, min(start + block, len(self.weight)), device=hidden.device)
             scores = self._scores(hidden, slice(start, start + block))
             if post_hoc:
+                ids = torch.arange(start, start + scores.shape[1], device=hidden.device)
                 scores = scores - (post_hoc * self.labels.log_prior(ids)).to(scores.dtype)
-            values = torch.cat([best.values.to(scores.dtype), scores], 1)
-            indices = torch.cat([best.indices, ids.expand(len(hidden), -1)], 1)
-            top = values.topk(min(k, values.shape[1]), dim=1)
-            best = TopK(top.values, indices.gather(1, top.indices))
+            here = scores.topk(min(k, scores.shape[1]), dim=1)
+            best = _better(best, TopK(here.values, here.indices + start), k)
+        assert best is not None, "a head has labels"
         return best
 
     @torch.no_grad()
@@ -197,9 +196,13 @@ class LabelHead(nn.Module):
         settings, weight = self.loss.settings, self.weight[block]
         if settings.score == "cosine":
             hidden, weight = directions(hidden), directions(weight)
-        scores = F.linear(hidden, weight)
+        bias = None if self.bias is None else self.bias[block].squeeze(1)
+        fused = bias is not None and bias.dtype == hidden.dtype == torch.float32  # fewer digits would be lost before adding
+        scores = F.linear(hidden, weight, bias if fused else None)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        return (scores if self.bias is None else scores + self.bias[block].squeeze(1)) / self.loss.temperature
+        scores = scores if bias is None or fused else scores + bias
+        temperature = self.loss.temperature  # a division by 1 is a walk through memory for nothing
+        return scores if not isinstance(temperature, Tensor) and temperature == 1 else scores / temperature
 
     def _topk_kernel(self, hidden: Tensor, k: int) -> Any:
         """The kernel for large float32 tables on a GPU, or None."""
@@ -228,6 +231,15 @@ class LabelHead(nn.Module):
         if self._lean is None or self._lean[0] is not self.loss:
             self._lean = self.loss, lean_of(implied_margin_of(self.loss, batch_size=2), self.labels)
         refuse_to_correct_twice(self._lean[1])
+
+
+def _better(best: TopK | None, more: TopK, k: int) -> TopK:
+    """The k best of both."""
+    if best is None:
+        return more
+    values, indices = torch.cat([best.values, more.values], 1), torch.cat([best.indices, more.indices], 1)
+    top = values.topk(min(k, values.shape[1]), dim=1)
+    return TopK(top.values, indices.gather(1, top.indices))
 
 
 def _check_loss(loss: Loss, labels: Labels, sparse: bool) -> None:
