@@ -14,6 +14,9 @@ from headtail.kernels.gradient import CONTRASTIVE, LOGISTIC, SQUARED_HINGE, Loss
 
 keep_compiled()
 
+NOTHING = np.float32(-np.inf)
+"""The log-weight of a draw that does not count."""
+
 
 def sampled_softmax(
     input: Tensor,
@@ -136,6 +139,25 @@ def _product(x, y):
     return total
 
 
+@njit(cache=True, fastmath={"reassoc"})
+@no_type_check
+def _sum(x):
+    total = np.float32(0)
+    for k in range(len(x)):
+        total += x[k]
+    return total
+
+
+@njit(cache=True, fastmath={"nnan", "nsz"})  # a largest number that is none shows in the sum
+@no_type_check
+def _largest(x):
+    """The largest, or 0."""
+    most = np.float32(0)
+    for k in range(len(x)):
+        most = x[k] if x[k] > most else most
+    return most
+
+
 @njit(cache=True)
 @no_type_check
 def _dot(input, table, bias, rows, out):
@@ -189,13 +211,13 @@ def _add_bags(out, table, rows, coefs):
 def _log_weights(out, a, b, label, ids, known):
     """out = a + b, −inf for draws that do not count: those that hit the label, and known positives."""
     for i in range(out.shape[0]):
-        y, of_b, of_ids = label[i % len(label)], b[i % len(b)], ids[i % len(ids)]
+        y, of_b, of_ids, a_i = label[i % len(label)], b[i % len(b)], ids[i % len(ids)], a[i]
         for j in range(out.shape[1]):
-            out[i, j] = -np.inf if of_ids[j] == y else np.float32(a[i] + of_b[j])
+            out[i, j] = NOTHING if of_ids[j] == y else np.float32(a_i + of_b[j])
         if len(known):
             for j in range(out.shape[1]):
                 if known[i, j]:
-                    out[i, j] = -np.inf
+                    out[i, j] = NOTHING
 
 
 @njit(cache=True)
@@ -205,10 +227,9 @@ def _shift(f, f_y, a, b, label, ids, known, top):
     z = np.empty_like(f[0])
     for i in range(f.shape[0]):
         _log_weights(z[None], a[i : i + 1], b[i % len(b) :], label[i % len(label) :], ids[i % len(ids) :], known[i : i + 1])
-        most = np.float32(0)
         for j in range(len(z)):
             z[j] += f[i, j] - f_y[i]
-            most = max(most, z[j])
+        most = _largest(z)
         for j in range(len(z)):
             f[i, j] = z[j] - most
         top[i] = most
@@ -219,9 +240,7 @@ def _shift(f, f_y, a, b, label, ids, known, top):
 def _share(terms, top, scale, loss, of_positive):
     """With terms e^(z − top): the loss, and terms ← scale · p."""
     for i in range(terms.shape[0]):
-        rest = np.float32(0)
-        for j in range(terms.shape[1]):
-            rest += terms[i, j]
+        rest = _sum(terms[i])
         total = rest + np.exp(-top[i])
         loss[i] = top[i] + np.log(total)
         share = scale[i] / total if scale[i] != 0 else np.float32(0)
