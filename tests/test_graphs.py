@@ -90,7 +90,8 @@ def test_replayed_steps_are_the_steps_of_a_cpu(name, optimiser, sparse, clip, mo
     monkeypatch.setattr(optim, "WORTH_KERNELS", 0)
     run = replace(SMALL, scheme=name, optimiser=optimiser, dropout=0.0, clip=clip)
     found = [Trainer(run, small_data(sparse=sparse), device=device) for device in ("cpu", "cuda")]
-    assert isinstance(found[1]._take_step, Graph)
+    sampled_and_summed = clip and optimiser == "adam" and (found[1].model.head.sparse or found[1].model.encoder.sparse)
+    assert isinstance(found[1]._take_step, Graph) != bool(sampled_and_summed)
     one, other = (trainer.fit() for trainer in found)
     assert [value for *_, value in one.state.curve] == pytest.approx([value for *_, value in other.state.curve], rel=1e-3)
     for weight, too in zip(one.model.parameters(), other.model.parameters(), strict=True):

@@ -102,8 +102,9 @@ def graphed_step(trainer: Trainer) -> Callable[[Tensor], Tensor]:
     def eager(ids: Tensor) -> Tensor:
         return step(ids.to(device, non_blocking=True))
 
-    if trainer.run.weight_decay or remembering(trainer.model) or trainer.model.mask_known:
-        # Decay that is due, how full a queue is, and a search for known positives need the host.
+    run, sparse_rows = trainer.run, trainer.model.head.sparse or getattr(trainer.model.encoder, "sparse", False)
+    if run.weight_decay or (run.clip and sparse_rows) or remembering(trainer.model) or trainer.model.mask_known:
+        # Decay that is due, rows summed for clipping, how full a queue is, and a search for known positives need the host.
         return eager
     random = torch.cuda.get_rng_state(device)
     try:

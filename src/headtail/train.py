@@ -114,9 +114,10 @@ class Trainer:
         self.labels = training_labels(train, among, run.smoothing)
         torch.manual_seed(run.seed)
         sparse_features = isinstance(train.features, Bag)
-        sparse = device == "cpu" or (HAS_TRITON and not run.clip)  # clipping sums rows first, for which a GPU's host would wait
+        # Clipping sums rows first, for which a GPU's host would wait. Where rows without a gradient stand still, dense is the same.
+        dense = device != "cpu" and (not HAS_TRITON or (run.clip > 0 and run.optimiser != "adam"))
         self.model = build_model(
-            run, self.labels, train.num_features, encoder=encoder, sparse_features=sparse_features, sparse=sparse
+            run, self.labels, train.num_features, encoder=encoder, sparse_features=sparse_features, sparse=not dense
         )
         self._move()
         exact = isinstance(self.model.head.loss, ExactLoss)
