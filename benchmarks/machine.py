@@ -31,6 +31,10 @@ def append(name: str, rows: list[dict[str, object]]) -> Path:
     path = RESULTS / f"{name}.csv"
     rows = [facts() | row for row in rows]
     new = not path.exists()
+    if not new:
+        with path.open(newline="", encoding="utf-8") as file:
+            if next(csv.reader(file)) != list(rows[0]):
+                raise SystemExit(f"{path} has other columns. Move it away, or give the new rows the same ones.")
     with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         if new:

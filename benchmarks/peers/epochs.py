@@ -1,0 +1,65 @@
+"""Whole epochs by headtail's `Trainer`, and all schemes of the paper with their evaluation. A child of `epoch.py`."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+from peers.cells import MIB, Cell, Found, memory_mib, serve
+from peers.steps import run_of
+
+from headtail.build import PAPER
+from headtail.data.points import DataSet
+from headtail.data.synthetic import generate
+from headtail.evaluate import top_labels
+from headtail.train import State, Trainer
+
+EPOCHS, K = 10, 50
+
+
+def epoch(cell: Cell, data: DataSet) -> Found:
+    """Seconds of an epoch: the second where the first warms a GPU up, the only one on a CPU, which a few steps warm up before."""
+    ends: list[float] = []
+
+    def watch(_: State, __: int, loss: float) -> None:
+        if math.isnan(loss):
+            ends.append(time.perf_counter())
+
+    cuda = cell.device == "cuda"
+    trainer = Trainer(run_of(cell, epochs=2 if cuda else 1), data, device=cell.device, watch=watch)
+    if not cuda:
+        trainer.model.train()
+        for ids, _ in zip(trainer.batches.order(1), range(3), strict=False):
+            trainer._take_step(ids)
+    ends.append(time.perf_counter())
+    trainer.fit()
+    seconds, pairs = ends[-1] - ends[-2], trainer.batches.steps * trainer.batches.size
+    return {"seconds": round(seconds, 3), "steps": trainer.batches.steps, "ms": round(1000 * seconds / trainer.batches.steps, 4),
+            "pairs_per_s": round(pairs / seconds)}  # fmt: skip
+
+
+def schemes(cell: Cell, data: DataSet) -> Found:
+    """Seconds of all schemes of the paper: train, then answer with the best labels of every test point."""
+    begun, steps = time.perf_counter(), 0
+    for scheme in PAPER:
+        trained = Trainer(run_of(cell, scheme=scheme, epochs=EPOCHS), data, device=cell.device).fit()
+        top = top_labels(trained.model, data.test, min(K, cell.labels))
+        assert len(top) == len(data.test)
+        steps += EPOCHS * trained.steps_per_epoch
+        del trained
+    seconds = time.perf_counter() - begun
+    return {"seconds": round(seconds, 2), "steps": steps, "pairs_per_s": round(steps * cell.batch / seconds)}
+
+
+def measure(cell: Cell) -> Found:
+    """One part."""
+    torch.manual_seed(0)
+    data = generate(cell.shape)
+    found = {"epoch": epoch, "schemes": schemes}[cell.part](cell, data)
+    peak = torch.cuda.max_memory_allocated() / MIB if cell.device == "cuda" else memory_mib()
+    return {**found, "points": len(data.train), "peak_mib": round(peak), "threads": torch.get_num_threads()}
+
+
+if __name__ == "__main__":
+    serve(measure)

@@ -1,0 +1,142 @@
+"""Draws docs/pictures/head_step_*.svg from results/head_step.csv: time and memory of the head's step against the number of labels,
+the number of labels from which sampling beats the fastest exact head, and time against m and batch. One file a device.
+
+Each line is a peer at its best: the fastest of its ways (eager, compiled, graphed) and number types. Where a cell was measured more
+than once, the last row counts. A line ends where memory does.
+
+Run: .venv/bin/python benchmarks/pictures.py
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from machine import RESULTS
+
+matplotlib.use("svg")
+import matplotlib.pyplot as plt
+
+PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
+OPTIMISER = {"cpu": "adagrad", "cuda": "sgd"}
+"""What both sampled and exact heads were measured with."""
+LOOK = {
+    "headtail": ("#1f6fd6", "o"),
+    "PyTorch, sampled, sparse=True": ("#2e9e4f", "s"),
+    "PyTorch, sampled, dense gradients": ("#8bc79c", "s"),
+    "fbgemm": ("#b58a1b", "v"),
+    "TensorFlow": ("#d9782d", "v"),
+    "PyTorch, full softmax": ("#222222", "D"),
+    "F.linear_cross_entropy": ("#777777", "D"),
+    "liger-kernel": ("#b8419a", "^"),
+    "cut-cross-entropy": ("#d64545", "^"),
+}
+EXACT = ("PyTorch, full softmax", "F.linear_cross_entropy", "liger-kernel", "cut-cross-entropy")
+Row = dict[str, Any]
+Line = dict[int, float]
+"""From a size to a number."""
+
+
+def rows_of(device: str) -> list[Row]:
+    """What was measured on a device, last measurements only."""
+    path = RESULTS / "head_step.csv"
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["device"] == device and row["ms"]]
+    cell = ("part", "peer", "optimiser", "how", "dtype", "labels", "batch", "negatives", "dim")
+    return list({tuple(row[key] for key in cell): row for row in rows}.values())
+
+
+def best(rows: Iterable[Row], peer: str, size: str, number: str = "ms") -> Line:
+    """A peer's smallest number at each size."""
+    found: Line = {}
+    for row in rows:
+        if row["peer"] == peer and row[number]:
+            at, value = int(row[size]), float(row[number])
+            found[at] = min(value, found.get(at, math.inf))
+    return dict(sorted(found.items()))
+
+
+def crossing(sampled: Line, exact: Line) -> str:
+    """In words: from how many labels on sampling is faster, between measured sizes by a straight line on logarithmic axes."""
+    shared = [size for size in sampled if size in exact]
+    gaps = [math.log(exact[size] / sampled[size]) for size in shared]
+    if not shared or all(gap <= 0 for gap in gaps):
+        return "the fastest exact head is faster wherever both were measured"
+    last = max((i for i, gap in enumerate(gaps) if gap <= 0), default=None)
+    if last is None:
+        return f"sampling beats the fastest exact head at every size measured, from {shared[0]:,} labels on"
+    share = gaps[last] / (gaps[last] - gaps[last + 1])
+    at = math.exp(math.log(shared[last]) + share * math.log(shared[last + 1] / shared[last]))
+    return f"sampling beats the fastest exact head from about {float(f'{at:.1g}'):,.0f} labels on"
+
+
+def draw(axis: Any, rows: list[Row], size: str, number: str = "ms") -> None:
+    """A line a peer."""
+    for peer, (colour, marker) in LOOK.items():
+        line = best(rows, peer, size, number)
+        if line:
+            axis.plot(
+                *zip(*line.items(), strict=True), color=colour, marker=marker, lw=2.4 if peer == "headtail" else 1.4, label=peer
+            )
+    axis.set(xscale="log", yscale="log" if number == "ms" else "symlog")
+    if number != "ms":
+        axis.set_ylim(bottom=0)
+    axis.grid(alpha=0.25)
+
+
+def picture(device: str) -> None:
+    """All panels of a device."""
+    rows = [row for row in rows_of(device) if row["optimiser"] == OPTIMISER[device]]
+    if not rows:
+        return
+    sizes = {part: [row for row in rows if row["part"] == part] for part in ("labels", "m", "batch")}
+    below = any(sizes[part] for part in ("m", "batch"))
+    figure, axes = plt.subplots(
+        2, 2, figsize=(12, 8.6 if below else 5.2), height_ratios=[1, 1 if below else 0.01], layout="constrained"
+    )
+    draw(axes[0, 0], sizes["labels"], "labels")
+    draw(axes[0, 1], [row for row in sizes["labels"] if row["above_mib"]], "labels", "above_mib")
+    draw(axes[1, 0], sizes["m"], "negatives")
+    draw(axes[1, 1], sizes["batch"], "batch")
+    exact: Line = {}
+    for peer in EXACT:
+        for size, ms in best(sizes["labels"], peer, "labels").items():
+            exact[size] = min(ms, exact.get(size, math.inf))
+    one = rows[0]
+    fixed = {part: found[0] for part, found in sizes.items() if found}
+    titles = {
+        axes[0, 0]: ("labels", f"milliseconds a step;\n{crossing(best(sizes['labels'], 'headtail', 'labels'), exact)}"),
+        axes[0, 1]: ("labels", "MiB above table, optimiser state and counts"),
+        axes[1, 0]: ("m, negatives", f"milliseconds a step, {int(fixed['m']['labels']):,} labels" if "m" in fixed else ""),
+        axes[1, 1]: ("batch", f"milliseconds a step, {int(fixed['batch']['labels']):,} labels" if "batch" in fixed else ""),
+    }
+    for part, axis in (("m", axes[1, 0]), ("batch", axes[1, 1])):
+        axis.set_visible(part in fixed)
+    for axis, (label, title) in titles.items():
+        axis.set_xlabel(label)
+        axis.set_title(title, loc="left", fontsize=9.5)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9.5)
+    where = f"{one['machine']}, torch {one['torch']}, {max(row['date'] for row in rows)}; {OPTIMISER[device]}"
+    step = f"A training step of the label head: batch {one['batch']}, m {one['negatives']}, d {one['dim']}"
+    figure.suptitle(f"{step}. {where}", fontsize=11)
+    PICTURES.mkdir(exist_ok=True)
+    figure.savefig(PICTURES / f"head_step_{device}.svg", metadata={"Date": None}, facecolor="white")
+    print(PICTURES / f"head_step_{device}.svg")
+
+
+def main() -> None:
+    """Whatever was measured."""
+    plt.rcParams |= {"font.size": 10, "svg.hashsalt": "headtail", "axes.spines.top": False, "axes.spines.right": False}
+    for device in OPTIMISER:
+        picture(device)
+
+
+if __name__ == "__main__":
+    main()
