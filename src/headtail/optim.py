@@ -144,7 +144,8 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
     def _change(self, p: Tensor, grad: Tensor | RowGradient, group: dict[str, Any]) -> None:
         gradient = _as_rows(grad)
         self._decay(p, ... if gradient is None else gradient.rows, group)
-        kernels = self._kernels_for(p) if gradient is not None or p.device.type == "cpu" else None
+        fits = p.device.type == "cpu" if gradient is None else p.dim() == 2
+        kernels = self._kernels_for(p) if fits else None
         if kernels is None:
             rows, summed = (..., grad) if gradient is None else _summed(p, gradient)
             self.update(p, rows, widened(summed), group)  # pyright: ignore[reportArgumentType]
@@ -155,7 +156,7 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
         """The module whose kernels take this table, or None."""
         if self._worth_kernels is None:  # for small models loading a compiler is not worth it
             self._worth_kernels = any(p.numel() >= WORTH_KERNELS for group in self.param_groups for p in group["params"])
-        if p.dim() != 2 or not p.is_contiguous():
+        if not p.is_contiguous() or p.dim() not in ((1, 2) if p.device.type == "cpu" else (2,)):
             return None
         kernels = None
         if p.device.type == "cpu" and p.dtype == torch.float32 and self._worth_kernels:
@@ -254,10 +255,10 @@ class RowSGD(RowOptimizer):
     def update_by(self, kernels: Any, p: Tensor, gradient: RowGradient, group: dict[str, Any]) -> None:
         """One step of SGD by a kernel."""
         if group["momentum"]:
-            velocity = self._row_state(p, "momentum_buffer", 0.0)
-            kernels.momentum_rows(p, velocity, gradient, group["lr"], group["momentum"], **_rounding(p))
+            velocity = _as_table(self._row_state(p, "momentum_buffer", 0.0))
+            kernels.momentum_rows(_as_table(p), velocity, gradient, group["lr"], group["momentum"], **_rounding(p))
         else:
-            kernels.sgd_rows(p, gradient, group["lr"], **_rounding(p))
+            kernels.sgd_rows(_as_table(p), gradient, group["lr"], **_rounding(p))
 
 
 class RowAdagrad(RowOptimizer):
@@ -297,8 +298,8 @@ class RowAdagrad(RowOptimizer):
 
     def update_by(self, kernels: Any, p: Tensor, gradient: RowGradient, group: dict[str, Any]) -> None:
         """One step of Adagrad by a kernel."""
-        total = self._row_state(p, "sum", group["initial_accumulator_value"])
-        kernels.adagrad_rows(p, total, gradient, group["lr"], group["eps"], **_rounding(p))
+        total = _as_table(self._row_state(p, "sum", group["initial_accumulator_value"]))
+        kernels.adagrad_rows(_as_table(p), total, gradient, group["lr"], group["eps"], **_rounding(p))
 
 
 class RowAdam(RowOptimizer):
@@ -336,8 +337,9 @@ class RowAdam(RowOptimizer):
 
     def update_by(self, kernels: Any, p: Tensor, gradient: RowGradient, group: dict[str, Any]) -> None:
         """One step of Adam by a kernel."""
-        size, first, second = self._size(p, group), self._row_state(p, "exp_avg", 0.0), self._row_state(p, "exp_avg_sq", 0.0)
-        kernels.adam_rows(p, first, second, gradient, size, *group["betas"], group["eps"], **_rounding(p))
+        size, names = self._size(p, group), ("exp_avg", "exp_avg_sq")
+        first, second = (_as_table(self._row_state(p, name, 0.0)) for name in names)
+        kernels.adam_rows(_as_table(p), first, second, gradient, size, *group["betas"], group["eps"], **_rounding(p))
 
     def _size(self, p: Tensor, group: dict[str, Any]) -> float | Tensor:
         """The learning rate corrected for moments that began at 0, of the step that is being taken."""
@@ -405,7 +407,13 @@ def _rounding(p: Tensor) -> dict[str, Tensor]:
 
 
 def _every_row(grad: Tensor) -> RowGradient:
-    return RowGradient(torch.arange(len(grad), device=grad.device), grad)
+    table = _as_table(grad)
+    return RowGradient(torch.arange(len(table), device=grad.device), table)
+
+
+def _as_table(tensor: Tensor) -> Tensor:
+    """A vector is a table of one row."""
+    return tensor[None] if tensor.dim() == 1 else tensor
 
 
 def _summed(table: Tensor, gradient: RowGradient) -> tuple[Tensor, Tensor]:

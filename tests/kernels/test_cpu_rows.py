@@ -131,7 +131,6 @@ def test_what_the_kernels_do_not_take_goes_to_torch(monkeypatch):
     calls, rule = spy(monkeypatch), RULES["adagrad"]
     trained(rule, torch.randn(1007, 129).double(), gradients(1007, 129, sparse=False))
     trained(rule, torch.randn(129, 1007).T, [torch.randn(1007, 129)])
-    trained(rule, torch.randn(2**15), [torch.randn(2**15)])
     trained(rule, torch.randn(8, 8), [torch.randn(8, 8)])
     assert not calls
 
@@ -154,3 +153,15 @@ def test_a_row_looked_up_twice_is_stepped_once_with_the_sum():
         RowAdagrad([weight], lr=0.05).step()
         found.append(weight.detach())
     assert torch.allclose(found[0].double(), found[1], atol=1e-5)
+
+
+@rules
+def test_a_vector_is_updated_as_a_table_of_one_row(rule, monkeypatch):
+    start, grads = torch.randn(2**15), [torch.randn(2**15) for _ in range(STEPS)]
+    exact = trained(rule, start.double(), grads)
+    calls = spy(monkeypatch)
+    found = trained(rule, start, grads)
+    assert len(calls) == STEPS
+    for one, right in zip(found, exact, strict=True):
+        assert one.shape == right.shape
+        assert torch.allclose(one.double(), right, rtol=1e-4, atol=1e-5)

@@ -61,7 +61,8 @@ class WithinBatch(Sampler):
         slots = slots if counted is None else counted[slots]
         ids, log_q = label[slots], self.log_q(label)
         draw = Draw(ids, log_q[slots], log_q, self.expected_m(size), slots=slots)
-        require_seen(draw.ids, draw.log_q, "WithinBatch")
+        if self.labels.never_seen:
+            require_seen(draw.ids, draw.log_q, "WithinBatch")
         return draw
 
     def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
