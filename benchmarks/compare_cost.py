@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from machine import append
@@ -30,9 +31,10 @@ def measure(command: list[str], env: dict[str, str] | None = None) -> tuple[floa
     """Seconds and peak MiB of a command with all its children."""
     begun, peak = time.perf_counter(), 0.0
     process = subprocess.Popen(command, env=os.environ | (env or {}), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None:
+    while process.returncode is None:
         peak = max(peak, memory(process.pid))
-        time.sleep(2)  # asking more often would slow down what is measured
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(5)  # asking for memory more often would slow down what is measured
     if process.returncode:
         sys.exit(f"{' '.join(command)} failed with exit code {process.returncode}")
     return time.perf_counter() - begun, peak

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import threading
@@ -113,6 +114,7 @@ def _begin(news: Any, stop: Any, threads: int, parent: int) -> None:
     news.cancel_join_thread()  # news that nobody reads any more must not keep the process
     _WORKER.update(news=news, stop=stop, data=None)
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    atexit.register(os._exit, 0)  # all that matters is on disk; taking torch apart would take half a second
 
 
 def _leave_with(parent: int) -> None:

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from typing import no_type_check  # numba takes bare functions, not those that `pytest --shapes` has wrapped
 
+import numpy as np
 from numba import njit
 
 from headtail.kernels.compiled import keep_compiled
 
 keep_compiled()
+
+
+@njit(cache=True)
+@no_type_check
+def noise(seed, out):
+    """64 random bits a place: splitmix64 (Steele, Lea and Flood, 2014), in which every place is computed by itself."""
+    for i in range(len(out)):
+        z = np.uint64(seed) + np.uint64(i + 1) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        out[i] = z ^ (z >> np.uint64(31))
 
 
 @njit(cache=True)

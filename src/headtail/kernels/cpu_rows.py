@@ -109,8 +109,13 @@ def by_row(rows):
 @no_type_check
 def add_up(out, rows, coefs, values):
     """out = Σ_e coefs[e] · values[rows[e]], in their order; four at a time, so that `out` goes to memory once for four."""
-    out[:] = 0
     n = len(rows)
+    if n == 1:  # the usual case of a large table
+        a, x = values[rows[0]], coefs[0]
+        for k in range(len(out)):
+            out[k] = x * a[k]
+        return
+    out[:] = 0
     for e in range(0, n - 3, 4):
         a, b, c, d = values[rows[e]], values[rows[e + 1]], values[rows[e + 2]], values[rows[e + 3]]
         x, y, z, u = coefs[e], coefs[e + 1], coefs[e + 2], coefs[e + 3]

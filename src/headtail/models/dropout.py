@@ -68,5 +68,8 @@ class _ShiftAndDrop(torch.autograd.Function):
 
 def _noise(shape: torch.Size, share: float) -> tuple[Tensor, int]:
     """A random byte for each number, and the value below which it is dropped."""
-    words = torch.empty((shape.numel() + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
+    from headtail.kernels import cpu_dropout
+
+    words = torch.empty((shape.numel() + 7) // 8, dtype=torch.int64)
+    cpu_dropout.noise(int(torch.randint(2**62, ())), words.numpy().view(np.uint64))
     return words.view(torch.uint8)[: shape.numel()].reshape(shape), min(255, max(1, round(share * 256)))
