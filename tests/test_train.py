@@ -89,7 +89,7 @@ def test_another_seed_gives_another_model():
 
 
 def test_training_learns_what_the_features_tell():
-    trained = Trainer(replace(SMALL, epochs=15, scheme="uniform:importance@6"), DATA).fit()
+    trained = Trainer(replace(SMALL, epochs=40, scheme="uniform:importance@6"), DATA).fit()
     top = top_labels(trained.model, DATA.test, 1)[:, 0].tolist()
     offsets, values = DATA.test.labels.offsets.tolist(), DATA.test.labels.values.tolist()
     hits = sum(label in values[offsets[i] : offsets[i + 1]] for i, label in enumerate(top))
@@ -193,8 +193,8 @@ def test_the_curve_s_losses_are_means_over_an_epoch_s_steps(monkeypatch):
 
 def test_the_learning_rate_falls_over_all_epochs_together(monkeypatch):
     trainer, rates = Trainer(replace(SMALL, patience=9), DATA), []
-    step = trainer.optimiser.step
-    monkeypatch.setattr(trainer.optimiser, "step", lambda: rates.append(trainer.optimiser.param_groups[0]["lr"]) or step())
+    step = trainer.optimiser.advance
+    monkeypatch.setattr(trainer.optimiser, "advance", lambda: rates.append(trainer.optimiser.param_groups[0]["lr"]) or step())
     trainer.fit()
     total = 3 * trainer.batches.steps
     assert rates == pytest.approx([0.1 * (1 - done / total) for done in range(total)])

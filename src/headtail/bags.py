@@ -35,17 +35,21 @@ def weighted_bag(
     tensor([[1.0000, 0.0000, 0.5000],
             [0.0000, 0.0000, 0.0000]])
     """
-    whole = bag.bag if isinstance(bag, Picked) else bag
-    if whole.num_columns != len(weight):  # the kernel would read beyond the table
-        raise HeadtailError(
-            f"The features have {whole.num_columns:,} columns, but the table {len(weight):,} rows. Give one row a column."
-        )
+    check_columns(bag.bag if isinstance(bag, Picked) else bag, weight)
     kernels = _kernels_for(weight) if sparse or weight.device.type == "cuda" else None
     if kernels is not None:
         picked = bag if isinstance(bag, Picked) else Picked(bag, torch.arange(len(bag), device=weight.device), len(bag.columns))
         learns = weight.requires_grad and torch.is_grad_enabled()
         return _WeightedBag.apply(kernels, weight, picked, normalise, sparse, learns)  # pyright: ignore[reportReturnType]
     return plain_weighted_bag(bag, weight, normalise=normalise, sparse=sparse)
+
+
+def check_columns(bag: Bag, weight: Tensor) -> None:
+    """Refuse a table of another size, beyond which a kernel would read."""
+    if bag.num_columns != len(weight):
+        raise HeadtailError(
+            f"The features have {bag.num_columns:,} columns, but the table {len(weight):,} rows. Give one row a column."
+        )
 
 
 def plain_weighted_bag(

@@ -100,6 +100,12 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self.advance()
+        return loss
+
+    @torch.no_grad()
+    def advance(self) -> None:
+        """`step` without closure, hooks and profiler."""
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
@@ -108,7 +114,6 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
             torch.cuda.current_stream(device).wait_stream(stream_beside(device, "updates"))
         self._held.clear()
         self._changed.clear()
-        return loss
 
     def inside_backward(self) -> Self:
         """From now on, change the tables of `LabelHead` and `Bottleneck` while `backward` computes their gradients.

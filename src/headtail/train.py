@@ -216,7 +216,7 @@ class Trainer:
         backward(loss)
         if self.run.clip:
             clip_grad_norm_(self.model.parameters(), self.run.clip)
-        self.optimiser.step()
+        self.optimiser.advance()
         return loss.detach().double()
 
     def _set_learning_rate(self, step: int) -> None:

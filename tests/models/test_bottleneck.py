@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from headtail.bags import lengths
-from headtail.data.points import Bag
-from headtail.models import Bottleneck
+from headtail.data.points import Bag, Picked
+from headtail.errors import HeadtailError
+from headtail.models import Bottleneck, bottleneck
 from tests.kernels.test_cpu_bag import ragged_bag
 
 BAG = ragged_bag(33, 20)
@@ -76,3 +77,27 @@ def test_dropping_features_keeps_the_mean_and_divides_by_the_length_before():
         mean = torch.stack([encoder(bag) for _ in range(4000)]).mean(0)
         wanted = encoder.eval()(bag)
     assert (mean - wanted).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_a_training_step_in_one_node_is_the_step_in_two(normalise, monkeypatch):
+    ids, found, used = torch.tensor([5, 0, 3, 5, 32, 1]), [], []
+    node = bottleneck._Encode.apply
+    monkeypatch.setattr(bottleneck._Encode, "apply", lambda *args: used.append(1) or node(*args))
+    for features in (Picked(BAG, ids), BAG.rows(ids)):
+        torch.manual_seed(0)
+        encoder = Bottleneck(20, 6, sparse=True, dropout=0.5, normalise=normalise)
+        torch.nn.init.normal_(encoder.bias)
+        hidden = encoder(features)
+        hidden.square().sum().backward()
+        found.append((hidden.detach(), encoder.weight.grad.to_dense(), encoder.bias.grad))
+    assert len(used) == 1
+    assert found[0][0].eq(0).any(), "something was dropped"
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_bag_of_other_columns_is_refused_in_training_too():
+    encoder = Bottleneck(21, 6, sparse=True, dropout=0.5)
+    with pytest.raises(HeadtailError, match="20 columns, but the table 21 rows"):
+        encoder(Picked(BAG, torch.arange(3)))

@@ -34,7 +34,7 @@ def forward(x, bias, noise, dropped, scale):
 
 @njit(cache=True)
 @no_type_check
-def backward(grad, noise, dropped, scale, of_x, of_bias):
+def backward(grad, of_x, of_bias, noise, dropped, scale):
     """The gradients of x and, summed over rows, of the bias."""
     of_bias[:] = 0
     for i in range(grad.shape[0]):

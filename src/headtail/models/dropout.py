@@ -48,10 +48,8 @@ class _ShiftAndDrop(torch.autograd.Function):
     def forward(ctx: Any, input: Tensor, bias: Tensor, share: float) -> Tensor:
         from headtail.kernels import cpu_dropout
 
-        random, dropped = _noise(input.shape, share)
-        noise, scale = random.numpy(), np.float32(256 / (256 - dropped))
-        ctx.drop = noise, dropped, scale
-        cpu_dropout.forward(input.detach().numpy(), bias.detach().numpy(), noise, dropped, scale)
+        ctx.drop = random_bytes(input.shape, share)
+        cpu_dropout.forward(input.detach().numpy(), bias.detach().numpy(), *ctx.drop)
         ctx.mark_dirty(input)
         return input
 
@@ -60,10 +58,16 @@ class _ShiftAndDrop(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         from headtail.kernels import cpu_dropout
 
-        (noise, dropped, scale), grad = ctx.drop, grads[0].contiguous()
+        grad = grads[0].contiguous()
         of_input, of_bias = torch.empty_like(grad), torch.empty(grad.shape[1])
-        cpu_dropout.backward(grad.numpy(), noise, dropped, scale, of_input.numpy(), of_bias.numpy())
+        cpu_dropout.backward(grad.numpy(), of_input.numpy(), of_bias.numpy(), *ctx.drop)
         return of_input, of_bias, None
+
+
+def random_bytes(shape: torch.Size, share: float) -> tuple[np.ndarray, int, np.float32]:
+    """(a random byte for each number, the value below which it is dropped, what the others are multiplied by)."""
+    noise, dropped = _noise(shape, share)
+    return noise.numpy(), dropped, np.float32(256 / (256 - dropped))
 
 
 def _noise(shape: torch.Size, share: float) -> tuple[Tensor, int]:
