@@ -105,3 +105,16 @@ def test_a_copied_model_is_not_updated_by_the_old_optimiser():
     assert other.head.weight.grad.is_sparse
     optimiser.step()
     assert torch.equal(other.head.weight, model.head.weight)
+
+
+def test_it_can_be_left_again():
+    model = model_of("uniform:importance@20")
+    optimiser = ht.RowAdagrad(model.parameters()).inside_backward()
+    optimiser.inside_backward(False)
+    for seed in range(2):
+        model(batch_of(seed)).backward()
+    assert model.head.weight.grad.is_sparse
+    ht.clip_grad_norm_(model.parameters(), 1.0)
+    before = model.head.weight.detach().clone()
+    optimiser.step()
+    assert not torch.equal(model.head.weight, before)

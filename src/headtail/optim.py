@@ -115,16 +115,19 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
         self._held.clear()
         self._changed.clear()
 
-    def inside_backward(self) -> Self:
-        """From now on, change the tables of `LabelHead` and `Bottleneck` while `backward` computes their gradients.
+    def inside_backward(self, on: bool = True) -> Self:
+        """From now on (or, with False, no longer), change the tables of `LabelHead` and `Bottleneck` while `backward` computes their gradients.
 
         The gradient of a table is then never held, and its `.grad` stays None; `step` updates what is left. So it is not for
         gradient clipping, `GradScaler`, or several `backward` calls a step.
         """
         for group in self.param_groups:
             for p in group["params"]:
-                _TAKERS[p] = ref(self), group
-        self._step_supports_amp_scaling = True  # then GradScaler introduces itself to `step`, which refuses it
+                if on:
+                    _TAKERS[p] = ref(self), group
+                elif _taker_of(p) is self:
+                    del _TAKERS[p]
+        self._step_supports_amp_scaling = on  # then GradScaler introduces itself to `step`, which refuses it
         return self
 
     @torch.no_grad()
