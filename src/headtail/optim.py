@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any
 from weakref import ref
 
 import torch
@@ -115,8 +115,8 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
         self._held.clear()
         self._changed.clear()
 
-    def inside_backward(self, on: bool = True) -> Self:
-        """From now on (or, with False, no longer), change the tables of `LabelHead` and `Bottleneck` while `backward` computes their gradients.
+    def inside_backward(self, on: bool = True) -> RowOptimizer:
+        """From now on, or with False no longer, change the tables of `LabelHead` and `Bottleneck` while `backward` runs.
 
         The gradient of a table is then never held, and its `.grad` stays None; `step` updates what is left. So it is not for
         gradient clipping, `GradScaler`, or several `backward` calls a step.
