@@ -25,7 +25,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from machine import append
-from peers.cells import Cell, Found, ask_in_quiet, threads_each, with_ratios
+from peers.cells import Cell, Found, ask_in_quiet, how_to_ask, threads_each, with_ratios
 
 import headtail
 from headtail.data.catalogue import CATALOGUE
@@ -102,11 +102,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=0, help="256 on a CPU, 1024 on a GPU")
     parser.add_argument("--negatives", type=int, default=256)
     parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--fbgemm", default=sys.executable, help="an interpreter with torch, headtail and fbgemm-gpu-cpu")
-    parser.add_argument("--timeout", type=float, default=600, help="seconds a process may take")
-    parser.add_argument("--patience", type=float, default=120, help="seconds to wait for a CPU that nobody else uses")
-    parser.add_argument("--tiny", action="store_true", help="small sizes, to see that everything runs; nothing is kept")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of every library, on a CPU")
+    how_to_ask(parser, timeout=600)
     given = parser.parse_args()
     paths = [str(HERE), str(Path(headtail.__file__).parents[1])]  # an interpreter of a peer has headtail from there
     env = threads_each(given.threads) | {"PYTHONPATH": os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])])}

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from machine import append
-from peers.cells import Cell, Found, ask, ask_in_quiet, threads_each, with_ratios
+from peers.cells import Cell, Found, ask, ask_in_quiet, how_to_ask, threads_each, with_ratios
 
 HERE = Path(__file__).parent
 NUMBERS = (
@@ -150,12 +150,8 @@ def main() -> None:
     parser.add_argument("--part", nargs="+", default=["labels", "m", "batch", "huge"], choices=("labels", "m", "batch", "huge"))
     parser.add_argument("--how", nargs="+", default=["eager", "compiled", "graphed"])
     parser.add_argument("--peers", nargs="+", default=list(OPTIMISERS))
-    parser.add_argument("--tensorflow", default="/tmp/peers/bin/python", help="an interpreter with TensorFlow")
-    parser.add_argument("--fbgemm", default=sys.executable, help="an interpreter with torch and fbgemm-gpu-cpu")
-    parser.add_argument("--timeout", type=float, default=180, help="seconds a process may take")
-    parser.add_argument("--patience", type=float, default=120, help="seconds to wait for a CPU that nobody else uses")
-    parser.add_argument("--tiny", action="store_true", help="small sizes, to see that everything runs; nothing is kept")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of every library, on a CPU")
+    parser.add_argument("--tensorflow", default=sys.executable, help="an interpreter with TensorFlow")
+    how_to_ask(parser, timeout=180)
     given = parser.parse_args()
     given.part = ["tiny"] if given.tiny else given.part
     env = threads_each(given.threads) | {"PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])}

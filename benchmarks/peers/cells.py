@@ -5,6 +5,7 @@ Nothing here but the standard library: a peer's interpreter may have no torch.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import gc
 import json
@@ -74,6 +75,15 @@ def serve(measure: Callable[[Cell], Found]) -> None:
             found = {"reason": f"{type(error).__name__}: {' '.join(str(error).split())}"[:240]}
         gc.collect()
         print("ROW " + json.dumps([dataclasses.asdict(cell), found]), flush=True)
+
+
+def how_to_ask(parser: argparse.ArgumentParser, timeout: float) -> None:
+    """Options that decide how cells are measured, not which."""
+    parser.add_argument("--fbgemm", default=sys.executable, help="an interpreter with torch, headtail and fbgemm-gpu-cpu")
+    parser.add_argument("--timeout", type=float, default=timeout, help="seconds a process may take")
+    parser.add_argument("--patience", type=float, default=120, help="seconds to wait for a CPU that nobody else uses")
+    parser.add_argument("--tiny", action="store_true", help="small sizes, to see that everything runs; nothing is kept")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of every library, on a CPU")
 
 
 def ask_in_quiet(

@@ -14,9 +14,10 @@ from torch.autograd.function import once_differentiable
 
 from headtail.data.points import Bag, Picked
 from headtail.errors import HeadtailError
+from headtail.gradients import as_dense, as_sparse
 from headtail.kernels.compiled import HAS_TRITON
 from headtail.kernels.gradient import RowGradient
-from headtail.optim import as_dense, as_sparse, hand_over, stream_beside
+from headtail.optim import hand_over, stream_beside
 
 
 def weighted_bag(

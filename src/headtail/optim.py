@@ -15,6 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from headtail.decay import Rows, catch_up, owe
 from headtail.errors import HeadtailError, check_number
+from headtail.gradients import as_rows, as_table, every_row, summed
 from headtail.kernels.compiled import HAS_TRITON
 from headtail.kernels.gradient import RowGradient
 from headtail.rounding import widened, write_rows
@@ -150,15 +151,15 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
             self._change(p, gradient, group)
 
     def _change(self, p: Tensor, grad: Tensor | RowGradient, group: dict[str, Any]) -> None:
-        gradient = _as_rows(grad)
+        gradient = as_rows(grad)
         self._decay(p, ... if gradient is None else gradient.rows, group)
         fits = p.device.type == "cpu" if gradient is None else p.dim() == 2
         kernels = self._kernels_for(p) if fits else None
         if kernels is None:
-            rows, summed = (..., grad) if gradient is None else _summed(p, gradient)
-            self.update(p, rows, widened(summed), group)  # pyright: ignore[reportArgumentType]
+            rows, total = (..., grad) if gradient is None else summed(p, gradient)
+            self.update(p, rows, widened(total), group)  # pyright: ignore[reportArgumentType]
         else:
-            self.update_by(kernels, p, _every_row(grad) if gradient is None else gradient, group)  # pyright: ignore[reportArgumentType]
+            self.update_by(kernels, p, every_row(grad) if gradient is None else gradient, group)  # pyright: ignore[reportArgumentType]
 
     def _kernels_for(self, p: Tensor) -> Any:
         """The module whose kernels take this table, or None."""
@@ -263,10 +264,10 @@ class RowSGD(RowOptimizer):
     def update_by(self, kernels: Any, p: Tensor, gradient: RowGradient, group: dict[str, Any]) -> None:
         """One step of SGD by a kernel."""
         if group["momentum"]:
-            velocity = _as_table(self._row_state(p, "momentum_buffer", 0.0))
-            kernels.momentum_rows(_as_table(p), velocity, gradient, group["lr"], group["momentum"], **_rounding(p))
+            velocity = as_table(self._row_state(p, "momentum_buffer", 0.0))
+            kernels.momentum_rows(as_table(p), velocity, gradient, group["lr"], group["momentum"], **_rounding(p))
         else:
-            kernels.sgd_rows(_as_table(p), gradient, group["lr"], **_rounding(p))
+            kernels.sgd_rows(as_table(p), gradient, group["lr"], **_rounding(p))
 
 
 class RowAdagrad(RowOptimizer):
@@ -306,8 +307,8 @@ class RowAdagrad(RowOptimizer):
 
     def update_by(self, kernels: Any, p: Tensor, gradient: RowGradient, group: dict[str, Any]) -> None:
         """One step of Adagrad by a kernel."""
-        total = _as_table(self._row_state(p, "sum", group["initial_accumulator_value"]))
-        kernels.adagrad_rows(_as_table(p), total, gradient, group["lr"], group["eps"], **_rounding(p))
+        total = as_table(self._row_state(p, "sum", group["initial_accumulator_value"]))
+        kernels.adagrad_rows(as_table(p), total, gradient, group["lr"], group["eps"], **_rounding(p))
 
 
 class RowAdam(RowOptimizer):
@@ -346,8 +347,8 @@ class RowAdam(RowOptimizer):
     def update_by(self, kernels: Any, p: Tensor, gradient: RowGradient, group: dict[str, Any]) -> None:
         """One step of Adam by a kernel."""
         size, names = self._size(p, group), ("exp_avg", "exp_avg_sq")
-        first, second = (_as_table(self._row_state(p, name, 0.0)) for name in names)
-        kernels.adam_rows(_as_table(p), first, second, gradient, size, *group["betas"], group["eps"], **_rounding(p))
+        first, second = (as_table(self._row_state(p, name, 0.0)) for name in names)
+        kernels.adam_rows(as_table(p), first, second, gradient, size, *group["betas"], group["eps"], **_rounding(p))
 
     def _size(self, p: Tensor, group: dict[str, Any]) -> float | Tensor:
         """The learning rate corrected for moments that began at 0, of the step that is being taken."""
@@ -379,52 +380,6 @@ def _taker_of(table: Tensor) -> RowOptimizer | None:
     return _TAKERS[table][0]() if table in _TAKERS else None
 
 
-def as_sparse(table: Tensor, gradient: RowGradient) -> Tensor:
-    """A gradient as torch knows it: rows, repeated, and the value of each entry."""
-    if gradient.points is not None and gradient.coefs is not None and table.device.type == "cuda":  # there it may be padded
-        there = gradient.rows >= 0
-        gradient = RowGradient(gradient.rows[there], gradient.values, gradient.points[there], gradient.coefs[there])
-    return torch.sparse_coo_tensor(gradient.rows[None], values_of(gradient), table.shape, check_invariants=False)
-
-
-def as_dense(table: Tensor, gradient: RowGradient) -> Tensor:
-    """A gradient with every row, on a GPU: a step of −1 from nothing."""
-    from headtail.kernels import cuda_rows
-
-    dense = torch.zeros_like(table, dtype=torch.float32)
-    cuda_rows.sgd_rows(dense, gradient, -1.0)
-    return dense.to(table.dtype)
-
-
-def values_of(gradient: RowGradient) -> Tensor:
-    """`[n, d]` what each entry adds to its row."""
-    values = gradient.values if gradient.points is None else gradient.values[gradient.points]
-    return values if gradient.coefs is None else values * gradient.coefs[:, None]
-
-
-def _as_rows(grad: Tensor | RowGradient) -> RowGradient | None:
-    """A sparse gradient as entries; None for a dense one."""
-    if isinstance(grad, RowGradient):
-        return grad
-    return RowGradient(grad._indices()[0], grad._values()) if grad.is_sparse and grad.sparse_dim() == 1 else None
-
-
 def _rounding(p: Tensor) -> dict[str, Tensor]:
     """The randomness by which a kernel rounds to bfloat16."""
     return {"seed": torch.randint(2**62, (), device=p.device)} if p.dtype == torch.bfloat16 else {}
-
-
-def _every_row(grad: Tensor) -> RowGradient:
-    table = _as_table(grad)
-    return RowGradient(torch.arange(len(table), device=grad.device), table)
-
-
-def _as_table(tensor: Tensor) -> Tensor:
-    """A vector is a table of one row."""
-    return tensor[None] if tensor.dim() == 1 else tensor
-
-
-def _summed(table: Tensor, gradient: RowGradient) -> tuple[Tensor, Tensor]:
-    """The different rows, and the sum of the entries of each."""
-    summed = as_sparse(table, gradient).coalesce()
-    return summed.indices()[0], summed.values()

@@ -19,18 +19,9 @@ NOTHING = np.float32(-np.inf)
 
 
 def sampled_softmax(
-    input: Tensor,
-    table: Tensor,
-    bias: Tensor | None,
-    positive: Tensor,
-    negatives: Tensor,
-    label: Tensor | None,
-    ids: Tensor,
-    a: Tensor,
-    b: Tensor,
-    known: Tensor | None,
-    scale: Tensor,
-) -> LossGradients:
+    input: Tensor, table: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor,
+    label: Tensor | None, ids: Tensor, a: Tensor, b: Tensor, known: Tensor | None, scale: Tensor,
+) -> LossGradients:  # fmt: skip
     """log[1 + Σ e^z], z = f_y' − f_y + a + b, of each example, with the gradients of Σ scale · loss; see `LossGradients`."""
     f_y, f, rows = _scores(input, table, bias, positive, negatives)
     top, loss, of_positive = torch.empty_like(f_y), torch.empty_like(f_y), torch.empty_like(f_y)
@@ -40,20 +31,9 @@ def sampled_softmax(
 
 
 def sampled_decoupled(
-    input: Tensor,
-    table: Tensor,
-    bias: Tensor | None,
-    positive: Tensor,
-    negatives: Tensor,
-    label: Tensor | None,
-    ids: Tensor,
-    a: Tensor,
-    b: Tensor,
-    known: Tensor | None,
-    scale: Tensor,
-    piece: int,
-    margin: float,
-) -> LossGradients:
+    input: Tensor, table: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor,
+    label: Tensor | None, ids: Tensor, a: Tensor, b: Tensor, known: Tensor | None, scale: Tensor, piece: int, margin: float,
+) -> LossGradients:  # fmt: skip
     """φ(f_y) + Σ e^(a + b) ϕ(−f_y') of each example, with the gradients of Σ scale · loss; see `LossGradients`."""
     f_y, f, rows = _scores(input, table, bias, positive, negatives)
     w = torch.empty_like(f)

@@ -12,10 +12,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from headtail.errors import check_kind
+from headtail.gradients import as_sparse, values_of
 from headtail.kernels.compiled import HAS_TRITON
 from headtail.kernels.gradient import LossGradients, RowGradient
 from headtail.losses.terms import Settings, check_draw, check_input, check_table, directions
-from headtail.optim import as_sparse, hand_over, values_of
+from headtail.optim import hand_over
 from headtail.samplers.draw import Draw
 from headtail.targets import Pairs, Target
 from headtail.weightings import Weighting

@@ -14,9 +14,10 @@ from headtail.bags import check_columns, lengths, weighted_bag
 from headtail.data.points import Bag, Features, Picked
 from headtail.decay import catch_up, owed
 from headtail.errors import check_count
+from headtail.gradients import as_sparse
 from headtail.kernels.gradient import RowGradient
 from headtail.models.dropout import dropout, random_bytes, shift_and_drop
-from headtail.optim import as_sparse, hand_over
+from headtail.optim import hand_over
 
 
 class Bottleneck(nn.Module):
