@@ -32,7 +32,7 @@ def test_a_run_is_the_same_after_a_way_through_toml(run, tmp_path):
         ({"dropout": 1.0}, "`dropout` is a share from 0 up to but not including 1"),
         ({"validation": -0.1}, "`validation`"),
         ({"smoothing": -1.0}, "`smoothing` must be at least 0"),
-        ({"optimiser": "adamw"}, "`optimiser` must be one of 'adagrad', 'adam', 'sgd', but got 'adamw'"),
+        ({"optimiser": "adamw"}, "`optimiser` must be one of 'adagrad', 'rowwise-adagrad', 'adam', 'sgd', but got 'adamw'"),
         ({"schedule": "step"}, "`schedule` must be one of"),
         ({"batching": "rows"}, "`batching` must be one of"),
         ({"stop_on": "recall@5"}, "`stop_on` must be one of"),

@@ -11,6 +11,7 @@ from headtail.config import Run
 from headtail.data.load import load
 from headtail.evaluate import top_labels
 from headtail.losses import fused
+from headtail.models import bottleneck
 from headtail.train import Trainer
 
 RATES = {"adagrad": 0.05, "sgd": 1.0}
@@ -45,7 +46,8 @@ def learnt(scheme: str, data, optimiser: str) -> tuple[list[torch.Tensor], dict[
 def test_a_run_by_kernels_is_the_run_by_plain_torch(scheme, optimiser, data, monkeypatch):
     fast, reached = learnt(scheme, data, optimiser)
     monkeypatch.setattr(fused, "_kernels_for", lambda *_: None)
-    monkeypatch.setattr(bags, "_kernels_for", lambda *_: None)
+    monkeypatch.setattr(bags, "bag_kernels", lambda *_: None)
+    monkeypatch.setattr(bottleneck, "bag_kernels", lambda *_: None)
     monkeypatch.setattr(optim, "WORTH_KERNELS", 10**12)
     monkeypatch.setattr(optim.RowOptimizer, "inside_backward", lambda self, on=True: self)
     plain, wanted = learnt(scheme, data, optimiser)

@@ -44,7 +44,7 @@ def test_a_resident_batch_has_the_loss_of_the_batch_that_is_gathered(dense_below
         batches = trainer.batches
         resident = Resident(data.train, batches.point_of, whole_points, batches.size, CPU)
         ids = next(batches.order(0))
-        losses = [trainer.model(batch).item() for batch in (batches.take(ids), resident.take(ids))]
+        losses = [trainer.model(batch).item() for batch in (batches.take(ids), resident.take(*resident.look_up(ids)))]
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
@@ -67,7 +67,7 @@ def test_the_longest_batch_there_can_be_has_as_many_entries_as_foretold(whole_po
     resident = Resident(DATA.train, point_of, whole_points, 8, CPU)
     lengths = DATA.train.features.offsets.diff()
     ids = (lengths if whole_points else lengths[point_of]).argsort(descending=True)[:8]
-    features = resident.take(ids).features
+    features = resident.take(*resident.look_up(ids)).features
     assert len(features.gathered().columns) == features.most
 
 
@@ -76,7 +76,7 @@ def test_points_of_one_label_each_can_be_masked_when_resident():
     run = replace(SMALL, scheme="uniform:tail@2", batching="points", validation=0.0)
     trainer = Trainer(run, replace(DATA, train=points, test=points))
     resident = Resident(points, trainer.batches.point_of, True, 4, CPU)
-    assert trainer.model(resident.take(torch.arange(4))).isfinite()
+    assert trainer.model(resident.take(*resident.look_up(torch.arange(4)))).isfinite()
 
 
 @on_gpu
@@ -148,7 +148,7 @@ def test_features_in_pinned_memory_are_as_good_as_on_the_gpu(monkeypatch):
     for pinned in (True, False):
         resident = Resident(DATA.train, batches.point_of, False, batches.size, trainer.device, pinned=pinned)
         assert resident.bag.columns.is_cuda != pinned
-        found.append(trainer.model(resident.take(ids)).item())
+        found.append(trainer.model(resident.take(*resident.look_up(ids))).item())
     assert found[0] == found[1]
 
 

@@ -17,6 +17,7 @@ OPTIMISERS = {
     "sgd": lambda p, **k: RowSGD(p, lr=0.1, **k),
     "momentum": lambda p, **k: RowSGD(p, lr=0.1, momentum=0.9, **k),
     "adagrad": lambda p, **k: RowAdagrad(p, lr=0.1, initial_accumulator_value=0.1, **k),
+    "rowwise adagrad": lambda p, **k: RowAdagrad(p, lr=0.1, initial_accumulator_value=0.1, per_row=True, **k),
     "adam": lambda p, **k: RowAdam(p, lr=0.1, **k),
 }
 each_optimiser = pytest.mark.parametrize("make", OPTIMISERS.values(), ids=OPTIMISERS)
@@ -70,6 +71,19 @@ def test_dense_gradients_that_touch_every_row_give_the_same_steps(make):
     run(one, make([one], weight_decay=0.1), sparse=True, steps=everything)
     run(other, make([other], weight_decay=0.1), sparse=False, steps=everything)
     assert torch.allclose(one, other, rtol=1e-12)
+
+
+def test_one_number_a_row_is_the_sum_of_the_rows_mean_squares():
+    weight, rows = table(), torch.tensor([2, 7])
+    optimiser, before, grad = RowAdagrad([weight], lr=0.1, per_row=True), table().detach(), torch.randn(2, DIM, dtype=f64)
+    for _ in range(2):
+        weight.grad = torch.sparse_coo_tensor(rows[None], grad, weight.shape)
+        optimiser.step()
+    square = (grad**2).sum(1, keepdim=True) / DIM
+    expected = before[rows] - 0.1 * grad / square.sqrt() - 0.1 * grad / (2 * square).sqrt()
+    assert torch.allclose(weight[rows], expected, rtol=1e-9)
+    assert optimiser.state[weight]["sum"].shape == (SIZE, 1)
+    assert torch.allclose(optimiser.state[weight]["sum"][rows], 2 * square)
 
 
 def test_momentum_touching_every_row_is_torch_s_sgd():

@@ -41,7 +41,7 @@ def headtail(cell: Cell, data: DataSet) -> Step:
     if cell.optimiser == "momentum":
         trainer.optimiser = RowSGD(trainer.model.parameters(), lr=LR, momentum=MOMENTUM).inside_backward()
     trainer.model.train()
-    ids = itertools.chain.from_iterable(trainer.batches.order(epoch) for epoch in itertools.count())
+    ids = itertools.chain.from_iterable(trainer.order(epoch) for epoch in itertools.count())
     return lambda: trainer._take_step(next(ids))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,7 +15,7 @@ from headtail.errors import HeadtailError
 from headtail.gradients import as_dense, as_sparse
 from headtail.kernels.compiled import HAS_TRITON
 from headtail.kernels.gradient import RowGradient
-from headtail.optim import hand_over, stream_beside
+from headtail.optim import beside, hand_over, stream_beside
 
 
 def weighted_bag(
@@ -37,7 +35,7 @@ def weighted_bag(
             [0.0000, 0.0000, 0.0000]])
     """
     check_columns(bag.bag if isinstance(bag, Picked) else bag, weight)
-    kernels = _kernels_for(weight) if sparse or weight.device.type == "cuda" else None
+    kernels = bag_kernels(weight) if sparse or weight.device.type == "cuda" else None
     if kernels is not None:
         picked = bag if isinstance(bag, Picked) else Picked(bag, torch.arange(len(bag), device=weight.device), len(bag.columns))
         learns = weight.requires_grad and torch.is_grad_enabled()
@@ -84,7 +82,7 @@ class _WeightedBag(torch.autograd.Function):
         out = torch.empty(len(picked), weight.shape[1], device=weight.device)
         ctx.table, ctx.sparse = weight, sparse
         if learns:
-            with _beside(weight.device):  # where the gradient goes follows from the ids, and is found meanwhile
+            with beside(weight.device, "entries"):  # where the gradient goes follows from the ids, and is found meanwhile
                 ctx.entries = kernels.entries(*rows, normalise, picked.most, len(weight))
         kernels.weighted_bag(*rows, weight, normalise, out)
         return out
@@ -103,19 +101,7 @@ class _WeightedBag(torch.autograd.Function):
         return None, of_table, None, None, None, None
 
 
-@contextmanager
-def _beside(device: torch.device) -> Iterator[None]:
-    """On a GPU, in a stream of its own."""
-    if device.type != "cuda":
-        yield
-        return
-    beside = stream_beside(device, "entries")
-    beside.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(beside):
-        yield
-
-
-def _kernels_for(weight: Tensor) -> Any:
+def bag_kernels(weight: Tensor) -> Any:
     """The module whose kernels take this table, or None."""
     kernels = None
     if not weight.is_contiguous():

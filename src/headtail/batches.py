@@ -67,10 +67,12 @@ class Batches:
 
     def order(self, epoch: int, start: int = 0) -> Iterator[Int64[Tensor, " size"]]:
         """The pairs (or points) of each batch of an epoch, from batch `start` on."""
+        yield from self.shuffled(epoch)[start * self.size :].view(-1, self.size)
+
+    def shuffled(self, epoch: int) -> Int64[Tensor, " all"]:
+        """Those of all batches of an epoch, one after the other."""
         generator = torch.Generator().manual_seed((self.seed * 1_000_003 + epoch) % 2**63)
-        order = torch.randperm(len(self.ids), generator=generator)
-        for step in range(start, self.steps):
-            yield self.ids[order[step * self.size : (step + 1) * self.size]]
+        return self.ids[torch.randperm(len(self.ids), generator=generator)[: self.steps * self.size]]
 
     def take(self, ids: Int64[Tensor, " size"]) -> Batch:
         """The batch of these pairs, or points."""

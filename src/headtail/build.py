@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -179,7 +180,8 @@ def build_model(
 
 def build_optimiser(run: Run, model: nn.Module) -> RowOptimizer:
     """The run's optimiser over all of a model's tables."""
-    kind = {"adagrad": RowAdagrad, "adam": RowAdam, "sgd": RowSGD}[run.optimiser]
+    rowwise = partial(RowAdagrad, per_row=True)
+    kind = {"adagrad": RowAdagrad, "rowwise-adagrad": rowwise, "adam": RowAdam, "sgd": RowSGD}[run.optimiser]
     return kind(model.parameters(), lr=run.lr, weight_decay=run.weight_decay)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 DENSE_BELOW = 4096
 """Up to this many features a dense matrix product beats gathering rows."""
+MANY_STEPS = 256
+"""Whose ids are looked up at once."""
 SHARE_OF_MEMORY = 0.4
 """Of the free GPU memory that the data set may take."""
 
@@ -60,9 +63,13 @@ class Resident:
         labels = 8 * n * int(points.labels.offsets.diff().max()) if whole_points else 8 * points.num_pairs
         return of_features, labels + 8 * points.num_pairs
 
-    def take(self, ids: Tensor) -> Batch:
-        """The batch of these pairs, or points."""
-        points, target = ids if self.whole_points else self.point_of[ids], self.target[ids]
+    def look_up(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """The points and targets of these pairs, or points."""
+        ids = ids.to(self.point_of.device, non_blocking=True)
+        return ids if self.whole_points else self.point_of[ids], self.target[ids]
+
+    def take(self, points: Tensor, target: Tensor) -> Batch:
+        """The batch of these."""
         features = self.dense[points] if self.bag is None else Picked(self.bag, points, self.most)  # pyright: ignore[reportOptionalSubscript]
         return Batch(features, None, target)
 
@@ -96,11 +103,11 @@ def graphed_step(trainer: Trainer) -> Callable[[Tensor], Tensor]:
         warnings.warn("The features do not fit on the GPU beside the model, so it fetches them from the host.", stacklevel=2)
     resident = Resident(batches.points, batches.point_of, batches.whole_points, batches.size, device, pinned=pinned)
 
-    def step(ids: Tensor) -> Tensor:
-        return trainer.learn(trainer.model(resident.take(ids)))
+    def step(points: Tensor, target: Tensor) -> Tensor:
+        return trainer.learn(trainer.model(resident.take(points, target)))
 
     def eager(ids: Tensor) -> Tensor:
-        return step(ids.to(device, non_blocking=True))
+        return step(*resident.look_up(ids))
 
     run, sparse_rows = trainer.run, trainer.model.head.sparse or getattr(trainer.model.encoder, "sparse", False)
     if run.weight_decay or (run.clip and sparse_rows) or remembering(trainer.model) or trainer.model.mask_known:
@@ -108,7 +115,7 @@ def graphed_step(trainer: Trainer) -> Callable[[Tensor], Tensor]:
         return eager
     random = torch.cuda.get_rng_state(device)
     try:
-        return Graph(trainer, step)
+        return Graph(trainer, resident, step)
     except RuntimeError as error:
         _forget_capture(device, random)
         reason = str(error).partition("\n")[0]
@@ -125,13 +132,16 @@ def _forget_capture(device: torch.device, random: Tensor) -> None:
 
 
 class Graph:
-    """One step, captured; called with the ids of a batch, it replays."""
+    """One step, captured; called with the points and targets of a batch, or with ids, it replays."""
 
-    def __init__(self, trainer: Trainer, step: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, trainer: Trainer, resident: Resident, step: Callable[[Tensor, Tensor], Tensor]) -> None:
         self.device, self.step = trainer.device, step  # the graph knows its tensors by address: the step keeps them alive
+        self.batches, self.resident = trainer.batches, resident
+        self._threads = ThreadPoolExecutor(1)
+        self._ahead: dict[int, Future[Tensor]] = {}
         for group in trainer.optimiser.param_groups:
             group["lr"] = torch.tensor(float(group["lr"]), device=self.device)
-        self.ids = trainer.batches.ids[: trainer.batches.size].to(self.device)
+        self.points, self.target = (t.clone() for t in resident.look_up(trainer.batches.ids[: trainer.batches.size]))
         kept = [(p, p.detach().clone()) for p in trainer.model.parameters()]
         random = torch.cuda.get_rng_state(self.device)
         try:
@@ -149,16 +159,26 @@ class Graph:
         beside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(beside):  # libraries set themselves up in the first steps, which must not be captured
             for _ in range(3):
-                self.step(self.ids)
+                self.step(self.points, self.target)
         torch.cuda.current_stream().wait_stream(beside)
         trainer.optimiser.zero_grad(set_to_none=True)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
-            self.loss = self.step(self.ids)
+            self.loss = self.step(self.points, self.target)
 
-    def __call__(self, ids: Tensor) -> Tensor:
+    def order(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The points and targets of each batch of an epoch, looked up many steps at a time: a step only copies its own."""
+        shuffled = self._ahead.pop(epoch, None) or self._threads.submit(self.batches.shuffled, epoch)
+        self._ahead = {epoch + 1: self._threads.submit(self.batches.shuffled, epoch + 1)}  # while the GPU is busy with this one
+        order = shuffled.result()[start * self.batches.size :].to(self.device).view(-1, self.batches.size)
+        for ids in order.split(MANY_STEPS):
+            yield from zip(*self.resident.look_up(ids), strict=True)
+
+    def __call__(self, batch: Tensor | tuple[Tensor, Tensor]) -> Tensor:
         """Take the step; what comes back is overwritten by the next."""
-        self.ids.copy_(ids, non_blocking=True)
+        points, target = self.resident.look_up(batch) if isinstance(batch, Tensor) else batch
+        self.points.copy_(points)
+        self.target.copy_(target)
         self.graph.replay()
         return self.loss
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 
 import torch
 from jaxtyping import Int, Shaped
@@ -48,7 +48,28 @@ def constant(value: float, ids: Int[Tensor, ...], dtype: torch.dtype = torch.flo
     return _scalar(value, dtype, ids.device).expand(ids.shape)
 
 
-@lru_cache(maxsize=1024)
+def less(minuend: Tensor, *others: Tensor) -> Tensor:
+    """`minuend` less all others; where every one is a `constant`, nothing is computed on the device.
+
+    >>> ids = torch.tensor([3, 1])
+    >>> less(constant(0.5, ids), constant(0.25, ids))
+    tensor([0.2500, 0.2500], dtype=torch.float64)
+    """
+    values = [] if torch.compiler.is_compiling() else [_VALUES.get(one.data_ptr()) for one in (minuend, *others)]
+    if not values or None in values:
+        for other in others:
+            minuend = minuend - other
+        return minuend
+    return constant(values[0] - sum(values[1:]), minuend, minuend.dtype)  # pyright: ignore
+
+
+_VALUES: dict[int, float] = {}
+"""What stands at the addresses of constants, which live as long as the process."""
+
+
+@cache
 def _scalar(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # it will serve in training too
-        return torch.full((), value, dtype=dtype, device=device)
+        scalar = torch.full((), value, dtype=dtype, device=device)
+    _VALUES[scalar.data_ptr()] = value
+    return scalar

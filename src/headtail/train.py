@@ -177,9 +177,9 @@ class Trainer:
         # Summed one by one from where the last checkpoint stood, so that an interruption does not even change the last digit.
         total, last_save = torch.tensor(state.loss_sum, dtype=torch.float64, device=self.device), time.monotonic()
         looked = state.step
-        for ids in self.batches.order(state.epoch, state.step):
+        for batch in self.order(state.epoch, state.step):
             self._set_learning_rate(state.epoch * steps + state.step)
-            total += self._take_step(ids)
+            total += self._take_step(batch)
             state.step += 1
             stop = interrupted.is_set()
             if state.step % CHECK_EVERY == 0 or state.step == steps or stop or state.first_loss is None:
@@ -198,6 +198,10 @@ class Trainer:
         if self.watch is not None:
             self.watch(state, steps, math.nan)
         self._save()
+
+    def order(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        """What a step is called with, batch after batch of an epoch."""
+        return getattr(self._take_step, "order", self.batches.order)(epoch, start)
 
     def _make_step(self) -> Callable[[Tensor], Tensor]:
         if self.device.type == "cuda":

@@ -16,7 +16,7 @@ from headtail.labels import Labels, check_labels
 from headtail.margins import LogitAdjusted, Margin, Separable, Unit
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Sampler
-from headtail.tables import constant
+from headtail.tables import constant, less
 
 
 class Weighting(ABC):
@@ -46,7 +46,7 @@ class Constant(Weighting):
 
     def offsets(self, draw: Draw, target: Tensor) -> tuple[Tensor, Tensor]:
         """a = −log m, b = 0."""
-        return (-draw.log_m).expand(len(target)), constant(0.0, draw.ids)
+        return less(constant(0.0, target), draw.log_m), constant(0.0, draw.ids)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Relative(Weighting):
             raise HeadtailError(
                 "`Relative` needs the log q of the positives: pass `log_q_target` to `Given`, or give `log_q` as a function."
             )
-        return draw.log_q_target, -draw.log_q
+        return draw.log_q_target, less(constant(0.0, draw.ids), draw.log_q)
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class FromMargin(Weighting):
         else:
             a, b = constant(0.0, target), self.margin.log_rho(target, draw.ids)
         a = a + draw.log_keep if isinstance(draw.log_keep, Tensor) else a
-        return a, b - (draw.log_m + draw.log_q)
+        return a, less(b, draw.log_m, draw.log_q)
 
     def for_labels(self, labels: Labels) -> FromMargin:
         """With the margin over the grown label set."""

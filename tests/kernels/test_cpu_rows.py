@@ -16,6 +16,7 @@ RULES = {
     "sgd": lambda p: RowSGD(p, lr=0.05),
     "momentum": lambda p: RowSGD(p, lr=0.05, momentum=0.9),
     "adagrad": lambda p: RowAdagrad(p, lr=0.05),
+    "rowwise adagrad": lambda p: RowAdagrad(p, lr=0.05, per_row=True),
     "adam": lambda p: RowAdam(p, lr=0.05),
     "decayed adagrad": lambda p: RowAdagrad(p, lr=0.05, weight_decay=0.1),
 }

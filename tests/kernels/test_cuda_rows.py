@@ -11,10 +11,11 @@ from tests.kernels.interpreter import DEVICE, GPU, elsewhere, in_triton, interpr
 
 pytest.importorskip("triton")
 
-STATES = {"sgd_rows": 0, "momentum_rows": 1, "adagrad_rows": 1, "adam_rows": 2}
-NUMBERS = {"sgd_rows": (), "momentum_rows": (0.9,), "adagrad_rows": (1e-10,), "adam_rows": (0.9, 0.999, 1e-8)}
+ROWWISE = "adagrad_rows, one number a row"
+STATES = {"sgd_rows": 0, "momentum_rows": 1, "adagrad_rows": 1, ROWWISE: 1, "adam_rows": 2}
+NUMBERS = {"sgd_rows": (), "momentum_rows": (0.9,), "adagrad_rows": (1e-10,), ROWWISE: (1e-10,), "adam_rows": (0.9, 0.999, 1e-8)}
 # table rows, entries, d
-SHAPES = [(1, 1, 1), (7, 13, 5), (100, 25, 33), (3, 30, 130), (60, 40, 1)]
+SHAPES = [(1, 1, 1), (7, 13, 5), (100, 25, 33), (3, 30, 130), (60, 40, 1), (5, 9, 1100)]
 SHAPES += [(50, 1000, 3), (20_000, 1280, 512), (9, 3000, 600), (30_000, 20_000, 512), (1 << 20, 43_000, 1)] if GPU else []
 
 
@@ -37,6 +38,9 @@ def plain(kind: str, tables: list[Tensor], rows: Tensor, entries: Tensor, lr: fl
         step = lr * state_r[0]
     elif kind == "adagrad_rows":
         state_r = [state_r[0] + g * g]
+        step = lr * g / (state_r[0].sqrt() + 1e-10)
+    elif kind == ROWWISE:
+        state_r = [state_r[0] + (g * g).mean(1, keepdim=True)]
         step = lr * g / (state_r[0].sqrt() + 1e-10)
     else:
         mean, square = state_r[0] + (g - state_r[0]) * (1 - 0.9), state_r[1] + (g * g - state_r[1]) * (1 - 0.999)
@@ -65,13 +69,14 @@ def check(kind: str, tables: list[Tensor], gradient: RowGradient, lr: float | Te
     from headtail.kernels import cuda_rows
 
     rows, entries = gradient.rows, entries_of(gradient)
+    tables = [tables[0], tables[1][:, :1].contiguous()] if kind == ROWWISE else tables
     exact, near = [t.double() for t in tables], [t.clone() for t in tables]
     plain(kind, exact, rows, entries, float(lr))
     plain(kind, near, rows, entries.float(), float(lr))
     sizes = [t.double().abs() for t in tables]  # what rounding errors are measured by where terms of a sum cancel
     plain(kind, sizes, rows, entries.abs(), -float(lr))
     ours = [t.clone() for t in tables]
-    getattr(cuda_rows, kind)(*ours, gradient, lr, *NUMBERS[kind])
+    getattr(cuda_rows, kind.partition(",")[0])(*ours, gradient, lr, *NUMBERS[kind])
     for our, close, truth, size, before in zip(ours, near, exact, sizes, tables, strict=True):
         assert (our - truth).norm() <= 1.1 * (close - truth).norm() + 1e-7 * size.norm(), (kind, tables[0].shape)
         untouched = torch.ones(len(before), dtype=torch.bool, device=DEVICE).index_fill_(0, rows[rows >= 0], False)

@@ -5,16 +5,39 @@ from __future__ import annotations
 from typing import no_type_check  # numba takes bare functions, not those that `pytest --shapes` has wrapped
 
 import numpy as np
+import torch
 from numba import njit
+from torch import Tensor
 
 from headtail.kernels.compiled import keep_compiled
+from headtail.kernels.gradient import Drop
 
 keep_compiled()
 
 
+def drop_for(x: Tensor, share: float) -> Drop:
+    """What is to be dropped of x, by a random byte each: the share is rounded to a multiple of 1/256."""
+    words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64)
+    _noise(int(torch.randint(2**62, ())), words.numpy().view(np.uint64))
+    dropped = min(255, max(1, round(share * 256)))
+    return Drop(words.view(torch.uint8)[: x.numel()].reshape(x.shape), dropped, 256 / (256 - dropped))
+
+
+def forward(x: Tensor, bias: Tensor, drop: Drop) -> None:
+    """x ← (x + bias) · scale, or 0 where it is dropped; in place."""
+    _forward(x.detach().numpy(), bias.detach().numpy(), drop.noise.numpy(), drop.share, np.float32(drop.scale))
+
+
+def backward(grad: Tensor, drop: Drop) -> tuple[Tensor, Tensor]:
+    """The gradient of x, and `[1, d]` the bias's."""
+    of_x, of_bias = torch.empty_like(grad), torch.empty(1, grad.shape[1])
+    _backward(grad.numpy(), of_x.numpy(), of_bias[0].numpy(), drop.noise.numpy(), drop.share, np.float32(drop.scale))
+    return of_x, of_bias
+
+
 @njit(cache=True)
 @no_type_check
-def noise(seed, out):
+def _noise(seed, out):
     """64 random bits a place: splitmix64 (Steele, Lea and Flood, 2014), in which every place is computed by itself."""
     for i in range(len(out)):
         z = np.uint64(seed) + np.uint64(i + 1) * np.uint64(0x9E3779B97F4A7C15)
@@ -25,7 +48,7 @@ def noise(seed, out):
 
 @njit(cache=True)
 @no_type_check
-def forward(x, bias, noise, dropped, scale):
+def _forward(x, bias, noise, dropped, scale):
     """x ← (x + bias) · scale where the byte of noise is at least `dropped`, else 0; in place."""
     for i in range(x.shape[0]):
         for k in range(x.shape[1]):
@@ -34,7 +57,7 @@ def forward(x, bias, noise, dropped, scale):
 
 @njit(cache=True)
 @no_type_check
-def backward(grad, of_x, of_bias, noise, dropped, scale):
+def _backward(grad, of_x, of_bias, noise, dropped, scale):
     """The gradients of x and, summed over rows, of the bias."""
     of_bias[:] = 0
     for i in range(grad.shape[0]):

@@ -14,7 +14,7 @@ from headtail.kernels.gradient import RowGradient
 
 keep_compiled()
 
-SGD, MOMENTUM, ADAGRAD, ADAM = range(4)
+SGD, MOMENTUM, ADAGRAD, ADAGRAD_OF_ROW, ADAM = range(5)
 WORTH_THREADS = 2**18
 """Numbers to add up from which more than one thread pays."""
 
@@ -30,8 +30,8 @@ def momentum_rows(p: Tensor, velocity: Tensor, gradient: RowGradient, lr: float,
 
 
 def adagrad_rows(p: Tensor, total: Tensor, gradient: RowGradient, lr: float, eps: float) -> None:
-    """G_r ← G_r + g²; θ_r ← θ_r − η·g/(√G_r + ε)."""
-    _update(ADAGRAD, p, total, p, gradient, lr, eps=eps)
+    """G_r ← G_r + g²; θ_r ← θ_r − η·g/(√G_r + ε). With `[T, 1]` totals, G_r is one number a row, and g² its mean over the row."""
+    _update(ADAGRAD if total.shape == p.shape else ADAGRAD_OF_ROW, p, total, p, gradient, lr, eps=eps)
 
 
 def adam_rows(
@@ -127,6 +127,15 @@ def add_up(out, rows, coefs, values):
             out[k] += x * a[k]
 
 
+@njit(cache=True, fastmath={"reassoc", "contract"})  # in eight sums side by side
+@no_type_check
+def _mean_square(g):
+    total = np.float32(0)
+    for k in range(len(g)):
+        total += g[k] * g[k]
+    return total / np.float32(len(g))
+
+
 @njit(cache=True, error_model="numpy")  # numpy's: dividing by zero is no branch, so the loops are vectorised
 @no_type_check
 def _step(rule, p, first, second, g, lr, x, y, eps):
@@ -142,6 +151,11 @@ def _step(rule, p, first, second, g, lr, x, y, eps):
             now = first[k] + g[k] * g[k]
             first[k] = now
             p[k] -= lr * g[k] / (np.sqrt(now) + eps)
+    elif rule == ADAGRAD_OF_ROW:
+        first[0] += _mean_square(g)
+        size = lr / (np.sqrt(first[0]) + eps)
+        for k in range(len(p)):
+            p[k] -= size * g[k]
     else:
         for k in range(len(p)):
             mean = first[k] + (g[k] - first[k]) * x

@@ -71,12 +71,14 @@ def _fused(input, table, bias, positive, negatives, label, ids, a, b, known, sca
     loss, of_input, of_scores = torch.empty(n, **real), torch.empty(n, d, **real), torch.empty(n + negatives.numel(), **real)
     of_rows = torch.empty(n + m, d, **real) if shared else None
     of_positive, of_drawn = of_scores[:n], of_scores[n:]
+    total = torch.empty((), **real) if shared else None
     coefs = torch.empty(_splits(SCORES, part, m, d), part, m, **real) if shared else of_drawn.reshape(1, n, m)
     partial, tickets = _room(n, m, d, input.device) if shared else (None, None)
     block_d, block_m = (min(2048, max(16, triton.next_power_of_2(size))) for size in (d, m))
     exact = torch.get_float32_matmul_precision() == "highest"
     for start in range(0, n, part):
         x, y, of_y, s, a_here = (t[start : start + part] for t in (input, positive, of_positive, scale, a))
+        losses = loss[start : start + part]
         per_example = (None if t is None else t[start : start + part] for t in (label, known, loss, of_rows))
         b_here = b if b.dim() == 1 else b[start : start + part]
         _scores_of(x, table, negatives, coefs, exact)
@@ -91,8 +93,9 @@ def _fused(input, table, bias, positive, negatives, label, ids, a, b, known, sca
         if of_rows is None:
             _own_input[n, triton.cdiv(d, OWN["block_d"])](table, y, negatives, s, s.stride(0), coefs, of_y, of_x, m, d, **OWN)
         else:
-            _gradients_of(x, table, y, negatives, s, coefs, of_y, of_x, of_rows[n:], of_drawn, partial, tickets, more, exact)
-    return LossGradients(loss, of_input, of_scores, of_rows)
+            sums = of_x, of_rows[n:], of_drawn, losses, total
+            _gradients_of(x, table, y, negatives, s, coefs, of_y, *sums, partial, tickets, more, exact)
+    return LossGradients(loss, of_input, of_scores, of_rows, total)
 
 
 def _scores_of(x, table, negatives, scores, exact) -> None:
@@ -105,14 +108,14 @@ def _scores_of(x, table, negatives, scores, exact) -> None:
 
 
 def _gradients_of(
-    x, table, y, negatives, scale, coefs, of_y, of_input, of_negatives, of_scores, partial, tickets, more, exact
+    x, table, y, negatives, scale, coefs, of_y, of_input, of_negatives, of_scores, losses, total, partial, tickets, more, exact
 ) -> None:  # fmt: skip
     (n, d), m = x.shape, negatives.shape[-1]
     height, across = GRADIENTS["height"], triton.cdiv(d, GRADIENTS["width"])
-    programs = triton.cdiv(m, height) * (1 + across * len(partial)) + triton.cdiv(n, height) * across
+    programs = 1 + triton.cdiv(m, height) * (1 + across * len(partial)) + triton.cdiv(n, height) * across
     _gradients[(programs,)](
-        x, table, y, negatives, scale, coefs, of_y, of_input, of_negatives, of_scores, partial, partial.stride(0), tickets, n, m, d,
-        scale.stride(0), more=more, splits=len(partial), exact=exact, **GRADIENTS,
+        x, table, y, negatives, scale, coefs, of_y, of_input, of_negatives, of_scores, losses, total,
+        partial, partial.stride(0), tickets, n, m, d, scale.stride(0), more=more, splits=len(partial), exact=exact, **GRADIENTS,
     )  # fmt: skip
 
 
@@ -186,14 +189,16 @@ def _scores(
 
 @triton.jit
 def _gradients(
-    x, table, positive, negatives, scale, coefs, of_positive, of_input, of_negatives, of_scores, partial, stride, tickets,
-    n, m, d, stride_s,
+    x, table, positive, negatives, scale, coefs, of_positive, of_input, of_negatives, of_scores, losses, total,
+    partial, stride, tickets, n, m, d, stride_s,
     more: tl.constexpr, splits: tl.constexpr, exact: tl.constexpr,
     height: tl.constexpr, width: tl.constexpr, step: tl.constexpr,
 ):  # fmt: skip
-    """Three kinds of programs: sums of coefficients, tiles of the negatives' gradient in parts, and tiles of the inputs'."""
+    """Programs of four kinds: sums of coefficients, parts of the negatives' gradient, tiles of the inputs', and the loss."""
     program, down, across = tl.program_id(0), tl.cdiv(m, height), tl.cdiv(d, width)
-    if program < down:
+    if program == tl.num_programs(0) - 1:
+        _total(losses, scale, stride_s, total, n, more)
+    elif program < down:
         _of_scores(program, coefs, of_scores, n, m, more, height)
     elif program < down + down * across * splits:
         program -= down
@@ -224,6 +229,20 @@ def _of_scores(program, coefs, of_scores, n, m, more: tl.constexpr, height: tl.c
     if more:
         sums += tl.load(of_scores + j, mask=j < m, other=0.0)
     tl.store(of_scores + j, sums, mask=j < m)
+
+
+@triton.jit
+def _total(losses, scale, stride_s, total, n, more: tl.constexpr):
+    """Σ scale · loss, added to what earlier parts of the batch gave; one that does not count is selected away."""
+    sums = tl.zeros((1024,), tl.float32)
+    for start in range(0, n, 1024):
+        i = start + tl.arange(0, 1024)
+        s = tl.load(scale + i * stride_s, mask=i < n, other=0.0)
+        sums += tl.where(s == 0, 0.0, tl.load(losses + i, mask=i < n, other=0.0) * s)
+    whole = tl.sum(sums)
+    if more:
+        whole += tl.load(total)
+    tl.store(total, whole)
 
 
 @triton.jit

@@ -31,7 +31,7 @@ def adagrad_(p: Tensor, total: Tensor, grad: Tensor, lr: Tensor | float, eps: fl
 
 def fits(*tensors: Tensor) -> bool:
     """Whether the kernel takes these."""
-    return all(t.dtype == torch.float32 and t.is_contiguous() for t in tensors)
+    return all(t.dtype == torch.float32 and t.is_contiguous() and t.shape == tensors[0].shape for t in tensors)
 
 
 def sgd_rows(p: Tensor, gradient: RowGradient, lr: Tensor | float, seed: Tensor | None = None) -> None:
@@ -53,8 +53,10 @@ def momentum_rows(
 def adagrad_rows(
     p: Tensor, total: Tensor, gradient: RowGradient, lr: Tensor | float, eps: float, seed: Tensor | None = None
 ) -> None:
-    """G_r ← G_r + g²; θ_r ← θ_r − η·g/(√G_r + ε)."""
-    _update_rows(_adagrad_row, p, (total,), gradient, lr, (eps,), seed)
+    """G_r ← G_r + g²; θ_r ← θ_r − η·g/(√G_r + ε). With `[T, 1]` totals, G_r is one number a row, and g² its mean over the row."""
+    one_a_row = total.shape != p.shape
+    rule, numbers = (_adagrad_of_row, (eps, 1 / p.shape[1])) if one_a_row else (_adagrad_row, (eps,))
+    _update_rows(rule, p, (total,), gradient, lr, numbers, seed, one_a_row)
 
 
 def adam_rows(
@@ -80,12 +82,13 @@ def _update_rows(
     rate: Tensor | float,
     numbers: tuple[float, ...],
     seed: Tensor | None,
+    one_a_row: bool = False,
 ) -> None:
     n, d = len(gradient.rows), p.shape[1]
     if n == 0 or d == 0:
         return
     rows, values, points, coefs, _ = grouped(gradient, len(p))
-    columns = min(COLUMNS, triton.next_power_of_2(d))
+    columns = triton.next_power_of_2(d) if one_a_row else min(COLUMNS, triton.next_power_of_2(d))
     blocks, entries = triton.cdiv(d, columns), (rows, points, coefs, values.contiguous())
     tiles, chunk, warps = None, *FEW_AT_A_TIME
     if n > FEW:
@@ -95,7 +98,9 @@ def _update_rows(
     at, rate = (rate, 0.0) if isinstance(rate, Tensor) else (None, float(rate))
     a, b, c = (*map(float, numbers), 0.0, 0.0, 0.0)[:3]
     seed = seed if p.dtype == torch.bfloat16 else None
-    options = {"rule": rule, "tile": TILE, "columns": columns, "chunk": chunk, "num_warps": warps}
+    wide = max(1, columns // COLUMNS)  # a whole row in one program takes more threads, and fewer entries at a time
+    options = {"rule": rule, "one_a_row": one_a_row, "tile": TILE, "columns": columns}
+    options |= {"chunk": max(1, chunk // wide), "num_warps": min(16, warps * wide)}
     _update[(n, blocks)](p, first, second, *entries, tiles, n, d, seed, at, rate, a, b, c, **options)  # pyright: ignore
 
 
@@ -129,6 +134,12 @@ def _momentum(p, velocity, second, g, lr, momentum, b, c):  # pyright: ignore
 def _adagrad_row(p, total, second, g, lr, eps, b, c):  # pyright: ignore
     total = total + g * g
     return p - tl.div_rn(lr * g, tl.sqrt_rn(total) + eps), total, second
+
+
+@triton.jit
+def _adagrad_of_row(p, total, second, g, lr, eps, share, c):  # pyright: ignore
+    total = total + tl.sum(g * g) * share
+    return p - tl.div_rn(lr, tl.sqrt_rn(total) + eps) * g, total, second
 
 
 @triton.jit
@@ -191,7 +202,7 @@ def _sum_of_tiles(row, start, tiles, rows, n, d, column, tile: tl.constexpr, chu
 @triton.jit
 def _update(  # pyright: ignore
     p, first, second, rows, points, coefs, values, tiles, n, d, seed, rate_at, rate, a, b, c,
-    rule: tl.constexpr, tile: tl.constexpr, columns: tl.constexpr, chunk: tl.constexpr,
+    rule: tl.constexpr, one_a_row: tl.constexpr, tile: tl.constexpr, columns: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
     """The program of a row's first entry sums all of them and takes the step; the programs of other entries have nothing to do."""
     start = tl.program_id(0)
@@ -203,7 +214,10 @@ def _update(  # pyright: ignore
         place, inside = row * d + column, column < d
         # All that may be needed is asked for before any of it is used.
         old = tl.load(p + place, mask=inside, other=0.0).to(tl.float32)
-        state1 = tl.zeros((columns,), tl.float32) if first is None else tl.load(first + place, mask=inside, other=0.0)
+        if one_a_row:
+            state1 = tl.load(first + row)
+        else:
+            state1 = tl.zeros((columns,), tl.float32) if first is None else tl.load(first + place, mask=inside, other=0.0)
         state2 = tl.zeros((columns,), tl.float32) if second is None else tl.load(second + place, mask=inside, other=0.0)
         g = tl.load(values + point * d + column, mask=inside, other=0.0).to(tl.float32)
         lr = rate if rate_at is None else tl.load(rate_at).to(tl.float32)
@@ -219,7 +233,9 @@ def _update(  # pyright: ignore
         if seed is not None:
             new = _rounded(new, tl.load(seed), row, column)
         tl.store(p + place, new.to(p.dtype.element_ty), mask=inside)
-        if first is not None:
+        if one_a_row:
+            tl.store(first + row, state1)
+        elif first is not None:
             tl.store(first + place, state1, mask=inside)
         if second is not None:
             tl.store(second + place, state2, mask=inside)

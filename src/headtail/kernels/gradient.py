@@ -36,12 +36,28 @@ class LossGradients(NamedTuple):
             where each example has its own.
         of_rows: `[b + m, d]` with respect to the rows of positives and shared negatives; None where each example has its own:
             then it is `of_scores` times the inputs.
+        total: Σ scale · loss, where the kernel has taken it too.
     """
 
     loss: Float[Tensor, " b"]
     of_input: Float[Tensor, "b d"]
     of_scores: Float[Tensor, " n"]
     of_rows: Float[Tensor, "n d"] | None
+    total: Float[Tensor, ""] | None = None
+
+
+class Drop(NamedTuple):
+    """Which numbers are dropped: those whose noise is below `share`; the others are multiplied by `scale`.
+
+    Attributes:
+        noise: a random byte for each number, or a seed to take it from.
+        share: in the units of the noise.
+        scale: so that the mean stays.
+    """
+
+    noise: Tensor
+    share: float
+    scale: float
 
 
 LOGISTIC, HINGE, SQUARED_HINGE, CONTRASTIVE = range(4)

@@ -16,7 +16,7 @@ from headtail.gradients import as_sparse, values_of
 from headtail.kernels.compiled import HAS_TRITON
 from headtail.kernels.gradient import LossGradients, RowGradient
 from headtail.losses.terms import Settings, check_draw, check_input, check_table, directions
-from headtail.optim import hand_over
+from headtail.optim import beside, hand_over, is_taken, stream_beside
 from headtail.samplers.draw import Draw
 from headtail.targets import Pairs, Target
 from headtail.weightings import Weighting
@@ -83,14 +83,13 @@ def loss_of_rows(
 ) -> Tensor:
     """The reduced loss by a kernel; `weight` and `bias` get row-sparse gradients."""
     input = pairs.rows(input)
-    mean = settings.reduction == "mean"
     label = None if settings.collisions == "none" else pairs.label
     known = settings.masks(pairs, draw.ids) if settings.looks_for_known else None
     collisions = label, draw.ids, a, b, known, settings.scale(pairs).float()
     if settings.score == "dot":
         input = input if settings.temperature == 1 else input / settings.temperature
         given = kernel, input, weight, bias, pairs.label, draw.ids
-        return _LossOfRows.apply(*given, collisions, extra, mean)  # pyright: ignore[reportReturnType]
+        return _LossOfRows.apply(*given, collisions, extra)  # pyright: ignore[reportReturnType]
     # Directions are taken of the rows in use; what the kernel sees as its table is just them.
     rows = torch.cat([pairs.label, draw.ids.reshape(-1)])
     table = directions(F.embedding(rows, weight, sparse=True))
@@ -99,7 +98,7 @@ def loss_of_rows(
     if bias is not None:
         bias = F.embedding(rows, bias, sparse=True)
     given = kernel, directions(input) / settings.temperature, table, bias, positive, negatives
-    return _LossOfRows.apply(*given, collisions, extra, mean)  # pyright: ignore[reportReturnType]
+    return _LossOfRows.apply(*given, collisions, extra)  # pyright: ignore[reportReturnType]
 
 
 class _LossOfRows(torch.autograd.Function):
@@ -116,33 +115,53 @@ class _LossOfRows(torch.autograd.Function):
         negatives: Tensor,
         collisions: tuple[Any, ...],
         extra: tuple[Any, ...],
-        mean: bool,
     ) -> Tensor:
+        ctx.places = _places(weight, bias, positive, negatives) if ctx.needs_input_grad[2] else None
         found, scale = kernel(input, weight, bias, positive, negatives, *collisions, *extra), collisions[-1]
         ctx.save_for_backward(input, positive, negatives)
         ctx.found, ctx.tables = found, (weight, bias)
+        if found.total is not None:
+            return found.total
         if scale.stride(0) == 0:  # one factor for all
-            return found.loss.mean() if mean else found.loss.sum()
+            return found.loss.sum() * scale[:1].sum()
         return torch.where(scale == 0, 0.0, found.loss * scale).sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         input, positive, negatives = ctx.saved_tensors
-        (_, of_input, of_scores, of_rows), (weight, bias) = ctx.found, ctx.tables
+        (_, of_input, of_scores, of_rows, _), (weight, bias) = ctx.found, ctx.tables
         ctx.found = None  # so that autograd may keep what it gets instead of copying it
         if not is_one(grads[0]):
             of_input, of_scores = of_input * grads[0], of_scores * grads[0]
             of_rows = None if of_rows is None else of_rows * grads[0]
-        rows = torch.cat([positive, negatives.reshape(-1)])
+        if ctx.places is None:
+            rows, points = torch.cat([positive, negatives.reshape(-1)]), None
+        else:
+            torch.cuda.current_stream(input.device).wait_stream(stream_beside(input.device, "places"))
+            rows, points = ctx.places.rows, ctx.places.points
+        grouped = points is not None
         if of_rows is None:
             point = torch.arange(len(input), device=input.device)
-            points = torch.cat([point, point.repeat_interleave(negatives.shape[1])])
-            of_weight = _gradient_of(weight, RowGradient(rows, input.detach(), points, of_scores))
+            owner = torch.cat([point, point.repeat_interleave(negatives.shape[1])])
+            of_weight = _gradient_of(weight, RowGradient(rows, input.detach(), owner, of_scores))
         else:
-            of_weight = _gradient_of(weight, RowGradient(rows, of_rows))
-        of_bias = None if bias is None else _gradient_of(bias, RowGradient(rows, of_scores[:, None]))
-        return None, of_input.to(input.dtype), of_weight, of_bias, None, None, None, None, None
+            of_weight = _gradient_of(weight, RowGradient(rows, of_rows, points, grouped=grouped))
+        of_bias = None
+        if bias is not None:
+            of_bias = _gradient_of(bias, RowGradient(rows, of_scores[:, None], points, grouped=grouped))
+        return None, of_input.to(input.dtype), of_weight, of_bias, None, None, None, None
+
+
+def _places(weight: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor) -> RowGradient | None:
+    """On a GPU, where the gradient goes: found beside the loss, once for weight and bias, if an optimiser takes both at once."""
+    if weight.device.type != "cuda" or negatives.dim() != 1 or not all(t is None or is_taken(t) for t in (weight, bias)):
+        return None
+    from headtail.kernels.cuda_groups import grouped
+
+    with beside(weight.device, "places"):
+        rows = torch.cat([positive, negatives])
+        return grouped(RowGradient(rows, rows[:, None]), len(weight))
 
 
 def backward(loss: Tensor) -> None:

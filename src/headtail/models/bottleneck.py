@@ -10,14 +10,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from headtail.bags import check_columns, lengths, weighted_bag
+from headtail.bags import bag_kernels, check_columns, lengths, weighted_bag
 from headtail.data.points import Bag, Features, Picked
 from headtail.decay import catch_up, owed
 from headtail.errors import check_count
 from headtail.gradients import as_sparse
 from headtail.kernels.gradient import RowGradient
-from headtail.models.dropout import dropout, random_bytes, shift_and_drop
-from headtail.optim import hand_over
+from headtail.models.dropout import dropout, dropout_kernels, shift_and_drop, sum_of_parts
+from headtail.optim import beside, hand_over, stream_beside
 
 
 class Bottleneck(nn.Module):
@@ -55,8 +55,10 @@ class Bottleneck(nn.Module):
     def forward(self, features: Features | Picked) -> Float[Tensor, "n d"]:
         """`[n, d]` hidden states."""
         if not isinstance(features, Tensor):
-            if isinstance(features, Picked) and self._fuses():
-                return _Encode.apply(self.weight, self.bias, features, self.normalise, self.dropout)  # pyright: ignore[reportReturnType]
+            bags, drops = bag_kernels(self.weight), dropout_kernels(self.weight)
+            if isinstance(features, Picked) and self._fuses() and bags is not None and drops is not None:
+                given = self.weight, self.bias, features, self.normalise, self.dropout
+                return _Encode.apply(bags, drops, *given)  # pyright: ignore[reportReturnType]
             return shift_and_drop(self._sum(features), self.bias, self.dropout, self.training)
         values = dropout(features, self.feature_dropout, self.training)
         if self.normalise:  # by the length that the features had before dropout
@@ -64,10 +66,9 @@ class Bottleneck(nn.Module):
         return shift_and_drop(values @ self.weight, self.bias, self.dropout, self.training)
 
     def _fuses(self) -> bool:
-        """Whether this is a plain training step on a CPU: dropout of the hidden layer, none of features, nothing owed."""
+        """Whether this is a plain training step: dropout of the hidden layer, none of features, nothing owed."""
         trains = self.training and torch.is_grad_enabled() and self.sparse and self.dropout > 0 and self.feature_dropout == 0
-        plain = self.weight.device.type == "cpu" and self.weight.dtype == torch.float32 and self.weight.is_contiguous()
-        return trains and plain and owed(self.weight) is None
+        return trains and owed(self.weight) is None
 
     def _sum(self, features: Bag | Picked) -> Float[Tensor, "n d"]:
         drops = self.training and self.feature_dropout > 0
@@ -87,29 +88,29 @@ class Bottleneck(nn.Module):
 
 
 class _Encode(torch.autograd.Function):
-    """`shift_and_drop(weighted_bag(…), bias, share)` in one node, on the CPU."""
+    """`shift_and_drop(weighted_bag(…), bias, share)` in one node."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, bias: Tensor, picked: Picked, normalise: bool, share: float) -> Tensor:
-        from headtail.kernels import cpu_bag, cpu_dropout
-
+    def forward(
+        ctx: Any, bags: Any, drops: Any, weight: Tensor, bias: Tensor, picked: Picked, normalise: bool, share: float
+    ) -> Tensor:
         check_columns(picked.bag, weight)
         rows = picked.bag.offsets, picked.bag.columns, picked.bag.values, picked.ids
-        out = torch.empty(len(picked), weight.shape[1])
-        cpu_bag.weighted_bag(*rows, weight, normalise, out)
-        drop = random_bytes(out.shape, share)
-        cpu_dropout.forward(out.numpy(), bias.detach().numpy(), *drop)
-        ctx.table, ctx.drop, ctx.rows = weight, drop, (*rows, normalise, None, len(weight))
+        out = torch.empty(len(picked), weight.shape[1], device=weight.device)
+        with beside(weight.device, "entries"):  # where the gradient goes follows from the ids, and is found meanwhile
+            ctx.entries = bags.entries(*rows, normalise, picked.most, len(weight))
+        bags.weighted_bag(*rows, weight, normalise, out)
+        ctx.drops, ctx.drop, ctx.tables = drops, drops.drop_for(out, share), (weight, bias)
+        drops.forward(out, bias.detach(), ctx.drop)
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        from headtail.kernels import cpu_bag, cpu_dropout
-
-        grad = grads[0].contiguous()
-        of_sum, of_bias = torch.empty_like(grad), torch.empty(grad.shape[1])
-        cpu_dropout.backward(grad.numpy(), of_sum.numpy(), of_bias.numpy(), *ctx.drop)
-        rows, points, coefs, _ = cpu_bag.entries(*ctx.rows)
-        gradient = RowGradient(rows, of_sum, points, coefs)
-        return None if hand_over(ctx.table, gradient) else as_sparse(ctx.table, gradient), of_bias, None, None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (weight, bias), (rows, points, coefs, grouped) = ctx.tables, ctx.entries
+        of_sum, parts = ctx.drops.backward(grads[0].contiguous(), ctx.drop)
+        if weight.device.type == "cuda":
+            torch.cuda.current_stream(weight.device).wait_stream(stream_beside(weight.device, "entries"))
+        of_bias, gradient = sum_of_parts(bias, parts), RowGradient(rows, of_sum, points, coefs, grouped)
+        of_weight = None if hand_over(weight, gradient) else as_sparse(weight, gradient)
+        return None, None, of_weight, of_bias, None, None, None

@@ -1,14 +1,18 @@
-"""Dropout that costs little on a CPU."""
+"""Dropout that costs little."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from headtail.kernels.compiled import HAS_TRITON
+from headtail.kernels.gradient import RowGradient
+from headtail.optim import hand_over
 
 
 def dropout(input: Tensor, share: float, training: bool = True) -> Tensor:
@@ -30,50 +34,56 @@ def dropout(input: Tensor, share: float, training: bool = True) -> Tensor:
         return input
     if input.device.type != "cpu":
         return F.dropout(input, share)
-    noise, dropped = _noise(input.shape, share)
-    return input * ((noise >= dropped) * (256 / (256 - dropped)))
+    from headtail.kernels import cpu_dropout
+
+    drop = cpu_dropout.drop_for(input, share)
+    return input * ((drop.noise >= drop.share) * drop.scale)
 
 
 def shift_and_drop(input: Tensor, bias: Tensor, share: float, training: bool = True) -> Tensor:
-    """`dropout(input + bias, share)`; on a CPU in one pass, which overwrites `input`."""
-    if not training or share == 0 or input.device.type != "cpu" or input.dtype != torch.float32 or input.dim() != 2:
+    """`dropout(input + bias, share)`, in one pass where there is a kernel, which overwrites `input`."""
+    kernels = dropout_kernels(input) if training and share > 0 and input.dim() == 2 else None
+    if kernels is None:
         return dropout(input + bias, share, training)
-    return _ShiftAndDrop.apply(input, bias, share)  # pyright: ignore[reportReturnType]
+    return _ShiftAndDrop.apply(kernels, input, bias, share)  # pyright: ignore[reportReturnType]
+
+
+def dropout_kernels(input: Tensor) -> Any:
+    """The module whose kernels take this, or None."""
+    kernels = None
+    if input.dtype != torch.float32 or not input.is_contiguous():
+        return None
+    if input.device.type == "cpu":
+        from headtail.kernels import cpu_dropout as kernels
+    elif input.device.type == "cuda" and HAS_TRITON:
+        from headtail.kernels import cuda_dropout as kernels
+    return kernels
 
 
 class _ShiftAndDrop(torch.autograd.Function):
-    """`shift_and_drop` by the CPU kernel."""
+    """`shift_and_drop` by a kernel."""
 
     @staticmethod
-    def forward(ctx: Any, input: Tensor, bias: Tensor, share: float) -> Tensor:
-        from headtail.kernels import cpu_dropout
-
-        ctx.drop = random_bytes(input.shape, share)
-        cpu_dropout.forward(input.detach().numpy(), bias.detach().numpy(), *ctx.drop)
+    def forward(ctx: Any, kernels: Any, input: Tensor, bias: Tensor, share: float) -> Tensor:
+        ctx.kernels, ctx.bias, ctx.drop = kernels, bias, kernels.drop_for(input, share)
+        kernels.forward(input.detach(), bias.detach(), ctx.drop)
         ctx.mark_dirty(input)
         return input
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        from headtail.kernels import cpu_dropout
-
-        grad = grads[0].contiguous()
-        of_input, of_bias = torch.empty_like(grad), torch.empty(grad.shape[1])
-        cpu_dropout.backward(grad.numpy(), of_input.numpy(), of_bias.numpy(), *ctx.drop)
-        return of_input, of_bias, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        of_input, parts = ctx.kernels.backward(grads[0].contiguous(), ctx.drop)
+        return None, of_input, sum_of_parts(ctx.bias, parts), None
 
 
-def random_bytes(shape: torch.Size, share: float) -> tuple[np.ndarray, int, np.float32]:
-    """(a random byte for each number, the value below which it is dropped, what the others are multiplied by)."""
-    noise, dropped = _noise(shape, share)
-    return noise.numpy(), dropped, np.float32(256 / (256 - dropped))
+def sum_of_parts(bias: Tensor, parts: Tensor) -> Tensor | None:
+    """A vector's gradient, in parts: handed to the optimiser that takes it at once, as a table of one row, or else summed."""
+    rows, points = _one_row(len(parts), parts.device)
+    return None if hand_over(bias, RowGradient(rows, parts, points, grouped=True)) else parts.sum(0)
 
 
-def _noise(shape: torch.Size, share: float) -> tuple[Tensor, int]:
-    """A random byte for each number, and the value below which it is dropped."""
-    from headtail.kernels import cpu_dropout
-
-    words = torch.empty((shape.numel() + 7) // 8, dtype=torch.int64)
-    cpu_dropout.noise(int(torch.randint(2**62, ())), words.numpy().view(np.uint64))
-    return words.view(torch.uint8)[: shape.numel()].reshape(shape), min(255, max(1, round(share * 256)))
+@cache
+def _one_row(n: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(rows, points) of n entries for row 0."""
+    return torch.zeros(n, dtype=torch.int64, device=device), torch.arange(n, device=device)

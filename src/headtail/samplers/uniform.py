@@ -9,7 +9,9 @@ from torch import Tensor
 
 from headtail.errors import check_ids
 from headtail.labels import Labels
+from headtail.samplers.draw import Draw
 from headtail.samplers.inverse import InverseSampler
+from headtail.samplers.sampler import Step
 from headtail.tables import constant
 
 
@@ -52,6 +54,14 @@ class Uniform(InverseSampler):
     def label_at(self, points: Tensor) -> Tensor:
         """Round down."""
         return points.long().clamp_(max=self.num_labels - 1)
+
+    def pick(self, step: Step) -> Draw:
+        """On a GPU from random integers, in fewer launches: the remainder of 63 bits is even to one part in 2^63 / L."""
+        label = step.pairs.label
+        if label.device.type != "cuda" or not self.replacement or self.exclude_target:
+            return super().pick(step)
+        ids = torch.empty(self.num_negatives, dtype=torch.int64, device=label.device).random_(generator=step.generator)
+        return self.describe(ids.remainder_(self.num_labels), label, float(self.num_negatives))
 
     def for_labels(self, labels: Labels) -> Uniform:
         """Uniform over the grown label set."""

@@ -1,0 +1,62 @@
+"""A bias and a dropout in one pass on CUDA, by Triton."""
+
+# Triton's functions take and return other things than their signatures say.
+# pyright: reportCallIssue=false, reportArgumentType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from headtail.kernels.gradient import Drop
+
+ROWS, COLUMNS = 64, 128
+"""What a program takes on the way back, and 8 · 128 on the way there."""
+
+
+def drop_for(x: Tensor, share: float) -> Drop:
+    """What is to be dropped of x: a seed, from which every number's fate follows, so that nothing of the size of x is held."""
+    return Drop(torch.empty((), dtype=torch.int64, device=x.device).random_(), share, 1 / (1 - share))
+
+
+def forward(x: Tensor, bias: Tensor, drop: Drop) -> None:
+    """x ← (x + bias) · scale, or 0 where it is dropped; in place."""
+    n, d = x.shape
+    grid = triton.cdiv(n, 8), triton.cdiv(d, COLUMNS)
+    _forward[grid](x, bias, *drop, n, d, rows=8, columns=COLUMNS)
+
+
+def backward(grad: Tensor, drop: Drop) -> tuple[Tensor, Tensor]:
+    """The gradient of x, and `[k, d]` parts of the sum over rows that is the bias's."""
+    n, d = grad.shape
+    grid = triton.cdiv(n, ROWS), triton.cdiv(d, COLUMNS)
+    of_x, parts = torch.empty_like(grad), grad.new_empty(grid[0], d)
+    _backward[grid](grad, of_x, parts, *drop, n, d, rows=ROWS, columns=COLUMNS)
+    return of_x, parts
+
+
+@triton.jit
+def _tile(n, d, rows: tl.constexpr, columns: tl.constexpr):
+    i, k = tl.program_id(0) * rows + tl.arange(0, rows), tl.program_id(1) * columns + tl.arange(0, columns)
+    return i.to(tl.int64)[:, None] * d + k[None, :], (i < n)[:, None] & (k < d)[None, :], k
+
+
+@triton.jit
+def _kept(x, noise, share, scale, place):
+    return tl.where(tl.rand(tl.load(noise), place) >= share, x * scale, 0.0)
+
+
+@triton.jit
+def _forward(x, bias, noise, share, scale, n, d, rows: tl.constexpr, columns: tl.constexpr):
+    place, inside, k = _tile(n, d, rows, columns)
+    shifted = tl.load(x + place, mask=inside) + tl.load(bias + k, mask=k < d)[None, :]
+    tl.store(x + place, _kept(shifted, noise, share, scale, place), mask=inside)
+
+
+@triton.jit
+def _backward(grad, of_x, parts, noise, share, scale, n, d, rows: tl.constexpr, columns: tl.constexpr):
+    place, inside, k = _tile(n, d, rows, columns)
+    g = _kept(tl.load(grad + place, mask=inside, other=0.0), noise, share, scale, place)
+    tl.store(of_x + place, g, mask=inside)
+    tl.store(parts + tl.program_id(0) * d + k, tl.sum(tl.where(inside, g, 0.0), 0), mask=k < d)
