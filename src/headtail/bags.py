@@ -15,7 +15,8 @@ from headtail.errors import HeadtailError
 from headtail.gradients import as_dense, as_sparse
 from headtail.kernels.compiled import HAS_TRITON
 from headtail.kernels.gradient import RowGradient
-from headtail.optim import beside, hand_over, stream_beside
+from headtail.optim import hand_over
+from headtail.streams import beside, wait_for
 
 
 def weighted_bag(
@@ -90,8 +91,7 @@ class _WeightedBag(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        if ctx.table.device.type == "cuda":
-            torch.cuda.current_stream(ctx.table.device).wait_stream(stream_beside(ctx.table.device, "entries"))
+        wait_for(ctx.table.device, "entries")
         rows, points, coefs, grouped = ctx.entries
         gradient = RowGradient(rows, grads[0].contiguous(), points, coefs, grouped)
         if not ctx.sparse:

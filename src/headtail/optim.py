@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import lru_cache
+from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import ref
 
@@ -20,6 +18,7 @@ from headtail.gradients import as_rows, as_table, every_row, summed, values_of
 from headtail.kernels.compiled import HAS_TRITON
 from headtail.kernels.gradient import RowGradient
 from headtail.rounding import widened, write_rows
+from headtail.streams import beside, wait_for
 
 WORTH_KERNELS = 2**15
 """Numbers in a table from which kernels pay."""
@@ -82,7 +81,7 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
         check_number("weight_decay", weight_decay, low=0)
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **defaults})
         self._changed: list[Tensor] = []
-        self._held: list[RowGradient] = []
+        self._held: list[tuple[RowGradient, str]] = []
         self._worth_kernels: bool | None = None
 
     @abstractmethod
@@ -112,8 +111,8 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
             for p in group["params"]:
                 if p.grad is not None:
                     self._change(p, p.grad, group)
-        for device in {gradient.values.device for gradient in self._held}:
-            torch.cuda.current_stream(device).wait_stream(stream_beside(device, "updates"))
+        for device, name in {(gradient.values.device, name) for gradient, name in self._held}:
+            wait_for(device, name)
         self._held.clear()
         self._changed.clear()
 
@@ -144,9 +143,10 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
         if p.device.type != "cuda":
             self._change(p, gradient, group)
             return
-        # Beside what backward has still to do; `step` waits for it. What it reads is held until then.
-        self._held.append(gradient)
-        with beside(p.device, "updates"):
+        # Beside what backward has still to do; `step` waits for it. What it reads is held until then. Grouping has one workspace.
+        name = f"update {len(self._held)}" if gradient.grouped else "updates"
+        self._held.append((gradient, name))
+        with beside(p.device, name):
             self._change(p, gradient, group)
 
     def _change(self, p: Tensor, grad: Tensor | RowGradient, group: dict[str, Any]) -> None:
@@ -375,24 +375,6 @@ class RowAdam(RowOptimizer):
             return group["lr"] * (1 - beta2**step).sqrt() / (1 - beta1**step)
         state["step"] = step = int(state.get("step", 0)) + 1
         return group["lr"] * math.sqrt(1 - beta2**step) / (1 - beta1**step)
-
-
-@lru_cache(maxsize=64)
-def stream_beside(device: torch.device, name: str) -> torch.cuda.Stream:
-    """A stream for work that need not wait for its turn."""
-    return torch.cuda.Stream(device)
-
-
-@contextmanager
-def beside(device: torch.device, name: str) -> Iterator[None]:
-    """On a GPU, in a stream of its own, after all that was asked for so far."""
-    if device.type != "cuda":
-        yield
-        return
-    stream = stream_beside(device, name)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        yield
 
 
 def is_taken(table: Tensor) -> bool:

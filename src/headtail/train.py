@@ -220,8 +220,9 @@ class Trainer:
         backward(loss)
         if self.run.clip:
             clip_grad_norm_(self.model.parameters(), self.run.clip)
+        value = loss.detach().double()  # not behind the updates, for which a GPU waits
         self.optimiser.advance()
-        return loss.detach().double()
+        return value
 
     def _set_learning_rate(self, step: int) -> None:
         rate = self.run.learning_rate(step, self.run.epochs * self.batches.steps)

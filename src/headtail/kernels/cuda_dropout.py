@@ -11,8 +11,8 @@ from torch import Tensor
 
 from headtail.kernels.gradient import Drop
 
-ROWS, COLUMNS = 64, 128
-"""What a program takes on the way back, and 8 · 128 on the way there."""
+ROWS, COLUMNS = 16, 128
+"""What a program takes."""
 
 
 def drop_for(x: Tensor, share: float) -> Drop:
@@ -23,8 +23,8 @@ def drop_for(x: Tensor, share: float) -> Drop:
 def forward(x: Tensor, bias: Tensor, drop: Drop) -> None:
     """x ← (x + bias) · scale, or 0 where it is dropped; in place."""
     n, d = x.shape
-    grid = triton.cdiv(n, 8), triton.cdiv(d, COLUMNS)
-    _forward[grid](x, bias, *drop, n, d, rows=8, columns=COLUMNS)
+    grid = triton.cdiv(n, ROWS), triton.cdiv(d, COLUMNS)
+    _forward[grid](x, bias, *drop, n, d, rows=ROWS, columns=COLUMNS, num_warps=8)
 
 
 def backward(grad: Tensor, drop: Drop) -> tuple[Tensor, Tensor]:
@@ -32,7 +32,7 @@ def backward(grad: Tensor, drop: Drop) -> tuple[Tensor, Tensor]:
     n, d = grad.shape
     grid = triton.cdiv(n, ROWS), triton.cdiv(d, COLUMNS)
     of_x, parts = torch.empty_like(grad), grad.new_empty(grid[0], d)
-    _backward[grid](grad, of_x, parts, *drop, n, d, rows=ROWS, columns=COLUMNS)
+    _backward[grid](grad, of_x, parts, *drop, n, d, rows=ROWS, columns=COLUMNS, num_warps=8)
     return of_x, parts
 
 

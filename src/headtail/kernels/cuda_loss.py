@@ -317,6 +317,7 @@ def _equation(
         f_y += tl.load(bias + y).to(tl.float32)
     if piece is None:
         top, rest = 0.0, 0.0
+        j, z = tl.arange(0, block_m), tl.zeros((block_m,), tl.float32)
         for block in range(blocks_m):
             j = block * block_m + tl.arange(0, block_m)
             f, b_j, counts = _draws(
@@ -328,11 +329,12 @@ def _equation(
             top = higher
         total = rest + tl.exp(-top)  # the positive's own term is e^0
         for block in range(blocks_m):
-            j = block * block_m + tl.arange(0, block_m)
-            f, b_j, counts = _draws(
-                i, j, coefs, stride, bias, negatives, ids, b, stride_b, label, known, m, splits, shared, shared_b
-            )
-            z = tl.where(counts, (f + b_j) + (a_i - f_y), -float("inf"))
+            if blocks_m > 1:  # else they are still at hand
+                j = block * block_m + tl.arange(0, block_m)
+                f, b_j, counts = _draws(
+                    i, j, coefs, stride, bias, negatives, ids, b, stride_b, label, known, m, splits, shared, shared_b
+                )
+                z = tl.where(counts, (f + b_j) + (a_i - f_y), -float("inf"))
             tl.store(coefs + i * m + j, tl.where(s == 0, 0.0, tl.exp(z - top) * (s / total)), mask=j < m)
         value_y, slope_y = tl.where(top > 0, top + tl.log(total), log1p(rest)), rest / total
     else:

@@ -16,8 +16,9 @@ from headtail.gradients import as_sparse, values_of
 from headtail.kernels.compiled import HAS_TRITON
 from headtail.kernels.gradient import LossGradients, RowGradient
 from headtail.losses.terms import Settings, check_draw, check_input, check_table, directions
-from headtail.optim import beside, hand_over, is_taken, stream_beside
+from headtail.optim import hand_over, is_taken
 from headtail.samplers.draw import Draw
+from headtail.streams import beside, wait_for
 from headtail.targets import Pairs, Target
 from headtail.weightings import Weighting
 
@@ -47,7 +48,7 @@ def ready_for_kernel(
     if kernels is None:
         return None
     check_kind("weighting", weighting, Weighting, "Importance()")
-    a, b = weighting.offsets(draw, pairs.label)
+    a, b = draw.log_w or weighting.offsets(draw, pairs.label)
     return Ready(kernels, pairs, a, b) if b.dim() == draw.ids.dim() else None
 
 
@@ -138,7 +139,7 @@ class _LossOfRows(torch.autograd.Function):
         if ctx.places is None:
             rows, points = torch.cat([positive, negatives.reshape(-1)]), None
         else:
-            torch.cuda.current_stream(input.device).wait_stream(stream_beside(input.device, "places"))
+            wait_for(input.device, "entries")
             rows, points = ctx.places.rows, ctx.places.points
         grouped = points is not None
         if of_rows is None:
@@ -159,7 +160,7 @@ def _places(weight: Tensor, bias: Tensor | None, positive: Tensor, negatives: Te
         return None
     from headtail.kernels.cuda_groups import grouped
 
-    with beside(weight.device, "places"):
+    with beside(weight.device, "entries"):  # as all grouping, which has one workspace
         rows = torch.cat([positive, negatives])
         return grouped(RowGradient(rows, rows[:, None]), len(weight))
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from headtail.errors import check_kind, check_number
@@ -107,6 +109,13 @@ class SampledLoss(Loss):
         """Negatives for one batch; of the options of the call only `ignore_index` matters."""
         ignore_index = options.get("ignore_index", self.settings.ignore_index)
         return self.sampler.draw(target, input=input, weight=weight, generator=generator, ignore_index=ignore_index)
+
+    def draw_ahead(self, target: Int[Tensor, " b"]) -> Draw | None:
+        """Negatives and their log-weights, to be passed as `draw`; None where drawing looks at the model."""
+        if self.sampler.looks_at_model:
+            return None
+        draw = self.sampler.draw(target, ignore_index=None)
+        return replace(draw, log_w=self.weighting.offsets(draw, target))
 
     def for_labels(self, labels: Labels) -> SampledLoss:
         """With sampler and weighting over the grown label set."""

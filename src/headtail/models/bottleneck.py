@@ -17,7 +17,8 @@ from headtail.errors import check_count
 from headtail.gradients import as_sparse
 from headtail.kernels.gradient import RowGradient
 from headtail.models.dropout import dropout, dropout_kernels, shift_and_drop, sum_of_parts
-from headtail.optim import beside, hand_over, stream_beside
+from headtail.optim import hand_over
+from headtail.streams import beside, wait_for
 
 
 class Bottleneck(nn.Module):
@@ -99,8 +100,10 @@ class _Encode(torch.autograd.Function):
         out = torch.empty(len(picked), weight.shape[1], device=weight.device)
         with beside(weight.device, "entries"):  # where the gradient goes follows from the ids, and is found meanwhile
             ctx.entries = bags.entries(*rows, normalise, picked.most, len(weight))
+        with beside(weight.device, "noise"):
+            ctx.drops, ctx.drop, ctx.tables = drops, drops.drop_for(out, share), (weight, bias)
         bags.weighted_bag(*rows, weight, normalise, out)
-        ctx.drops, ctx.drop, ctx.tables = drops, drops.drop_for(out, share), (weight, bias)
+        wait_for(weight.device, "noise")
         drops.forward(out, bias.detach(), ctx.drop)
         return out
 
@@ -109,8 +112,7 @@ class _Encode(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (weight, bias), (rows, points, coefs, grouped) = ctx.tables, ctx.entries
         of_sum, parts = ctx.drops.backward(grads[0].contiguous(), ctx.drop)
-        if weight.device.type == "cuda":
-            torch.cuda.current_stream(weight.device).wait_stream(stream_beside(weight.device, "entries"))
+        wait_for(weight.device, "entries")
         of_bias, gradient = sum_of_parts(bias, parts), RowGradient(rows, of_sum, points, coefs, grouped)
         of_weight = None if hand_over(weight, gradient) else as_sparse(weight, gradient)
         return None, None, of_weight, of_bias, None, None, None

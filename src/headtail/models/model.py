@@ -10,7 +10,10 @@ from torch import Tensor, nn
 
 from headtail.data.points import Features, Picked
 from headtail.head import LabelHead
+from headtail.losses import SampledLoss
 from headtail.models.bottleneck import Bottleneck
+from headtail.samplers import Draw
+from headtail.streams import beside, wait_for
 from headtail.targets import Target
 
 
@@ -46,13 +49,25 @@ class Model(nn.Module):
         features = batch.features
         if isinstance(features, Picked) and not isinstance(self.encoder, Bottleneck):
             features = features.gathered()  # what other encoders are promised is a bag
+        draw = self._draw_ahead(batch.target)
         hidden = self.encoder(features)
         hidden = hidden if batch.row is None else hidden.index_select(0, batch.row)
         one_label = isinstance(batch.target, Tensor) and batch.target.shape[1:].numel() == 1  # then it is all that is known
         options: dict[str, Any] = {"collisions": "known"} if self.mask_known and not one_label else {}
         if isinstance(batch.target, Tensor) and batch.target.dim() == 1:
             options["ignore_index"] = None  # every pair counts, and a GPU need not be asked
+        if draw is not None:
+            wait_for(hidden.device, "draw")
+            options["draw"] = draw
         return self.head(hidden, batch.target, **options)
+
+    def _draw_ahead(self, target: Target) -> Draw | None:
+        """On a GPU, negatives that do not depend on the hidden states are drawn while these are computed."""
+        loss = self.head.loss
+        if not isinstance(loss, SampledLoss) or not isinstance(target, Tensor) or target.dim() != 1 or target.device.type != "cuda":
+            return None
+        with beside(target.device, "draw"):
+            return loss.draw_ahead(target)
 
     @torch.no_grad()
     def top(self, features: Features, k: int) -> Int[Tensor, "n k"]:
