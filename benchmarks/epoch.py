@@ -36,7 +36,7 @@ NUMBERS = (
     *("threads", "others", "reason"),
 )
 OPTIMISERS = {
-    "headtail": ("adagrad", "momentum", "sgd", "adam"),
+    "headtail": ("adagrad", "rowwise-adagrad", "momentum", "sgd", "adam"),
     "PyTorch, sampled, sparse=True": ("adagrad", "sgd", "adam"),
     "fbgemm": ("adagrad", "sgd"),
     "PyTorch, full softmax": ("adagrad", "momentum"),
@@ -57,7 +57,7 @@ def cells_of(given: argparse.Namespace) -> Iterator[Cell]:
             sizes = 600, 32, 16, 16, shape
         for peer, how in itertools.product(given.peers if part == "step" else ("headtail",), given.how):
             skip = (peer == "fbgemm" and given.device == "cuda") or (how == "compiled" and peer in ("headtail", "fbgemm"))
-            kinds = OPTIMISERS[peer] if part == "step" else ("adagrad",)
+            kinds = OPTIMISERS[peer] if part == "step" else ("adagrad", "rowwise-adagrad")
             kinds = [
                 kind
                 for kind in kinds
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=["WikiLSHTC-325K", "AmazonCat-13K"])
     parser.add_argument("--how", nargs="+", default=["eager", "compiled"])
     parser.add_argument("--peers", nargs="+", default=list(OPTIMISERS))
-    parser.add_argument("--optimisers", nargs="+", default=["adagrad", "momentum", "sgd", "adam"])
+    parser.add_argument("--optimisers", nargs="+", default=list(OPTIMISERS["headtail"]))
     parser.add_argument("--points", type=int, default=0)
     parser.add_argument("--batch", type=int, default=0, help="256 on a CPU, 1024 on a GPU")
     parser.add_argument("--negatives", type=int, default=256)

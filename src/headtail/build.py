@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from headtail.config import Run
@@ -44,6 +45,9 @@ WEIGHTINGS = ("constant", "importance", "relative", "tail", "equalised", "adapti
 MARGINS = ("logit-adjusted", "equalised", "adaptive", "unit")
 PAPER = tuple(f"{sampler}:{weighting}" for sampler in ("uniform", "within-batch") for weighting in WEIGHTINGS[:4])
 """The schemes of the paper's table."""
+
+LARGE = 2**24
+"""Numbers in a table from which random ones are drawn on the device: a CPU would take seconds."""
 
 Arg = float | str
 
@@ -152,6 +156,7 @@ def build_model(
     encoder: nn.Module | None = None,
     sparse_features: bool = True,
     sparse: bool = True,
+    device: torch.device | None = None,
 ) -> Model:
     """A model under a run's scheme: the paper's, features → linear → labels, or with another encoder.
 
@@ -162,6 +167,7 @@ def build_model(
         encoder: any module from features to `[n, run.dim]` hidden states; None for the paper's.
         sparse_features: whether features come as a `Bag`.
         sparse: row-sparse gradients where the loss allows them.
+        device: where large tables are made. Small ones are made on the CPU, so that a seed gives the same ones for every device.
     """
     parsed, loss = parse(run.scheme), scheme(run.scheme, labels, run.negatives)
     if encoder is None:
@@ -172,9 +178,10 @@ def build_model(
             normalise=run.normalise,
             feature_dropout=run.feature_dropout,
             dropout=run.dropout,
+            device=device if num_features * run.dim >= LARGE else None,
         )
-    exact = parsed.sampler is None
-    head = LabelHead(labels, run.dim, loss, bias=loss.settings.score == "dot", sparse=sparse and not exact)
+    exact, where = parsed.sampler is None, device if labels.num_labels * run.dim >= LARGE else None
+    head = LabelHead(labels, run.dim, loss, bias=loss.settings.score == "dot", sparse=sparse and not exact, device=where)
     return Model(encoder, head, mask_known=run.batching == "points" and not exact)
 
 

@@ -162,8 +162,8 @@ class Graph:
                 self.step(self.points, self.target)
         torch.cuda.current_stream().wait_stream(beside)
         trainer.optimiser.zero_grad(set_to_none=True)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        self.graph, urgent = torch.cuda.CUDAGraph(), torch.cuda.Stream(priority=-1)  # before updates, which run beside
+        with torch.cuda.graph(self.graph, stream=urgent):
             self.loss = self.step(self.points, self.target)
 
     def order(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -116,10 +116,9 @@ class Trainer:
         sparse_features = isinstance(train.features, Bag)
         # Clipping sums rows first, for which a GPU's host would wait. Where rows without a gradient stand still, dense is the same.
         dense = device != "cpu" and (not HAS_TRITON or (run.clip > 0 and run.optimiser != "adam"))
-        self.model = build_model(
-            run, self.labels, train.num_features, encoder=encoder, sparse_features=sparse_features, sparse=not dense
-        )
-        self._move()
+        with self._told_if_too_large(train.num_features):
+            given = {"encoder": encoder, "sparse_features": sparse_features, "sparse": not dense, "device": self.device}
+            self.model = build_model(run, self.labels, train.num_features, **given).to(self.device)
         exact = isinstance(self.model.head.loss, ExactLoss)
         whole_points = run.batching == "points" or (run.batching == "auto" and exact)
         self.optimiser = build_optimiser(run, self.model)
@@ -161,12 +160,13 @@ class Trainer:
         finally:
             torch.use_deterministic_algorithms(before)
 
-    def _move(self) -> None:
-        """To the device; tables that do not fit there are told of before any work."""
+    @contextmanager
+    def _told_if_too_large(self, num_features: int) -> Iterator[None]:
+        """Tables that do not fit on a GPU are told of before any work."""
         try:
-            self.model.to(self.device)
+            yield
         except torch.cuda.OutOfMemoryError as error:
-            size = sum(p.numel() * p.element_size() for p in self.model.parameters()) / 2**30
+            size = 4 * self.run.dim * (num_features + self.labels.num_labels) / 2**30
             raise HeadtailError(
                 f"The model's tables ({size:.1f} GiB) do not fit on the GPU. Choose a smaller `dim`, or `--device cpu`."
             ) from error

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headtail.kernels.gradient import Drop
 
-ROWS, COLUMNS = 16, 128
+ROWS, COLUMNS = 32, 128
 """What a program takes."""
 
 
@@ -24,7 +24,7 @@ def forward(x: Tensor, bias: Tensor, drop: Drop) -> None:
     """x ← (x + bias) · scale, or 0 where it is dropped; in place."""
     n, d = x.shape
     grid = triton.cdiv(n, ROWS), triton.cdiv(d, COLUMNS)
-    _forward[grid](x, bias, *drop, n, d, rows=ROWS, columns=COLUMNS, num_warps=8)
+    _forward[grid](x, bias, *drop, n, d, rows=ROWS, columns=COLUMNS)
 
 
 def backward(grad: Tensor, drop: Drop) -> tuple[Tensor, Tensor]:
@@ -32,7 +32,7 @@ def backward(grad: Tensor, drop: Drop) -> tuple[Tensor, Tensor]:
     n, d = grad.shape
     grid = triton.cdiv(n, ROWS), triton.cdiv(d, COLUMNS)
     of_x, parts = torch.empty_like(grad), grad.new_empty(grid[0], d)
-    _backward[grid](grad, of_x, parts, *drop, n, d, rows=ROWS, columns=COLUMNS, num_warps=8)
+    _backward[grid](grad, of_x, parts, *drop, n, d, rows=ROWS, columns=COLUMNS)
     return of_x, parts
 
 

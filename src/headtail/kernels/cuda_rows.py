@@ -17,10 +17,8 @@ from headtail.kernels.gradient import RowGradient
 BLOCK = 1024
 COLUMNS = 512
 """Columns that one program takes."""
-FEW_AT_A_TIME, MANY_AT_A_TIME = (8, 4), (4, 4)
+FEW_AT_A_TIME, MANY_AT_A_TIME = (8, 4), (4, 2)
 """Entries that a program adds at a time, and its warps: of few programs each may hold more registers."""
-SIDE_BY_SIDE = 4
-"""Of many entries, those that one program takes."""
 TILE = 32
 """Of many entries, those of a row are summed tile by tile before they are summed up: no program walks a long way."""
 
@@ -95,18 +93,15 @@ def _update_rows(
     tiles, chunk, warps = None, *FEW_AT_A_TIME
     if n > FEW:
         tiles, (chunk, warps) = torch.empty(triton.cdiv(n, TILE), d, device=p.device), MANY_AT_A_TIME
-        options = {"tile": TILE, "columns": columns, "chunk": TILE, "num_warps": 8}
-        _sum_tiles[(len(tiles), blocks)](*entries, tiles, n, d, **options)  # pyright: ignore
+        _sum_tiles[(len(tiles), blocks)](*entries, tiles, n, d, tile=TILE, columns=columns, chunk=TILE // 2)  # pyright: ignore
     first, second = (*states, None, None)[:2]
     at, rate = (rate, 0.0) if isinstance(rate, Tensor) else (None, float(rate))
     a, b, c = (*map(float, numbers), 0.0, 0.0, 0.0)[:3]
     seed = seed if p.dtype == torch.bfloat16 else None
     wide = max(1, columns // COLUMNS)  # a whole row in one program takes more threads, and fewer entries at a time
-    take = max(1 if n <= FEW else SIDE_BY_SIDE // wide, min(32, 128 // columns), 1)
-    options = {"rule": rule, "one_a_row": one_a_row, "take": take, "tile": TILE, "columns": columns}
+    options = {"rule": rule, "one_a_row": one_a_row, "tile": TILE, "columns": columns}
     options |= {"chunk": max(1, chunk // wide), "num_warps": min(16, warps * wide)}
-    grid = triton.cdiv(n, take), blocks
-    _update[grid](p, first, second, *entries, tiles, n, d, seed, at, rate, a, b, c, **options)  # pyright: ignore
+    _update[(n, blocks)](p, first, second, *entries, tiles, n, d, seed, at, rate, a, b, c, **options)  # pyright: ignore
 
 
 @triton.jit
@@ -122,6 +117,7 @@ def _adagrad(p, total, grad, lr, eps, count, block: tl.constexpr):  # pyright: i
 
 
 # The rules: old values of a row and up to two states, its gradient, the learning rate and up to three numbers give the new ones.
+# Roots and quotients may err in the last digit, of a step and not of a weight: exact ones take longer than all reading and writing.
 
 
 @triton.jit
@@ -138,20 +134,20 @@ def _momentum(p, velocity, second, g, lr, momentum, b, c):  # pyright: ignore
 @triton.jit
 def _adagrad_row(p, total, second, g, lr, eps, b, c):  # pyright: ignore
     total = total + g * g
-    return p - tl.div_rn(lr * g, tl.sqrt_rn(total) + eps), total, second
+    return p - lr * g / (tl.sqrt(total) + eps), total, second
 
 
 @triton.jit
 def _adagrad_of_row(p, total, second, g, lr, eps, share, c):  # pyright: ignore
-    total = total + tl.sum(g * g, 1) * share
-    return p - tl.div_rn(tl.zeros_like(total) + lr, tl.sqrt_rn(total) + eps)[:, None] * g, total, second
+    total = total + tl.sum(g * g) * share
+    return p - tl.div_rn(lr, tl.sqrt_rn(total) + eps) * g, total, second
 
 
 @triton.jit
 def _adam(p, mean, square, g, size, new1, new2, eps):  # pyright: ignore
     mean = mean + (g - mean) * new1
     square = square + (g * g - square) * new2
-    return p - tl.div_rn(size * mean, tl.sqrt_rn(square) + eps), mean, square
+    return p - size * mean / (tl.sqrt(square) + eps), mean, square
 
 
 @triton.jit
@@ -207,60 +203,43 @@ def _sum_of_tiles(row, start, tiles, rows, n, d, column, tile: tl.constexpr, chu
 @triton.jit
 def _update(  # pyright: ignore
     p, first, second, rows, points, coefs, values, tiles, n, d, seed, rate_at, rate, a, b, c,
-    rule: tl.constexpr, one_a_row: tl.constexpr, take: tl.constexpr, tile: tl.constexpr, columns: tl.constexpr, chunk: tl.constexpr,
+    rule: tl.constexpr, one_a_row: tl.constexpr, tile: tl.constexpr, columns: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
-    """A program takes some entries; each that is the first of its row gets the sum of all of them, and takes the step."""
-    entry = tl.program_id(0) * take + tl.arange(0, take)
-    row, point = tl.load(rows + entry, mask=entry < n, other=-1), tl.load(points + entry, mask=entry < n, other=0)
-    before = tl.load(rows + entry - 1, mask=(entry > 0) & (entry < n), other=-1)
-    after = tl.load(rows + entry + 1, mask=entry + 1 < n, other=-1)
-    leads = (row >= 0) & (row != before)
-    column = tl.program_id(1) * columns + tl.arange(0, columns)
-    place, inside = row[:, None] * d + column[None, :], leads[:, None] & (column < d)[None, :]
-    # All that may be needed is asked for before any of it is used.
-    old = tl.load(p + place, mask=inside, other=0.0).to(tl.float32)
-    if one_a_row:
-        state1 = tl.load(first + row, mask=leads, other=0.0)
-    else:
-        state1 = tl.zeros((take, columns), tl.float32) if first is None else tl.load(first + place, mask=inside, other=0.0)
-    state2 = tl.zeros((take, columns), tl.float32) if second is None else tl.load(second + place, mask=inside, other=0.0)
-    g = tl.load(values + point[:, None] * d + column[None, :], mask=inside, other=0.0).to(tl.float32)
-    lr = rate if rate_at is None else tl.load(rate_at).to(tl.float32)
-    if coefs is not None:
-        g *= tl.load(coefs + entry, mask=leads, other=0.0)[:, None]
-    if tl.sum((leads & (after == row)).to(tl.int32)) > 0:  # seldom, so that single entries are worth their own way
-        g += _others(rows, points, coefs, values, tiles, n, d, column, take, tile, chunk)
-
-    new, state1, state2 = rule(old, state1, state2, g, lr, a, b, c)
-    if seed is not None:
-        new = _rounded(new, tl.load(seed), row[:, None], column[None, :])
-    tl.store(p + place, new.to(p.dtype.element_ty), mask=inside)
-    if one_a_row:
-        tl.store(first + row, state1, mask=leads)
-    elif first is not None:
-        tl.store(first + place, state1, mask=inside)
-    if second is not None:
-        tl.store(second + place, state2, mask=inside)
-
-
-@triton.jit
-def _others(  # pyright: ignore
-    rows, points, coefs, values, tiles, n, d, column, take: tl.constexpr, tile: tl.constexpr, chunk: tl.constexpr
-):
-    """`[take, columns]` for each entry of this program that is the first of its row, the sum of that row's other entries."""
-    g = tl.zeros((take, 1), tl.float32) + tl.zeros_like(column).to(tl.float32)[None, :]
-    begin = tl.program_id(0) * take
-    for start in range(begin, tl.minimum(n, begin + take)):
-        row = tl.load(rows + start)
-        before = tl.load(rows + start - 1, mask=start > 0, other=-1)
-        after = tl.load(rows + start + 1, mask=start + 1 < n, other=-1)
-        if (row >= 0) & (row != before) & (row == after):
+    """The program of a row's first entry sums all of them and takes the step; the programs of other entries have nothing to do."""
+    start = tl.program_id(0)
+    row, point = tl.load(rows + start), tl.load(points + start)
+    before = tl.load(rows + start - 1, mask=start > 0, other=-1)
+    after = tl.load(rows + start + 1, mask=start + 1 < n, other=-1)
+    if (row >= 0) & (row != before):
+        column = tl.program_id(1) * columns + tl.arange(0, columns)
+        place, inside = row * d + column, column < d
+        # All that may be needed is asked for before any of it is used.
+        old = tl.load(p + place, mask=inside, other=0.0).to(tl.float32)
+        if one_a_row:
+            state1 = tl.load(first + row)
+        else:
+            state1 = tl.zeros((columns,), tl.float32) if first is None else tl.load(first + place, mask=inside, other=0.0)
+        state2 = tl.zeros((columns,), tl.float32) if second is None else tl.load(second + place, mask=inside, other=0.0)
+        g = tl.load(values + point * d + column, mask=inside, other=0.0).to(tl.float32)
+        lr = rate if rate_at is None else tl.load(rate_at).to(tl.float32)
+        if coefs is not None:
+            g *= tl.load(coefs + start)
+        if after == row:  # seldom, so that one entry is worth its own way
             stop = n if tiles is None else tl.minimum(n, (start // tile + 1) * tile)
-            more = _sum(row, start + 1, stop, rows, points, coefs, values, d, column, chunk)
+            g += _sum(row, start + 1, stop, rows, points, coefs, values, d, column, chunk)
             if tiles is not None:
-                more += _sum_of_tiles(row, stop, tiles, rows, n, d, column, tile, chunk)
-            g += tl.where((begin + tl.arange(0, take) == start)[:, None], more[None, :], 0.0)
-    return g
+                g += _sum_of_tiles(row, stop, tiles, rows, n, d, column, tile, chunk)
+
+        new, state1, state2 = rule(old, state1, state2, g, lr, a, b, c)
+        if seed is not None:
+            new = _rounded(new, tl.load(seed), row, column)
+        tl.store(p + place, new.to(p.dtype.element_ty), mask=inside)
+        if one_a_row:
+            tl.store(first + row, state1)
+        elif first is not None:
+            tl.store(first + place, state1, mask=inside)
+        if second is not None:
+            tl.store(second + place, state2, mask=inside)
 
 
 @triton.jit

@@ -31,6 +31,7 @@ class Bottleneck(nn.Module):
         normalise: scale each point's features to length 1.
         feature_dropout: share of features dropped in training.
         dropout: share of the hidden layer dropped in training.
+        device: where W is made.
 
     >>> bag = Bag(torch.tensor([0, 2, 3]), torch.tensor([0, 2, 1]).int(), torch.ones(3), 3)
     >>> Bottleneck(3, 8)(bag).shape
@@ -46,10 +47,12 @@ class Bottleneck(nn.Module):
         normalise: bool = True,
         feature_dropout: float = 0.0,
         dropout: float = 0.0,
+        device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(check_count("num_features", num_features), check_count("dim", dim)))
-        self.bias = nn.Parameter(torch.zeros(dim))
+        shape = check_count("num_features", num_features), check_count("dim", dim)
+        self.weight = nn.Parameter(torch.empty(shape, device=device))
+        self.bias = nn.Parameter(torch.zeros(dim, device=device))
         nn.init.normal_(self.weight, std=dim**-0.5)
         self.sparse, self.normalise, self.feature_dropout, self.dropout = sparse, normalise, feature_dropout, dropout
 
