@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -40,8 +41,10 @@ def open_rgb(source: str | bytes, name: str) -> Image:
     """
     from PIL import Image, UnidentifiedImageError
 
+    file = BytesIO(source) if isinstance(source, bytes) else source
     try:
-        with Image.open(BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
+        # Whatever Pillow would warn of, such as damaged remarks of a camera, does not change the pixels.
+        with warnings.catch_warnings(action="ignore"), Image.open(file, formats=FORMATS) as image:
             if image.mode not in MODES:
                 raise bad(name, f"has pixels of mode {image.mode}, which have no meaning in 8-bit RGB")
             if image.mode == "P":  # a palette may hold transparent colours, which Pillow wants to see first

@@ -26,7 +26,8 @@ from headtail.errors import HeadtailError, check_choice, check_number
 Profile: TypeAlias = Literal["exp", "step"]
 AT_ONCE = 4096
 """Pictures copied at once."""
-NEAR = 1e-6
+NEAR = 1e-9
+"""Where a float this near to a whole number, as a share, may lie on either side of it."""
 
 
 def profile_counts(profile: Profile, num_labels: int, most: int, imbalance: float) -> list[int]:
@@ -97,10 +98,10 @@ def first_of_each(labels: Tensor, counts: list[int]) -> Int64[Tensor, " k"]:
 def _floor_of_root(most: int, ratio: Fraction, i: int, last: int) -> int:
     """⌊most · ratio^(−i/last)⌋, exactly: where floats cannot tell, whole numbers decide."""
     value = most * float(ratio) ** (-i / last)
-    count = math.floor(value + NEAR)
-    if count + NEAR < value or count**last * ratio**i <= most**last:
-        return count
-    return count - 1
+    near = round(value)
+    if abs(value - near) > NEAR * value:
+        return math.floor(value)
+    return near if near**last * ratio**i <= most**last else near - 1
 
 
 def _thinned(data: DataSet, ids: Tensor, recipe: list[str | float]) -> Points:
