@@ -260,4 +260,4 @@ def test_cifar_10_is_cifar_10():
     data = load(REAL, Reading(profile="exp"))
     assert "This is CIFAR-10, with the published number of pictures and labels." in data.notes
     assert data.notes[-1] == "These are the 12,406 training pictures of CIFAR-10-LT exp, as published."
-    assert data.label_names == "airplane automobile bird cat deer dog frog horse ship truck".split()
+    assert data.label_names == ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]

@@ -67,7 +67,9 @@ def test_grey_becomes_three_equal_colours(mode):
 def test_what_has_no_meaning_in_rgb_is_told(content, sentence, tmp_path):
     for source in (content, str(tmp_path / "file")):
         (tmp_path / "file").write_bytes(content)
-        with pytest.raises(HeadtailError, match=sentence + r".*Mend or remove it, or leave such pictures out \(`skip_bad_images`\)"):
+        with pytest.raises(
+            HeadtailError, match=sentence + r".*Mend or remove it, or leave such pictures out \(`skip_bad_images`\)"
+        ):
             open_rgb(source, "it")
 
 

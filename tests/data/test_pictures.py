@@ -132,7 +132,9 @@ def test_bad_pictures_can_be_left_out_and_are_counted(folder):
 def test_labels_that_training_does_not_have_are_told(folder):
     write(folder / "train.parquet", pixels(2), [0, 1])
     write(folder / "test.parquet", pixels(2), [1, 2])
-    with pytest.raises(HeadtailError, match=r"test.parquet`: row 1 \(from 0\) has the label 2, which is not among the 2 of training"):
+    with pytest.raises(
+        HeadtailError, match=r"test.parquet`: row 1 \(from 0\) has the label 2, which is not among the 2 of training"
+    ):
         load(folder)
     write(folder / "test.parquet", pixels(2), ["0", "1"])
     with pytest.raises(HeadtailError, match=r"column `label` holds strings, but training has numbers"):
