@@ -74,6 +74,14 @@ def load(data: str | Path, reading: Reading = DEFAULTS, progress: Progress | Non
     """
     if not 0 < check_number("holdout", reading.holdout) < 1:
         raise HeadtailError(f"`holdout` must be between 0 and 1, both excluded, but got {reading.holdout!r}.")
+    found = _read(data, reading, progress)
+    known = None if found.train.picture is None else recognise_pictures(found.train)
+    if known is not None:
+        found = replace(found, notes=(*found.notes, check_pictures(known, found)))
+    return found if reading.profile == "as-is" else _thinned(found, known, reading.profile, reading.imbalance)
+
+
+def _read(data: str | Path, reading: Reading, progress: Progress | None) -> DataSet:
     path = Path(data)
     if str(data).startswith("synthetic") and not path.exists():
         from headtail.data.synthetic import generate
@@ -88,10 +96,7 @@ def load(data: str | Path, reading: Reading = DEFAULTS, progress: Progress | Non
     found = readers[files.kind](files, reading, progress)
     if found.train.picture is not None and files.test is None and files.validation is not None:
         found = replace(found, notes=(*found.notes, f"There are no other test pictures than those of {files.validation.name}."))
-    known = None if found.train.picture is None else recognise_pictures(found.train)
-    if known is not None:
-        found = replace(found, notes=(*found.notes, check_pictures(known, found)))
-    return found if reading.profile == "as-is" else _thinned(found, known, reading.profile, reading.imbalance)
+    return found
 
 
 class _Files(NamedTuple):
