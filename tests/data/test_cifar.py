@@ -103,7 +103,10 @@ def test_the_archive_is_read_without_unpacking(tmp_path):
     unpacked = load(write_ten(tmp_path / "a"))
     with tarfile.open(tmp_path / "cifar-10-python.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "a" / TEN.folder, TEN.folder)
+    assert find_cifar(tmp_path) == (TEN, tmp_path / "cifar-10-python.tar.gz")
     data = load(tmp_path / "cifar-10-python.tar.gz")
+    (tmp_path / "a" / "cifar-10-python.tar.gz").write_bytes(b"not looked at")
+    assert find_cifar(tmp_path / "a") == (TEN, tmp_path / "a" / TEN.folder)
     assert torch.equal(data.train.features, unpacked.train.features)
     assert data.label_names == unpacked.label_names
     whole = (tmp_path / "cifar-10-python.tar.gz").read_bytes()

@@ -73,7 +73,7 @@ def test_what_has_no_meaning_in_rgb_is_told(content, sentence, tmp_path):
             open_rgb(source, "it")
 
 
-def test_a_picture_cut_anywhere_is_told():
+def test_a_picture_cut_anywhere_is_told(recwarn):
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8))
     for kind in ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM"):
         content = encoded(noise, kind)
@@ -83,6 +83,7 @@ def test_a_picture_cut_anywhere_is_told():
             assert "\n" not in str(told.value)
     with pytest.raises(HeadtailError, match=r"`it` is cut off before the picture is complete"):
         open_rgb(encoded(noise, "JPEG")[:-200], "it")
+    assert not [str(one.message) for one in recwarn]
 
 
 def test_a_missing_file_and_a_folder_are_told(tmp_path):

@@ -128,6 +128,17 @@ def test_labels_beyond_those_of_training_are_told(folder):
         load(folder)
 
 
+def test_test_lists_do_not_train(folder):
+    write_list(folder / "a_test.txt", PLACES)
+    with pytest.raises(HeadtailError, match=r"holds a_test.txt, which is not for training. Add a list called `train`"):
+        load(folder)
+
+
+def test_a_list_of_files_without_an_ending_is_read_if_it_is_asked_for(folder):
+    write_list(folder / "all", [(f"picture {i}", i % 2) for i in range(5)])
+    assert load(folder / "all", Reading(format="images")).train.features.paths[0] == str(folder / "picture 0")
+
+
 def test_two_training_lists_are_not_mixed(folder):
     write_list(folder / "a_train.txt", PLACES)
     write_list(folder / "b_train.txt", PLACES)
@@ -183,7 +194,14 @@ def test_what_is_wrong_with_a_json_list_is_told(folder, content, sentence):
 
 
 def test_class_folders_are_read_in_the_order_of_their_names(folder):
-    for name in ("train/zebra/2.jpg", "train/zebra/10.JPEG", "train/ant/images/1.png", "val/zebra/9.jpg", "train/ant/notes.txt"):
+    for name in (
+        "train/zebra/2.jpg",
+        "train/zebra/10.JPEG",
+        "train/ant/images/1.png",
+        "val/zebra/9.jpg",
+        "train/ant/notes.txt",
+        "train/ant/a/b/deep.jpg",
+    ):
         draw(folder / name)
     data = load(folder)
     assert data.label_names == ["ant", "zebra"]

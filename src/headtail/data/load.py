@@ -5,26 +5,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from headtail.data.catalogue import KnownPictures, check, check_pictures, check_profile, recognise, recognise_pictures
 from headtail.data.cifar import find_cifar, read_cifar
-from headtail.data.image_lists import has_class_folders, is_list, read_images
+from headtail.data.find import WHAT, Files, find, kind_of
+from headtail.data.image_lists import read_images
 from headtail.data.longtail import Profile, long_tail
 from headtail.data.points import DataSet, Progress
-from headtail.data.split import find_text, hold_out, read_xc, stem
+from headtail.data.split import hold_out, read_xc, stem
 from headtail.data.text import read_text
 from headtail.errors import HeadtailError, check_exists, check_number
-
-PARQUET = (".parquet", ".pq")
-DENSE = (".safetensors", ".npz")
-LISTS = (".txt", ".json")
-EXPECTED = (
-    "a Parquet file of sequences, interactions or pictures, `.safetensors` or `.npz` with `features` and `labels`, "
-    "text lines such as `3,17 0:0.5 8:1.2`, CIFAR's python files, a list of lines such as `train/cat/1.jpg 0`, "
-    "or a folder of pictures a label"
-)
-WHAT = f" Name a folder or a file: {EXPECTED}; or write `synthetic`."
 
 
 @dataclass(frozen=True)
@@ -87,10 +78,10 @@ def _read(data: str | Path, reading: Reading, progress: Progress | None) -> Data
         from headtail.data.synthetic import generate
 
         return generate(str(data), progress)
-    files = _find(check_exists(path, WHAT), reading.format)
+    files = find(check_exists(path, WHAT), reading.format)
     if reading.test is not None:
         files = files._replace(test=check_exists(reading.test), splits=None)
-        if _kind_of(reading.test, reading.format) != files.kind:
+        if kind_of(reading.test, reading.format) != files.kind:
             raise HeadtailError(f"`{reading.test}` is not of the same format as `{files.train}` ({files.kind}). Write both alike.")
     readers = {"text": _read_text, "Parquet": _read_parquet, "dense": _read_dense, "images": _read_images, "CIFAR": _read_cifar}
     found = readers[files.kind](files, reading, progress)
@@ -99,96 +90,7 @@ def _read(data: str | Path, reading: Reading, progress: Progress | None) -> Data
     return found
 
 
-class _Files(NamedTuple):
-    """What was found: text, Parquet, dense, images or CIFAR."""
-
-    kind: str
-    train: Path
-    test: Path | None = None
-    splits: tuple[Path, Path] | None = None
-    validation: Path | None = None
-
-
-def _find(path: Path, asked: str) -> _Files:
-    """The files of a folder; training files first, else the only file, Parquet before dense before pictures before text."""
-    if asked in ("auto", "cifar") and (cifar := find_cifar(path)) is not None:
-        return _Files("CIFAR", cifar[1])
-    if path.is_file():
-        return _Files(_kind_of(path, asked), path)
-    for kind, endings in (("Parquet", PARQUET), ("dense", DENSE)):
-        names = {one.stem.lower(): one for one in sorted(path.iterdir()) if one.suffix.lower() in endings and one.is_file()}
-        if not names or asked not in ("auto", *_FORMATS[kind]):
-            continue
-        train, test, validation = _by_role(names)
-        if train is None and len(names) == 1:
-            train = next(iter(names.values()))
-        if train is None or train == test:
-            held = ", ".join(one.name for one in names.values())
-            raise HeadtailError(f"`{path}` holds {held}, and none of them is called `train`. Name the training file itself.")
-        return _Files(kind, train, test, None, validation)
-    if asked in ("auto", "images") and (images := _find_images(path)) is not None:
-        return images
-    if asked in _FORMATS["text"] or (asked == "auto" and any(_is_text(one) for one in path.iterdir())):
-        return _Files("text", *_text_files(path))
-    if asked in ("auto", "images") and has_class_folders(path):
-        return _Files("images", path)
-    raise HeadtailError(f"`{path}` holds nothing to read{'' if asked == 'auto' else f' as {asked}'}. Expected is {EXPECTED}.")
-
-
-_TRAIN, _TEST, _VALIDATION = (rf"(^|[_.-])({names})(20\d\d)?$" for names in ("train|trn", "test|tst", "val|valid|validation"))
-_FORMATS = {
-    "Parquet": ("sequences", "interactions", "images"),
-    "dense": ("dense",),
-    "images": ("images",),
-    "text": ("xc", "svmlight"),
-}
-
-
-def _by_role(names: dict[str, Path]) -> tuple[Path | None, ...]:
-    """What trains, tests and validates, by their names."""
-    return tuple(next((one for name, one in names.items() if re.search(role, name)), None) for role in (_TRAIN, _TEST, _VALIDATION))
-
-
-def _find_images(folder: Path) -> _Files | None:
-    """Lists of pictures, else the folders `train` and `test` or `val` with a folder a label in them."""
-    lists = {one.stem.lower(): one for one in sorted(folder.iterdir()) if one.suffix.lower() in LISTS and is_list(one)}
-    trained = [one.name for name, one in lists.items() if re.search(_TRAIN, name)] or [one.name for one in lists.values()]
-    if len(trained) > 1:
-        raise HeadtailError(f"`{folder}` holds {', '.join(trained)}. Name the list to train on, and the other with `test`.")
-    if lists:
-        _, test, validation = _by_role(lists)
-        return _Files("images", folder / trained[0], test, None, validation)
-    train, *others = _by_role({one.name.lower(): one for one in sorted(folder.iterdir()) if one.is_dir()})
-    if train is None or not has_class_folders(train):
-        return None
-    test, validation = (one if one is not None and has_class_folders(one) else None for one in others)
-    return _Files("images", train, test, None, validation)
-
-
-def _text_files(folder: Path) -> tuple[Path, Path | None, tuple[Path, Path] | None]:
-    found = find_text(folder)
-    return found.train, found.test, found.splits
-
-
-def _is_text(path: Path) -> bool:
-    return path.is_file() and stem(path) != path.name.lower()
-
-
-def _kind_of(path: Path, asked: str) -> str:
-    """What a file is by its ending or first line, and a folder by what is in it; text may have any ending if it is asked for."""
-    ending = path.suffix.lower()
-    kind = "Parquet" if ending in PARQUET else "dense" if ending in DENSE else "text"
-    if asked in ("auto", "images") and kind == "text" and (is_list(path) or (path.is_dir() and has_class_folders(path))):
-        return "images"
-    fits = asked in _FORMATS[kind] if asked != "auto" else kind != "text" or _is_text(path)
-    if not fits:
-        what = "is not known" if asked == "auto" else f"does not fit the format {asked}"
-        advice = " If it is text, pass the format xc." if asked == "auto" else ""
-        raise HeadtailError(f"`{path}`: the ending {ending or 'of a name without one'} {what}. Expected is {EXPECTED}.{advice}")
-    return kind
-
-
-def _read_text(files: _Files, reading: Reading, progress: Progress | None) -> DataSet:
+def _read_text(files: Files, reading: Reading, progress: Progress | None) -> DataSet:
     skip = reading.skip_bad_lines
     if files.test is None and files.splits is None:
         file = read_text(files.train, skip_bad_lines=skip, progress=progress)
@@ -206,27 +108,27 @@ def _read_text(files: _Files, reading: Reading, progress: Progress | None) -> Da
     return replace(data, notes=("Read as text: labels, then features with their values.", *data.notes, *checked))
 
 
-def _read_dense(files: _Files, reading: Reading, progress: Progress | None) -> DataSet:
+def _read_dense(files: Files, reading: Reading, progress: Progress | None) -> DataSet:
     from headtail.data.dense import read_dense
 
     data = read_dense(files.train, files.test, holdout=reading.holdout, progress=progress)
     return replace(data, name=_name(files.train, data.name))
 
 
-def _read_images(files: _Files, reading: Reading, progress: Progress | None) -> DataSet:
+def _read_images(files: Files, reading: Reading, progress: Progress | None) -> DataSet:
     files = _tested(files)
     given = {"root": reading.root, "holdout": reading.holdout, "skip_bad_images": reading.skip_bad_images, "progress": progress}
     data = read_images(files.train, files.test, files.validation, **given)
     return replace(data, name=_name(files.train, data.name))
 
 
-def _read_cifar(files: _Files, _: Reading, progress: Progress | None) -> DataSet:
+def _read_cifar(files: Files, _: Reading, progress: Progress | None) -> DataSet:
     found = find_cifar(files.train)
     assert found is not None
     return read_cifar(*found, progress)
 
 
-def _tested(files: _Files) -> _Files:
+def _tested(files: Files) -> Files:
     """Pictures are tested on the validation part where there is no other."""
     return files if files.test is not None else files._replace(test=files.validation, validation=None)
 
@@ -237,7 +139,7 @@ def _thinned(data: DataSet, known: KnownPictures | None, profile: Profile, imbal
     return thinned if told is None else replace(thinned, notes=(*thinned.notes, told))
 
 
-def _read_parquet(files: _Files, reading: Reading, progress: Progress | None) -> DataSet:
+def _read_parquet(files: Files, reading: Reading, progress: Progress | None) -> DataSet:
     asked = _parquet_format(files.train, files.test) if reading.format == "auto" else reading.format
     if asked == "images":
         from headtail.data.pictures import read_pictures
