@@ -124,6 +124,11 @@ def test_what_cannot_be_thinned_is_told():
     plain = Points(torch.zeros(2, 5), Ragged.from_lists([[0], [1]]), 2)
     with pytest.raises(HeadtailError, match=r"`profile=exp` needs pictures with one label each, which `plain` has not"):
         long_tail(DataSet("plain", plain, plain), "exp", 2)
+
+
+def test_a_profile_that_nobody_knows_is_told(request):
+    if request.config.getoption("--shapes"):
+        pytest.skip("under --shapes the annotations speak first")
     with pytest.raises(HeadtailError, match=r"`profile` must be one of 'exp', 'step', but got 'linear'"):
         profile_counts("linear", 2, 2, 2)
 

@@ -69,8 +69,8 @@ class ImageFiles:
         return torch.from_numpy(pictures)
 
     def stream(
-        self, batches: Iterable[Int64[Tensor, " k"]], *, train: bool, seed: int, workers: int
-    ) -> Iterator[UInt8[Tensor, "k 3 size size"]]:
+        self, batches: Iterable[Int64[Tensor, " _"]], *, train: bool, seed: int, workers: int
+    ) -> Iterator[UInt8[Tensor, "_ 3 size size"]]:
         """Decode batch after batch, in order, ahead of whoever takes them.
 
         Args:
