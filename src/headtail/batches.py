@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from headtail.data.image_files import ImageFiles
 from headtail.data.points import Bag, Picked, Points, ragged_rows
 from headtail.errors import HeadtailError, check_count
 from headtail.models.model import Batch
@@ -87,4 +88,5 @@ class Batches:
 
     def _features(self, points: Tensor) -> Picked | Tensor:
         features = self.points.features
+        assert not isinstance(features, ImageFiles)  # these are decoded ahead, not one batch when its turn comes
         return Picked(features, points) if isinstance(features, Bag) else features[points]

@@ -135,6 +135,21 @@ def test_evaluate_gives_a_finished_cell_s_own_numbers(cell, tmp_path, capsys):
     assert str(numbers[0]) == str(numbers[1])  # as text, where nan is nan
 
 
+def test_stats_tells_the_size_of_pictures_and_what_a_profile_left(tmp_path, capsys):
+    from PIL import Image
+
+    for i in range(8):
+        (tmp_path / "zoo" / f"label {i % 2}").mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (9, 5)).save(tmp_path / "zoo" / f"label {i % 2}" / f"{i}.png")
+    assert main(["stats", str(tmp_path / "zoo"), "--profile", "step", "--imbalance", "2", "--holdout", "0.2"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "pictures 4 to train, 2 to test" in said
+    assert "size 224 × 224 pixels, in RGB, as the model sees them" in said
+    assert "Profile step" in said
+    assert main(["stats", DATA, "--profile", "exp"]) == 2
+    assert "`--profile exp` needs pictures with one label each" in " ".join(capsys.readouterr().err.split())
+
+
 def test_stats_tells_sizes_slices_and_the_curve(capsys):
     assert main(["stats", DATA]) == 0
     out = capsys.readouterr().out

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from headtail.data.catalogue import CATALOGUE, check, recognise
-from headtail.data.points import Bag, Points
+from headtail.data.catalogue import CATALOGUE, PICTURES, check, check_pictures, check_profile, recognise, recognise_pictures
+from headtail.data.image_files import ImageFiles
+from headtail.data.longtail import profile_counts
+from headtail.data.points import Bag, DataSet, Points
 from headtail.data.split import find_text, read_xc
 from headtail.targets import Ragged
 
@@ -45,6 +47,45 @@ def test_the_published_counts_match_and_whatever_differs_is_told():
     assert "15.00 labels a point instead of 19.03" in check(delicious, points(12_920, 15), points(3_185, 15))
     wide = check(delicious, points(12_920, 19, num_features=501, num_labels=984), points(3_185, 19))
     assert wide.endswith("501 features instead of 500, 984 labels instead of 983.")
+
+
+def pictures(counts: list[int], side: int | None) -> Points:
+    labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)).int()
+    number = len(labels)
+    features = ImageFiles(("x.jpg",) * number) if side is None else torch.zeros(1, dtype=torch.uint8).expand(number, 3, side, side)
+    return Points(features, Ragged(labels, torch.arange(number + 1)), len(counts))
+
+
+@pytest.mark.parametrize("known", PICTURES, ids=lambda known: known.name)
+def test_known_pictures_are_told_and_so_is_one_picture_too_few(known):
+    rest, labels = known.num_train - known.most - known.least, known.num_labels - 2
+    counts = [known.most, *(rest // labels + (i < rest % labels) for i in range(labels)), known.least]
+    assert known.least <= min(counts) <= max(counts) <= known.most  # so the published counts can go together
+    train, test = pictures(counts, known.side), pictures([known.num_test, *[0] * (known.num_labels - 1)], known.side)
+    assert recognise_pictures(train) is known
+    told = check_pictures(known, DataSet("x", train, test))
+    assert told == f"This is {known.name}, with the published number of pictures and labels."
+    fewer = train.select(torch.arange(1, len(train)))
+    told = check_pictures(known, DataSet("x", fewer, test))
+    assert told.startswith(f"These have the labels of {known.name}, but not its published counts: {known.num_train - 1:,} training")
+
+
+def test_pictures_of_another_size_or_number_of_labels_are_not_known():
+    assert recognise_pictures(pictures([1] * 100, 32)).name == "CIFAR-100"
+    assert recognise_pictures(pictures([1] * 100, 64)) is None
+    assert recognise_pictures(pictures([1] * 100, None)) is None
+    assert recognise_pictures(pictures([1] * 99, 32)) is None
+    assert recognise_pictures(pictures([1] * 1000, None)).name == "ImageNet-LT"
+
+
+def test_profiles_of_known_pictures_are_checked_at_the_published_imbalance_only():
+    for known in PICTURES:
+        for profile, number in known.profiles:
+            assert sum(profile_counts(profile, known.num_labels, known.most, 100)) == number
+            assert check_profile(known, profile, 100, number).endswith("as published.")
+            assert check_profile(known, profile, 100, number - 1).endswith(f"but here are {number - 1:,}.")
+            assert check_profile(known, profile, 50, number) is None
+    assert check_profile(PICTURES[-1], "exp", 100, 5) is None
 
 
 @pytest.mark.skipif(not DELICIOUS.exists(), reason=f"Delicious is not in {DELICIOUS}; set HEADTAIL_DATA to the folder above it")

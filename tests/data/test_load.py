@@ -131,12 +131,12 @@ def test_generated_data_come_through_the_same_door(tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_read_is_told(folder):
-    parquet(folder / "train.parquet", image=[b"x"], label=[1])
+    parquet(folder / "train.parquet", photo=[b"x"], label=[1])
     for data, reading, sentence in [
         (folder.with_name("shpo"), Reading(), r"shpo` does not exist. Did you mean `shop`\?"),
         (folder / "qqqqqq" / "x", Reading(), r"does not exist. Name a folder or a file"),
-        (folder, Reading(), r"train.parquet` has the columns `image`, `label`. Write sequences"),
-        (folder, Reading(format="sequences"), r"no list column `items`, only `image`, `label`"),
+        (folder, Reading(), r"train.parquet` has the columns `photo`, `label`. Write sequences"),
+        (folder, Reading(format="sequences"), r"no list column `items`, only `photo`, `label`"),
         (folder, Reading(format="dense"), r"shop` holds nothing to read as dense. Expected is"),
         (folder, Reading(format="xc"), r"holds no text file"),
         (folder / "train.parquet", Reading(format="xc"), r"the ending .parquet does not fit the format xc"),
@@ -167,9 +167,8 @@ def test_endings_and_empty_folders_are_told(folder):
 
 
 def test_the_door_opens_without_the_heavy_libraries():
-    code = (
-        "import sys, headtail.data.load; print([m for m in ('pyarrow', 'numba', 'plotly', 'scipy', 'sklearn') if m in sys.modules])"
-    )
+    heavy = ("pyarrow", "numba", "plotly", "scipy", "sklearn", "PIL")
+    code = f"import sys, headtail.data.load; print([m for m in {heavy} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 

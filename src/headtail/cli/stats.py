@@ -18,7 +18,9 @@ from headtail.cli.drawing import sparkline
 from headtail.cli.progress import reading
 from headtail.compare import SliceRule, data_slices
 from headtail.data.facts import facts_of
+from headtail.data.image_files import ImageFiles
 from headtail.data.load import Reading, load
+from headtail.data.points import DataSet
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,12 @@ class Stats:
         grid = Table.grid(padding=(0, 2))
         grid.add_column(style="dim", no_wrap=True)
         grid.add_column()
-        grid.add_row("points", f"{facts['train_points']:,} to train, {facts['test_points']:,} to test")
-        grid.add_row("features", f"{facts['num_features']:,}, {facts['features_per_point']:.1f} a point")
+        what = "points" if facts["picture"] is None else "pictures"
+        grid.add_row(what, f"{facts['train_points']:,} to train, {facts['test_points']:,} to test")
+        if facts["picture"] is None:
+            grid.add_row("features", f"{facts['num_features']:,}, {facts['features_per_point']:.1f} a point")
+        else:
+            grid.add_row("size", f"{facts['picture'][1]} × {facts['picture'][0]} pixels, in RGB{_as_seen(data)}")
         grid.add_row("labels", f"{facts['num_labels']:,}, {facts['labels_per_point']:.2f} a point, {facts['num_pairs']:,} pairs")
         grid.add_row("examples a label", f"{facts['most']:,} at most, {facts['median']:,.10g} median, {facts['least']:,} at least")
         grid.add_row("imbalance", "–" if facts["imbalance"] is None else f"{facts['imbalance']:,.0f} : 1, Gini {facts['gini']:.2f}")
@@ -69,3 +75,8 @@ class Stats:
         for note in [facts["slices"]["rule"], *data.notes]:
             console.print(Text(note, style="dim"))
         return 0
+
+
+def _as_seen(data: DataSet) -> str:
+    """Files keep their own size."""
+    return ", as the model sees them" if isinstance(data.train.features, ImageFiles) else ""

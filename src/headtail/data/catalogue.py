@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headtail.data.points import Points
+import torch
+from torch import Tensor
+
+from headtail.data.points import DataSet, Points
 
 SOURCE = "The Extreme Classification Repository, manikvarma.org/downloads/XC/XMLRepository.html"
 """Where all of these can be had."""
@@ -44,6 +47,43 @@ CATALOGUE = (
 )
 
 
+@dataclass(frozen=True)
+class KnownPictures:
+    """A public set of pictures with one label each.
+
+    Attributes:
+        name: as the literature writes it.
+        num_labels: L.
+        num_train: training pictures.
+        num_test: test pictures; of sets whose test labels are secret, the validation pictures.
+        most: training pictures of the most frequent label.
+        least: of the rarest.
+        side: pixels of a side where all pictures have one size, else None.
+        profiles: training pictures that a profile at imbalance 100 leaves.
+    """
+
+    name: str
+    num_labels: int
+    num_train: int
+    num_test: int
+    most: int
+    least: int
+    side: int | None = None
+    profiles: tuple[tuple[str, int], ...] = ()
+
+
+# Counts: CIFAR, Krizhevsky (2009), its profiles Cao et al. (2019); ImageNet-LT and Places-LT, Liu et al. (2019);
+# iNaturalist 2018, its challenge's page. Tiny-ImageNet-32 is Tiny-ImageNet at 32 × 32, thinned to what the two profiles need.
+PICTURES = (
+    KnownPictures("CIFAR-10", 10, 50_000, 10_000, 5_000, 5_000, side=32, profiles=(("exp", 12_406), ("step", 25_250))),
+    KnownPictures("CIFAR-100", 100, 50_000, 10_000, 500, 500, side=32, profiles=(("exp", 10_847), ("step", 25_250))),
+    KnownPictures("Tiny-ImageNet-32", 200, 51_903, 10_000, 500, 5, side=32, profiles=(("exp", 21_549), ("step", 50_500))),
+    KnownPictures("ImageNet-LT", 1_000, 115_846, 50_000, 1_280, 5),
+    KnownPictures("Places-LT", 365, 62_500, 36_500, 4_980, 5),
+    KnownPictures("iNaturalist 2018", 8_142, 437_513, 24_426, 1_000, 2),
+)
+
+
 def recognise(num_features: int, num_labels: int) -> Known | None:
     """The known data set of this many features and labels.
 
@@ -76,3 +116,43 @@ def check(known: Known, train: Points, test: Points) -> str:
     if wrong:
         return f"This is not {known.name} as published: {', '.join(wrong)}."
     return f"This is {known.name}, with the published number of points, features and labels."
+
+
+def recognise_pictures(points: Points) -> KnownPictures | None:
+    """The known set with this many labels, of pictures of this size.
+
+    >>> from headtail.data.points import Points
+    >>> recognise_pictures(Points(torch.zeros(0, 3, 32, 32, dtype=torch.uint8), Ragged.from_lists([]), 100)).name
+    'CIFAR-100'
+    """
+    side = points.features.shape[-1] if isinstance(points.features, Tensor) and points.features.dim() == 4 else None
+    return next((known for known in PICTURES if (known.num_labels, known.side) == (points.num_labels, side)), None)
+
+
+def check_pictures(known: KnownPictures, data: DataSet) -> str:
+    """A sentence: the counts are the published ones, or what differs."""
+    counts = torch.bincount(data.train.labels.values.long(), minlength=data.train.num_labels)
+    pairs = {
+        "training pictures": (len(data.train), known.num_train),
+        "test pictures": (len(data.test), known.num_test),
+        "of the most frequent label": (int(counts.max()), known.most),
+        "of the rarest": (int(counts.min()), known.least),
+    }
+    wrong = [f"{found:,} {what} instead of {published:,}" for what, (found, published) in pairs.items() if found != published]
+    if wrong:
+        return f"These have the labels of {known.name}, but not its published counts: {', '.join(wrong)}."
+    return f"This is {known.name}, with the published number of pictures and labels."
+
+
+def check_profile(known: KnownPictures, profile: str, imbalance: float, found: int) -> str | None:
+    """A sentence about what a profile left, where that is published.
+
+    >>> check_profile(PICTURES[1], "exp", 100, 10847)
+    'These are the 10,847 training pictures of CIFAR-100-LT exp, as published.'
+    """
+    published = dict(known.profiles).get(profile) if imbalance == 100 else None
+    if published is None:
+        return None
+    if found != published:
+        return f"{known.name}-LT {profile} has {published:,} training pictures as published, but here are {found:,}."
+    return f"These are the {found:,} training pictures of {known.name}-LT {profile}, as published."

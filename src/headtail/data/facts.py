@@ -22,12 +22,13 @@ def facts_of(data: DataSet, slices: Slices) -> dict[str, Any]:
     descending = counts.sort(descending=True).values
     of_slice = {name: counts[getattr(slices, name)] for name in NAMES}
     rarest = {name: int(inside.min()) for name, inside in of_slice.items() if len(inside)}
-    nnz = len(train.features.columns) if isinstance(train.features, Bag) else train.features.numel()
+    nnz = len(train.features.columns) if isinstance(train.features, Bag) else len(train) * train.num_features
     return {
         "name": data.name,
         "train_points": len(train),
         "test_points": len(data.test),
         "num_features": train.num_features,
+        "picture": None if train.picture is None else list(train.picture),
         "num_labels": train.num_labels,
         "num_pairs": train.num_pairs,
         "test_pairs": data.test.num_pairs,

@@ -5,21 +5,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from headtail.data.catalogue import check, recognise
+from headtail.data.catalogue import KnownPictures, check, check_pictures, check_profile, recognise, recognise_pictures
+from headtail.data.cifar import find_cifar, read_cifar
+from headtail.data.find import WHAT, Files, find, kind_of
+from headtail.data.image_lists import read_images
+from headtail.data.longtail import Profile, long_tail
 from headtail.data.points import DataSet, Progress
-from headtail.data.split import find_text, hold_out, read_xc, stem
+from headtail.data.split import hold_out, read_xc, stem
 from headtail.data.text import read_text
 from headtail.errors import HeadtailError, check_exists, check_number
-
-PARQUET = (".parquet", ".pq")
-DENSE = (".safetensors", ".npz")
-EXPECTED = (
-    "a Parquet file of sequences or interactions, `.safetensors` or `.npz` with `features` and `labels`, "
-    "or text lines such as `3,17 0:0.5 8:1.2`"
-)
-WHAT = f" Name a folder or a file: {EXPECTED}; or write `synthetic`."
 
 
 @dataclass(frozen=True)
@@ -28,8 +24,8 @@ class Reading:
 
     test: Path | None = None
     """File to test on. By default the test file in DATA, where that is a folder; else a part of the points is held out."""
-    format: Literal["auto", "xc", "svmlight", "sequences", "interactions", "dense"] = "auto"
-    """What the files hold; auto tells by their ending and their columns."""
+    format: Literal["auto", "xc", "svmlight", "sequences", "interactions", "dense", "images", "cifar"] = "auto"
+    """What the files hold; auto tells by their names, their columns and their first line."""
     skip_bad_lines: bool = False
     """Leave bad lines of text files out, and count them, instead of refusing the file."""
     split: int = 0
@@ -38,6 +34,14 @@ class Reading:
     """For sequences: how many items before the next are looked at."""
     holdout: float = 0.2
     """Share kept for testing where there is no test file: of the points, or of each user's items."""
+    profile: Literal["as-is", "exp", "step"] = "as-is"
+    """For pictures: thin the training part so that label i keeps fewer the larger i is (exp), or the second half does (step)."""
+    imbalance: float = 100
+    """For a profile: pictures of the most frequent label over those of the rarest."""
+    root: Path | None = None
+    """For lists of pictures: folder that their paths start from. By default the folder of the list."""
+    skip_bad_images: bool = False
+    """Leave missing and damaged pictures out, and count them, instead of refusing them; files are all decoded once for that."""
 
 
 DEFAULTS = Reading()
@@ -61,75 +65,32 @@ def load(data: str | Path, reading: Reading = DEFAULTS, progress: Progress | Non
     """
     if not 0 < check_number("holdout", reading.holdout) < 1:
         raise HeadtailError(f"`holdout` must be between 0 and 1, both excluded, but got {reading.holdout!r}.")
+    found = _read(data, reading, progress)
+    known = None if found.train.picture is None else recognise_pictures(found.train)
+    if known is not None:
+        found = replace(found, notes=(*found.notes, check_pictures(known, found)))
+    return found if reading.profile == "as-is" else _thinned(found, known, reading.profile, reading.imbalance)
+
+
+def _read(data: str | Path, reading: Reading, progress: Progress | None) -> DataSet:
     path = Path(data)
     if str(data).startswith("synthetic") and not path.exists():
         from headtail.data.synthetic import generate
 
         return generate(str(data), progress)
-    files = _find(check_exists(path, WHAT), reading.format)
+    files = find(check_exists(path, WHAT), reading.format)
     if reading.test is not None:
         files = files._replace(test=check_exists(reading.test), splits=None)
-        if _kind_of(reading.test, reading.format) != files.kind:
+        if kind_of(reading.test, reading.format) != files.kind:
             raise HeadtailError(f"`{reading.test}` is not of the same format as `{files.train}` ({files.kind}). Write both alike.")
-    read = {"text": _read_text, "Parquet": _read_parquet, "dense": _read_dense}[files.kind]
-    return read(files, reading, progress)
+    readers = {"text": _read_text, "Parquet": _read_parquet, "dense": _read_dense, "images": _read_images, "CIFAR": _read_cifar}
+    found = readers[files.kind](files, reading, progress)
+    if found.train.picture is not None and files.test is None and files.validation is not None:
+        found = replace(found, notes=(*found.notes, f"There are no other test pictures than those of {files.validation.name}."))
+    return found
 
 
-class _Files(NamedTuple):
-    """What was found: text, Parquet or dense."""
-
-    kind: str
-    train: Path
-    test: Path | None = None
-    splits: tuple[Path, Path] | None = None
-
-
-def _find(path: Path, asked: str) -> _Files:
-    """The files of a folder; training files first, else the only file, Parquet before dense before text."""
-    if path.is_file():
-        return _Files(_kind_of(path, asked), path)
-    for kind, endings in (("Parquet", PARQUET), ("dense", DENSE)):
-        names = {one.stem.lower(): one for one in sorted(path.iterdir()) if one.suffix.lower() in endings and one.is_file()}
-        if not names or asked not in ("auto", *_FORMATS[kind]):
-            continue
-        train, test = (next((one for name, one in names.items() if re.search(role, name)), None) for role in (_TRAIN, _TEST))
-        if train is None and len(names) == 1:
-            train = next(iter(names.values()))
-        if train is None or train == test:
-            held = ", ".join(one.name for one in names.values())
-            raise HeadtailError(f"`{path}` holds {held}, and none of them is called `train`. Name the training file itself.")
-        return _Files(kind, train, test)
-    if asked in _FORMATS["text"] or (asked == "auto" and any(_is_text(one) for one in path.iterdir())):
-        return _Files("text", *_text_files(path))
-    raise HeadtailError(f"`{path}` holds nothing to read{'' if asked == 'auto' else f' as {asked}'}. Expected is {EXPECTED}.")
-
-
-_TRAIN, _TEST = r"(^|[_.-])(train|trn)$", r"(^|[_.-])(test|tst)$"
-_FORMATS = {"Parquet": ("sequences", "interactions"), "dense": ("dense",), "text": ("xc", "svmlight")}
-
-
-def _text_files(folder: Path) -> tuple[Path, Path | None, tuple[Path, Path] | None]:
-    found = find_text(folder)
-    return found.train, found.test, found.splits
-
-
-def _is_text(path: Path) -> bool:
-    return path.is_file() and stem(path) != path.name.lower()
-
-
-def _kind_of(path: Path, asked: str) -> str:
-    """What a file is by its ending; text may have any if it is asked for."""
-    ending = path.suffix.lower()
-    kind = "Parquet" if ending in PARQUET else "dense" if ending in DENSE else "text"
-    wanted = next((kind for kind, formats in _FORMATS.items() if asked in formats), kind)
-    if kind != wanted or (asked == "auto" and kind == "text" and not _is_text(path)):
-        what = "is not known" if asked == "auto" else f"does not fit the format {asked}"
-        advice = " If it is text, pass the format xc." if asked == "auto" else ""
-        raise HeadtailError(f"`{path}`: the ending {ending or 'of a name without one'} {what}. Expected is {EXPECTED}.{advice}")
-    return kind
-
-
-def _read_text(files: _Files, reading: Reading, progress: Progress | None) -> DataSet:
+def _read_text(files: Files, reading: Reading, progress: Progress | None) -> DataSet:
     skip = reading.skip_bad_lines
     if files.test is None and files.splits is None:
         file = read_text(files.train, skip_bad_lines=skip, progress=progress)
@@ -147,30 +108,64 @@ def _read_text(files: _Files, reading: Reading, progress: Progress | None) -> Da
     return replace(data, notes=("Read as text: labels, then features with their values.", *data.notes, *checked))
 
 
-def _read_dense(files: _Files, reading: Reading, progress: Progress | None) -> DataSet:
+def _read_dense(files: Files, reading: Reading, progress: Progress | None) -> DataSet:
     from headtail.data.dense import read_dense
 
     data = read_dense(files.train, files.test, holdout=reading.holdout, progress=progress)
     return replace(data, name=_name(files.train, data.name))
 
 
-def _read_parquet(files: _Files, reading: Reading, progress: Progress | None) -> DataSet:
-    from headtail.data.interactions import read_interactions
-    from headtail.data.sequences import read_sequences
+def _read_images(files: Files, reading: Reading, progress: Progress | None) -> DataSet:
+    files = _tested(files)
+    given = {"root": reading.root, "holdout": reading.holdout, "skip_bad_images": reading.skip_bad_images, "progress": progress}
+    data = read_images(files.train, files.test, files.validation, **given)
+    return replace(data, name=_name(files.train, data.name))
 
+
+def _read_cifar(files: Files, _: Reading, progress: Progress | None) -> DataSet:
+    found = find_cifar(files.train)
+    assert found is not None
+    return read_cifar(*found, progress)
+
+
+def _tested(files: Files) -> Files:
+    """Pictures are tested on the validation part where there is no other."""
+    return files if files.test is not None else files._replace(test=files.validation, validation=None)
+
+
+def _thinned(data: DataSet, known: KnownPictures | None, profile: Profile, imbalance: float) -> DataSet:
+    thinned = long_tail(data, profile, imbalance)
+    told = None if known is None else check_profile(known, profile, imbalance, len(thinned.train))
+    return thinned if told is None else replace(thinned, notes=(*thinned.notes, told))
+
+
+def _read_parquet(files: Files, reading: Reading, progress: Progress | None) -> DataSet:
     asked = _parquet_format(files.train, files.test) if reading.format == "auto" else reading.format
-    if asked == "sequences":
+    if asked == "images":
+        from headtail.data.pictures import read_pictures
+
+        files = _tested(files)
+        given = {"holdout": reading.holdout, "skip_bad_images": reading.skip_bad_images, "progress": progress}
+        data = read_pictures(files.train, files.test, files.validation, **given)
+    elif asked == "sequences":
+        from headtail.data.sequences import read_sequences
+
         data = read_sequences(files.train, files.test, last=reading.last, progress=progress)
     else:
+        from headtail.data.interactions import read_interactions
+
         data = read_interactions(files.train, files.test, holdout=reading.holdout, progress=progress)
     return replace(data, name=_name(files.train, data.name))
 
 
 def _parquet_format(train: Path, test: Path | None) -> str:
-    """Sequences or interactions, told by the columns."""
+    """Sequences, interactions or pictures, told by the columns."""
     from headtail.data.parquet import Columns
+    from headtail.data.pictures import holds_pictures
 
     first = Columns.of(train)
+    if holds_pictures(first):
+        return "images"
     second = first if test is None else Columns.of(test)
     if first.lists and second.lists:
         same_users = test is not None and first.user and second.user and not (first.target or second.target)
@@ -178,12 +173,12 @@ def _parquet_format(train: Path, test: Path | None) -> str:
     for columns in (first, second):
         if not (columns.lists or (columns.user and columns.item)):
             raise HeadtailError(
-                f"`{columns.path}` has the columns {columns.listed}. Write sequences as a list column `items`, or interactions as "
-                "the columns `user_id` and `item_id`."
+                f"`{columns.path}` has the columns {columns.listed}. Write sequences as a list column `items`, interactions as "
+                "the columns `user_id` and `item_id`, or pictures as the columns `image` and `label`."
             )
     return "interactions"
 
 
 def _name(path: Path, name: str) -> str:
     """`beauty` for `beauty/train.parquet`, `beauty/sequences.parquet` and `beauty_train.npz`."""
-    return re.sub(r"(^|[_.-])(train|trn|data|sequences|interactions)$", "", name.lower()) or path.resolve().parent.name
+    return re.sub(r"(^|[_.-])(train|trn|data|sequences|interactions)(20\d\d)?$", "", name.lower()) or path.resolve().parent.name

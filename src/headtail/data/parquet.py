@@ -74,11 +74,13 @@ class Columns:
         """The columns' names in words."""
         return ", ".join(f"`{name}`" for name in self.names) or "no columns"
 
-    def read(self, names: list[str], progress: Progress | None = None) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Rows of these columns, a batch at a time, each with the number of its first row."""
+    def read(
+        self, names: list[str], progress: Progress | None = None, rows: int | None = None
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Rows of these columns, a batch at a time (of `rows`, or as many as is fit), each with the number of its first row."""
         first = 0
         with _told(self.path), pq.ParquetFile(self.path) as file:
-            for batch in file.iter_batches(batch_size=_rows_at_once(file.metadata, names), columns=names):
+            for batch in file.iter_batches(batch_size=rows or _rows_at_once(file.metadata, names), columns=names):
                 yield first, batch
                 first += len(batch)
                 if progress:

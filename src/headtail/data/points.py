@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float32, Int, Int64
 from torch import Tensor
 
+from headtail.data.image_files import ImageFiles
 from headtail.errors import HeadtailError
 from headtail.targets import Ragged
 
@@ -106,7 +107,7 @@ Progress: TypeAlias = Callable[[str, float], None]
 """Told by readers: what is being done, and the share of it that is done."""
 
 Features: TypeAlias = Bag | Tensor
-"""Sparse rows, or a dense float32 matrix `[n, D]`."""
+"""What an encoder takes: sparse rows, a dense float32 matrix `[n, D]`, or pictures, uint8 `[n, 3, h, w]`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,13 +115,13 @@ class Points:
     """Examples with any number of labels each.
 
     Attributes:
-        features: sparse or dense rows, one a point.
+        features: sparse or dense rows, pictures, or files of pictures, one a point.
         labels: the labels of each point; a point may have none.
         num_labels: L.
         seen: labels that must not be recommended again to a point (what a user has already), or None.
     """
 
-    features: Features
+    features: Features | ImageFiles
     labels: Ragged
     num_labels: int
     seen: Ragged | None = None
@@ -136,8 +137,18 @@ class Points:
 
     @property
     def num_features(self) -> int:
-        """D."""
-        return self.features.num_columns if isinstance(self.features, Bag) else self.features.shape[1]
+        """D; of pictures, their pixels in three colours."""
+        if isinstance(self.features, Bag):
+            return self.features.num_columns
+        return 3 * self.features.size**2 if isinstance(self.features, ImageFiles) else self.features.shape[1:].numel()
+
+    @property
+    def picture(self) -> tuple[int, int] | None:
+        """Height and width of the pictures that a model sees; None where features are something else."""
+        if isinstance(self.features, ImageFiles):
+            return self.features.size, self.features.size
+        shape = () if isinstance(self.features, Bag) else self.features.shape
+        return (shape[2], shape[3]) if len(shape) == 4 else None
 
     @property
     def num_pairs(self) -> int:
@@ -146,7 +157,7 @@ class Points:
 
     def select(self, ids: Int64[Tensor, " k"]) -> Points:
         """These points, in this order."""
-        features = self.features.rows(ids) if isinstance(self.features, Bag) else self.features[ids]
+        features = self.features[ids] if isinstance(self.features, Tensor) else self.features.rows(ids)
         seen = None if self.seen is None else ragged_rows(self.seen, ids)
         return replace(self, features=features, labels=ragged_rows(self.labels, ids), seen=seen)
 

@@ -1,0 +1,114 @@
+"""Which files of a folder hold the data, and what each of them is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from headtail.data.cifar import find_cifar
+from headtail.data.image_lists import has_class_folders, is_list
+from headtail.data.split import find_text, stem
+from headtail.errors import HeadtailError
+
+PARQUET = (".parquet", ".pq")
+DENSE = (".safetensors", ".npz")
+LISTS = (".txt", ".json")
+EXPECTED = (
+    "a Parquet file of sequences, interactions or pictures, `.safetensors` or `.npz` with `features` and `labels`, "
+    "text lines such as `3,17 0:0.5 8:1.2`, CIFAR's python files, a list of lines such as `train/cat/1.jpg 0`, "
+    "or a folder of pictures a label"
+)
+WHAT = f" Name a folder or a file: {EXPECTED}; or write `synthetic`."
+
+
+class Files(NamedTuple):
+    """What was found: text, Parquet, dense, images or CIFAR."""
+
+    kind: str
+    train: Path
+    test: Path | None = None
+    splits: tuple[Path, Path] | None = None
+    validation: Path | None = None
+
+
+def find(path: Path, asked: str) -> Files:
+    """The files of a folder; training files first, else the only file, Parquet before dense before pictures before text."""
+    if asked in ("auto", "cifar") and (cifar := find_cifar(path)) is not None:
+        return Files("CIFAR", cifar[1])
+    if path.is_file():
+        return Files(kind_of(path, asked), path)
+    for kind, endings in (("Parquet", PARQUET), ("dense", DENSE)):
+        names = {one.stem.lower(): one for one in sorted(path.iterdir()) if one.suffix.lower() in endings and one.is_file()}
+        if not names or asked not in ("auto", *FORMATS[kind]):
+            continue
+        train, test, validation = _by_role(names)
+        if train is None and len(names) == 1:
+            train = next(iter(names.values()))
+        if train is None or train == test:
+            held = ", ".join(one.name for one in names.values())
+            raise HeadtailError(f"`{path}` holds {held}, and none of them is called `train`. Name the training file itself.")
+        return Files(kind, train, test, None, validation)
+    if asked in ("auto", "images") and (images := _pictures_of(path)) is not None:
+        return images
+    if asked in FORMATS["text"] or (asked == "auto" and any(_is_text(one) for one in path.iterdir())):
+        return Files("text", *_text_files(path))
+    if asked in ("auto", "images") and has_class_folders(path):
+        return Files("images", path)
+    raise HeadtailError(f"`{path}` holds nothing to read{'' if asked == 'auto' else f' as {asked}'}. Expected is {EXPECTED}.")
+
+
+_TRAIN, _TEST, _VALIDATION = (rf"(^|[_.-])({names})(20\d\d)?$" for names in ("train|trn", "test|tst", "val|valid|validation"))
+FORMATS = {
+    "Parquet": ("sequences", "interactions", "images"),
+    "dense": ("dense",),
+    "images": ("images",),
+    "text": ("xc", "svmlight"),
+}
+
+
+def _by_role(names: dict[str, Path]) -> tuple[Path | None, ...]:
+    """What trains, tests and validates, by their names."""
+    return tuple(next((one for name, one in names.items() if re.search(role, name)), None) for role in (_TRAIN, _TEST, _VALIDATION))
+
+
+def _pictures_of(folder: Path) -> Files | None:
+    """Lists of pictures, else the folders `train` and `test` or `val` with a folder a label in them."""
+    lists = {one.stem.lower(): one for one in sorted(folder.iterdir()) if one.suffix.lower() in LISTS and is_list(one)}
+    trained = [one.name for name, one in lists.items() if re.search(_TRAIN, name)] or [one.name for one in lists.values()]
+    if len(trained) > 1:
+        raise HeadtailError(f"`{folder}` holds {', '.join(trained)}. Name the list to train on, and the other with `test`.")
+    if lists:
+        _, test, validation = _by_role(lists)
+        if folder / trained[0] in (test, validation):
+            raise HeadtailError(f"`{folder}` holds {trained[0]}, which is not for training. Add a list called `train`.")
+        return Files("images", folder / trained[0], test, None, validation)
+    train, *others = _by_role({one.name.lower(): one for one in sorted(folder.iterdir()) if one.is_dir()})
+    if train is None or not has_class_folders(train):
+        return None
+    test, validation = (one if one is not None and has_class_folders(one) else None for one in others)
+    return Files("images", train, test, None, validation)
+
+
+def _text_files(folder: Path) -> tuple[Path, Path | None, tuple[Path, Path] | None]:
+    found = find_text(folder)
+    return found.train, found.test, found.splits
+
+
+def _is_text(path: Path) -> bool:
+    return path.is_file() and stem(path) != path.name.lower()
+
+
+def kind_of(path: Path, asked: str) -> str:
+    """What a file is by its ending or first line, and a folder by what is in it; text may have any ending if it is asked for."""
+    ending = path.suffix.lower()
+    kind = "Parquet" if ending in PARQUET else "dense" if ending in DENSE else "text"
+    pictured = asked == "images" or (asked == "auto" and (is_list(path) or (path.is_dir() and has_class_folders(path))))
+    if kind == "text" and pictured:
+        return "images"
+    fits = asked in FORMATS[kind] if asked != "auto" else kind != "text" or _is_text(path)
+    if not fits:
+        what = "is not known" if asked == "auto" else f"does not fit the format {asked}"
+        advice = " If it is text, pass the format xc." if asked == "auto" else ""
+        raise HeadtailError(f"`{path}`: the ending {ending or 'of a name without one'} {what}. Expected is {EXPECTED}.{advice}")
+    return kind

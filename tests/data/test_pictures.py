@@ -1,0 +1,160 @@
+"""Pictures in Parquet: decoded once, of one size, with the labels of the file."""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from headtail import HeadtailError
+from headtail.data import pictures
+from headtail.data.load import Reading, load
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADTAIL_CACHE", str(tmp_path / ".cache"))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "zoo"
+    path.mkdir()
+    return path
+
+
+def pixels(number, height=4, width=6, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (number, height, width, 3), dtype=np.uint8)
+
+
+def png(array):
+    file = BytesIO()
+    Image.fromarray(array).save(file, "PNG")
+    return file.getvalue()
+
+
+def write(path, images, labels, image="image", label="label", struct=False):
+    content = [one if isinstance(one, (bytes, type(None))) else png(one) for one in images]
+    column = [{"bytes": one, "path": "x"} for one in content] if struct else content
+    pq.write_table(pa.table({image: column, label: labels}), path)
+
+
+def test_pictures_come_out_pixel_by_pixel_in_the_order_of_the_file(folder, monkeypatch):
+    monkeypatch.setattr(pictures, "AT_ONCE", 3)
+    write(folder / "train.parquet", pixels(8), [3, 0, 1, 2, 0, 1, 2, 3])
+    write(folder / "val.parquet", pixels(2, seed=1), [3, 1])
+    data = load(folder)
+    assert (data.name, data.train.picture, data.train.num_features, data.train.num_labels) == ("zoo", (4, 6), 72, 4)
+    assert torch.equal(data.train.features, torch.from_numpy(pixels(8).transpose(0, 3, 1, 2)))
+    assert torch.equal(data.test.features, torch.from_numpy(pixels(2, seed=1).transpose(0, 3, 1, 2)))
+    assert data.train.labels.values.tolist() == [3, 0, 1, 2, 0, 1, 2, 3]
+    assert data.test.labels.values.tolist() == [3, 1]
+    assert data.notes == ("Read as pictures.", "There are no other test pictures than those of val.parquet.")
+    assert data.label_names is None
+    assert data.validation is None
+
+
+def test_a_test_file_goes_before_a_validation_file_which_then_validates(folder):
+    for name, number in {"train": 4, "val": 2, "test": 3}.items():
+        write(folder / f"{name}.parquet", pixels(number), [0, 1, 0, 1][:number])
+    data = load(folder)
+    assert data.validation is not None
+    assert (len(data.train), len(data.test), len(data.validation)) == (4, 3, 2)
+
+
+@pytest.mark.parametrize(("image", "label", "struct"), [("img", "fine_label", True), ("Image", "Label", False)])
+def test_columns_may_be_called_and_nested_as_hubs_do_it(folder, image, label, struct):
+    write(folder / "train.parquet", pixels(3), ["cat", "dog", "cat"], image, label, struct)
+    write(folder / "test.parquet", pixels(1), ["dog"], image, label, struct)
+    data = load(folder)
+    assert data.label_names == ["cat", "dog"]
+    assert data.train.labels.values.tolist() == [0, 1, 0]
+    assert data.test.labels.values.tolist() == [1]
+
+
+def test_a_file_alone_holds_pictures_out(folder):
+    write(folder / "all.parquet", pixels(10), [0, 1] * 5)
+    data = load(folder / "all.parquet", Reading(holdout=0.3))
+    assert (len(data.train), len(data.test)) == (7, 3)
+    assert data.notes[-1] == "There is no test file: 30% of the pictures are held out for testing."
+
+
+def test_the_second_time_they_come_from_the_cache(folder, monkeypatch):
+    write(folder / "train.parquet", pixels(4), [0, 1, 0, 1])
+    first = load(folder)
+    monkeypatch.setattr(pictures, "open_rgb", None)
+    again = load(folder)
+    assert again.digest == first.digest
+    assert torch.equal(again.train.features, first.train.features)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "sentence"),
+    [
+        ([png(pixels(1)[0]), b"no picture"], [0, 1], r"train.parquet, row 1` is no picture"),
+        ([png(pixels(1)[0])[:60], b""], [0, 1], r"train.parquet, row 0` (is cut off|cannot be decoded)"),
+        ([png(pixels(1)[0]), None], [0, 1], r"train.parquet, row 1` is empty"),
+        ([pixels(1)[0], pixels(1, 5, 5)[0]], [0, 1], r"row 1: the picture has 5 × 5 pixels, but those before it 6 × 4. Pictures"),
+        ([pixels(1)[0], pixels(1)[0]], [0, None], r"column `label`: row 1 \(from 0\) is null"),
+        ([pixels(1)[0], pixels(1)[0]], [0.5, 1.5], r"column `label` holds double, but ids must be"),
+    ],
+    ids=["no picture", "cut", "null", "other size", "null label", "float label"],
+)
+def test_what_is_wrong_with_a_row_is_told(folder, images, labels, sentence):
+    write(folder / "train.parquet", images, labels)
+    with pytest.raises(HeadtailError, match=sentence) as told:
+        load(folder)
+    assert "\n" not in str(told.value)
+    assert not list((folder.parent / ".cache").glob("*/about.json"))
+
+
+def test_bad_pictures_can_be_left_out_and_are_counted(folder):
+    images = [pixels(1)[0], b"no picture", pixels(1, 5, 5)[0], pixels(1, seed=2)[0]]
+    write(folder / "train.parquet", images, [0, 0, 1, 1])
+    write(folder / "test.parquet", [b"", pixels(1)[0]], [0, 1])
+    data = load(folder, Reading(skip_bad_images=True))
+    assert data.train.labels.values.tolist() == [0, 1]
+    assert torch.equal(data.train.features[1], torch.from_numpy(pixels(1, seed=2)[0].transpose(2, 0, 1)))
+    assert data.test.labels.values.tolist() == [1]
+    assert "Left out 2 of 4 pictures of train.parquet; the first: `" in data.notes[1]
+    assert "row 1` is no picture" in data.notes[1]
+    assert data.notes[2].startswith("Left out 1 of 2 pictures of test.parquet")
+    write(folder / "train.parquet", [b"", b"x"], [0, 1])
+    with pytest.raises(HeadtailError, match=r"train.parquet` has no picture that can be decoded: .*row 0` is empty"):
+        load(folder, Reading(skip_bad_images=True))
+
+
+def test_labels_that_training_does_not_have_are_told(folder):
+    write(folder / "train.parquet", pixels(2), [0, 1])
+    write(folder / "test.parquet", pixels(2), [1, 2])
+    with pytest.raises(
+        HeadtailError, match=r"test.parquet`: row 1 \(from 0\) has the label 2, which is not among the 2 of training"
+    ):
+        load(folder)
+    write(folder / "test.parquet", pixels(2), ["0", "1"])
+    with pytest.raises(HeadtailError, match=r"column `label` holds strings, but training has numbers"):
+        load(folder)
+
+
+def test_columns_that_hold_no_pictures_are_told(folder):
+    pq.write_table(pa.table({"image": ["a.jpg"], "label": [0]}), folder / "train.parquet")
+    with pytest.raises(HeadtailError, match=r"column `image` holds string, but must hold encoded pictures as bytes"):
+        load(folder)
+    pq.write_table(pa.table({"image": pa.array([], pa.binary()), "label": pa.array([], pa.int64())}), folder / "train.parquet")
+    with pytest.raises(HeadtailError, match=r"train.parquet` has no rows"):
+        load(folder)
+    pq.write_table(pa.table({"photo": [b"x"], "label": [0]}), folder / "train.parquet")
+    with pytest.raises(HeadtailError, match=r"has the columns `photo`, `label`. Pictures need the columns `image` and `label`"):
+        load(folder, Reading(format="images"))
+
+
+def test_progress_is_told(folder):
+    write(folder / "train.parquet", pixels(4), [0, 1, 0, 1])
+    heard = []
+    load(folder, progress=lambda what, share: heard.append((what, share)))
+    assert ("decoding train.parquet", 0.0) in heard
