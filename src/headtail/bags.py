@@ -10,13 +10,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from headtail.beside import beside, wait_for
 from headtail.data.points import Bag, Picked
 from headtail.errors import HeadtailError
 from headtail.gradients import as_dense, as_sparse
 from headtail.kernels.compiled import HAS_TRITON
 from headtail.kernels.gradient import RowGradient
 from headtail.optim import hand_over
-from headtail.streams import beside, wait_for
 
 
 def weighted_bag(

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from headtail.beside import beside, wait_for
 from headtail.decay import Rows, catch_up, owe
 from headtail.errors import HeadtailError, check_kind, check_number
 from headtail.gradients import as_rows, as_table, every_row, summed, values_of
 from headtail.kernels.compiled import HAS_TRITON
 from headtail.kernels.gradient import RowGradient
 from headtail.rounding import widened, write_rows
-from headtail.streams import beside, wait_for
 
 WORTH_KERNELS = 2**15
 """Numbers in a table from which kernels pay."""

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from headtail.beside import beside, wait_for
 from headtail.errors import check_kind
 from headtail.gradients import as_sparse, values_of
 from headtail.kernels.compiled import HAS_TRITON
@@ -18,7 +19,6 @@ from headtail.kernels.gradient import LossGradients, RowGradient
 from headtail.losses.terms import Settings, check_draw, check_input, check_table, directions
 from headtail.optim import hand_over, is_taken
 from headtail.samplers.draw import Draw
-from headtail.streams import beside, wait_for
 from headtail.targets import Pairs, Target
 from headtail.weightings import Weighting
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from headtail.bags import bag_kernels, check_columns, lengths, weighted_bag
+from headtail.beside import beside, wait_for
 from headtail.data.points import Bag, Features, Picked
 from headtail.decay import catch_up, owed
 from headtail.errors import check_count
@@ -18,7 +19,6 @@ from headtail.gradients import as_sparse
 from headtail.kernels.gradient import RowGradient
 from headtail.models.dropout import dropout, dropout_kernels, shift_and_drop, sum_of_parts
 from headtail.optim import hand_over
-from headtail.streams import beside, wait_for
 
 
 class Bottleneck(nn.Module):

@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from headtail.beside import beside, wait_for
 from headtail.data.points import Features, Picked
 from headtail.head import LabelHead
 from headtail.losses import SampledLoss
 from headtail.models.bottleneck import Bottleneck
 from headtail.samplers import Draw
-from headtail.streams import beside, wait_for
 from headtail.targets import Target
 
 
