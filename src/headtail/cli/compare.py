@@ -43,12 +43,14 @@ class Compare:
     """Runs of each scheme, with seeds 0, 1, …"""
     out: Path = Path("comparison")
     """Folder for results, models and the report."""
-    slices: SliceRule = "mass"
-    """Head, torso and tail: a third of the examples each (mass), or at least 100 and fewer than 20 examples a label (count)."""
+    slices: SliceRule = "auto"
+    """Head, torso and tail: a third of the examples each (mass), or at least 100 and fewer than 20 examples a label (count); auto:
+    count for pictures and vectors with one label each, otherwise mass."""
     device: Device = "auto"
     """Where to train."""
     workers: int | None = None
-    """Runs that train at the same time, each in a process of its own; by default one a core, and one on a GPU."""
+    """Runs that train at the same time, each in a process of its own; by default one a core, and one on a GPU, which several share
+    through CUDA's multi-process service."""
     reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
     """How to read the data."""
     training: Annotated[Training, tyro.conf.OmitArgPrefixes] = field(default_factory=Training)
@@ -85,6 +87,7 @@ class Compare:
                     command=command,
                     watch=bars.watch,
                     told=bars.over,
+                    say=lambda line: talk.print(Text(line, style="dim")),
                     strict="--debug" in typed,
                 )
         except KeyboardInterrupt:
