@@ -49,8 +49,7 @@ class Compare:
     device: Device = "auto"
     """Where to train."""
     workers: int | None = None
-    """Runs that train at the same time, each in a process of its own; by default one a core, and one on a GPU, which several share
-    through CUDA's multi-process service."""
+    """Runs that train at the same time, each in a process of its own; by default one a core, and one on a GPU."""
     reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
     """How to read the data."""
     training: Annotated[Training, tyro.conf.OmitArgPrefixes] = field(default_factory=Training)
