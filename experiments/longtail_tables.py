@@ -2,7 +2,7 @@
 
     .venv/bin/python experiments/longtail_tables.py experiments/results/longtail
 
-writes `longtail.csv` (test rows) and `longtail-classes.csv` (the error of each class, mean and deviation over seeds) beside, and the
+writes `longtail.csv` (test rows) and `longtail-classes.csv` (errors of classes, with their deviation over seeds) beside, and the
 tables into `docs/results-longtail.md`, between the lines that mark their place. `docs/pictures/longtail.py` draws the pictures.
 """
 
