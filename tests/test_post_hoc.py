@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from headtail import checkpoint, compare
+from headtail.cli.tables import results_table
 from headtail.compare import cells
 from headtail.config import Training
 from headtail.data.points import DataSet
@@ -133,5 +136,13 @@ def test_every_class_has_its_error_and_their_mean_is_the_balanced_error(tmp_path
         weighted = sum(row.train * row.error for row in own) / sum(COUNTS)
         rows = read_rows(cell.folder / "results.csv")
         assert weighted == pytest.approx(next(row.value for row in rows if row.metric == "class-weighted-error"))
+    shown = Console(width=200, file=io.StringIO())
+    shown.print(results_table(found, 200))
+    text = shown.file.getvalue()
+    assert "Error by slice" in text
+    assert text.index("Tail") < text.index("Balanced") < text.index("Prior-weighted")
+    tail = results_table(found, 200).columns[4]
+    values = {str(cell): cell.style for cell in tail.cells}
+    assert [value for value, style in values.items() if style == "bold"] == [min(values, key=lambda text: float(text.split()[0]))]
     assert {row.m for row in found.classes if row.scheme == PLAIN} == {None}
     assert {row.m for row in found.classes if row.scheme == "uniform:tail"} == {8}
