@@ -48,7 +48,7 @@ def save(figure, name):
 
 
 def bars(axis, study, sampler):
-    schemes = {name: (name, colour, 0.45) for name, colour in EXACT.items()}
+    schemes = {name: (name, colour, 0.85 if name == "softmax" else 0.45) for name, colour in EXACT.items()}
     schemes |= {f"{sampler}:{name}": (name, colour, 1.0) for name, colour in WEIGHTINGS.items()}
     width = 0.86 / len(schemes)
     for place, (scheme, (short, colour, alpha)) in enumerate(schemes.items()):
@@ -66,6 +66,7 @@ def bars(axis, study, sampler):
             axis.hlines(mean(plain), group - 0.46, group + 0.46, color="#222222", lw=0.9, ls=":")
         else:
             axis.text(group, 1, "–", ha="center")
+    axis.set(xlim=(-0.5, 2.5))
     axis.set_xticks(range(3), [name.capitalize() for name in GROUPS])
     axis.set_title(f"{STUDIES[study]}, {sampler}", loc="left", fontweight="bold", fontsize=10.5)
 
@@ -111,6 +112,8 @@ if len({m for *_, m in by_m}) > 1:
             if values["tiny-exp", name, slice_]:
                 axis.axhline(mean(values["tiny-exp", name, slice_]), color=EXACT[name], lw=1, ls="--", label=name)
         axis.set_xscale("log", base=2)
+        sizes = sorted({m for *_, m in by_m})
+        axis.set_xticks(sizes, [f"{m:g}" for m in sizes])
         axis.set(xlabel="m, negatives a step", ylabel="error, %")
         axis.set_title({"full": "balanced"}.get(slice_, slice_).capitalize(), loc="left", fontweight="bold", fontsize=10.5)
     handles, labels = axes[0].get_legend_handles_labels()
