@@ -25,7 +25,7 @@ if [ "$1" = "-d" ]; then
 fi
 read command
 echo "$command pipe=$CUDA_MPS_PIPE_DIRECTORY" >> {log}
-[ -e "$state" ] || exit 1
+[ -e "$state" ] || {{ echo "Cannot find MPS control daemon process"; exit {absent}; }}
 if [ "$command" = "quit" ]; then rm "$state"; fi
 """
 
@@ -36,10 +36,10 @@ def fake(tmp_path, monkeypatch):
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)
 
-    def make(start: str = 'touch "$state"') -> Path:
+    def make(start: str = 'touch "$state"', absent: int = 1) -> Path:
         program = tmp_path / "bin" / CONTROL
         program.parent.mkdir()
-        program.write_text(FAKE.format(state=tmp_path / "running", log=tmp_path / "log", start=start))
+        program.write_text(FAKE.format(state=tmp_path / "running", log=tmp_path / "log", start=start, absent=absent))
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
         return tmp_path
@@ -51,8 +51,9 @@ def heard(folder: Path) -> list[str]:
     return [line.split()[0] for line in (folder / "log").read_text().splitlines()]
 
 
-def test_it_is_begun_in_a_private_folder_and_ended_even_after_an_error(fake):
-    folder, said, places = fake(), [], []
+@pytest.mark.parametrize("absent", [0, 1])
+def test_it_is_begun_in_a_private_folder_and_ended_even_after_an_error(fake, absent):
+    folder, said, places = fake(absent=absent), [], []
 
     def fail() -> None:
         places.extend(Path(os.environ[name]) for name in NAMES)

@@ -70,7 +70,7 @@ def _told(program: str, command: str) -> bool:
         done = subprocess.run([program], input=f"{command}\n", text=True, capture_output=True, timeout=PATIENCE, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return done.returncode == 0
+    return done.returncode == 0 and "cannot find" not in (done.stdout + done.stderr).lower()  # some versions only say so
 
 
 def _restore(before: dict[str, str | None]) -> None:

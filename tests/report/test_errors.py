@@ -77,6 +77,12 @@ def test_bars_of_errors_are_the_numbers_and_an_empty_slice_is_a_dash():
     assert all(bars[name]["opacity"] < 1 for name in STUDY[:5]), "all-label losses are pale"
     assert [trace["name"] for trace in figure.data if trace["type"] == "bar" and trace["showlegend"]].count("softmax") == 1
     assert not [note for note in figure.layout["annotations"] if note["text"] == "–"]
+    assert figure.note == "The lower the better. Pale bars use all labels. The dotted line is softmax. "
+    alone = pictures(STUDY[5:], seeds=1)
+    only = error_bars(Measured(alone), alone.data)
+    assert only is not None
+    assert only.note == "The lower the better. "
+    assert all(trace["type"] == "bar" for trace in only.data)
     empty = CASES["pictures, two losses, no tail"]()
     figure = error_bars(Measured(empty), empty.data)
     assert figure is not None

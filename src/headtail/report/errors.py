@@ -67,7 +67,10 @@ def error_bars(measured: Measured, data: dict[str, Any]) -> Figure | None:
         trace["showlegend"] = trace["name"] not in shown
         shown.add(trace["name"])
     alt = f"Bars of the error of {len(measured.schemes)} schemes on head, torso and tail labels; section 7 has the numbers."
-    return Figure("errors", alt, traces, layout | {"annotations": notes}, narrow)
+    reference, pale = Reference.of(measured).scheme, any(look[name].family == "exact" for name in measured.schemes)
+    note = "The lower the better. " + ("Pale bars use all labels. " if pale else "")
+    note += f"The dotted line is {reference}. " if reference else ""
+    return Figure("errors", alt, traces, layout | {"annotations": notes}, narrow, note=note)
 
 
 def _known(measured: Measured, scheme: str) -> bool:
