@@ -55,6 +55,15 @@ def test_errors_saved_on_the_tail_are_a_shift_to_the_tail_and_marked_as_gains():
     assert chart.alt.endswith("On the Pareto front: within-batch:tail, softmax.")
 
 
+def test_without_a_tail_the_torso_is_set_against_the_head():
+    empty = CASES["pictures, two losses, no tail"]()
+    chart, reference = trade_off(Measured(empty)), Reference.of(Measured(empty))
+    assert chart is not None
+    assert chart.layout["yaxis"]["title"]["text"] == "Error on torso labels"
+    torso, head = (reference.difference("uniform:tail", "balanced-error", name).value for name in ("torso", "head"))
+    assert reference.shift("uniform:tail").value == pytest.approx(head - torso)
+
+
 def test_each_sampler_is_looked_at_beside_the_losses_over_all_labels_of_its_kind():
     found = families([*STUDY, *COSINE])
     assert list(found) == ["uniform", "within-batch", "contrastive, within-batch"]

@@ -12,7 +12,7 @@ from headtail.report.measured import Estimate, Measured, Reference
 from headtail.report.scatter import named_scatter, share_format
 from headtail.slices import NAMES
 
-_MOVED = {1: "tail minus head Recall@10", -1: "error saved on the tail minus on the head"}
+_MOVED = {1: "{} minus head Recall@10", -1: "error saved on the {} minus on the head"}
 
 
 def rank_frequency(data: dict[str, Any]) -> Figure | None:
@@ -64,13 +64,14 @@ def shaded(slices: dict[str, Any], last_rank: float, *, log: bool) -> tuple[list
 
 def trade_off(measured: Measured) -> Figure | None:
     """Head against tail, and the schemes that no other beats on both."""
-    by = measured.yardstick
-    head, tail = ({name: measured.of(name, by.metric, slice_) for name in measured.schemes} for slice_ in ("head", "tail"))
+    by, rare = measured.yardstick, measured.rare
+    head, tail = ({name: measured.of(name, by.metric, slice_) for name in measured.schemes} for slice_ in ("head", rare))
     pairs = {name: (head[name].value, tail[name].value) for name in measured.schemes if head[name].known and tail[name].known}
     if not pairs:
         return None
     texts = {
-        name: f"<b>{plain(name)}</b><br>Head {by.name} {with_error(head[name])}<br>Tail {by.name} {with_error(tail[name])}"
+        name: f"<b>{plain(name)}</b><br>Head {by.name} {with_error(head[name])}<br>"
+        f"{rare.capitalize()} {by.name} {with_error(tail[name])}"
         for name in pairs
     }
     front = pareto_front({name: (by.sign * x, by.sign * y) for name, (x, y) in pairs.items()})
@@ -89,11 +90,11 @@ def trade_off(measured: Measured) -> Figure | None:
     across, up = layout["xaxis"]["range"], layout["yaxis"]["range"]
     layout |= {
         "xaxis": axis(f"{by.title} on head labels", tickformat=share_format(across), range=across),
-        "yaxis": axis(f"{by.title} on tail labels", tickformat=share_format(up), range=up),
+        "yaxis": axis(f"{by.title} on {rare} labels", tickformat=share_format(up), range=up),
         "showlegend": True,
         "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "itemclick": False, "itemdoubleclick": False},
     }
-    alt = f"{by.title} on head labels against tail labels, a scheme a point. On the Pareto front: {', '.join(front)}."
+    alt = f"{by.title} on head labels against {rare} labels, a scheme a point. On the Pareto front: {', '.join(front)}."
     return Figure("trade-off", alt, [line, *traces], layout, narrow)
 
 
@@ -110,6 +111,7 @@ def prediction(agreement: Agreement, reference: Reference) -> Figure | None:
     traces, layout, narrow = named_scatter(pairs, texts, looks(list(pairs)))
     up = layout["yaxis"]["range"]
     x = axis("predicted lean, in nats (head ◂ ▸ tail)", range=layout["xaxis"]["range"], zeroline=True)
-    y = axis(f"{_MOVED[by.sign]}, against {plain(reference.name)}", tickformat="+" + share_format(up), range=up)
+    moved = _MOVED[by.sign].format(reference.measured.rare)
+    y = axis(f"{moved}, against {plain(reference.name)}", tickformat="+" + share_format(up), range=up)
     layout |= {"xaxis": x, "yaxis": y | {"zeroline": True}}
     return Figure("prediction", f"Predicted lean against measured shift. {agreement.sentence}", traces, layout, narrow)

@@ -119,6 +119,11 @@ class Measured:
         rows = self._rows.get((scheme, metric, slice_), {})
         return {seed: row.value for seed, row in rows.items() if math.isfinite(row.value)}
 
+    @property
+    def rare(self) -> str:
+        """The slice that is set against the head: the tail, or the torso of data that have no tail."""
+        return next((name for name in ("tail", "torso") if self.known(self.yardstick.metric, name)), "tail")
+
     def of(self, scheme: str, metric: str, slice_: str) -> Estimate:
         """The mean over seeds with its error bar."""
         by_seed = self.by_seed(scheme, metric, slice_)
@@ -173,8 +178,8 @@ class Reference:
     def shift(self, scheme: str) -> Estimate:
         """How much more a scheme did for the tail than for the head, against the reference: what it gained, or saved in errors."""
         by, moved = self.measured.yardstick, {}
-        for name in ("head", "tail"):
+        for name in ("head", self.measured.rare):
             ours, theirs = self.measured.by_seed(scheme, by.metric, name), self.by_seed(by.metric, name)
             moved[name] = {seed: by.sign * (value - theirs[seed]) for seed, value in ours.items() if seed in theirs}
-        head, tail = moved["head"], moved["tail"]
+        head, tail = moved.values()
         return Estimate.of({seed: tail[seed] - head[seed] for seed in tail if seed in head})
