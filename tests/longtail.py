@@ -24,3 +24,14 @@ def longtail(counts: tuple[int, ...] = COUNTS, spread: float = 0.6) -> DataSet:
         return Points(points, Ragged(label.int(), torch.arange(len(label) + 1)), len(sizes))
 
     return DataSet("long-tail", part(list(counts)), part([TEST] * len(counts)), digest=f"longtail {counts} {spread}")
+
+
+def pictures(counts: tuple[int, ...] = COUNTS) -> DataSet:
+    """The same as small pictures: three colours of 8 × 8 pixels."""
+    data = longtail(counts)
+
+    def painted(points: Points) -> Points:
+        pixels = (points.features @ torch.randn(12, 3 * 8 * 8, generator=torch.Generator().manual_seed(5))) * 60 + 128
+        return Points(pixels.clamp(0, 255).byte().reshape(-1, 3, 8, 8), points.labels, points.num_labels)
+
+    return DataSet("pictures", painted(data.train), painted(data.test), digest=f"pictures {data.digest}")

@@ -18,7 +18,7 @@ from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
 from headtail.results import CLASSES, ClassError, read_rows
 from headtail.train import load_model
-from tests.longtail import COUNTS, TEST, longtail
+from tests.longtail import COUNTS, TEST, longtail, pictures
 
 TRAINING = Training(dim=8, batch=32, epochs=3, lr=0.1, dropout=0.0, negatives=8, validation=0.1)
 PLAIN, ADJUSTED = "softmax", "softmax+post-hoc"
@@ -146,3 +146,19 @@ def test_every_class_has_its_error_and_their_mean_is_the_balanced_error(tmp_path
     assert [value for value, style in values.items() if style == "bold"] == [min(values, key=lambda text: float(text.split()[0]))]
     assert {row.m for row in found.classes if row.scheme == PLAIN} == {None}
     assert {row.m for row in found.classes if row.scheme == "uniform:tail"} == {8}
+
+
+def test_a_network_of_pictures_is_shared_with_its_statistics(tmp_path):
+    pytest.importorskip("headtail.models.resnet", reason="there is no network for pictures")
+    network = {"model": "resnet20", "optimiser": "sgd", "momentum": 0.9}
+    training = Training(batch=64, negatives=8, epochs=1, lr=0.05, dropout=0.0, validation=0.0, **network)
+    grid = cells(training, (PLAIN, ADJUSTED, "within-batch:tail"), 1, pictures(), tmp_path / "shared")
+    found = compare.compare(grid, pictures, tmp_path / "shared")
+    assert found.failures == {}
+    assert len(found.classes) == 3 * len(COUNTS)
+    alone = cells(training, (ADJUSTED,), 1, pictures(), tmp_path / "alone")
+    compare.compare(alone, pictures, tmp_path / "alone")
+    ours, theirs = (checkpoint.load(cell.folder / "model.safetensors")[0] for cell in (grid[1], alone[0]))
+    assert any("running_mean" in name for name in ours)
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+    assert (grid[1].folder / "results.csv").read_bytes() == (alone[0].folder / "results.csv").read_bytes()
