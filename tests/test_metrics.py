@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from headtail import HeadtailError, Labels, Ragged, Slices, bootstrap
 from headtail.bootstrap import intervals
-from headtail.metrics import Measure, inverse_propensity, mean_and_deviation, measure, most_popular
+from headtail.metrics import Measure, inverse_propensity, label_errors, mean_and_deviation, measure, most_popular
 
 DATA = Path(os.environ.get("HEADTAIL_DATA") or Path(__file__).parents[2] / "shared" / "data")
 SLICES = ("full", "head", "torso", "tail")
@@ -359,3 +359,11 @@ def test_deviation_over_seeds_is_that_of_a_sample():
     assert mean_and_deviation(numbers) == pytest.approx((statistics.fmean(numbers), statistics.stdev(numbers)))
     with pytest.raises(HeadtailError, match="no mean"):
         mean_and_deviation([])
+
+
+def test_the_error_of_a_label_counts_its_own_pairs_alone():
+    top = torch.tensor([[0, 1], [1, 0], [2, 1], [-1, -1], [3, 0]])
+    found = label_errors(top, Ragged.from_lists([[0], [0, 1], [0], [1], []]), num_labels=4)
+    assert found.points.tolist() == [3, 2, 0, 0]
+    assert found.error[:2].tolist() == pytest.approx([2 / 3, 1 / 2])
+    assert found.error[2:].isnan().all(), "no test point of theirs decides"

@@ -9,7 +9,7 @@ import math
 import pytest
 
 from headtail import HeadtailError
-from headtail.results import COLUMNS, Comparison, Row, check_writable, read_rows, to_csv, write_text
+from headtail.results import CLASSES, COLUMNS, ClassError, Comparison, Row, check_writable, read_rows, to_csv, write_text
 
 ROWS = [
     Row(
@@ -45,6 +45,25 @@ def test_rows_read_and_written_again_are_the_same_bytes(tmp_path):
     path = tmp_path / "results.csv"
     write_text(path, to_csv(ROWS))  # an epoch given as the integer 2 among them
     assert to_csv(read_rows(path)) == path.read_text()
+
+
+def test_errors_of_classes_come_back_and_are_no_other_rows(tmp_path):
+    path = tmp_path / CLASSES
+    rows = [
+        ClassError("data", "softmax", None, 0, 7, "a cat, asleep", 12, 50, 1 / 3),
+        ClassError("data", "uniform:tail", 8, 1, 8, "", 0, 0, math.nan),
+    ]
+    write_text(path, to_csv(rows, ClassError))
+    again = read_rows(path, ClassError)
+    assert again[0] == rows[0]
+    assert (again[1].m, again[1].name, math.isnan(again[1].error)) == (8.0, "", True)
+    assert to_csv(again, ClassError) == path.read_text()
+    assert path.read_text().splitlines()[0] == "dataset,scheme,m,seed,label,name,train,test,error"
+    with pytest.raises(HeadtailError, match="is no results file of headtail: its columns must be run, dataset"):
+        read_rows(path)
+    path.write_text(path.read_text().replace(",12,50,", ",12,some,"))
+    with pytest.raises(HeadtailError, match=r"classes.csv` is damaged in row 2: invalid literal"):
+        read_rows(path, ClassError)
 
 
 @pytest.mark.parametrize(
@@ -104,6 +123,7 @@ def comparison(folder):
 def test_a_comparison_is_read_from_its_folder(tmp_path):
     found = Comparison.read(comparison(tmp_path))
     assert found.rows == ROWS[:2]
+    assert found.classes == []
     assert found.settings == {"schemes": ["softmax"]}
     assert found.data == {"name": "zählt"}
 

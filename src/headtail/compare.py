@@ -7,8 +7,8 @@ import hashlib
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,34 +17,42 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from headtail import environment
-from headtail.build import parse, scheme
+from headtail import checkpoint, environment
+from headtail.build import parse
 from headtail.config import Run, Training
 from headtail.data.catalogue import recognise
-from headtail.data.facts import facts_of, label_counts
+from headtail.data.facts import facts_of, label_counts, task_of
 from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
 from headtail.evaluate import top_labels
 from headtail.events import Events
-from headtail.implicit import explain
+from headtail.explained import explain_rows, explain_schemes
 from headtail.labels import Labels
-from headtail.metrics import DEEPEST, Measure, measure, most_popular
+from headtail.metrics import DEEPEST, Measure, label_errors, measure, most_popular
 from headtail.models import Model
-from headtail.results import POPULAR, Comparison, Row, check_writable, read_rows, to_csv, write_text
+from headtail.results import CLASSES, POPULAR, ClassError, Comparison, Row, check_writable, read_rows, to_csv, write_text
+from headtail.shared_gpu import shared_gpu
 from headtail.slices import Slices
-from headtail.train import State, Trained, Trainer, Watch, load_model, split_validation, training_labels
-from headtail.workers import Source, in_turn, side_by_side
+from headtail.train import State, Trained, Trainer, Watch, load_model
+from headtail.workers import Outcome, Source, Work, in_turn, side_by_side
 
 ABOUT = "about.json"
-SliceRule = Literal["mass", "count"]
+SliceRule = Literal["auto", "mass", "count"]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a grid and the folder it lives in."""
+    """One run of a grid and the folder it lives in.
+
+    Attributes:
+        run: its settings.
+        folder: where its files are.
+        adjusts: folder of the run that trains the same weights, where this one only answers in another way; or None.
+    """
 
     run: Run
     folder: Path
+    adjusts: Path | None = None
 
     @property
     def title(self) -> str:
@@ -66,9 +74,23 @@ class Cell:
 
 
 def cells(training: Training, schemes: Sequence[str], seeds: int, data: DataSet, folder: Path) -> list[Cell]:
-    """The grid; a cell's folder is named after everything that decides its results, so that settings never mix."""
+    """The grid; a cell's folder is named after everything that decides its results, so that settings never mix.
+
+    `X+post-hoc` is trained as `X` is: where both are in the grid, it is measured on the model of `X`.
+    """
     runs = [Run(**asdict(training), scheme=name, seed=seed) for seed in range(seeds) for name in schemes]
-    return [Cell(run, folder / "cells" / _folder_name(run, data)) for run in runs]
+    home: dict[Run | None, Path] = {run: folder / "cells" / _folder_name(run, data) for run in runs}
+    return [Cell(run, home[run], home.get(_unadjusted(run))) for run in runs]
+
+
+def _unadjusted(run: Run) -> Run | None:
+    """The run that ends with the same weights though it does not adjust its answers.
+
+    Held-out points that are answered would see the adjustment, and choose another epoch; a loss does not.
+    """
+    if not parse(run.scheme).post_hoc or (run.validation and run.stop_on != "implicit-loss"):
+        return None
+    return replace(run, scheme=run.scheme.strip()[: -len("+post-hoc")])
 
 
 def run_cell(
@@ -81,6 +103,20 @@ def run_cell(
         return read_rows(path) if cell.about.get("slices") == slices.rule else measured_again(cell, data, slices, device)
     write_text(cell.folder / "run.toml", cell.run.to_toml())
     write_text(cell.folder / ABOUT, json.dumps({"data": data.digest, "slices": slices.rule}))
+    top, rows = _adjust(cell, data, slices, device) if cell.adjusts else _train(cell, data, slices, device, watch, stop)
+    if task_of(data) == "classification":
+        write_text(cell.folder / CLASSES, to_csv(class_errors(cell.run, data, top), ClassError))
+    write_text(path, to_csv(rows))  # the last: a cell with results is done
+    # The model stays, its way there is done; so are files that a killed process left half written.
+    for path in (cell.folder / "checkpoint.safetensors", *cell.folder.glob(".*.safetensors.*")):
+        path.unlink(missing_ok=True)
+    return rows
+
+
+def _train(
+    cell: Cell, data: DataSet, slices: Slices, device: str, watch: Watch | None, stop: Any
+) -> tuple[Int[Tensor, "n k"], list[Row]]:
+    """A cell's training, the best labels of its test points, and its rows."""
     events = Events(cell.folder / "events")
 
     def both(state: State, steps: int, loss: float) -> None:
@@ -92,21 +128,44 @@ def run_cell(
         trained = Trainer(cell.run, data, cell.folder, device=device, watch=both, stop=stop).fit()
     finally:
         events.close()
-    found = measures_of(best_labels(trained.model, data), data, slices)
-    rows = rows_of(cell.run, data, trained, found, cell.folder.name)
-    write_text(path, to_csv(rows))
-    # The model stays, its way there is done; so are files that a killed process left half written.
-    for path in (cell.folder / "checkpoint.safetensors", *cell.folder.glob(".*.safetensors.*")):
-        path.unlink(missing_ok=True)
-    return rows
+    top = best_labels(trained.model, data)
+    return top, rows_of(cell.run, data, trained, measures_of(top, data, slices), cell.folder.name)
+
+
+def _adjust(cell: Cell, data: DataSet, slices: Slices, device: str) -> tuple[Int[Tensor, "n k"], list[Row]]:
+    """As `_train`, with the weights and the learning curve of another cell, which differ in nothing."""
+    other = cell.adjusts
+    assert other is not None, "such a cell adjusts another"
+    told = f"`{cell.run.scheme}` answers with the model of `{cell.run.scheme.strip()[: -len('+post-hoc')]}`, but"
+    if not (other / "results.csv").exists():
+        raise HeadtailError(f"{told} that run failed. Run the same command again.")
+    if not (other / "model.safetensors").exists():
+        raise HeadtailError(f"{told} `{other}` has lost it. Delete that folder and run the same command again.")
+    before, (tensors, facts) = read_rows(other / "results.csv"), checkpoint.load(other / "model.safetensors")
+    checkpoint.save(cell.folder / "model.safetensors", tensors, {**facts, "run": asdict(cell.run)})
+    top = best_labels(load_model(cell.folder)[0].to(device), data)
+    mine = [replace(row, run=cell.folder.name, scheme=cell.run.scheme) for row in before]
+    return top, _tested_anew(mine, measures_of(top, data, slices))
 
 
 def measured_again(cell: Cell, data: DataSet, slices: Slices, device: str) -> list[Row]:
     """The rows of a finished run with its model measured by other slices; what is on disk stays as it is."""
     before, (model, *_) = read_rows(cell.folder / "results.csv"), load_model(cell.folder)
-    found = measures_of(best_labels(model.to(device), data), data, slices)
-    last = next(row for row in before if row.split == "test")
-    return [*(row for row in before if row.split != "test"), *(replace(last, **one._asdict()) for one in found)]
+    return _tested_anew(before, measures_of(best_labels(model.to(device), data), data, slices))
+
+
+def _tested_anew(rows: list[Row], found: Iterable[Measure]) -> list[Row]:
+    """A run's rows with other measures of its test points."""
+    last = next(row for row in rows if row.split == "test")
+    return [*(row for row in rows if row.split != "test"), *(replace(last, **one._asdict()) for one in found)]
+
+
+def class_errors(run: Run, data: DataSet, top: Int[Tensor, "n k"]) -> list[ClassError]:
+    """The error of each label, given the best labels of the test points."""
+    counts, names = label_counts(data).tolist(), data.label_names or [""] * data.train.num_labels
+    found = label_errors(top, data.test.labels, data.train.num_labels)
+    each = zip(names, counts, found.points.tolist(), found.error.tolist(), strict=True)
+    return [ClassError(data.name, run.scheme, negatives_of(run), run.seed, label, *one) for label, one in enumerate(each)]
 
 
 def best_labels(model: Model, data: DataSet) -> Int[Tensor, "n k"]:
@@ -146,12 +205,13 @@ def compare(
     source: Source,
     folder: Path,
     *,
-    slices: SliceRule = "mass",
+    slices: SliceRule = "auto",
     device: str = "cpu",
     workers: int = 1,
     command: str = "",
     watch: Callable[[Cell], Watch] | None = None,
     told: Callable[[Cell, str | None], None] | None = None,
+    say: Callable[[str], None] | None = None,
     strict: bool = False,
 ) -> Comparison:
     """Run what is not there yet, and gather everything in the folder.
@@ -160,24 +220,19 @@ def compare(
         grid: the cells.
         source: gives the data set, in any process.
         folder: where results go; refused before any work if it takes no files.
-        slices: head, torso and tail by share of the examples, or by count.
+        slices: head, torso and tail by share of the examples, or by count; auto: by count for classification.
         device: "cpu" or "cuda".
-        workers: processes that train at the same time; they share torch's threads evenly.
+        workers: processes that train at the same time, on one GPU too; they share torch's threads evenly.
         command: what the user typed, kept with the results.
         watch: gives a cell its watcher.
         told: hears of each cell when it is over, with a sentence if it failed.
+        say: hears what else a user should know, in a sentence.
         strict: let a failing cell stop everything, for debugging.
     """
     check_writable(folder, "Choose another folder.")
     data, work, found = source(), CellWork(slices, device), {}
     watch = watch or (lambda _: lambda *_: None)
-    todo = [cell for cell in grid if not cell.done]
-    # The number of threads decides the last digits of a sum: it must not depend on how many cells are left to do.
-    threads = max(1, torch.get_num_threads() // workers)
-    if workers == 1 or len(todo) < 2:
-        outcomes = in_turn(grid, data, work, watch, threads=threads)
-    else:
-        outcomes = side_by_side(grid, source, work, watch, workers=min(workers, len(todo)), threads=threads)
+    outcomes = _outcomes(grid, source, data, work, watch, workers, device == "cuda", say or (lambda _: None))
     failures = {}
     with closing(outcomes):
         for cell, rows, error in outcomes:
@@ -190,14 +245,40 @@ def compare(
                 failures[cell.title] = sentence
             if told is not None:
                 told(cell, sentence)
-    by = data_slices(data, slices)
-    rows = [*baseline_rows(data, by), *explain_rows(grid, data), *(row for cell in grid for row in found.get(cell, []))]
-    return gather(folder, rows, failures, grid, data, by, device, command)
+    by, runs = data_slices(data, slices), [cell.run for cell in grid]
+    rows = [*baseline_rows(data, by), *explain_rows(runs, data), *(row for cell in grid for row in found.get(cell, []))]
+    homes = [cell.folder / CLASSES for cell in grid if cell in found]
+    classes = [row for path in homes if path.exists() for row in read_rows(path, ClassError)]
+    return gather(folder, rows, classes, failures, grid, data, by, device, command)
+
+
+def _outcomes(
+    grid: Sequence[Cell],
+    source: Source,
+    data: DataSet,
+    work: Work,
+    watch: Callable[[Cell], Watch],
+    workers: int,
+    gpu: bool,
+    say: Callable[[str], None],
+) -> Generator[Outcome, None, None]:
+    """Cells that train, in turn or side by side; then, in turn, those that are measured on the models of others."""
+    training, adjusting = ([cell for cell in grid if (cell.adjusts is not None) == after] for after in (False, True))
+    todo = sum(not cell.done for cell in training)
+    # The number of threads decides the last digits of a sum: it must not depend on how many cells are left to do.
+    threads = max(1, torch.get_num_threads() // workers)
+    if workers == 1 or todo < 2:
+        yield from in_turn(training, data, work, watch, threads=threads)
+    else:
+        with shared_gpu(say) if gpu else nullcontext():
+            yield from side_by_side(training, source, work, watch, workers=min(workers, todo), threads=threads)
+    yield from in_turn(adjusting, data, work, watch, threads=threads)
 
 
 def gather(
     folder: Path,
     rows: list[Row],
+    classes: list[ClassError],
     failures: dict[str, str],
     grid: Sequence[Cell],
     data: DataSet,
@@ -222,17 +303,20 @@ def gather(
     names = list(dict.fromkeys(cell.run.scheme for cell in grid))
     write_text(folder / "run.toml", f"{shown}schemes = {json.dumps(names)}\nseeds = {json.dumps(seeds)}\n")
     write_text(folder / "data.json", json.dumps(facts_of(data, slices), indent=1))
-    write_text(folder / "schemes.json", json.dumps(explain_schemes(grid, data), indent=1))
+    write_text(folder / "schemes.json", json.dumps(explain_schemes([cell.run for cell in grid], data), indent=1))
     write_text(folder / "made_by.json", json.dumps(made_by, indent=1))
     write_text(folder / "failures.json", json.dumps(failures, indent=1))
+    if classes:
+        write_text(folder / CLASSES, to_csv(classes, ClassError))
     write_text(folder / "results.csv", to_csv(rows))
     return Comparison.read(folder)
 
 
-def data_slices(data: DataSet, rule: SliceRule = "mass") -> Slices:
-    """Head, torso and tail by the training pairs of each label."""
+def data_slices(data: DataSet, rule: SliceRule = "auto") -> Slices:
+    """Head, torso and tail by the training pairs of each label: by count for classification, unless told otherwise."""
     counts = label_counts(data)
-    return Slices.by_mass(counts) if rule == "mass" else Slices.by_count(counts)
+    by_count = task_of(data) == "classification" if rule == "auto" else rule == "count"
+    return Slices.by_count(counts) if by_count else Slices.by_mass(counts)
 
 
 def measures_of(top: Any, data: DataSet, slices: Slices) -> list[Measure]:
@@ -252,52 +336,6 @@ def baseline_rows(data: DataSet, slices: Slices) -> list[Row]:
     ]
 
 
-def explain_rows(grid: Iterable[Cell], data: DataSet) -> list[Row]:
-    """What is known of each scheme before training, as rows."""
-    rows = []
-    for name, about in explain_schemes(grid, data).items():
-        where = ("", data.name, "explain", parse(name).loss, name, about["m"], 0, 0, 0, "full")
-        rows += [Row(*where, metric, about[metric]) for metric in ("lean", "noise") if about.get(metric) is not None]
-    return rows
-
-
-def explain_schemes(grid: Iterable[Cell], data: DataSet) -> dict[str, dict[str, Any]]:
-    """What each scheme of a grid optimises, where it leans and how noisy it is."""
-    found: dict[str, dict[str, Any]] = {}
-    for cell in grid:
-        run = cell.run
-        if run.scheme in found:
-            continue
-        labels = training_labels(data.train, split_validation(data, run.validation)[0], run.smoothing)
-        size = min(run.batch, int(labels.total))
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what they warn of stands in the notes
-                one = explain(scheme(run.scheme, labels, run.negatives), labels, batch_size=size)
-        except HeadtailError as error:
-            found[run.scheme] = {"m": None, "notes": [str(error)]}
-            continue
-        noise = max((x.noise for x in one.examples if x.noise is not None), default=None)
-        found[run.scheme] = {
-            "name": one.name,
-            "equation": one.equation,
-            "rho": one.rho,
-            "leans": "tail" if parse(run.scheme).post_hoc else one.leans,
-            "lean": one.lean,
-            "noise": noise,
-            "m": one.m,
-            "notes": [*one.notes, *_batching_notes(run)],
-        }
-    return found
-
-
-def _batching_notes(run: Run) -> list[str]:
-    sampler = parse(run.scheme).sampler
-    if run.batching == "points" and sampler is not None and sampler.name in ("within-batch", "queue", "mixture"):
-        return ["Batches hold whole points, whose labels come together: q is then not the prior, and the loss not quite this one."]
-    return []
-
-
 def rows_of(run: Run, data: DataSet, trained: Trained, found: Iterable[Measure], name: str) -> list[Row]:
     """A run's learning curve and what was found on the test points, as rows."""
     state, steps = trained.state, trained.steps_per_epoch
@@ -310,10 +348,14 @@ def rows_of(run: Run, data: DataSet, trained: Trained, found: Iterable[Measure],
 
 def row_of(run: Run, data: DataSet, split: str, one: Measure, epoch: int, steps: int, name: str = "") -> Row:
     """A measure as a row."""
-    parsed = parse(run.scheme)
-    m = None if parsed.sampler is None else float(parsed.num_negatives or run.negatives)
-    where = (name, data.name, split, parsed.loss, run.scheme, m, run.seed, epoch, epoch * steps)
+    where = (name, data.name, split, parse(run.scheme).loss, run.scheme, negatives_of(run), run.seed, epoch, epoch * steps)
     return Row(*where, one.slice, one.metric, one.value, one.low, one.high)
+
+
+def negatives_of(run: Run) -> float | None:
+    """m, or None for an all-label loss."""
+    parsed = parse(run.scheme)
+    return None if parsed.sampler is None else float(parsed.num_negatives or run.negatives)
 
 
 def _sentence(error: BaseException) -> str:

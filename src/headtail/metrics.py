@@ -59,7 +59,8 @@ def measure(
     - recall@1, @10, @50: the mean of $h_k$ over pairs.
     - macro-recall@10: the mean over labels in the test set of their own recall@10.
     - balanced-error: 1 − the mean over labels in the test set of their own recall@1.
-    - class-weighted-error (full): the same errors of labels, weighted by the training prior π of the labels in the test set.
+    - class-weighted-error (full): the same errors of labels, weighted by the training prior π of the labels in the test set: what
+      a test set with the training's proportions would show.
 
     Over points with at least one label, full only; points without labels are left out, where napkinxc counts zeros:
 
@@ -101,6 +102,35 @@ def measure(
     ends = intervals(numerator, denominator, resamples, seed).tolist() if resamples else [[math.nan] * 2] * len(ratios)
     measured = [Measure(r.metric, r.slice, v, *map(_or_none, e)) for r, v, e in zip(ratios, values, ends, strict=True)]
     return measured + _coverage(top, slices, 10)
+
+
+class LabelErrors(NamedTuple):
+    """The error of each label.
+
+    Attributes:
+        points: `[L]` test pairs of each label.
+        error: `[L]` the share of them for which another label came first; nan where there are none.
+    """
+
+    points: Int64[Tensor, " L"]
+    error: Float64[Tensor, " L"]
+
+
+def label_errors(top: Int[Tensor, "n K"], labels: Ragged, num_labels: int) -> LabelErrors:
+    """The error of each label by itself: their mean over labels in the test set is the balanced error.
+
+    Args:
+        top: `[n, K]` the best labels of each point, best first.
+        labels: the labels of the same points.
+        num_labels: L.
+
+    >>> label_errors(torch.tensor([[0, 1], [0, 1]]), Ragged.from_lists([[0], [1]]), num_labels=3)
+    LabelErrors(points=tensor([1, 1, 0]), error=tensor([0., 1., nan], dtype=torch.float64))
+    """
+    pairs = _rank(top[:, :1].cpu(), labels, num_labels)
+    missed = torch.bincount(pairs.label, 1 - pairs.hit(1), minlength=num_labels)
+    points = torch.bincount(pairs.label, minlength=num_labels)
+    return LabelErrors(points, missed / points)
 
 
 def inverse_propensity(train: Labels, num_points: int, propensity: tuple[float, float] = (0.55, 1.5)) -> Float64[Tensor, " L"]:

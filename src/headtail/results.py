@@ -10,9 +10,9 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from headtail.errors import HeadtailError
 
@@ -54,26 +54,56 @@ class Row:
     high: float | None = None
 
 
+@dataclass(frozen=True)
+class ClassError:
+    """The error of one label under one run; a row of `classes.csv`.
+
+    Attributes:
+        dataset: name of the data.
+        scheme: as typed.
+        m: number of negatives; empty for all-label losses.
+        seed: of the run.
+        label: its id.
+        name: what it is called in the source; empty where ids are its names.
+        train: its training examples.
+        test: its test points.
+        error: the share of them for which another label came first; nan where there are none.
+    """
+
+    dataset: str
+    scheme: str
+    m: float | None
+    seed: int
+    label: int
+    name: str
+    train: int
+    test: int
+    error: float
+
+
+Record = TypeVar("Record", Row, ClassError)
+CLASSES = "classes.csv"
 POPULAR = "most-popular"
 """The scheme of the baseline's rows: the most frequent labels for everybody."""
 COLUMNS = tuple(field.name for field in fields(Row))
-_NUMBERS = {"m": float, "seed": int, "epoch": float, "step": int, "value": float, "low": float, "high": float}
-_MAY_BE_EMPTY = ("m", "low", "high")
+_NUMBERS = {"int": int, "float": float, "float | None": float}
+"""How the fields of these kinds are read and written; all others are words."""
 AGAIN = "Delete it and run the command that made it again."
 
 
-def to_csv(rows: Iterable[Row]) -> str:
+def to_csv(rows: Iterable[Record], kind: type[Record] = Row) -> str:
     """Rows as CSV text; numbers keep every digit."""
-    text = io.StringIO()
+    text, columns = io.StringIO(), [(field.name, str(field.type)) for field in fields(kind)]
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow([name for name, _ in columns])
     for row in rows:
-        writer.writerow([_text(name, getattr(row, name)) for name in COLUMNS])
+        writer.writerow([_text(what, getattr(row, name)) for name, what in columns])
     return text.getvalue()
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Rows of a `results.csv`."""
+def read_rows(path: Path, kind: type[Record] = Row) -> list[Record]:
+    """Rows of a `results.csv`, or of a `classes.csv`."""
+    columns = tuple(field.name for field in fields(kind))
     try:
         with path.open(newline="", encoding="utf-8") as file:
             lines = list(csv.reader(file))
@@ -81,9 +111,9 @@ def read_rows(path: Path) -> list[Row]:
         raise HeadtailError(f"`{path}` cannot be read: {error.strerror}. Is it a folder made by `headtail compare`?") from error
     except (csv.Error, UnicodeError) as error:
         raise HeadtailError(f"`{path}` is no CSV file: {error}. {AGAIN}") from error
-    if not lines or tuple(lines[0]) != COLUMNS:
-        raise HeadtailError(f"`{path}` is no results file of headtail: its columns must be {', '.join(COLUMNS)}. {AGAIN}")
-    return [_row(line, f"`{path}` is damaged in row {number}") for number, line in enumerate(lines[1:], start=2) if line]
+    if not lines or tuple(lines[0]) != columns:
+        raise HeadtailError(f"`{path}` is no results file of headtail: its columns must be {', '.join(columns)}. {AGAIN}")
+    return [_row(line, kind, f"`{path}` is damaged in row {number}") for number, line in enumerate(lines[1:], start=2) if line]
 
 
 def write_text(path: Path, text: str) -> None:
@@ -137,12 +167,14 @@ class Comparison:
             labels_per_point, features_per_point, never_seen, gini, imbalance, digest, notes (list of sentences), slices
             ({"rule": sentence, "sizes": {slice: labels}, "last_rank": {slice: rank of its rarest label, from 1},
             "rarest": {slice: examples of its rarest label}, "pairs": {slice: training pairs}}) and
-            curve ([[rank, count], …], about 300 log-spaced points of the rank–frequency curve).
+            curve ([[rank, count], …], about 300 log-spaced points of the rank–frequency curve), and task ("classification" or
+            "retrieval").
         schemes: what `explain` says of each scheme (`schemes.json`), in the order asked for: name, equation, rho, leans
             ("head", "tail" or "neither"), lean (nats), noise (nats or None), m, notes.
         settings: the configuration (`run.toml`) by name.
         made_by: command, finished, versions (name: version), machine (`made_by.json`).
         failures: scheme and seed ("within-batch:tail, seed 0") of cells that failed: the sentence why.
+        classes: the error of each label, for classification (`classes.csv`).
     """
 
     rows: list[Row]
@@ -151,10 +183,12 @@ class Comparison:
     settings: dict[str, Any]
     made_by: dict[str, Any]
     failures: dict[str, str]
+    classes: list[ClassError] = field(default_factory=list)
 
     @classmethod
     def read(cls, folder: Path) -> Comparison:
         """From a folder."""
+        classes = folder / CLASSES
         try:
             return cls(
                 data=_json(folder / "data.json"),
@@ -163,6 +197,7 @@ class Comparison:
                 made_by=_json(folder / "made_by.json"),
                 failures=_json(folder / "failures.json"),
                 rows=read_rows(folder / "results.csv"),
+                classes=read_rows(classes, ClassError) if classes.exists() else [],
             )
         except OSError as error:
             raise HeadtailError(
@@ -183,21 +218,22 @@ def _json(path: Path) -> dict[str, Any]:
     return found
 
 
-def _row(line: list[str], damaged: str) -> Row:
-    if len(line) != len(COLUMNS):
-        raise HeadtailError(f"{damaged}: it has {len(line)} columns instead of {len(COLUMNS)}. {AGAIN}")
+def _row(line: list[str], kind: type[Record], damaged: str) -> Record:
+    columns = fields(kind)
+    if len(line) != len(columns):
+        raise HeadtailError(f"{damaged}: it has {len(line)} columns instead of {len(columns)}. {AGAIN}")
     try:
-        return Row(*(_value(name, text) for name, text in zip(COLUMNS, line, strict=True)))
+        return kind(*(_value(str(column.type), text) for column, text in zip(columns, line, strict=True)))
     except ValueError as error:
         raise HeadtailError(f"{damaged}: {error}. {AGAIN}") from error
 
 
-def _text(name: str, value: Any) -> str:
+def _text(what: str, value: Any) -> str:
     """As it would be written again after reading it: 1.0, not 1, for what is a float."""
-    return "" if value is None else repr(_NUMBERS[name](value)) if name in _NUMBERS else value
+    return "" if value is None else repr(_NUMBERS[what](value)) if what in _NUMBERS else value
 
 
-def _value(name: str, text: str) -> Any:
-    if name not in _NUMBERS:
+def _value(what: str, text: str) -> Any:
+    if what not in _NUMBERS:
         return text
-    return None if text == "" and name in _MAY_BE_EMPTY else _NUMBERS[name](text)
+    return None if text == "" and what.endswith("None") else _NUMBERS[what](text)

@@ -19,7 +19,7 @@ import numpy as np
 
 from headtail import Labels, explain, scheme
 from headtail.build import PAPER
-from headtail.results import Comparison, Row
+from headtail.results import ClassError, Comparison, Row
 
 SCHEMES = (*PAPER, "softmax", "logit-adjusted")
 SLICES = {"head": 0.52, "torso": 0.38, "tail": 0.17, "full": 0.41}
@@ -129,14 +129,30 @@ def _run(name: str, about: dict[str, Any], seed: int, epochs: int, random: np.ra
     return rows
 
 
+STUDY = ("softmax", "softmax+post-hoc", "logit-adjusted", "equalised", "adaptive", *PAPER)
+COSINE = ("contrastive", *(f"contrastive/{name}" for name in PAPER[4:]))
+
+
+def pictures(names: tuple[str, ...] = STUDY, seeds: int = 3, classes: int = 60) -> Comparison:
+    """As `comparison`, of pictures with one label each."""
+    found = comparison(names, seeds)
+    rows = [
+        ClassError("wiki-2k", name, None, seed, label, f"class <{label}>", 500 // (label + 1), 50, 0.3 + 0.6 * label / classes)
+        for name in names
+        for seed in range(seeds)
+        for label in range(classes)
+    ]
+    return replace(found, data=found.data | {"task": "classification"}, classes=rows)
+
+
 TWELVE = (*SCHEMES, "contrastive/frequency(0.75):tail(1)@256", "within-batch:tail(0.5)")
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>&%{x}"
 
 
-def small(recalls: dict[str, list[tuple[float, float]]], **changed: Any) -> Comparison:
-    """A comparison of nothing but Recall@10: scheme: (head, tail) a seed."""
+def small(recalls: dict[str, list[tuple[float, float]]], metric: str = "recall@10", **changed: Any) -> Comparison:
+    """A comparison of nothing but one metric: scheme: (head, tail) a seed."""
     rows = [
-        row("test", name, seed, slice_, "recall@10", value)
+        row("test", name, seed, slice_, metric, value)
         for name, pairs in recalls.items()
         for seed, pair in enumerate(pairs)
         for slice_, value in zip(("head", "tail"), pair, strict=True)
@@ -176,6 +192,9 @@ CASES = {
     "failures only": lambda: replace(comparison(SCHEMES[6:]), rows=[], failures={"softmax, seed 0": "The loss was NaN."}),
     "nothing known": lambda: small({}),
     "harmful names": evil,
+    "pictures": pictures,
+    "pictures, two losses, no tail": lambda: emptied(pictures((*STUDY, *COSINE), seeds=1, classes=10), ("tail",)),
+    "pictures without errors": lambda: replace(pictures(), rows=[], classes=[]),
 }
 
 

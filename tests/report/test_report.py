@@ -284,7 +284,8 @@ def opened(browser: Browser, example_file: Path) -> Browser:
 
 
 @pytest.mark.parametrize(
-    "case", ["ten schemes, three seeds", "a single scheme", "no slices at all", "twelve schemes, one seed", "harmful names"]
+    "case",
+    ["ten schemes, three seeds", "a single scheme", "no slices at all", "twelve schemes, one seed", "harmful names", "pictures"],
 )
 def test_every_page_fits_a_phone_and_a_desk_and_asks_for_nothing(case: str, browser: Browser, tmp_path: Path):
     path = tmp_path / "report.html"

@@ -43,8 +43,9 @@ class Compare:
     """Runs of each scheme, with seeds 0, 1, …"""
     out: Path = Path("comparison")
     """Folder for results, models and the report."""
-    slices: SliceRule = "mass"
-    """Head, torso and tail: a third of the examples each (mass), or at least 100 and fewer than 20 examples a label (count)."""
+    slices: SliceRule = "auto"
+    """Head, torso and tail: a third of the examples each (mass), or at least 100 and fewer than 20 examples a label (count); auto:
+    count for pictures and vectors with one label each, otherwise mass."""
     device: Device = "auto"
     """Where to train."""
     workers: int | None = None
@@ -85,6 +86,7 @@ class Compare:
                     command=command,
                     watch=bars.watch,
                     told=bars.over,
+                    say=lambda line: talk.print(Text(line, style="dim")),
                     strict="--debug" in typed,
                 )
         except KeyboardInterrupt:

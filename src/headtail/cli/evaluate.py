@@ -38,8 +38,9 @@ class Evaluate:
     """Folder of a finished run: made by headtail train, or one of the cells of headtail compare."""
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     """The data, as for headtail train."""
-    slices: SliceRule = "mass"
-    """Head, torso and tail: a third of the examples each (mass), or at least 100 and fewer than 20 examples a label (count)."""
+    slices: SliceRule = "auto"
+    """Head, torso and tail: a third of the examples each (mass), or at least 100 and fewer than 20 examples a label (count); auto:
+    count for pictures and vectors with one label each, otherwise mass."""
     out: Path | None = None
     """CSV file for the numbers."""
     device: Device = "auto"

@@ -29,8 +29,9 @@ class Stats:
 
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = "synthetic"
     """A folder with training and test files, a training file, or generated data (synthetic, synthetic:delicious, …)."""
-    slices: SliceRule = "mass"
-    """Head, torso and tail: a third of the examples each (mass), or at least 100 and fewer than 20 examples a label (count)."""
+    slices: SliceRule = "auto"
+    """Head, torso and tail: a third of the examples each (mass), or at least 100 and fewer than 20 examples a label (count); auto:
+    count for pictures and vectors with one label each, otherwise mass."""
     json: bool = False
     """Print JSON for programs."""
     reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)

@@ -25,32 +25,42 @@ COLUMNS = (
     ("PSP@1", "psp@1", "full"),
     ("coverage", "coverage@10", "full"),
 )
+ERRORS = (
+    ("Head", "balanced-error", "head"),
+    ("Torso", "balanced-error", "torso"),
+    ("Tail", "balanced-error", "tail"),
+    ("Balanced", "balanced-error", "full"),
+    ("Prior-weighted", "class-weighted-error", "full"),
+)
+"""For classification, where the lowest is best."""
 FEWEST = 4
 """Columns that are shown however narrow the terminal is."""
 Column = tuple[str, str, str]
 
 
 def results_table(found: Comparison, width: int = 120) -> Table:
-    """Recall@10 by slice, and what else people ask for, as far as it fits; the best of each column is bold."""
-    for number in range(len(COLUMNS), FEWEST, -1):
-        table = _results(found, COLUMNS[:number])
+    """Recall@10 or error by slice, and what else people ask for, as far as it fits; the best of each column is bold."""
+    columns = ERRORS if found.data.get("task") == "classification" else COLUMNS
+    for number in range(len(columns), FEWEST, -1):
+        table = _results(found, columns[:number])
         if _width(table) <= width:
             return table
-    table, longest = _results(found, COLUMNS[:FEWEST]), max(map(len, [*found.schemes, POPULAR]))
+    table, longest = _results(found, columns[:FEWEST]), max(map(len, [*found.schemes, POPULAR]))
     room = width - (_width(table) - longest)
-    return table if room >= longest else _results(found, COLUMNS[:FEWEST], room)
+    return table if room >= longest else _results(found, columns[:FEWEST], room)
 
 
 def _results(found: Comparison, columns: Sequence[Column], room: int | None = None) -> Table:
     """These columns; names longer than the room for them go on in a second line."""
     values, seeds = collect(found.rows), len({row.seed for row in found.rows if row.split == "test"})
     names = [name for name in [*found.schemes, POPULAR] if name in values]
-    table = _table(f"{found.data['name']}: Recall@10 by slice, in percent")
+    what, sign = ("Error", -1) if columns[0] in ERRORS else ("Recall@10", 1)
+    table = _table(f"{found.data['name']}: {what} by slice, in percent")
     table.add_column("scheme", overflow="fold")
     table.add_column("leans", no_wrap=True)
     for heading, *_ in columns:
         table.add_column(heading, justify="right", no_wrap=True)
-    best = {key: max((_mean(values[name].get(key, [])) for name in names), default=math.nan) for key in map(_key, columns)}
+    best = {key: sign * max((_mean(values[name].get(key, []), sign) for name in names), default=0) for key in map(_key, columns)}
     for name in names:
         if name == POPULAR:
             table.add_section()
@@ -115,9 +125,10 @@ def _key(column: Column) -> tuple[str, str]:
     return column[1], column[2]
 
 
-def _mean(values: list[float]) -> float:
+def _mean(values: list[float], sign: int) -> float:
+    """For picking the best: more is better, and nothing loses to everything."""
     mean = mean_and_deviation(values)[0] if values else math.nan
-    return -math.inf if math.isnan(mean) else mean
+    return -math.inf if math.isnan(mean) else sign * mean
 
 
 def _cell(values: list[float], best: float) -> Text:

@@ -31,8 +31,9 @@ class Train:
     """A folder with training and test files, a training file, or generated data (synthetic, synthetic:delicious, …)."""
     out: Path = Path("run")
     """Folder for the model, its settings and its results."""
-    slices: SliceRule = "mass"
-    """Head, torso and tail: a third of the examples each (mass), or at least 100 and fewer than 20 examples a label (count)."""
+    slices: SliceRule = "auto"
+    """Head, torso and tail: a third of the examples each (mass), or at least 100 and fewer than 20 examples a label (count); auto:
+    count for pictures and vectors with one label each, otherwise mass."""
     device: Device = "auto"
     """Where to train."""
     reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)

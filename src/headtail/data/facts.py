@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Int64
@@ -13,6 +13,7 @@ from headtail.data.points import Bag, DataSet
 from headtail.slices import NAMES, Slices
 
 CURVE_POINTS = 300
+Task = Literal["classification", "retrieval"]
 
 
 def facts_of(data: DataSet, slices: Slices) -> dict[str, Any]:
@@ -25,6 +26,7 @@ def facts_of(data: DataSet, slices: Slices) -> dict[str, Any]:
     nnz = len(train.features.columns) if isinstance(train.features, Bag) else len(train) * train.num_features
     return {
         "name": data.name,
+        "task": task_of(data),
         "train_points": len(train),
         "test_points": len(data.test),
         "num_features": train.num_features,
@@ -51,6 +53,12 @@ def facts_of(data: DataSet, slices: Slices) -> dict[str, Any]:
         "notes": list(data.notes),
         "digest": data.digest,
     }
+
+
+def task_of(data: DataSet) -> Task:
+    """Classification, judged by its errors, where points are pictures or vectors with one label each; otherwise retrieval."""
+    one_label = all(bool((part.labels.offsets.diff() == 1).all()) for part in (data.train, data.test))
+    return "classification" if one_label and not isinstance(data.train.features, Bag) else "retrieval"
 
 
 def label_counts(data: DataSet) -> Int64[Tensor, " L"]:

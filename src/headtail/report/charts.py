@@ -8,9 +8,11 @@ from typing import Any
 from headtail.report.figure import Figure, axis, plain
 from headtail.report.findings import Agreement, pareto_front, points, with_error
 from headtail.report.look import looks
-from headtail.report.measured import Estimate, Measured
+from headtail.report.measured import Estimate, Measured, Reference
 from headtail.report.scatter import named_scatter, share_format
 from headtail.slices import NAMES
+
+_MOVED = {1: "{} minus head Recall@10", -1: "error saved on the {} minus on the head"}
 
 
 def rank_frequency(data: dict[str, Any]) -> Figure | None:
@@ -18,7 +20,7 @@ def rank_frequency(data: dict[str, Any]) -> Figure | None:
     curve = [(rank, count) for rank, count in data.get("curve") or [] if rank > 0 and count > 0]
     if not curve:
         return None
-    shapes, notes = _shaded(data.get("slices") or {}, curve[-1][0])
+    shapes, notes = shaded(data.get("slices") or {}, curve[-1][0], log=True)
     trace = {
         "type": "scatter",
         "mode": "lines",
@@ -41,8 +43,8 @@ def rank_frequency(data: dict[str, Any]) -> Figure | None:
     return Figure("rank-frequency", f"{alt}{curve[-1][1]:,} for the one of rank {curve[-1][0]:,}.", [trace], layout)
 
 
-def _shaded(slices: dict[str, Any], last_rank: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Boxes behind the ranks of each slice, and their names."""
+def shaded(slices: dict[str, Any], last_rank: float, *, log: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Boxes behind the ranks of each slice, and their names; `log` tells the axis."""
     boxes, names, first = [], [], 1
     for name in NAMES:
         last = (slices.get("last_rank") or {}).get(name)
@@ -53,23 +55,26 @@ def _shaded(slices: dict[str, Any], last_rank: float) -> tuple[list[dict[str, An
         boxes.append(box | {"fillcolor": f"--{name}"})
         size = (slices.get("sizes") or {}).get(name)
         text = f"<b>{name.capitalize()}</b>" + (f"<br>{size:,}" if size is not None else "")
-        middle = math.log10(start * end) / 2  # on a logarithmic axis plotly counts names in powers of ten, but boxes not
+        # On a logarithmic axis plotly counts names in powers of ten, but boxes not.
+        middle = math.log10(start * end) / 2 if log else (start + end) / 2
         names.append({"x": middle, "y": 1, "yref": "paper", "yanchor": "top", "text": text, "showarrow": False})
         first = last + 1
     return boxes, names
 
 
 def trade_off(measured: Measured) -> Figure | None:
-    """Head against tail Recall@10, and the schemes that no other beats on both."""
-    head, tail = ({name: measured.of(name, "recall@10", slice_) for name in measured.schemes} for slice_ in ("head", "tail"))
+    """Head against tail, and the schemes that no other beats on both."""
+    by, rare = measured.yardstick, measured.rare
+    head, tail = ({name: measured.of(name, by.metric, slice_) for name in measured.schemes} for slice_ in ("head", rare))
     pairs = {name: (head[name].value, tail[name].value) for name in measured.schemes if head[name].known and tail[name].known}
     if not pairs:
         return None
     texts = {
-        name: f"<b>{plain(name)}</b><br>Head Recall@10 {with_error(head[name])}<br>Tail Recall@10 {with_error(tail[name])}"
+        name: f"<b>{plain(name)}</b><br>Head {by.name} {with_error(head[name])}<br>"
+        f"{rare.capitalize()} {by.name} {with_error(tail[name])}"
         for name in pairs
     }
-    front = pareto_front(pairs)
+    front = pareto_front({name: (by.sign * x, by.sign * y) for name, (x, y) in pairs.items()})
     line = {
         "type": "scatter",
         "mode": "lines",
@@ -84,16 +89,16 @@ def trade_off(measured: Measured) -> Figure | None:
     traces, layout, narrow = named_scatter({name: (head[name], tail[name]) for name in pairs}, texts, looks(measured.schemes))
     across, up = layout["xaxis"]["range"], layout["yaxis"]["range"]
     layout |= {
-        "xaxis": axis("Recall@10 on head labels", tickformat=share_format(across), range=across),
-        "yaxis": axis("Recall@10 on tail labels", tickformat=share_format(up), range=up),
+        "xaxis": axis(f"{by.title} on head labels", tickformat=share_format(across), range=across),
+        "yaxis": axis(f"{by.title} on {rare} labels", tickformat=share_format(up), range=up),
         "showlegend": True,
         "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "itemclick": False, "itemdoubleclick": False},
     }
-    alt = f"Recall@10 on head labels against tail labels, a scheme a point. On the Pareto front: {', '.join(front)}."
+    alt = f"{by.title} on head labels against {rare} labels, a scheme a point. On the Pareto front: {', '.join(front)}."
     return Figure("trade-off", alt, [line, *traces], layout, narrow)
 
 
-def prediction(agreement: Agreement, reference: str) -> Figure | None:
+def prediction(agreement: Agreement, reference: Reference) -> Figure | None:
     """Predicted lean against the measured shift from head to tail."""
     if not agreement.predicted:
         return None
@@ -102,9 +107,11 @@ def prediction(agreement: Agreement, reference: str) -> Figure | None:
         name: f"<b>{plain(name)}</b><br>predicted lean {lean.value:+.2f} nats<br>measured shift {points(shift.value)} points"
         for name, (lean, shift) in pairs.items()
     }
+    by = reference.measured.yardstick
     traces, layout, narrow = named_scatter(pairs, texts, looks(list(pairs)))
     up = layout["yaxis"]["range"]
     x = axis("predicted lean, in nats (head ◂ ▸ tail)", range=layout["xaxis"]["range"], zeroline=True)
-    y = axis(f"tail minus head Recall@10, against {plain(reference)}", tickformat="+" + share_format(up), range=up)
+    moved = _MOVED[by.sign].format(reference.measured.rare)
+    y = axis(f"{moved}, against {plain(reference.name)}", tickformat="+" + share_format(up), range=up)
     layout |= {"xaxis": x, "yaxis": y | {"zeroline": True}}
     return Figure("prediction", f"Predicted lean against measured shift. {agreement.sentence}", traces, layout, narrow)

@@ -21,6 +21,7 @@ class Figure:
         choices: what the reader may switch between.
         chosen: the one that is on at first.
         by_choice: what is different in the layout for a choice.
+        note: what else a reader must know to read it.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Figure:
     choices: tuple[str, ...] = ()
     chosen: str = ""
     by_choice: dict[str, dict[str, Any]] = field(default_factory=dict)
+    note: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """What the page's script needs; numbers that are not finite become None."""

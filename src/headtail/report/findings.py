@@ -65,39 +65,42 @@ def pareto_front(pairs: dict[str, tuple[float, float]]) -> list[str]:
 
 def takeaway(measured: Measured, failures: dict[str, str]) -> str:
     """One sentence: which scheme is best where it matters, by how much, and what that costs."""
-    slice_ = next((name for name in ("tail", "full", "torso", "head") if measured.known("recall@10", name)), None)
+    by = measured.yardstick
+    slice_ = next((name for name in ("tail", "full", "torso", "head") if measured.known(by.metric, name)), None)
     if slice_ is None:
         return f"No scheme was measured: {_count(len(failures), 'run')} failed." if failures else "No scheme was measured."
-    known = sorted(measured.known("recall@10", slice_), key=lambda name: -measured.of(name, "recall@10", slice_).value)
-    best, found = known[0], measured.of(known[0], "recall@10", slice_)
-    where = f"{slice_.capitalize()} Recall@10"
+    known = sorted(measured.known(by.metric, slice_), key=lambda name: -by.sign * measured.of(name, by.metric, slice_).value)
+    best, found = known[0], measured.of(known[0], by.metric, slice_)
+    where = f"{slice_.capitalize()} {by.name}"
     if len(known) == 1:
         rest = [
-            f"{percent(measured.of(best, 'recall@10', other).value)} on {other.capitalize()}"
+            f"{percent(measured.of(best, by.metric, other).value)} on {other.capitalize()}"
             for other in ("head", "torso", "full")
-            if other != slice_ and measured.known("recall@10", other)
+            if other != slice_ and measured.known(by.metric, other)
         ]
         return f"{best} reaches a {where} of {percent(found.value)}" + (f", with {_listed(rest)}." if rest else ".")
     reference = Reference.of(measured)
-    second = measured.of(known[1], "recall@10", slice_)
+    second = measured.of(known[1], by.metric, slice_)
     if best == reference.scheme:
-        text = f"{best} has the best {where} ({percent(found.value)}, {points(found.value - second.value)} over {known[1]})"
+        change, other, price = found.value - second.value, known[1], ""
     else:
-        gain = reference.difference(best, "recall@10", slice_)
-        text = f"{best} has the best {where} ({percent(found.value)}, {points(gain.value)} over {reference.name})"
-        text += _price(reference, best, "head") if slice_ == "tail" else ""
-    close = [name for name in known[1:] if found.overlaps(measured.of(name, "recall@10", slice_))]
+        change, other = reference.difference(best, by.metric, slice_).value, reference.name
+        price = _price(reference, best, "head") if slice_ == "tail" else ""
+    text = f"{best} has the {by.best} {where} ({percent(found.value)}, {points(change)} {by.against} {other}){price}"
+    close = [name for name in known[1:] if found.overlaps(measured.of(name, by.metric, slice_))]
     return text + (f"; its error bar overlaps with {_listed(close[:3])}." if close else ".")
 
 
 def _price(reference: Reference, scheme: str, slice_: str) -> str:
-    change = reference.difference(scheme, "recall@10", slice_)
+    by = reference.measured.yardstick
+    change = reference.difference(scheme, by.metric, slice_)
     if not change.known:
         return ""
-    size, where = f"{100 * abs(change.value):.1f}", slice_.capitalize()
+    gain, where = by.sign * change.value, slice_.capitalize()
+    size = f"{100 * abs(gain):.1f}"
     if size == "0.0":
         return f" and costs nothing on {where}"
-    return f" and {'costs' if change.value < 0 else 'gains'} {size} points on {where}" + (" too" if change.value > 0 else "")
+    return f" and {'costs' if gain < 0 else 'gains'} {size} points on {where}" + (" too" if gain > 0 else "")
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ class Agreement:
 
     Attributes:
         predicted: scheme: lean in nats.
-        shift: scheme: tail minus head Recall@10, against the reference.
+        shift: scheme: what it did for the tail minus what it did for the head, against the reference.
         left_out: schemes without a prediction or a measurement.
         correlation: Spearman's, NaN where it has none.
     """

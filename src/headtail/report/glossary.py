@@ -17,8 +17,10 @@ GLOSSARY = {
     "PSP@k": "precision in which rare labels count more, by how likely they were to be missed, as a share of the best possible.",
     "coverage@k": "the share of all labels that are among the k best answers of at least one point.",
     "macro-recall@k": "Recall@k of each label by itself, then the mean over labels, so that rare ones count as much as frequent.",
+    "error": "the share of a label's test points for which another label came first; of a slice, the mean over its labels.",
     "balanced error": "1 minus Recall@1 of each label by itself, then the mean over labels.",
-    "class-weighted error": "the same, but in the mean each label weighs its prior π, so that frequent ones count more.",
+    "class-weighted error": "the same, but in the mean each label weighs its prior π, so that frequent ones count more: the "
+    "prior-weighted error.",
     "most-popular": "a baseline that always answers with the most frequent labels.",
     "error bar": "with several seeds the mean ± their sample deviation; with one seed a 95% bootstrap interval over test points.",
     "Pareto front": "the schemes for which no other is at least as good on both head and tail and better on one.",

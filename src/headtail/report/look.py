@@ -62,6 +62,31 @@ def looks(schemes: list[str]) -> dict[str, Look]:
     return found
 
 
+def families(schemes: list[str]) -> dict[str, list[str]]:
+    """Schemes that are looked at together: of one loss and one sampler, behind the all-label losses of their kind.
+
+    >>> families(["softmax", "uniform:tail", "within-batch:tail"])
+    {'uniform': ['softmax', 'uniform:tail'], 'within-batch': ['softmax', 'within-batch:tail']}
+    """
+    found: dict[str, list[str]] = {}
+    for scheme in schemes:
+        loss, family = _loss(scheme), _look(scheme).family
+        same_loss = [(name, _look(name).family) for name in schemes if _loss(name) == loss]
+        sampled = any(other != "exact" for _, other in same_loss)
+        if family == "exact" and sampled:
+            continue  # it stands beside each sampler
+        title = {"exact": "all labels", "other": "other samplers"}.get(family, family)
+        title = title if loss == "softmax" else f"{loss}, {title}"
+        found[title] = [name for name, other in same_loss if other == "exact"]
+        found[title] += [name for name, other in same_loss if other == family != "exact"]
+    return found
+
+
+def _loss(scheme: str) -> str:
+    before, slash, name = scheme.rpartition("/")
+    return before if slash else name if name in ("contrastive", "logistic", "hinge", "squared-hinge") else "softmax"
+
+
 def _look(scheme: str) -> Look:
     sampler, colon, weighting = scheme.rpartition("/")[2].partition(":")
     name = (weighting if colon else sampler).partition("(")[0].partition("@")[0].partition("+")[0]

@@ -10,8 +10,35 @@ from dataclasses import dataclass
 from headtail.results import POPULAR, Comparison, Row
 from headtail.slices import NAMES
 
-"""The baseline that learns nothing."""
 SLICES = (*NAMES, "full")
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """The metric that head and tail are judged by.
+
+    Attributes:
+        metric: its name in the rows.
+        name: in a sentence.
+        best: what the best value is called.
+        against: the word between a difference and what it is a difference to.
+        sign: 1 where more is better, −1 where less is.
+    """
+
+    metric: str
+    name: str
+    best: str
+    against: str
+    sign: int
+
+    @property
+    def title(self) -> str:
+        """At the beginning of a line."""
+        return self.name[0].upper() + self.name[1:]
+
+
+RECALL = Yardstick("recall@10", "Recall@10", "best", "over", 1)
+ERROR = Yardstick("balanced-error", "error", "lowest", "against", -1)
 
 
 @dataclass(frozen=True)
@@ -69,6 +96,7 @@ class Measured:
         schemes: those with a test row, in the order asked for; `most-popular` is not one of them.
         popular: whether `most-popular` was measured.
         metrics: the metrics, in the order of the rows.
+        yardstick: what head and tail are judged by: errors for classification, Recall@10 for retrieval.
     """
 
     def __init__(self, comparison: Comparison) -> None:
@@ -84,11 +112,17 @@ class Measured:
         order = dict.fromkeys([*comparison.schemes, *tested])
         self.schemes = [name for name in order if name in tested and name != POPULAR]
         self.metrics = list(dict.fromkeys(metric for _, metric, _ in self._rows))
+        self.yardstick = ERROR if comparison.data.get("task") == "classification" else RECALL
 
     def by_seed(self, scheme: str, metric: str, slice_: str) -> dict[int, float]:
         """The number of each seed, NaN left out."""
         rows = self._rows.get((scheme, metric, slice_), {})
         return {seed: row.value for seed, row in rows.items() if math.isfinite(row.value)}
+
+    @property
+    def rare(self) -> str:
+        """The slice that is set against the head: the tail, or the torso of data that have no tail."""
+        return next((name for name in ("tail", "torso") if self.known(self.yardstick.metric, name)), "tail")
 
     def of(self, scheme: str, metric: str, slice_: str) -> Estimate:
         """The mean over seeds with its error bar."""
@@ -141,10 +175,11 @@ class Reference:
         ours = self.measured.by_seed(scheme, metric, slice_)
         return Estimate.of({seed: value - theirs[seed] for seed, value in ours.items() if seed in theirs})
 
-    def shift(self, scheme: str, metric: str = "recall@10") -> Estimate:
-        """How much more a scheme moved the tail than the head, against the reference."""
-        head, tail = (
-            {seed: value - theirs[seed] for seed, value in self.measured.by_seed(scheme, metric, slice_).items() if seed in theirs}
-            for slice_, theirs in ((name, self.by_seed(metric, name)) for name in ("head", "tail"))
-        )
+    def shift(self, scheme: str) -> Estimate:
+        """How much more a scheme did for the tail than for the head, against the reference: what it gained, or saved in errors."""
+        by, moved = self.measured.yardstick, {}
+        for name in ("head", self.measured.rare):
+            ours, theirs = self.measured.by_seed(scheme, by.metric, name), self.by_seed(by.metric, name)
+            moved[name] = {seed: by.sign * (value - theirs[seed]) for seed, value in ours.items() if seed in theirs}
+        head, tail = moved.values()
         return Estimate.of({seed: tail[seed] - head[seed] for seed in tail if seed in head})

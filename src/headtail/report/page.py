@@ -16,11 +16,13 @@ from plotly.offline import get_plotlyjs
 
 from headtail.report.bars import recall_bars
 from headtail.report.charts import prediction, rank_frequency, trade_off
+from headtail.report.classes import class_curves
 from headtail.report.curves import learning_curves
+from headtail.report.errors import error_bars
 from headtail.report.figure import finite
 from headtail.report.findings import Agreement, takeaway
 from headtail.report.glossary import GLOSSARY
-from headtail.report.measured import Measured, Reference
+from headtail.report.measured import RECALL, Measured, Reference
 from headtail.report.tables import cards, facts_table, metrics_table, optimised_table
 from headtail.results import POPULAR, Comparison, write_text
 
@@ -44,10 +46,11 @@ def render(comparison: Comparison) -> str:
     reference, agreement = Reference.of(measured), Agreement.of(measured, comparison.schemes)
     figures = {
         "rank": rank_frequency(comparison.data),
-        "bars": recall_bars(measured),
+        "bars": recall_bars(measured) if measured.yardstick == RECALL else error_bars(measured, comparison.data),
+        "classes": class_curves(comparison),
         "trade": trade_off(measured),
         "curves": learning_curves(comparison),
-        "prediction": prediction(agreement, reference.name),
+        "prediction": prediction(agreement, reference),
     }
     tables = {
         "optimised": optimised_table(comparison.schemes, measured),
@@ -73,6 +76,7 @@ def render(comparison: Comparison) -> str:
         notes=_notes(comparison.schemes),
         agreement=agreement,
         reference=reference.name,
+        yardstick=measured.yardstick,
         popular=POPULAR if measured.popular else None,
         several_seeds=_several_seeds(comparison),
         glossary=GLOSSARY,

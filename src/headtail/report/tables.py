@@ -94,17 +94,17 @@ def metrics_table(measured: Measured) -> Table:
 
 
 def optimised_table(schemes: dict[str, dict[str, Any]], measured: Measured) -> Table:
-    """What each scheme implicitly optimises, beside what it did to Recall@10 against the reference."""
-    reference = Reference.of(measured)
-    shown = [name for name in SLICES if measured.known("recall@10", name)]
+    """What each scheme implicitly optimises, beside what it did to head and tail against the reference."""
+    reference, by = Reference.of(measured), measured.yardstick
+    shown = [name for name in SLICES if measured.known(by.metric, name)]
     headings = [Column("scheme", numeric=False), Column("implicit loss", numeric=False)]
     headings += [Column("lean"), Column("noise"), *(Column(f"Δ {name}") for name in shown)]
     csv: list[list[Any]] = [["scheme", "loss", "equation", "rho", "leans", "lean", "noise", "m"]]
-    csv[0] += [f"{slice_} recall@10 {what}" for slice_ in shown for what in ("difference", "deviation")]
+    csv[0] += [f"{slice_} {by.metric} {what}" for slice_ in shown for what in ("difference", "deviation")]
     rows = []
     for name in dict.fromkeys([*schemes, *measured.schemes]):
         about = schemes.get(name, {})
-        changes = [reference.difference(name, "recall@10", slice_) for slice_ in shown]
+        changes = [reference.difference(name, by.metric, slice_) for slice_ in shown]
         loss = about.get("name") or ("no common name" if about.get("equation") else "–")
         rows.append(
             [
@@ -112,7 +112,7 @@ def optimised_table(schemes: dict[str, dict[str, Any]], measured: Measured) -> T
                 Cell(loss, about.get("name") or "", detail=about.get("equation") or ""),
                 replace(_nats(about.get("lean"), sign=True), detail=about.get("leans") or ""),
                 _nats(about.get("noise")),
-                *(_change(change, name == reference.scheme) for change in changes),
+                *(_change(change, name == reference.scheme, by.sign) for change in changes),
             ]
         )
         facts = [about.get(key) for key in ("name", "equation", "rho", "leans", "lean", "noise", "m")]
@@ -140,11 +140,11 @@ def _nats(value: float | None, *, sign: bool = False) -> Cell:
     return Cell(text.replace("-", "−"), value)
 
 
-def _change(change: Estimate, itself: bool) -> Cell:
+def _change(change: Estimate, itself: bool, sign: int) -> Cell:
     if itself and change.known:
         return Cell("0", 0.0)
     settled = change.known and not abs(change.value) <= change.deviation
-    mark = "" if not settled else "up" if change.value > 0 else "down"
+    mark = "" if not settled else "up" if sign * change.value > 0 else "down"
     spread = "" if not math.isfinite(change.deviation) else f"± {100 * change.deviation:.1f}"
     return Cell(points(change.value), change.value, mark, spread)
 

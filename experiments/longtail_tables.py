@@ -1,0 +1,156 @@
+"""From the runs of `longtail.py` to what is committed: rows, tables and pictures.
+
+    .venv/bin/python experiments/longtail_tables.py experiments/results/longtail
+
+writes `longtail.csv` (test rows) and `longtail-classes.csv` (errors of classes, with their deviation over seeds) beside, and the
+tables into `docs/results-longtail.md`, between the lines that mark their place. `docs/pictures/longtail.py` draws the pictures.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headtail.metrics import mean_and_deviation
+from headtail.results import CLASSES, POPULAR, ClassError, Row, read_rows, to_csv, write_text
+
+PAGE = Path(__file__).parents[1] / "docs" / "results-longtail.md"
+COLUMNS = (
+    ("Head", "balanced-error", "head"),
+    ("Torso", "balanced-error", "torso"),
+    ("Tail", "balanced-error", "tail"),
+    ("Balanced", "balanced-error", "full"),
+    ("Prior-weighted", "class-weighted-error", "full"),
+)
+ORDER = ("constant", "importance", "relative", "tail")
+
+
+@dataclass(frozen=True)
+class ClassMean:
+    """The error of a class over seeds."""
+
+    study: str
+    scheme: str
+    label: int
+    train: int
+    test: int
+    error: float
+    deviation: float | None
+
+
+def rows_of(folder: Path) -> list[Row]:
+    """Test rows of every run that is there, finished study or not; `dataset` is the study."""
+    rows: dict[tuple[object, ...], Row] = {}
+    for study in sorted(path for path in folder.iterdir() if path.is_dir()):
+        files = [*sorted(study.glob("cells/*/results.csv")), *([study / "results.csv"] if (study / "results.csv").exists() else [])]
+        for row in (row for path in files for row in read_rows(path)):
+            if row.split == "test":
+                rows[study.name, row.scheme, row.seed, row.metric, row.slice] = replace(row, dataset=study.name)
+    return sorted(rows.values(), key=lambda row: (row.dataset, _place(row.scheme), row.seed))
+
+
+def class_means(folder: Path) -> list[ClassMean]:
+    """Of the studies' own grids; a sweep has too many runs to look at each class."""
+    found: dict[tuple[str, str, int], list[ClassError]] = defaultdict(list)
+    for path in sorted(folder.glob(f"*/cells/*/{CLASSES}")):
+        for row in read_rows(path, ClassError):
+            if "@" not in row.scheme:
+                found[path.parents[2].name, row.scheme, row.label].append(row)
+    means = []
+    for (study, scheme, label), rows in sorted(found.items(), key=lambda item: (item[0][0], _place(item[0][1]), item[0][2])):
+        mean, deviation = mean_and_deviation([row.error for row in rows])
+        means.append(ClassMean(study, scheme, label, rows[0].train, rows[0].test, mean, deviation))
+    return means
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Markdown: schemes down, slices across, errors in percent with their deviation over seeds; – where a slice is empty."""
+    values: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        values[row.scheme, row.metric, row.slice].append(row.value)
+    lines = ["| scheme | seeds | " + " | ".join(title for title, *_ in COLUMNS) + " |", "|---|" + "--:|" * (len(COLUMNS) + 1)]
+    for scheme in dict.fromkeys(row.scheme for row in rows):
+        cells = [shown(values[scheme, *key]) for _, *key in COLUMNS]
+        seeds = len({row.seed for row in rows if row.scheme == scheme})
+        lines.append(f"| {scheme} | {'' if scheme == POPULAR else seeds} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def sweep_table(rows: Sequence[Row], metric: str, slice_: str) -> str:
+    """Markdown: schemes down, the number of negatives across."""
+    values: dict[tuple[str, float], list[float]] = defaultdict(list)
+    for row in rows:
+        if row.m is not None and (row.metric, row.slice) == (metric, slice_):
+            values[row.scheme.partition("@")[0], row.m].append(row.value)
+    sizes = sorted({m for _, m in values})
+    lines = ["| scheme | " + " | ".join(f"m = {m:g}" for m in sizes) + " |", "|---|" + "--:|" * len(sizes)]
+    for scheme in dict.fromkeys(scheme for scheme, _ in values):
+        cells = [shown(values[scheme, m]) for m in sizes]
+        lines.append(f"| {scheme} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def shown(values: list[float]) -> str:
+    """In percent."""
+    if not values or any(value != value for value in values):  # noqa: PLR0124 - nan, of a slice without classes
+        return "–"
+    mean, deviation = mean_and_deviation(values)
+    return f"{100 * mean:.1f}" + ("" if deviation is None else f" ± {100 * deviation:.1f}")
+
+
+def sections(rows: Sequence[Row]) -> dict[str, str]:
+    """The tables by the name of their place."""
+    of_study: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        of_study[row.dataset].append(row)
+    found = {study: table(part) for study, part in of_study.items() if not study.endswith("-sweep")}
+    for study in (name for name in of_study if name.endswith("-sweep")):
+        both = [*of_study[study.removesuffix("-sweep")], *of_study[study]]
+        parts = [f"**{title}**\n\n{sweep_table(both, metric, slice_)}" for title, metric, slice_ in COLUMNS]
+        found[study] = "\n\n".join(parts)
+    return found
+
+
+def place_in(page: str, parts: dict[str, str]) -> str:
+    """The page with each table between `<!-- table NAME -->` and `<!-- end -->`; what has no place is left out."""
+    for name, text in parts.items():
+        mark = re.compile(rf"(<!-- table {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
+        page = mark.sub(lambda found, text=text: f"{found[1]}{text}\n{found[2]}", page)
+    return page
+
+
+def _place(scheme: str) -> tuple[object, ...]:
+    """All-label losses first, in alphabetical order; then by sampler, weighting and number of negatives; the baseline last."""
+    name, _, m = scheme.partition("@")
+    sampler, colon, weighting = name.partition(":")
+    known = ORDER.index(weighting) if weighting in ORDER else len(ORDER)
+    return scheme == POPULAR, "/" in name or name == "contrastive", bool(colon), sampler, known, int(m or 0), name
+
+
+def main() -> None:
+    """Write the CSV files and the tables."""
+    folder = Path(sys.argv[1])
+    rows = rows_of(folder)
+    write_text(folder.parent / "longtail.csv", to_csv(rows))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(ClassMean.__dataclass_fields__)
+    for one in class_means(folder):
+        spread = "" if one.deviation is None else f"{one.deviation:.4f}"
+        writer.writerow([one.study, one.scheme, one.label, one.train, one.test, f"{one.error:.4f}", spread])
+    write_text(folder.parent / "longtail-classes.csv", text.getvalue())
+    parts = sections(rows)
+    if PAGE.exists():
+        write_text(PAGE, place_in(PAGE.read_text(encoding="utf-8"), parts))
+    for name, part in parts.items():
+        print(f"\n## {name}\n\n{part}")
+
+
+if __name__ == "__main__":
+    main()
