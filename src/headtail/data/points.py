@@ -136,8 +136,14 @@ class Points:
 
     @property
     def num_features(self) -> int:
-        """D."""
-        return self.features.num_columns if isinstance(self.features, Bag) else self.features.shape[1]
+        """D; of pictures, all their numbers."""
+        return self.features.num_columns if isinstance(self.features, Bag) else self.features.shape[1:].numel()
+
+    @property
+    def picture(self) -> tuple[int, int] | None:
+        """Height and width of pictures; None where features are something else."""
+        shape = None if isinstance(self.features, Bag) else self.features.shape
+        return (shape[2], shape[3]) if shape is not None and len(shape) == 4 else None
 
     @property
     def num_pairs(self) -> int:
