@@ -38,7 +38,7 @@ class Streamed:
 
     def _begin(self, epoch: int, step: int) -> None:
         """Decode from this step of this epoch on."""
-        batches, workers = self.batches, torch.get_num_threads()
+        batches, workers, augment = self.batches, torch.get_num_threads(), self.trainer.run.augment
         of_pictures = (ids if batches.whole_points else batches.point_of[ids] for ids in batches.order(epoch, step))
         seed = (batches.seed * 1_000_003 + epoch) % 2**63
-        self.pictures = batches.points.features.stream(of_pictures, train=True, seed=seed, workers=workers)  # pyright: ignore
+        self.pictures = batches.points.features.stream(of_pictures, train=augment, seed=seed, workers=workers)  # pyright: ignore

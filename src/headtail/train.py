@@ -121,6 +121,7 @@ class Trainer:
         self.model = build_model(run, self.labels, **shape, encoder=encoder, sparse_features=sparse_features, sparse=not dense)
         if isinstance(self.model.encoder, ResNet):
             self.model.encoder.prepare.measure(train.features)
+            self.model.encoder.prepare.augment &= isinstance(train.features, Tensor)  # files are augmented where they are decoded
         self._move()
         # All-label losses sum once a point, but a picture has one label.
         shares_sums = isinstance(self.model.head.loss, ExactLoss) and train.picture is None
