@@ -21,7 +21,7 @@ def test_mean_and_deviation_are_those_of_all_pixels_of_a_channel(monkeypatch):
     given = pictures(20) // torch.tensor([1, 2, 5], dtype=torch.uint8)[:, None, None]
     prepare = Prepare()
     prepare.measure(given)
-    by_channel = given.double().transpose(0, 1).reshape(3, -1) / 255
+    by_channel = given.double().transpose(0, 1).reshape(3, -1)
     assert torch.allclose(prepare.mean.double(), by_channel.mean(1))
     assert torch.allclose(prepare.std.double(), by_channel.std(1, correction=0))
 
@@ -63,7 +63,7 @@ def test_pictures_are_moved_in_training_only_and_by_the_seed():
     torch.manual_seed(3)
     assert torch.equal(one, prepare(given))
     assert not torch.equal(one, prepare(given))
-    still = (given / 255 - 0.5) / 0.25
+    still = (given - 128.0) / 64
     assert torch.allclose(prepare.eval()(given), still, atol=1e-5)
     assert torch.allclose(Prepare(augment=False)(given), still, atol=1e-5)
 

@@ -69,7 +69,7 @@ def test_a_wide_block_begins_as_the_identity_and_strides_in_its_middle():
 def test_a_small_network_is_what_its_definition_says():
     encoder, given = ResNet(20, augment=False).eval(), pictures(3)
     weights = dict(encoder.named_parameters())
-    x = (given / 255 - 0.5) / 0.25
+    x = (given - 128.0) / 64
 
     def layer(x, conv, norm, stride=1):
         x = F.conv2d(x, weights[f"{conv}.weight"], stride=stride, padding=1)

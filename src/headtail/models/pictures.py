@@ -19,7 +19,7 @@ ENOUGH = 1024
 
 
 class Prepare(nn.Module):
-    r"""$x = (u / 255 - \mu) / \sigma$ by channel, with pad, crop and flip before it in training.
+    r"""$x = (u - \mu) / \sigma$ by channel, u from 0 to 255, with pad, crop and flip before it in training.
 
     The augmentation is that of He et al. (2016), section 4.2: four pixels on each side, here black, a random part of the picture's
     own size, mirrored every other time. It is one gather for the whole batch, with random numbers of the device's own generator, so
@@ -42,8 +42,8 @@ class Prepare(nn.Module):
     def __init__(self, *, augment: bool = True) -> None:
         super().__init__()
         self.augment = augment
-        self.register_buffer("mean", torch.full((3,), 0.5))
-        self.register_buffer("std", torch.full((3,), 0.25))
+        self.register_buffer("mean", torch.full((3,), 128.0))
+        self.register_buffer("std", torch.full((3,), 64.0))
 
     @torch.no_grad()
     def measure(self, pictures: Features) -> None:
@@ -57,7 +57,7 @@ class Prepare(nn.Module):
         for block in pictures.split(max(1, AT_ONCE // pictures[0].numel())):
             for channel in range(3):
                 counts[channel] += torch.bincount(block[:, channel].flatten().long(), minlength=256)
-        share, value = counts.double() / counts.sum(1, keepdim=True), torch.arange(256) / 255
+        share, value = counts.double() / counts.sum(1, keepdim=True), torch.arange(256)
         mean = (share * value).sum(1)
         std = (share * (value - mean[:, None]) ** 2).sum(1).sqrt()
         self.mean.copy_(mean)
@@ -71,20 +71,18 @@ class Prepare(nn.Module):
             )
         if self.augment and self.training:
             pictures = shifted(pictures)
-        scale = 1 / (255 * self.std)
-        x = torch.addcmul((-self.mean / self.std)[:, None, None], pictures, scale[:, None, None])
+        x = (pictures - self.mean[:, None, None]) / self.std[:, None, None]
         return x.to(dtype, memory_format=torch.channels_last)
 
 
 def shifted(pictures: UInt8[Tensor, "n 3 h w"]) -> UInt8[Tensor, "n 3 h w"]:
     """Each picture moved by up to four pixels each way, black where nothing was, and mirrored with probability 1/2."""
-    n, channels, height, width = pictures.shape
-    chance = torch.randint(2 * PAD + 1, (2, n, 1), device=pictures.device)
+    n, _, height, width = pictures.shape
+    down, right = torch.randint(2 * PAD + 1, (2, n, 1), device=pictures.device)
     mirrored = torch.rand(n, 1, device=pictures.device) < 0.5
-    column = torch.arange(width, device=pictures.device)
-    row = torch.arange(height, device=pictures.device) + chance[0]  # [n, h], in the padded picture
-    column = torch.where(mirrored, width - 1 - column, column) + chance[1]  # [n, w]
+    picture, column = torch.arange(n, device=pictures.device), torch.arange(width, device=pictures.device)
+    row = torch.arange(height, device=pictures.device) + down  # [n, h], in the padded picture
+    column = torch.where(mirrored, width - 1 - column, column) + right  # [n, w]
     padded = F.pad(pictures, (PAD, PAD, PAD, PAD))
-    # One flat index for [n, 3, h, w], so that the gather is one kernel.
-    line = torch.arange(n * channels, device=pictures.device).view(n, channels, 1, 1) * (height + 2 * PAD) + row[:, None, :, None]
-    return padded.view(-1)[line * (width + 2 * PAD) + column[:, None, None, :]]
+    # Indices around a slice put it last: [n, h, w, 3], the layout that convolutions want.
+    return padded[picture[:, None, None], :, row[:, :, None], column[:, None, :]].permute(0, 3, 1, 2)
