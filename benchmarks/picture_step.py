@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -96,6 +97,13 @@ def endless(trainer: Trainer) -> Iterator[Tensor]:
         epoch += 1
 
 
+def next_step(trainer: Trainer, order: Iterator[Tensor], resident: Resident | None = None) -> Tensor:
+    """A trainer's own step, or, given where the pictures lie, operation by operation."""
+    if resident is None:
+        return trainer._take_step(next(order))
+    return trainer.learn(trainer.model(resident.take(next(order).to(trainer.device))))
+
+
 def of_trainer(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
     """Steps of a trainer: as users get them, and operation by operation."""
     for scheme in given.schemes:
@@ -103,15 +111,9 @@ def of_trainer(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
         order = endless(trainer)
         trainer.model.train()
 
-        def graphed(trainer: Trainer = trainer, order: Iterator[Tensor] = order) -> Tensor:
-            return trainer._take_step(next(order))
-
         batches = trainer.batches
         resident = Resident(batches.points, batches.point_of, batches.whole_points, batches.size, trainer.device)
-
-        def eager(trainer: Trainer = trainer, order: Iterator[Tensor] = order, resident: Resident = resident) -> Tensor:
-            return trainer.learn(trainer.model(resident.take(next(order).to(trainer.device))))
-
+        graphed, eager = partial(next_step, trainer, order), partial(next_step, trainer, order, resident)
         yield f"{scheme}, {type(trainer._take_step).__name__}", graphed
         yield f"{scheme}, eager", eager
 
@@ -139,18 +141,19 @@ def of_bare(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
         optimiser = DenseSGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
         loss_of = torch.compile(model) if compiled else model
 
-        def eager(
-            loss_of: nn.Module = loss_of, optimiser: DenseSGD = optimiser, some: Tensor = some, label: Tensor = label
-        ) -> None:
-            optimiser.zero_grad(set_to_none=True)
-            loss_of(some, label).backward()
-            optimiser.step()
-
+        eager = partial(plain_step, loss_of, optimiser, some, label)
         how = "compiled" if compiled else "headtail's norm" if kernels else "torch's norm"
         yield f"{how}, eager", eager
         if given.device == "cuda":
             yield f"{how}, graphed", captured(eager)
     norms.HAS_TRITON = True
+
+
+def plain_step(loss_of: nn.Module, optimiser: DenseSGD, some: Tensor, label: Tensor) -> None:
+    """One step on the same batch."""
+    optimiser.zero_grad(set_to_none=True)
+    loss_of(some, label).backward()
+    optimiser.step()
 
 
 def captured(step: Step) -> Step:
@@ -167,6 +170,14 @@ def captured(step: Step) -> Step:
     return graph.replay
 
 
+def norm_step(module: nn.Module, x: Tensor, shortcut: Tensor, grad: Tensor, kernels: bool) -> None:
+    """Forward and backward of one batch norm."""
+    norms.HAS_TRITON = kernels
+    for one in (x, shortcut, *module.parameters()):
+        one.grad = None
+    module(x, shortcut).backward(grad)
+
+
 def of_norm(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
     """Forward and backward of one batch norm, graphed so that launching does not count."""
     dtype = torch.bfloat16 if given.precision == "bfloat16" else torch.float32
@@ -178,14 +189,7 @@ def of_norm(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
             x.requires_grad_()
             shortcut.requires_grad_()
 
-            def step(
-                module: nn.Module = module, x: Tensor = x, more: Tensor = shortcut, grad: Tensor = grad, on: bool = kernels
-            ) -> None:
-                norms.HAS_TRITON = on
-                for one in (x, more, *module.parameters()):
-                    one.grad = None
-                module(x, more).backward(grad)
-
+            step = partial(norm_step, module, x, shortcut, grad, kernels)
             name = f"{channels} channels, {'headtail' if kernels else 'torch'}"
             yield name, captured(step) if given.device == "cuda" else step
     norms.HAS_TRITON = True
@@ -250,13 +254,11 @@ def main() -> None:
         work(given)
         return
     torch.backends.cudnn.benchmark = True  # as in training
-    rows = []
+    rows, about = [], {"model": given.model, "precision": given.precision, "batch": given.batch}
 
     def keep(part: str, how: str, ms: float) -> None:
         print(f"{part:9} {how:45} {ms:8.3f} ms", flush=True)
-        rows.append(
-            {"part": part, "how": how, "model": given.model, "precision": given.precision, "batch": given.batch, "ms": f"{ms:.4f}"}
-        )
+        rows.append({"part": part, "how": how, **about, "ms": f"{ms:.4f}"})
 
     for part, steps in (("trainer", of_trainer), ("bare", of_bare), ("norm", of_norm)):
         for how, step in steps(given) if part in given.part else ():
