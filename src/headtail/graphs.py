@@ -42,6 +42,7 @@ class Resident:
     ) -> None:
         self.point_of, self.whole_points, self.bag, self.dense = point_of.to(device), whole_points, None, None
         features = points.features
+        assert isinstance(features, Bag | Tensor), "picture files are streamed"
         if isinstance(features, Tensor) or points.num_features <= DENSE_BELOW:
             self.dense = (features if isinstance(features, Tensor) else features.to(device).to_dense()).to(device).contiguous()
         else:

@@ -120,7 +120,7 @@ class Trainer:
         shape = {"num_features": train.num_features, "picture": train.picture}
         self.model = build_model(run, self.labels, **shape, encoder=encoder, sparse_features=sparse_features, sparse=not dense)
         if isinstance(self.model.encoder, ResNet):
-            self.model.encoder.prepare.measure(train.features)
+            self.model.encoder.prepare.measure(train)
             self.model.encoder.prepare.augment &= isinstance(train.features, Tensor)  # files are augmented where they are decoded
         self._move()
         # All-label losses sum once a point, but a picture has one label.

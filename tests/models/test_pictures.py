@@ -6,21 +6,26 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from headtail.data.points import Bag
+from headtail.data.points import Bag, Points
 from headtail.errors import HeadtailError
 from headtail.models import pictures as room
 from headtail.models.pictures import PAD, Prepare, shifted
+from headtail.targets import Ragged
 
 
 def pictures(n: int, height: int = 6, width: int = 7) -> torch.Tensor:
     return torch.randint(256, (n, 3, height, width), dtype=torch.uint8)
 
 
+def points(features: torch.Tensor | Bag) -> Points:
+    return Points(features, Ragged.from_lists([[0]] * len(features)), 1)
+
+
 def test_mean_and_deviation_are_those_of_all_pixels_of_a_channel(monkeypatch):
     monkeypatch.setattr(room, "AT_ONCE", 300)  # several blocks
     given = pictures(20) // torch.tensor([1, 2, 5], dtype=torch.uint8)[:, None, None]
     prepare = Prepare()
-    prepare.measure(given)
+    prepare.measure(points(given))
     by_channel = given.double().transpose(0, 1).reshape(3, -1)
     assert torch.allclose(prepare.mean.double(), by_channel.mean(1))
     assert torch.allclose(prepare.std.double(), by_channel.std(1, correction=0))
@@ -28,7 +33,7 @@ def test_mean_and_deviation_are_those_of_all_pixels_of_a_channel(monkeypatch):
 
 def test_a_channel_of_one_value_is_not_divided_by_zero():
     prepare = Prepare(augment=False)
-    prepare.measure(torch.full((4, 3, 5, 5), 9, dtype=torch.uint8))
+    prepare.measure(points(torch.full((4, 3, 5, 5), 9, dtype=torch.uint8)))
     assert prepare(torch.full((1, 3, 5, 5), 9, dtype=torch.uint8)).abs().max() < 1e-6
 
 
@@ -74,4 +79,4 @@ def test_what_is_no_picture_is_refused_with_its_shape():
     with pytest.raises(HeadtailError, match=r"but got torch.uint8 of shape \[2, 48\]"):
         Prepare()(torch.zeros(2, 48, dtype=torch.uint8))
     with pytest.raises(HeadtailError, match="no pictures"):
-        Prepare().measure(Bag(torch.tensor([0, 1]), torch.zeros(1).int(), torch.ones(1), 3))
+        Prepare().measure(points(Bag(torch.tensor([0, 1]), torch.zeros(1).int(), torch.ones(1), 3)))

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from headtail.data.points import Bag, Features
+from headtail.data.points import Bag, Points
 from headtail.errors import HeadtailError
 
 PAD = 4
@@ -28,9 +28,9 @@ class Prepare(nn.Module):
     Args:
         augment: whether pictures are cut and mirrored in training.
 
-    >>> prepare = Prepare(augment=False)
-    >>> pictures = torch.randint(256, (50, 3, 8, 8), dtype=torch.uint8)
-    >>> prepare.measure(pictures)
+    >>> from headtail.targets import Ragged
+    >>> prepare, pictures = Prepare(augment=False), torch.randint(256, (50, 3, 8, 8), dtype=torch.uint8)
+    >>> prepare.measure(Points(pictures, Ragged.from_lists([[0]] * 50), num_labels=1))
     >>> x = prepare(pictures)
     >>> bool(x.mean().abs() < 1e-5), bool((x.std() - 1).abs() < 1e-3)
     (True, True)
@@ -46,9 +46,9 @@ class Prepare(nn.Module):
         self.register_buffer("std", torch.full((3,), 64.0))
 
     @torch.no_grad()
-    def measure(self, pictures: Features) -> None:
-        """Take mean and deviation of each channel from the training pictures; of files, from 1,024 spread over them."""
-        counts = torch.zeros(3, 256, dtype=torch.int64)
+    def measure(self, points: Points) -> None:
+        """Take mean and deviation of each channel from training pictures; of files, from about 1,024 spread over them."""
+        counts, pictures = torch.zeros(3, 256, dtype=torch.int64), points.features
         if isinstance(pictures, Bag):
             raise HeadtailError("Sparse features are no pictures. Pass uint8 numbers of shape [n, 3, height, width].")
         if not isinstance(pictures, Tensor):
