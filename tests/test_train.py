@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -286,7 +286,7 @@ def test_the_run_s_settings_are_in_its_files(tmp_path):
     Trainer(SMALL, DATA, tmp_path).fit()
     for name in ("checkpoint", "model"):
         facts = checkpoint.load(tmp_path / f"{name}.safetensors")[1]
-        assert facts["run"] == asdict(SMALL)
+        assert Run(**facts["run"]) == SMALL
         assert facts["data"] == DATA.digest
 
 

@@ -34,15 +34,18 @@ from headtail.losses import (
     squared_hinge,
 )
 from headtail.margins import Adaptive, Equalised, LogitAdjusted, Margin, Power, Unit
-from headtail.models import Bottleneck, Model
+from headtail.models import Bottleneck, Model, ResNet
 from headtail.optim import RowAdagrad, RowAdam, RowOptimizer, RowSGD
 from headtail.samplers import Frequency, LogUniform, Mixture, Queue, Sampler, Uniform, WithinBatch
+from headtail.sgd import DenseSGD
 from headtail.weightings import Constant, FromMargin, Importance, Relative, Tail, Weighting
 
 LOSSES = ("softmax", "contrastive", "logistic", "hinge", "squared-hinge")
 SAMPLERS = ("uniform", "frequency", "log-uniform", "within-batch", "queue", "mixture")
 WEIGHTINGS = ("constant", "importance", "relative", "tail", "equalised", "adaptive")
 MARGINS = ("logit-adjusted", "equalised", "adaptive", "unit")
+SMALL_PICTURE = 64
+"""Pixels of height or width up to which a picture is small."""
 PAPER = tuple(f"{sampler}:{weighting}" for sampler in ("uniform", "within-batch") for weighting in WEIGHTINGS[:4])
 """The schemes of the paper's table."""
 
@@ -153,43 +156,73 @@ def build_model(
     labels: Labels,
     num_features: int,
     *,
+    picture: tuple[int, int] | None = None,
     encoder: nn.Module | None = None,
     sparse_features: bool = True,
     sparse: bool = True,
     device: torch.device | None = None,
 ) -> Model:
-    """A model under a run's scheme: the paper's, features → linear → labels, or with another encoder.
+    """A model under a run's scheme: the paper's, features → linear → labels, a ResNet for pictures, or with another encoder.
 
     Args:
         run: its settings.
         labels: the label distribution.
         num_features: D.
-        encoder: any module from features to `[n, run.dim]` hidden states; None for the paper's.
+        picture: height and width where features are pictures.
+        encoder: any module from features to `[n, run.dim]` hidden states; None for what `run.model` names.
         sparse_features: whether features come as a `Bag`.
-        sparse: row-sparse gradients where the loss allows them.
+        sparse: row-sparse gradients where the loss allows them; a ResNet's are dense.
         device: where large tables are made. Small ones are made on the CPU, so that a seed gives the same ones for every device.
     """
     parsed, loss = parse(run.scheme), scheme(run.scheme, labels, run.negatives)
     if encoder is None:
-        encoder = Bottleneck(
+        encoder = build_encoder(run, num_features, picture, sparse=sparse and sparse_features, device=device)
+    elif run.precision != "float32":
+        raise HeadtailError("`precision=bfloat16` is for ResNets, but `encoder` is another module. Write `precision=float32`.")
+    exact, dim = parsed.sampler is None, run.dim
+    if isinstance(encoder, ResNet):
+        dim, sparse = encoder.dim, False
+    where = device if labels.num_labels * dim >= LARGE else None
+    head = LabelHead(labels, dim, loss, bias=loss.settings.score == "dot", sparse=sparse and not exact, device=where)
+    return Model(encoder, head, mask_known=run.batching == "points" and not exact)
+
+
+def build_encoder(
+    run: Run, num_features: int, picture: tuple[int, int] | None, *, sparse: bool, device: torch.device | None = None
+) -> nn.Module:
+    """The encoder that `run.model` names; auto goes by the size of a picture."""
+    name = run.model
+    if name == "auto":
+        small = picture is not None and max(picture) <= SMALL_PICTURE
+        name = "bottleneck" if picture is None else "resnet56" if small else "resnet50"
+    if name == "bottleneck" and picture is not None:
+        raise HeadtailError("`model=bottleneck` takes rows of numbers, but the features are pictures. Write `model=resnet56`.")
+    if name != "bottleneck" and picture is None:
+        raise HeadtailError(f"`model={name}` takes pictures, but the features are rows of numbers. Write `model=bottleneck`.")
+    if name == "bottleneck":
+        if run.precision != "float32":
+            raise HeadtailError("`precision=bfloat16` is for ResNets, but the model is a bottleneck. Write `precision=float32`.")
+        return Bottleneck(
             num_features,
             run.dim,
-            sparse=sparse and sparse_features,
+            sparse=sparse,
             normalise=run.normalise,
             feature_dropout=run.feature_dropout,
             dropout=run.dropout,
             device=device if num_features * run.dim >= LARGE else None,
         )
-    exact, where = parsed.sampler is None, device if labels.num_labels * run.dim >= LARGE else None
-    head = LabelHead(labels, run.dim, loss, bias=loss.settings.score == "dot", sparse=sparse and not exact, device=where)
-    return Model(encoder, head, mask_known=run.batching == "points" and not exact)
+    return ResNet(int(name.removeprefix("resnet")), augment=run.augment, dropout=run.dropout, narrow=run.precision == "bfloat16")
 
 
-def build_optimiser(run: Run, model: nn.Module) -> RowOptimizer:
-    """The run's optimiser over all of a model's tables."""
+def build_optimiser(run: Run, model: Model) -> RowOptimizer | DenseSGD:
+    """The run's optimiser over all of a model's weights."""
+    options: dict[str, Any] = {"lr": run.lr, "weight_decay": run.weight_decay}
+    if run.optimiser == "sgd":
+        kind = DenseSGD if isinstance(model.encoder, ResNet) else RowSGD
+        return kind(model.parameters(), momentum=run.momentum, **options)
     rowwise = partial(RowAdagrad, per_row=True)
-    kind = {"adagrad": RowAdagrad, "rowwise-adagrad": rowwise, "adam": RowAdam, "sgd": RowSGD}[run.optimiser]
-    return kind(model.parameters(), lr=run.lr, weight_decay=run.weight_decay)
+    kind = {"adagrad": RowAdagrad, "rowwise-adagrad": rowwise, "adam": RowAdam}[run.optimiser]
+    return kind(model.parameters(), **options)
 
 
 def build_sampler(text: str, labels: Labels, num_negatives: int | None = None) -> Sampler:

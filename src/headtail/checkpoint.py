@@ -88,7 +88,9 @@ def restore_training_state(
             if isinstance(present, Tensor) and present.shape == value.shape:
                 present.copy_(value)  # in place: a captured graph knows tensors by their address
             else:
-                optimiser.state[parameter][key] = value.to(parameter.device)
+                fresh = torch.empty_like(parameter, dtype=value.dtype) if value.shape == parameter.shape else None
+                # In the weight's own layout, which optimisers that take many at once ask for.
+                optimiser.state[parameter][key] = value.to(parameter.device) if fresh is None else fresh.copy_(value)
         for key, value in numbers.items():
             if key.startswith(f"{name}.") and key != f"{name}.log_decay":
                 optimiser.state[parameter][key[len(name) + 1 :]] = value

@@ -12,16 +12,23 @@ from typing import Any, Literal, get_args
 from headtail.errors import HeadtailError, check_choice, check_count, check_kind, check_number, nearest
 
 Optimiser = Literal["adagrad", "rowwise-adagrad", "adam", "sgd"]
-Schedule = Literal["constant", "linear", "cosine"]
+Schedule = Literal["constant", "linear", "cosine", "steps"]
 Batching = Literal["auto", "pairs", "points"]
+Encoder = Literal["auto", "bottleneck", "resnet20", "resnet32", "resnet56", "resnet50"]
+Precision = Literal["float32", "bfloat16"]
+DROP = 0.1
+"""What the learning rate is multiplied by at each of `drops`."""
 
 
 @dataclass(frozen=True)
 class Training:
     """How to train, whatever the scheme."""
 
+    model: Encoder = "auto"
+    """What turns features into hidden states: bottleneck (one linear layer) or a ResNet, for pictures. auto: the bottleneck; for
+    pictures resnet56 up to 64 pixels, else resnet50."""
     dim: int = 512
-    """Size of the hidden layer."""
+    """Size of the hidden layer; a ResNet has its own."""
     batch: int = 256
     """Pairs in a batch."""
     negatives: int = 64
@@ -30,21 +37,29 @@ class Training:
     """Passes over the training pairs, at most."""
     optimiser: Optimiser = "adagrad"
     """adagrad (sparse rows or dense gradients: the same), rowwise-adagrad (with one number of state a row: faster, and half the
-    memory), adam (on the CPU, moments of untouched rows stand still), sgd."""
+    memory), adam (on the CPU, moments of untouched rows stand still), sgd (with a ResNet torch's own, dense)."""
+    momentum: float = 0.0
+    """Of sgd."""
     lr: float = 0.02
     """Learning rate at its highest."""
     schedule: Schedule = "linear"
-    """How the learning rate falls to zero over the run: constant (it does not), linear, cosine."""
+    """How the learning rate falls over the run: constant (it does not), linear or cosine (to zero), steps (at drops)."""
+    drops: tuple[float, ...] = ()
+    """For steps: shares of the run after each of which the learning rate is a tenth of what it was."""
     warmup: int = 0
     """Steps over which the learning rate rises first."""
     weight_decay: float = 0.0
-    """Decoupled weight decay of the tables."""
+    """Weight decay of all weights: decoupled; coupled, as torch's sgd has it, where a ResNet is trained by sgd."""
     dropout: float = 0.5
     """Share of the hidden layer that is dropped in training."""
     feature_dropout: float = 0.0
     """Share of the features that is dropped in training."""
     normalise: bool = True
     """Scale each point's features to length 1."""
+    augment: bool = True
+    """Cut and mirror pictures at random in training."""
+    precision: Precision = "float32"
+    """Of a ResNet's layers on a GPU; weights, the label head and the loss are float32 in any case."""
     clip: float = 0.0
     """Largest gradient norm; 0 does not clip."""
     deterministic: bool = False
@@ -64,27 +79,38 @@ class Training:
     def __post_init__(self) -> None:
         for name in ("dim", "batch", "negatives", "epochs", "patience"):
             check_count(name, getattr(self, name))
-        for name in ("lr", "weight_decay", "clip", "validation", "warmup"):
+        for name in ("lr", "weight_decay", "clip", "validation", "warmup", "momentum"):
             check_number(name, getattr(self, name), low=0)
-        for name in ("dropout", "feature_dropout", "validation"):
+        for name in ("dropout", "feature_dropout", "validation", "momentum"):
             if not 0 <= check_number(name, getattr(self, name)) < 1:
                 raise HeadtailError(f"`{name}` is a share from 0 up to but not including 1, but got {getattr(self, name)!r}.")
         if self.lr == 0:
             raise HeadtailError("`lr` must be above 0, or nothing is learnt.")
         if self.smoothing is not None:
             check_number("smoothing", self.smoothing, low=0)
-        check_kind("normalise", self.normalise, bool, "True")
-        check_kind("deterministic", self.deterministic, bool, "True")
+        for name in ("normalise", "deterministic", "augment"):
+            check_kind(name, getattr(self, name), bool, "True")
         check_choice("optimiser", self.optimiser, get_args(Optimiser))
         check_choice("schedule", self.schedule, get_args(Schedule))
         check_choice("batching", self.batching, get_args(Batching))
+        check_choice("model", self.model, get_args(Encoder))
+        check_choice("precision", self.precision, get_args(Precision))
         check_choice("stop_on", self.stop_on, ("implicit-loss", "recall@10", "precision@1"))
+        if self.momentum and self.optimiser != "sgd":
+            raise HeadtailError(f"`momentum` is for sgd, but `optimiser` is {self.optimiser}. Write `optimiser=sgd`, or drop it.")
+        object.__setattr__(self, "drops", tuple(self.drops))  # a list, where they were read from a file
+        if any(not 0 < check_number("drops", share) < 1 for share in self.drops):
+            raise HeadtailError(f"`drops` are shares of the run between 0 and 1, but got {', '.join(map(str, self.drops))}.")
+        if bool(self.drops) != (self.schedule == "steps"):
+            found = f"`schedule` is {self.schedule}" if self.drops else "there are no `drops`"
+            raise HeadtailError(f"`drops` belong to `schedule=steps`, and only to it, but {found}.")
 
     def learning_rate(self, step: int, steps: int) -> float:
         """The learning rate of one of `steps` steps."""
         rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
         done = step / max(1, steps)
-        fall = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}[self.schedule]
+        dropped = DROP ** sum(done >= share for share in self.drops)
+        fall = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2, "steps": dropped}[self.schedule]
         return self.lr * rise * fall
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Int
 from torch import Tensor
 
-from headtail.data.points import Bag, Points, ragged_rows
+from headtail.data.points import Bag, Features, Points, ragged_rows
 from headtail.implicit.implied import implied_margin_of
 from headtail.labels import Labels
 from headtail.losses import DecoupledLoss, Loss, SoftmaxLoss
@@ -18,6 +20,24 @@ BLOCK = 1024
 """Points that are scored at a time."""
 LARGE_BLOCK = 2**14
 """The same on a GPU, where preparing a table for a search costs as much as searching it for a thousand points."""
+PICTURE_NUMBERS = 2**23
+"""Numbers of pictures, at most, in a block: the layers of a network make many more of them."""
+
+
+def blocks(points: Points, device: torch.device, most: int) -> Iterator[tuple[Int[Tensor, " k"], Features]]:
+    """Ids and features, on the device, of some points after the others; picture files are decoded ahead."""
+    if len(points) == 0:
+        return
+    most = most if points.picture is None else min(most, max(1, PICTURE_NUMBERS // points.num_features))
+    parts, features = torch.arange(len(points)).split(most), points.features
+    if isinstance(features, Bag):
+        found = map(features.rows, parts)
+    elif isinstance(features, Tensor):
+        found = (features[ids] for ids in parts)
+    else:
+        found = features.stream(parts, train=False, seed=0, workers=torch.get_num_threads())
+    for ids, some in zip(parts, found, strict=True):
+        yield ids, some.to(device)
 
 
 @torch.no_grad()
@@ -25,12 +45,10 @@ def top_labels(model: Model, points: Points, k: int) -> Int[Tensor, "n k"]:
     """`[n, k]` the best labels of each point over all labels, best first, without those it has seen; −1 where there are no more."""
     device = model.head.weight.device
     found, block = [], BLOCK if device.type == "cpu" else LARGE_BLOCK
-    for start in range(0, len(points), block):
-        ids = torch.arange(start, min(start + block, len(points)))
-        features = points.features.rows(ids) if isinstance(points.features, Bag) else points.features[ids]
+    for ids, features in blocks(points, device, block):
         seen = None if points.seen is None else ragged_rows(points.seen, ids)
         more = 0 if seen is None else int(seen.offsets.diff().max())
-        top = model.top(features.to(device), min(k + more, points.num_labels)).cpu()
+        top = model.top(features, min(k + more, points.num_labels)).cpu()
         found.append(top[:, :k] if seen is None else _without(top, seen, k))
     if not found:
         return torch.zeros(0, k, dtype=torch.int64)
@@ -88,11 +106,10 @@ class Validation:
             self._implicit = implicit_loss_of(head.loss, self.batch_size)
         head.flush()
         total = torch.zeros((), dtype=torch.float64, device=head.weight.device)
-        for start in range(0, len(self.points), BLOCK // 4):
-            block = self.points.select(torch.arange(start, min(start + BLOCK // 4, len(self.points))))
-            if block.num_pairs == 0:
+        for ids, features in blocks(self.points, total.device, BLOCK // 4):
+            labels = ragged_rows(self.points.labels, ids)
+            if len(labels.values) == 0:
                 continue
-            hidden = model.encoder(block.features.to(total.device))
-            target = Ragged(block.labels.values.long().to(total.device), block.labels.offsets.to(total.device))
-            total += self._implicit(hidden, head.weight, target, bias=head.bias, reduction="sum").double()
+            target = Ragged(labels.values.long().to(total.device), labels.offsets.to(total.device))
+            total += self._implicit(model.encoder(features), head.weight, target, bias=head.bias, reduction="sum").double()
         return float(total) / self.points.num_pairs

@@ -14,6 +14,7 @@ from headtail.checkpoint import remembering
 from headtail.data.points import Bag, Picked, Points
 from headtail.models.bottleneck import Bottleneck
 from headtail.models.model import Batch
+from headtail.optim import RowOptimizer
 from headtail.targets import IGNORE_INDEX, Ragged
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Resident:
     ) -> None:
         self.point_of, self.whole_points, self.bag, self.dense = point_of.to(device), whole_points, None, None
         features = points.features
+        assert isinstance(features, Bag | Tensor), "picture files are streamed"
         if isinstance(features, Tensor) or points.num_features <= DENSE_BELOW:
             self.dense = (features if isinstance(features, Tensor) else features.to(device).to_dense()).to(device).contiguous()
         else:
@@ -59,7 +61,8 @@ class Resident:
         """Bytes of the features and of the rest."""
         n, features = len(points), points.features
         sparse = isinstance(features, Bag) and points.num_features > DENSE_BELOW
-        of_features = 8 * n + 8 * len(features.columns) if sparse else 4 * n * points.num_features  # pyright: ignore[reportAttributeAccessIssue]
+        number = features.element_size() if isinstance(features, Tensor) else 4  # bytes
+        of_features = 8 * n + 8 * len(features.columns) if sparse else n * points.num_features * number  # pyright: ignore[reportAttributeAccessIssue]
         labels = 8 * n * int(points.labels.offsets.diff().max()) if whole_points else 8 * points.num_pairs
         return of_features, labels + 8 * points.num_pairs
 
@@ -110,7 +113,8 @@ def graphed_step(trainer: Trainer) -> Callable[[Tensor], Tensor]:
         return step(*resident.look_up(ids))
 
     run, sparse_rows = trainer.run, trainer.model.head.sparse or getattr(trainer.model.encoder, "sparse", False)
-    if run.weight_decay or (run.clip and sparse_rows) or remembering(trainer.model) or trainer.model.mask_known:
+    lazy_decay = run.weight_decay and isinstance(trainer.optimiser, RowOptimizer)
+    if lazy_decay or (run.clip and sparse_rows) or remembering(trainer.model) or trainer.model.mask_known:
         # Decay that is due, rows summed for clipping, how full a queue is, and a search for known positives need the host.
         return eager
     random = torch.cuda.get_rng_state(device)
@@ -142,7 +146,8 @@ class Graph:
         for group in trainer.optimiser.param_groups:
             group["lr"] = torch.tensor(float(group["lr"]), device=self.device)
         self.points, self.target = (t.clone() for t in resident.look_up(trainer.batches.ids[: trainer.batches.size]))
-        kept = [(p, p.detach().clone()) for p in trainer.model.parameters()]
+        changed = *trainer.model.parameters(), *trainer.model.encoder.buffers()  # a batch norm's running means too
+        kept = [(tensor, tensor.detach().clone()) for tensor in changed]
         random = torch.cuda.get_rng_state(self.device)
         try:
             self._capture(trainer)
@@ -150,7 +155,7 @@ class Graph:
             with torch.no_grad():
                 for parameter, before in kept:
                     parameter.copy_(before)
-                    for value in trainer.optimiser.state[parameter].values():
+                    for value in trainer.optimiser.state.get(parameter, {}).values():
                         value.zero_()
             torch.cuda.set_rng_state(random, self.device)
 

@@ -28,7 +28,7 @@ from headtail.kernels.compiled import HAS_TRITON
 from headtail.labels import Labels
 from headtail.losses import ExactLoss
 from headtail.losses.fused import backward
-from headtail.models import Model
+from headtail.models import Model, ResNet
 from headtail.optim import clip_grad_norm_
 
 CHECK_EVERY = 100
@@ -90,7 +90,8 @@ class Trainer:
         data: what to learn.
         folder: where checkpoints go; a checkpoint found there is resumed. None keeps nothing.
         device: "cpu" or "cuda".
-        encoder: any module from features (a `Bag` or a dense matrix) to `[n, run.dim]` hidden states; None for the paper's.
+        encoder: any module from features (a `Bag`, a dense matrix or pictures) to `[n, run.dim]` hidden states; None for what
+            `run.model` names.
         save_every: seconds between checkpoints within an epoch; there is one after every epoch in any case.
         watch: called now and then.
         stop: an event that asks the run to save and stop; without one, Ctrl-C does.
@@ -116,11 +117,16 @@ class Trainer:
         sparse_features = isinstance(train.features, Bag)
         # Clipping sums rows first, for which a GPU's host would wait. Where rows without a gradient stand still, dense is the same.
         dense = device != "cpu" and (not HAS_TRITON or (run.clip > 0 and run.optimiser != "adam"))
+        shape = {"num_features": train.num_features, "picture": train.picture}
         with self._told_if_too_large(train.num_features):
             given = {"encoder": encoder, "sparse_features": sparse_features, "sparse": not dense, "device": self.device}
-            self.model = build_model(run, self.labels, train.num_features, **given).to(self.device)
-        exact = isinstance(self.model.head.loss, ExactLoss)
-        whole_points = run.batching == "points" or (run.batching == "auto" and exact)
+            self.model = build_model(run, self.labels, **shape, **given).to(self.device)
+        if isinstance(self.model.encoder, ResNet):
+            self.model.encoder.prepare.measure(train)
+            self.model.encoder.prepare.augment &= isinstance(train.features, Tensor)  # files are augmented where they are decoded
+        # All-label losses sum once a point, but a picture has one label.
+        shares_sums = isinstance(self.model.head.loss, ExactLoss) and train.picture is None
+        whole_points = run.batching == "points" or (run.batching == "auto" and shares_sums)
         self.optimiser = build_optimiser(run, self.model)
         if not run.clip:
             self.optimiser.inside_backward()
@@ -128,8 +134,7 @@ class Trainer:
         size = min(run.batch, int(self.labels.total))  # pairs, also where batches hold whole points
         self.validation = None if held_out is None else Validation(held_out, self.labels, run.stop_on, size)
         self.state, self._best = State(), {}
-        shape = {"num_features": train.num_features, "sparse_features": sparse_features}
-        self.facts = {"run": asdict(run), "data": data.digest, **shape}
+        self.facts = {"run": settings_of(run), "data": data.digest, "sparse_features": sparse_features, **shape}
         with self._determined():
             self._take_step = self._make_step()
         self._random = checkpoint.random_state(self.device)  # whatever is drawn elsewhere before `fit` changes nothing
@@ -151,14 +156,17 @@ class Trainer:
     @contextmanager
     def _determined(self) -> Iterator[None]:
         """Ask torch, and kernels through it, for sums in an order that does not depend on timing, if the run wants that."""
-        before = torch.are_deterministic_algorithms_enabled()
+        before, tries = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
         if self.run.deterministic and self.device.type == "cuda":
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch insists on it
             torch.use_deterministic_algorithms(True)
+        # Shapes stay the same, so it pays to try which convolution is the fastest; which one that is depends on timing.
+        torch.backends.cudnn.benchmark = not self.run.deterministic
         try:
             yield
         finally:
             torch.use_deterministic_algorithms(before)
+            torch.backends.cudnn.benchmark = tries
 
     @contextmanager
     def _told_if_too_large(self, num_features: int) -> Iterator[None]:
@@ -204,6 +212,10 @@ class Trainer:
         return getattr(self._take_step, "order", self.batches.order)(epoch, start)
 
     def _make_step(self) -> Callable[[Tensor], Tensor]:
+        if not isinstance(self.batches.points.features, Bag | Tensor):
+            from headtail.streams import Streamed
+
+            return Streamed(self)
         if self.device.type == "cuda":
             from headtail.graphs import graphed_step
 
@@ -292,7 +304,7 @@ class Trainer:
         tensors, facts = checkpoint.load(path)
         if not {"run", "data", "state", "optimiser"} <= facts.keys():
             raise HeadtailError(f"`{path}` is no checkpoint of a run. Delete it to start that run anew.")
-        if facts["run"] != asdict(self.run) or facts["data"] != self.facts["data"]:
+        if facts["run"] != settings_of(self.run) or facts["data"] != self.facts["data"]:
             raise HeadtailError(
                 f"`{path}` belongs to a run with other settings or other data. Choose another folder, or delete it."
             )
@@ -318,9 +330,16 @@ def load_model(folder: Path, encoder: nn.Module | None = None) -> tuple[Model, R
     if not {"run", "smoothing", "num_features"} <= facts.keys() or "labels.counts" not in tensors:
         raise HeadtailError(f"`{path}` is no trained model. Pass the folder of a finished run.")
     run, labels = Run(**facts["run"]), Labels(tensors["labels.counts"], facts["smoothing"])
-    model = build_model(run, labels, facts["num_features"], encoder=encoder, sparse=False)
+    picture = facts.get("picture")
+    shape = {"num_features": facts["num_features"], "picture": None if picture is None else (picture[0], picture[1])}
+    model = build_model(run, labels, **shape, encoder=encoder, sparse=False)
     checkpoint.restore_weights(tensors, model)
     return model.eval(), run, facts
+
+
+def settings_of(run: Run) -> dict[str, Any]:
+    """A run's settings as they come back from JSON."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(run).items()}
 
 
 def split_validation(data: DataSet, share: float) -> tuple[Tensor | None, Points | None]:

@@ -18,6 +18,7 @@ from headtail.build import PAPER, parse
 from headtail.cli.device import Device, choose
 from headtail.cli.progress import Training as TrainingBars
 from headtail.cli.progress import reading
+from headtail.cli.recipe import Recipe, with_recipe
 from headtail.cli.tables import results_table
 from headtail.compare import SliceRule, cells, compare
 from headtail.config import Training
@@ -50,6 +51,8 @@ class Compare:
     """Where to train."""
     workers: int | None = None
     """Runs that train at the same time, each in a process of its own; by default one a core, and one on a GPU."""
+    recipe: Recipe | None = None
+    """Train as the paper did on such pictures; what you write beside it counts."""
     reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
     """How to read the data."""
     training: Annotated[Training, tyro.conf.OmitArgPrefixes] = field(default_factory=Training)
@@ -57,7 +60,7 @@ class Compare:
 
     def run(self, typed: Sequence[str] = ()) -> int:
         """Run the grid, print the table, write the report; `typed` are the arguments that do so again."""
-        names = tuple(dict.fromkeys(self.schemes))
+        names, training = tuple(dict.fromkeys(self.schemes)), with_recipe(self.recipe, self.training, typed)
         if not names:
             raise HeadtailError("`--schemes` needs at least one name, for example `--schemes within-batch:tail softmax`.")
         for name in names:
@@ -69,9 +72,9 @@ class Compare:
             data = load(self.data, self.reading, progress)
         for note in data.notes:
             talk.print(Text(note, style="dim"))
-        if device == "cpu" and (note := patience(names, self.training, data)):
+        if device == "cpu" and (note := patience(names, training, data)):
             talk.print(Text(note, style="yellow"))
-        grid = cells(self.training, names, self.seeds, data, self.out)
+        grid = cells(training, names, self.seeds, data, self.out)
         command = shlex.join(["headtail", *typed])
         bars = TrainingBars(talk, len(grid))
         try:

@@ -20,7 +20,7 @@ from headtail.config import Run
 from headtail.data.load import Reading, load
 from headtail.data.points import DataSet, Points
 from headtail.errors import HeadtailError, check_count
-from headtail.evaluate import top_labels
+from headtail.evaluate import blocks, top_labels
 from headtail.models import Model
 from headtail.predictions import write_predictions
 from headtail.results import to_csv, write_text
@@ -118,8 +118,7 @@ def _open(folder: Path, data: str, how: Reading, device: Device) -> tuple[Model,
 def _scores(model: Model, points: Points, top: Tensor) -> Tensor:
     """`[n, k]` the logits of the labels that were found, without any post-hoc adjustment."""
     found = []
-    for ids in torch.arange(len(points)).split(max(1, SCORES_AT_ONCE // points.num_labels)):
-        block = points.select(ids)
-        logits = model.head.logits(model.encoder(block.features.to(model.head.weight.device))).cpu()
+    for ids, features in blocks(points, model.head.weight.device, max(1, SCORES_AT_ONCE // points.num_labels)):
+        logits = model.head.logits(model.encoder(features)).cpu()
         found.append(logits.gather(1, top[ids].clamp(min=0)))
     return torch.cat(found) if found else torch.zeros(0, top.shape[1])

@@ -17,6 +17,7 @@ from headtail.build import parse
 from headtail.cli.device import Device, choose
 from headtail.cli.progress import Training as TrainingBars
 from headtail.cli.progress import reading
+from headtail.cli.recipe import Recipe, with_recipe
 from headtail.cli.tables import measures_table
 from headtail.compare import Cell, SliceRule, data_slices, run_cell
 from headtail.config import Run
@@ -36,6 +37,8 @@ class Train:
     count for pictures and vectors with one label each, otherwise mass."""
     device: Device = "auto"
     """Where to train."""
+    recipe: Recipe | None = None
+    """Train as the paper did on such pictures; what you write beside it counts."""
     reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
     """How to read the data."""
     run_: Annotated[Run, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="run")] = field(default_factory=Run)
@@ -44,12 +47,13 @@ class Train:
     def run(self, typed: Sequence[str] = ()) -> int:
         """Train, test, print; `typed` are the arguments that go on with it."""
         parse(self.run_.scheme)
+        settings = with_recipe(self.recipe, self.run_, typed)
         device, talk = choose(self.device), Console(stderr=True, highlight=False)
         with reading(talk) as progress:
             data = load(self.data, self.reading, progress)
         for note in data.notes:
             talk.print(Text(note, style="dim"))
-        cell, bars = Cell(self.run_, self.out), TrainingBars(talk, 1)
+        cell, bars = Cell(settings, self.out), TrainingBars(talk, 1)
         try:
             with bars.bar, warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -2,5 +2,6 @@
 
 from headtail.models.bottleneck import Bottleneck
 from headtail.models.model import Batch, Model
+from headtail.models.resnet import ResNet
 
-__all__ = ["Batch", "Bottleneck", "Model"]
+__all__ = ["Batch", "Bottleneck", "Model", "ResNet"]

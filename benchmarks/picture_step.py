@@ -1,0 +1,275 @@
+"""Claim: a ResNet-56 step (batch 128, small pictures, 200 labels) costs at most 2.75 ms of one H200, over runs side by side.
+
+Pictures are random bytes. Parts:
+
+`trainer`: what users get, `Trainer` under the recipe for CIFAR: pictures resident, augmented on the device, one CUDA graph a step;
+and the same step operation by operation.
+`bare`: the network with a plain linear layer and cross-entropy, eager and graphed; also with torch's operations in place of
+headtail's batch-norm kernels, and compiled by torch, for comparison.
+`norm`: batch norm with shortcut and rectifier, forward and backward, by headtail's kernels and by torch, at the three shapes.
+`together`: several `trainer` processes at the same time; ms a step is the wall clock over all their steps. Start NVIDIA's MPS
+first (`nvidia-cuda-mps-control -d`), or kernels of different processes take turns.
+
+Run: .venv/bin/python benchmarks/picture_step.py [--part trainer bare norm together] [--workers 1 2 4 8] [--profile] [--tiny]
+`--profile` prints the kernels that take most of a step, and their number. `--tiny` is for a CPU: few steps of ResNet-20, not kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from machine import append
+from torch import Tensor, nn
+
+from headtail.config import Run
+from headtail.data.points import DataSet, Points
+from headtail.graphs import Resident
+from headtail.models import ResNet
+from headtail.models import norm as norms
+from headtail.recipes import cifar
+from headtail.sgd import DenseSGD
+from headtail.targets import Ragged
+from headtail.train import Trainer
+
+LABELS, SIZE = 200, 32
+Step = Callable[[], object]
+
+
+def pictures(n: int) -> tuple[Tensor, Tensor]:
+    """Random pictures and labels."""
+    return torch.randint(256, (n, 3, SIZE, SIZE), dtype=torch.uint8), torch.randint(LABELS, (n,))
+
+
+def wait() -> None:
+    """Until the device has done everything."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def milliseconds(step: Step, steps: int) -> float:
+    """Of a step, the mean over some, after some that are not counted."""
+    for _ in range(max(3, steps // 10)):
+        step()
+    wait()
+    begun = time.perf_counter()
+    for _ in range(steps):
+        step()
+    wait()
+    return (time.perf_counter() - begun) / steps * 1e3
+
+
+def profile(step: Step, name: str) -> None:
+    """Print what takes the time of five steps."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as watched
+
+    kind = ProfilerActivity.CUDA if torch.cuda.is_available() else ProfilerActivity.CPU
+    with watched(activities=[kind]) as seen:
+        for _ in range(5):
+            step()
+        wait()
+    table, by = seen.key_averages(), "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
+    print(f"\n{name}: {sum(one.count for one in table) / 5:.0f} kernels a step")
+    print(table.table(sort_by=by, row_limit=30, max_name_column_width=90))
+
+
+def make_trainer(given: argparse.Namespace, scheme: str) -> Trainer:
+    """Under the recipe for small pictures."""
+    run = Run(**asdict(replace(cifar(), model=given.model, batch=given.batch, precision=given.precision)), scheme=scheme)
+    train, label = pictures(given.pictures)
+    points = Points(train, Ragged(label, torch.arange(len(label) + 1)), LABELS)
+    return Trainer(run, DataSet("random", points, points), device=given.device)
+
+
+def endless(trainer: Trainer) -> Iterator[Tensor]:
+    """Batches of epoch after epoch."""
+    epoch = 0
+    while True:
+        yield from trainer.batches.order(epoch)
+        epoch += 1
+
+
+def next_step(trainer: Trainer, order: Iterator[Tensor], resident: Resident | None = None) -> Tensor:
+    """A trainer's own step, or, given where the pictures lie, operation by operation."""
+    if resident is None:
+        return trainer._take_step(next(order))
+    return trainer.learn(trainer.model(resident.take(next(order).to(trainer.device))))
+
+
+def of_trainer(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
+    """Steps of a trainer: as users get them, and operation by operation."""
+    for scheme in given.schemes:
+        trainer = make_trainer(given, scheme)
+        order = endless(trainer)
+        trainer.model.train()
+
+        batches = trainer.batches
+        resident = Resident(batches.points, batches.point_of, batches.whole_points, batches.size, trainer.device)
+        graphed, eager = partial(next_step, trainer, order), partial(next_step, trainer, order, resident)
+        yield f"{scheme}, {type(trainer._take_step).__name__}", graphed
+        yield f"{scheme}, eager", eager
+
+
+class Bare(nn.Module):
+    """A network with a plain linear layer."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        super().__init__()
+        self.encoder = ResNet(int(given.model.removeprefix("resnet")), narrow=given.precision == "bfloat16")
+        self.linear = nn.Linear(self.encoder.dim, LABELS)
+
+    def forward(self, some: Tensor, label: Tensor) -> Tensor:
+        """The loss."""
+        return F.cross_entropy(self.linear(self.encoder(some)), label)
+
+
+def of_bare(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
+    """Steps without the library's loop and head."""
+    for kernels, compiled in ((True, False), (False, False), (False, True)):
+        norms.HAS_TRITON = kernels
+        torch.manual_seed(0)
+        model = Bare(given).to(given.device)
+        some, label = (one.to(given.device) for one in pictures(given.batch))
+        optimiser = DenseSGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+        loss_of = torch.compile(model) if compiled else model
+
+        eager = partial(plain_step, loss_of, optimiser, some, label)
+        how = "compiled" if compiled else "headtail's norm" if kernels else "torch's norm"
+        yield f"{how}, eager", eager
+        if given.device == "cuda":
+            yield f"{how}, graphed", captured(eager)
+    norms.HAS_TRITON = True
+
+
+def plain_step(loss_of: nn.Module, optimiser: DenseSGD, some: Tensor, label: Tensor) -> None:
+    """One step on the same batch."""
+    optimiser.zero_grad(set_to_none=True)
+    loss_of(some, label).backward()
+    optimiser.step()
+
+
+def captured(step: Step) -> Step:
+    """A step as a CUDA graph."""
+    beside = torch.cuda.Stream()
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(beside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def norm_step(module: nn.Module, x: Tensor, shortcut: Tensor, grad: Tensor, kernels: bool) -> None:
+    """Forward and backward of one batch norm."""
+    norms.HAS_TRITON = kernels
+    for one in (x, shortcut, *module.parameters()):
+        one.grad = None
+    module(x, shortcut).backward(grad)
+
+
+def of_norm(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
+    """Forward and backward of one batch norm, graphed so that launching does not count."""
+    dtype = torch.bfloat16 if given.precision == "bfloat16" else torch.float32
+    for channels, side in ((16, SIZE), (32, SIZE // 2), (64, SIZE // 4)):
+        for kernels in (True, False):
+            module = norms.Norm(channels).to(given.device)
+            shape = given.batch, side, side, channels
+            x, shortcut, grad = (torch.randn(shape, device=given.device).to(dtype).permute(0, 3, 1, 2) for _ in range(3))
+            x.requires_grad_()
+            shortcut.requires_grad_()
+
+            step = partial(norm_step, module, x, shortcut, grad, kernels)
+            name = f"{channels} channels, {'headtail' if kernels else 'torch'}"
+            yield name, captured(step) if given.device == "cuda" else step
+    norms.HAS_TRITON = True
+
+
+def together(given: argparse.Namespace, workers: int) -> float:
+    """Milliseconds a step over processes that train at the same time."""
+    options = ["--steps", given.steps, "--device", given.device, "--model", given.model, "--batch", given.batch]
+    options += ["--precision", given.precision, "--pictures", given.pictures, "--schemes", given.schemes[0], "--part", "worker"]
+    command = [sys.executable, __file__, *map(str, options)]
+    children = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(workers)]
+    pipes = [(child.stdin, child.stdout) for child in children if child.stdin is not None and child.stdout is not None]
+    for _, out in pipes:
+        while out.readline() not in ("ready\n", ""):
+            pass
+    begun = time.perf_counter()
+    for into, _ in pipes:
+        into.write("go\n")
+        into.flush()
+    for _, out in pipes:
+        out.readline()
+    spent = time.perf_counter() - begun
+    for child in children:
+        child.communicate()
+    return spent / (workers * given.steps) * 1e3
+
+
+def work(given: argparse.Namespace) -> None:
+    """Be one of the processes: get ready, wait for the word, take the steps."""
+    trainer = make_trainer(given, given.schemes[0])
+    order = endless(trainer)
+    trainer.model.train()
+    milliseconds(lambda: trainer._take_step(next(order)), 20)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for _ in range(given.steps):
+        trainer._take_step(next(order))
+    wait()
+    print("done", flush=True)
+
+
+def main() -> None:
+    """Measure, print, keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
+    parser.add_argument(
+        "--part", nargs="+", default=["trainer", "bare", "norm"], choices=("trainer", "bare", "norm", "together", "worker")
+    )
+    parser.add_argument("--model", default="resnet56")
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--precision", default="bfloat16", choices=("bfloat16", "float32"))
+    parser.add_argument("--pictures", type=int, default=20_000)
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--schemes", nargs="+", default=["within-batch:tail", "softmax"])
+    parser.add_argument("--workers", nargs="+", type=int, default=[1, 2, 4, 8])
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--tiny", action="store_true")
+    given = parser.parse_args()
+    if given.tiny:
+        given.model, given.steps, given.pictures, given.batch, given.workers = "resnet20", 3, 64, 8, [1, 2]
+    if given.part == ["worker"]:
+        work(given)
+        return
+    torch.backends.cudnn.benchmark = True  # as in training
+    rows, about = [], {"model": given.model, "precision": given.precision, "batch": given.batch}
+
+    def keep(part: str, how: str, ms: float) -> None:
+        print(f"{part:9} {how:45} {ms:8.3f} ms", flush=True)
+        rows.append({"part": part, "how": how, **about, "ms": f"{ms:.4f}"})
+
+    for part, steps in (("trainer", of_trainer), ("bare", of_bare), ("norm", of_norm)):
+        for how, step in steps(given) if part in given.part else ():
+            keep(part, how, milliseconds(step, given.steps))
+            if given.profile:
+                profile(step, f"{part}, {how}")
+    for workers in given.workers if "together" in given.part else ():
+        keep("together", f"{given.schemes[0]}, {workers} processes", together(given, workers))
+    if rows and not given.tiny:
+        print(append("picture_step", rows))
+
+
+if __name__ == "__main__":
+    main()

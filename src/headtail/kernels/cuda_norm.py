@@ -1,0 +1,220 @@
+"""Batch normalisation with shortcut and rectifier on CUDA: two kernels forward, two backward, no atomics, one order of summing.
+
+Numbers lie channels last, so they are a matrix `[R, C]`, R = n · h · w. A first kernel reduces parts of its rows; in a second one
+each program puts the parts of its own channels together again, and writes its share of the result. So there is no third kernel.
+"""
+
+# Triton's functions take and return other things than their signatures say.
+# pyright: reportCallIssue=false, reportArgumentType=false, reportOperatorIssue=false, reportIndexIssue=false
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+TILE = 4096
+"""Numbers that a program holds at a time."""
+MOST_CHANNELS = 64
+"""Channels of a program."""
+PARTS = 128
+"""Programs, at most, that share the rows of the same channels: about one for each multiprocessor."""
+
+
+def norm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    shortcut: Tensor | None,
+    relu: bool,
+    running: tuple[Tensor, Tensor],
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor]:
+    """Normalise by the batch, add, rectify, and move the running mean and variance.
+
+    Args:
+        x: `[n, C, h, w]`, channels last, C a power of two.
+        weight: `[C]` γ, float32.
+        bias: `[C]` β.
+        shortcut: like x, or None.
+        relu: whether to rectify.
+        running: `[C]` mean and `[C]` unbiased variance, changed in place.
+        momentum: share of the batch in them.
+        eps: ε.
+
+    Returns:
+        y like x, and `[2, C]` the batch's mean and 1 / sqrt(variance + ε).
+    """
+    grid, rows, sizes = _shape(x)
+    y, moments = torch.empty_like(x), x.new_empty(2, x.shape[1], dtype=torch.float32)
+    parts = x.new_empty(2, grid[0], x.shape[1], dtype=torch.float32)
+    _moments_of_parts[grid](x, parts, rows, **sizes)
+    _normalise[grid](
+        x, x if shortcut is None else shortcut, y, parts, moments, weight, bias, *running, rows, momentum, eps,
+        adds=shortcut is not None, relu=relu, **sizes,
+    )  # fmt: skip
+    return y, moments
+
+
+def norm_backward(
+    grad: Tensor, x: Tensor, y: Tensor | None, weight: Tensor, moments: Tensor, added: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Gradients of x, γ, β and, if one was added, of the shortcut; y is None where nothing was rectified."""
+    grad = grad.contiguous(memory_format=torch.channels_last)
+    grid, rows, sizes = _shape(x)
+    of_x, of_shortcut = torch.empty_like(x), torch.empty_like(x) if added else None
+    parts = x.new_empty(2, grid[0], x.shape[1], dtype=torch.float32)
+    of_weight, of_bias = torch.empty_like(weight), torch.empty_like(weight)
+    relu = y is not None
+    given = grad, x, y if relu else x
+    _sums_of_parts[grid](*given, parts, moments, rows, relu=relu, **sizes)
+    _differentiate[grid](
+        *given, of_x, of_x if of_shortcut is None else of_shortcut, parts, moments, weight, of_weight, of_bias, rows,
+        adds=added, relu=relu, **sizes,
+    )  # fmt: skip
+    return of_x, of_weight, of_bias, of_shortcut
+
+
+def _shape(x: Tensor) -> tuple[tuple[int, int], int, dict[str, int]]:
+    """The grid (parts, blocks of channels), the number of rows, and sizes known when compiling."""
+    channels, rows = x.shape[1], x.numel() // x.shape[1]
+    width = min(channels, MOST_CHANNELS)
+    tile = TILE // width
+    tiles = triton.cdiv(triton.cdiv(rows, tile), PARTS)  # of a program
+    parts = triton.cdiv(rows, tile * tiles)
+    # A program reads all parts at once, so their number is padded to a power of two.
+    sizes = {"channels": channels, "width": width, "tile_rows": tile, "tiles": tiles, "padded": triton.next_power_of_2(parts)}
+    return (parts, channels // width), rows, sizes
+
+
+@triton.jit
+def _tile(t, rows, channels: tl.constexpr, width: tl.constexpr, tile_rows: tl.constexpr, tiles: tl.constexpr):
+    """Places `[tile_rows, width]` of tile t of this program, and which of its rows there are `[tile_rows, 1]`."""
+    row = (tl.program_id(0) * tiles + t) * tile_rows + tl.arange(0, tile_rows)[:, None]
+    column = tl.program_id(1) * width + tl.arange(0, width)[None, :]
+    return row.to(tl.int64) * channels + column, row < rows
+
+
+@triton.jit
+def _moments_of_parts(
+    x_at, parts_at, rows,
+    channels: tl.constexpr, width: tl.constexpr, tile_rows: tl.constexpr, tiles: tl.constexpr, padded: tl.constexpr,
+):  # fmt: skip
+    """Mean, and sum of squares around it, of each part. Tiles are merged as in Chan et al. (1979), so no digits cancel."""
+    count = 0.0
+    mean = tl.zeros([width], tl.float32)
+    around = tl.zeros([width], tl.float32)
+    for t in range(tiles):
+        place, there = _tile(t, rows, channels, width, tile_rows, tiles)
+        x = tl.load(x_at + place, mask=there, other=0.0).to(tl.float32)
+        more = tl.sum(there.to(tl.float32))
+        mean_here = tl.sum(x, 0) / tl.maximum(more, 1.0)
+        off = tl.where(there, x - mean_here[None, :], 0.0)
+        both = count + more
+        share = more / tl.maximum(both, 1.0)
+        apart = mean_here - mean
+        around += tl.sum(off * off, 0) + apart * apart * (count * share)
+        mean += apart * share
+        count = both
+    column = tl.program_id(1) * width + tl.arange(0, width)
+    place = tl.program_id(0) * channels + column
+    tl.store(parts_at + place, mean)
+    tl.store(parts_at + tl.num_programs(0) * channels + place, around)
+
+
+@triton.jit
+def _parts(parts_at, channels: tl.constexpr, width: tl.constexpr, padded: tl.constexpr):
+    """Both numbers of all parts `[padded, width]` of this program's channels, 0 where there is none."""
+    part = tl.arange(0, padded)[:, None]
+    column = tl.program_id(1) * width + tl.arange(0, width)[None, :]
+    there = part < tl.num_programs(0)
+    one = tl.load(parts_at + part * channels + column, mask=there, other=0.0)
+    other = tl.load(parts_at + tl.num_programs(0) * channels + part * channels + column, mask=there, other=0.0)
+    return one, other
+
+
+@triton.jit
+def _normalise(
+    x_at, shortcut_at, y_at, parts_at, moments_at, weight_at, bias_at, running_mean_at, running_var_at, rows, momentum, eps,
+    adds: tl.constexpr, relu: tl.constexpr,
+    channels: tl.constexpr, width: tl.constexpr, tile_rows: tl.constexpr, tiles: tl.constexpr, padded: tl.constexpr,
+):  # fmt: skip
+    means, around = _parts(parts_at, channels, width, padded)
+    per_part = tiles * tile_rows
+    count = tl.minimum(tl.maximum(rows - tl.arange(0, padded) * per_part, 0), per_part).to(tl.float32)[:, None]
+    total = rows.to(tl.float32)
+    mean = tl.sum(means * count, 0) / total
+    apart = means - mean[None, :]
+    variance = tl.sum(around + count * apart * apart, 0) / total
+    scale = 1 / tl.sqrt(variance + eps)
+    column = tl.program_id(1) * width + tl.arange(0, width)
+    if tl.program_id(0) == 0:
+        tl.store(moments_at + column, mean)
+        tl.store(moments_at + channels + column, scale)
+        before, spread = tl.load(running_mean_at + column), tl.load(running_var_at + column)
+        tl.store(running_mean_at + column, before + momentum * (mean - before))
+        unbiased = variance * (total / tl.maximum(total - 1, 1.0))
+        tl.store(running_var_at + column, spread + momentum * (unbiased - spread))
+    weight, bias = tl.load(weight_at + column), tl.load(bias_at + column)
+    for t in range(tiles):
+        place, there = _tile(t, rows, channels, width, tile_rows, tiles)
+        x = tl.load(x_at + place, mask=there, other=0.0).to(tl.float32)
+        y = (x - mean[None, :]) * (scale * weight)[None, :] + bias[None, :]
+        if adds:
+            y += tl.load(shortcut_at + place, mask=there, other=0.0).to(tl.float32)
+        if relu:
+            y = tl.where(y < 0, 0.0, y)  # a NaN stays one
+        tl.store(y_at + place, y.to(y_at.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _sums_of_parts(
+    grad_at, x_at, y_at, parts_at, moments_at, rows, relu: tl.constexpr,
+    channels: tl.constexpr, width: tl.constexpr, tile_rows: tl.constexpr, tiles: tl.constexpr, padded: tl.constexpr,
+):  # fmt: skip
+    """Σ g and Σ g·x̂ of each part, x̂ = (x − μ)/σ: the gradients of β and γ."""
+    column = tl.program_id(1) * width + tl.arange(0, width)
+    mean, scale = tl.load(moments_at + column)[None, :], tl.load(moments_at + channels + column)[None, :]
+    of_bias = tl.zeros([width], tl.float32)
+    of_weight = tl.zeros([width], tl.float32)
+    for t in range(tiles):
+        place, there = _tile(t, rows, channels, width, tile_rows, tiles)
+        grad = tl.load(grad_at + place, mask=there, other=0.0).to(tl.float32)
+        if relu:
+            grad = tl.where(tl.load(y_at + place, mask=there, other=0.0) > 0, grad, 0.0)
+        x = tl.load(x_at + place, mask=there, other=0.0).to(tl.float32)
+        of_bias += tl.sum(grad, 0)
+        of_weight += tl.sum(grad * (x - mean) * scale, 0)
+    place = tl.program_id(0) * channels + column
+    tl.store(parts_at + place, of_bias)
+    tl.store(parts_at + tl.num_programs(0) * channels + place, of_weight)
+
+
+@triton.jit
+def _differentiate(
+    grad_at, x_at, y_at, of_x_at, of_shortcut_at, parts_at, moments_at, weight_at, of_weight_at, of_bias_at, rows,
+    adds: tl.constexpr, relu: tl.constexpr,
+    channels: tl.constexpr, width: tl.constexpr, tile_rows: tl.constexpr, tiles: tl.constexpr, padded: tl.constexpr,
+):  # fmt: skip
+    """γ/σ · (g − mean(g) − x̂ · mean(g·x̂))."""
+    of_bias, of_weight = _parts(parts_at, channels, width, padded)
+    of_bias, of_weight = tl.sum(of_bias, 0), tl.sum(of_weight, 0)
+    column = tl.program_id(1) * width + tl.arange(0, width)
+    if tl.program_id(0) == 0:
+        tl.store(of_bias_at + column, of_bias)
+        tl.store(of_weight_at + column, of_weight)
+    mean, scale = tl.load(moments_at + column)[None, :], tl.load(moments_at + channels + column)[None, :]
+    factor = tl.load(weight_at + column)[None, :] * scale
+    total = rows.to(tl.float32)
+    constant, slope = (of_bias / total)[None, :], (of_weight / total)[None, :] * scale
+    for t in range(tiles):
+        place, there = _tile(t, rows, channels, width, tile_rows, tiles)
+        grad = tl.load(grad_at + place, mask=there, other=0.0).to(tl.float32)
+        if relu:
+            grad = tl.where(tl.load(y_at + place, mask=there, other=0.0) > 0, grad, 0.0)
+        if adds:
+            tl.store(of_shortcut_at + place, grad.to(of_shortcut_at.dtype.element_ty), mask=there)
+        x = tl.load(x_at + place, mask=there, other=0.0).to(tl.float32)
+        of_x = factor * (grad - constant - (x - mean) * slope)
+        tl.store(of_x_at + place, of_x.to(of_x_at.dtype.element_ty), mask=there)
