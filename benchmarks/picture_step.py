@@ -17,12 +17,14 @@ Run: .venv/bin/python benchmarks/picture_step.py [--part trainer bare norm toget
 from __future__ import annotations
 
 import argparse
+import itertools
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +36,7 @@ from headtail.data.points import DataSet, Points
 from headtail.graphs import Resident
 from headtail.models import ResNet
 from headtail.models import norm as norms
+from headtail.models.model import Batch
 from headtail.recipes import cifar
 from headtail.sgd import DenseSGD
 from headtail.targets import Ragged
@@ -89,33 +92,31 @@ def make_trainer(given: argparse.Namespace, scheme: str) -> Trainer:
     return Trainer(run, DataSet("random", points, points), device=given.device)
 
 
-def endless(trainer: Trainer) -> Iterator[Tensor]:
-    """Batches of epoch after epoch."""
-    epoch = 0
-    while True:
-        yield from trainer.batches.order(epoch)
-        epoch += 1
+def endless(trainer: Trainer) -> Iterator[Any]:
+    """Batches of epoch after epoch, as the trainer's step takes them."""
+    return itertools.chain.from_iterable(trainer.order(epoch) for epoch in itertools.count())
 
 
-def next_step(trainer: Trainer, order: Iterator[Tensor], resident: Resident | None = None) -> Tensor:
-    """A trainer's own step, or, given where the pictures lie, operation by operation."""
-    if resident is None:
-        return trainer._take_step(next(order))
-    return trainer.learn(trainer.model(resident.take(next(order).to(trainer.device))))
+def own_step(trainer: Trainer, order: Iterator[Any]) -> Tensor:
+    """As users get it."""
+    return trainer._take_step(next(order))
+
+
+def eager_step(trainer: Trainer, batch: Batch) -> Tensor:
+    """Operation by operation."""
+    return trainer.learn(trainer.model(batch))
 
 
 def of_trainer(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
     """Steps of a trainer: as users get them, and operation by operation."""
     for scheme in given.schemes:
         trainer = make_trainer(given, scheme)
-        order = endless(trainer)
+        order, batches = endless(trainer), trainer.batches
         trainer.model.train()
-
-        batches = trainer.batches
         resident = Resident(batches.points, batches.point_of, batches.whole_points, batches.size, trainer.device)
-        graphed, eager = partial(next_step, trainer, order), partial(next_step, trainer, order, resident)
-        yield f"{scheme}, {type(trainer._take_step).__name__}", graphed
-        yield f"{scheme}, eager", eager
+        batch = resident.take(*resident.look_up(next(batches.order(0))))
+        yield f"{scheme}, {type(trainer._take_step).__name__}", partial(own_step, trainer, order)
+        yield f"{scheme}, eager", partial(eager_step, trainer, batch)
 
 
 class Bare(nn.Module):
