@@ -35,6 +35,8 @@ CHECK_EVERY = 100
 """Steps between looks at the loss: for NaN, for the progress bar, for the clock."""
 MOST_VALIDATION = 2000
 """Points are enough to choose an epoch; more would cost more than the epoch itself on large label sets."""
+OFTEN = 5.0
+"""Seconds that may be lost: after an epoch there is a checkpoint if the last is older. An epoch may take less than writing one."""
 DIVERGED = 20.0
 """A loss that is this many times that of the first steps will not come back."""
 
@@ -92,7 +94,7 @@ class Trainer:
         device: "cpu" or "cuda".
         encoder: any module from features (a `Bag`, a dense matrix or pictures) to `[n, run.dim]` hidden states; None for what
             `run.model` names.
-        save_every: seconds between checkpoints within an epoch; there is one after every epoch in any case.
+        save_every: seconds between checkpoints within an epoch; there is one after an epoch too, unless the last is seconds old.
         watch: called now and then.
         stop: an event that asks the run to save and stop; without one, Ctrl-C does.
     """
@@ -133,7 +135,7 @@ class Trainer:
         self.batches = Batches(train, run.batch, run.seed, among=among, whole_points=whole_points)
         size = min(run.batch, int(self.labels.total))  # pairs, also where batches hold whole points
         self.validation = None if held_out is None else Validation(held_out, self.labels, run.stop_on, size)
-        self.state, self._best = State(), {}
+        self.state, self._best, self._rate, self._saved = State(), {}, None, time.monotonic()
         self.facts = {"run": settings_of(run), "data": data.digest, "sparse_features": sparse_features, **shape}
         with self._determined():
             self._take_step = self._make_step()
@@ -183,7 +185,7 @@ class Trainer:
         state, steps = self.state, self.batches.steps
         self.model.train()
         # Summed one by one from where the last checkpoint stood, so that an interruption does not even change the last digit.
-        total, last_save = torch.tensor(state.loss_sum, dtype=torch.float64, device=self.device), time.monotonic()
+        total = torch.tensor(state.loss_sum, dtype=torch.float64, device=self.device)
         looked = state.step
         for batch in self.order(state.epoch, state.step):
             self._set_learning_rate(state.epoch * steps + state.step)
@@ -196,16 +198,17 @@ class Trainer:
                 if stop:
                     self._save()
                     raise Stopped
-                if time.monotonic() - last_save > self.save_every:
+                if time.monotonic() - self._saved > self.save_every:
                     self._save()
-                    last_save = time.monotonic()
         state.curve.append((state.epoch + 1, "loss", state.loss_sum / steps))
         state.epoch, state.step, state.loss_sum = state.epoch + 1, 0, 0.0
         self._choose()
         state.finished |= state.epoch >= self.run.epochs
         if self.watch is not None:
             self.watch(state, steps, math.nan)
-        self._save()
+        chosen = self.validation is not None and state.best_epoch == state.epoch  # then its weights are on disk already
+        if state.finished or chosen or time.monotonic() - self._saved > min(OFTEN, self.save_every):
+            self._save()
 
     def order(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """What a step is called with, batch after batch of an epoch."""
@@ -238,6 +241,9 @@ class Trainer:
 
     def _set_learning_rate(self, step: int) -> None:
         rate = self.run.learning_rate(step, self.run.epochs * self.batches.steps)
+        if rate == self._rate:
+            return  # on a GPU, telling is a launch
+        self._rate = rate
         for group in self.optimiser.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)
@@ -282,6 +288,7 @@ class Trainer:
         state.finished |= state.epoch - state.best_epoch >= self.run.patience
 
     def _save(self) -> None:
+        self._saved = time.monotonic()
         if self.folder is None:
             return
         if not all(bool(parameter.isfinite().all()) for parameter in self.model.parameters()):
