@@ -250,7 +250,10 @@ def test_what_the_user_types_wins_over_the_recipe_even_where_it_is_the_default()
     assert (found.epochs, found.lr, found.model) == (256, 0.1, "resnet56")
     assert with_recipe("cifar", replace(default, schedule="cosine"), ["--schedule", "cosine"]).drops == ()
     assert with_recipe("cifar", default, ["--optimiser", "adagrad"]).momentum == 0.0
+    assert with_recipe("cifar", replace(default, momentum=0.5), ["--momentum", "0.5"]).momentum == 0.5
     assert with_recipe(None, default, []) is default
+    with pytest.raises(HeadtailError, match="`momentum` is for sgd"):
+        with_recipe(None, replace(default, momentum=0.5), ["--momentum", "0.5"])
 
 
 def test_a_comparison_of_pictures_runs_to_its_report(tmp_path):

@@ -96,11 +96,16 @@ class Training:
         check_choice("model", self.model, get_args(Encoder))
         check_choice("precision", self.precision, get_args(Precision))
         check_choice("stop_on", self.stop_on, ("implicit-loss", "recall@10", "precision@1"))
-        if self.momentum and self.optimiser != "sgd":
-            raise HeadtailError(f"`momentum` is for sgd, but `optimiser` is {self.optimiser}. Write `optimiser=sgd`, or drop it.")
+        if not isinstance(self.drops, tuple | list):
+            raise HeadtailError(f"`drops` are shares of the run, for example 0.6 0.8, but got {self.drops!r}.")
         object.__setattr__(self, "drops", tuple(self.drops))  # a list, where they were read from a file
         if any(not 0 < check_number("drops", share) < 1 for share in self.drops):
             raise HeadtailError(f"`drops` are shares of the run between 0 and 1, but got {', '.join(map(str, self.drops))}.")
+
+    def check_together(self) -> None:
+        """Refuse settings that make no sense beside each other: later than single ones, because a recipe may change some."""
+        if self.momentum and self.optimiser != "sgd":
+            raise HeadtailError(f"`momentum` is for sgd, but `optimiser` is {self.optimiser}. Write `optimiser=sgd`, or drop it.")
         if bool(self.drops) != (self.schedule == "steps"):
             found = f"`schedule` is {self.schedule}" if self.drops else "there are no `drops`"
             raise HeadtailError(f"`drops` belong to `schedule=steps`, and only to it, but {found}.")

@@ -112,6 +112,7 @@ class Trainer:
         stop: threading.Event | None = None,
     ) -> None:
         self.run, self.folder, self.save_every, self.watch, self.stop = run, folder, save_every, watch, stop
+        run.check_together()
         self.device = torch.device(device)
         train, (among, held_out) = data.train, split_validation(data, run.validation)
         self.labels = training_labels(train, among, run.smoothing)

@@ -9,12 +9,16 @@ import torch.nn.functional as F
 from headtail.data.points import Bag, Points
 from headtail.errors import HeadtailError
 from headtail.models import pictures as room
-from headtail.models.pictures import PAD, Prepare, shifted
+from headtail.models.pictures import PAD, PLACES, Prepare, moved
 from headtail.targets import Ragged
 
 
 def pictures(n: int, height: int = 6, width: int = 7) -> torch.Tensor:
     return torch.randint(256, (n, 3, height, width), dtype=torch.uint8)
+
+
+def shifted(given: torch.Tensor) -> torch.Tensor:
+    return moved(given, torch.randint(2 * PLACES, (len(given),)))
 
 
 def points(features: torch.Tensor | Bag) -> Points:

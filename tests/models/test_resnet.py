@@ -97,6 +97,20 @@ def test_narrow_weights_are_rounded_once_and_their_gradients_come_back_wide():
         assert torch.equal(weight.grad, torch.full_like(weight, i + 2))
 
 
+def test_bfloat16_changes_hidden_states_and_gradients_by_its_rounding_only(monkeypatch):
+    one, given, found, direction = ResNet(20, augment=False), pictures(16), [], torch.randn(16, 64)
+    for dtype in (torch.float32, torch.bfloat16):
+        encoder = copy.deepcopy(one)
+        monkeypatch.setattr(encoder, "dtype_on", lambda _, dtype=dtype: dtype)
+        hidden = encoder(given)
+        assert hidden.dtype == torch.float32
+        (hidden * direction).sum().backward()
+        found.append((hidden.detach(), encoder.stem.conv.weight.grad, encoder.blocks[-1].norm2.running_var))
+    for wide, narrow in zip(*found, strict=True):
+        assert not torch.equal(wide, narrow)
+        assert F.cosine_similarity(wide.flatten(), narrow.flatten(), dim=0) > 0.95
+
+
 def test_hidden_states_are_dropped_in_training_only():
     encoder = ResNet(20, augment=False, dropout=0.5)
     assert (encoder(pictures(8)) == 0).float().mean() > 0.3

@@ -14,7 +14,7 @@ Settings = TypeVar("Settings", bound=Training)
 
 
 def with_recipe(recipe: Recipe | None, settings: Settings, typed: Sequence[str]) -> Settings:
-    """The recipe's settings, except for those among `typed`, the arguments of the command.
+    """The recipe's settings, except for those among `typed`, the arguments of the command; all checked beside each other.
 
     >>> with_recipe("cifar", Training(epochs=2), ["compare", "DATA", "--epochs", "2"]).epochs
     2
@@ -22,6 +22,7 @@ def with_recipe(recipe: Recipe | None, settings: Settings, typed: Sequence[str])
     256
     """
     if recipe is None:
+        settings.check_together()
         return settings
     named = {arg.partition("=")[0].replace("_", "-") for arg in typed}
     own = {field.name for field in fields(Training) if named & {f"--{_option(field.name)}", f"--no-{_option(field.name)}"}}
@@ -29,7 +30,9 @@ def with_recipe(recipe: Recipe | None, settings: Settings, typed: Sequence[str])
     belongs = {"momentum": ("optimiser", 0.0), "drops": ("schedule", ())}  # and goes with it
     values |= {name: default for name, (owner, default) in belongs.items() if owner in own}
     values |= {name: getattr(settings, name) for name in own}
-    return replace(settings, **values)
+    found = replace(settings, **values)
+    found.check_together()
+    return found
 
 
 def _option(name: str) -> str:

@@ -5,7 +5,7 @@ each program puts the parts of its own channels together again, and writes its s
 """
 
 # Triton's functions take and return other things than their signatures say.
-# pyright: reportCallIssue=false, reportArgumentType=false, reportOperatorIssue=false, reportIndexIssue=false
+# pyright: reportCallIssue=false, reportArgumentType=false, reportOperatorIssue=false, reportIndexIssue=false, reportGeneralTypeIssues=false
 from __future__ import annotations
 
 import torch
@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-TILE = 4096
-"""Numbers that a program holds at a time."""
+TILE, WARPS, UNROLLED = 8192, 8, 2
+"""Numbers that a program holds at a time, its warps, and tiles that it may have under way: enough to hide the way to memory."""
 MOST_CHANNELS = 64
 """Channels of a program."""
 PARTS = 128
@@ -85,6 +85,7 @@ def _shape(x: Tensor) -> tuple[tuple[int, int], int, dict[str, int]]:
     parts = triton.cdiv(rows, tile * tiles)
     # A program reads all parts at once, so their number is padded to a power of two.
     sizes = {"channels": channels, "width": width, "tile_rows": tile, "tiles": tiles, "padded": triton.next_power_of_2(parts)}
+    sizes |= {"unrolled": UNROLLED, "num_warps": WARPS}
     return (parts, channels // width), rows, sizes
 
 
@@ -99,25 +100,25 @@ def _tile(t, rows, channels: tl.constexpr, width: tl.constexpr, tile_rows: tl.co
 @triton.jit
 def _moments_of_parts(
     x_at, parts_at, rows,
-    channels: tl.constexpr, width: tl.constexpr, tile_rows: tl.constexpr, tiles: tl.constexpr, padded: tl.constexpr,
+    channels: tl.constexpr, width: tl.constexpr, tile_rows: tl.constexpr, tiles: tl.constexpr,
+    padded: tl.constexpr, unrolled: tl.constexpr,
 ):  # fmt: skip
-    """Mean, and sum of squares around it, of each part. Tiles are merged as in Chan et al. (1979), so no digits cancel."""
-    count = 0.0
-    mean = tl.zeros([width], tl.float32)
-    around = tl.zeros([width], tl.float32)
-    for t in range(tiles):
+    """Mean, and sum of squares around it, of each part. Both are taken around the part's first row, so that no digits cancel."""
+    column = tl.program_id(1) * width + tl.arange(0, width)
+    first = tl.program_id(0).to(tl.int64) * tiles * tile_rows
+    shift = tl.load(x_at + first * channels + column).to(tl.float32)
+    sums = tl.zeros([tile_rows, width], tl.float32)
+    squares = tl.zeros([tile_rows, width], tl.float32)
+    for t in tl.range(0, tiles, loop_unroll_factor=unrolled):
         place, there = _tile(t, rows, channels, width, tile_rows, tiles)
         x = tl.load(x_at + place, mask=there, other=0.0).to(tl.float32)
-        more = tl.sum(there.to(tl.float32))
-        mean_here = tl.sum(x, 0) / tl.maximum(more, 1.0)
-        off = tl.where(there, x - mean_here[None, :], 0.0)
-        both = count + more
-        share = more / tl.maximum(both, 1.0)
-        apart = mean_here - mean
-        around += tl.sum(off * off, 0) + apart * apart * (count * share)
-        mean += apart * share
-        count = both
-    column = tl.program_id(1) * width + tl.arange(0, width)
+        off = tl.where(there, x - shift[None, :], 0.0)
+        sums += off
+        squares += off * off
+    count = tl.minimum(rows - first, tiles * tile_rows).to(tl.float32)
+    total = tl.sum(sums, 0)
+    mean = shift + total / count
+    around = tl.maximum(tl.sum(squares, 0) - total * (total / count), 0.0)
     place = tl.program_id(0) * channels + column
     tl.store(parts_at + place, mean)
     tl.store(parts_at + tl.num_programs(0) * channels + place, around)
@@ -138,7 +139,8 @@ def _parts(parts_at, channels: tl.constexpr, width: tl.constexpr, padded: tl.con
 def _normalise(
     x_at, shortcut_at, y_at, parts_at, moments_at, weight_at, bias_at, running_mean_at, running_var_at, rows, momentum, eps,
     adds: tl.constexpr, relu: tl.constexpr,
-    channels: tl.constexpr, width: tl.constexpr, tile_rows: tl.constexpr, tiles: tl.constexpr, padded: tl.constexpr,
+    channels: tl.constexpr, width: tl.constexpr, tile_rows: tl.constexpr, tiles: tl.constexpr,
+    padded: tl.constexpr, unrolled: tl.constexpr,
 ):  # fmt: skip
     means, around = _parts(parts_at, channels, width, padded)
     per_part = tiles * tile_rows
@@ -171,31 +173,33 @@ def _normalise(
 @triton.jit
 def _sums_of_parts(
     grad_at, x_at, y_at, parts_at, moments_at, rows, relu: tl.constexpr,
-    channels: tl.constexpr, width: tl.constexpr, tile_rows: tl.constexpr, tiles: tl.constexpr, padded: tl.constexpr,
+    channels: tl.constexpr, width: tl.constexpr, tile_rows: tl.constexpr, tiles: tl.constexpr,
+    padded: tl.constexpr, unrolled: tl.constexpr,
 ):  # fmt: skip
     """Σ g and Σ g·x̂ of each part, x̂ = (x − μ)/σ: the gradients of β and γ."""
     column = tl.program_id(1) * width + tl.arange(0, width)
-    mean, scale = tl.load(moments_at + column)[None, :], tl.load(moments_at + channels + column)[None, :]
-    of_bias = tl.zeros([width], tl.float32)
-    of_weight = tl.zeros([width], tl.float32)
-    for t in range(tiles):
+    mean, scale = tl.load(moments_at + column)[None, :], tl.load(moments_at + channels + column)
+    of_bias = tl.zeros([tile_rows, width], tl.float32)
+    of_weight = tl.zeros([tile_rows, width], tl.float32)
+    for t in tl.range(0, tiles, loop_unroll_factor=unrolled):
         place, there = _tile(t, rows, channels, width, tile_rows, tiles)
         grad = tl.load(grad_at + place, mask=there, other=0.0).to(tl.float32)
         if relu:
             grad = tl.where(tl.load(y_at + place, mask=there, other=0.0) > 0, grad, 0.0)
         x = tl.load(x_at + place, mask=there, other=0.0).to(tl.float32)
-        of_bias += tl.sum(grad, 0)
-        of_weight += tl.sum(grad * (x - mean) * scale, 0)
+        of_bias += grad
+        of_weight += grad * (x - mean)
     place = tl.program_id(0) * channels + column
-    tl.store(parts_at + place, of_bias)
-    tl.store(parts_at + tl.num_programs(0) * channels + place, of_weight)
+    tl.store(parts_at + place, tl.sum(of_bias, 0))
+    tl.store(parts_at + tl.num_programs(0) * channels + place, tl.sum(of_weight, 0) * scale)
 
 
 @triton.jit
 def _differentiate(
     grad_at, x_at, y_at, of_x_at, of_shortcut_at, parts_at, moments_at, weight_at, of_weight_at, of_bias_at, rows,
     adds: tl.constexpr, relu: tl.constexpr,
-    channels: tl.constexpr, width: tl.constexpr, tile_rows: tl.constexpr, tiles: tl.constexpr, padded: tl.constexpr,
+    channels: tl.constexpr, width: tl.constexpr, tile_rows: tl.constexpr, tiles: tl.constexpr,
+    padded: tl.constexpr, unrolled: tl.constexpr,
 ):  # fmt: skip
     """γ/σ · (g − mean(g) − x̂ · mean(g·x̂))."""
     of_bias, of_weight = _parts(parts_at, channels, width, padded)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
 from headtail.data.points import Bag, Points
 from headtail.errors import HeadtailError
+from headtail.kernels.compiled import HAS_TRITON
 
 PAD = 4
 """Black pixels around a small picture before a part of its own size is cut out of it."""
+SIDE = 2 * PAD + 1
+PLACES = SIDE**2
+"""Where a picture can move to."""
 AT_ONCE = 2**24
 """Numbers of pictures that are counted at a time."""
 ENOUGH = 1024
@@ -22,7 +26,7 @@ class Prepare(nn.Module):
     r"""$x = (u - \mu) / \sigma$ by channel, u from 0 to 255, with pad, crop and flip before it in training.
 
     The augmentation is that of He et al. (2016), section 4.2: four pixels on each side, here black, a random part of the picture's
-    own size, mirrored every other time. It is one gather for the whole batch, with random numbers of the device's own generator, so
+    own size, mirrored every other time. It is batched work on the device, with one random number a picture of its own generator, so
     that a CUDA graph holds it too. Pictures of files are cut and mirrored where they are decoded, and not here.
 
     Args:
@@ -69,20 +73,34 @@ class Prepare(nn.Module):
             raise HeadtailError(
                 f"Pictures must be uint8 of shape [n, 3, height, width], but got {pictures.dtype} of shape {list(pictures.shape)}."
             )
+        chance = None
         if self.augment and self.training:
-            pictures = shifted(pictures)
-        x = (pictures - self.mean[:, None, None]) / self.std[:, None, None]
-        return x.to(dtype, memory_format=torch.channels_last)
+            chance = torch.randint(2 * PLACES, (len(pictures),), device=pictures.device)
+        if HAS_TRITON and pictures.is_cuda and pictures.is_contiguous() and not torch.compiler.is_compiling():
+            from headtail.kernels import cuda_pictures
+
+            return cuda_pictures.prepared(pictures, chance, self.mean, self.std, PAD, dtype)
+        return plain_prepared(pictures, chance, self.mean, self.std, dtype)
 
 
-def shifted(pictures: UInt8[Tensor, "n 3 h w"]) -> UInt8[Tensor, "n 3 h w"]:
-    """Each picture moved by up to four pixels each way, black where nothing was, and mirrored with probability 1/2."""
-    n, _, height, width = pictures.shape
-    down, right = torch.randint(2 * PAD + 1, (2, n, 1), device=pictures.device)
-    mirrored = torch.rand(n, 1, device=pictures.device) < 0.5
+def plain_prepared(pictures: Tensor, chance: Tensor | None, mean: Tensor, std: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same in torch's operations."""
+    pictures = pictures if chance is None else moved(pictures, chance)
+    x = (pictures - mean[:, None, None]) / std[:, None, None]
+    return x.to(dtype, memory_format=torch.channels_last)
+
+
+def moved(pictures: UInt8[Tensor, "n 3 h w"], chance: Int64[Tensor, " n"]) -> UInt8[Tensor, "n 3 h w"]:
+    """Each picture moved by up to four pixels each way, black where nothing was, and mirrored from 81 on.
+
+    Args:
+        pictures: `[n, 3, h, w]`.
+        chance: `[n]` from 0 to 161: one of nine rows, nine columns, and two directions.
+    """
+    (n, _, height, width), chance = pictures.shape, chance[:, None]
     picture, column = torch.arange(n, device=pictures.device), torch.arange(width, device=pictures.device)
-    row = torch.arange(height, device=pictures.device) + down  # [n, h], in the padded picture
-    column = torch.where(mirrored, width - 1 - column, column) + right  # [n, w]
+    row = torch.arange(height, device=pictures.device) + chance % SIDE  # [n, h], in the padded picture
+    column = torch.where(chance >= PLACES, width - 1 - column, column) + chance // SIDE % SIDE  # [n, w]
     padded = F.pad(pictures, (PAD, PAD, PAD, PAD))
     # Indices around a slice put it last: [n, h, w, 3], the layout that convolutions want.
     return padded[picture[:, None, None], :, row[:, :, None], column[:, None, :]].permute(0, 3, 1, 2)

@@ -55,12 +55,16 @@ class ResNet(nn.Module):
     def forward(self, pictures: UInt8[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
         """`[n, d]` float32 hidden states: the mean over all places of what the last block says."""
         weights = [module.weight for module in self.modules() if isinstance(module, Convolution)]
-        narrow = self.narrow and pictures.device.type == "cuda"
-        filters = iter(narrowed(weights) if narrow else weights)
-        x = self.stem(self.prepare(pictures, torch.bfloat16 if narrow else torch.float32), filters)
+        dtype = self.dtype_on(pictures.device)
+        filters = iter(weights if dtype == torch.float32 else narrowed(weights))
+        x = self.stem(self.prepare(pictures, dtype), filters)
         for block in self.blocks:
             x = block(x, filters)
         return dropout(x.mean((2, 3), dtype=torch.float32), self.dropout, self.training)
+
+    def dtype_on(self, device: torch.device) -> torch.dtype:
+        """In which layers compute: bfloat16 pays on a GPU only."""
+        return torch.bfloat16 if self.narrow and device.type == "cuda" else torch.float32
 
     def extra_repr(self) -> str:
         """Depth and width."""
