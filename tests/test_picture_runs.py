@@ -268,7 +268,8 @@ def test_a_comparison_of_pictures_runs_to_its_report(tmp_path):
 @pytest.mark.cuda
 @on_gpu
 @pytest.mark.parametrize("scheme", ["softmax", "uniform(without-replacement):tail@4"])
-def test_a_captured_picture_step_is_the_step_of_a_cpu(scheme):
+def test_a_captured_picture_step_is_the_step_of_a_cpu(scheme, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # convolutions in all digits, as on a CPU
     run = replace(RUN, scheme=scheme, augment=False, precision="float32", epochs=1, lr=0.01, drops=(0.5,))
     here, there = Trainer(run, DATA), Trainer(run, DATA, device="cuda")
     assert isinstance(there._take_step, Graph)

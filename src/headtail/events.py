@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 
 from headtail.train import State
@@ -20,6 +21,8 @@ class Events:
         if self.writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
+            while any(self.folder.glob(f"*.{int(time.time())}.*")):  # files are read in the order of their seconds
+                time.sleep(0.02)
             # What an interrupted run wrote beyond its checkpoint is dropped.
             self.writer = SummaryWriter(self.folder, purge_step=step)
             self.told = sum(epoch * steps < step for epoch, *_ in state.curve)
