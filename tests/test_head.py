@@ -434,7 +434,7 @@ def test_samplers_that_look_at_the_model_see_decayed_rows():
         looks_at_model = True
 
         def pick(self, step):
-            seen.append(step.weight.detach().clone())
+            seen.append(step.model.weight.clone())
             return super().pick(step)
 
     head = LabelHead(LABELS, 4, SampledSoftmaxLoss(Looking(LABELS, 3), Importance()), sparse=True)

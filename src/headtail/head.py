@@ -105,7 +105,7 @@ class LabelHead(nn.Module):
         if draw is None:
             if self.loss.sampler.looks_at_model:
                 self._catch_up()
-            draw = self.loss.draw(hidden, self.weight, pairs, generator)
+            draw = self.loss.draw(hidden, self.weight, pairs, generator, self.bias)
         if any(owed(table) is not None for table in (self.weight, self.bias) if table is not None):
             self._catch_up(torch.cat([pairs.label, draw.ids.reshape(-1)]))
         return self.loss(hidden, self.weight, pairs, bias=self.bias, draw=draw, sparse=self.sparse, **options)

@@ -90,7 +90,7 @@ class SampledLoss(Loss):
     ) -> Tensor:
         """Draw (unless a draw is given), and take the loss."""
         if draw is None:
-            draw = self.draw(input, weight, target, generator, **options)
+            draw = self.draw(input, weight, target, generator, bias, **options)
         options = {"temperature": self.temperature, **self.options, **options}
         return type(self).function(input, weight, target, draw, self.weighting, bias=bias, sparse=sparse, **options)
 
@@ -104,11 +104,13 @@ class SampledLoss(Loss):
         weight: Tensor,
         target: Target,
         generator: torch.Generator | None = None,
+        bias: Tensor | None = None,
         **options: Any,
     ) -> Draw:
         """Negatives for one batch; of the options of the call only `ignore_index` matters."""
         ignore_index = options.get("ignore_index", self.settings.ignore_index)
-        return self.sampler.draw(target, input=input, weight=weight, generator=generator, ignore_index=ignore_index)
+        model = {"input": input, "weight": weight, "bias": bias, "temperature": self.temperature, "score": self.settings.score}
+        return self.sampler.draw(target, **model, generator=generator, ignore_index=ignore_index)
 
     def draw_ahead(self, target: Int[Tensor, " b"]) -> Draw | None:
         """Negatives and their log-weights, to be passed as `draw`; None where drawing looks at the model."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from headtail.errors import HeadtailError
 from headtail.labels import Labels
 from headtail.samplers.draw import Draw
+from headtail.samplers.scorer import Scorer
 from headtail.targets import IGNORE_INDEX, Pairs, Target
 
 
@@ -21,14 +22,12 @@ class Step(NamedTuple):
 
     Attributes:
         pairs: the targets.
-        input: `[b, d]` hidden states and
-        weight: `[L, d]` label table, for samplers that look at the model.
+        model: what scores labels, for samplers that look at it.
         generator: source of randomness.
     """
 
     pairs: Pairs
-    input: Tensor | None = None
-    weight: Tensor | None = None
+    model: Scorer | None = None
     generator: torch.Generator | None = None
 
 
@@ -52,6 +51,9 @@ class Sampler(nn.Module, ABC):
         *,
         input: Tensor | None = None,
         weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        temperature: float | Tensor = 1.0,
+        score: str = "dot",
         generator: torch.Generator | None = None,
         ignore_index: int | None = IGNORE_INDEX,
     ) -> Draw:
@@ -59,8 +61,11 @@ class Sampler(nn.Module, ABC):
 
         Args:
             target: the batch's positives: `[b]` ids, padded `[b, k]` ids or a `Ragged`.
-            input: `[b, d]` hidden states and
-            weight: `[L, d]` label table, for samplers that look at the model.
+            input: `[b, d]` hidden states,
+            weight: `[L, d]` label table,
+            bias: `[L]` or `[L, 1]`, or None,
+            temperature: by which logits are divided, and
+            score: "dot" or "cosine": what samplers that look at the model see; others need none of it.
             generator: source of randomness; equal seeds give equal draws.
             ignore_index: targets with this id are no examples; None promises that there are none.
         """
@@ -71,7 +76,12 @@ class Sampler(nn.Module, ABC):
                 f"`torch.Generator({pairs.label.device.type!r})`."
             )
         with torch.no_grad():
-            return self.pick(Step(pairs, input, weight, generator))
+            model = None
+            if self.looks_at_model:
+                if input is None or weight is None:
+                    raise HeadtailError(f"`{type(self).__name__}` looks at the model: pass `input` and `weight` to `draw`.")
+                model = Scorer(pairs.rows(input.detach()), weight.detach(), bias, temperature, score)
+            return self.pick(Step(pairs, model, generator))
 
     @abstractmethod
     def pick(self, step: Step) -> Draw:
