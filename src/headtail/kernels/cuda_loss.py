@@ -18,7 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headtail.kernels.cuda_pieces import exp, log1p, piece_of
+from headtail.kernels.cuda_own import OWN, own_input, own_scores
+from headtail.kernels.cuda_pieces import exp, log1p, piece_of, rows_of
 from headtail.kernels.gradient import LossGradients
 
 WORKSPACE = 2**24
@@ -28,7 +29,6 @@ FILLED = 128
 # Tile shapes, the length of the sums taken at a time, and how to compile; tried out on an H200 at b = 1024, m = 256, d = 512.
 SCORES = {"height": 128, "width": 64, "step": 32, "num_warps": 8, "num_stages": 4}
 GRADIENTS = {"height": 32, "width": 64, "step": 32, "num_warps": 4, "num_stages": 4}
-OWN = {"rows": 16, "block_d": 256, "num_warps": 4}
 
 
 def sampled_softmax(
@@ -91,7 +91,7 @@ def _fused(input, table, bias, positive, negatives, label, ids, a, b, known, sca
         )  # fmt: skip
         of_x, more = of_input[start : start + part], start > 0
         if of_rows is None:
-            _own_input[n, triton.cdiv(d, OWN["block_d"])](table, y, negatives, s, s.stride(0), coefs, of_y, of_x, m, d, **OWN)
+            own_input[n, triton.cdiv(d, OWN["block_d"])](table, y, negatives, s, s.stride(0), coefs, of_y, of_x, m, d, **OWN)
         else:
             sums = of_x, of_rows[n:], of_drawn, losses, total
             _gradients_of(x, table, y, negatives, s, coefs, of_y, *sums, partial, tickets, more, exact)
@@ -101,7 +101,7 @@ def _fused(input, table, bias, positive, negatives, label, ids, a, b, known, sca
 def _scores_of(x, table, negatives, scores, exact) -> None:
     (n, d), m = x.shape, negatives.shape[-1]
     if negatives.dim() == 2:
-        _own_scores[n, triton.cdiv(m, OWN["rows"])](x, table, negatives, scores, m, d, **OWN)
+        own_scores[n, triton.cdiv(m, OWN["rows"])](x, table, negatives, scores, m, d, **OWN)
         return
     grid = triton.cdiv(n, SCORES["height"]), triton.cdiv(m, SCORES["width"]), len(scores)
     _scores[grid](x, table, negatives, scores, scores.stride(0), n, m, d, splits=len(scores), exact=exact, **SCORES)
@@ -130,13 +130,6 @@ def _splits(tiles: dict[str, int], height: int, width: int, length: int) -> int:
     """Into how many parts to cut each sum of a matrix product, so that a small one still fills the machine."""
     count = triton.cdiv(height, tiles["height"]) * triton.cdiv(width, tiles["width"])
     return max(1, min(FILLED // count, length // (2 * tiles["step"])))
-
-
-@triton.jit
-def _rows(table, rows, some, k, d):
-    """Columns k of some rows; 0 beyond the table's width and where a row is none of `some`. int64: 100M rows of 512 pass 2^31."""
-    place = table + rows.to(tl.int64)[:, None] * d + k[None, :]
-    return tl.load(place, mask=some[:, None] & (k < d)[None, :], other=0.0)
 
 
 @triton.jit
@@ -180,8 +173,8 @@ def _scores(
     first, last = _range(tl.program_id(2), splits, d, step)
     for start in range(first, last, step):
         k = start + tl.arange(0, step)
-        x_tile = _rows(x, i, i < n, k, d)
-        w_tile = _rows(table, rows, j < m, k, d).to(x_tile.dtype)
+        x_tile = rows_of(x, i, i < n, k, d)
+        w_tile = rows_of(table, rows, j < m, k, d).to(x_tile.dtype)
         f = _dot(x_tile, tl.trans(w_tile), f, exact)
     scores += tl.program_id(2).to(tl.int64) * stride
     tl.store(scores + i.to(tl.int64)[:, None] * m + j[None, :], f, mask=(i < n)[:, None] & (j < m)[None, :])
@@ -258,7 +251,7 @@ def _of_negatives(
     first, last = _range(split, splits, n, step)
     for start in range(first, last, step):
         i = start + tl.arange(0, step)
-        x_tile = _rows(x, i, i < n, k, d)
+        x_tile = rows_of(x, i, i < n, k, d)
         # One that does not count may hold anything, and 0 · inf is not a number. In one that counts, C is not a number either.
         x_tile = tl.where(tl.abs(x_tile) < float("inf"), x_tile, 0.0)
         g = _dot(tl.trans(_coefs(coefs, i, j, n, m)).to(x_tile.dtype), x_tile, g, exact)
@@ -283,11 +276,11 @@ def _of_input(
     across = tl.cdiv(d, width)
     dtype = x.dtype.element_ty
     i, k = (program // across) * height + tl.arange(0, height), (program % across) * width + tl.arange(0, width)
-    w_y = _rows(table, tl.load(positive + i, mask=i < n, other=0), i < n, k, d).to(tl.float32)
+    w_y = rows_of(table, tl.load(positive + i, mask=i < n, other=0), i < n, k, d).to(tl.float32)
     g = tl.load(of_positive + i, mask=i < n, other=0.0)[:, None] * w_y
     for start in range(0, m, step):
         j = start + tl.arange(0, step)
-        w_tile = _rows(table, tl.load(negatives + j, mask=j < m, other=0), j < m, k, d).to(dtype)
+        w_tile = rows_of(table, tl.load(negatives + j, mask=j < m, other=0), j < m, k, d).to(dtype)
         g = _dot(_coefs(coefs, i, j, n, m).to(dtype), w_tile, g, exact)
     alive = tl.load(scale + i * stride_s, mask=i < n, other=0.0) != 0
     to = i.to(tl.int64)[:, None] * d + k[None, :]
@@ -383,32 +376,3 @@ def _draws(
     if known is not None:
         counts &= tl.load(known + own, mask=inside, other=1) == 0
     return f, b_j, counts
-
-
-@triton.jit
-def _own_scores(x, table, negatives, scores, m, d, rows: tl.constexpr, block_d: tl.constexpr):
-    """f_j = x · w_j for some draws of one example."""
-    i, j = tl.program_id(0).to(tl.int64), tl.program_id(1) * rows + tl.arange(0, rows)
-    drawn = tl.load(negatives + i * m + j, mask=j < m, other=0)
-    products = tl.zeros((rows, block_d), tl.float32)
-    for start in range(0, d, block_d):
-        k = start + tl.arange(0, block_d)
-        x_i = tl.load(x + i * d + k, mask=k < d, other=0.0)
-        products += _rows(table, drawn, j < m, k, d).to(x_i.dtype).to(tl.float32) * x_i.to(tl.float32)[None, :]
-    tl.store(scores + i * m + j, tl.sum(products, 1), mask=j < m)
-
-
-@triton.jit
-def _own_input(
-    table, positive, negatives, scale, stride_s, coefs, of_positive, of_input, m, d, rows: tl.constexpr, block_d: tl.constexpr
-):  # fmt: skip
-    """Σ_j c_j w_j and the positive's row times its coefficient, for some columns of one example."""
-    i, k = tl.program_id(0).to(tl.int64), tl.program_id(1) * block_d + tl.arange(0, block_d)
-    g = tl.zeros((rows, block_d), tl.float32)
-    for start in range(0, m, rows):
-        j = start + tl.arange(0, rows)
-        w = _rows(table, tl.load(negatives + i * m + j, mask=j < m, other=0), j < m, k, d).to(tl.float32)
-        g += tl.load(coefs + i * m + j, mask=j < m, other=0.0)[:, None] * w
-    w_y = tl.load(table + tl.load(positive + i) * d + k, mask=k < d, other=0.0).to(tl.float32)
-    whole = tl.sum(g, 0) + tl.load(of_positive + i) * w_y
-    tl.store(of_input + i * d + k, tl.where(tl.load(scale + i * stride_s) == 0, 0.0, whole), mask=k < d)
