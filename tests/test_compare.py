@@ -250,13 +250,13 @@ def test_settings_and_data_have_folders_of_their_own(tmp_path):
     assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-") for name in folders)
 
 
-LONG = {"schemes": ("within-batch:tail", "softmax"), "epochs": 20}
+LONG = {"schemes": ("within-batch:tail", "softmax"), "epochs": 40}
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("uninterrupted")
-    assert main(arguments(folder, "--seeds", "2", "--patience", "20", **LONG)) == 0
+    assert main(arguments(folder, "--seeds", "2", "--patience", "40", **LONG)) == 0
     return (folder / "results.csv").read_bytes()
 
 
@@ -266,7 +266,7 @@ def begin():
     begun = []
 
     def start(folder):
-        line = [sys.executable, "-m", "headtail", *arguments(folder, "--seeds", "2", "--patience", "20", "--workers", "2", **LONG)]
+        line = [sys.executable, "-m", "headtail", *arguments(folder, "--seeds", "2", "--patience", "40", "--workers", "2", **LONG)]
         how = {"stderr": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
         begun.append(subprocess.Popen(line, **how, start_new_session=True))
         return begun[-1]
@@ -318,7 +318,7 @@ def test_killed_again_and_again_the_results_are_those_of_an_uninterrupted_run(tm
     wait_until(lambda: not any(map(alive, workers)))
     assert 0 < len(moments(tmp_path, "results.csv")()) < 4
     assert not (tmp_path / "results.csv").exists()
-    assert main(arguments(tmp_path, "--seeds", "2", "--patience", "20", **LONG)) == 0
+    assert main(arguments(tmp_path, "--seeds", "2", "--patience", "40", **LONG)) == 0
     assert (tmp_path / "results.csv").read_bytes() == uninterrupted
 
 
@@ -333,5 +333,5 @@ def test_ctrl_c_saves_says_how_to_go_on_and_workers_change_nothing(tmp_path, beg
         assert "Stopped, and saved. To go on: headtail compare synthetic:points=600" in told
         assert "Traceback" not in told
         assert len(moments(tmp_path, "results.csv")()) < 4
-    assert main(arguments(tmp_path, "--seeds", "2", "--patience", "20", "--workers", "2", **LONG)) == 0
+    assert main(arguments(tmp_path, "--seeds", "2", "--patience", "40", "--workers", "2", **LONG)) == 0
     assert (tmp_path / "results.csv").read_bytes() == uninterrupted

@@ -119,7 +119,7 @@ def _begin(news: Any, stop: Any, threads: int, parent: int) -> None:
 
 def _leave_with(parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(0.5)
+        time.sleep(0.1)
     os._exit(1)
 
 
