@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from headtail.config import Training
 
 
@@ -66,20 +68,7 @@ def inaturalist() -> Training:
     >>> inaturalist().weight_decay
     0.0001
     """
-    return Training(
-        model="resnet50",
-        batch=512,
-        negatives=512,
-        epochs=90,
-        optimiser="sgd",
-        momentum=0.9,
-        lr=0.4,
-        schedule="cosine",
-        weight_decay=1e-4,
-        dropout=0.0,
-        precision="bfloat16",
-        validation=0.0,
-    )
+    return replace(imagenet_lt(), weight_decay=1e-4)
 
 
 RECIPES = {"cifar": cifar, "imagenet-lt": imagenet_lt, "inaturalist": inaturalist}
