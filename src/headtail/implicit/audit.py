@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headtail.errors import HeadtailError, check_count, check_ids
 from headtail.labels import Labels, check_labels
-from headtail.samplers import Draw, Frequency, Given, Sampler
+from headtail.samplers import Draw, Frequency, Given, Sampler, Scorer
 
 SMALLEST_EXPECTED = 5.0
 """Labels are pooled until a cell expects this many draws: the usual condition for χ²."""
@@ -155,7 +155,13 @@ def _headtail_call(
     if any(memory):
         sampler = copy.deepcopy(sampler)  # a queue in use keeps its past
     past = Frequency(Labels(counts), num_negatives=max([batch_size, *memory]))
-    claimed = sampler.log_q(torch.arange(sampler.num_labels), batch_size) if log_q is None else _probabilities(log_q).log()
+    every = torch.arange(sampler.num_labels)
+    if log_q is not None:
+        claimed = _probabilities(log_q).log()
+    elif sampler.looks_at_model:
+        claimed = _claimed_given(sampler, first, batch_size, input, weight)
+    else:
+        claimed = sampler.log_q(every, batch_size)
 
     def draw() -> Draw:
         if any(memory):
@@ -177,6 +183,18 @@ def _headtail_call(
     expected[first] = 0.0
     expected[first] = max(0.0, 1.0 - float(expected.sum()))
     return call, expected
+
+
+def _claimed_given(sampler: Sampler, first: int, batch_size: int, input: Tensor | None, weight: Tensor | None) -> Tensor:
+    """What a sampler that looks at the model claims for the first example."""
+    if input is None or weight is None:
+        raise HeadtailError(f"`{type(sampler).__name__}` looks at the model: pass `input` and `weight` to `audit`.")
+    if len(input) != batch_size:
+        raise HeadtailError(f"`input` has {len(input)} rows, but `batch_size` is {batch_size}. Give one row for each target.")
+    label = torch.full((batch_size,), first, device=weight.device)
+    every = torch.arange(sampler.num_labels, device=weight.device)
+    with torch.no_grad():
+        return sampler.log_q_given(Scorer(input.detach(), weight.detach()), label, every)[0].cpu()
 
 
 def _judge(observed: Int[Tensor, " L"], expected: Float64[Tensor, " L"], error: float) -> Audit:

@@ -30,6 +30,12 @@ class Step(NamedTuple):
     model: Scorer | None = None
     generator: torch.Generator | None = None
 
+    @property
+    def scorer(self) -> Scorer:
+        """The model, for samplers that said they look at it."""
+        assert self.model is not None, "`draw` hands it over where `looks_at_model`"
+        return self.model
+
 
 class Sampler(nn.Module, ABC):
     """Draws negative labels and knows the probability q of every label it could have drawn.
@@ -91,6 +97,10 @@ class Sampler(nn.Module, ABC):
     def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """The log-probability of any labels. Only a mixture with a part that depends on it asks for the batch size."""
 
+    def log_q_given(self, model: Scorer, label: Int[Tensor, " p"], ids: Int[Tensor, "*p k"]) -> Float64[Tensor, "p k"]:
+        """`[p, k]` log q of any labels (`[k]` or `[p, k]` ids) for these examples; plain `log_q` where q follows no model."""
+        return self.log_q(ids).expand(len(label), ids.shape[-1])
+
     def describe(self, ids: Int[Tensor, "*b m"], label: Int[Tensor, " b"], m: float, batch_size: int | None = None) -> Draw:
         """The `Draw` that holds these ids, for examples with these positives."""
         return Draw(ids, self.log_q(ids, batch_size), self.log_q(label, batch_size), m, self.log_keep(label))
@@ -119,9 +129,18 @@ class Sampler(nn.Module, ABC):
         """Whether some label may have q = 0."""
         return False
 
+    def log_support(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
+        """−inf just for labels that are never drawn, whatever the model."""
+        return self.log_q(ids, batch_size=2)
+
     @property
     def tells_all(self) -> bool:
         """Whether log q of any label can be asked for, not only of those drawn."""
+        return True
+
+    @property
+    def tells_marginal(self) -> bool:
+        """Whether the log q in a draw is that of the label itself, which weights that come from no margin need."""
         return True
 
     @property
