@@ -50,6 +50,7 @@ from headtail.samplers import (
     every_label,
 )
 from headtail.slices import Slices
+from headtail.streaming import StreamingLabels
 from headtail.targets import Ragged
 from headtail.weightings import Constant, FromMargin, Importance, Relative, Tail, Weighting
 
@@ -99,6 +100,7 @@ __all__ = [
     "Slices",
     "SoftmaxLoss",
     "Step",
+    "StreamingLabels",
     "Tail",
     "Tilted",
     "TopK",
