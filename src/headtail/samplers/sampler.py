@@ -109,6 +109,11 @@ class Sampler(nn.Module, ABC):
         """log(1 − q_y) for samplers that never draw the positive, 0 for the others."""
         return 0.0
 
+    def log_keep_given(self, model: Scorer, label: Int[Tensor, " p"]) -> Float64[Tensor, " p"]:
+        """`[p]` log(1 − q_y) for these examples where the positive is never drawn, else 0."""
+        keep = self.log_keep(label)
+        return keep if isinstance(keep, Tensor) else torch.full_like(label, keep, dtype=torch.float64)
+
     @abstractmethod
     def expected_m(self, batch_size: int | None = None) -> float:
         """The m that `draw` reports for a batch of this size."""
