@@ -21,7 +21,7 @@ def examples(size: int = 64, probes: int = 6, scale: float = 2.0) -> Batch:
     hidden = torch.randn(size, 4, generator=seeded(0), dtype=torch.float64) * scale
     table = torch.randn(30, 4, generator=seeded(1), dtype=torch.float64)
     target = torch.multinomial(LABELS.prior, size, replacement=True, generator=seeded(2))
-    return Batch(hidden, target, table, torch.linspace(-1, 1, 30, dtype=torch.float64)[:, None], probes=probes, size=32)
+    return Batch(hidden, target, table, torch.linspace(-1, 1, 30, dtype=torch.float64)[:, None], probes=probes, sets=1, size=32)
 
 
 def look(*names: str, target: str = "softmax", repeats: int = 4, batch: Batch | None = None) -> dict[str, OnModel]:
@@ -94,7 +94,7 @@ def test_gradients_are_those_of_autograd_and_bias_is_told_apart_from_noise():
 
 def test_the_effective_number_of_negatives_is_m_for_equal_terms_and_1_where_one_dominates():
     flat, steep = examples(scale=0.0), examples(scale=300.0)
-    flat = Batch(flat.hidden, flat.target, flat.weight, None, probes=6, size=32)
+    flat = Batch(flat.hidden, flat.target, flat.weight, None, probes=6, sets=1, size=32)
     assert look("uniform(excluded):importance@12", batch=flat)["uniform(excluded):importance@12"].effective == pytest.approx(12)
     name = "uniform(without-replacement):importance@25"
     assert look(name, batch=steep)[name].effective == pytest.approx(1, abs=0.3)
@@ -132,7 +132,22 @@ def test_the_best_within_a_budget_is_the_most_exact_that_is_quick_enough():
     assert [getattr(best_within(found, t), "scheme", None) for t in (0.5, 1.0, 5.0, 10.0)] == [None, "quick", "middle", "slow"]
 
 
+def test_sets_of_probes_are_averaged_and_no_probe_is_its_own_company():
+    names, batch = ("uniform:importance@5", "model(masked):importance@5"), examples(probes=6)
+    first, second, both = (
+        Batch(batch.hidden[start:], batch.target[start:], batch.weight, batch.bias, probes=6, sets=sets, size=32)
+        for start, sets in ((0, 1), (6, 1), (0, 2))
+    )
+    one, two, mean = ([found.squared_error for found in look(*names, batch=part).values()] for part in (first, second, both))
+    assert mean == pytest.approx([(a + b) / 2 for a, b in zip(one, two, strict=True)], rel=1e-9)
+    numbered = Batch(torch.arange(64.0)[:, None], torch.arange(64), torch.ones(64, 1), probes=6, sets=2, size=32)
+    hidden, target = numbered.drawn(1, seeded(0))
+    assert target[:6].tolist() == [6, 7, 8, 9, 10, 11]
+    assert len(target.unique()) == 32
+    assert torch.equal(hidden[:, 0].long(), target)
+
+
 def test_too_few_examples_are_refused_with_a_sentence():
     with pytest.raises(HeadtailError, match="`size` is 32"):
-        Batch(torch.ones(3, 2), torch.zeros(3, dtype=torch.int64), torch.ones(4, 2), probes=1, size=32)
+        Batch(torch.ones(3, 2), torch.zeros(3, dtype=torch.int64), torch.ones(4, 2), probes=1, sets=1, size=32)
     assert Uniform(4, 2).independent()

@@ -49,8 +49,8 @@ class OnTrained:
     """Samplers to measure, without weights; else uniform, frequency(0.5), within-batch, resampled, hard, and model or tilted."""
     budget: float | None = None
     """Milliseconds that drawing, loss and gradients of a batch may take: the best sampler within is named."""
-    repeats: int = 8
-    """Draws of each sampler, over which it is averaged."""
+    repeats: int = 4
+    """Draws of each sampler for each of four sets of examples, over which it is averaged."""
     seed: int = 0
     """Seed of the randomness."""
     reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
@@ -81,13 +81,11 @@ class OnTrained:
         hidden, target = encoded_pairs(model, data.train, max(ENCODED, 2 * batch), self.seed)
         size = min(batch, len(target))
         with torch.no_grad():
-            examples = Batch(hidden, target, head.weight, head.bias, probes=max(1, size // 4), size=size)
+            examples = Batch(hidden, target, head.weight, head.bias, probes=max(1, size // 16), sets=min(4, size), size=size)
             generator = torch.Generator().manual_seed(self.seed)
             torch.manual_seed(self.seed)
             found = on_model(exact, losses, examples, repeats=self.repeats, generator=generator, progress=_bar)
-        about = (
-            f"{run.scheme} on {data.name}, {labels.num_labels:,} labels; {examples.probes:,} of a batch of {size:,} are looked at"
-        )
+        about = f"{run.scheme} on {data.name}, {labels.num_labels:,} labels; {examples.sets} times {examples.probes} of {size:,} examples"
         return found, missing, about
 
     def _losses(self, prefix: str, labels: Any, numbers: Sequence[int]) -> tuple[dict[str, SampledLoss], dict[str, str]]:

@@ -51,8 +51,8 @@ class OnModel:
         effective: number of negatives of equal weight that would be as good: mean of (Σ t)² / Σ t² over the terms t of the sum.
         hidden: of the hidden states, each for itself.
         table: of the label table, as a whole.
-        draw_seconds: to draw for a batch, median.
-        step_seconds: to draw, take the loss of a batch and its gradients, median.
+        draw_seconds: to draw for a batch, the quickest of all: whoever shares the machine only makes it slower.
+        step_seconds: to draw, take the loss of a batch and its gradients, alike.
     """
 
     scheme: str
@@ -72,11 +72,13 @@ class Batch:
     """Examples of a trained model to look at.
 
     Attributes:
-        hidden: `[n, d]` hidden states; the first `probes` are looked at, the others take turns as the rest of their batch.
+        hidden: `[n, d]` hidden states; the first `sets · probes` are looked at, and all take turns as the rest of a batch.
         target: `[n]` their labels.
         weight: `[L, d]` label table.
         bias: `[L]` or `[L, 1]`, or None.
-        probes: number of examples that are looked at.
+        probes: number of examples that are looked at in one batch: few, because they stay the same while the others change, and for
+            within-batch negatives should not be each other's.
+        sets: of probes, over which it is averaged.
         size: examples in a batch.
     """
 
@@ -84,25 +86,31 @@ class Batch:
     target: Int[Tensor, " n"]
     weight: Float[Tensor, "L d"]
     bias: Tensor | None = None
-    probes: int = 64
+    probes: int = 16
+    sets: int = 4
     size: int = 256
 
     def __post_init__(self) -> None:
-        check_count("probes", self.probes)
-        if len(self.hidden) != len(self.target) or len(self.target) < self.size or self.probes > self.size:
+        looked_at, have = check_count("probes", self.probes) * check_count("sets", self.sets), len(self.target)
+        if len(self.hidden) != have or have < max(self.size, looked_at) or self.probes > self.size:
             raise HeadtailError(
-                f"`size` is {self.size} and `probes` {self.probes}, but there are {len(self.hidden)} hidden states and "
-                f"{len(self.target)} targets. Give as many of both, at least `size`, and no more probes than that."
+                f"`size` is {self.size} and {looked_at} probes are wanted, but there are {len(self.hidden)} hidden states and "
+                f"{have} targets. Give as many of both, at least so many, and no more probes than a batch holds."
             )
         if self.weight.numel() > LARGEST_TABLE:
             raise HeadtailError(
                 f"`weight` has {self.weight.numel():,} numbers, too many for exact gradients (at most {LARGEST_TABLE:,})."
             )
 
-    def drawn(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """Hidden states and targets of a batch: the probes, and others at random."""
-        others = torch.randperm(len(self.target) - self.probes, generator=generator)[: self.size - self.probes] + self.probes
-        rows = torch.cat([torch.arange(self.probes), others]).to(self.target.device)
+    def looked_at(self, one: int) -> slice:
+        """The rows of a set of probes."""
+        return slice(one * self.probes, (one + 1) * self.probes)
+
+    def drawn(self, one: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """Hidden states and targets of a batch: a set of probes, and others at random."""
+        others = torch.randperm(len(self.target) - self.probes, generator=generator)[: self.size - self.probes]
+        others += self.probes * (others >= one * self.probes)
+        rows = torch.cat([torch.arange(len(self.target))[self.looked_at(one)], others]).to(self.target.device)
         return self.hidden[rows], self.target[rows]
 
 
@@ -111,7 +119,7 @@ def on_model(
     losses: Mapping[str, SampledLoss],
     batch: Batch,
     *,
-    repeats: int = 8,
+    repeats: int = 4,
     generator: torch.Generator | None = None,
     progress: Callable[[Sequence[str]], Iterable[str]] = iter,
 ) -> list[OnModel]:
@@ -121,20 +129,27 @@ def on_model(
         exact: the loss that is wanted, over all labels.
         losses: sampled ones, by name.
         batch: examples of a trained model.
-        repeats: draws of each, over which it is averaged.
+        repeats: draws of each for each set of probes, over which it is averaged.
         generator: source of randomness, on the CPU.
-        progress: wraps the loop over names, for a progress bar.
+        progress: wraps the loop over names, which goes through them once a set, for a progress bar.
 
     >>> from headtail import Labels, scheme
     >>> labels, hidden, table = Labels.zipf(50), torch.randn(64, 4), torch.randn(50, 4)
-    >>> examples = Batch(hidden, torch.randint(50, (64,)), table, probes=8, size=32)
+    >>> examples = Batch(hidden, torch.randint(50, (64,)), table, probes=8, size=32, sets=2)
     >>> [one] = on_model(scheme("softmax", labels), {"model": scheme("model:importance@4", labels)}, examples)
     >>> one.squared_error < 1e-12  # every draw gives the exact loss
     True
     """
     check_count("repeats", repeats)
-    truth = _Truth.of(exact, batch)
-    return [_measure(name, losses[name], truth, batch, max(2, repeats), generator) for name in progress(list(losses))]
+    found: dict[str, list[OnModel]] = {name: [] for name in losses}
+    truth = None
+    for i, name in enumerate(progress(list(losses) * batch.sets)):
+        one = i // len(losses)
+        if i % len(losses) == 0:
+            truth = _Truth.of(exact, batch, one)
+        assert truth is not None, "a set begins with its truth"
+        found[name].append(_measure(name, losses[name], truth, batch, one, max(2, repeats), generator))
+    return [_mean(parts) for parts in found.values()]
 
 
 def best_within(found: Iterable[OnModel], seconds: float) -> OnModel | None:
@@ -162,30 +177,32 @@ class _Truth:
     model: Scorer
 
     @classmethod
-    def of(cls, exact: ExactLoss, batch: Batch) -> _Truth:
-        hidden, target = batch.hidden[: batch.probes], batch.target[: batch.probes]
+    def of(cls, exact: ExactLoss, batch: Batch, one: int) -> _Truth:
+        hidden, target = batch.hidden[batch.looked_at(one)], batch.target[batch.looked_at(one)]
         found = _gradients(lambda h, w: exact(h, w, target, bias=batch.bias, reduction="none"), hidden, batch.weight)
         return cls(*found, Scorer(hidden, batch.weight, batch.bias, exact.temperature, exact.settings.score))
 
 
-def _measure(name: str, loss: SampledLoss, truth: _Truth, batch: Batch, repeats: int, generator: torch.Generator | None) -> OnModel:
-    n, label = batch.probes, batch.target[: batch.probes]
+def _measure(
+    name: str, loss: SampledLoss, truth: _Truth, batch: Batch, one: int, repeats: int, generator: torch.Generator | None
+) -> OnModel:
+    n, label = batch.probes, batch.target[batch.looked_at(one)]
     hidden, table = _Errors(truth.hidden, rows=True), _Errors(truth.table, rows=False)
     values, effective, draws, steps, m = [], [], [], [], 0.0
     for _ in range(repeats):
         loss.sampler.refresh(batch.target[torch.randperm(len(batch.target), generator=generator).to(batch.target.device)])
-        h, y = batch.drawn(generator)
+        h, y = batch.drawn(one, generator)
         with _Timed(draws, batch.weight):
             draw = loss.draw(h, batch.weight, y, bias=batch.bias)
         with _Timed(steps, batch.weight):
             _step(loss, h, y, batch, draw)
         few = _first(draw, n)
-        one, *gradients = _gradients(
+        each, *gradients = _gradients(
             lambda a, b, few=few: loss(a, b, label, bias=batch.bias, draw=few, reduction="none"), h[:n], batch.weight
         )
         for errors, gradient in zip((hidden, table), gradients, strict=True):
             errors.add(gradient)
-        values.append(one)
+        values.append(each)
         effective.append(_effective(loss, few, label, truth.model))
         m = draw.m
     sampled = torch.stack(values)
@@ -194,7 +211,6 @@ def _measure(name: str, loss: SampledLoss, truth: _Truth, batch: Batch, repeats:
         scale = 1.0 if loss.piece else (-truth.loss).exp()
         sums = (sampled if loss.piece else sampled.exp()) * scale
         squared = sums.var(0)
-    seconds = float(torch.tensor(draws).median()), float(torch.tensor(steps).median())
     return OnModel(
         scheme=name,
         m=m,
@@ -204,9 +220,24 @@ def _measure(name: str, loss: SampledLoss, truth: _Truth, batch: Batch, repeats:
         effective=sum(effective) / repeats,
         hidden=hidden.summary(),
         table=table.summary(),
-        draw_seconds=seconds[0],
-        step_seconds=sum(seconds),
+        draw_seconds=min(draws),
+        step_seconds=min(draws) + min(steps),
     )
+
+
+def _mean(parts: list[OnModel]) -> OnModel:
+    """Over sets of probes; of times, the least."""
+
+    def mean(values: Iterable[float]) -> float:
+        return sum(values) / len(parts)
+
+    gradients = {
+        name: Gradient(*(mean(getattr(getattr(one, name), key) for one in parts) for key in ("bias", "error", "cosine")))
+        for name in ("hidden", "table")
+    }
+    numbers = {name: mean(getattr(one, name) for one in parts) for name in ("loss", "bias", "squared_error", "effective")}
+    seconds = {name: min(getattr(one, name) for one in parts) for name in ("draw_seconds", "step_seconds")}
+    return replace(parts[0], **gradients, **numbers, **seconds)
 
 
 def _gradients(loss: Callable[[Tensor, Tensor], Tensor], hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
