@@ -23,7 +23,7 @@ from headtail.cli.words import in_command_line_words
 from headtail.data.load import Reading
 from headtail.errors import HeadtailError, check_count, check_number
 from headtail.evaluate import encoded_pairs
-from headtail.implicit.on_model import Batch, OnModel, best_within, frontier, on_model
+from headtail.implicit.on_model import Batch, OnModel, best_within, exactly, frontier, on_model, quickest_with
 from headtail.losses import ExactLoss, SampledLoss
 
 LOOKED_AT = ("uniform", "frequency(0.5)", "within-batch", "resampled", "hard", "model")
@@ -31,6 +31,8 @@ LOOKED_AT = ("uniform", "frequency(0.5)", "within-batch", "resampled", "hard", "
 NUMBERS = (16, 64, 256)
 """Of negatives."""
 WEIGHTINGS = {"softmax": "importance", "logit-adjusted": "tail", "equalised": "equalised", "adaptive": "adaptive"}
+GOOD_COSINE = 0.9
+"""Of a gradient that points the right way."""
 ENCODED = 4096
 """Pairs whose hidden states are computed."""
 
@@ -74,7 +76,8 @@ class OnTrained:
         model, run, data = open_model(self.model, self.data, self.reading, device)
         family = parse(run.scheme).loss
         labels, head, prefix = model.head.labels, model.head, "" if family == "softmax" else f"{family}/"
-        exact = scheme(prefix + self.target if self.target != "softmax" or not prefix else family, labels)
+        name = family if self.target == "softmax" else prefix + self.target
+        exact = scheme(name, labels)
         assert isinstance(exact, ExactLoss), "a target is a loss over all labels"
         losses, missing = self._losses(prefix, labels, numbers)
         head.flush()
@@ -85,7 +88,9 @@ class OnTrained:
             generator = torch.Generator().manual_seed(self.seed)
             torch.manual_seed(self.seed)
             found = on_model(exact, losses, examples, repeats=self.repeats, generator=generator, progress=_bar)
-        about = f"{run.scheme} on {data.name}, {labels.num_labels:,} labels; {examples.sets} times {examples.probes} of {size:,} examples"
+            found.append(exactly(name, exact, examples))
+        looked_at = f"{examples.sets} times {examples.probes} of {size:,} examples"
+        about = f"{run.scheme} on {data.name}, {labels.num_labels:,} labels; {looked_at}"
         return found, missing, about
 
     def _losses(self, prefix: str, labels: Any, numbers: Sequence[int]) -> tuple[dict[str, SampledLoss], dict[str, str]]:
@@ -131,7 +136,7 @@ def measured_table(found: Sequence[OnModel], target: str, *, wide: bool) -> Tabl
         cells = {
             "bias": f"{one.bias:+.2g}",
             "σ²/(mμ²)": f"{one.squared_error:.2g}",
-            "n_eff": f"{one.effective:.1f}",
+            "n_eff": f"{one.effective:,.0f}" if one.effective >= 1000 else f"{one.effective:.1f}",
             "cos h": f"{one.hidden.cosine:.3f}",
             "bias h": f"{one.hidden.bias:.2g}",
             "cos W": f"{one.table.cosine:.3f}",
@@ -144,9 +149,10 @@ def measured_table(found: Sequence[OnModel], target: str, *, wide: bool) -> Tabl
         name = Text(one.scheme, style="bold" if one.scheme in best else "")
         table.add_row(name, *(cells[column] for column in columns[1:]))
     table.caption = (
-        "bias: mean sampled less exact loss.  n_eff: effective number of negatives.  cos, bias, error: of the sampled gradient\n"
-        "against the exact one, of hidden states (h) and of the label table (W), in units of its length.  ms: draw, loss and\n"
-        "gradients of a batch.  bold: no other is both quicker and more exact."
+        "bias: mean sampled less exact loss.  n_eff: effective number of negatives.\n"
+        "cos, bias, error: of the sampled gradient against the exact one, of hidden states (h)\n"
+        "and of the label table (W), in units of its length.  ms: draw, loss and gradients of a batch.\n"
+        "bold: no other is both quicker and more exact."
     )
     return table
 
@@ -168,6 +174,17 @@ def verdict(found: Sequence[OnModel], budget: float | None) -> str:
         return f"Nothing takes {budget:g} ms or less: the quickest is {least.scheme} with {1e3 * least.step_seconds:.3g} ms."
     quality = f"error {one.table.error:.2g}, cosine {one.table.cosine:.3f}"
     return f"Within {budget:g} ms a batch, use {one.scheme}: its gradient errs least ({quality})."
+
+
+def advice(found: Sequence[OnModel], budget: float | None) -> tuple[OnModel | None, str]:
+    """What to train with: the best within the budget, or the quickest that points the right way."""
+    if budget is not None:
+        return best_within(found, budget / 1e3), verdict(found, budget)
+    one = quickest_with(found, GOOD_COSINE)
+    if one is None:
+        return None, f"No loss that was measured has a gradient with a cosine of {GOOD_COSINE:g}. Ask for more `--negatives`."
+    what = f"the quickest whose gradient points the right way (cosine {one.table.cosine:.3f}, at least {GOOD_COSINE:g})"
+    return one, f"Use {one.scheme}: {what}, {1e3 * one.step_seconds:.3g} ms a batch."
 
 
 def to_dict(found: Sequence[OnModel], missing: dict[str, str], budget: float | None) -> dict[str, Any]:

@@ -46,8 +46,8 @@ class OnModel:
         m: effective number of negatives.
         loss: mean sampled loss over the probes.
         bias: that less the exact loss.
-        squared_error: σ²/(mμ²) for the softmax, the variance for decoupled losses: mean over the probes. Exact where draws are
-            independent, else measured.
+        squared_error: σ²/(mμ²) for the softmax, the variance for decoupled losses: mean over the probes. Exact where the
+            sampler has a formula, else measured, which misses what is rare.
         effective: number of negatives of equal weight that would be as good: mean of (Σ t)² / Σ t² over the terms t of the sum.
         hidden: of the hidden states, each for itself.
         table: of the label table, as a whole.
@@ -152,10 +152,27 @@ def on_model(
     return [_mean(parts) for parts in found.values()]
 
 
+def exactly(name: str, exact: ExactLoss, batch: Batch, repeats: int = 3) -> OnModel:
+    """The exact loss itself as such a row: no error, and the time it takes."""
+    truth, seconds = _Truth.of(exact, batch, 0), []
+    hidden, target = batch.hidden[: batch.size], batch.target[: batch.size]
+    for _ in range(repeats):
+        with _Timed(seconds, batch.weight):
+            _gradients(lambda h, w: exact(h, w, target, bias=batch.bias), hidden, batch.weight)
+    every, none = float(len(batch.weight)), Gradient(0.0, 0.0, 1.0)
+    return OnModel(name, every, float(truth.loss.mean()), 0.0, 0.0, every, none, none, 0.0, min(seconds))
+
+
 def best_within(found: Iterable[OnModel], seconds: float) -> OnModel | None:
     """The one whose table gradient errs least among those whose step takes no longer."""
     quick = [one for one in found if one.step_seconds <= seconds]
     return min(quick, key=lambda one: one.table.error, default=None)
+
+
+def quickest_with(found: Iterable[OnModel], cosine: float) -> OnModel | None:
+    """The quickest whose table gradient points the right way: with a mean cosine of at least so much."""
+    right = [one for one in found if one.table.cosine >= cosine]
+    return min(right, key=lambda one: one.step_seconds, default=None)
 
 
 def frontier(found: Iterable[OnModel]) -> list[OnModel]:
@@ -252,8 +269,9 @@ def _gradients(loss: Callable[[Tensor, Tensor], Tensor], hidden: Tensor, weight:
 def _step(loss: SampledLoss, hidden: Tensor, target: Tensor, batch: Batch, draw: Draw) -> None:
     """A training step but for the optimiser: row-sparse gradients, by the kernels that training uses."""
     hidden, weight = hidden.detach().requires_grad_(), batch.weight.detach().requires_grad_()
+    bias = None if batch.bias is None else batch.bias.detach().requires_grad_()
     with torch.enable_grad():
-        loss(hidden, weight, target, bias=batch.bias, draw=draw, sparse=True, ignore_index=None).backward()
+        loss(hidden, weight, target, bias=bias, draw=draw, sparse=True, ignore_index=None).backward()
 
 
 class _Timed:
@@ -294,31 +312,29 @@ def _effective(loss: SampledLoss, draw: Draw, label: Tensor, model: Scorer) -> f
 
 
 def _variance(loss: SampledLoss, truth: _Truth, label: Tensor, batch_size: int) -> Float64[Tensor, " p"] | None:
-    """m·V_q[t] of each probe, for the softmax in units of its exact sum; None where draws depend on each other."""
+    """The variance of the sum for each probe, for the softmax in units of its exact one; None where it has no formula."""
     sampler, model = loss.sampler, truth.model
-    if not sampler.independent(batch_size) or not sampler.tells_marginal or not (sampler.tells_all or sampler.looks_at_model):
+    told = sampler.tells_all or (sampler.looks_at_model and sampler.source != "batch")  # whose m is that of a whole batch
+    if not sampler.tells_marginal or not told:
         return None
-    every, m, found = torch.arange(len(model.weight), device=label.device), sampler.expected_m(batch_size), []
-    size = max(1, LOOKED_AT_ONCE // len(every))
-    for rows in torch.arange(len(label), device=label.device).split(size):
+    every, found = torch.arange(len(model.weight), device=label.device), []
+    for rows in torch.arange(len(label), device=label.device).split(max(1, LOOKED_AT_ONCE // len(every))):
         few, y = replace(model, input=model.input[rows]), label[rows]
-        log_q, own = sampler.log_q_given(few, y, every), y[:, None] == every
-        of_target = log_q.gather(1, y[:, None]).squeeze(1)
-        keep = sampler.log_keep_given(few, y)
-        a, b = loss.weighting.offsets(Draw(every.expand_as(log_q), log_q, of_target, m, keep), y)
+        log_q = sampler.log_q_given(few, y, every) if sampler.looks_at_model else sampler.log_q(every, batch_size)
+        log_q = log_q.expand(len(y), -1)
+        of_target, keep = log_q.gather(1, y[:, None]).squeeze(1), sampler.log_keep_given(few, y)
+        a, b = loss.weighting.offsets(Draw(every.expand_as(log_q), log_q, of_target, sampler.expected_m(batch_size), keep), y)
         f = few.logits(every).double()
         if loss.piece is None:
-            positive = f.gather(1, y[:, None])
-            term = (a[:, None] + b + f - positive - truth.loss[rows, None]).exp()
+            term = (a[:, None] + b + f - f.gather(1, y[:, None]) - truth.loss[rows, None]).exp()
         else:
             term = (a[:, None] + b).exp() * loss.piece.negative(-f)
-        q = (log_q - keep[:, None]).exp()
-        if getattr(sampler, "exclude_target", False):
-            q = q.masked_fill(own, 0.0)
-        # 0 · inf: a label with q = 0 is never drawn, whatever its term; the positive is masked.
-        term = torch.where(own | (q == 0), 0.0, term)
-        mean = (q * term).sum(1, keepdim=True)
-        found.append(m * (q * (term - mean) ** 2).sum(1))
+        # What is never drawn has no weight, and the positive is masked.
+        term = torch.where((log_q == -math.inf) | (y[:, None] == every), 0.0, term)
+        variance = sampler.variance_given(few, y, term, batch_size)
+        if variance is None:
+            return None
+        found.append(variance)
     return torch.cat(found)
 
 
