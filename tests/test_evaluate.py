@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from headtail import evaluate
-from headtail.build import PAPER, build_model, scheme
+from headtail.build import PAPER, scheme
+from headtail.build_model import build_model
 from headtail.config import Run
 from headtail.data.points import Points
 from headtail.evaluate import Validation, implicit_loss_of, top_labels

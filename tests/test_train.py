@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from headtail import checkpoint
-from headtail.build import build_model, build_optimiser
+from headtail.build_model import build_model, build_optimiser
 from headtail.config import Run
 from headtail.data.points import Bag, DataSet, Points
 from headtail.errors import HeadtailError
