@@ -44,16 +44,28 @@ def test_the_variance_is_that_of_explain_on_the_same_scores(name: str):
     assert found.squared_error == pytest.approx(sum(one.squared_error for one in told) / 6, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["model(masked):tail@3", "hard(2):tail@6", "mixture(model(masked),uniform):tail@6"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model(masked):tail@3",
+        "hard(2):tail@6",
+        "mixture(model(masked),uniform):tail@6",
+        "resampled(12):tail@3",
+        "resampled(12,uniform(excluded)):tail@3",
+        "resampled(12,frequency):importance@2",
+        "logistic/resampled(6):tail@3",
+    ],
+)
 def test_the_variance_of_a_model_sampler_is_that_of_its_draws(name: str):
     """Thousands of its draws show as much."""
-    batch = examples(probes=1)
-    found = look(name, target="logit-adjusted", batch=batch)[name].squared_error
+    batch, target = examples(probes=1, scale=1.0), "logit-adjusted" if "tail" in name else "softmax"
+    target = target.replace("logit", "logistic/logit") if "logistic" in name else target
+    found = look(name, target=target, batch=batch)[name].squared_error
     loss = scheme(name, LABELS)
     example, generator = (batch.hidden[:1], batch.weight, batch.target[:1]), seeded(5)
     each = torch.stack([loss(*example, bias=batch.bias, generator=generator) for _ in range(2_000)])
-    exact = scheme("logit-adjusted", LABELS)(batch.hidden[:1], batch.weight, batch.target[:1], bias=batch.bias)
-    assert found == pytest.approx(float(((each.exp() / exact.exp()) - 1).var()), rel=0.2)
+    exact = scheme(target, LABELS)(*example, bias=batch.bias)
+    assert found == pytest.approx(float(each.var() if "logistic" in name else (each - exact).exp().var()), rel=0.2)
 
 
 def test_what_has_no_formula_is_measured_and_agrees_with_one():

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from headtail.errors import HeadtailError, check_count
 from headtail.losses import ExactLoss, SampledLoss
-from headtail.samplers import Draw, Scorer
+from headtail.samplers import Draw, Resampled, Scorer
+from headtail.weightings import FromMargin
 
 LARGEST_TABLE = 2**29
 """Numbers of a label table whose dense gradient is held three times over."""
@@ -313,29 +314,36 @@ def _effective(loss: SampledLoss, draw: Draw, label: Tensor, model: Scorer) -> f
 
 def _variance(loss: SampledLoss, truth: _Truth, label: Tensor, batch_size: int) -> Float64[Tensor, " p"] | None:
     """The variance of the sum for each probe, for the softmax in units of its exact one; None where it has no formula."""
-    sampler, model = loss.sampler, truth.model
-    told = sampler.tells_all or (sampler.looks_at_model and sampler.source != "batch")  # whose m is that of a whole batch
-    if not sampler.tells_marginal or not told:
-        return None
-    every, found = torch.arange(len(model.weight), device=label.device), []
-    for rows in torch.arange(len(label), device=label.device).split(max(1, LOOKED_AT_ONCE // len(every))):
+    sampler, model, found = loss.sampler, truth.model, []
+    if not sampler.tells_all and (not sampler.looks_at_model or (sampler.source == "batch" and sampler.tells_marginal)):
+        return None  # of nearest labels beside a batch, q is told for whole batches only
+    for rows in torch.arange(len(label), device=label.device).split(max(1, LOOKED_AT_ONCE // len(model.weight))):
         few, y = replace(model, input=model.input[rows]), label[rows]
-        log_q = sampler.log_q_given(few, y, every) if sampler.looks_at_model else sampler.log_q(every, batch_size)
-        log_q = log_q.expand(len(y), -1)
-        of_target, keep = log_q.gather(1, y[:, None]).squeeze(1), sampler.log_keep_given(few, y)
-        a, b = loss.weighting.offsets(Draw(every.expand_as(log_q), log_q, of_target, sampler.expected_m(batch_size), keep), y)
-        f = few.logits(every).double()
-        if loss.piece is None:
-            term = (a[:, None] + b + f - f.gather(1, y[:, None]) - truth.loss[rows, None]).exp()
-        else:
-            term = (a[:, None] + b).exp() * loss.piece.negative(-f)
-        # What is never drawn has no weight, and the positive is masked.
-        term = torch.where((log_q == -math.inf) | (y[:, None] == every), 0.0, term)
-        variance = sampler.variance_given(few, y, term, batch_size)
+        f = few.logits(slice(0, len(model.weight))).double()
+        relative = f - f.gather(1, y[:, None]) - truth.loss[rows, None]
+        cost = relative.exp() if loss.piece is None else loss.piece.negative(-f)
+        variance = _variance_of(loss, few, y, cost.scatter(1, y[:, None], 0.0), batch_size)  # the positive is masked
         if variance is None:
             return None
         found.append(variance)
     return torch.cat(found)
+
+
+def _variance_of(loss: SampledLoss, model: Scorer, label: Tensor, cost: Tensor, batch_size: int) -> Tensor | None:
+    """The variance of Σ w·cost over the draws."""
+    sampler, every = loss.sampler, torch.arange(cost.shape[1], device=label.device)
+    if isinstance(sampler, Resampled):
+        assert isinstance(loss.weighting, FromMargin), "others are refused"
+        term = loss.weighting.margin.log_rho(label, every).exp() * cost
+        return sampler.variance_of_target(model, label, term, batch_size)
+    log_q = sampler.log_q_given(model, label, every) if sampler.looks_at_model else sampler.log_q(every, batch_size)
+    log_q = log_q.expand(cost.shape)
+    of_target, keep = log_q.gather(1, label[:, None]).squeeze(1), sampler.log_keep_given(model, label)
+    draw = Draw(every.expand_as(log_q), log_q, of_target, sampler.expected_m(batch_size), keep)
+    a, b = loss.weighting.offsets(draw, label)
+    # 0 · inf: what is never drawn has an infinite weight, and the positive no cost.
+    term = torch.where((log_q == -math.inf) | (cost == 0), 0.0, (a[:, None] + b).exp() * cost)
+    return sampler.variance_given(model, label, term, batch_size)
 
 
 class _Errors:

@@ -13,6 +13,7 @@ from headtail.labels import Labels
 from headtail.samplers.by_score import ModelSampler, pointed_at
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Sampler, Step
+from headtail.samplers.scorer import Scorer
 
 
 class Resampled(ModelSampler):
@@ -66,6 +67,32 @@ class Resampled(ModelSampler):
     def expected_m(self, batch_size: int | None = None) -> float:
         """m, whatever the batch."""
         return float(self.num_negatives)
+
+    def variance_of_target(
+        self, model: Scorer, label: Int[Tensor, " p"], term: Float64[Tensor, "p L"], batch_size: int | None = None
+    ) -> Float64[Tensor, " p"] | None:
+        r"""The variance of the sampled sum, with weights from the margin, where the whole sum has these terms T; None if not known.
+
+        That of the pool's own estimate, and what drawing from the pool adds, where its M slots are independent:
+
+        $$\frac{M - 1}{M m}\Big[\sum_{y'} T_{y'}^2 e^{-f_{y'}} \cdot \sum_{y'} e^{f_{y'}} - \Big(\sum_{y'} T_{y'}\Big)^2\Big].$$
+
+        Args:
+            model: the examples.
+            label: `[p]` their positives.
+            term: `[p, L]`, 0 at the positive.
+            batch_size: B.
+        """
+        size, every = self.pool.expected_m(batch_size), torch.arange(self.num_labels, device=label.device)
+        if self.pool.looks_at_model or not self.pool.tells_all or not self.pool.independent(batch_size):
+            return None
+        log_q = self.pool.log_q(every, batch_size) - self.pool.log_keep_given(model, label)[:, None]
+        each = torch.where(term > 0, (term.log() - log_q - math.log(size)).exp(), 0.0)
+        of_pool = self.pool.variance_given(model, label, each, batch_size)
+        f = model.logits(every).double().masked_fill(label[:, None] == every, -math.inf)
+        spread = torch.logsumexp(torch.where(term > 0, 2 * term.log() - f, -math.inf), 1) + torch.logsumexp(f, 1)
+        added = (spread.exp() - term.sum(1) ** 2).clamp(min=0) * (size - 1) / (size * self.num_negatives)
+        return None if of_pool is None else of_pool + added
 
     def independent(self, batch_size: int | None = None) -> bool:
         """No: they share a pool."""
