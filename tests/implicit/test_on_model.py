@@ -112,6 +112,13 @@ def test_gradients_are_those_of_autograd_and_bias_is_told_apart_from_noise():
     assert importance.hidden.error == pytest.approx(float(error), rel=0.25)
 
 
+def test_what_noise_adds_to_the_length_of_a_mean_error_is_taken_off_its_bias():
+    """The sampled decoupled loss has no bias; the mean of 40 errors would still be about a sixth of one long."""
+    name = "logistic/uniform:importance@8"
+    found = look(name, target="logistic", repeats=40, batch=examples(probes=32, scale=0.3))[name]
+    assert found.hidden.bias < 0.75 * found.hidden.error / math.sqrt(40)
+
+
 def test_the_effective_number_of_negatives_is_m_for_equal_terms_and_1_where_one_dominates():
     flat, steep = examples(scale=0.0), examples(scale=300.0)
     flat = Batch(flat.hidden, flat.target, flat.weight, None, probes=6, sets=1, size=32)

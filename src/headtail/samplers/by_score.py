@@ -82,7 +82,7 @@ class OnePassSampler(ModelSampler):
         for block, f in model.blocks():
             points = torch.rand(len(label), m, dtype=torch.float64, device=label.device, generator=step.generator)
             g, seen = self._others(f, label, block, seen)
-            cumulative, here = _cumulative(g)
+            cumulative, here = running_sums(g)
             total = torch.logaddexp(seen.others, here)
             chance = (here - total).exp().nan_to_num(0.0)  # −inf − (−inf): nothing to draw so far
             at = pointed_at(cumulative, points / chance)
@@ -164,7 +164,7 @@ def pointed_at(cumulative: Float64[Tensor, "p k"], points: Float64[Tensor, "p m"
     return torch.searchsorted(cumulative, points, right=True).clamp_(max=cumulative.shape[1] - 1)
 
 
-def _cumulative(g: Float64[Tensor, "p k"]) -> tuple[Float64[Tensor, "p k"], Float64[Tensor, "p 1"]]:
+def running_sums(g: Float64[Tensor, "p k"]) -> tuple[Float64[Tensor, "p k"], Float64[Tensor, "p 1"]]:
     """Running sums of e^g in units of its largest, and log Σ e^g."""
     largest = g.amax(1, keepdim=True)
     largest = torch.where(largest == -math.inf, 0.0, largest)

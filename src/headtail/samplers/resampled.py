@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headtail.errors import HeadtailError, check_count, check_kind
 from headtail.labels import Labels
-from headtail.samplers.by_score import ModelSampler, pointed_at
+from headtail.samplers.by_score import ModelSampler, pointed_at, running_sums
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Sampler, Step
 from headtail.samplers.scorer import Scorer
@@ -55,13 +55,12 @@ class Resampled(ModelSampler):
         if pool.m == 0:
             return Draw(ids, log_q0, None, 0.0, pool.log_keep, marginal=False)
         points = torch.rand(len(label), self.num_negatives, dtype=torch.float64, device=label.device, generator=step.generator)
-        g = model.logits(pool.ids).double() - log_q0
-        only_itself = (ids == label[:, None]).all(1, keepdim=True)
-        g = torch.where((ids == label[:, None]) & ~only_itself, -math.inf, g)
-        cumulative = (g - g.amax(1, keepdim=True)).exp_().cumsum(1)
+        own = ids == label[:, None]
+        g = model.logits(pool.ids).double() - pool.log_q
+        g = torch.where(own & ~own.all(1, keepdim=True), -math.inf, g)
+        cumulative, total = running_sums(g)
         at = pointed_at(cumulative, points)
-        log_p = torch.log_softmax(g, 1)
-        log_q = (log_p + log_q0).gather(1, at) + math.log(pool.m)
+        log_q = g.gather(1, at) - total + log_q0.gather(1, at) + math.log(pool.m)  # p_s · M · q₀
         return Draw(ids.gather(1, at), log_q, None, float(self.num_negatives), pool.log_keep, marginal=False)
 
     def expected_m(self, batch_size: int | None = None) -> float:
