@@ -77,3 +77,13 @@ def test_advise_names_a_scheme_that_can_be_built(run: Path, capsys: pytest.Captu
 def test_what_has_no_meaning_is_told_in_a_sentence(run: Path, words: list[str], sentence: str, capsys: pytest.CaptureFixture):
     assert main([str(run) if word == "RUN" else word for word in words]) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("width", [100, 125, 160])
+def test_no_column_of_the_table_is_cut_off(run: Path, capsys: pytest.CaptureFixture, monkeypatch, width: int):
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = told(
+        capsys, "explain", "--model", str(run), "--data", DATA, "--negatives", "8", "--samplers", "resampled(32,frequency(0.5))"
+    )
+    assert "…" not in out
+    assert ("draw ms" in out) == (width > 130)

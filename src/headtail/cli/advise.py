@@ -106,7 +106,7 @@ class Advise:
             return 0
         console = Console(highlight=False)
         console.print(Text(about, style="dim"))
-        console.print(measured_table(frontier(found), options.target, wide=console.width >= 118))
+        console.print(measured_table(frontier(found), options.target, console.width))
         console.print(Text(sentence, style="bold"))
         if best is not None:
             console.print(Text(f'    loss = ht.scheme("{best.scheme}", labels)'), soft_wrap=True)

@@ -63,7 +63,8 @@ class Audit:
         out = Console(highlight=False)
         out.print(Text(self.source.describe(labels), style="dim"))
         verdict = Text("true", style="bold green3") if found.passed else Text("false", style="bold red")
-        out.print(Text(f"{self.sampler} claims its q: ") + verdict)
+        claim = "claims its q" if sampler.tells_marginal else "claims that every label counts once on average"
+        out.print(Text(f"{self.sampler} {claim}: ") + verdict)
         out.print(
             f"χ² = {found.statistic:,.1f} with {found.freedom:,} degrees of freedom, {found.draws:,} draws, p = {found.p_value:.3g}"
         )

@@ -92,7 +92,7 @@ class Explain:
             return 0
         console = Console(highlight=False)
         console.print(Text(about, style="dim"))
-        console.print(measured_table(found, options.target, wide=console.width >= 118))
+        console.print(measured_table(found, options.target, console.width))
         for name, sentence in missing.items():
             console.print(Text(f"Left out: {name}. {sentence}", style="yellow"))
         console.print(Text(verdict(found, options.budget), style="bold"))
@@ -149,7 +149,8 @@ def _panel(name: str, one: Explanation, labels: Labels, wished: float) -> Panel:
         facts.add_row("favours", Text("head ") + line + Text(" tail"))
     if one.m is not None:
         facts.add_row("negatives", f"m = {one.m:g} effective")
-        facts.add_row("they fall on", _shares(one.sampled_share))
+        if one.sampled_share:
+            facts.add_row("they fall on", _shares(one.sampled_share))
     facts.add_row("q* (least noise)", _shares(one.optimal_share))
     parts: list[Table | Text] = [facts, Text(), _examples(one, wished)]
     if one.m is not None:

@@ -33,6 +33,8 @@ NUMBERS = (16, 64, 256)
 WEIGHTINGS = {"softmax": "importance", "logit-adjusted": "tail", "equalised": "equalised", "adaptive": "adaptive"}
 GOOD_COSINE = 0.9
 """Of a gradient that points the right way."""
+WIDE = 96
+"""Characters that all columns take beside the names."""
 ENCODED = 4096
 """Pairs whose hidden states are computed."""
 
@@ -118,15 +120,17 @@ def _bar(names: Sequence[str]) -> Iterable[str]:
     return track(names, "measuring", console=console, transient=True, disable=not console.is_terminal)
 
 
-def measured_table(found: Sequence[OnModel], target: str, *, wide: bool) -> Table:
+def measured_table(found: Sequence[OnModel], target: str, width: int) -> Table:
     """One line a scheme; those that no other beats in time and error stand out."""
     best = {one.scheme for one in frontier(found)}
+    wide = width >= max((len(one.scheme) for one in found), default=0) + WIDE
     table = Table(title=f"Against the exact {target} gradient", title_style="bold", title_justify="left", header_style="bold")
     table.box, table.pad_edge, table.caption_justify = SIMPLE_HEAD, False, "left"
     columns = ["scheme", "bias", "σ²/(mμ²)", "n_eff", "cos h", "cos W", "error W", "ms"]
     columns = columns if not wide else [*columns[:5], "bias h", *columns[5:6], "bias W", "error W", "draw ms", "step ms"]
     for column in columns:
-        table.add_column(column, justify="left" if column == "scheme" else "right", no_wrap=True)
+        name = column == "scheme"  # folds where the numbers need the room
+        table.add_column(column, justify="left" if name else "right", no_wrap=not name, overflow="fold")
     previous = None
     for one in found:
         sampler = one.scheme.partition(":")[0]

@@ -64,8 +64,8 @@ def _implied_on_model(sampler: Sampler, weighting: Weighting, batch_size: int | 
         return weighting.margin
     if model is None:
         raise HeadtailError(
-            f"`{type(weighting).__name__}` on `{type(sampler).__name__}` optimises no fixed loss: its margin follows scores. "
-            "Use weights that come from a margin, such as `importance` or `tail`."
+            f"`{type(weighting).__name__}` on `{type(sampler).__name__}` optimises no fixed loss: its margin follows the scores of "
+            "the model. Use weights that come from a margin, such as `importance` or `tail`."
         )
 
     def log_rho(y: Tensor, others: Tensor) -> Tensor:
