@@ -31,8 +31,26 @@ from headtail.losses import (
 from headtail.losses.fused import backward
 from headtail.margins import Adaptive, CustomSeparable, Equalised, LogitAdjusted, Margin, Pairwise, Power, Separable, Unit
 from headtail.optim import RowAdagrad, RowAdam, RowSGD, clip_grad_norm_
-from headtail.samplers import Draw, Frequency, Given, LogUniform, Mixture, Queue, Sampler, Step, Uniform, WithinBatch, every_label
+from headtail.samplers import (
+    Draw,
+    Frequency,
+    Given,
+    Hard,
+    LogUniform,
+    Mixture,
+    ModelSoftmax,
+    Queue,
+    Resampled,
+    Sampler,
+    Scorer,
+    Step,
+    Tilted,
+    Uniform,
+    WithinBatch,
+    every_label,
+)
 from headtail.slices import Slices
+from headtail.streaming import StreamingLabels
 from headtail.targets import Ragged
 from headtail.weightings import Constant, FromMargin, Importance, Relative, Tail, Weighting
 
@@ -51,6 +69,7 @@ __all__ = [
     "Frequency",
     "FromMargin",
     "Given",
+    "Hard",
     "HeadtailError",
     "Importance",
     "LabelHead",
@@ -60,6 +79,7 @@ __all__ = [
     "Loss",
     "Margin",
     "Mixture",
+    "ModelSoftmax",
     "Options",
     "Pairwise",
     "Piece",
@@ -67,6 +87,7 @@ __all__ = [
     "Queue",
     "Ragged",
     "Relative",
+    "Resampled",
     "RowAdagrad",
     "RowAdam",
     "RowSGD",
@@ -74,11 +95,14 @@ __all__ = [
     "SampledLoss",
     "SampledSoftmaxLoss",
     "Sampler",
+    "Scorer",
     "Separable",
     "Slices",
     "SoftmaxLoss",
     "Step",
+    "StreamingLabels",
     "Tail",
+    "Tilted",
     "TopK",
     "Uniform",
     "Unit",

@@ -10,15 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-import torch
-from torch import nn
-
-from headtail.config import Run
 from headtail.errors import HeadtailError, check_kind, check_number, nearest
-from headtail.head import LabelHead
 from headtail.implicit.implied import implied_margin_of, lean_of, refuse_to_correct_twice
 from headtail.labels import Labels, check_labels
 from headtail.losses import (
@@ -34,23 +28,27 @@ from headtail.losses import (
     squared_hinge,
 )
 from headtail.margins import Adaptive, Equalised, LogitAdjusted, Margin, Power, Unit
-from headtail.models import Bottleneck, Model, ResNet
-from headtail.optim import RowAdagrad, RowAdam, RowOptimizer, RowSGD
-from headtail.samplers import Frequency, LogUniform, Mixture, Queue, Sampler, Uniform, WithinBatch
-from headtail.sgd import DenseSGD
+from headtail.samplers import (
+    Frequency,
+    Hard,
+    LogUniform,
+    Mixture,
+    ModelSoftmax,
+    Queue,
+    Resampled,
+    Sampler,
+    Tilted,
+    Uniform,
+    WithinBatch,
+)
 from headtail.weightings import Constant, FromMargin, Importance, Relative, Tail, Weighting
 
 LOSSES = ("softmax", "contrastive", "logistic", "hinge", "squared-hinge")
-SAMPLERS = ("uniform", "frequency", "log-uniform", "within-batch", "queue", "mixture")
+SAMPLERS = ("uniform", "frequency", "log-uniform", "within-batch", "queue", "mixture", "model", "tilted", "hard", "resampled")
 WEIGHTINGS = ("constant", "importance", "relative", "tail", "equalised", "adaptive")
 MARGINS = ("logit-adjusted", "equalised", "adaptive", "unit")
-SMALL_PICTURE = 64
-"""Pixels of height or width up to which a picture is small."""
 PAPER = tuple(f"{sampler}:{weighting}" for sampler in ("uniform", "within-batch") for weighting in WEIGHTINGS[:4])
 """The schemes of the paper's table."""
-
-LARGE = 2**24
-"""Numbers in a table from which random ones are drawn on the device: a CPU would take seconds."""
 
 Arg = float | str
 
@@ -143,86 +141,13 @@ def scheme(text: str, labels: Labels, num_negatives: int | None = None) -> Loss:
     else:
         assert parsed.sampler is not None, "a scheme has a margin, or else a sampler and a weighting"
         assert parsed.weighting is not None
-        sampler, weighting = _sampler(parsed.sampler, labels, number, text), _weighting(parsed.weighting, labels, text)
+        weighting = _weighting(parsed.weighting, labels, text)
+        sampler = _sampler(parsed.sampler, labels, number, text, weighting, piece)
         kind = SampledSoftmaxLoss if piece is None else SampledDecoupledLoss
         loss = kind(sampler, weighting, **options)
     if loss.post_hoc:
         refuse_to_correct_twice(lean_of(implied_margin_of(loss, batch_size=2), labels))
     return loss
-
-
-def build_model(
-    run: Run,
-    labels: Labels,
-    num_features: int,
-    *,
-    picture: tuple[int, int] | None = None,
-    encoder: nn.Module | None = None,
-    sparse_features: bool = True,
-    sparse: bool = True,
-    device: torch.device | None = None,
-) -> Model:
-    """A model under a run's scheme: the paper's, features → linear → labels, a ResNet for pictures, or with another encoder.
-
-    Args:
-        run: its settings.
-        labels: the label distribution.
-        num_features: D.
-        picture: height and width where features are pictures.
-        encoder: any module from features to `[n, run.dim]` hidden states; None for what `run.model` names.
-        sparse_features: whether features come as a `Bag`.
-        sparse: row-sparse gradients where the loss allows them; a ResNet's are dense.
-        device: where large tables are made. Small ones are made on the CPU, so that a seed gives the same ones for every device.
-    """
-    parsed, loss = parse(run.scheme), scheme(run.scheme, labels, run.negatives)
-    if encoder is None:
-        encoder = build_encoder(run, num_features, picture, sparse=sparse and sparse_features, device=device)
-    elif run.precision != "float32":
-        raise HeadtailError("`precision=bfloat16` is for ResNets, but `encoder` is another module. Write `precision=float32`.")
-    exact, dim = parsed.sampler is None, run.dim
-    if isinstance(encoder, ResNet):
-        dim, sparse = encoder.dim, False
-    where = device if labels.num_labels * dim >= LARGE else None
-    head = LabelHead(labels, dim, loss, bias=loss.settings.score == "dot", sparse=sparse and not exact, device=where)
-    return Model(encoder, head, mask_known=run.batching == "points" and not exact)
-
-
-def build_encoder(
-    run: Run, num_features: int, picture: tuple[int, int] | None, *, sparse: bool, device: torch.device | None = None
-) -> nn.Module:
-    """The encoder that `run.model` names; auto goes by the size of a picture."""
-    name = run.model
-    if name == "auto":
-        small = picture is not None and max(picture) <= SMALL_PICTURE
-        name = "bottleneck" if picture is None else "resnet56" if small else "resnet50"
-    if name == "bottleneck" and picture is not None:
-        raise HeadtailError("`model=bottleneck` takes rows of numbers, but the features are pictures. Write `model=resnet56`.")
-    if name != "bottleneck" and picture is None:
-        raise HeadtailError(f"`model={name}` takes pictures, but the features are rows of numbers. Write `model=bottleneck`.")
-    if name == "bottleneck":
-        if run.precision != "float32":
-            raise HeadtailError("`precision=bfloat16` is for ResNets, but the model is a bottleneck. Write `precision=float32`.")
-        return Bottleneck(
-            num_features,
-            run.dim,
-            sparse=sparse,
-            normalise=run.normalise,
-            feature_dropout=run.feature_dropout,
-            dropout=run.dropout,
-            device=device if num_features * run.dim >= LARGE else None,
-        )
-    return ResNet(int(name.removeprefix("resnet")), augment=run.augment, dropout=run.dropout, narrow=run.precision == "bfloat16")
-
-
-def build_optimiser(run: Run, model: Model) -> RowOptimizer | DenseSGD:
-    """The run's optimiser over all of a model's weights."""
-    options: dict[str, Any] = {"lr": run.lr, "weight_decay": run.weight_decay}
-    if run.optimiser == "sgd":
-        kind = DenseSGD if isinstance(model.encoder, ResNet) else RowSGD
-        return kind(model.parameters(), momentum=run.momentum, **options)
-    rowwise = partial(RowAdagrad, per_row=True)
-    kind = {"adagrad": RowAdagrad, "rowwise-adagrad": rowwise, "adam": RowAdam}[run.optimiser]
-    return kind(model.parameters(), **options)
 
 
 def build_sampler(text: str, labels: Labels, num_negatives: int | None = None) -> Sampler:
@@ -243,7 +168,10 @@ def _split_count(text: str, whole: str) -> tuple[str, int | None]:
     return name, int(count) if at else None
 
 
-def _sampler(call: Call, labels: Labels, number: int | None, text: str) -> Sampler:
+def _sampler(
+    call: Call, labels: Labels, number: int | None, text: str, weighting: Weighting | None = None, piece: Piece | None = None
+) -> Sampler:
+    """A sampler; `tilted` asks for the loss that it is meant for."""
     m = 256 if number is None else number
     match call.name:
         case "uniform":
@@ -263,6 +191,25 @@ def _sampler(call: Call, labels: Labels, number: int | None, text: str) -> Sampl
             if capacity != int(capacity):
                 raise HeadtailError(f"`queue` in `{text}` takes a whole number of labels to remember, but got {capacity:g}.")
             return Queue(labels, int(capacity), None if number is None else min(number, int(capacity)))
+        case "model":
+            _number(call, text, None, ("masked",))
+            return ModelSoftmax(labels, m, exclude_target="masked" not in call.args)
+        case "tilted":
+            own = [arg for arg in call.args if arg != "masked"]
+            margin = weighting.margin if isinstance(weighting, FromMargin) else Unit()
+            if own:
+                margin = _margin(_inner(call, own, MARGINS, "margin", text), labels, text)
+            return Tilted(labels, m, margin, piece, exclude_target=len(own) == len(call.args))
+        case "hard":
+            k, cheap = _of_cheap(call, min(m // 4, labels.num_labels) or 1, text)
+            if k >= m:
+                raise HeadtailError(
+                    f"`hard` in `{text}` takes {k} nearest labels of {m} negatives. Leave some to the cheap sampler."
+                )
+            return Hard(_sampler(cheap, labels, m - k, text, weighting, piece), k)
+        case "resampled":
+            size, cheap = _of_cheap(call, 16 * m, text)
+            return Resampled(_sampler(cheap, labels, size, text, weighting, piece), m)
         case _:
             parts = [arg if isinstance(arg, Call) else _call(str(arg), text) for arg in call.args]
             if not parts:
@@ -270,7 +217,28 @@ def _sampler(call: Call, labels: Labels, number: int | None, text: str) -> Sampl
             for part in parts:
                 _known(part.name, SAMPLERS, "sampler", text)
             share = [m // len(parts) + (i < m % len(parts)) for i in range(len(parts))]
-            return Mixture([_sampler(part, labels, max(1, n), text) for part, n in zip(parts, share, strict=True)])
+            inner = zip(parts, share, strict=True)
+            return Mixture([_sampler(part, labels, max(1, n), text, weighting, piece) for part, n in inner])
+
+
+def _of_cheap(call: Call, default: int, text: str) -> tuple[int, Call]:
+    """The whole number and the cheap sampler of `name(number, sampler)`; uniform, if none is named."""
+    numbers, names = ([arg for arg in call.args if isinstance(arg, float) == number] for number in (True, False))
+    if len(numbers) > 1 or any(n != int(n) or n < 1 for n in numbers):  # pyright: ignore
+        raise HeadtailError(
+            f"`{call.name}` in `{text}` takes one whole number of at least 1, for example `{call.name}({default})`."
+        )
+    cheap = _inner(call, names, SAMPLERS, "sampler", text) if names else Call("uniform")
+    return (int(numbers[0]) if numbers else default), cheap  # pyright: ignore
+
+
+def _inner(call: Call, args: list[Arg | Call], names: tuple[str, ...], what: str, text: str) -> Call:
+    """The one name among a call's arguments."""
+    if len(args) > 1 or isinstance(args[0], float):
+        raise HeadtailError(f"`{call.name}` in `{text}` takes one {what}, for example `{call.name}({names[0]})`.")
+    inner = args[0] if isinstance(args[0], Call) else _call(str(args[0]), text)
+    _known(inner.name, names, what, text)
+    return inner
 
 
 def _weighting(call: Call, labels: Labels, text: str) -> Weighting:

@@ -19,6 +19,9 @@ from headtail.build import build_sampler
 from headtail.cli.source import Source
 from headtail.implicit import audit
 
+DIM = 4
+"""Size of the random hidden states that samplers which look at the model are shown."""
+
 
 @dataclass(frozen=True)
 class Audit:
@@ -49,14 +52,19 @@ class Audit:
             return track(calls, "drawing", total=self.draws, console=console, transient=True, disable=not console.is_terminal)
 
         generator = torch.Generator().manual_seed(self.seed)
-        found = audit(sampler, labels, draws=self.draws, batch_size=self.batch, generator=generator, progress=bar)
+        hidden = table = None
+        if sampler.looks_at_model:  # any model will do
+            hidden, table = (torch.randn(n, DIM, generator=generator) for n in (self.batch, labels.num_labels))
+        options = {"draws": self.draws, "batch_size": self.batch, "generator": generator, "progress": bar}
+        found = audit(sampler, labels, input=hidden, weight=table, **options)
         if self.json:
             sys.stdout.write(json.dumps({"sampler": self.sampler, "passed": found.passed, **asdict(found)}, indent=2) + "\n")
             return 0 if found.passed else 1
         out = Console(highlight=False)
         out.print(Text(self.source.describe(labels), style="dim"))
         verdict = Text("true", style="bold green3") if found.passed else Text("false", style="bold red")
-        out.print(Text(f"{self.sampler} claims its q: ") + verdict)
+        claim = "claims its q" if sampler.tells_marginal else "claims that every label counts once on average"
+        out.print(Text(f"{self.sampler} {claim}: ") + verdict)
         out.print(
             f"χ² = {found.statistic:,.1f} with {found.freedom:,} degrees of freedom, {found.draws:,} draws, p = {found.p_value:.3g}"
         )

@@ -19,7 +19,7 @@ from headtail.losses.terms import Settings
 from headtail.margins import Margin, Unit
 from headtail.samplers import Draw, Sampler
 from headtail.targets import Target
-from headtail.weightings import Weighting, check_support
+from headtail.weightings import FromMargin, Weighting, check_support
 
 
 class Loss(nn.Module, ABC):
@@ -75,6 +75,11 @@ class SampledLoss(Loss):
         check_kind("weighting", weighting, Weighting, "Tail(labels)")
         check_support(sampler, weighting)
         self.sampler, self.weighting = sampler, weighting
+
+    @property
+    def follows_model(self) -> bool:
+        """Whether what it optimises moves with the model's own scores: a q that does, and weights that do not undo it."""
+        return self.sampler.looks_at_model and not isinstance(self.weighting, FromMargin)
 
     def forward(
         self,

@@ -3,10 +3,15 @@
 from headtail.samplers.draw import Draw, every_label
 from headtail.samplers.frequency import Frequency
 from headtail.samplers.given import Given
+from headtail.samplers.hard import Hard
 from headtail.samplers.log_uniform import LogUniform
 from headtail.samplers.mixture import Mixture
+from headtail.samplers.model import ModelSoftmax
 from headtail.samplers.queue import Queue
+from headtail.samplers.resampled import Resampled
 from headtail.samplers.sampler import Sampler, Step
+from headtail.samplers.scorer import Scorer
+from headtail.samplers.tilted import Tilted
 from headtail.samplers.uniform import Uniform
 from headtail.samplers.within_batch import WithinBatch
 
@@ -14,11 +19,16 @@ __all__ = [
     "Draw",
     "Frequency",
     "Given",
+    "Hard",
     "LogUniform",
     "Mixture",
+    "ModelSoftmax",
     "Queue",
+    "Resampled",
     "Sampler",
+    "Scorer",
     "Step",
+    "Tilted",
     "Uniform",
     "WithinBatch",
     "every_label",

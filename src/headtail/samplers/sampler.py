@@ -30,6 +30,12 @@ class Step(NamedTuple):
     model: Scorer | None = None
     generator: torch.Generator | None = None
 
+    @property
+    def scorer(self) -> Scorer:
+        """The model, for samplers that said they look at it."""
+        assert self.model is not None, "`draw` hands it over where `looks_at_model`"
+        return self.model
+
 
 class Sampler(nn.Module, ABC):
     """Draws negative labels and knows the probability q of every label it could have drawn.
@@ -91,6 +97,10 @@ class Sampler(nn.Module, ABC):
     def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """The log-probability of any labels. Only a mixture with a part that depends on it asks for the batch size."""
 
+    def log_q_given(self, model: Scorer, label: Int[Tensor, " p"], ids: Int[Tensor, "*p k"]) -> Float64[Tensor, "p k"]:
+        """`[p, k]` log q of any labels (`[k]` or `[p, k]` ids) for these examples; plain `log_q` where q follows no model."""
+        return self.log_q(ids).expand(len(label), ids.shape[-1])
+
     def describe(self, ids: Int[Tensor, "*b m"], label: Int[Tensor, " b"], m: float, batch_size: int | None = None) -> Draw:
         """The `Draw` that holds these ids, for examples with these positives."""
         return Draw(ids, self.log_q(ids, batch_size), self.log_q(label, batch_size), m, self.log_keep(label))
@@ -98,6 +108,11 @@ class Sampler(nn.Module, ABC):
     def log_keep(self, label: Int[Tensor, " b"]) -> Float64[Tensor, " b"] | float:
         """log(1 − q_y) for samplers that never draw the positive, 0 for the others."""
         return 0.0
+
+    def log_keep_given(self, model: Scorer, label: Int[Tensor, " p"]) -> Float64[Tensor, " p"]:
+        """`[p]` log(1 − q_y) for these examples where the positive is never drawn, else 0."""
+        keep = self.log_keep(label)
+        return keep if isinstance(keep, Tensor) else torch.full_like(label, keep, dtype=torch.float64)
 
     @abstractmethod
     def expected_m(self, batch_size: int | None = None) -> float:
@@ -110,6 +125,23 @@ class Sampler(nn.Module, ABC):
         The caller sets `term[label]` to 0 where collisions are masked.
         """
 
+    def variance_given(
+        self, model: Scorer, label: Int[Tensor, " p"], term: Float64[Tensor, "p L"], batch_size: int | None = None
+    ) -> Float64[Tensor, " p"] | None:
+        """The same for examples of a model, with a term for each label; None where draws depend on each other in no known way."""
+        if not self.looks_at_model:
+            each = [self.variance_of_sum(row, int(y), batch_size) for row, y in zip(term, label, strict=True)]
+            return None if None in each else torch.tensor(each, dtype=torch.float64, device=term.device)
+        if not self.independent(batch_size) or not self.tells_marginal:
+            return None
+        every = torch.arange(self.num_labels, device=label.device)
+        q = (self.log_q_given(model, label, every) - self.log_keep_given(model, label)[:, None]).exp()
+        if getattr(self, "exclude_target", False):
+            q = q.masked_fill(label[:, None] == every, 0.0)
+        seen = torch.where(q > 0, term, 0.0)  # 0 · inf: what is never drawn does not matter
+        mean = (q * seen).sum(1, keepdim=True)
+        return self.expected_m(batch_size) * (q * (seen - mean) ** 2).sum(1)
+
     def independent(self, batch_size: int | None = None) -> bool:
         """Whether the draws of one call are independent, so that the variance falls as 1/m."""
         return True
@@ -119,9 +151,18 @@ class Sampler(nn.Module, ABC):
         """Whether some label may have q = 0."""
         return False
 
+    def log_support(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
+        """−inf just for labels that are never drawn, whatever the model."""
+        return self.log_q(ids, batch_size=2)
+
     @property
     def tells_all(self) -> bool:
         """Whether log q of any label can be asked for, not only of those drawn."""
+        return True
+
+    @property
+    def tells_marginal(self) -> bool:
+        """Whether the log q in a draw is that of the label itself, which weights that come from no margin need."""
         return True
 
     @property
