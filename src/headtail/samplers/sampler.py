@@ -24,11 +24,13 @@ class Step(NamedTuple):
         pairs: the targets.
         model: what scores labels, for samplers that look at it.
         generator: source of randomness.
+        tell_target: whether log q of the positives is wanted, where it costs something.
     """
 
     pairs: Pairs
     model: Scorer | None = None
     generator: torch.Generator | None = None
+    tell_target: bool = True
 
 
 class Sampler(nn.Module, ABC):
@@ -56,6 +58,7 @@ class Sampler(nn.Module, ABC):
         score: str = "dot",
         generator: torch.Generator | None = None,
         ignore_index: int | None = IGNORE_INDEX,
+        tell_target: bool = True,
     ) -> Draw:
         """Draw the negatives of one batch.
 
@@ -68,6 +71,8 @@ class Sampler(nn.Module, ABC):
             score: "dot" or "cosine": what samplers that look at the model see; others need none of it.
             generator: source of randomness; equal seeds give equal draws.
             ignore_index: targets with this id are no examples; None promises that there are none.
+            tell_target: whether `log_q_target` is wanted. Relative weights alone ask, and samplers that look at the model may
+                leave it out otherwise.
         """
         pairs = Pairs.of(target, num_labels=self.num_labels, ignore_index=ignore_index)
         if generator is not None and generator.device.type != pairs.label.device.type:
@@ -81,7 +86,7 @@ class Sampler(nn.Module, ABC):
                 if input is None or weight is None:
                     raise HeadtailError(f"`{type(self).__name__}` looks at the model: pass `input` and `weight` to `draw`.")
                 model = Scorer(pairs.rows(input.detach()), weight.detach(), bias, temperature, score)
-            return self.pick(Step(pairs, model, generator))
+            return self.pick(Step(pairs, model, generator, tell_target))
 
     @abstractmethod
     def pick(self, step: Step) -> Draw:
@@ -90,6 +95,22 @@ class Sampler(nn.Module, ABC):
     @abstractmethod
     def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """The log-probability of any labels. Only a mixture with a part that depends on it asks for the batch size."""
+
+    def log_q_given(self, model: Scorer, label: Int[Tensor, " p"], ids: Int[Tensor, ...]) -> Float64[Tensor, "p n"]:
+        """`[p, n]` log q of `[n]` labels, or `[p, n]` of each example's own, for examples with these hidden states and positives."""
+        return self.log_q(ids, len(label)).expand(len(label), -1)
+
+    def variance_given(
+        self, model: Scorer, label: Int[Tensor, " p"], term: Float64[Tensor, "p L"], batch_size: int | None = None
+    ) -> Float64[Tensor, " p"] | None:
+        """`variance_of_sum` for examples with these hidden states and positives; None where it has no formula."""
+        if not self.looks_at_model:
+            found = [self.variance_of_sum(t, int(y), batch_size) for t, y in zip(term, label, strict=True)]
+            return None if None in found else torch.tensor(found, dtype=torch.float64, device=term.device)
+        if not self.independent(batch_size):
+            return None
+        q = self.log_q_given(model, label, torch.arange(self.num_labels, device=term.device)).exp()
+        return self.expected_m(batch_size) * torch.tensor([iid_variance(*both)[1] for both in zip(q, term, strict=True)], dtype=torch.float64)
 
     def describe(self, ids: Int[Tensor, "*b m"], label: Int[Tensor, " b"], m: float, batch_size: int | None = None) -> Draw:
         """The `Draw` that holds these ids, for examples with these positives."""
