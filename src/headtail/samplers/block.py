@@ -53,14 +53,14 @@ class Block(Blocks):
         self.register_buffer("centre", torch.zeros(self.blocks, dim))
         self.register_buffer("level", torch.zeros(self.blocks))
 
-    def summarise(self, block: Int[Tensor, " L"]) -> None:
+    def summarise(self, block: Int[Tensor, " L"], x: Float[Tensor, "p k"], temperature: float | Tensor) -> None:
         """The centre of each block, and its mean bias."""
         self.centre = means(self.rows, block, self.blocks)
         self.level = means(self.offset[:, None], block, self.blocks).squeeze(1)
 
     def log_blocks(self, x: Float[Tensor, "p k"], temperature: float | Tensor) -> Float[Tensor, "p K"]:
         """log |B| + the centre's logit."""
-        return self.size.to(x.dtype).log() + (x @ self.centre.to(x.dtype).T + self.level.to(x.dtype)) / temperature
+        return x @ self.centre.to(x.dtype).T + (self.size.to(x.dtype).log() + self.level.to(x.dtype) / temperature)
 
     def log_labels(self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]) -> Float[Tensor, "*v S"]:
         """The logit."""

@@ -7,12 +7,12 @@ from abc import abstractmethod
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from headtail.errors import HeadtailError, check_count
 from headtail.labels import Labels
-from headtail.samplers.clusters import lay_out, means, projection
+from headtail.samplers.clusters import AT_A_TIME, lay_out, projection
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Sampler, Step
 from headtail.samplers.scorer import Scorer
@@ -88,16 +88,16 @@ class Blocks(Sampler):
         self.register_buffer("offset", torch.zeros(self.num_labels))
 
     @abstractmethod
-    def summarise(self, block: Int[Tensor, " L"]) -> None:
-        """Take note of each block, from `rows` and `offset`; `block` tells that of each row."""
+    def summarise(self, block: Int[Tensor, " L"], x: Float[Tensor, "p k"], temperature: float | Tensor) -> None:
+        """Take note of each block, from `rows` and `offset`; `block` tells that of each row, x are examples."""
 
     @abstractmethod
     def log_blocks(self, x: Float[Tensor, "p k"], temperature: float | Tensor) -> Float[Tensor, "p K"]:
-        """`[p, K]` log of each block's mass, up to a constant an example; −inf for empty blocks."""
+        """`[p, K]` log of each block's mass, up to a constant an example, −inf if empty; x comes divided by the temperature."""
 
     @abstractmethod
     def log_labels(self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]) -> Float[Tensor, "*v S"]:
-        """log of each label's mass, up to a constant an example and block, from ⟨x, w⟩ and the offset, over the temperature."""
+        """log of each label's mass, up to a constant an example and block, from ⟨x, w⟩ and the offset, both over the temperature."""
 
     def pick(self, step: Step) -> Draw:
         """Visit blocks by their mass, then take labels inside by theirs."""
@@ -181,7 +181,7 @@ class Blocks(Sampler):
         """Project the table, lay it out in blocks, and take note of each."""
         weight = F.normalize(model.weight.float(), dim=-1) if model.score == "cosine" else model.weight.float()
         self._left = projection(_hidden(model).float(), weight, self.dim)
-        rows = torch.cat([part.float() @ self._left for part in weight.split(max(1, 2**23 // weight.shape[1]))])
+        rows = torch.cat([part.float() @ self._left for part in weight.split(max(1, AT_A_TIME // weight.shape[1]))])
         # Along the last order, neighbours in score are neighbours in place: evenly spaced labels are spread well.
         spread = self.order.to(rows.device)[torch.linspace(0, self.num_labels - 1, self.clusters, device=rows.device).long()]
         layout = lay_out(rows, rows[spread], KMEANS_STEPS, self.most, self.blocks)
@@ -190,7 +190,8 @@ class Blocks(Sampler):
         self.rows = rows[layout.order]
         bias = torch.zeros(self.num_labels, device=rows.device) if model.bias is None else model.bias.detach().reshape(-1).float()
         self.offset = bias[layout.order]
-        self.summarise(self._block_of(torch.arange(self.num_labels, device=rows.device)))
+        every = torch.arange(self.num_labels, device=rows.device)
+        self.summarise(self._block_of(every), self._project(model), model.temperature)
 
     def _keep_up(self, model: Scorer) -> None:
         """Take a summary where there is none, and in training where the present one has served its time."""
@@ -201,14 +202,18 @@ class Blocks(Sampler):
 
     def _examples(self, model: Scorer) -> tuple[Float[Tensor, "G g k"], Float[Tensor, "G g K"]]:
         """Projected hidden states in groups, and the probability of each block for each; 0 where a group has fewer examples."""
-        x = _hidden(model) @ self._left.to(model.input.device, _hidden(model).dtype)
+        x = self._project(model)
         P = self.log_blocks(x, model.temperature).softmax(1)
         lacking = -len(x) % self.share
         return (F.pad(t, (0, 0, 0, lacking)).unflatten(0, (-1, self.share)) for t in (x, P))  # pyright: ignore[reportReturnType]
 
+    def _project(self, model: Scorer) -> Float[Tensor, "p k"]:
+        hidden = _hidden(model)
+        return hidden @ self._left.to(hidden) / model.temperature
+
     def _mix(self, P: Float[Tensor, "G g K"]) -> Float64[Tensor, "G K"]:
         """The probability of each block for a group: the mean over its examples, and a share by size."""
-        of_group = P.sum(1, dtype=torch.float64)
+        of_group = P.sum(1).double()
         of_group = of_group / of_group.sum(1, keepdim=True)
         return (1 - UNIFORM) * of_group + UNIFORM * self.size / self.num_labels
 
@@ -216,16 +221,34 @@ class Blocks(Sampler):
         self, x: Float[Tensor, "G g k"], P: Float[Tensor, "G g K"], block: Int[Tensor, "G T"], temperature: float | Tensor
     ) -> Float64[Tensor, "G T S"]:
         """r(y | B) of a group: the mean over its examples of P(B)·r(y | B), and the uniform share, normalised."""
-        place = torch.arange(self.most, device=x.device)
-        held = place < self.size[block][..., None]
-        at = (self.start[block][..., None] + place).clamp(max=self.num_labels - 1)
-        products = x[:, None] @ self.rows.to(x.dtype)[at].transpose(2, 3)
-        mass = self.log_labels(products / temperature, self.offset.to(x.dtype)[at][:, :, None] / temperature)
-        mass = mass.masked_fill(~held[:, :, None], torch.finfo(mass.dtype).min).softmax(3)
         weight = P.gather(2, block[:, None].expand(-1, P.shape[1], -1)) / P.sum((1, 2), keepdim=True)
-        inside = (weight.transpose(1, 2)[:, :, None] @ mass).squeeze(2).double()
-        inside = torch.where(held, (1 - UNIFORM) * inside + UNIFORM / self.num_labels, 0.0)
+        # A CPU need not copy rows that lie side by side; a GPU had better do all at once.
+        look = self.by_block if x.device.type == "cpu" else self.at_once
+        inside = look(x, weight.transpose(1, 2), block, self.offset.to(x.dtype) / temperature).double()
+        inside = torch.where(self._held(block), (1 - UNIFORM) * inside + UNIFORM / self.num_labels, 0.0)
         return inside / inside.sum(2, keepdim=True)
+
+    def at_once(self, x: Tensor, weight: Tensor, block: Tensor, offset: Tensor) -> Float[Tensor, "G T S"]:
+        """Σ over a group's examples of weight `[G, T, g]` · r(y | B), with all blocks filled up to the largest."""
+        at = (self.start[block][..., None] + torch.arange(self.most, device=x.device)).clamp(max=self.num_labels - 1)
+        mass = self.log_labels(x[:, None] @ self.rows.to(x.dtype)[at].transpose(2, 3), offset[at][:, :, None])
+        mass = mass.masked_fill(~self._held(block)[:, :, None], torch.finfo(mass.dtype).min).softmax(3)
+        return (weight[:, :, None] @ mass).squeeze(2)
+
+    def by_block(self, x: Tensor, weight: Tensor, block: Tensor, offset: Tensor) -> Float[Tensor, "G T S"]:
+        """The same, block by block, each as large as it is and for all its visitors together."""
+        groups, visits, share = weight.shape
+        ordered, visit = block.reshape(-1).sort()
+        x, weight = x[visit // visits], weight.reshape(-1, share)[visit]
+        found = x.new_zeros(len(visit), self.most)
+        which, number = ordered.unique_consecutive(return_counts=True)
+        rows, done = self.rows.to(x.dtype), 0
+        for start, size, n in zip(self.start[which].tolist(), self.size[which].tolist(), number.tolist(), strict=True):
+            here = slice(start, start + size)
+            mass = self.log_labels(x[done : done + n].flatten(0, 1) @ rows[here].T, offset[here]).softmax(1)
+            torch.bmm(weight[done : done + n, None], mass.view(n, share, size), out=found[done : done + n, None, :size])
+            done += n
+        return torch.empty_like(found).index_copy_(0, visit, found).view(groups, visits, -1)
 
     def _log_q_target(self, x: Tensor, P: Tensor, label: Tensor, temperature: float | Tensor) -> Float64[Tensor, " p"]:
         """log q of each positive: each group looks into the blocks of its own."""
@@ -241,10 +264,13 @@ class Blocks(Sampler):
             self.take_summary(model)
         x, P = self._examples(model)
         of_group, found = self._mix(P), []
-        for block in torch.arange(self.blocks, device=x.device).split(max(1, 2**22 // (self.most * x[0].numel()))):
+        for block in torch.arange(self.blocks, device=x.device).split(max(1, AT_A_TIME // (self.most * x[0].numel()))):
             inside = self._inside(x, P, block.expand(len(x), -1), model.temperature)
-            found.append((of_group[:, block, None] * inside)[:, torch.arange(self.most, device=x.device) < self.size[block, None]])
+            found.append((of_group[:, block, None] * inside)[:, self._held(block)])
         return torch.cat(found, 1)[:, self.place]
+
+    def _held(self, block: Int[Tensor, "G T"]) -> Bool[Tensor, "G T S"]:
+        return torch.arange(self.most, device=block.device) < self.size[block][..., None]
 
     def _block_of(self, place: Int[Tensor, ...]) -> Int[Tensor, ...]:
         return torch.searchsorted(self.start + self.size, place, right=True)
