@@ -36,12 +36,30 @@ from headtail.losses import (
 from headtail.margins import Adaptive, Equalised, LogitAdjusted, Margin, Power, Unit
 from headtail.models import Bottleneck, Model, ResNet
 from headtail.optim import RowAdagrad, RowAdam, RowOptimizer, RowSGD
-from headtail.samplers import Frequency, LogUniform, Mixture, Queue, Sampler, Uniform, WithinBatch
+from headtail.samplers import (
+    Block,
+    FourierKernel,
+    Frequency,
+    Hard,
+    LogUniform,
+    Mixture,
+    ModelSoftmax,
+    QuadraticKernel,
+    Queue,
+    Resampled,
+    Sampler,
+    Tilted,
+    Uniform,
+    WithinBatch,
+)
 from headtail.sgd import DenseSGD
 from headtail.weightings import Constant, FromMargin, Importance, Relative, Tail, Weighting
 
 LOSSES = ("softmax", "contrastive", "logistic", "hinge", "squared-hinge")
-SAMPLERS = ("uniform", "frequency", "log-uniform", "within-batch", "queue", "mixture")
+SAMPLERS = (
+    *("uniform", "frequency", "log-uniform", "within-batch", "queue", "mixture", "model", "tilted", "hard", "resampled"),
+    *("block", "quadratic-kernel", "fourier-kernel"),
+)
 WEIGHTINGS = ("constant", "importance", "relative", "tail", "equalised", "adaptive")
 MARGINS = ("logit-adjusted", "equalised", "adaptive", "unit")
 SMALL_PICTURE = 64
@@ -143,7 +161,8 @@ def scheme(text: str, labels: Labels, num_negatives: int | None = None) -> Loss:
     else:
         assert parsed.sampler is not None, "a scheme has a margin, or else a sampler and a weighting"
         assert parsed.weighting is not None
-        sampler, weighting = _sampler(parsed.sampler, labels, number, text), _weighting(parsed.weighting, labels, text)
+        weighting = _weighting(parsed.weighting, labels, text)
+        sampler = _sampler(parsed.sampler, labels, number, text, weighting, piece)
         kind = SampledSoftmaxLoss if piece is None else SampledDecoupledLoss
         loss = kind(sampler, weighting, **options)
     if loss.post_hoc:
@@ -243,7 +262,10 @@ def _split_count(text: str, whole: str) -> tuple[str, int | None]:
     return name, int(count) if at else None
 
 
-def _sampler(call: Call, labels: Labels, number: int | None, text: str) -> Sampler:
+def _sampler(
+    call: Call, labels: Labels, number: int | None, text: str, weighting: Weighting | None = None, piece: Piece | None = None
+) -> Sampler:
+    """A sampler; `tilted` asks for the loss that it is meant for."""
     m = 256 if number is None else number
     match call.name:
         case "uniform":
@@ -263,6 +285,31 @@ def _sampler(call: Call, labels: Labels, number: int | None, text: str) -> Sampl
             if capacity != int(capacity):
                 raise HeadtailError(f"`queue` in `{text}` takes a whole number of labels to remember, but got {capacity:g}.")
             return Queue(labels, int(capacity), None if number is None else min(number, int(capacity)))
+        case "model":
+            _number(call, text, None, ("masked",))
+            return ModelSoftmax(labels, m, exclude_target="masked" not in call.args)
+        case "tilted":
+            own = [arg for arg in call.args if arg != "masked"]
+            margin = weighting.margin if isinstance(weighting, FromMargin) else Unit()
+            if own:
+                margin = _margin(_inner(call, own, MARGINS, "margin", text), labels, text)
+            return Tilted(labels, m, margin, piece, exclude_target=len(own) == len(call.args))
+        case "block" | "quadratic-kernel" | "fourier-kernel":
+            kind = {"block": Block, "quadratic-kernel": QuadraticKernel, "fourier-kernel": FourierKernel}[call.name]
+            share = _number(call, text, 16.0, ("uniform",) if call.name == "block" else ())
+            if share != int(share) or share < 1:
+                raise HeadtailError(f"`{call.name}` in `{text}` takes the number of examples that share a draw, but got {share:g}.")
+            return kind(labels, m, share=int(share), **({"inside": "uniform"} if "uniform" in call.args else {}))
+        case "hard":
+            k, cheap = _of_cheap(call, min(m // 4, labels.num_labels) or 1, text)
+            if k >= m:
+                raise HeadtailError(
+                    f"`hard` in `{text}` takes {k} nearest labels of {m} negatives. Leave some to the cheap sampler."
+                )
+            return Hard(_sampler(cheap, labels, m - k, text, weighting, piece), k)
+        case "resampled":
+            size, cheap = _of_cheap(call, 16 * m, text)
+            return Resampled(_sampler(cheap, labels, size, text, weighting, piece), m)
         case _:
             parts = [arg if isinstance(arg, Call) else _call(str(arg), text) for arg in call.args]
             if not parts:
@@ -270,7 +317,28 @@ def _sampler(call: Call, labels: Labels, number: int | None, text: str) -> Sampl
             for part in parts:
                 _known(part.name, SAMPLERS, "sampler", text)
             share = [m // len(parts) + (i < m % len(parts)) for i in range(len(parts))]
-            return Mixture([_sampler(part, labels, max(1, n), text) for part, n in zip(parts, share, strict=True)])
+            inner = zip(parts, share, strict=True)
+            return Mixture([_sampler(part, labels, max(1, n), text, weighting, piece) for part, n in inner])
+
+
+def _of_cheap(call: Call, default: int, text: str) -> tuple[int, Call]:
+    """The whole number and the cheap sampler of `name(number, sampler)`; uniform, if none is named."""
+    numbers, names = ([arg for arg in call.args if isinstance(arg, float) == number] for number in (True, False))
+    if len(numbers) > 1 or any(n != int(n) or n < 1 for n in numbers):  # pyright: ignore
+        raise HeadtailError(
+            f"`{call.name}` in `{text}` takes one whole number of at least 1, for example `{call.name}({default})`."
+        )
+    cheap = _inner(call, names, SAMPLERS, "sampler", text) if names else Call("uniform")
+    return (int(numbers[0]) if numbers else default), cheap  # pyright: ignore
+
+
+def _inner(call: Call, args: list[Arg | Call], names: tuple[str, ...], what: str, text: str) -> Call:
+    """The one name among a call's arguments."""
+    if len(args) > 1 or isinstance(args[0], float):
+        raise HeadtailError(f"`{call.name}` in `{text}` takes one {what}, for example `{call.name}({names[0]})`.")
+    inner = args[0] if isinstance(args[0], Call) else _call(str(args[0]), text)
+    _known(inner.name, names, what, text)
+    return inner
 
 
 def _weighting(call: Call, labels: Labels, text: str) -> Weighting:

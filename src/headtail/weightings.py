@@ -46,6 +46,7 @@ class Constant(Weighting):
 
     def offsets(self, draw: Draw, target: Tensor) -> tuple[Tensor, Tensor]:
         """a = −log m, b = 0."""
+        _check_marginal(self, draw)
         return less(constant(0.0, target), draw.log_m), constant(0.0, draw.ids)
 
 
@@ -59,6 +60,7 @@ class Relative(Weighting):
 
     def offsets(self, draw: Draw, target: Tensor) -> tuple[Tensor, Tensor]:
         """a = log q(y), b = −log q(y')."""
+        _check_marginal(self, draw)
         if draw.log_q_target is None:
             raise HeadtailError(
                 "`Relative` needs the log q of the positives: pass `log_q_target` to `Given`, or give `log_q` as a function."
@@ -135,6 +137,17 @@ class Tail(FromMargin):
         return Tail(labels, self.margin.strength)
 
 
+_NEEDS_MARGINAL = (
+    "`{}` needs the q of the labels drawn, which nobody knows where they are drawn from a pool. "
+    "Write weights that come from a margin: `Importance()` or `Tail(labels)`."
+)
+
+
+def _check_marginal(weighting: Weighting, draw: Draw) -> None:
+    if not draw.marginal:
+        raise HeadtailError(_NEEDS_MARGINAL.format(type(weighting).__name__))
+
+
 def check_support(sampler: Sampler, weighting: Weighting) -> int:
     """How many labels the weighting's margin asks for although the sampler never draws them.
 
@@ -142,6 +155,8 @@ def check_support(sampler: Sampler, weighting: Weighting) -> int:
     nothing can be done. Any other gets refused, because smoothing or mixing would mend it.
     """
     if not isinstance(weighting, FromMargin):
+        if not sampler.tells_marginal:
+            raise HeadtailError(_NEEDS_MARGINAL.format(type(weighting).__name__))
         return 0
     margin = weighting.margin
     size = getattr(getattr(margin, "labels", margin), "num_labels", sampler.num_labels)
@@ -149,11 +164,11 @@ def check_support(sampler: Sampler, weighting: Weighting) -> int:
         raise HeadtailError(
             f"The sampler has {sampler.num_labels} labels, but the weighting's `margin` has {size}. Make them equal."
         )
-    if not sampler.tells_all or not sampler.may_miss:
+    if not sampler.may_miss or not (sampler.tells_all or sampler.looks_at_model):
         return 0
     ids = torch.arange(sampler.num_labels)
     wanted = margin.log_negative(ids) > -math.inf if isinstance(margin, Separable) else torch.ones_like(ids, dtype=torch.bool)
-    missing = wanted & (sampler.log_q(ids, batch_size=2) == -math.inf)
+    missing = wanted & (sampler.log_support(ids) == -math.inf)
     number = int(missing.sum())
     if number:
         first = int(missing.int().argmax())

@@ -38,4 +38,3 @@ WEIGHTINGS = {
     "tail, strength 0.5": Tail(LABELS, 0.5),
     **{f"from {name}": FromMargin(margin) for name, margin in MARGINS.items()},
 }
-SCORES = torch.tensor([0.3, -1.2, 0.7, 1.9], dtype=torch.float64)

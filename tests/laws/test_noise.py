@@ -29,12 +29,14 @@ from headtail import (
 )
 from headtail.losses import sampled_decoupled, sampled_softmax
 
-from .schemes import SCORES, WEIGHTINGS
-from .test_means import each_weighting, each_world, first_example
-from .worlds import LABELS, L, World
+from .schemes import WEIGHTINGS
+from .test_means import each_weighting, first_example, softmax_truth
+from .worlds import FIXED, LABELS, SCORES, WORLDS, L, World
+
+each_fixed_world = pytest.mark.parametrize("world", FIXED, ids=repr)
 
 
-@each_world
+@each_fixed_world
 @each_weighting
 def test_explain_tells_the_true_variance_or_that_it_has_none(world: World, weighting: str):
     w, y = WEIGHTINGS[weighting], 2
@@ -55,7 +57,7 @@ def test_explain_tells_the_true_variance_or_that_it_has_none(world: World, weigh
         assert found.variance == pytest.approx(variance, rel=1e-9, abs=1e-12)
 
 
-@each_world
+@each_fixed_world
 def test_explain_tells_the_true_variance_of_the_softmax_sum(world: World):
     y, w = 3, WEIGHTINGS["tail"]
     found = explain(
@@ -171,3 +173,26 @@ def test_the_optimal_q_has_no_variance(margin, piece):
 def test_a_hinge_that_is_satisfied_everywhere_has_no_optimal_q_and_no_negative_term():
     scores = torch.tensor([5.0, -2.0, -3.0, -4.0])
     assert optimal_q(Unit(), 0, scores, hinge).sum() == 0
+
+
+def values_of(name: str, weighting, y: int, *piece) -> set[float]:
+    """The loss of every outcome that can happen to an example with positive y."""
+    world = next(world for world in WORLDS if world.name == name)
+    kind = sampled_decoupled if piece else sampled_softmax
+    return {float(first_example(draw, y, weighting, kind, *piece)) for _, draw in world.outcomes(y)}
+
+
+@pytest.mark.parametrize("y", range(L))
+def test_the_softmax_lemma_is_an_equality_for_model_draws_with_importance_weights(y: int):
+    """And only where the positive is excluded: with draws that may hit it, the loss varies and its mean lies below."""
+    exact = softmax_truth(Unit(), y).item()
+    assert all(value == pytest.approx(exact, rel=1e-13) for value in values_of("model", Importance(), y))
+    assert max(values_of("model, masked", Importance(), y)) - min(values_of("model, masked", Importance(), y)) > 0.1
+
+
+@pytest.mark.parametrize("y", range(L))
+def test_tilted_draws_have_no_variance_on_their_own_target_and_some_on_another(y: int):
+    world = next(world for world in WORLDS if world.name == "tilted")
+    exact = softmax_truth(world.sampler.margin, y).item()
+    assert all(value == pytest.approx(exact, rel=1e-13) for value in values_of("tilted", FromMargin(world.sampler.margin), y))
+    assert max(values_of("tilted", Importance(), y)) - min(values_of("tilted", Importance(), y)) > 0.01

@@ -17,12 +17,36 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from headtail import Draw, Frequency, Given, Labels, LogUniform, Mixture, Queue, Sampler, Uniform, WithinBatch
+from headtail import (
+    CustomSeparable,
+    Draw,
+    Frequency,
+    Given,
+    Hard,
+    Labels,
+    LogUniform,
+    Margin,
+    Mixture,
+    ModelSoftmax,
+    Queue,
+    Resampled,
+    Sampler,
+    Scorer,
+    Tilted,
+    Uniform,
+    Weighting,
+    WithinBatch,
+    implied_margin,
+    logistic,
+)
 
 COUNTS = [2, 12, 5, 1]
 LABELS = Labels.from_counts(COUNTS)
 L = len(COUNTS)
 PRIOR = [c / sum(COUNTS) for c in COUNTS]
+SCORES = torch.tensor([0.3, -1.2, 0.7, 1.9], dtype=torch.float64)
+MODEL = {"input": torch.ones(1, 1, dtype=torch.float64), "weight": SCORES[:, None]}
+"""One hidden state and a label table whose logits are the scores."""
 
 Outcome = tuple[float, Draw]
 
@@ -39,6 +63,17 @@ class World:
     def outcomes(self, y: int) -> list[Outcome]:
         """(probability, draw) for all that can happen; the probabilities sum to one."""
         return _outcomes(self, y)
+
+    def log_q(self, y: int, ids: Tensor) -> Tensor:
+        """What the sampler tells of labels, for an example with positive y."""
+        if not self.sampler.looks_at_model:
+            return self.sampler.log_q(ids, self.batch_size)
+        return self.sampler.log_q_given(Scorer(**MODEL), torch.tensor([y]), ids.reshape(1, -1))[0].reshape(ids.shape)
+
+    def margin(self, weighting: Weighting) -> Margin:
+        """What headtail thinks is implied."""
+        model = Scorer(**MODEL) if self.sampler.looks_at_model else None
+        return implied_margin(self.sampler, weighting, self.batch_size, model)
 
     def __repr__(self) -> str:
         return self.name
@@ -202,7 +237,92 @@ def given(q: list[float], m: int, rows: bool) -> Callable[[int], Iterator[Outcom
     return outcomes
 
 
-def _worlds() -> list[World]:
+def one_pass(sampler: Sampler, mass: list[float], m: int, excluded: bool) -> Callable[[int], Iterator[Outcome]]:
+    """Two blocks of two labels: all that can happen to each slot, block by block."""
+
+    def slots(y: int) -> Iterator[tuple[float, int, float, float]]:
+        w = [0.0 if other == y and excluded else mass[other] for other in range(L)]
+        first, second = w[0] + w[1], w[2] + w[3]
+        share = second / (first + second)
+        for one in (0, 1):
+            chance, at = w[one] / first, (w[0] * one + w[one] / 2) / first
+            if w[one] > 0:
+                yield chance * (1 - share), one, at, (1 + share) / 2
+            for two in (2, 3):
+                if w[one] > 0 and w[two] > 0:
+                    inside = (w[2] * (two - 2) + w[two] / 2) / second
+                    yield chance * share * w[two] / second, two, at, share * inside
+
+    def outcomes(y: int) -> Iterator[Outcome]:
+        for drawn in itertools.product(list(slots(y)), repeat=m):
+            points = [slot[2] for slot in drawn] + [slot[3] for slot in drawn]
+            with scripted(points), mock.patch("headtail.samplers.scorer.SCORES_AT_ONCE", 2):
+                draw = sampler.draw(torch.tensor([y]), **MODEL)
+            assert draw.ids.tolist() == [[slot[1] for slot in drawn]]
+            yield math.prod(slot[0] for slot in drawn), draw
+
+    return outcomes
+
+
+def beside(sampler: Sampler, q: list[float], m: int) -> Callable[[int], Iterator[Outcome]]:
+    """Independent cheap draws beside what the scores alone decide."""
+
+    def outcomes(y: int) -> Iterator[Outcome]:
+        for drawn in itertools.product(range(L), repeat=m):
+            with scripted([middle(q, list(range(L)), d) for d in drawn]):
+                yield math.prod(q[d] for d in drawn), sampler.draw(torch.tensor([y]), **MODEL)
+
+    return outcomes
+
+
+def resampled(sampler: Sampler, q: list[float], size: int, m: int) -> Callable[[int], Iterator[Outcome]]:
+    """All pools, and all that can be drawn from each."""
+    ids = list(range(L))
+
+    def outcomes(y: int) -> Iterator[Outcome]:
+        for pool in itertools.product(ids, repeat=size):
+            raw = [0.0 if one == y and set(pool) != {y} else math.exp(SCORES[one]) / q[one] for one in pool]
+            p = [r / sum(raw) for r in raw]
+            for slots in itertools.product([s for s in range(size) if p[s] > 0], repeat=m):
+                points = [middle(q, ids, one) for one in pool] + [middle(p, list(range(size)), s) for s in slots]
+                with scripted(points):
+                    draw = sampler.draw(torch.tensor([y]), **MODEL)
+                assert draw.ids.tolist() == [[pool[s] for s in slots]]
+                yield math.prod(q[one] for one in pool) * math.prod(p[s] for s in slots), draw
+
+    return outcomes
+
+
+def _model_worlds() -> list[World]:
+    e = SCORES.exp().tolist()
+    margin = CustomSeparable(torch.linspace(-1, 1, L), torch.tensor([0.3, -2.0, 0.0, 1.0]))
+    rho = margin.negative.exp().tolist()
+    heavy = [r * math.log1p(x) for r, x in zip(rho, e, strict=True)]
+    softmax, masked = ModelSoftmax(L, 2), ModelSoftmax(L, 2, exclude_target=False)
+    tilted = Tilted(L, 2, margin)
+    pieces = Tilted(LABELS, 2, margin, logistic, exclude_target=False)
+    hard, root = Hard(Frequency(LABELS, 2, 0.5), 2), power(0.5)
+    both = Mixture([Uniform(L, 2), Hard(Uniform(L, 1), 1)])
+    return [
+        World("model", softmax, one_pass(softmax, e, 2, True)),
+        World("model, masked", masked, one_pass(masked, e, 2, False)),
+        World("tilted", tilted, one_pass(tilted, [r * x for r, x in zip(rho, e, strict=True)], 2, True)),
+        World("tilted for logistic pieces, masked", pieces, one_pass(pieces, heavy, 2, False)),
+        World("hard", hard, beside(hard, root, 2)),
+        World("mixture of uniform and hard", both, beside(both, [1 / L] * L, 3)),
+    ]
+
+
+def _pools() -> list[World]:
+    root, even = power(0.5), [1 / L] * L
+    uniform, frequency = Resampled(Uniform(L, 3), 2), Resampled(Frequency(LABELS, 2, 0.5), 2)
+    return [
+        World("resampled from uniform", uniform, resampled(uniform, even, 3, 2)),
+        World("resampled from frequency 0.5", frequency, resampled(frequency, root, 2, 2)),
+    ]
+
+
+def _fixed_worlds() -> list[World]:
     ids, ranked = list(range(L)), sorted(range(L), key=lambda y: -COUNTS[y])
     flat, root, zipf = [1 / L] * L, power(0.5), log_uniform()
     own = [0.1, 0.2, 0.3, 0.4]
@@ -238,4 +358,9 @@ def _worlds() -> list[World]:
     ]
 
 
-WORLDS = _worlds()
+FIXED = _fixed_worlds()
+"""Their q does not look at the model."""
+WORLDS = FIXED + _model_worlds()
+"""Their draws carry the q of each label."""
+POOLS = _pools()
+"""Their draws carry what makes a margin's weights unbiased, which is not the q of a label."""

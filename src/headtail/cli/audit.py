@@ -19,6 +19,9 @@ from headtail.build import build_sampler
 from headtail.cli.source import Source
 from headtail.implicit import audit
 
+DIM = 4
+"""Size of the random hidden states that samplers which look at the model are shown."""
+
 
 @dataclass(frozen=True)
 class Audit:
@@ -49,7 +52,11 @@ class Audit:
             return track(calls, "drawing", total=self.draws, console=console, transient=True, disable=not console.is_terminal)
 
         generator = torch.Generator().manual_seed(self.seed)
-        found = audit(sampler, labels, draws=self.draws, batch_size=self.batch, generator=generator, progress=bar)
+        hidden = table = None
+        if sampler.looks_at_model:  # any model will do
+            hidden, table = (torch.randn(n, DIM, generator=generator) for n in (self.batch, labels.num_labels))
+        options = {"draws": self.draws, "batch_size": self.batch, "generator": generator, "progress": bar}
+        found = audit(sampler, labels, input=hidden, weight=table, **options)
         if self.json:
             sys.stdout.write(json.dumps({"sampler": self.sampler, "passed": found.passed, **asdict(found)}, indent=2) + "\n")
             return 0 if found.passed else 1

@@ -13,8 +13,9 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from headtail.errors import HeadtailError, check_count, check_ids
+from headtail.implicit.audit_pool import mean_weights
 from headtail.labels import Labels, check_labels
-from headtail.samplers import Draw, Frequency, Given, Sampler
+from headtail.samplers import Draw, Frequency, Given, Sampler, Scorer
 
 SMALLEST_EXPECTED = 5.0
 """Labels are pooled until a cell expects this many draws: the usual condition for χ²."""
@@ -70,6 +71,9 @@ def audit(
     slots holds another label y' with probability m·q_y'·e^(−log_keep) / n. So a wrong m is found as well as a wrong q. The
     positive's own cell takes what is left.
 
+    Draws from a pool (`Resampled`) carry no q of a label. For them it is tested that each label counts once on average when its
+    draws are divided by what they carry.
+
     Args:
         sampler: a headtail sampler, or any function without arguments that returns label ids, so that other libraries can be
             audited.
@@ -78,7 +82,7 @@ def audit(
         draws: number of calls.
         batch_size: targets in each call.
         target: y, the positive of the example that looks at the slots; a rarest label by default.
-        input: `[b, d]` and
+        input: `[batch_size, d]` and
         weight: `[L, d]`, for samplers that look at the model: one fixed input.
         generator: source of randomness.
         progress: wraps the loop, for a progress bar.
@@ -93,7 +97,10 @@ def audit(
     """
     check_count("draws", draws)
     if isinstance(sampler, Sampler):
-        call, expected = _headtail_call(sampler, labels, log_q, batch_size, target, input, weight, generator)
+        sampler, draw, first = _drawing(sampler, labels, batch_size, target, input, weight, generator)
+        if not sampler.tells_marginal:
+            return Audit(draws, *mean_weights(draw, _softmax(sampler, batch_size, input, weight), first, draws, progress))
+        call, expected = _headtail_call(draw, _claimed(sampler, first, log_q, batch_size, input, weight), first)
     elif callable(sampler) and not hasattr(sampler, "sampler"):
         if log_q is None:
             raise HeadtailError("`log_q` is missing: say which log-probability of each label you want to test, shape [L].")
@@ -126,17 +133,16 @@ def _probabilities(log_q: Any) -> Tensor:
     return log_q.exp()
 
 
-def _headtail_call(
+def _drawing(
     sampler: Sampler,
     labels: Labels | None,
-    log_q: Any,
     batch_size: int,
     target: int | None,
     input: Tensor | None,
     weight: Tensor | None,
     generator: torch.Generator | None,
-) -> tuple[Callable[[], tuple[Tensor, Tensor | None]], Tensor]:
-    """A call that returns (ids, error of their log q), and the probability of each label in a random slot."""
+) -> tuple[Sampler, Callable[[], Draw], int]:
+    """The sampler, its draws for batches that begin with the positive, and that positive."""
     if labels is None:
         raise HeadtailError("`labels` is missing: batches of targets are drawn from its frequencies.")
     check_labels(labels)
@@ -155,7 +161,6 @@ def _headtail_call(
     if any(memory):
         sampler = copy.deepcopy(sampler)  # a queue in use keeps its past
     past = Frequency(Labels(counts), num_negatives=max([batch_size, *memory]))
-    claimed = sampler.log_q(torch.arange(sampler.num_labels), batch_size) if log_q is None else _probabilities(log_q).log()
 
     def draw() -> Draw:
         if any(memory):
@@ -163,6 +168,14 @@ def _headtail_call(
         batch = data.draw(anyone, generator=_cpu(generator)).ids
         batch[0] = first
         return sampler.draw(batch.to(device), input=input, weight=weight, generator=generator)
+
+    return sampler, draw, first
+
+
+def _headtail_call(
+    draw: Callable[[], Draw], claimed: Float64[Tensor, " L"], first: int
+) -> tuple[Callable[[], tuple[Tensor, Tensor | None]], Tensor]:
+    """A call that returns (ids, error of their log q), and the probability of each label in a random slot."""
 
     def call() -> tuple[Tensor, Tensor | None]:
         drawn = draw()
@@ -177,6 +190,34 @@ def _headtail_call(
     expected[first] = 0.0
     expected[first] = max(0.0, 1.0 - float(expected.sum()))
     return call, expected
+
+
+def _claimed(
+    sampler: Sampler, first: int, log_q: Any, batch_size: int, input: Tensor | None, weight: Tensor | None
+) -> Float64[Tensor, " L"]:
+    """`[L]` log q as claimed for the first example."""
+    if log_q is not None:
+        return _probabilities(log_q).log()
+    if not sampler.looks_at_model:
+        return sampler.log_q(torch.arange(sampler.num_labels), batch_size)
+    model = _model(sampler, batch_size, input, weight)
+    label = torch.full((batch_size,), first, device=model.weight.device)
+    with torch.no_grad():
+        return sampler.log_q_given(model, label, torch.arange(sampler.num_labels, device=model.weight.device))[0].cpu()
+
+
+def _softmax(sampler: Sampler, batch_size: int, input: Tensor | None, weight: Tensor | None) -> Float64[Tensor, " L"]:
+    model = _model(sampler, batch_size, input, weight)
+    first = Scorer(model.input[:1], model.weight)
+    return first.logits(slice(0, len(first.weight)))[0].double().softmax(0).cpu()
+
+
+def _model(sampler: Sampler, batch_size: int, input: Tensor | None, weight: Tensor | None) -> Scorer:
+    if input is None or weight is None:
+        raise HeadtailError(f"`{type(sampler).__name__}` looks at the model: pass `input` and `weight` to `audit`.")
+    if len(input) != batch_size:
+        raise HeadtailError(f"`input` has {len(input)} rows, but `batch_size` is {batch_size}. Give one row for each target.")
+    return Scorer(input.detach(), weight.detach())
 
 
 def _judge(observed: Int[Tensor, " L"], expected: Float64[Tensor, " L"], error: float) -> Audit:

@@ -17,7 +17,7 @@ from headtail.labels import Labels, check_labels
 from headtail.losses import Loss, Piece, SampledLoss
 from headtail.margins import Margin
 from headtail.samplers import Sampler
-from headtail.weightings import Weighting
+from headtail.weightings import FromMargin, Weighting
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def explain(
     lean = lean_of(margin, labels)
     cases = _cases(labels, scores, target)
     inspect = _Inspector(loss, margin, sampler, weighting, batch_size, noise, scores is None)
-    q = None if sampler is None else sampler.log_q(torch.arange(labels.num_labels), batch_size).exp()
+    q = None if sampler is None or sampler.looks_at_model else sampler.log_q(torch.arange(labels.num_labels), batch_size).exp()
     never_drawn = 0 if q is None else int((q == 0).sum())
     keep = "(1 − q_y)" if getattr(sampler, "exclude_target", False) else "1"
     return Explanation(
@@ -232,7 +232,7 @@ class _Inspector:
 
     def _squared_error(self, label: int, f: Tensor, implicit: float) -> float | None:
         """The variance of X; for the softmax in units of 1 + E[X] = e^implicit, so that scores of 10^4 do not overflow."""
-        if self.sampler is None or self.weighting is None:
+        if self.sampler is None or self.weighting is None or self.sampler.looks_at_model:
             return None
         target = torch.tensor([label])
         draw = claim(self.sampler, target, self.batch_size)
@@ -259,6 +259,11 @@ class _Inspector:
             notes.append("Label smoothing is left out here.")
         if self.sampler is None:
             return notes
+        if self.sampler.looks_at_model:
+            return [
+                *notes,
+                "The q of these negatives follows the model: `headtail explain --model RUN` measures it on a trained one.",
+            ]
         if never_drawn:
             notes.append(f"{never_drawn:,} labels are never drawn, so they are never pushed down, whatever the weights say.")
         if not self.shrinks:
@@ -274,6 +279,8 @@ class _Inspector:
 
 def _inverse_in_m(sampler: Sampler, weighting: Weighting, batch_size: int) -> bool:
     """Whether w = η/m with η free of m: twice the negatives, half the weight."""
+    if sampler.looks_at_model:
+        return isinstance(weighting, FromMargin)
     target = torch.zeros(1, dtype=torch.int64)
     ids = torch.arange(min(sampler.num_labels, 2))
     m = sampler.expected_m(batch_size)

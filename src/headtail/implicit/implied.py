@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from jaxtyping import Int
@@ -12,7 +13,7 @@ from headtail.errors import HeadtailError, check_kind
 from headtail.labels import Labels
 from headtail.losses.modules import ExactLoss, Loss, SampledLoss
 from headtail.margins import CustomSeparable, Margin, Pairwise, Separable
-from headtail.samplers import Draw, Sampler
+from headtail.samplers import Draw, Sampler, Scorer
 from headtail.slices import Slices
 from headtail.weightings import FromMargin, Weighting
 
@@ -26,7 +27,7 @@ def claim(sampler: Sampler, target: Int[Tensor, " n"], batch_size: int | None = 
     return sampler.describe(ids, target, sampler.expected_m(batch_size), batch_size)
 
 
-def implied_margin(sampler: Sampler, weighting: Weighting, batch_size: int | None = None) -> Margin:
+def implied_margin(sampler: Sampler, weighting: Weighting, batch_size: int | None = None, model: Scorer | None = None) -> Margin:
     r"""The margin $\rho_{yy'} = m \cdot q_{y'} \cdot w_{yy'}$ that training with this sampler and weighting optimises.
 
     Separable weights give a separable margin, two vectors over labels at any L. A label that is never drawn has ρ = 0.
@@ -35,12 +36,16 @@ def implied_margin(sampler: Sampler, weighting: Weighting, batch_size: int | Non
         sampler: q.
         weighting: w.
         batch_size: B, which decides the m of `WithinBatch`.
+        model: one example as the model sees it, for samplers whose q follows it. Without one, only weights that come from a margin
+            imply a margin: that very one.
 
     >>> from headtail import Constant, Labels, WithinBatch
     >>> labels = Labels.from_counts([7, 2, 1])
     >>> implied_margin(WithinBatch(labels), Constant(), batch_size=8).negative.exp()  # the equalised loss: ρ = π_y'
     tensor([0.7000, 0.2000, 0.1000], dtype=torch.float64)
     """
+    if sampler.looks_at_model:
+        return _implied_on_model(sampler, weighting, batch_size, model)
     if not sampler.tells_all:
         raise HeadtailError("`Given` knows the log q of its own ids only. Pass `log_q` as a function of ids to explain it.")
     if sampler.expected_m(batch_size) == 0:
@@ -52,6 +57,29 @@ def implied_margin(sampler: Sampler, weighting: Weighting, batch_size: int | Non
     a, b = weighting.offsets(draw, every)
     negative = torch.where(draw.log_q > -math.inf, b + draw.log_m + draw.log_q, -math.inf)
     return _tidy(a - draw.log_keep, negative)
+
+
+def _implied_on_model(sampler: Sampler, weighting: Weighting, batch_size: int | None, model: Scorer | None) -> Margin:
+    if isinstance(weighting, FromMargin) and (model is None or not sampler.tells_marginal):
+        return weighting.margin
+    if model is None:
+        raise HeadtailError(
+            f"`{type(weighting).__name__}` on `{type(sampler).__name__}` optimises no fixed loss: its margin follows scores. "
+            "Use weights that come from a margin, such as `importance` or `tail`."
+        )
+
+    def log_rho(y: Tensor, others: Tensor) -> Tensor:
+        label = y.reshape(-1)
+        rows = replace(model, input=model.input.expand(len(label), -1))
+        log_q = sampler.log_q_given(rows, label, others.squeeze(0) if len(others) == 1 else others)
+        log_q_target = sampler.log_q_given(rows, label, label[:, None]).squeeze(1)
+        keep = torch.log1p(-log_q_target.exp()) if getattr(sampler, "exclude_target", False) else torch.zeros_like(log_q_target)
+        ids = others.expand(log_q.shape)
+        draw = Draw(ids, log_q, log_q_target, sampler.expected_m(batch_size), keep)
+        a, b = weighting.offsets(draw, label)
+        return torch.where(log_q > -math.inf, (a - keep)[:, None] + b + draw.log_m + log_q, -math.inf)
+
+    return Pairwise(log_rho)
 
 
 def _log_rho(sampler: Sampler, weighting: Weighting, target: Tensor, others: Tensor, batch_size: int | None) -> Tensor:

@@ -10,11 +10,12 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_count
+from headtail.errors import check_count
 from headtail.labels import Labels
+from headtail.samplers.by_score import ModelSampler
 from headtail.samplers.clusters import AT_A_TIME, lay_out, projection
 from headtail.samplers.draw import Draw
-from headtail.samplers.sampler import Sampler, Step
+from headtail.samplers.sampler import Step
 from headtail.samplers.scorer import Scorer
 
 UNIFORM = 0.01
@@ -27,7 +28,7 @@ LABELS_A_STEP = 64
 """A step moves a bounded number of rows, so a summary of L labels may serve L / 64 steps."""
 
 
-class Blocks(Sampler):
+class Blocks(ModelSampler):
     r"""Labels in about √L blocks: $q_{y} = P(B_y)\, r(y \mid B_y)$, both read off a summary of the table, in O(√L) an example.
 
     The summary (labels in fewer dimensions, laid out in blocks) is taken anew after 32 steps, then after twice as many, and at
@@ -48,7 +49,6 @@ class Blocks(Sampler):
         refresh: steps between summaries in the long run; L / 64, and at least 100, by default.
     """
 
-    looks_at_model = True
     order: Tensor
     place: Tensor
     start: Tensor
@@ -97,44 +97,40 @@ class Blocks(Sampler):
 
     @abstractmethod
     def log_labels(self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]) -> Float[Tensor, "*v S"]:
-        """log of each label's mass, up to a constant an example and block, from ⟨x, w⟩ and the offset, both over the temperature."""
+        """log of each label's mass, up to a constant an example and block; ⟨x, w⟩ and offset come divided by the temperature."""
 
     def pick(self, step: Step) -> Draw:
         """Visit blocks by their mass, then take labels inside by theirs."""
-        assert step.model is not None, "draw passes the model to samplers that look at it"
-        self._keep_up(step.model)
-        x, P = self._examples(step.model)
-        of_group = self._mix(P)
-        groups, visits, each = len(P), self.visits, -(-self.num_negatives // self.visits)
+        model = step.scorer
+        self._keep_up(model)
+        x, chance = self._examples(model)
+        of_group = self._mix(chance)
+        groups, visits, each = len(chance), self.visits, -(-self.num_negatives // self.visits)
         options = {"dtype": torch.float64, "device": x.device, "generator": step.generator}
         block = _invert(of_group.cumsum(1), torch.rand(groups, visits, **options), self._last_block())
-        inside = self._inside(x, P, block, step.model.temperature)
+        inside = self._inside(x, chance, block, model.temperature)
         at = _invert(inside.cumsum(2), torch.rand(groups, visits, each, **options), (self.size[block] - 1)[..., None])
         log_q = of_group.gather(1, block)[..., None].log() + inside.gather(2, at).log()
         ids = self.order[self.start[block][..., None] + at]
         # Slot j belongs to visit j modulo `visits`, so that each visit gets its share of any m.
         ids, log_q = (t.transpose(1, 2).reshape(groups, -1)[:, : self.num_negatives] for t in (ids, log_q))
         label = step.pairs.label
-        log_q_target = self._log_q_target(x, P, label, step.model.temperature) if step.tell_target else None
+        log_q_target = self._log_q_target(x, chance, label, model.temperature) if step.tell_target else None
         return Draw(self._of_each(ids, len(label)), self._of_each(log_q, len(label)), log_q_target, float(self.num_negatives))
 
-    def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
-        """Refused: q depends on the example."""
-        raise HeadtailError(f"`{type(self).__name__}` has another q for each example: ask `log_q_given(model, label, ids)`.")
-
-    def log_q_given(self, model: Scorer, label: Int[Tensor, " p"], ids: Int[Tensor, ...]) -> Float64[Tensor, "p n"]:
+    def log_q_given(self, model: Scorer, label: Int[Tensor, " p"], ids: Int[Tensor, "*p n"]) -> Float64[Tensor, "p n"]:
         """log q of any labels for each example of a batch, in O(L)."""
         q = self._of_each(self._q(model), len(model.input))
         return (q.gather(1, ids) if ids.dim() == 2 else q[:, ids.reshape(-1)]).log()
 
-    def variance_given(
-        self, model: Scorer, label: Int[Tensor, " p"], term: Float64[Tensor, "p L"], batch_size: int | None = None
-    ) -> Float64[Tensor, " p"]:
+    def variance_given(self, model: Scorer, label: Int[Tensor, " p"], term: Float64[Tensor, "p L"]) -> Float64[Tensor, " p"]:
         """Slots of one visit share its block: Σ over visits of n²·V[E(t | B)] + n·E[V(t | B)], n slots each."""
         q = self._of_each(self._q(model), len(model.input))
         seen = torch.where(q > 0, term, 0.0)
         block = self._block_of(self.place).expand_as(q)
-        mass, sums = (torch.zeros(len(q), self.blocks, dtype=q.dtype, device=q.device).scatter_add_(1, block, t) for t in (q, q * seen))
+        mass, sums = (
+            torch.zeros(len(q), self.blocks, dtype=q.dtype, device=q.device).scatter_add_(1, block, t) for t in (q, q * seen)
+        )
         mean = torch.where(mass > 0, sums / mass, 0.0)
         within = (q * (seen - mean.gather(1, block)) ** 2).sum(1)
         between = (mass * (mean - sums.sum(1, keepdim=True)) ** 2).sum(1)
@@ -145,18 +141,9 @@ class Blocks(Sampler):
         """m, whatever the batch."""
         return float(self.num_negatives)
 
-    def variance_of_sum(self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None) -> float | None:
-        """None: it depends on the model; see `variance_given`."""
-        return None
-
     def independent(self, batch_size: int | None = None) -> bool:
         """If each slot has a visit of its own."""
         return self.visits == self.num_negatives
-
-    @property
-    def tells_all(self) -> bool:
-        """Not without a model."""
-        return False
 
     def extra_repr(self) -> str:
         """Size and options."""
@@ -203,25 +190,25 @@ class Blocks(Sampler):
     def _examples(self, model: Scorer) -> tuple[Float[Tensor, "G g k"], Float[Tensor, "G g K"]]:
         """Projected hidden states in groups, and the probability of each block for each; 0 where a group has fewer examples."""
         x = self._project(model)
-        P = self.log_blocks(x, model.temperature).softmax(1)
+        chance = self.log_blocks(x, model.temperature).softmax(1)
         lacking = -len(x) % self.share
-        return (F.pad(t, (0, 0, 0, lacking)).unflatten(0, (-1, self.share)) for t in (x, P))  # pyright: ignore[reportReturnType]
+        return (F.pad(t, (0, 0, 0, lacking)).unflatten(0, (-1, self.share)) for t in (x, chance))  # pyright: ignore[reportReturnType]
 
     def _project(self, model: Scorer) -> Float[Tensor, "p k"]:
         hidden = _hidden(model)
         return hidden @ self._left.to(hidden) / model.temperature
 
-    def _mix(self, P: Float[Tensor, "G g K"]) -> Float64[Tensor, "G K"]:
+    def _mix(self, chance: Float[Tensor, "G g K"]) -> Float64[Tensor, "G K"]:
         """The probability of each block for a group: the mean over its examples, and a share by size."""
-        of_group = P.sum(1).double()
+        of_group = chance.sum(1).double()
         of_group = of_group / of_group.sum(1, keepdim=True)
         return (1 - UNIFORM) * of_group + UNIFORM * self.size / self.num_labels
 
     def _inside(
-        self, x: Float[Tensor, "G g k"], P: Float[Tensor, "G g K"], block: Int[Tensor, "G T"], temperature: float | Tensor
+        self, x: Float[Tensor, "G g k"], chance: Float[Tensor, "G g K"], block: Int[Tensor, "G T"], temperature: float | Tensor
     ) -> Float64[Tensor, "G T S"]:
         """r(y | B) of a group: the mean over its examples of P(B)·r(y | B), and the uniform share, normalised."""
-        weight = P.gather(2, block[:, None].expand(-1, P.shape[1], -1)) / P.sum((1, 2), keepdim=True)
+        weight = chance.gather(2, block[:, None].expand(-1, chance.shape[1], -1)) / chance.sum((1, 2), keepdim=True)
         # A CPU need not copy rows that lie side by side; a GPU had better do all at once.
         look = self.by_block if x.device.type == "cpu" else self.at_once
         inside = look(x, weight.transpose(1, 2), block, self.offset.to(x.dtype) / temperature).double()
@@ -250,22 +237,22 @@ class Blocks(Sampler):
             done += n
         return torch.empty_like(found).index_copy_(0, visit, found).view(groups, visits, -1)
 
-    def _log_q_target(self, x: Tensor, P: Tensor, label: Tensor, temperature: float | Tensor) -> Float64[Tensor, " p"]:
+    def _log_q_target(self, x: Tensor, chance: Tensor, label: Tensor, temperature: float | Tensor) -> Float64[Tensor, " p"]:
         """log q of each positive: each group looks into the blocks of its own."""
-        label = F.pad(label, (0, P.shape[0] * P.shape[1] - len(label))).unflatten(0, P.shape[:2])
+        label = F.pad(label, (0, chance.shape[0] * chance.shape[1] - len(label))).unflatten(0, chance.shape[:2])
         place = self.place[label]
         block = self._block_of(place)
-        inside = self._inside(x, P, block, temperature).gather(2, (place - self.start[block])[..., None]).squeeze(2)
-        return (self._mix(P).gather(1, block).log() + inside.log()).reshape(-1)[: label.numel()]
+        inside = self._inside(x, chance, block, temperature).gather(2, (place - self.start[block])[..., None]).squeeze(2)
+        return (self._mix(chance).gather(1, block).log() + inside.log()).reshape(-1)[: label.numel()]
 
     def _q(self, model: Scorer) -> Float64[Tensor, "G L"]:
         """`[G, L]` q of every label for each group, some blocks at a time."""
         if self._due == 0:
             self.take_summary(model)
-        x, P = self._examples(model)
-        of_group, found = self._mix(P), []
+        x, chance = self._examples(model)
+        of_group, found = self._mix(chance), []
         for block in torch.arange(self.blocks, device=x.device).split(max(1, AT_A_TIME // (self.most * x[0].numel()))):
-            inside = self._inside(x, P, block.expand(len(x), -1), model.temperature)
+            inside = self._inside(x, chance, block.expand(len(x), -1), model.temperature)
             found.append((of_group[:, block, None] * inside)[:, self._held(block)])
         return torch.cat(found, 1)[:, self.place]
 

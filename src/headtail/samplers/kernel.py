@@ -46,7 +46,7 @@ class QuadraticKernel(Blocks):
         num_negatives: int,
         *,
         alpha: float = 100.0,
-        share: int = 1,
+        share: int = 16,
         visits: int = 8,
         dim: int = 32,
         blocks: int | None = None,
@@ -76,8 +76,8 @@ class QuadraticKernel(Blocks):
 
 
 class FourierKernel(Blocks):
-    r"""$P(B) \propto \sum_{y \in B} \varphi(h)^\top \varphi(w_y) \approx \sum_{y \in B} e^{f_y}$, then $r(y' \mid B) \propto e^{f_{y'}}$:
-    random features for the exponential kernel (Rawat et al. 2019), in at most 64 dimensions.
+    r"""$P(B) \propto \varphi(h)^\top \sum_{y \in B} \varphi(w_y) \approx \sum_{y \in B} e^{f_y}$, then by $e^{f}$ inside: random
+    features for the exponential kernel (Rawat et al. 2019), in at most 64 dimensions.
 
     Features of sines and cosines can sum to less than nothing, so these are the positive ones,
     $\varphi(x) = e^{\omega^\top x - \|x\|^2/2}$ with normal ω, whose mean product is $e^{\langle x, w \rangle}$ too. Their noise
@@ -104,7 +104,7 @@ class FourierKernel(Blocks):
         num_negatives: int,
         *,
         features: int = 256,
-        share: int = 1,
+        share: int = 16,
         visits: int = 8,
         dim: int = 64,
         blocks: int | None = None,

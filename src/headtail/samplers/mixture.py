@@ -13,6 +13,7 @@ from headtail.errors import HeadtailError
 from headtail.labels import Labels
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Sampler, Step
+from headtail.samplers.scorer import Scorer
 
 
 class Mixture(Sampler):
@@ -41,12 +42,15 @@ class Mixture(Sampler):
         sizes = {part.num_labels for part in parts}
         if len(sizes) > 1:
             raise HeadtailError(f"`parts` must share one label set, but theirs have {sorted(sizes)} labels.")
+        if not all(part.tells_marginal for part in parts):
+            raise HeadtailError("`parts` must each know their q, but `Resampled` does not: mix samplers into its `pool` instead.")
         if any(getattr(part, "exclude_target", False) for part in parts):
             raise HeadtailError("`parts` must not exclude the positive: drop `exclude_target=True`, and the loss masks collisions.")
         flat = [inner for part in parts for inner in (part.samplers if isinstance(part, Mixture) else [part])]
         self.parts = nn.ModuleList(flat)
         self.num_labels = sizes.pop()
         self.source = next((part.source for part in flat if part.source), None)
+        self.looks_at_model = any(part.looks_at_model for part in flat)
 
     @property
     def samplers(self) -> list[Sampler]:
@@ -61,11 +65,21 @@ class Mixture(Sampler):
         if any(not draw.shared for draw in draws):
             ids = [rows if rows.dim() == 2 else rows.expand(len(step.pairs.label), -1) for rows in ids]
         ids = torch.cat(ids, -1)
-        return Draw(ids, self._log_q(ids, sizes), self._log_q(step.pairs.label, sizes), sum(sizes))
+        label = step.pairs.label
+        if step.model is None or not self.looks_at_model:
+            return Draw(ids, self._log_q(ids, sizes), self._log_q(label, sizes), sum(sizes))
+        both = torch.cat([label[:, None], ids], 1)
+        log_q = self._shared([part.log_q_given(step.model, label, both) for part in self.samplers], sizes, both)
+        return Draw(ids, log_q[:, 1:], log_q[:, 0], sum(sizes))
 
     def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """log Σ (m_k / m)·q_k."""
         return self._log_q(ids, [part.expected_m(batch_size) for part in self.samplers])
+
+    def log_q_given(self, model: Scorer, label: Int[Tensor, " p"], ids: Int[Tensor, "*p k"]) -> Float64[Tensor, "p k"]:
+        """The same where parts follow the model, for a batch of these examples."""
+        sizes = [part.expected_m(len(label)) for part in self.samplers]
+        return self._shared([part.log_q_given(model, label, ids) for part in self.samplers], sizes, ids)
 
     def expected_m(self, batch_size: int | None = None) -> float:
         """Σ m_k."""
@@ -88,6 +102,15 @@ class Mixture(Sampler):
         """If every part may."""
         return all(part.may_miss for part in self.samplers)
 
+    @property
+    def tells_all(self) -> bool:
+        """If every part does without a model."""
+        return all(part.tells_all for part in self.samplers)
+
+    def log_support(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
+        """Drawn if a part may draw it."""
+        return torch.stack([part.log_support(ids) for part in self.samplers]).amax(0)
+
     def _parts_independent(self) -> bool:
         sources = [part.source for part in self.samplers if part.source]
         return len(sources) == len(set(sources))
@@ -102,6 +125,9 @@ class Mixture(Sampler):
             part.refresh(target)
 
     def _log_q(self, ids: Tensor, sizes: list[float]) -> Tensor:
+        return self._shared([part.log_q(ids) for part in self.samplers], sizes, ids)
+
+    def _shared(self, log_q: list[Tensor], sizes: list[float], ids: Tensor) -> Tensor:
         total = sum(sizes)
-        terms = [math.log(m / total) + part.log_q(ids) for m, part in zip(sizes, self.samplers, strict=True) if m > 0]
+        terms = [math.log(m / total) + one for m, one in zip(sizes, log_q, strict=True) if m > 0]
         return torch.logsumexp(torch.stack(terms), 0) if terms else torch.full_like(ids, -math.inf, dtype=torch.float64)

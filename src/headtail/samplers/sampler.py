@@ -32,6 +32,12 @@ class Step(NamedTuple):
     generator: torch.Generator | None = None
     tell_target: bool = True
 
+    @property
+    def scorer(self) -> Scorer:
+        """The model, for samplers that said they look at it."""
+        assert self.model is not None, "`draw` hands it over where `looks_at_model`"
+        return self.model
+
 
 class Sampler(nn.Module, ABC):
     """Draws negative labels and knows the probability q of every label it could have drawn.
@@ -96,21 +102,14 @@ class Sampler(nn.Module, ABC):
     def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """The log-probability of any labels. Only a mixture with a part that depends on it asks for the batch size."""
 
-    def log_q_given(self, model: Scorer, label: Int[Tensor, " p"], ids: Int[Tensor, ...]) -> Float64[Tensor, "p n"]:
-        """`[p, n]` log q of `[n]` labels, or `[p, n]` of each example's own, for examples with these hidden states and positives."""
-        return self.log_q(ids, len(label)).expand(len(label), -1)
+    def log_q_given(self, model: Scorer, label: Int[Tensor, " p"], ids: Int[Tensor, "*p k"]) -> Float64[Tensor, "p k"]:
+        """`[p, k]` log q of any labels (`[k]` or `[p, k]` ids) for these examples; plain `log_q` where q follows no model."""
+        return self.log_q(ids).expand(len(label), ids.shape[-1])
 
-    def variance_given(
-        self, model: Scorer, label: Int[Tensor, " p"], term: Float64[Tensor, "p L"], batch_size: int | None = None
-    ) -> Float64[Tensor, " p"] | None:
-        """`variance_of_sum` for examples with these hidden states and positives; None where it has no formula."""
-        if not self.looks_at_model:
-            found = [self.variance_of_sum(t, int(y), batch_size) for t, y in zip(term, label, strict=True)]
-            return None if None in found else torch.tensor(found, dtype=torch.float64, device=term.device)
-        if not self.independent(batch_size):
-            return None
-        q = self.log_q_given(model, label, torch.arange(self.num_labels, device=term.device)).exp()
-        return self.expected_m(batch_size) * torch.tensor([iid_variance(*both)[1] for both in zip(q, term, strict=True)], dtype=torch.float64)
+    def variance_given(self, model: Scorer, label: Int[Tensor, " p"], term: Float64[Tensor, "p L"]) -> Float64[Tensor, " p"] | None:
+        """`variance_of_sum` for a batch of these examples, each with its own terms; None where it has no formula."""
+        found = [self.variance_of_sum(t, int(y), len(label)) for t, y in zip(term, label, strict=True)]
+        return None if None in found else torch.tensor(found, dtype=torch.float64, device=term.device)
 
     def describe(self, ids: Int[Tensor, "*b m"], label: Int[Tensor, " b"], m: float, batch_size: int | None = None) -> Draw:
         """The `Draw` that holds these ids, for examples with these positives."""
@@ -140,9 +139,18 @@ class Sampler(nn.Module, ABC):
         """Whether some label may have q = 0."""
         return False
 
+    def log_support(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
+        """−inf just for labels that are never drawn, whatever the model."""
+        return self.log_q(ids, batch_size=2)
+
     @property
     def tells_all(self) -> bool:
         """Whether log q of any label can be asked for, not only of those drawn."""
+        return True
+
+    @property
+    def tells_marginal(self) -> bool:
+        """Whether the log q in a draw is that of the label itself, which weights that come from no margin need."""
         return True
 
     @property

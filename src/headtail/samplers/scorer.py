@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
+
+SCORES_AT_ONCE = 2**22
+"""Logits that are held at a time when all labels are walked over."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +44,13 @@ class Scorer:
         f = input @ weight.T if weight.dim() == 2 else torch.einsum("pd,pkd->pk", input, weight)
         f = f if self.bias is None else f + _wide(self.bias.detach().reshape(-1)[rows])
         return f / self.temperature
+
+    def blocks(self) -> Iterator[tuple[Int[Tensor, " k"], Float[Tensor, "p k"]]]:
+        """Ids and logits of all labels, some after the others: `[p, L]` is never held."""
+        size = max(1, SCORES_AT_ONCE // max(1, len(self.input)))
+        for start in range(0, len(self.weight), size):
+            stop = min(start + size, len(self.weight))
+            yield torch.arange(start, stop, device=self.weight.device), self.logits(slice(start, stop))
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -1,0 +1,98 @@
+"""Negatives chosen by score from a pool of cheap ones."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float64, Int
+from torch import Tensor
+
+from headtail.errors import HeadtailError, check_count, check_kind
+from headtail.labels import Labels
+from headtail.samplers.by_score import ModelSampler, pointed_at
+from headtail.samplers.draw import Draw
+from headtail.samplers.sampler import Sampler, Step
+
+
+class Resampled(ModelSampler):
+    r"""A pool of M labels from a cheap $q^0$, of which m are drawn by score: slot s holding $y_s$ with
+    $p_s \propto e^{f_{y_s}} / q^0_{y_s}$ (sampling, importance, resampling). The larger the pool, the nearer to q ∝ e^f.
+
+    How often a label comes in the end depends on the pool it came with, and nobody knows its q. But with
+
+    $$\hat q = p_s \cdot M \cdot q^0_{y_s}$$
+
+    the weights $\rho / (m \hat q)$ of every margin are unbiased: given the pool, the mean number of draws of a slot is $m p_s$, so
+    that the mean of $\sum 1/(m \hat q)$ over the draws of y' is its number in the pool over $M q^0_{y'}$, which is 1 on average.
+    Constant and relative weights need q itself and are refused. It leans as the weighting's margin does.
+
+    A draw scores M labels an example, whatever L is. The positive is never drawn from a pool that holds another label.
+
+    Args:
+        pool: the cheap sampler; its number of negatives is M.
+        num_negatives: m.
+
+    >>> from headtail import Uniform
+    >>> hidden, table = torch.tensor([[1.0]]), torch.tensor([[0.0], [9.0], [30.0]])
+    >>> Resampled(Uniform(3, 100), 2).draw(torch.tensor([0]), input=hidden, weight=table).ids
+    tensor([[2, 2]])
+    """
+
+    def __init__(self, pool: Sampler, num_negatives: int) -> None:
+        super().__init__()
+        check_kind("pool", pool, Sampler, "Uniform(labels, 1024)")
+        if not pool.tells_marginal:
+            raise HeadtailError(f"`pool` must know its q, but `{type(pool).__name__}` does not. Take for example `Uniform`.")
+        self.pool, self.num_labels, self.source = pool, pool.num_labels, pool.source
+        self.num_negatives = check_count("num_negatives", num_negatives)
+
+    def pick(self, step: Step) -> Draw:
+        """A pool, and draws from it."""
+        model, label, pool = step.scorer, step.pairs.label, self.pool.pick(step)
+        ids, log_q0 = (one.expand(len(label), -1) for one in (pool.ids, pool.log_q))
+        if pool.m == 0:
+            return Draw(ids, log_q0, None, 0.0, pool.log_keep, marginal=False)
+        points = torch.rand(len(label), self.num_negatives, dtype=torch.float64, device=label.device, generator=step.generator)
+        g = model.logits(pool.ids).double() - log_q0
+        only_itself = (ids == label[:, None]).all(1, keepdim=True)
+        g = torch.where((ids == label[:, None]) & ~only_itself, -math.inf, g)
+        cumulative = (g - g.amax(1, keepdim=True)).exp_().cumsum(1)
+        at = pointed_at(cumulative, points)
+        log_p = torch.log_softmax(g, 1)
+        log_q = (log_p + log_q0).gather(1, at) + math.log(pool.m)
+        return Draw(ids.gather(1, at), log_q, None, float(self.num_negatives), pool.log_keep, marginal=False)
+
+    def expected_m(self, batch_size: int | None = None) -> float:
+        """m, whatever the batch."""
+        return float(self.num_negatives)
+
+    def independent(self, batch_size: int | None = None) -> bool:
+        """No: they share a pool."""
+        return False
+
+    def log_support(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
+        """That of the pool."""
+        return self.pool.log_support(ids)
+
+    @property
+    def may_miss(self) -> bool:
+        """If the pool may."""
+        return self.pool.may_miss
+
+    @property
+    def tells_marginal(self) -> bool:
+        """No."""
+        return False
+
+    def extra_repr(self) -> str:
+        """m."""
+        return f"num_negatives={self.num_negatives}"
+
+    def for_labels(self, labels: Labels) -> Resampled:
+        """With a pool of the grown label set."""
+        return Resampled(self.pool.for_labels(labels), self.num_negatives)
+
+    def refresh(self, target: Int[Tensor, " n"]) -> None:
+        """Refresh the pool."""
+        self.pool.refresh(target)
