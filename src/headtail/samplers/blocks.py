@@ -81,7 +81,7 @@ class Blocks(ModelSampler):
         self._taken, self._due, self._left = 0, 0, torch.empty(0, dim)
         every = torch.arange(self.num_labels)
         self.register_buffer("order", every)
-        self.register_buffer("place", every)
+        self.register_buffer("place", every.clone())
         self.register_buffer("start", torch.zeros(self.blocks, dtype=torch.int64))
         self.register_buffer("size", torch.zeros(self.blocks, dtype=torch.int64))
         self.register_buffer("rows", torch.zeros(self.num_labels, dim))
@@ -166,6 +166,7 @@ class Blocks(ModelSampler):
     @torch.no_grad()
     def take_summary(self, model: Scorer) -> None:
         """Project the table, lay it out in blocks, and take note of each."""
+        self._due = self._taken + min(max(self._taken, FIRST_REFRESH), self.every)
         weight = F.normalize(model.weight.float(), dim=-1) if model.score == "cosine" else model.weight.float()
         self._left = projection(_hidden(model).float(), weight, self.dim)
         rows = torch.cat([part.float() @ self._left for part in weight.split(max(1, AT_A_TIME // weight.shape[1]))])
@@ -184,7 +185,6 @@ class Blocks(ModelSampler):
         """Take a summary where there is none, and in training where the present one has served its time."""
         if self._due == 0 or (self.training and self._taken >= self._due):
             self.take_summary(model)
-            self._due = self._taken + min(max(self._taken, FIRST_REFRESH), self.every)
         self._taken += self.training
 
     def _examples(self, model: Scorer) -> tuple[Float[Tensor, "G g k"], Float[Tensor, "G g K"]]:
@@ -192,7 +192,9 @@ class Blocks(ModelSampler):
         x = self._project(model)
         chance = self.log_blocks(x, model.temperature).softmax(1)
         lacking = -len(x) % self.share
-        return (F.pad(t, (0, 0, 0, lacking)).unflatten(0, (-1, self.share)) for t in (x, chance))  # pyright: ignore[reportReturnType]
+        x, chance = (F.pad(t, (0, 0, 0, lacking)) for t in (x, chance))
+        groups = len(x) // self.share
+        return x.view(groups, self.share, x.shape[1]), chance.view(groups, self.share, chance.shape[1])
 
     def _project(self, model: Scorer) -> Float[Tensor, "p k"]:
         hidden = _hidden(model)
@@ -202,7 +204,7 @@ class Blocks(ModelSampler):
         """The probability of each block for a group: the mean over its examples, and a share by size."""
         of_group = chance.sum(1).double()
         of_group = of_group / of_group.sum(1, keepdim=True)
-        return (1 - UNIFORM) * of_group + UNIFORM * self.size / self.num_labels
+        return (1 - UNIFORM) * of_group + UNIFORM * self.size.double() / self.num_labels
 
     def _inside(
         self, x: Float[Tensor, "G g k"], chance: Float[Tensor, "G g K"], block: Int[Tensor, "G T"], temperature: float | Tensor
@@ -239,11 +241,11 @@ class Blocks(ModelSampler):
 
     def _log_q_target(self, x: Tensor, chance: Tensor, label: Tensor, temperature: float | Tensor) -> Float64[Tensor, " p"]:
         """log q of each positive: each group looks into the blocks of its own."""
-        label = F.pad(label, (0, chance.shape[0] * chance.shape[1] - len(label))).unflatten(0, chance.shape[:2])
-        place = self.place[label]
+        number, lacking = len(label), chance.shape[0] * chance.shape[1] - len(label)
+        place = self.place[F.pad(label, (0, lacking)).view(chance.shape[:2])]
         block = self._block_of(place)
         inside = self._inside(x, chance, block, temperature).gather(2, (place - self.start[block])[..., None]).squeeze(2)
-        return (self._mix(chance).gather(1, block).log() + inside.log()).reshape(-1)[: label.numel()]
+        return (self._mix(chance).gather(1, block).log() + inside.log()).reshape(-1)[:number]
 
     def _q(self, model: Scorer) -> Float64[Tensor, "G L"]:
         """`[G, L]` q of every label for each group, some blocks at a time."""

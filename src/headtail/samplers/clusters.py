@@ -39,7 +39,7 @@ def projection(hidden: Float[Tensor, "p d"], weight: Float[Tensor, "L d"], dim: 
     some = weight[:: max(1, len(weight) // (8 * d))]
     moments = [x.double().T @ x.double() for x in (hidden, some - some.mean(0))]
     of_hidden, of_labels = (moment / moment.trace().clamp(min=1e-300) for moment in moments)
-    return torch.linalg.eigh(of_hidden + LABELS_COUNT * of_labels).eigenvectors[:, -dim:].to(hidden.dtype)
+    return torch.linalg.eigh(of_hidden + LABELS_COUNT * of_labels).eigenvectors[:, -dim:].to(hidden.dtype).contiguous()
 
 
 def nearest(rows: Float[Tensor, "L k"], centroids: Float[Tensor, "K k"]) -> Int[Tensor, " L"]:
