@@ -41,7 +41,7 @@ class Block(Blocks):
         *,
         inside: str = "score",
         share: int = 16,
-        visits: int = 8,
+        visits: int = 4,
         dim: int = 128,
         blocks: int | None = None,
         refresh: int | None = None,

@@ -7,7 +7,7 @@ from abc import abstractmethod
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Float64, Int
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from headtail.errors import check_count
@@ -22,7 +22,7 @@ UNIFORM = 0.01
 """Share of uniform draws: every label can be drawn, and no weight exceeds 100 times a uniform sampler's."""
 FIRST_REFRESH = 32
 """Steps after which the first summary, of an untrained table, is thrown away."""
-KMEANS_STEPS = 4
+KMEANS_STEPS = 3
 """Of each summary: the one before is a good start."""
 LABELS_A_STEP = 64
 """A step moves a bounded number of rows, so a summary of L labels may serve L / 64 steps."""
@@ -210,34 +210,35 @@ class Blocks(ModelSampler):
         self, x: Float[Tensor, "G g k"], chance: Float[Tensor, "G g K"], block: Int[Tensor, "G T"], temperature: float | Tensor
     ) -> Float64[Tensor, "G T S"]:
         """r(y | B) of a group: the mean over its examples of P(B)·r(y | B), and the uniform share, normalised."""
+        place = torch.arange(self.most, device=x.device)
+        held = place < self.size[block][..., None]
+        at = (self.start[block][..., None] + place).clamp_(max=self.num_labels - 1)
+        # A CPU need not copy rows that lie side by side; a GPU had better take all at once.
+        products = self.by_block(x, block) if x.device.type == "cpu" else self.at_once(x, at)
+        mass = self.log_labels(products, (self.offset.to(x.dtype)[at] / temperature)[:, :, None])
+        mass = mass.masked_fill_(~held[:, :, None], torch.finfo(mass.dtype).min).softmax(3)
         weight = chance.gather(2, block[:, None].expand(-1, chance.shape[1], -1)) / chance.sum((1, 2), keepdim=True)
-        # A CPU need not copy rows that lie side by side; a GPU had better do all at once.
-        look = self.by_block if x.device.type == "cpu" else self.at_once
-        inside = look(x, weight.transpose(1, 2), block, self.offset.to(x.dtype) / temperature).double()
-        inside = torch.where(self._held(block), (1 - UNIFORM) * inside + UNIFORM / self.num_labels, 0.0)
+        inside = (weight.transpose(1, 2)[:, :, None] @ mass).squeeze(2).double()
+        inside = torch.where(held, (1 - UNIFORM) * inside + UNIFORM / self.num_labels, 0.0)
         return inside / inside.sum(2, keepdim=True)
 
-    def at_once(self, x: Tensor, weight: Tensor, block: Tensor, offset: Tensor) -> Float[Tensor, "G T S"]:
-        """Σ over a group's examples of weight `[G, T, g]` · r(y | B), with all blocks filled up to the largest."""
-        at = (self.start[block][..., None] + torch.arange(self.most, device=x.device)).clamp(max=self.num_labels - 1)
-        mass = self.log_labels(x[:, None] @ self.rows.to(x.dtype)[at].transpose(2, 3), offset[at][:, :, None])
-        mass = mass.masked_fill(~self._held(block)[:, :, None], torch.finfo(mass.dtype).min).softmax(3)
-        return (weight[:, :, None] @ mass).squeeze(2)
+    def at_once(self, x: Float[Tensor, "G g k"], at: Int[Tensor, "G T S"]) -> Float[Tensor, "G T g S"]:
+        """⟨x, w⟩ of a group's examples and the labels of its blocks."""
+        return x[:, None] @ self.rows.to(x.dtype)[at].transpose(2, 3)
 
-    def by_block(self, x: Tensor, weight: Tensor, block: Tensor, offset: Tensor) -> Float[Tensor, "G T S"]:
-        """The same, block by block, each as large as it is and for all its visitors together."""
-        groups, visits, share = weight.shape
+    def by_block(self, x: Float[Tensor, "G g k"], block: Int[Tensor, "G T"]) -> Float[Tensor, "G T g S"]:
+        """The same, block by block for all its visitors together, and 0 behind the last label of a block."""
+        (groups, visits), share = block.shape, x.shape[1]
         ordered, visit = block.reshape(-1).sort()
-        x, weight = x[visit // visits], weight.reshape(-1, share)[visit]
-        found = x.new_zeros(len(visit), self.most)
         which, number = ordered.unique_consecutive(return_counts=True)
-        rows, done = self.rows.to(x.dtype), 0
-        for start, size, n in zip(self.start[which].tolist(), self.size[which].tolist(), number.tolist(), strict=True):
-            here = slice(start, start + size)
-            mass = self.log_labels(x[done : done + n].flatten(0, 1) @ rows[here].T, offset[here]).softmax(1)
-            torch.bmm(weight[done : done + n, None], mass.view(n, share, size), out=found[done : done + n, None, :size])
-            done += n
-        return torch.empty_like(found).index_copy_(0, visit, found).view(groups, visits, -1)
+        found, rows = x.new_zeros(len(visit) * share, self.most), self.rows.to(x.dtype)
+        by_visitors = (share * number).tolist()
+        parts = zip(x[visit // visits].flatten(0, 1).split(by_visitors), found.split(by_visitors), strict=True)
+        places = zip(self.start[which].tolist(), self.size[which].tolist(), strict=True)
+        for (some, into), (start, size) in zip(parts, places, strict=True):
+            torch.mm(some, rows[start : start + size].T, out=into[:, :size])
+        back = torch.empty_like(visit).scatter_(0, visit, torch.arange(len(visit)))
+        return found.view(len(visit), share, -1)[back].view(groups, visits, share, -1)
 
     def _log_q_target(self, x: Tensor, chance: Tensor, label: Tensor, temperature: float | Tensor) -> Float64[Tensor, " p"]:
         """log q of each positive: each group looks into the blocks of its own."""
@@ -253,13 +254,12 @@ class Blocks(ModelSampler):
             self.take_summary(model)
         x, chance = self._examples(model)
         of_group, found = self._mix(chance), []
+        place = torch.arange(self.most, device=x.device)
         for block in torch.arange(self.blocks, device=x.device).split(max(1, AT_A_TIME // (self.most * x[0].numel()))):
             inside = self._inside(x, chance, block.expand(len(x), -1), model.temperature)
-            found.append((of_group[:, block, None] * inside)[:, self._held(block)])
+            held = place < self.size[block, None]
+            found.append((of_group[:, block, None] * inside)[:, held])
         return torch.cat(found, 1)[:, self.place]
-
-    def _held(self, block: Int[Tensor, "G T"]) -> Bool[Tensor, "G T S"]:
-        return torch.arange(self.most, device=block.device) < self.size[block][..., None]
 
     def _block_of(self, place: Int[Tensor, ...]) -> Int[Tensor, ...]:
         return torch.searchsorted(self.start + self.size, place, right=True)
