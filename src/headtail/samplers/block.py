@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from headtail.errors import check_choice
@@ -64,4 +64,13 @@ class Block(Blocks):
 
     def log_labels(self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]) -> Float[Tensor, "*v S"]:
         """The logit."""
-        return products + offset if self.inside == "score" else torch.zeros_like(products)
+        return products.add_(offset)
+
+    def inside_of(
+        self, x: Float[Tensor, "G g k"], chance: Float[Tensor, "G g K"], block: Int[Tensor, "G T"], temperature: float | Tensor
+    ) -> Float64[Tensor, "G T S"]:
+        """As in `Blocks`; uniform, if so wished, without looking at scores."""
+        if self.inside == "score":
+            return super().inside_of(x, chance, block, temperature)
+        size = self.size[block][..., None]
+        return (torch.arange(self.most, device=x.device) < size).double() / size.clamp(min=1)

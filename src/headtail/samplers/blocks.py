@@ -97,7 +97,10 @@ class Blocks(ModelSampler):
 
     @abstractmethod
     def log_labels(self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]) -> Float[Tensor, "*v S"]:
-        """log of each label's mass, up to a constant an example and block; ⟨x, w⟩ and offset come divided by the temperature."""
+        """log of each label's mass, up to a constant an example and block, from ⟨x, w⟩ and bias, both over the temperature.
+
+        Where there is no label, the offset is the least number there is, and so must be what comes back. May work in place.
+        """
 
     def pick(self, step: Step) -> Draw:
         """Visit blocks by their mass, then take labels inside by theirs."""
@@ -108,7 +111,7 @@ class Blocks(ModelSampler):
         groups, visits, each = len(chance), self.visits, -(-self.num_negatives // self.visits)
         options = {"dtype": torch.float64, "device": x.device, "generator": step.generator}
         block = _invert(of_group.cumsum(1), torch.rand(groups, visits, **options), self._last_block())
-        inside = self._inside(x, chance, block, model.temperature)
+        inside = self.inside_of(x, chance, block, model.temperature)
         at = _invert(inside.cumsum(2), torch.rand(groups, visits, each, **options), (self.size[block] - 1)[..., None])
         log_q = of_group.gather(1, block)[..., None].log() + inside.gather(2, at).log()
         ids = self.order[self.start[block][..., None] + at]
@@ -206,7 +209,7 @@ class Blocks(ModelSampler):
         of_group = of_group / of_group.sum(1, keepdim=True)
         return (1 - UNIFORM) * of_group + UNIFORM * self.size.double() / self.num_labels
 
-    def _inside(
+    def inside_of(
         self, x: Float[Tensor, "G g k"], chance: Float[Tensor, "G g K"], block: Int[Tensor, "G T"], temperature: float | Tensor
     ) -> Float64[Tensor, "G T S"]:
         """r(y | B) of a group: the mean over its examples of P(B)·r(y | B), and the uniform share, normalised."""
@@ -215,8 +218,8 @@ class Blocks(ModelSampler):
         at = (self.start[block][..., None] + place).clamp_(max=self.num_labels - 1)
         # A CPU need not copy rows that lie side by side; a GPU had better take all at once.
         products = self.by_block(x, block) if x.device.type == "cpu" else self.at_once(x, at)
-        mass = self.log_labels(products, (self.offset.to(x.dtype)[at] / temperature)[:, :, None])
-        mass = mass.masked_fill_(~held[:, :, None], torch.finfo(mass.dtype).min).softmax(3)
+        offset = torch.where(held, self.offset.to(x.dtype)[at] / temperature, torch.finfo(x.dtype).min)
+        mass = self.log_labels(products, offset[:, :, None]).softmax(3)
         weight = chance.gather(2, block[:, None].expand(-1, chance.shape[1], -1)) / chance.sum((1, 2), keepdim=True)
         inside = (weight.transpose(1, 2)[:, :, None] @ mass).squeeze(2).double()
         inside = torch.where(held, (1 - UNIFORM) * inside + UNIFORM / self.num_labels, 0.0)
@@ -245,7 +248,7 @@ class Blocks(ModelSampler):
         number, lacking = len(label), chance.shape[0] * chance.shape[1] - len(label)
         place = self.place[F.pad(label, (0, lacking)).view(chance.shape[:2])]
         block = self._block_of(place)
-        inside = self._inside(x, chance, block, temperature).gather(2, (place - self.start[block])[..., None]).squeeze(2)
+        inside = self.inside_of(x, chance, block, temperature).gather(2, (place - self.start[block])[..., None]).squeeze(2)
         return (self._mix(chance).gather(1, block).log() + inside.log()).reshape(-1)[:number]
 
     def _q(self, model: Scorer) -> Float64[Tensor, "G L"]:
@@ -256,7 +259,7 @@ class Blocks(ModelSampler):
         of_group, found = self._mix(chance), []
         place = torch.arange(self.most, device=x.device)
         for block in torch.arange(self.blocks, device=x.device).split(max(1, AT_A_TIME // (self.most * x[0].numel()))):
-            inside = self._inside(x, chance, block.expand(len(x), -1), model.temperature)
+            inside = self.inside_of(x, chance, block.expand(len(x), -1), model.temperature)
             held = place < self.size[block, None]
             found.append((of_group[:, block, None] * inside)[:, held])
         return torch.cat(found, 1)[:, self.place]

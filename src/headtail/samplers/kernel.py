@@ -72,7 +72,7 @@ class QuadraticKernel(Blocks):
 
     def log_labels(self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]) -> Float[Tensor, "*v S"]:
         """log(α⟨h, w⟩² + 1)."""
-        return (self.alpha * products.square()).log1p()
+        return torch.where(offset > torch.finfo(offset.dtype).min, (self.alpha * products.square()).log1p(), offset)
 
 
 class FourierKernel(Blocks):
@@ -143,7 +143,7 @@ class FourierKernel(Blocks):
 
     def log_labels(self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]) -> Float[Tensor, "*v S"]:
         """The logit: inside a block nothing needs to be guessed."""
-        return products + offset
+        return products.add_(offset)
 
 
 def _check_dim(dim: int) -> None:
