@@ -38,7 +38,7 @@ SAMPLERS = (
     "frequency(0.5)",
     "block",
     "block(1)",
-    "block(16,uniform)",
+    "block(32,uniform)",
     "quadratic-kernel",
     "fourier-kernel",
 )

@@ -32,6 +32,7 @@ from headtail.losses.fused import backward
 from headtail.margins import Adaptive, CustomSeparable, Equalised, LogitAdjusted, Margin, Pairwise, Power, Separable, Unit
 from headtail.optim import RowAdagrad, RowAdam, RowSGD, clip_grad_norm_
 from headtail.samplers import (
+    Adversarial,
     Block,
     Draw,
     FourierKernel,
@@ -60,6 +61,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Adaptive",
+    "Adversarial",
     "Audit",
     "Block",
     "Constant",

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import torch
 
-from headtail import Block, FourierKernel, QuadraticKernel
+from headtail import Adversarial, Block, FourierKernel, QuadraticKernel
+from headtail.samplers.adversarial import BY_CHANCE
 from headtail.samplers.blocks import UNIFORM, Blocks
 
 from .worlds import MODEL, L, Outcome, World, middle, scripted
@@ -87,17 +88,47 @@ def visiting(sampler: Blocks, hidden: list[float] | None = None) -> Callable[[in
     return outcomes
 
 
+def walking(sampler: Adversarial) -> Callable[[int], Iterator[Outcome]]:
+    """All that can happen to each slot: any label by chance, or a walk down the tree of two levels."""
+    sampler.draw(torch.tensor([0]), **MODEL)
+    sampler.eval()  # the tree stays
+    slope, shift, closed = sampler.slope.double()[:, 0].tolist(), sampler.shift.double().tolist(), sampler.closed.tolist()
+    right = [0.0 if closed[n] else 1 / (1 + math.exp(-slope[n] - shift[n])) for n in range(3)]
+    assert not any(closed), "four labels fill the tree"
+
+    def slots() -> Iterator[tuple[float, int, list[float]]]:
+        for label in range(L):
+            yield BY_CHANCE / L, label, [BY_CHANCE / 2, (label + 0.5) / L, 0.5, 0.5]
+        for first, second in itertools.product((0, 1), repeat=2):
+            chance, points = 1 - BY_CHANCE, [0.5 + BY_CHANCE / 2, 0.5]
+            for node, turn in ((0, first), (1 + first, second)):
+                chance *= right[node] if turn else 1 - right[node]
+                points.append(right[node] / 2 if turn else (1 + right[node]) / 2)
+            yield chance, int(sampler.label[2 * first + second]), points
+
+    def outcomes(y: int) -> Iterator[Outcome]:
+        for drawn in itertools.product(list(slots()), repeat=sampler.num_negatives):
+            with scripted([point for _, _, points in drawn for point in points]):
+                draw = sampler.draw(torch.tensor([y]), **MODEL)
+            assert draw.ids.tolist() == [[label for _, label, _ in drawn]]
+            yield math.prod(chance for chance, _, _ in drawn), draw
+
+    return outcomes
+
+
 def _worlds() -> list[World]:
     options = {"share": 1, "dim": 1}
     block = Block(L, 3, visits=2, **options)
     uniform = Block(L, 2, visits=1, inside="uniform", **options)
     quadratic = QuadraticKernel(L, 2, visits=2, alpha=3.0, **options)
     fourier = FourierKernel(L, 2, visits=2, features=8, **options)
+    tree = Adversarial(L, 2, share=1, dim=1)
     return [
         World("block", block, visiting(block)),
         World("block, uniform inside", uniform, visiting(uniform)),
         World("quadratic kernel", quadratic, visiting(quadratic)),
         World("fourier kernel", fourier, visiting(fourier)),
+        World("adversarial", tree, walking(tree)),
     ]
 
 

@@ -1,5 +1,6 @@
 """Samplers: where the negatives come from, and how likely each was (q)."""
 
+from headtail.samplers.adversarial import Adversarial
 from headtail.samplers.block import Block
 from headtail.samplers.draw import Draw, every_label
 from headtail.samplers.frequency import Frequency
@@ -18,6 +19,7 @@ from headtail.samplers.uniform import Uniform
 from headtail.samplers.within_batch import WithinBatch
 
 __all__ = [
+    "Adversarial",
     "Block",
     "Draw",
     "FourierKernel",

@@ -40,7 +40,7 @@ class Block(Blocks):
         num_negatives: int,
         *,
         inside: str = "score",
-        share: int = 16,
+        share: int = 32,
         visits: int = 4,
         dim: int = 128,
         blocks: int | None = None,

@@ -46,7 +46,7 @@ class QuadraticKernel(Blocks):
         num_negatives: int,
         *,
         alpha: float = 100.0,
-        share: int = 16,
+        share: int = 32,
         visits: int = 4,
         dim: int = 32,
         blocks: int | None = None,
@@ -104,7 +104,7 @@ class FourierKernel(Blocks):
         num_negatives: int,
         *,
         features: int = 256,
-        share: int = 16,
+        share: int = 32,
         visits: int = 4,
         dim: int = 64,
         blocks: int | None = None,
@@ -138,7 +138,7 @@ class FourierKernel(Blocks):
 
     def log_blocks(self, x: Float[Tensor, "p k"], temperature: float | Tensor) -> Float[Tensor, "p K"]:
         """log φ(h)ᵀ Σ φ(w)."""
-        log_features = (x * self.balance.to(x.dtype)) @ self.omega.to(x.dtype) + self.log_scale.to(x.dtype)
+        log_features = (x * self.balance.to(x.dtype)) @ self.omega.to(x) + self.log_scale.to(x.dtype)
         return ((log_features - log_features.amax(1, keepdim=True)).exp() @ self.sums.to(x.dtype).T).log()
 
     def log_labels(self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]) -> Float[Tensor, "*v S"]:
