@@ -41,6 +41,7 @@ SAMPLERS = (
     "block(32,uniform)",
     "quadratic-kernel",
     "fourier-kernel",
+    "adversarial",
 )
 EXAMPLES = 256
 """Of the batch, whose noise is taken."""
@@ -123,11 +124,10 @@ def on_model(data: DataSet, model: Model, names: tuple[str, ...], sizes: list[in
             row |= {"noise_mean": "" if found is None else f"{float(found.mean()):.4g}"}
             row |= {"noise_median": "" if found is None else f"{float(found.median()):.4g}"}
             row |= {"draw_ms": f"{timed(partial(sampler.draw, taken.target, **draw), STEPS):.3f}"}
-            row |= {"refresh_ms": f"{refresh:.1f}", "step_ms": f"{times[name] + a_step:.2f}", "threads": torch.get_num_threads()}
-            print(
-                "  ".join(f"{key} {row[key]}" for key in ("sampler", "m", "noise_mean", "noise_median", "draw_ms", "step_ms")),
-                flush=True,
-            )
+            row |= {"refresh_ms": f"{refresh:.1f}", "step_ms": f"{times[name][0] + a_step:.2f}"}
+            row |= {"step_cpu_ms": f"{times[name][1] + a_step:.2f}", "threads": torch.get_num_threads()}
+            told = ("sampler", "m", "noise_mean", "noise_median", "draw_ms", "step_ms", "step_cpu_ms")
+            print("  ".join(f"{key} {row[key]}" for key in told), flush=True)
             rows.append(row)
     return rows
 
@@ -141,17 +141,17 @@ def _trainer(data: DataSet, model: Model, name: str, m: int, batch: int) -> Trai
     return trainer
 
 
-def _step_times(trainers: dict[str, Trainer]) -> dict[str, float]:
-    """Median step of each, turn by turn, so that whatever else the machine does meets all alike."""
+def _step_times(trainers: dict[str, Trainer]) -> dict[str, tuple[float, ...]]:
+    """Median step of each, by the clock and in processor time; turn by turn, so that what else the machine does meets all alike."""
     orders = {name: trainer.order(0, 0) for name, trainer in trainers.items()}
-    taken: dict[str, list[float]] = {name: [] for name in trainers}
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in trainers}
     for _ in range(STEPS):
         for name, trainer in trainers.items():
             ids = next(orders[name])
-            start = time.perf_counter()
+            start = time.perf_counter(), time.process_time()
             trainer.eager_step(ids)
-            taken[name].append(1000 * (time.perf_counter() - start))
-    return {name: statistics.median(times[3:]) for name, times in taken.items()}
+            taken[name].append((1000 * (time.perf_counter() - start[0]), 1000 * (time.process_time() - start[1])))
+    return {name: tuple(map(statistics.median, zip(*times[3:], strict=True))) for name, times in taken.items()}
 
 
 def growth(names: tuple[str, ...], sizes: list[int], batch: int, m: int, dim: int) -> list[dict[str, object]]:
@@ -172,7 +172,7 @@ def growth(names: tuple[str, ...], sizes: list[int], batch: int, m: int, dim: in
             refresh, a_step = refresh_time(sampler, scorer)
             row = {"data": "generated", "labels": size, "dim": dim, "batch": batch, "sampler": name, "m": m}
             row |= {"noise_mean": "", "noise_median": "", "draw_ms": f"{time_a_draw:.3f}", "refresh_ms": f"{refresh:.1f}"}
-            row |= {"step_ms": "", "threads": torch.get_num_threads()}
+            row |= {"step_ms": "", "step_cpu_ms": "", "threads": torch.get_num_threads()}
             print(
                 f"{name} {size:,} labels: a draw {time_a_draw:.2f} ms, a refresh {refresh:.0f} ms ({a_step:.2f} ms a step)",
                 flush=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -21,10 +22,13 @@ from headtail import (
     Scorer,
     audit,
     scheme,
+    train,
 )
 from headtail.samplers.clusters import lay_out, nearest, projection
+from headtail.train import Stopped, Trainer
 from tests.laws.block_worlds import BLOCK_WORLDS, mixed, visiting
 from tests.laws.worlds import MODEL, L
+from tests.test_train import DATA, SMALL, Stop, assert_same_model
 
 KINDS = {"block": Block, "quadratic kernel": QuadraticKernel, "fourier kernel": FourierKernel}
 each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -237,6 +241,22 @@ def test_a_head_trains_under_its_name(name):
         head(hidden, target).backward()
         optimiser.step()
     assert float((head.topk(hidden, 1).indices[:, 0] == target).double().mean()) > 0.9
+
+
+@pytest.mark.parametrize("name", ["block(4)", "fourier-kernel(4)", "adversarial(4)"])
+def test_a_stopped_run_goes_on_bit_for_bit(name, tmp_path, monkeypatch):
+    run = replace(SMALL, scheme=f"{name}:tail@6", seed=1)
+    whole = Trainer(run, DATA, tmp_path / "whole").fit()
+    monkeypatch.setattr(train, "CHECK_EVERY", 1)
+    stops = 0
+    for after in (3, 20, whole.steps_per_epoch + 5):
+        stop = Stop(after)
+        try:
+            Trainer(run, DATA, tmp_path / "parts", watch=stop, stop=stop.event).fit()
+        except Stopped:
+            stops += 1
+    assert stops == 3
+    assert_same_model(whole, Trainer(run, DATA, tmp_path / "parts").fit())
 
 
 def test_mistakes_are_told_in_a_sentence():
