@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from headtail.batches import Batches
-from headtail.build import build_model
+from headtail.build_model import build_model
 from headtail.config import Run
 from headtail.data.points import Bag, Picked, Points
 from headtail.errors import HeadtailError

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from headtail import evaluate
-from headtail.build import PAPER, build_model, scheme
+from headtail.build import PAPER, scheme
+from headtail.build_model import build_model
 from headtail.config import Run
 from headtail.data.points import Points
 from headtail.evaluate import Validation, implicit_loss_of, top_labels
@@ -128,3 +129,19 @@ def test_points_without_labels_do_not_count_in_the_implicit_loss(monkeypatch):
     rest = POINTS.select(torch.arange(2, len(POINTS)))
     found, wanted = (Validation(some, LABELS, "implicit-loss", B).measure(model) for some in (points, rest))
     assert found == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["model:constant@5", "model(masked):relative@5", "tilted(equalised):constant@5"])
+def test_where_what_is_optimised_follows_the_model_its_validation_loss_does_too(name: str):
+    """log[1 + Σ m·q·w·e^(f − f_y)] with the q of each point's own scores, written out."""
+    model, total = model_of(name), 0.0
+    for scores, labels in zip(logits_of(model, POINTS), lists(POINTS.labels), strict=True):
+        for y in labels:
+            prior = [1.0 if "tilted" not in name else float(p) for p in LABELS.prior]
+            mass = [p * math.exp(f) for p, f in zip(prior, scores, strict=True)]
+            q = [one / sum(mass) for one in mass]
+            excluded = 1.0 if "masked" in name else 1 - q[y]
+            rho = [one / excluded if "constant" in name else 5 * q[y] for one in q]
+            total += math.log(1 + sum(rho[o] * math.exp(scores[o] - scores[y]) for o in range(NUM_LABELS) if o != y))
+    found = Validation(POINTS, LABELS, "implicit-loss", B).measure(model)
+    assert found == pytest.approx(total / POINTS.num_pairs, rel=1e-4)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headtail import checkpoint, train
-from headtail.build import build_encoder, build_model
+from headtail.build_model import build_encoder, build_model
 from headtail.cli.recipe import with_recipe
 from headtail.compare import cells, compare
 from headtail.config import Run, Training

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from headtail import checkpoint
-from headtail.build import build_model, build_optimiser
+from headtail.build_model import build_model, build_optimiser
 from headtail.config import Run
 from headtail.data.points import Bag, DataSet, Points
 from headtail.errors import HeadtailError
@@ -29,6 +29,9 @@ RUNS = {
     "part of a queue": replace(SMALL, scheme="mixture(queue,uniform):tail@6", weight_decay=0.1, validation=0.0),
     "all labels": replace(SMALL, scheme="softmax", weight_decay=0.05, warmup=5, stop_on="precision@1"),
     "whole points": replace(SMALL, scheme="uniform:tail@4", batching="points"),
+    "by score, with lazy decay": replace(SMALL, scheme="model:tail@4", optimiser="adam", lr=0.02, weight_decay=0.5),
+    "nearest beside a queue": replace(SMALL, scheme="hard(2,queue(32)):constant@6"),
+    "from a pool": replace(SMALL, scheme="resampled(16,frequency(0.5)):importance@4", batching="points"),
 }
 
 

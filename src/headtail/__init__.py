@@ -54,6 +54,7 @@ from headtail.samplers import (
     every_label,
 )
 from headtail.slices import Slices
+from headtail.streaming import StreamingLabels
 from headtail.targets import Ragged
 from headtail.weightings import Constant, FromMargin, Importance, Relative, Tail, Weighting
 
@@ -107,6 +108,7 @@ __all__ = [
     "Slices",
     "SoftmaxLoss",
     "Step",
+    "StreamingLabels",
     "Tail",
     "Tilted",
     "TopK",

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from headtail.data.points import Bag, Features, Points, ragged_rows
 from headtail.implicit.implied import implied_margin_of
 from headtail.labels import Labels
-from headtail.losses import DecoupledLoss, Loss, SoftmaxLoss
+from headtail.losses import DecoupledLoss, Loss, SampledLoss, SoftmaxLoss
 from headtail.models import Model
-from headtail.targets import Ragged
+from headtail.samplers import Scorer
+from headtail.targets import Pairs, Ragged
 
 BLOCK = 1024
 """Points that are scored at a time."""
@@ -63,9 +64,20 @@ def _without(top: Tensor, seen: Ragged, k: int) -> Tensor:
     return top.gather(1, order).masked_fill(taken.gather(1, order), -1)
 
 
-def implicit_loss_of(loss: Loss, batch_size: int) -> Loss:
-    """The loss over all labels that a scheme implicitly optimises."""
-    margin, temperature = implied_margin_of(loss, batch_size), loss.temperature
+@torch.no_grad()
+def encoded_pairs(model: Model, points: Points, number: int, seed: int = 0) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"]]:
+    """Hidden states and labels of random (point, label) pairs, at most all there are."""
+    point_of = torch.arange(len(points)).repeat_interleave(points.labels.offsets.diff())
+    pairs = torch.randperm(len(point_of), generator=torch.Generator().manual_seed(seed))[:number]
+    some, where = point_of[pairs].unique(return_inverse=True)
+    device = model.head.weight.device
+    hidden = [model.encoder(features) for _, features in blocks(points.select(some), device, BLOCK)]
+    return torch.cat(hidden)[where.to(device)], points.labels.values[pairs].long().to(device)
+
+
+def implicit_loss_of(loss: Loss, batch_size: int, model: Scorer | None = None) -> Loss:
+    """The loss over all labels that a scheme implicitly optimises, for these very hidden states where it follows the model."""
+    margin, temperature = implied_margin_of(loss, batch_size, model), loss.temperature
     if loss.piece is None:
         return SoftmaxLoss(margin, temperature=temperature, score=loss.settings.score)
     return DecoupledLoss(margin, loss.piece, temperature=temperature, score=loss.settings.score)
@@ -102,7 +114,8 @@ class Validation:
     @torch.no_grad()
     def _loss(self, model: Model) -> float:
         head = model.head
-        if self._implicit is None:
+        follows = isinstance(head.loss, SampledLoss) and head.loss.follows_model
+        if self._implicit is None and not follows:
             self._implicit = implicit_loss_of(head.loss, self.batch_size)
         head.flush()
         total = torch.zeros((), dtype=torch.float64, device=head.weight.device)
@@ -111,5 +124,11 @@ class Validation:
             if len(labels.values) == 0:
                 continue
             target = Ragged(labels.values.long().to(total.device), labels.offsets.to(total.device))
-            total += self._implicit(model.encoder(features), head.weight, target, bias=head.bias, reduction="sum").double()
+            hidden, implicit = model.encoder(features), self._implicit
+            if implicit is None:
+                rows = Pairs.of(target).rows(hidden)
+                settings = head.loss.settings
+                scorer = Scorer(rows, head.weight, head.bias, head.loss.temperature, settings.score)
+                implicit = implicit_loss_of(head.loss, self.batch_size, scorer)
+            total += implicit(hidden, head.weight, target, bias=head.bias, reduction="sum").double()
         return float(total) / self.points.num_pairs

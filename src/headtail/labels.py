@@ -189,6 +189,10 @@ class Labels:
                 "Smooth the counts (`Labels.from_counts(counts, smoothing=1)`) or drop labels that never occur."
             )
 
+    def fixed(self) -> Labels:
+        """Itself; of labels that move with the data, a copy that stays as they are now."""
+        return self
+
     def to(self, device: torch.device | str) -> Labels:
         """The same labels with their counts on another device. Look-ups follow their ids, so this is rarely needed."""
         return self if self.counts.device == torch.device(device) else Labels(self.counts.to(device), self.smoothing)

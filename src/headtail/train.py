@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from headtail import checkpoint
 from headtail.batches import Batches
-from headtail.build import build_model, build_optimiser
+from headtail.build_model import build_model, build_optimiser
 from headtail.config import Run
 from headtail.data.points import Bag, DataSet, Points, ragged_rows
 from headtail.decay import catch_up

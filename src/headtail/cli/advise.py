@@ -22,9 +22,11 @@ from headtail.bench import Machine, Shape, bench_file, memory_left, saved
 from headtail.build import parse
 from headtail.cli.bench import BATCHES, HEADINGS, milliseconds
 from headtail.cli.device import Device
+from headtail.cli.on_model import NUMBERS, OnTrained, advice, measured_table, to_dict
 from headtail.cli.source import Source
 from headtail.cli.words import in_command_line_words
 from headtail.errors import HeadtailError, check_count, check_number
+from headtail.implicit.on_model import frontier
 from headtail.labels import Labels
 
 MOST_LABELS = 200_000_000
@@ -55,11 +57,16 @@ class Advise:
     """Sampled schemes to choose from, without @m: that is looked for."""
     noise: float = 0.1
     """The wished standard deviation of the sampled loss, in nats."""
+    trained: Annotated[OnTrained, tyro.conf.OmitArgPrefixes] = field(default_factory=OnTrained)
+    """A trained model: then samplers are measured on it instead of predicted."""
     json: bool = False
     """Print JSON for programs."""
 
     def run(self) -> int:
         """Predict, choose and print."""
+        self.trained.check()
+        if self.trained.model is not None:
+            return self._on_model()
         self._check()
         device = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
         batch = BATCHES[device] if self.batch is None else check_count("--batch", self.batch)
@@ -85,6 +92,24 @@ class Advise:
             console.print(Text(f"Left out: {name}. {sentence}", style="yellow"))
         console.print(Text(_recommendation(advice, shape, self.noise), style="bold"))
         console.print(Text(_code(advice, shape)), soft_wrap=True)
+        return 0
+
+    def _on_model(self) -> int:
+        if self.labels is not None or self.source.counts is not None or self.source.zipf is not None:
+            raise HeadtailError("`--model` has labels of its own: drop `--labels`, `--counts` and `--zipf`.")
+        options = self.trained
+        found, missing, about = options.measure(NUMBERS, 256 if self.batch is None else self.batch, self.device)
+        best, sentence = advice(found, options.budget)
+        if self.json:
+            told = {**to_dict(found, missing, options.budget), "best": None if best is None else best.scheme}
+            sys.stdout.write(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
+            return 0
+        console = Console(highlight=False)
+        console.print(Text(about, style="dim"))
+        console.print(measured_table(frontier(found), options.target, wide=console.width >= 118))
+        console.print(Text(sentence, style="bold"))
+        if best is not None:
+            console.print(Text(f'    loss = ht.scheme("{best.scheme}", labels)'), soft_wrap=True)
         return 0
 
     def _check(self) -> None:

@@ -50,7 +50,7 @@ class Evaluate:
 
     def run(self) -> int:
         """Measure and print."""
-        model, run, data = _open(self.model, self.data, self.reading, self.device)
+        model, run, data = open_model(self.model, self.data, self.reading, self.device)
         with Console(stderr=True).status(f"scoring {len(data.test):,} points"):
             found = measures_of(best_labels(model, data), data, data_slices(data, self.slices))
         rows = [row_of(run, data, "test", one, 0, 0, self.model.name) for one in found]
@@ -85,7 +85,7 @@ class Predict:
         check_count("--k", self.k)
         if self.out.suffix not in (".parquet", ".csv"):
             raise HeadtailError(f"`--out {self.out}` must end in .parquet or .csv: write for example `{self.out.stem}.parquet`.")
-        model, _, data = _open(self.model, self.data, self.reading, self.device)
+        model, _, data = open_model(self.model, self.data, self.reading, self.device)
         points = data.test if self.points == "test" else data.train
         if self.k > points.num_labels:
             raise HeadtailError(f"`--k {self.k}` is more than the {points.num_labels} labels there are.")
@@ -96,7 +96,8 @@ class Predict:
         return 0
 
 
-def _open(folder: Path, data: str, how: Reading, device: Device) -> tuple[Model, Run, DataSet]:
+def open_model(folder: Path, data: str, how: Reading, device: Device) -> tuple[Model, Run, DataSet]:
+    """The trained model of a run's folder, its settings, and the data, where the two fit."""
     where = choose(device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of labels that are never drawn: that was told in training

@@ -15,7 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from headtail.build import PAPER, parse, scheme
+from headtail.cli.device import Device
 from headtail.cli.drawing import HEAD, TAIL, head_to_tail, lean_bar, number
+from headtail.cli.on_model import NUMBERS, OnTrained, measured_table, to_dict, verdict, with_name
 from headtail.cli.source import Source
 from headtail.cli.words import in_command_line_words
 from headtail.errors import HeadtailError, check_count
@@ -25,7 +27,8 @@ from headtail.labels import Labels
 
 @dataclass(frozen=True)
 class Explain:
-    """What a scheme really optimises, where it leans and how noisy it is, before any training.
+    """What a scheme really optimises, where it leans and how noisy it is, before any training; with --model, how well samplers do
+    on a trained model.
 
     Without a scheme: the paper's table for your labels. Scheme names: SAMPLER:WEIGHTING, for example within-batch:tail,
     frequency(0.75):importance@64, contrastive/uniform:constant; or an all-label loss: softmax, logit-adjusted, equalised, adaptive.
@@ -41,11 +44,18 @@ class Explain:
     """Number of negatives, where the scheme has no @m; by default 256, and the whole batch for within-batch."""
     noise: float = 0.1
     """The wished standard deviation of the sampled loss, in nats, for which the needed m is told."""
+    trained: Annotated[OnTrained, tyro.conf.OmitArgPrefixes] = field(default_factory=OnTrained)
+    """A trained model to look at."""
+    device: Device = "auto"
+    """Where to compute, with --model."""
     json: bool = False
     """Print JSON for programs."""
 
     def run(self) -> int:
         """Print it."""
+        self.trained.check()
+        if self.trained.model is not None:
+            return self._on_model()
         if self.scheme is not None:
             parse(self.scheme)  # a misspelt name is told before any work
         check_count("--batch", self.batch)
@@ -69,6 +79,23 @@ class Explain:
         )
         for name, sentence in missing.items():
             console.print(Text(f"Left out: {name}. {sentence}", style="yellow"))
+        return 0
+
+    def _on_model(self) -> int:
+        options = with_name(self.trained, self.scheme)
+        named = None if self.scheme is None else parse(self.scheme).num_negatives
+        m = self.negatives if named is None else named
+        numbers = NUMBERS if m is None else (check_count("--negatives", m),)
+        found, missing, about = options.measure(numbers, check_count("--batch", self.batch), self.device)
+        if self.json:
+            sys.stdout.write(json.dumps(to_dict(found, missing, options.budget), indent=2, ensure_ascii=False) + "\n")
+            return 0
+        console = Console(highlight=False)
+        console.print(Text(about, style="dim"))
+        console.print(measured_table(found, options.target, wide=console.width >= 118))
+        for name, sentence in missing.items():
+            console.print(Text(f"Left out: {name}. {sentence}", style="yellow"))
+        console.print(Text(verdict(found, options.budget), style="bold"))
         return 0
 
     def _explain_all(self, names: tuple[str, ...], labels: Labels) -> tuple[dict[str, Explanation], dict[str, str]]:

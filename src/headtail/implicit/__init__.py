@@ -4,5 +4,18 @@ from headtail.implicit.audit import Audit, audit
 from headtail.implicit.explain import Example, Explanation, explain, optimal_q
 from headtail.implicit.implied import implied_margin, lean_of
 from headtail.implicit.names import recognise
+from headtail.implicit.on_model import OnModel, on_model
 
-__all__ = ["Audit", "Example", "Explanation", "audit", "explain", "implied_margin", "lean_of", "optimal_q", "recognise"]
+__all__ = [
+    "Audit",
+    "Example",
+    "Explanation",
+    "OnModel",
+    "audit",
+    "explain",
+    "implied_margin",
+    "lean_of",
+    "on_model",
+    "optimal_q",
+    "recognise",
+]

@@ -73,7 +73,7 @@ def _implied_on_model(sampler: Sampler, weighting: Weighting, batch_size: int | 
         rows = replace(model, input=model.input.expand(len(label), -1))
         log_q = sampler.log_q_given(rows, label, others.squeeze(0) if len(others) == 1 else others)
         log_q_target = sampler.log_q_given(rows, label, label[:, None]).squeeze(1)
-        keep = torch.log1p(-log_q_target.exp()) if getattr(sampler, "exclude_target", False) else torch.zeros_like(log_q_target)
+        keep = sampler.log_keep_given(rows, label)
         ids = others.expand(log_q.shape)
         draw = Draw(ids, log_q, log_q_target, sampler.expected_m(batch_size), keep)
         a, b = weighting.offsets(draw, label)
@@ -102,10 +102,10 @@ def _tidy(positive: Tensor, negative: Tensor) -> CustomSeparable:
     return CustomSeparable(positive, negative)
 
 
-def implied_margin_of(loss: Loss, batch_size: int | None = None) -> Margin:
+def implied_margin_of(loss: Loss, batch_size: int | None = None, model: Scorer | None = None) -> Margin:
     """The margin a loss module optimises: implied for sampled losses, its own for exact ones."""
     if isinstance(loss, SampledLoss):
-        return implied_margin(loss.sampler, loss.weighting, batch_size)
+        return implied_margin(loss.sampler, loss.weighting, batch_size, model)
     check_kind("loss", loss, ExactLoss, 'scheme("within-batch:tail", labels)')
     assert isinstance(loss, ExactLoss)
     return loss.margin

@@ -76,6 +76,11 @@ class SampledLoss(Loss):
         check_support(sampler, weighting)
         self.sampler, self.weighting = sampler, weighting
 
+    @property
+    def follows_model(self) -> bool:
+        """Whether what it optimises moves with the model's own scores: a q that does, and weights that do not undo it."""
+        return self.sampler.looks_at_model and not isinstance(self.weighting, FromMargin)
+
     def forward(
         self,
         input: Tensor,

@@ -93,13 +93,19 @@ class OnePassSampler(ModelSampler):
 
     def log_q_given(self, model: Scorer, label: Int[Tensor, " p"], ids: Int[Tensor, "*p k"]) -> Float64[Tensor, "p k"]:
         """g less the logarithm of its sum, in one pass."""
+        seen, g = self._sums(model, label), self.log_mass(model.logits(ids), label, ids)
+        return torch.where(seen.others == -math.inf, -math.log(self.num_labels), g - self._everything(seen))
+
+    def log_keep_given(self, model: Scorer, label: Int[Tensor, " p"]) -> Float64[Tensor, " p"]:
+        """From the others' own sum: 1 − q_y would be lost where the positive has nearly everything."""
+        return self._log_keep(self._sums(model, label)) if self.exclude_target else super().log_keep_given(model, label)
+
+    def _sums(self, model: Scorer, label: Tensor) -> _Seen:
         seen = _Seen.nothing(label)
         for block, f in model.blocks():
             g, seen = self._others(f, label, block, seen)
             seen = seen._replace(others=torch.logaddexp(seen.others, torch.logsumexp(g, 1, keepdim=True)))
-        everything = self._everything(seen)
-        g = self.log_mass(model.logits(ids), label, ids)
-        return torch.where(seen.others == -math.inf, -math.log(self.num_labels), g - everything)
+        return seen
 
     def _others(self, f: Tensor, label: Tensor, block: Tensor, seen: _Seen) -> tuple[Tensor, _Seen]:
         """g of a block, −inf at an excluded positive, and the positive's own g once its block comes."""
@@ -113,6 +119,10 @@ class OnePassSampler(ModelSampler):
     def _everything(self, seen: _Seen) -> Tensor:
         return torch.logaddexp(seen.others, seen.target) if self.exclude_target else seen.others
 
+    def _log_keep(self, seen: _Seen) -> Tensor:
+        even = math.log1p(-1 / self.num_labels)
+        return torch.where(seen.others == -math.inf, even, seen.others - self._everything(seen)).squeeze(1)
+
     def _describe(self, ids: Tensor, mass: Tensor, points: Tensor, label: Tensor, seen: _Seen) -> Draw:
         # Where nothing has a mass, no point was used: the last ones are still uniform.
         nothing, even = seen.others == -math.inf, -math.log(self.num_labels)
@@ -121,9 +131,7 @@ class OnePassSampler(ModelSampler):
         everything = self._everything(seen)
         log_q = torch.where(nothing, even, mass - everything)
         log_q_target = torch.where(nothing, even, seen.target - everything).squeeze(1)
-        log_keep = 0.0
-        if self.exclude_target:
-            log_keep = torch.where(nothing, math.log1p(-1 / self.num_labels), seen.others - everything).squeeze(1)
+        log_keep = self._log_keep(seen) if self.exclude_target else 0.0
         return Draw(torch.where(nothing, some, ids), log_q, log_q_target, float(self.num_negatives), log_keep)
 
     def expected_m(self, batch_size: int | None = None) -> float:

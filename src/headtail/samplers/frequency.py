@@ -45,6 +45,7 @@ class Frequency(InverseSampler):
         exclude_target: bool = False,
     ) -> None:
         check_labels(labels)
+        labels = labels.fixed()  # the table below would not follow them
         super().__init__(labels.num_labels, num_negatives, replacement=replacement, exclude_target=exclude_target)
         self.labels = labels
         self.power = check_number("power", power, low=0, high=1)

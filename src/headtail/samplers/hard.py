@@ -75,6 +75,12 @@ class Hard(ModelSampler):
         """k + m_c."""
         return self.nearest + self.cheap.expected_m(batch_size)
 
+    def variance_given(
+        self, model: Scorer, label: Int[Tensor, " p"], term: Float64[Tensor, "p L"], batch_size: int | None = None
+    ) -> Float64[Tensor, " p"] | None:
+        """That of the cheap draws: the nearest are always there."""
+        return self.cheap.variance_given(model, label, term, batch_size)
+
     def independent(self, batch_size: int | None = None) -> bool:
         """No: the nearest are always there."""
         return False

@@ -93,6 +93,16 @@ class Mixture(Sampler):
         known = [variance for variance in parts if variance is not None]
         return sum(known) if len(known) == len(parts) else None
 
+    def variance_given(
+        self, model: Scorer, label: Int[Tensor, " p"], term: Float64[Tensor, "p L"], batch_size: int | None = None
+    ) -> Float64[Tensor, " p"] | None:
+        """As `variance_of_sum`."""
+        if not self._parts_independent():
+            return None
+        parts = [part.variance_given(model, label, term, batch_size) for part in self.samplers]
+        known = [variance for variance in parts if variance is not None]
+        return torch.stack(known).sum(0) if len(known) == len(parts) else None
+
     def independent(self, batch_size: int | None = None) -> bool:
         """If all parts are, of themselves and of each other."""
         return self._parts_independent() and all(part.independent(batch_size) for part in self.samplers)

@@ -119,6 +119,11 @@ class Sampler(nn.Module, ABC):
         """log(1 − q_y) for samplers that never draw the positive, 0 for the others."""
         return 0.0
 
+    def log_keep_given(self, model: Scorer, label: Int[Tensor, " p"]) -> Float64[Tensor, " p"]:
+        """`[p]` log(1 − q_y) for these examples where the positive is never drawn, else 0."""
+        keep = self.log_keep(label)
+        return keep if isinstance(keep, Tensor) else torch.full_like(label, keep, dtype=torch.float64)
+
     @abstractmethod
     def expected_m(self, batch_size: int | None = None) -> float:
         """The m that `draw` reports for a batch of this size."""
@@ -129,6 +134,23 @@ class Sampler(nn.Module, ABC):
 
         The caller sets `term[label]` to 0 where collisions are masked.
         """
+
+    def variance_given(
+        self, model: Scorer, label: Int[Tensor, " p"], term: Float64[Tensor, "p L"], batch_size: int | None = None
+    ) -> Float64[Tensor, " p"] | None:
+        """The same for examples of a model, with a term for each label; None where draws depend on each other in no known way."""
+        if not self.looks_at_model:
+            each = [self.variance_of_sum(row, int(y), batch_size) for row, y in zip(term, label, strict=True)]
+            return None if None in each else torch.tensor(each, dtype=torch.float64, device=term.device)
+        if not self.independent(batch_size) or not self.tells_marginal:
+            return None
+        every = torch.arange(self.num_labels, device=label.device)
+        q = (self.log_q_given(model, label, every) - self.log_keep_given(model, label)[:, None]).exp()
+        if getattr(self, "exclude_target", False):
+            q = q.masked_fill(label[:, None] == every, 0.0)
+        seen = torch.where(q > 0, term, 0.0)  # 0 · inf: what is never drawn does not matter
+        mean = (q * seen).sum(1, keepdim=True)
+        return self.expected_m(batch_size) * (q * (seen - mean) ** 2).sum(1)
 
     def independent(self, batch_size: int | None = None) -> bool:
         """Whether the draws of one call are independent, so that the variance falls as 1/m."""

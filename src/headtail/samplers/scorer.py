@@ -10,8 +10,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-SCORES_AT_ONCE = 2**22
-"""Logits that are held at a time when all labels are walked over."""
+SCORES_AT_ONCE = 2**20
+"""Logits that are held at a time when all labels are walked over: what a CPU's caches hold in float64."""
+MORE_ON_GPU = 16
+"""By which a GPU holds more, where launches are what costs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +49,8 @@ class Scorer:
 
     def blocks(self) -> Iterator[tuple[Int[Tensor, " k"], Float[Tensor, "p k"]]]:
         """Ids and logits of all labels, some after the others: `[p, L]` is never held."""
-        size = max(1, SCORES_AT_ONCE // max(1, len(self.input)))
+        scores = SCORES_AT_ONCE * (MORE_ON_GPU if self.weight.device.type == "cuda" else 1)
+        size = max(1, scores // max(1, len(self.input)))
         for start in range(0, len(self.weight), size):
             stop = min(start + size, len(self.weight))
             yield torch.arange(start, stop, device=self.weight.device), self.logits(slice(start, stop))

@@ -1,0 +1,208 @@
+"""What `headtail explain --model` and `headtail advise --model` show: samplers on a trained model."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import tyro
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from rich.text import Text
+
+from headtail.build import parse, scheme
+from headtail.cli.device import Device
+from headtail.cli.evaluate import open_model
+from headtail.cli.words import in_command_line_words
+from headtail.data.load import Reading
+from headtail.errors import HeadtailError, check_count, check_number
+from headtail.evaluate import encoded_pairs
+from headtail.implicit.on_model import Batch, OnModel, best_within, exactly, frontier, on_model, quickest_with
+from headtail.losses import ExactLoss, SampledLoss
+
+LOOKED_AT = ("uniform", "frequency(0.5)", "within-batch", "resampled", "hard", "model")
+"""Samplers that are shown unless others are named; `model` becomes `tilted` where the target has a margin."""
+NUMBERS = (16, 64, 256)
+"""Of negatives."""
+WEIGHTINGS = {"softmax": "importance", "logit-adjusted": "tail", "equalised": "equalised", "adaptive": "adaptive"}
+GOOD_COSINE = 0.9
+"""Of a gradient that points the right way."""
+ENCODED = 4096
+"""Pairs whose hidden states are computed."""
+
+
+@dataclass(frozen=True)
+class OnTrained:
+    """Look at a trained model instead of an untrained one."""
+
+    model: Path | None = None
+    """Folder of a finished run: measure samplers on its model, against the exact gradient. Needs --data."""
+    data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None
+    """The data of that run, as for headtail train."""
+    target: Literal["softmax", "logit-adjusted", "equalised", "adaptive"] = "softmax"
+    """The loss over all labels that sampling shall stand for."""
+    samplers: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SAMPLER …")] = ()
+    """Samplers to measure, without weights; else uniform, frequency(0.5), within-batch, resampled, hard, and model or tilted."""
+    budget: float | None = None
+    """Milliseconds that drawing, loss and gradients of a batch may take: the best sampler within is named."""
+    repeats: int = 4
+    """Draws of each sampler for each of four sets of examples, over which it is averaged."""
+    seed: int = 0
+    """Seed of the randomness."""
+    reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
+    """How to read the data."""
+
+    def check(self) -> None:
+        """Refuse what has no meaning."""
+        if self.model is None and self.data is None:
+            return
+        if self.model is None or self.data is None:
+            have, miss = ("--data", "--model RUN") if self.model is None else ("--model", "--data DATA")
+            raise HeadtailError(f"`{have}` needs `{miss}` beside it: a trained model is looked at on its data.")
+        check_count("--repeats", self.repeats)
+        if self.budget is not None:
+            check_number("--budget", self.budget, low=1e-6)
+
+    def measure(self, numbers: Sequence[int], batch: int, device: Device) -> tuple[list[OnModel], dict[str, str], str]:
+        """Every sampler with each number of negatives; those left out, with a sentence; and a line about the model."""
+        assert self.model is not None, "asked for by the caller"
+        assert self.data is not None, "checked"
+        model, run, data = open_model(self.model, self.data, self.reading, device)
+        family = parse(run.scheme).loss
+        labels, head, prefix = model.head.labels, model.head, "" if family == "softmax" else f"{family}/"
+        name = family if self.target == "softmax" else prefix + self.target
+        exact = scheme(name, labels)
+        assert isinstance(exact, ExactLoss), "a target is a loss over all labels"
+        losses, missing = self._losses(prefix, labels, numbers)
+        head.flush()
+        hidden, target = encoded_pairs(model, data.train, max(ENCODED, 2 * batch), self.seed)
+        size = min(batch, len(target))
+        with torch.no_grad():
+            examples = Batch(hidden, target, head.weight, head.bias, probes=max(1, size // 16), sets=min(4, size), size=size)
+            generator = torch.Generator().manual_seed(self.seed)
+            torch.manual_seed(self.seed)
+            found = on_model(exact, losses, examples, repeats=self.repeats, generator=generator, progress=_bar)
+            found.append(exactly(name, exact, examples))
+        looked_at = f"{examples.sets} times {examples.probes} of {size:,} examples"
+        about = f"{run.scheme} on {data.name}, {labels.num_labels:,} labels; {looked_at}"
+        return found, missing, about
+
+    def _losses(self, prefix: str, labels: Any, numbers: Sequence[int]) -> tuple[dict[str, SampledLoss], dict[str, str]]:
+        names = self.samplers or tuple("tilted" if n == "model" and self.target != "softmax" else n for n in LOOKED_AT)
+        losses, missing = {}, {}
+        for sampler in names:
+            for m in numbers:
+                name = f"{prefix}{sampler}:{WEIGHTINGS[self.target]}@{m}"
+                try:
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")  # of labels that are never drawn: that was told in training
+                        loss = scheme(name, labels)
+                except HeadtailError as error:
+                    if self.samplers:
+                        raise
+                    missing[name] = in_command_line_words(error)
+                    continue
+                assert isinstance(loss, SampledLoss), "a sampler and a weighting make a sampled loss"
+                losses[name] = loss
+        return losses, missing
+
+
+def _bar(names: Sequence[str]) -> Iterable[str]:
+    console = Console(stderr=True)
+    return track(names, "measuring", console=console, transient=True, disable=not console.is_terminal)
+
+
+def measured_table(found: Sequence[OnModel], target: str, *, wide: bool) -> Table:
+    """One line a scheme; those that no other beats in time and error stand out."""
+    best = {one.scheme for one in frontier(found)}
+    table = Table(title=f"Against the exact {target} gradient", title_style="bold", title_justify="left", header_style="bold")
+    table.box, table.pad_edge, table.caption_justify = SIMPLE_HEAD, False, "left"
+    columns = ["scheme", "bias", "σ²/(mμ²)", "n_eff", "cos h", "cos W", "error W", "ms"]
+    columns = columns if not wide else [*columns[:5], "bias h", *columns[5:6], "bias W", "error W", "draw ms", "step ms"]
+    for column in columns:
+        table.add_column(column, justify="left" if column == "scheme" else "right", no_wrap=True)
+    previous = None
+    for one in found:
+        sampler = one.scheme.partition(":")[0]
+        if previous not in (None, sampler):
+            table.add_section()
+        previous = sampler
+        cells = {
+            "bias": f"{one.bias:+.2g}",
+            "σ²/(mμ²)": f"{one.squared_error:.2g}",
+            "n_eff": f"{one.effective:,.0f}" if one.effective >= 1000 else f"{one.effective:.1f}",
+            "cos h": f"{one.hidden.cosine:.3f}",
+            "bias h": f"{one.hidden.bias:.2g}",
+            "cos W": f"{one.table.cosine:.3f}",
+            "bias W": f"{one.table.bias:.2g}",
+            "error W": f"{one.table.error:.2g}",
+            "draw ms": f"{1e3 * one.draw_seconds:.3g}",
+            "step ms": f"{1e3 * one.step_seconds:.3g}",
+            "ms": f"{1e3 * one.step_seconds:.3g}",
+        }
+        name = Text(one.scheme, style="bold" if one.scheme in best else "")
+        table.add_row(name, *(cells[column] for column in columns[1:]))
+    table.caption = (
+        "bias: mean sampled less exact loss.  n_eff: effective number of negatives.\n"
+        "cos, bias, error: of the sampled gradient against the exact one, of hidden states (h)\n"
+        "and of the label table (W), in units of its length.  ms: draw, loss and gradients of a batch.\n"
+        "bold: no other is both quicker and more exact."
+    )
+    return table
+
+
+def verdict(found: Sequence[OnModel], budget: float | None) -> str:
+    """Which one to use, in a sentence."""
+    if not found:
+        return "No sampler could be measured."
+    if budget is None:
+        best = frontier(found)
+        quickest, exactest = best[0], best[-1]
+        if quickest is exactest:
+            return f"Use {quickest.scheme}: it is the quickest and its gradient errs least ({quickest.table.error:.2g})."
+        ends = (f"{one.scheme} ({1e3 * one.step_seconds:.3g} ms, error {one.table.error:.2g})" for one in (quickest, exactest))
+        return "The quickest is {}, the most exact {}. `--budget MS` chooses between.".format(*ends)
+    one = best_within(found, budget / 1e3)
+    if one is None:
+        least = min(found, key=lambda one: one.step_seconds)
+        return f"Nothing takes {budget:g} ms or less: the quickest is {least.scheme} with {1e3 * least.step_seconds:.3g} ms."
+    quality = f"error {one.table.error:.2g}, cosine {one.table.cosine:.3f}"
+    return f"Within {budget:g} ms a batch, use {one.scheme}: its gradient errs least ({quality})."
+
+
+def advice(found: Sequence[OnModel], budget: float | None) -> tuple[OnModel | None, str]:
+    """What to train with: the best within the budget, or the quickest that points the right way."""
+    if budget is not None:
+        return best_within(found, budget / 1e3), verdict(found, budget)
+    one = quickest_with(found, GOOD_COSINE)
+    if one is None:
+        return None, f"No loss that was measured has a gradient with a cosine of {GOOD_COSINE:g}. Ask for more `--negatives`."
+    what = f"the quickest whose gradient points the right way (cosine {one.table.cosine:.3f}, at least {GOOD_COSINE:g})"
+    return one, f"Use {one.scheme}: {what}, {1e3 * one.step_seconds:.3g} ms a batch."
+
+
+def to_dict(found: Sequence[OnModel], missing: dict[str, str], budget: float | None) -> dict[str, Any]:
+    """For JSON."""
+    best = None if budget is None else best_within(found, budget / 1e3)
+    return {
+        "samplers": [asdict(one) for one in found],
+        "frontier": [one.scheme for one in frontier(found)],
+        "best": None if best is None else best.scheme,
+        "left_out": missing,
+    }
+
+
+def with_name(options: OnTrained, name: str | None) -> OnTrained:
+    """The options with the sampler of a scheme that was named; its weights are the target's."""
+    if name is None:
+        return options
+    parsed = parse(name)
+    if parsed.sampler is None:
+        raise HeadtailError(f"`{name}` uses all labels: it is the exact loss. Name a sampled scheme, or drop it.")
+    return replace(options, samplers=(name.partition("@")[0].rpartition("/")[2].partition(":")[0],))

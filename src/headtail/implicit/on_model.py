@@ -1,0 +1,370 @@
+"""on_model: how well sampled losses stand for the exact one, on a trained model and its data."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from headtail.errors import HeadtailError, check_count
+from headtail.losses import ExactLoss, SampledLoss
+from headtail.samplers import Draw, Scorer
+
+LARGEST_TABLE = 2**29
+"""Numbers of a label table whose dense gradient is held three times over."""
+LOOKED_AT_ONCE = 2**22
+"""Probabilities that are held at a time."""
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A sampled gradient against the exact one.
+
+    Attributes:
+        bias: length of its mean error, in units of the exact gradient; what noise adds to it is taken off.
+        error: root of its mean squared error, alike.
+        cosine: mean cosine between the two.
+    """
+
+    bias: float
+    error: float
+    cosine: float
+
+
+@dataclass(frozen=True)
+class OnModel:
+    """What sampling does to the loss and its gradients on a trained model.
+
+    Attributes:
+        scheme: its name.
+        m: effective number of negatives.
+        loss: mean sampled loss over the probes.
+        bias: that less the exact loss.
+        squared_error: σ²/(mμ²) for the softmax, the variance for decoupled losses: mean over the probes. Exact where the
+            sampler has a formula, else measured, which misses what is rare.
+        effective: number of negatives of equal weight that would be as good: mean of (Σ t)² / Σ t² over the terms t of the sum.
+        hidden: of the hidden states, each for itself.
+        table: of the label table, as a whole.
+        draw_seconds: to draw for a batch, the quickest of all: whoever shares the machine only makes it slower.
+        step_seconds: to draw, take the loss of a batch and its gradients, alike.
+    """
+
+    scheme: str
+    m: float
+    loss: float
+    bias: float
+    squared_error: float
+    effective: float
+    hidden: Gradient
+    table: Gradient
+    draw_seconds: float
+    step_seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Examples of a trained model to look at.
+
+    Attributes:
+        hidden: `[n, d]` hidden states; the first `sets · probes` are looked at, and all take turns as the rest of a batch.
+        target: `[n]` their labels.
+        weight: `[L, d]` label table.
+        bias: `[L]` or `[L, 1]`, or None.
+        probes: number of examples that are looked at in one batch: few, because they stay the same while the others change, and for
+            within-batch negatives should not be each other's.
+        sets: of probes, over which it is averaged.
+        size: examples in a batch.
+    """
+
+    hidden: Float[Tensor, "n d"]
+    target: Int[Tensor, " n"]
+    weight: Float[Tensor, "L d"]
+    bias: Tensor | None = None
+    probes: int = 16
+    sets: int = 4
+    size: int = 256
+
+    def __post_init__(self) -> None:
+        looked_at, have = check_count("probes", self.probes) * check_count("sets", self.sets), len(self.target)
+        if len(self.hidden) != have or have < max(self.size, looked_at) or self.probes > self.size:
+            raise HeadtailError(
+                f"`size` is {self.size} and {looked_at} probes are wanted, but there are {len(self.hidden)} hidden states and "
+                f"{have} targets. Give as many of both, at least so many, and no more probes than a batch holds."
+            )
+        if self.weight.numel() > LARGEST_TABLE:
+            raise HeadtailError(
+                f"`weight` has {self.weight.numel():,} numbers, too many for exact gradients (at most {LARGEST_TABLE:,})."
+            )
+
+    def looked_at(self, one: int) -> slice:
+        """The rows of a set of probes."""
+        return slice(one * self.probes, (one + 1) * self.probes)
+
+    def drawn(self, one: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """Hidden states and targets of a batch: a set of probes, and others at random."""
+        others = torch.randperm(len(self.target) - self.probes, generator=generator)[: self.size - self.probes]
+        others += self.probes * (others >= one * self.probes)
+        rows = torch.cat([torch.arange(len(self.target))[self.looked_at(one)], others]).to(self.target.device)
+        return self.hidden[rows], self.target[rows]
+
+
+def on_model(
+    exact: ExactLoss,
+    losses: Mapping[str, SampledLoss],
+    batch: Batch,
+    *,
+    repeats: int = 4,
+    generator: torch.Generator | None = None,
+    progress: Callable[[Sequence[str]], Iterable[str]] = iter,
+) -> list[OnModel]:
+    """Compare sampled losses with the exact one they are meant to stand for.
+
+    Args:
+        exact: the loss that is wanted, over all labels.
+        losses: sampled ones, by name.
+        batch: examples of a trained model.
+        repeats: draws of each for each set of probes, over which it is averaged.
+        generator: source of randomness, on the CPU.
+        progress: wraps the loop over names, which goes through them once a set, for a progress bar.
+
+    >>> from headtail import Labels, scheme
+    >>> labels, hidden, table = Labels.zipf(50), torch.randn(64, 4), torch.randn(50, 4)
+    >>> examples = Batch(hidden, torch.randint(50, (64,)), table, probes=8, size=32, sets=2)
+    >>> [one] = on_model(scheme("softmax", labels), {"model": scheme("model:importance@4", labels)}, examples)
+    >>> one.squared_error < 1e-12  # every draw gives the exact loss
+    True
+    """
+    check_count("repeats", repeats)
+    found: dict[str, list[OnModel]] = {name: [] for name in losses}
+    truth = None
+    for i, name in enumerate(progress(list(losses) * batch.sets)):
+        one = i // len(losses)
+        if i % len(losses) == 0:
+            truth = _Truth.of(exact, batch, one)
+        assert truth is not None, "a set begins with its truth"
+        found[name].append(_measure(name, losses[name], truth, batch, one, max(2, repeats), generator))
+    return [_mean(parts) for parts in found.values()]
+
+
+def exactly(name: str, exact: ExactLoss, batch: Batch, repeats: int = 3) -> OnModel:
+    """The exact loss itself as such a row: no error, and the time it takes."""
+    truth, seconds = _Truth.of(exact, batch, 0), []
+    hidden, target = batch.hidden[: batch.size], batch.target[: batch.size]
+    for _ in range(repeats):
+        with _Timed(seconds, batch.weight):
+            _gradients(lambda h, w: exact(h, w, target, bias=batch.bias), hidden, batch.weight)
+    every, none = float(len(batch.weight)), Gradient(0.0, 0.0, 1.0)
+    return OnModel(name, every, float(truth.loss.mean()), 0.0, 0.0, every, none, none, 0.0, min(seconds))
+
+
+def best_within(found: Iterable[OnModel], seconds: float) -> OnModel | None:
+    """The one whose table gradient errs least among those whose step takes no longer."""
+    quick = [one for one in found if one.step_seconds <= seconds]
+    return min(quick, key=lambda one: one.table.error, default=None)
+
+
+def quickest_with(found: Iterable[OnModel], cosine: float) -> OnModel | None:
+    """The quickest whose table gradient points the right way: with a mean cosine of at least so much."""
+    right = [one for one in found if one.table.cosine >= cosine]
+    return min(right, key=lambda one: one.step_seconds, default=None)
+
+
+def frontier(found: Iterable[OnModel]) -> list[OnModel]:
+    """Those that no other beats in both time and error of the table's gradient, quickest first."""
+    best: list[OnModel] = []
+    for one in sorted(found, key=lambda one: (one.step_seconds, one.table.error)):
+        if not best or one.table.error < best[-1].table.error:
+            best.append(one)
+    return best
+
+
+@dataclass(frozen=True, eq=False)
+class _Truth:
+    """The exact loss of each probe and its gradients."""
+
+    loss: Float64[Tensor, " p"]
+    hidden: Tensor
+    table: Tensor
+    model: Scorer
+
+    @classmethod
+    def of(cls, exact: ExactLoss, batch: Batch, one: int) -> _Truth:
+        hidden, target = batch.hidden[batch.looked_at(one)], batch.target[batch.looked_at(one)]
+        found = _gradients(lambda h, w: exact(h, w, target, bias=batch.bias, reduction="none"), hidden, batch.weight)
+        return cls(*found, Scorer(hidden, batch.weight, batch.bias, exact.temperature, exact.settings.score))
+
+
+def _measure(
+    name: str, loss: SampledLoss, truth: _Truth, batch: Batch, one: int, repeats: int, generator: torch.Generator | None
+) -> OnModel:
+    n, label = batch.probes, batch.target[batch.looked_at(one)]
+    hidden, table = _Errors(truth.hidden, rows=True), _Errors(truth.table, rows=False)
+    values, effective, draws, steps, m = [], [], [], [], 0.0
+    for _ in range(repeats):
+        loss.sampler.refresh(batch.target[torch.randperm(len(batch.target), generator=generator).to(batch.target.device)])
+        h, y = batch.drawn(one, generator)
+        with _Timed(draws, batch.weight):
+            draw = loss.draw(h, batch.weight, y, bias=batch.bias)
+        with _Timed(steps, batch.weight):
+            _step(loss, h, y, batch, draw)
+        few = _first(draw, n)
+        each, *gradients = _gradients(
+            lambda a, b, few=few: loss(a, b, label, bias=batch.bias, draw=few, reduction="none"), h[:n], batch.weight
+        )
+        for errors, gradient in zip((hidden, table), gradients, strict=True):
+            errors.add(gradient)
+        values.append(each)
+        effective.append(_effective(loss, few, label, truth.model))
+        m = draw.m
+    sampled = torch.stack(values)
+    squared = _variance(loss, truth, label, batch.size)
+    if squared is None:
+        scale = 1.0 if loss.piece else (-truth.loss).exp()
+        sums = (sampled if loss.piece else sampled.exp()) * scale
+        squared = sums.var(0)
+    return OnModel(
+        scheme=name,
+        m=m,
+        loss=float(sampled.mean()),
+        bias=float((sampled - truth.loss).mean()),
+        squared_error=float(squared.mean()),
+        effective=sum(effective) / repeats,
+        hidden=hidden.summary(),
+        table=table.summary(),
+        draw_seconds=min(draws),
+        step_seconds=min(draws) + min(steps),
+    )
+
+
+def _mean(parts: list[OnModel]) -> OnModel:
+    """Over sets of probes; of times, the least."""
+
+    def mean(values: Iterable[float]) -> float:
+        return sum(values) / len(parts)
+
+    gradients = {
+        name: Gradient(*(mean(getattr(getattr(one, name), key) for one in parts) for key in ("bias", "error", "cosine")))
+        for name in ("hidden", "table")
+    }
+    numbers = {name: mean(getattr(one, name) for one in parts) for name in ("loss", "bias", "squared_error", "effective")}
+    seconds = {name: min(getattr(one, name) for one in parts) for name in ("draw_seconds", "step_seconds")}
+    return replace(parts[0], **gradients, **numbers, **seconds)
+
+
+def _gradients(loss: Callable[[Tensor, Tensor], Tensor], hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The loss of each example, and the gradients of their sum."""
+    hidden, weight = hidden.detach().requires_grad_(), weight.detach().requires_grad_()
+    with torch.enable_grad():
+        each = loss(hidden, weight)
+        found = torch.autograd.grad(each.sum(), (hidden, weight))
+    return each.detach().double(), found[0], found[1]
+
+
+def _step(loss: SampledLoss, hidden: Tensor, target: Tensor, batch: Batch, draw: Draw) -> None:
+    """A training step but for the optimiser: row-sparse gradients, by the kernels that training uses."""
+    hidden, weight = hidden.detach().requires_grad_(), batch.weight.detach().requires_grad_()
+    bias = None if batch.bias is None else batch.bias.detach().requires_grad_()
+    with torch.enable_grad():
+        loss(hidden, weight, target, bias=bias, draw=draw, sparse=True, ignore_index=None).backward()
+
+
+class _Timed:
+    """Appends the seconds of a block; on a GPU, of all that it launched."""
+
+    def __init__(self, seconds: list[float], where: Tensor) -> None:
+        self.seconds, self.cuda = seconds, where.device.type == "cuda"
+
+    def __enter__(self) -> None:
+        self.begun = self._now()
+
+    def __exit__(self, *_: Any) -> None:
+        self.seconds.append(self._now() - self.begun)
+
+    def _now(self) -> float:
+        if self.cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+
+def _first(draw: Draw, n: int) -> Draw:
+    """The draw as the first n examples see it."""
+    few = {name: value[:n] for name in ("log_q_target", "log_keep") if isinstance(value := getattr(draw, name), Tensor)}
+    ids = {} if draw.shared else {"ids": draw.ids[:n], "log_q": draw.log_q[:n]}
+    return replace(draw, slots=None, **few, **ids)
+
+
+def _effective(loss: SampledLoss, draw: Draw, label: Tensor, model: Scorer) -> float:
+    """Mean of (Σ t)² / Σ t² over the terms of the sum, collisions left out."""
+    if draw.ids.shape[-1] == 0:
+        return 0.0
+    a, b = loss.weighting.offsets(draw, label)
+    f = model.logits(draw.ids).double()
+    log_t = a[:, None] + b + (f if loss.piece is None else loss.piece.negative(-f).abs().log())
+    log_t = log_t.masked_fill(draw.ids == label[:, None], -math.inf)
+    one, two = torch.logsumexp(log_t, 1), torch.logsumexp(2 * log_t, 1)
+    return float(torch.where(one > -math.inf, (2 * one - two).exp(), 0.0).mean())
+
+
+def _variance(loss: SampledLoss, truth: _Truth, label: Tensor, batch_size: int) -> Float64[Tensor, " p"] | None:
+    """The variance of the sum for each probe, for the softmax in units of its exact one; None where it has no formula."""
+    sampler, model = loss.sampler, truth.model
+    told = sampler.tells_all or (sampler.looks_at_model and sampler.source != "batch")  # whose m is that of a whole batch
+    if not sampler.tells_marginal or not told:
+        return None
+    every, found = torch.arange(len(model.weight), device=label.device), []
+    for rows in torch.arange(len(label), device=label.device).split(max(1, LOOKED_AT_ONCE // len(every))):
+        few, y = replace(model, input=model.input[rows]), label[rows]
+        log_q = sampler.log_q_given(few, y, every) if sampler.looks_at_model else sampler.log_q(every, batch_size)
+        log_q = log_q.expand(len(y), -1)
+        of_target, keep = log_q.gather(1, y[:, None]).squeeze(1), sampler.log_keep_given(few, y)
+        a, b = loss.weighting.offsets(Draw(every.expand_as(log_q), log_q, of_target, sampler.expected_m(batch_size), keep), y)
+        f = few.logits(every).double()
+        if loss.piece is None:
+            term = (a[:, None] + b + f - f.gather(1, y[:, None]) - truth.loss[rows, None]).exp()
+        else:
+            term = (a[:, None] + b).exp() * loss.piece.negative(-f)
+        # What is never drawn has no weight, and the positive is masked.
+        term = torch.where((log_q == -math.inf) | (y[:, None] == every), 0.0, term)
+        variance = sampler.variance_given(few, y, term, batch_size)
+        if variance is None:
+            return None
+        found.append(variance)
+    return torch.cat(found)
+
+
+class _Errors:
+    """Sums over draws of what a gradient differs from the exact one, row by row or as a whole."""
+
+    def __init__(self, exact: Tensor, *, rows: bool) -> None:
+        self.exact, self.rows, self.count = exact, rows, 0
+        self.total, self.squares, self.cosines = torch.zeros_like(exact), 0.0, 0.0
+        self.length = self._dot(exact, exact).sqrt()
+
+    def _dot(self, one: Tensor, two: Tensor) -> Tensor:
+        products = (one * two).sum(1, dtype=torch.float64)
+        return products if self.rows else products.sum()
+
+    def add(self, gradient: Tensor) -> None:
+        error = gradient - self.exact
+        self.squares = self.squares + self._dot(error, error)
+        self.total += error
+        lengths = self._dot(gradient, gradient).sqrt() * self.length
+        # A gradient of nothing points nowhere.
+        self.cosines = self.cosines + torch.where(lengths > 0, self._dot(gradient, self.exact) / lengths.clamp(min=1e-300), 0.0)
+        self.count += 1
+
+    def summary(self) -> Gradient:
+        """Means over draws, and then over rows whose exact gradient is not 0."""
+        mean = self.total / self.count
+        of_mean, of_each = self._dot(mean, mean), torch.as_tensor(self.squares) / self.count
+        # The mean of n errors has a squared length of bias² + variance/n.
+        bias = (of_mean - (of_each - of_mean) / (self.count - 1)).clamp(min=0).sqrt()
+        some = self.length > 0
+        parts = (bias / self.length, of_each.sqrt() / self.length, torch.as_tensor(self.cosines) / self.count)
+        return Gradient(*(float(part[some].mean()) if bool(some.any()) else 0.0 for part in parts))

@@ -1,0 +1,79 @@
+"""`headtail explain --model` and `headtail advise --model`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headtail.cli import main
+
+DATA = "synthetic:points=600,test=100,features=200,labels=60"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "one"
+    settings = ["--scheme", "within-batch:tail", "--dim", "8", "--epochs", "1", "--device", "cpu"]
+    assert main(["train", DATA, "--out", str(folder), *settings]) == 0
+    return folder
+
+
+def told(capsys: pytest.CaptureFixture, *words: str) -> str:
+    capsys.readouterr()
+    assert main([*words, "--device", "cpu", "--batch", "64", "--repeats", "2"]) == 0
+    return capsys.readouterr().out
+
+
+def test_explain_measures_each_sampler_and_the_exact_loss(run: Path, capsys: pytest.CaptureFixture):
+    words = ["explain", "--model", str(run), "--data", DATA, "--target", "logit-adjusted", "--negatives", "8", "--json"]
+    found = json.loads(told(capsys, *words))
+    names = [one["scheme"] for one in found["samplers"]]
+    assert names[0] == "uniform:tail@8"
+    assert "tilted:tail@8" in names
+    assert names[-1] == "logit-adjusted"
+    tilted = next(one for one in found["samplers"] if one["scheme"] == "tilted:tail@8")
+    uniform = found["samplers"][0]
+    assert tilted["squared_error"] < 1e-10 < uniform["squared_error"]
+    assert tilted["table"]["error"] < uniform["table"]["error"]
+    assert set(found["frontier"]) <= set(names)
+
+
+def test_explain_prints_a_table_that_fits_and_names_the_best_for_a_budget(run: Path, capsys: pytest.CaptureFixture, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "90")
+    out = told(capsys, "explain", "--model", str(run), "--data", DATA, "--budget", "100000", "--samplers", "uniform", "hard(2)")
+    assert max(map(len, out.splitlines())) <= 100
+    assert "hard(2):importance@16" in out
+    assert "frequency" not in out
+    assert "use softmax: its gradient errs least" in out, "there is time for the exact loss"
+    out = told(capsys, "explain", "uniform:importance@4", "--model", str(run), "--data", DATA, "--budget", "1e-4")
+    assert "Nothing takes 0.0001 ms or less" in out
+    assert "uniform:importance@4" in out
+
+
+def test_advise_names_a_scheme_that_can_be_built(run: Path, capsys: pytest.CaptureFixture):
+    found = json.loads(told(capsys, "advise", "--model", str(run), "--data", DATA, "--json"))
+    best = next(one for one in found["samplers"] if one["scheme"] == found["best"])
+    assert best["table"]["cosine"] >= 0.9
+    out = told(capsys, "advise", "--model", str(run), "--data", DATA, "--samplers", "model")
+    assert "points the right way" in out
+    assert 'ht.scheme("' in out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["explain", "--model", "RUN"], "`--model` needs `--data DATA`"),
+        (["explain", "--data", DATA], "`--data` needs `--model RUN`"),
+        (["explain", "softmax", "--model", "RUN", "--data", DATA], "uses all labels"),
+        (["explain", "--model", "RUN", "--data", DATA, "--samplers", "unifrom"], "Did you mean `uniform`"),
+        (["explain", "--model", "RUN", "--data", DATA, "--budget", "-3"], "`--budget` must be at least"),
+        (["explain", "--model", "RUN", "--data", DATA.replace("labels=60", "labels=61")], "Pass the data it was trained on"),
+        (["advise", "--labels", "100", "--model", "RUN", "--data", DATA], "labels of its own"),
+        (["explain", "--model", "nowhere", "--data", DATA], "holds no trained model"),
+    ],
+)
+def test_what_has_no_meaning_is_told_in_a_sentence(run: Path, words: list[str], sentence: str, capsys: pytest.CaptureFixture):
+    assert main([str(run) if word == "RUN" else word for word in words]) == 2
+    assert sentence in capsys.readouterr().err

@@ -1,0 +1,170 @@
+"""on_model: against slow and obvious recomputations."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from headtail import HeadtailError, Labels, SampledSoftmaxLoss, Scorer, Tail, Uniform, WithinBatch, explain, logistic, scheme
+from headtail.implicit.on_model import Batch, Gradient, OnModel, best_within, exactly, frontier, on_model, quickest_with
+
+LABELS = Labels.zipf(30)
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def examples(size: int = 64, probes: int = 6, scale: float = 2.0) -> Batch:
+    hidden = torch.randn(size, 4, generator=seeded(0), dtype=torch.float64) * scale
+    table = torch.randn(30, 4, generator=seeded(1), dtype=torch.float64)
+    target = torch.multinomial(LABELS.prior, size, replacement=True, generator=seeded(2))
+    return Batch(hidden, target, table, torch.linspace(-1, 1, 30, dtype=torch.float64)[:, None], probes=probes, sets=1, size=32)
+
+
+def look(*names: str, target: str = "softmax", repeats: int = 4, batch: Batch | None = None) -> dict[str, OnModel]:
+    losses = {name: scheme(name, LABELS) for name in names}
+    torch.manual_seed(0)
+    found = on_model(scheme(target, LABELS), losses, batch or examples(), repeats=repeats, generator=seeded(3))
+    return {one.scheme: one for one in found}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["uniform:importance@5", "uniform(excluded):tail@5", "within-batch:importance@9", "mixture(uniform,within-batch):tail@8"],
+)
+def test_the_variance_is_that_of_explain_on_the_same_scores(name: str):
+    batch = examples()
+    target = "softmax" if "importance" in name else "logit-adjusted"
+    scores = Scorer(batch.hidden[:6], batch.weight, batch.bias).logits(slice(0, 30))
+    told = explain(scheme(name, LABELS), LABELS, batch_size=32, scores=scores, target=batch.target[:6]).examples
+    found = look(name, target=target, batch=batch)[name]
+    assert found.squared_error == pytest.approx(sum(one.squared_error for one in told) / 6, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["model(masked):tail@3", "hard(2):tail@6", "mixture(model(masked),uniform):tail@6"])
+def test_the_variance_of_a_model_sampler_is_that_of_its_draws(name: str):
+    """Thousands of its draws show as much."""
+    batch = examples(probes=1)
+    found = look(name, target="logit-adjusted", batch=batch)[name].squared_error
+    loss = scheme(name, LABELS)
+    example, generator = (batch.hidden[:1], batch.weight, batch.target[:1]), seeded(5)
+    each = torch.stack([loss(*example, bias=batch.bias, generator=generator) for _ in range(2_000)])
+    exact = scheme("logit-adjusted", LABELS)(batch.hidden[:1], batch.weight, batch.target[:1], bias=batch.bias)
+    assert found == pytest.approx(float(((each.exp() / exact.exp()) - 1).var()), rel=0.2)
+
+
+def test_what_has_no_formula_is_measured_and_agrees_with_one():
+    """As if within-batch negatives had none."""
+
+    class Untold(WithinBatch):
+        def variance_of_sum(self, term, label, batch_size=None):
+            return None
+
+    batch = examples(size=4000, probes=8, scale=0.5)
+    samplers = {"told": WithinBatch(LABELS), "untold": Untold(LABELS)}
+    losses = {name: SampledSoftmaxLoss(sampler, Tail(LABELS)) for name, sampler in samplers.items()}
+    told, untold = on_model(scheme("logit-adjusted", LABELS), losses, batch, repeats=300, generator=seeded(7))
+    # Seven of the 31 others are probes and stand still.
+    assert told.squared_error * 0.5 < untold.squared_error < told.squared_error * 1.1
+
+
+def test_all_labels_drawn_once_have_no_error_at_all():
+    everything = look("uniform(without-replacement):importance@30")["uniform(without-replacement):importance@30"]
+    assert everything.bias == pytest.approx(0, abs=1e-12)
+    for gradient in (everything.hidden, everything.table):
+        assert gradient.error < 1e-7
+        assert gradient.cosine == pytest.approx(1)
+    assert everything.squared_error < 1e-20
+
+
+def test_gradients_are_those_of_autograd_and_bias_is_told_apart_from_noise():
+    """Constant weights are biased however many draws are averaged; importance weights are hardly so."""
+    batch, names = examples(probes=32, scale=0.3), ("uniform:constant@20", "uniform:importance@20")
+    constant, importance = look(*names, repeats=60, batch=batch).values()
+    assert importance.table.bias < 0.2 * constant.table.bias
+    assert importance.hidden.bias < 0.4 * constant.hidden.bias
+    assert importance.table.error > importance.table.bias
+    hidden = batch.hidden[:32].clone().requires_grad_()
+    scheme("softmax", LABELS)(hidden, batch.weight, batch.target[:32], bias=batch.bias, reduction="sum").backward()
+    length = hidden.grad.norm(dim=1)
+    sampled = batch.hidden[:32].clone().requires_grad_()
+    loss = scheme("uniform:importance@20", LABELS)
+    draws = [
+        loss(sampled, batch.weight, batch.target[:32], bias=batch.bias, reduction="sum", generator=seeded(s)) for s in range(60)
+    ]
+    errors = [torch.autograd.grad(one, sampled)[0] - hidden.grad for one in draws]
+    error = (torch.stack(errors).pow(2).sum(2).mean(0).sqrt() / length).mean()
+    assert importance.hidden.error == pytest.approx(float(error), rel=0.25)
+
+
+def test_the_effective_number_of_negatives_is_m_for_equal_terms_and_1_where_one_dominates():
+    flat, steep = examples(scale=0.0), examples(scale=300.0)
+    flat = Batch(flat.hidden, flat.target, flat.weight, None, probes=6, sets=1, size=32)
+    assert look("uniform(excluded):importance@12", batch=flat)["uniform(excluded):importance@12"].effective == pytest.approx(12)
+    name = "uniform(without-replacement):importance@25"
+    assert look(name, batch=steep)[name].effective == pytest.approx(1, abs=0.3)
+
+
+def test_tilted_has_no_error_in_the_loss_for_a_decoupled_target_either():
+    name = "logistic/tilted:tail@3"
+    found = look(name, "logistic/uniform:tail@3", target="logistic/logit-adjusted")
+    assert abs(found[name].bias) < 1e-9
+    assert found[name].squared_error < 1e-12 < found["logistic/uniform:tail@3"].squared_error
+    assert scheme(name, LABELS).piece is logistic
+
+
+def test_every_kind_of_sampler_can_be_looked_at():
+    names = [
+        "within-batch:importance",
+        "queue(20):importance",
+        "log-uniform:importance@8",
+        "mixture(uniform,within-batch):importance@8",
+    ]
+    names += ["hard(3):importance@8", "resampled(16):importance@8", "tilted:importance@8", "model:constant@8"]
+    for one in look(*names, repeats=2).values():
+        numbers = [one.bias, one.squared_error, one.effective, one.hidden.cosine, one.table.error, one.step_seconds]
+        assert all(math.isfinite(number) for number in numbers), one
+        assert one.step_seconds > one.draw_seconds > 0
+
+
+def test_the_exact_loss_is_a_row_without_error():
+    found = exactly("softmax", scheme("softmax", LABELS), examples())
+    assert found.table == Gradient(0.0, 0.0, 1.0)
+    assert found.m == 30
+    assert found.step_seconds > 0
+
+
+def test_the_best_within_a_budget_is_the_most_exact_that_is_quick_enough():
+    def row(name: str, seconds: float, error: float) -> OnModel:
+        gradient = Gradient(0.0, error, 1.0)
+        return OnModel(name, 1.0, 0.0, 0.0, 0.0, 1.0, gradient, gradient, 0.0, seconds)
+
+    found = [row("slow", 9.0, 0.1), row("quick", 1.0, 0.9), row("middle", 3.0, 0.4), row("worse", 4.0, 0.5)]
+    assert quickest_with(found, 0.5) is found[1]
+    assert quickest_with(found, 1.1) is None
+    assert [one.scheme for one in frontier(found)] == ["quick", "middle", "slow"]
+    assert [getattr(best_within(found, t), "scheme", None) for t in (0.5, 1.0, 5.0, 10.0)] == [None, "quick", "middle", "slow"]
+
+
+def test_sets_of_probes_are_averaged_and_no_probe_is_its_own_company():
+    names, batch = ("uniform:importance@5", "model(masked):importance@5"), examples(probes=6)
+    first, second, both = (
+        Batch(batch.hidden[start:], batch.target[start:], batch.weight, batch.bias, probes=6, sets=sets, size=32)
+        for start, sets in ((0, 1), (6, 1), (0, 2))
+    )
+    one, two, mean = ([found.squared_error for found in look(*names, batch=part).values()] for part in (first, second, both))
+    assert mean == pytest.approx([(a + b) / 2 for a, b in zip(one, two, strict=True)], rel=1e-9)
+    numbered = Batch(torch.arange(64.0)[:, None], torch.arange(64), torch.ones(64, 1), probes=6, sets=2, size=32)
+    hidden, target = numbered.drawn(1, seeded(0))
+    assert target[:6].tolist() == [6, 7, 8, 9, 10, 11]
+    assert len(target.unique()) == 32
+    assert torch.equal(hidden[:, 0].long(), target)
+
+
+def test_too_few_examples_are_refused_with_a_sentence():
+    with pytest.raises(HeadtailError, match="`size` is 32"):
+        Batch(torch.ones(3, 2), torch.zeros(3, dtype=torch.int64), torch.ones(4, 2), probes=1, sets=1, size=32)
+    assert Uniform(4, 2).independent()
