@@ -15,7 +15,7 @@ from headtail.samplers.blocks import FIRST_REFRESH, LABELS_A_STEP
 from headtail.samplers.by_score import ModelSampler
 from headtail.samplers.clusters import AT_A_TIME, projection
 from headtail.samplers.draw import Draw
-from headtail.samplers.sampler import Step, iid_variance
+from headtail.samplers.sampler import Step
 from headtail.samplers.scorer import Scorer
 from headtail.samplers.tree import depth_of, fit
 
@@ -101,8 +101,8 @@ class Adversarial(ModelSampler):
             asked = torch.cat([ids, own], 1)
         log_q = self._log_q(x, members, asked)
         of_target = log_q[:, self.num_negatives :].reshape(-1)[: len(label)] if step.tell_target else None
-        of_each = (t.repeat_interleave(self.share, 0)[: len(label)] for t in (ids, log_q[:, : self.num_negatives]))
-        return Draw(*of_each, of_target, float(self.num_negatives))  # pyright: ignore[reportArgumentType]
+        ids, log_q = (t[:, : self.num_negatives].repeat_interleave(self.share, 0)[: len(label)] for t in (ids, log_q))
+        return Draw(ids, log_q, of_target, float(self.num_negatives))
 
     def log_q_given(self, model: Scorer, label: Int[Tensor, " p"], ids: Int[Tensor, "*p n"]) -> Float64[Tensor, "p n"]:
         """log q of any labels for each example of a batch, some labels at a time."""
@@ -114,12 +114,6 @@ class Adversarial(ModelSampler):
         q = torch.cat([self._log_q(x, members, some.expand(len(x), -1)) for some in every.split(part)], 1)
         q = q.repeat_interleave(self.share, 0)[:number]
         return q.gather(1, ids) if ids.dim() == 2 else q[:, ids.reshape(-1)]
-
-    def variance_given(self, model: Scorer, label: Int[Tensor, " p"], term: Float64[Tensor, "p L"]) -> Float64[Tensor, " p"]:
-        """m·V_q[t]: slots are independent."""
-        q = self.log_q_given(model, label, torch.arange(self.num_labels, device=term.device)).exp()
-        found = [iid_variance(one, t)[1] for one, t in zip(q, term, strict=True)]
-        return self.num_negatives * torch.tensor(found, dtype=torch.float64, device=term.device)
 
     def expected_m(self, batch_size: int | None = None) -> float:
         """m, whatever the batch."""

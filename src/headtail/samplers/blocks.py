@@ -126,14 +126,14 @@ class Blocks(ModelSampler):
         q = self._of_each(self._q(model), len(model.input))
         return (q.gather(1, ids) if ids.dim() == 2 else q[:, ids.reshape(-1)]).log()
 
-    def variance_given(self, model: Scorer, label: Int[Tensor, " p"], term: Float64[Tensor, "p L"]) -> Float64[Tensor, " p"]:
+    def variance_given(
+        self, model: Scorer, label: Int[Tensor, " p"], term: Float64[Tensor, "p L"], batch_size: int | None = None
+    ) -> Float64[Tensor, " p"]:
         """Slots of one visit share its block: Σ over visits of n²·V[E(t | B)] + n·E[V(t | B)], n slots each."""
         q = self._of_each(self._q(model), len(model.input))
         seen = torch.where(q > 0, term, 0.0)
         block = self._block_of(self.place).expand_as(q)
-        mass, sums = (
-            torch.zeros(len(q), self.blocks, dtype=q.dtype, device=q.device).scatter_add_(1, block, t) for t in (q, q * seen)
-        )
+        mass, sums = (q.new_zeros(len(q), self.blocks).scatter_add_(1, block, t) for t in (q, q * seen))
         mean = torch.where(mass > 0, sums / mass, 0.0)
         within = (q * (seen - mean.gather(1, block)) ** 2).sum(1)
         between = (mass * (mean - sums.sum(1, keepdim=True)) ** 2).sum(1)

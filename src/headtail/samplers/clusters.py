@@ -12,6 +12,8 @@ AT_A_TIME = 2**23
 """How many distances, or numbers of a table, are held at a time."""
 LABELS_COUNT = 0.1
 """Weight of the labels' own spread beside the hidden states': a small batch does not span all directions that matter."""
+PER_CLUSTER = 256
+"""Labels that tell where a cluster lies: of a million, k-means need not look at all."""
 
 
 class Layout(NamedTuple):
@@ -65,8 +67,9 @@ def lay_out(rows: Float[Tensor, "L k"], centroids: Float[Tensor, "K0 k"], steps:
         most: S, the largest block.
         number: K, how many blocks there may be; at least K0 + L / S.
     """
+    some = rows[:: max(1, len(rows) // (PER_CLUSTER * len(centroids)))]
     for _ in range(steps):
-        centroids = means(rows, nearest(rows, centroids), len(centroids))
+        centroids = means(some, nearest(some, centroids), len(centroids))
     cluster = nearest(rows, centroids)
     # A cluster that must be cut is cut by length: long rows are labels the model knows well, short ones it hardly does.
     by_length = rows.pow(2).sum(1).argsort(stable=True)

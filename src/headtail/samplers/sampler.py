@@ -106,11 +106,6 @@ class Sampler(nn.Module, ABC):
         """`[p, k]` log q of any labels (`[k]` or `[p, k]` ids) for these examples; plain `log_q` where q follows no model."""
         return self.log_q(ids).expand(len(label), ids.shape[-1])
 
-    def variance_given(self, model: Scorer, label: Int[Tensor, " p"], term: Float64[Tensor, "p L"]) -> Float64[Tensor, " p"] | None:
-        """`variance_of_sum` for a batch of these examples, each with its own terms; None where it has no formula."""
-        found = [self.variance_of_sum(t, int(y), len(label)) for t, y in zip(term, label, strict=True)]
-        return None if None in found else torch.tensor(found, dtype=torch.float64, device=term.device)
-
     def describe(self, ids: Int[Tensor, "*b m"], label: Int[Tensor, " b"], m: float, batch_size: int | None = None) -> Draw:
         """The `Draw` that holds these ids, for examples with these positives."""
         return Draw(ids, self.log_q(ids, batch_size), self.log_q(label, batch_size), m, self.log_keep(label))
