@@ -17,12 +17,14 @@ import statistics
 import time
 import warnings
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import torch
 from machine import append
 
 import headtail as ht
+from headtail.batches import Batches
 from headtail.build import build_sampler
 from headtail.config import Run
 from headtail.data.load import load
@@ -46,6 +48,8 @@ SAMPLERS = (
 EXAMPLES = 256
 """Of the batch, whose noise is taken."""
 STEPS = 25
+PAIRS = 260
+"""Batches that a sampler which learns from pairs sees before it is looked at."""
 
 
 def trained(data: DataSet, folder: Path | None) -> Model:
@@ -91,9 +95,10 @@ def timed(call, times: int) -> float:
 
 def refresh_time(sampler: Sampler, model: Scorer) -> tuple[float, float]:
     """Milliseconds of a refresh, and its share of a step in the long run."""
-    if not isinstance(sampler, Blocks):
+    if not isinstance(sampler, Blocks | ht.Adversarial):
         return 0.0, 0.0
-    whole = timed(lambda: sampler.take_summary(model), 2)
+    anew = sampler.take_summary if isinstance(sampler, Blocks) else sampler.refit
+    whole = timed(partial(anew, model), 2)
     return whole, whole / sampler.every
 
 
@@ -111,7 +116,8 @@ def on_model(data: DataSet, model: Model, names: tuple[str, ...], sizes: list[in
             sampler = build_sampler(name, model.head.labels, m).eval()
             draw = {"input": scorer.input, "weight": scorer.weight, "bias": scorer.bias, "tell_target": False}
             sampler.draw(taken.target, **draw)
-            refresh, a_step = refresh_time(sampler, scorer)
+            if isinstance(sampler, ht.Adversarial):
+                _show_pairs(sampler, model, some)
             found = noise(sampler, scorer, taken.target, EXAMPLES)
             row = {
                 "data": data.name,
@@ -124,12 +130,24 @@ def on_model(data: DataSet, model: Model, names: tuple[str, ...], sizes: list[in
             row |= {"noise_mean": "" if found is None else f"{float(found.mean()):.4g}"}
             row |= {"noise_median": "" if found is None else f"{float(found.median()):.4g}"}
             row |= {"draw_ms": f"{timed(partial(sampler.draw, taken.target, **draw), STEPS):.3f}"}
+            refresh, a_step = refresh_time(sampler, scorer)
             row |= {"refresh_ms": f"{refresh:.1f}", "step_ms": f"{times[name][0] + a_step:.2f}"}
             row |= {"step_cpu_ms": f"{times[name][1] + a_step:.2f}", "threads": torch.get_num_threads()}
             told = ("sampler", "m", "noise_mean", "noise_median", "draw_ms", "step_ms", "step_cpu_ms")
             print("  ".join(f"{key} {row[key]}" for key in told), flush=True)
             rows.append(row)
     return rows
+
+
+def _show_pairs(sampler: Sampler, model: Model, batches: Batches) -> None:
+    """Let a sampler that learns from pairs see some, as it would in training."""
+    sampler.train()
+    for ids in islice(batches.order(0, 0), PAIRS):
+        batch = batches.take(ids)
+        with torch.no_grad():
+            given = {"input": model.encoder(batch.features), "weight": model.head.weight, "bias": model.head.bias}
+        sampler.draw(batch.target, **given, tell_target=False)
+    sampler.eval()
 
 
 def _trainer(data: DataSet, model: Model, name: str, m: int, batch: int) -> Trainer:

@@ -145,7 +145,7 @@ class Adversarial(ModelSampler):
             self._remember(model, label)
             self._taken += 1
             if self._taken >= self._due:
-                self._refit(model)
+                self.refit(model)
 
     def _start(self, model: Scorer, label: Tensor) -> None:
         """The first tree knows the label table, and the pairs of one batch."""
@@ -153,7 +153,7 @@ class Adversarial(ModelSampler):
         for name in ("sums", "counts", "squares"):
             setattr(self, name, getattr(self, name).to(model.input.device))
         self._remember(model, label)
-        self._refit(model)
+        self.refit(model)
 
     def _remember(self, model: Scorer, label: Tensor) -> None:
         x = _hidden(model) @ self._next.to(model.input.device)
@@ -161,7 +161,7 @@ class Adversarial(ModelSampler):
         self.counts.index_add_(0, label, torch.ones_like(x[:, 0]))
         self.squares += x.T @ x
 
-    def _refit(self, model: Scorer) -> None:
+    def refit(self, model: Scorer) -> None:
         """A tree of the pairs so far, in their projection; then a new projection, and no pairs."""
         self._left, self._due = self._next, self._taken + min(max(self._taken, FIRST_REFRESH), self.every)
         left = self._left.to(model.input.device)

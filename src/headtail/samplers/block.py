@@ -41,7 +41,7 @@ class Block(Blocks):
         *,
         inside: str = "score",
         share: int = 32,
-        visits: int = 4,
+        visits: int | None = None,
         dim: int = 128,
         blocks: int | None = None,
         refresh: int | None = None,

@@ -22,6 +22,8 @@ UNIFORM = 0.01
 """Share of uniform draws: every label can be drawn, and no weight exceeds 100 times a uniform sampler's."""
 FIRST_REFRESH = 32
 """Steps after which the first summary, of an untrained table, is thrown away."""
+SLOTS_A_VISIT = 16
+"""Negatives that a look into a block is worth: looking costs far more than drawing."""
 KMEANS_STEPS = 3
 """Of each summary: the one before is a good start."""
 LABELS_A_STEP = 64
@@ -43,7 +45,7 @@ class Blocks(ModelSampler):
         labels: the label distribution, or just the number of labels.
         num_negatives: m.
         share: how many neighbours share a draw; 1 for each example its own.
-        visits: blocks that a draw looks into.
+        visits: blocks that a draw looks into; m / 16, and at least 4, by default.
         dim: k, dimensions to which hidden states and labels are projected.
         blocks: how many clusters of labels; √L by default.
         refresh: steps between summaries in the long run; L / 64, and at least 100, by default.
@@ -62,7 +64,7 @@ class Blocks(ModelSampler):
         num_negatives: int,
         *,
         share: int,
-        visits: int,
+        visits: int | None,
         dim: int,
         blocks: int | None = None,
         refresh: int | None = None,
@@ -71,7 +73,8 @@ class Blocks(ModelSampler):
         self.num_labels = labels.num_labels if isinstance(labels, Labels) else check_count("num_labels", labels)
         self.num_negatives = check_count("num_negatives", num_negatives)
         self.share, self.dim = check_count("share", share), check_count("dim", dim)
-        self.visits = min(check_count("visits", visits), num_negatives)
+        visited = max(4, num_negatives // SLOTS_A_VISIT) if visits is None else check_count("visits", visits)
+        self.visits = min(visited, num_negatives)
         default = math.isqrt(self.num_labels - 1) + 1
         self.clusters = default if blocks is None else min(check_count("blocks", blocks), self.num_labels)
         self.every = max(100, self.num_labels // LABELS_A_STEP) if refresh is None else check_count("refresh", refresh)
