@@ -110,6 +110,7 @@ def on_model(data: DataSet, model: Model, names: tuple[str, ...], sizes: list[in
         times = _step_times(trainers)
         some = trainers[names[0]].batches
         taken = some.take(next(iter(some.order(0, 0))))
+        assert isinstance(taken.target, torch.Tensor), "batches of pairs"
         with torch.no_grad():
             scorer = Scorer(model.encoder(taken.features), model.head.weight.detach(), model.head.bias.detach())  # pyright: ignore
         for name in names:
@@ -205,6 +206,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data/diginetica"))
     parser.add_argument("--model", type=Path, help="folder of a finished run on that data")
     parser.add_argument("--growth", action="store_true")
+    parser.add_argument("--labels", type=float, nargs="+", default=[1e4, 1e5, 1e6], help="numbers of labels for --growth")
     parser.add_argument("--samplers", nargs="+", default=SAMPLERS)
     parser.add_argument("-m", type=int, nargs="+", default=[64])
     parser.add_argument("--batch", type=int, default=1024)
@@ -213,7 +215,9 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     warnings.simplefilter("ignore")  # within-batch never draws labels without examples
     if given.growth:
-        rows = growth(("block", "quadratic-kernel", "fourier-kernel"), [10**4, 10**5, 10**6], given.batch, given.m[0], 64)
+        rows = growth(
+            ("block", "quadratic-kernel", "fourier-kernel"), [int(size) for size in given.labels], given.batch, given.m[0], 64
+        )
     else:
         data = load(given.data)
         rows = on_model(data, trained(data, given.model), tuple(given.samplers), given.m, given.batch)
