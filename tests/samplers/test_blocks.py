@@ -192,6 +192,7 @@ def test_summaries_are_taken_at_first_often_and_then_every_so_many_steps(monkeyp
     for _ in range(200):
         drawn(sampler, scorer)
     assert len(taken) == 6, "nothing is taken anew where nothing is trained"
+    assert sampler._taken == 330, "and such steps do not count"
 
 
 @each_kind
