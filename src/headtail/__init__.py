@@ -32,13 +32,17 @@ from headtail.losses.fused import backward
 from headtail.margins import Adaptive, CustomSeparable, Equalised, LogitAdjusted, Margin, Pairwise, Power, Separable, Unit
 from headtail.optim import RowAdagrad, RowAdam, RowSGD, clip_grad_norm_
 from headtail.samplers import (
+    Adversarial,
+    Block,
     Draw,
+    FourierKernel,
     Frequency,
     Given,
     Hard,
     LogUniform,
     Mixture,
     ModelSoftmax,
+    QuadraticKernel,
     Queue,
     Resampled,
     Sampler,
@@ -58,7 +62,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Adaptive",
+    "Adversarial",
     "Audit",
+    "Block",
     "Constant",
     "CustomSeparable",
     "DecoupledLoss",
@@ -66,6 +72,7 @@ __all__ = [
     "Equalised",
     "ExactLoss",
     "Explanation",
+    "FourierKernel",
     "Frequency",
     "FromMargin",
     "Given",
@@ -84,6 +91,7 @@ __all__ = [
     "Pairwise",
     "Piece",
     "Power",
+    "QuadraticKernel",
     "Queue",
     "Ragged",
     "Relative",

@@ -29,11 +29,15 @@ from headtail.losses import (
 )
 from headtail.margins import Adaptive, Equalised, LogitAdjusted, Margin, Power, Unit
 from headtail.samplers import (
+    Adversarial,
+    Block,
+    FourierKernel,
     Frequency,
     Hard,
     LogUniform,
     Mixture,
     ModelSoftmax,
+    QuadraticKernel,
     Queue,
     Resampled,
     Sampler,
@@ -44,7 +48,10 @@ from headtail.samplers import (
 from headtail.weightings import Constant, FromMargin, Importance, Relative, Tail, Weighting
 
 LOSSES = ("softmax", "contrastive", "logistic", "hinge", "squared-hinge")
-SAMPLERS = ("uniform", "frequency", "log-uniform", "within-batch", "queue", "mixture", "model", "tilted", "hard", "resampled")
+SAMPLERS = (
+    *("uniform", "frequency", "log-uniform", "within-batch", "queue", "mixture", "model", "tilted", "hard", "resampled"),
+    *("block", "quadratic-kernel", "fourier-kernel", "adversarial"),
+)
 WEIGHTINGS = ("constant", "importance", "relative", "tail", "equalised", "adaptive")
 MARGINS = ("logit-adjusted", "equalised", "adaptive", "unit")
 PAPER = tuple(f"{sampler}:{weighting}" for sampler in ("uniform", "within-batch") for weighting in WEIGHTINGS[:4])
@@ -200,6 +207,13 @@ def _sampler(
             if own:
                 margin = _margin(_inner(call, own, MARGINS, "margin", text), labels, text)
             return Tilted(labels, m, margin, piece, exclude_target=len(own) == len(call.args))
+        case "block" | "quadratic-kernel" | "fourier-kernel" | "adversarial":
+            kinds = {"block": Block, "quadratic-kernel": QuadraticKernel, "fourier-kernel": FourierKernel}
+            share = _number(call, text, 32.0, ("uniform",) if call.name == "block" else ())
+            if share != int(share) or share < 1:
+                raise HeadtailError(f"`{call.name}` in `{text}` takes the number of examples that share a draw, but got {share:g}.")
+            inside = {"inside": "uniform"} if "uniform" in call.args else {}
+            return kinds.get(call.name, Adversarial)(labels, m, share=int(share), **inside)
         case "hard":
             k, cheap = _of_cheap(call, min(m // 4, labels.num_labels) or 1, text)
             if k >= m:

@@ -115,14 +115,16 @@ def restore_random_state(tensors: dict[str, Tensor]) -> None:
 @torch.no_grad()
 def restore_weights(tensors: dict[str, Tensor], model: nn.Module) -> None:
     """Copy a checkpoint's weights and samplers' memories into a model of the same shape."""
+    memories = {f"model.{name}.extra": module for name, module in remembering(model)}
     for name, value in weights_of(model).items():
         found = tensors.get(name)
-        if found is None or found.shape != value.shape:
+        if found is None or (found.shape != value.shape and name not in memories):  # a memory may grow
             shape = None if found is None else list(found.shape)
             raise HeadtailError(f"The checkpoint's `{name}` has shape {shape}, but the model's {list(value.shape)}: another run's?")
-        value.copy_(found)
-    for name, module in remembering(model):
-        module.set_extra_state(tensors[f"model.{name}.extra"])
+        if name not in memories:
+            value.copy_(found)
+    for name, module in memories.items():
+        module.set_extra_state(tensors[name])
     for parameter in model.parameters():
         forgive(parameter)
 

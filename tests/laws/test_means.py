@@ -10,11 +10,12 @@ import torch
 from headtail import Margin, SampledDecoupledLoss, SampledSoftmaxLoss, contrastive, hinge, logistic, squared_hinge
 from headtail.losses import sampled_decoupled, sampled_softmax
 
+from .block_worlds import BLOCK_WORLDS
 from .schemes import MARGINS, WEIGHTINGS
 from .worlds import POOLS, SCORES, WORLDS, L, World
 
-each_world = pytest.mark.parametrize("world", WORLDS, ids=repr)
-each_unbiased_world = pytest.mark.parametrize("world", WORLDS + POOLS, ids=repr)
+each_world = pytest.mark.parametrize("world", WORLDS + BLOCK_WORLDS, ids=repr)
+each_unbiased_world = pytest.mark.parametrize("world", WORLDS + BLOCK_WORLDS + POOLS, ids=repr)
 each_weighting = pytest.mark.parametrize("weighting", WEIGHTINGS)
 
 

@@ -158,8 +158,9 @@ def _drawing(
     # Batches follow the data, unsmoothed, as real ones do.
     data = Frequency(Labels(counts), num_negatives=check_count("batch_size", batch_size))
     memory = [int(getattr(part, "capacity", 0)) for part in sampler.modules()]
-    if any(memory):
-        sampler = copy.deepcopy(sampler)  # a queue in use keeps its past
+    if any(memory) or sampler.looks_at_model:
+        # A queue in use keeps its past, and what a sampler knows of a model stays as it is while it is judged.
+        sampler = copy.deepcopy(sampler).train(not sampler.looks_at_model)
     past = Frequency(Labels(counts), num_negatives=max([batch_size, *memory]))
 
     def draw() -> Draw:

@@ -19,7 +19,7 @@ from headtail.losses.terms import Settings
 from headtail.margins import Margin, Unit
 from headtail.samplers import Draw, Sampler
 from headtail.targets import Target
-from headtail.weightings import FromMargin, Weighting, check_support
+from headtail.weightings import Constant, FromMargin, Weighting, check_support
 
 
 class Loss(nn.Module, ABC):
@@ -115,7 +115,8 @@ class SampledLoss(Loss):
         """Negatives for one batch; of the options of the call only `ignore_index` matters."""
         ignore_index = options.get("ignore_index", self.settings.ignore_index)
         model = {"input": input, "weight": weight, "bias": bias, "temperature": self.temperature, "score": self.settings.score}
-        return self.sampler.draw(target, **model, generator=generator, ignore_index=ignore_index)
+        asks = not isinstance(self.weighting, FromMargin | Constant)  # of the positive's q, which may cost as much as the draw
+        return self.sampler.draw(target, **model, generator=generator, ignore_index=ignore_index, tell_target=asks)
 
     def draw_ahead(self, target: Int[Tensor, " b"]) -> Draw | None:
         """Negatives and their log-weights, to be passed as `draw`; None where drawing looks at the model."""

@@ -1,9 +1,12 @@
 """Samplers: where the negatives come from, and how likely each was (q)."""
 
+from headtail.samplers.adversarial import Adversarial
+from headtail.samplers.block import Block
 from headtail.samplers.draw import Draw, every_label
 from headtail.samplers.frequency import Frequency
 from headtail.samplers.given import Given
 from headtail.samplers.hard import Hard
+from headtail.samplers.kernel import FourierKernel, QuadraticKernel
 from headtail.samplers.log_uniform import LogUniform
 from headtail.samplers.mixture import Mixture
 from headtail.samplers.model import ModelSoftmax
@@ -16,13 +19,17 @@ from headtail.samplers.uniform import Uniform
 from headtail.samplers.within_batch import WithinBatch
 
 __all__ = [
+    "Adversarial",
+    "Block",
     "Draw",
+    "FourierKernel",
     "Frequency",
     "Given",
     "Hard",
     "LogUniform",
     "Mixture",
     "ModelSoftmax",
+    "QuadraticKernel",
     "Queue",
     "Resampled",
     "Sampler",

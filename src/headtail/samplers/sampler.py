@@ -24,11 +24,13 @@ class Step(NamedTuple):
         pairs: the targets.
         model: what scores labels, for samplers that look at it.
         generator: source of randomness.
+        tell_target: whether log q of the positives is wanted, where it costs something.
     """
 
     pairs: Pairs
     model: Scorer | None = None
     generator: torch.Generator | None = None
+    tell_target: bool = True
 
     @property
     def scorer(self) -> Scorer:
@@ -62,6 +64,7 @@ class Sampler(nn.Module, ABC):
         score: str = "dot",
         generator: torch.Generator | None = None,
         ignore_index: int | None = IGNORE_INDEX,
+        tell_target: bool = True,
     ) -> Draw:
         """Draw the negatives of one batch.
 
@@ -74,6 +77,8 @@ class Sampler(nn.Module, ABC):
             score: "dot" or "cosine": what samplers that look at the model see; others need none of it.
             generator: source of randomness; equal seeds give equal draws.
             ignore_index: targets with this id are no examples; None promises that there are none.
+            tell_target: whether `log_q_target` is wanted. Relative weights alone ask, and samplers that look at the model may
+                leave it out otherwise.
         """
         pairs = Pairs.of(target, num_labels=self.num_labels, ignore_index=ignore_index)
         if generator is not None and generator.device.type != pairs.label.device.type:
@@ -87,7 +92,7 @@ class Sampler(nn.Module, ABC):
                 if input is None or weight is None:
                     raise HeadtailError(f"`{type(self).__name__}` looks at the model: pass `input` and `weight` to `draw`.")
                 model = Scorer(pairs.rows(input.detach()), weight.detach(), bias, temperature, score)
-            return self.pick(Step(pairs, model, generator))
+            return self.pick(Step(pairs, model, generator, tell_target))
 
     @abstractmethod
     def pick(self, step: Step) -> Draw:

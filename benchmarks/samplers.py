@@ -1,0 +1,228 @@
+"""Claim: on a trained Diginetica model `block` has a fifth of uniform's noise and half of within-batch's, in 3 of its steps' time.
+
+And: its cost grows like √L at most, from 10^4 to 10^6 labels.
+
+Run: .venv/bin/python benchmarks/samplers.py --data ../shared/data/diginetica [--model RUN] [--threads 1]
+     .venv/bin/python benchmarks/samplers.py --growth
+
+Noise is σ²/(mμ²), the squared error of the sampled softmax loss to first order, over examples of one training batch; it is taken by
+formula, not by drawing. A step is a whole one: batch, encoder, draw, loss, gradients, update, and its share of what a sampler takes
+anew now and then. Without --model, a model is trained first: within-batch:importance, 3 epochs, about two minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+import warnings
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import torch
+from machine import append
+
+import headtail as ht
+from headtail.batches import Batches
+from headtail.build import build_sampler
+from headtail.config import Run
+from headtail.data.load import load
+from headtail.data.points import DataSet
+from headtail.models import Model
+from headtail.samplers import Sampler, Scorer
+from headtail.samplers.blocks import Blocks
+from headtail.train import Trainer, load_model
+
+SAMPLERS = (
+    "uniform",
+    "within-batch",
+    "frequency(0.5)",
+    "block",
+    "block(1)",
+    "block(32,uniform)",
+    "quadratic-kernel",
+    "fourier-kernel",
+    "adversarial",
+)
+EXAMPLES = 256
+"""Of the batch, whose noise is taken."""
+STEPS = 25
+PAIRS = 260
+"""Batches that a sampler which learns from pairs sees before it is looked at."""
+
+
+def trained(data: DataSet, folder: Path | None) -> Model:
+    """The model of a run's folder, or a new one."""
+    if folder is not None:
+        return load_model(folder)[0]
+    run = Run(scheme="within-batch:importance", batch=1024, negatives=256, epochs=3, dropout=0.5, lr=0.04, schedule="constant")
+
+    def tell(state: object, steps: int, loss: float) -> None:
+        print(f"\rtraining a model: {state.epoch} epochs, step {state.step} of {steps}  ", end="", flush=True)  # pyright: ignore
+
+    model = Trainer(run, data, watch=tell).fit().model
+    print()
+    return model
+
+
+def noise(sampler: Sampler, model: Scorer, target: torch.Tensor, examples: int) -> torch.Tensor | None:
+    """`[n]` σ²/(mμ²) of the first n examples, importance weights, collisions masked."""
+    every, batch = torch.arange(len(model.weight)), len(target)
+    if sampler.looks_at_model:
+        q = sampler.log_q_given(model, target, every)[:examples].exp()
+    else:
+        q = sampler.log_q(every, batch).exp().expand(examples, -1)
+    few = Scorer(model.input[:examples], model.weight, model.bias)
+    share = few.logits(slice(0, len(every))).double().softmax(1)
+    term = torch.where(q > 0, share / (sampler.expected_m(batch) * q), 0.0)
+    term.scatter_(1, target[:examples, None], 0.0)
+    if sampler.looks_at_model:  # neighbours of a group stay together
+        return sampler.variance_given(few, target[:examples], term)
+    found = [sampler.variance_of_sum(one, int(y), batch) for one, y in zip(term, target[:examples], strict=True)]
+    return None if None in found else torch.tensor(found)
+
+
+def timed(call, times: int) -> float:
+    """Median milliseconds."""
+    taken = []
+    for _ in range(times):
+        start = time.perf_counter()
+        call()
+        taken.append(1000 * (time.perf_counter() - start))
+    return statistics.median(taken)
+
+
+def refresh_time(sampler: Sampler, model: Scorer) -> tuple[float, float]:
+    """Milliseconds of a refresh, and its share of a step in the long run."""
+    if not isinstance(sampler, Blocks | ht.Adversarial):
+        return 0.0, 0.0
+    anew = sampler.take_summary if isinstance(sampler, Blocks) else sampler.refit
+    whole = timed(partial(anew, model), 2)
+    return whole, whole / sampler.every
+
+
+def on_model(data: DataSet, model: Model, names: tuple[str, ...], sizes: list[int], batch: int) -> list[dict[str, object]]:
+    """Noise, time a draw and time a step of each sampler and m."""
+    rows = []
+    for m in sizes:
+        trainers = {name: _trainer(data, model, name, m, batch) for name in names}
+        times = _step_times(trainers)
+        some = trainers[names[0]].batches
+        taken = some.take(next(iter(some.order(0, 0))))
+        assert isinstance(taken.target, torch.Tensor), "batches of pairs"
+        with torch.no_grad():
+            scorer = Scorer(model.encoder(taken.features), model.head.weight.detach(), model.head.bias.detach())  # pyright: ignore
+        for name in names:
+            sampler = build_sampler(name, model.head.labels, m).eval()
+            draw = {"input": scorer.input, "weight": scorer.weight, "bias": scorer.bias, "tell_target": False}
+            sampler.draw(taken.target, **draw)
+            if isinstance(sampler, ht.Adversarial):
+                _show_pairs(sampler, model, some)
+            found = noise(sampler, scorer, taken.target, EXAMPLES)
+            row = {
+                "data": data.name,
+                "labels": len(scorer.weight),
+                "dim": scorer.weight.shape[1],
+                "batch": batch,
+                "sampler": name,
+                "m": m,
+            }
+            row |= {"noise_mean": "" if found is None else f"{float(found.mean()):.4g}"}
+            row |= {"noise_median": "" if found is None else f"{float(found.median()):.4g}"}
+            row |= {"draw_ms": f"{timed(partial(sampler.draw, taken.target, **draw), STEPS):.3f}"}
+            refresh, a_step = refresh_time(sampler, scorer)
+            row |= {"refresh_ms": f"{refresh:.1f}", "step_ms": f"{times[name][0] + a_step:.2f}"}
+            row |= {"step_cpu_ms": f"{times[name][1] + a_step:.2f}", "threads": torch.get_num_threads()}
+            told = ("sampler", "m", "noise_mean", "noise_median", "draw_ms", "step_ms", "step_cpu_ms")
+            print("  ".join(f"{key} {row[key]}" for key in told), flush=True)
+            rows.append(row)
+    return rows
+
+
+def _show_pairs(sampler: Sampler, model: Model, batches: Batches) -> None:
+    """Let a sampler that learns from pairs see some, as it would in training."""
+    sampler.train()
+    for ids in islice(batches.order(0, 0), PAIRS):
+        batch = batches.take(ids)
+        with torch.no_grad():
+            given = {"input": model.encoder(batch.features), "weight": model.head.weight, "bias": model.head.bias}
+        sampler.draw(batch.target, **given, tell_target=False)
+    sampler.eval()
+
+
+def _trainer(data: DataSet, model: Model, name: str, m: int, batch: int) -> Trainer:
+    run = Run(scheme=f"{name}:importance", batch=batch, negatives=m, dropout=0.5, lr=1e-6, schedule="constant", validation=0)
+    trainer = Trainer(run, data)
+    with torch.no_grad():
+        for own, known in zip(trainer.model.parameters(), model.parameters(), strict=True):
+            own.copy_(known)
+    return trainer
+
+
+def _step_times(trainers: dict[str, Trainer]) -> dict[str, tuple[float, ...]]:
+    """Median step of each, by the clock and in processor time; turn by turn, so that what else the machine does meets all alike."""
+    orders = {name: trainer.order(0, 0) for name, trainer in trainers.items()}
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in trainers}
+    for _ in range(STEPS):
+        for name, trainer in trainers.items():
+            ids = next(orders[name])
+            start = time.perf_counter(), time.process_time()
+            trainer.eager_step(ids)
+            taken[name].append((1000 * (time.perf_counter() - start[0]), 1000 * (time.process_time() - start[1])))
+    return {name: tuple(map(statistics.median, zip(*times[3:], strict=True))) for name, times in taken.items()}
+
+
+def growth(names: tuple[str, ...], sizes: list[int], batch: int, m: int, dim: int) -> list[dict[str, object]]:
+    """Time a draw, and of a refresh, against the number of labels: a table of 100 directions with noise."""
+    rows = []
+    for size in sizes:
+        torch.manual_seed(0)
+        centres = torch.randn(100, dim) * (2 * dim**-0.5)
+        weight = centres[torch.randint(100, (size,))].add_(torch.randn(size, dim), alpha=dim**-0.5)
+        target = torch.randint(size, (batch,))
+        scorer = Scorer(2 * weight[target] + torch.randn(batch, dim) * dim**-0.5, weight)
+        labels = ht.Labels.from_counts(torch.ones(size, dtype=torch.int64))
+        for name in names:
+            sampler = build_sampler(name, labels, m).eval()
+            draw = {"input": scorer.input, "weight": weight, "tell_target": False}
+            sampler.draw(target, **draw)
+            time_a_draw = timed(partial(sampler.draw, target, **draw), STEPS)
+            refresh, a_step = refresh_time(sampler, scorer)
+            row = {"data": "generated", "labels": size, "dim": dim, "batch": batch, "sampler": name, "m": m}
+            row |= {"noise_mean": "", "noise_median": "", "draw_ms": f"{time_a_draw:.3f}", "refresh_ms": f"{refresh:.1f}"}
+            row |= {"step_ms": "", "step_cpu_ms": "", "threads": torch.get_num_threads()}
+            print(
+                f"{name} {size:,} labels: a draw {time_a_draw:.2f} ms, a refresh {refresh:.0f} ms ({a_step:.2f} ms a step)",
+                flush=True,
+            )
+            rows.append(row)
+    return rows
+
+
+def main() -> None:
+    """Rows go to results/samplers.csv."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data/diginetica"))
+    parser.add_argument("--model", type=Path, help="folder of a finished run on that data")
+    parser.add_argument("--growth", action="store_true")
+    parser.add_argument("--labels", type=float, nargs="+", default=[1e4, 1e5, 1e6], help="numbers of labels for --growth")
+    parser.add_argument("--samplers", nargs="+", default=SAMPLERS)
+    parser.add_argument("-m", type=int, nargs="+", default=[64])
+    parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    warnings.simplefilter("ignore")  # within-batch never draws labels without examples
+    if given.growth:
+        rows = growth(
+            ("block", "quadratic-kernel", "fourier-kernel"), [int(size) for size in given.labels], given.batch, given.m[0], 64
+        )
+    else:
+        data = load(given.data)
+        rows = on_model(data, trained(data, given.model), tuple(given.samplers), given.m, given.batch)
+    print(append("samplers", rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""Samplers over blocks, beyond the laws: groups, noise, extremes, stale summaries, state."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+
+from headtail import (
+    Block,
+    FourierKernel,
+    HeadtailError,
+    Importance,
+    LabelHead,
+    Labels,
+    QuadraticKernel,
+    Relative,
+    SampledSoftmaxLoss,
+    Scorer,
+    audit,
+    scheme,
+    train,
+)
+from headtail.samplers.clusters import lay_out, nearest, projection
+from headtail.train import Stopped, Trainer
+from tests.laws.block_worlds import BLOCK_WORLDS, mixed, visiting
+from tests.laws.worlds import MODEL, L
+from tests.test_train import DATA, SMALL, Stop, assert_same_model
+
+KINDS = {"block": Block, "quadratic kernel": QuadraticKernel, "fourier kernel": FourierKernel}
+each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+LABELS = Labels.zipf(300)
+
+
+def model(p: int = 12, labels: int = 300, d: int = 6, scale: float = 1.0, **options) -> Scorer:
+    generator = torch.Generator().manual_seed(0)
+    given = {"input": torch.randn(p, d, generator=generator), "weight": scale * torch.randn(labels, d, generator=generator)}
+    return Scorer(**{**given, **options})
+
+
+def drawn(sampler, scorer: Scorer, target=None, seed: int = 0):
+    target = torch.arange(len(scorer.input)) % sampler.num_labels if target is None else target
+    given = {name: getattr(scorer, name) for name in ("input", "weight", "bias", "temperature", "score")}
+    return sampler.draw(target, **given, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("hidden", [[1.0, -0.5], [0.0, 2.0]], ids=str)
+@each_kind
+def test_a_group_draws_each_label_as_often_as_the_mean_of_its_examples_q(kind, hidden):
+    sampler = kind(L, 2, share=2, visits=1, dim=1)
+    outcomes = list(visiting(sampler, hidden)(1))
+    assert sum(p for p, _ in outcomes) == pytest.approx(1, rel=1e-12)
+    scorer = Scorer(torch.tensor(hidden, dtype=torch.float64)[:, None], MODEL["weight"])
+    told = sampler.log_q_given(scorer, torch.ones(2, dtype=torch.int64), torch.arange(L)).exp()
+    for label in range(L):
+        count = sum(p * int((draw.ids[0] == label).sum()) for p, draw in outcomes)
+        assert count == pytest.approx(2 * float(told[0, label]), rel=1e-12)
+    alone = [mixed(sampler, [x]) for x in hidden]
+    if hidden[0] and kind is not QuadraticKernel:
+        apart = max(abs(a - b) for a, b in zip(alone[0].blocks, alone[1].blocks, strict=True))
+        assert apart > 0.05, "a mean of equals would prove nothing"
+
+
+@pytest.mark.parametrize("world", BLOCK_WORLDS, ids=repr)
+def test_the_variance_given_a_model_is_that_of_all_outcomes(world):
+    term = torch.tensor([[0.5, -1.0, 3.0, 0.25]], dtype=torch.float64)
+    outcomes = [(p, float(term[0, draw.ids[0]].sum())) for p, draw in world.outcomes(2)]
+    mean = sum(p * x for p, x in outcomes)
+    variance = sum(p * (x - mean) ** 2 for p, x in outcomes)
+    found = world.sampler.variance_given(Scorer(**MODEL), torch.tensor([2]), term)
+    assert float(found) == pytest.approx(variance, rel=1e-11)
+
+
+@each_kind
+def test_real_draws_follow_the_claimed_q(kind):
+    scorer = model(16)
+    sampler = kind(LABELS, 8, share=5, visits=3)
+    found = audit(
+        sampler, LABELS, draws=1_000, batch_size=16, input=scorer.input, weight=scorer.weight,
+        generator=torch.Generator().manual_seed(1),
+    )  # fmt: skip
+    assert found.passed, found
+
+
+@each_kind
+def test_a_table_that_changed_under_a_stale_summary_changes_no_q(kind):
+    scorer = model(16)
+    sampler = kind(LABELS, 8, share=4).eval()
+    before = drawn(sampler, scorer)
+    moved = model(16, weight=torch.randn(300, 6))
+    after = drawn(sampler, moved)
+    assert torch.equal(before.ids, after.ids)
+    assert torch.equal(before.log_q, after.log_q)
+    found = audit(
+        sampler,
+        LABELS,
+        draws=1_000,
+        batch_size=16,
+        input=moved.input,
+        weight=moved.weight,
+        generator=torch.Generator().manual_seed(1),
+    )
+    assert found.passed, found
+
+
+@each_kind
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"labels": 2},
+        {"labels": 1},
+        {"labels": 5, "m": 20},
+        {"weight": torch.ones(300, 6)},
+        {"weight": torch.zeros(300, 6)},
+        {"weight": torch.cat([torch.full((1, 6), 1e4), torch.randn(299, 6)])},
+        {"weight": torch.cat([torch.full((1, 6), -1e4), torch.randn(299, 6)])},
+        {"input": torch.zeros(7, 6)},
+        {"p": 7},
+        {"p": 1},
+        {"temperature": 0.05},
+        {"temperature": torch.tensor(2.0)},
+        {"score": "cosine"},
+        {"bias": torch.linspace(-3, 3, 300)[:, None]},
+        {"d": 100, "dim": 8},
+        {"input": torch.randn(7, 6, dtype=torch.bfloat16), "weight": torch.randn(300, 6, dtype=torch.bfloat16)},
+    ],
+    ids=", ".join,
+)
+def test_q_sums_to_one_and_is_finite_and_carried_by_draws(kind, case):
+    case = dict(case)
+    m, dim = case.pop("m", 6), case.pop("dim", 16)
+    scorer = model(**case)
+    number = len(scorer.weight)
+    sampler = kind(number, m, share=3, dim=dim)
+    target = torch.arange(len(scorer.input)) % number
+    draw = drawn(sampler, scorer, target)
+    log_q = sampler.log_q_given(scorer, target, torch.arange(number))
+    assert torch.allclose(log_q.exp().sum(1), torch.ones(len(target), dtype=torch.float64), rtol=0, atol=1e-12)
+    assert bool(log_q.isfinite().all()), "every label can be drawn"
+    assert draw.ids.shape == (len(target), m)
+    assert torch.allclose(draw.log_q, log_q.gather(1, draw.ids), rtol=0, atol=1e-5)
+    assert torch.allclose(draw.log_q_target, log_q.gather(1, target[:, None]).squeeze(1), rtol=0, atol=1e-5)
+
+
+@each_kind
+def test_looking_into_all_blocks_at_once_or_one_by_one_gives_the_same(kind):
+    scorer = model(12)
+    sampler = kind(LABELS, 8, share=4, dim=8)
+    drawn(sampler, scorer)
+    x, _ = sampler._examples(scorer)
+    block = torch.tensor([[0, 3], [7, 7], [int(sampler._last_block()), 1]])
+    place = torch.arange(sampler.most)
+    at = (sampler.start[block][..., None] + place).clamp(max=299)
+    held = (place < sampler.size[block][..., None])[:, :, None].expand(-1, -1, 4, -1)
+    one, other = sampler.at_once(x, at), sampler.by_block(x, block)
+    assert torch.allclose(one[held], other[held], rtol=1e-5, atol=1e-6)
+    assert float(one[held].std()) > 0.1
+
+
+def test_what_the_model_scores_high_is_drawn_more_often_than_by_a_uniform_sampler():
+    scorer = model(32, scale=2.0)
+    target = torch.zeros(32, dtype=torch.int64)
+    best = scorer.logits(slice(0, 300)).argmax(1, keepdim=True)
+    for kind, times in ((Block, 10), (FourierKernel, 5), (QuadraticKernel, 3)):
+        q = kind(LABELS, 8, share=1).log_q_given(scorer, target, best).exp()
+        assert float(q.median()) > times / 300, kind
+
+
+def test_block_has_far_less_variance_than_uniform_draws_have():
+    scorer = model(32, scale=2.0)
+    p = scorer.logits(slice(0, 300)).double().softmax(1)
+    target = torch.zeros(32, dtype=torch.int64)
+    uniform = (p**2 * 300).sum(1) - 1
+    sampler = Block(LABELS, 8, share=1)
+    q = sampler.log_q_given(scorer, target, torch.arange(300)).exp()
+    found = 8 * sampler.variance_given(scorer, target, p / (8 * q))
+    assert float((uniform / found).median()) > 10
+
+
+def test_summaries_are_taken_at_first_often_and_then_every_so_many_steps(monkeypatch):
+    sampler, scorer = Block(LABELS, 4, share=4, refresh=100), model(4)
+    taken = []
+    take = sampler.take_summary
+    monkeypatch.setattr(sampler, "take_summary", lambda given: (taken.append(sampler._taken), take(given)))
+    for _ in range(330):
+        drawn(sampler, scorer)
+    assert taken == [0, 32, 64, 128, 228, 328]
+    sampler.eval()
+    for _ in range(200):
+        drawn(sampler, scorer)
+    assert len(taken) == 6, "nothing is taken anew where nothing is trained"
+    assert sampler._taken == 330, "and such steps do not count"
+
+
+@each_kind
+def test_a_saved_sampler_goes_on_with_the_same_draws(kind):
+    sampler, scorer = kind(LABELS, 4, share=2, dim=4), model(6, d=9)
+    for _ in range(40):
+        drawn(sampler, scorer)
+    again = kind(LABELS, 4, share=2, dim=4)
+    again.load_state_dict(copy.deepcopy(sampler.state_dict()))
+    other = model(6, d=9, weight=torch.randn(300, 9))
+    for seed in range(40):
+        one, two = drawn(sampler, other, seed=seed), drawn(again, other, seed=seed)
+        assert torch.equal(one.ids, two.ids)
+        assert torch.equal(one.log_q, two.log_q)
+
+
+@each_kind
+def test_a_grown_label_set_is_drawn_from_whole(kind):
+    sampler = kind(LABELS, 50, share=4, visits=25)
+    drawn(sampler, model(8))
+    grown = sampler.for_labels(LABELS.grow([5] * 40))
+    scorer = model(8, 340)
+    assert grown.share == 4
+    assert grown.visits == 25
+    log_q = grown.log_q_given(scorer, torch.arange(8), torch.arange(340))
+    assert torch.allclose(log_q.exp().sum(1), torch.ones(8, dtype=torch.float64))
+    assert max(int(drawn(grown, scorer, seed=seed).ids.max()) for seed in range(5)) >= 300
+
+
+def test_only_weights_that_ask_for_the_positive_s_q_pay_for_it():
+    scorer, target = model(6), torch.arange(6)
+    for weighting, told in ((Importance(), False), (Relative(), True)):
+        loss = SampledSoftmaxLoss(Block(LABELS, 4), weighting)
+        assert (loss.draw(scorer.input, scorer.weight, target).log_q_target is not None) == told
+        assert bool(loss(scorer.input, scorer.weight, target).isfinite())
+
+
+@pytest.mark.parametrize("name", ["block(4)", "block(1,uniform)", "quadratic-kernel(2)", "fourier-kernel"])
+def test_a_head_trains_under_its_name(name):
+    torch.manual_seed(0)
+    labels = Labels.from_counts([3] * 60)
+    head = LabelHead(labels, 8, scheme(f"{name}:importance@16", labels))
+    hidden, target = torch.randn(60, 8), torch.arange(60)
+    optimiser = torch.optim.Adam(head.parameters(), lr=0.1)
+    for _ in range(60):
+        optimiser.zero_grad()
+        head(hidden, target).backward()
+        optimiser.step()
+    assert float((head.topk(hidden, 1).indices[:, 0] == target).double().mean()) > 0.9
+
+
+@pytest.mark.parametrize("name", ["block(4)", "fourier-kernel(4)", "adversarial(4)"])
+def test_a_stopped_run_goes_on_bit_for_bit(name, tmp_path, monkeypatch):
+    run = replace(SMALL, scheme=f"{name}:tail@6", seed=1)
+    whole = Trainer(run, DATA, tmp_path / "whole").fit()
+    monkeypatch.setattr(train, "CHECK_EVERY", 1)
+    stops = 0
+    for after in (3, 20, whole.steps_per_epoch + 5):
+        stop = Stop(after)
+        try:
+            Trainer(run, DATA, tmp_path / "parts", watch=stop, stop=stop.event).fit()
+        except Stopped:
+            stops += 1
+    assert stops == 3
+    assert_same_model(whole, Trainer(run, DATA, tmp_path / "parts").fit())
+
+
+def test_mistakes_are_told_in_a_sentence():
+    with pytest.raises(HeadtailError, match="`dim` is 65"):
+        QuadraticKernel(10, 2, dim=65)
+    with pytest.raises(HeadtailError, match="`inside`"):
+        Block(10, 2, inside="exactly")
+    with pytest.raises(HeadtailError, match="number of examples that share a draw"):
+        scheme("block(0.5):importance", LABELS)
+    with pytest.raises(HeadtailError, match="log_q_given"):
+        Block(10, 2).log_q(torch.tensor([1]))
+    with pytest.raises(HeadtailError, match="pass `input` and `weight`"):
+        Block(10, 2).draw(torch.tensor([1]))
+
+
+def test_blocks_are_never_larger_than_allowed_and_hold_each_label_once():
+    rows = torch.cat([torch.zeros(50, 2), torch.randn(30, 2) + 10])
+    layout = lay_out(rows, rows[::10], steps=3, most=10, number=16)
+    assert int(layout.size.max()) == 10
+    assert sorted(layout.order.tolist()) == list(range(80))
+    for start, size in zip(layout.start.tolist(), layout.size.tolist(), strict=True):
+        here = rows[layout.order[start : start + size]]
+        assert len({bool(far) for far in (here > 5).all(1)}) <= 1, "the two clouds do not mix"
+
+
+def test_the_nearest_centroid_is_found_in_parts_as_in_one(monkeypatch):
+    rows, centroids = torch.randn(50, 3), torch.randn(7, 3)
+    truth = torch.cdist(rows, centroids).argmin(1)
+    monkeypatch.setattr("headtail.samplers.clusters.AT_A_TIME", 40)
+    assert torch.equal(nearest(rows, centroids), truth)
+
+
+def test_the_projection_keeps_the_directions_of_hidden_states():
+    basis = torch.linalg.qr(torch.randn(20, 20)).Q
+    hidden = torch.randn(100, 3) @ basis[:3]
+    left = projection(hidden, torch.randn(50, 20), 3)
+    lost = (hidden - hidden @ left @ left.T).square().sum() / hidden.square().sum()
+    assert float(lost) < 0.02, "of 20 directions, the 3 that matter"
+    assert torch.equal(projection(hidden[:, :2], torch.randn(5, 2), 4), torch.eye(2, 4))
+
+
+def test_worlds_of_blocks_have_a_cut_cluster_and_an_empty_block():
+    """Else the laws would run over less than they could."""
+    sizes = BLOCK_WORLDS[0].sampler.size.tolist()
+    assert 0 in sizes
+    assert len(set(itertools.accumulate(sizes))) > 2
