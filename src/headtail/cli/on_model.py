@@ -26,7 +26,7 @@ from headtail.evaluate import encoded_pairs
 from headtail.implicit.on_model import Batch, OnModel, best_within, exactly, frontier, on_model, quickest_with
 from headtail.losses import ExactLoss, SampledLoss
 
-LOOKED_AT = ("uniform", "frequency(0.5)", "within-batch", "resampled", "hard", "model")
+LOOKED_AT = ("uniform", "frequency(0.5)", "within-batch", "resampled", "block", "hard", "model")
 """Samplers that are shown unless others are named; `model` becomes `tilted` where the target has a margin."""
 NUMBERS = (16, 64, 256)
 """Of negatives."""
