@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from headtail import (
@@ -91,6 +91,7 @@ def test_drawing_every_label_once_is_the_exact_loss(numbers, seed):
 @given(counts, st.sampled_from([0.25, 0.5, 1.0, 2.0]))
 @settings(deadline=None, max_examples=40)
 def test_logit_adjustment_is_recognised_for_any_counts(numbers, strength):
+    assume(len(set(numbers)) == 1 or max(numbers) > 1.001 * min(numbers))  # a margin of next to nothing is none
     labels = Labels.from_counts(numbers)
     name = recognise(LogitAdjusted(labels, strength), labels).softmax
     if len(set(numbers)) == 1:
