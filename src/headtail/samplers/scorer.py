@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -38,8 +39,8 @@ class Scorer:
     temperature: float | Tensor = 1.0
     score: str = "dot"
 
-    def logits(self, rows: slice | Tensor) -> Float[Tensor, "p k"]:
-        """`[p, k]` logits, at least in float32, of k labels: a range of them, `[k]` ids, or `[p, k]` ids for each pair its own."""
+    def logits(self, rows: Any) -> Float[Tensor, "p k"]:
+        """`[p, k]` logits, at least in float32, of k labels: a `slice` of them, `[k]` ids, or `[p, k]` ids, each pair its own."""
         input, weight = _wide(self.input), _wide(self.weight[rows])
         if self.score == "cosine":
             input, weight = F.normalize(input, dim=-1), F.normalize(weight, dim=-1)
