@@ -208,6 +208,12 @@ def test_a_damaged_cell_is_told_with_its_file_and_the_others_stand(folder, capsy
     assert main(arguments(folder, "--seeds", "2")) == 0
 
 
+def test_a_model_that_does_not_suit_the_data_is_told_once_and_nothing_is_begun(tmp_path, capsys):
+    assert main(arguments(tmp_path / "out", "--model", "resnet20")) == 2
+    assert capsys.readouterr().err.count("takes pictures, but the features are rows of numbers") == 1
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_folder_that_takes_no_files_is_refused_before_any_work(tmp_path, trained, capsys):
     (tmp_path / "file").write_text("mine")
     assert main(arguments(tmp_path / "file")) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -69,6 +70,21 @@ def test_the_longest_batch_there_can_be_has_as_many_entries_as_foretold(whole_po
     ids = (lengths if whole_points else lengths[point_of]).argsort(descending=True)[:8]
     features = resident.take(*resident.look_up(ids)).features
     assert len(features.gathered().columns) == features.most
+
+
+def test_an_epoch_shuffled_ahead_is_the_epoch_in_its_order_and_none_follows_the_last():
+    batches = Batches(DATA.train, 8, 0)
+    graph = Graph.__new__(Graph)  # its order needs no GPU, its capture does
+    graph.resident = Resident(DATA.train, batches.point_of, False, 8, CPU)
+    graph.batches, graph.device, graph.epochs, graph._threads, graph._ahead = batches, CPU, 2, ThreadPoolExecutor(1), {}
+    for epoch in range(2):
+        for start in (0, batches.steps - 1):
+            found, wanted = list(graph.order(epoch, start)), [graph.resident.look_up(ids) for ids in batches.order(epoch, start)]
+            assert len(found) == len(wanted) == batches.steps - start
+            assert all(
+                torch.equal(one, other) for pair in zip(found, wanted, strict=True) for one, other in zip(*pair, strict=True)
+            )
+        assert set(graph._ahead) == ({1} if epoch == 0 else set())
 
 
 def test_points_of_one_label_each_can_be_masked_when_resident():

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from headtail.build import parse, scheme
-from headtail.config import Run
+from headtail.config import Run, Training
 from headtail.errors import HeadtailError
 from headtail.head import LabelHead
 from headtail.labels import Labels
@@ -59,10 +59,8 @@ def build_model(
     return Model(encoder, head, mask_known=run.batching == "points" and not exact)
 
 
-def build_encoder(
-    run: Run, num_features: int, picture: tuple[int, int] | None, *, sparse: bool, device: torch.device | None = None
-) -> nn.Module:
-    """The encoder that `run.model` names; auto goes by the size of a picture."""
+def encoder_name(run: Training, picture: tuple[int, int] | None) -> str:
+    """The encoder that `run.model` names, which must suit the features; auto goes by the size of a picture."""
     name = run.model
     if name == "auto":
         small = picture is not None and max(picture) <= SMALL_PICTURE
@@ -71,6 +69,14 @@ def build_encoder(
         raise HeadtailError("`model=bottleneck` takes rows of numbers, but the features are pictures. Write `model=resnet56`.")
     if name != "bottleneck" and picture is None:
         raise HeadtailError(f"`model={name}` takes pictures, but the features are rows of numbers. Write `model=bottleneck`.")
+    return name
+
+
+def build_encoder(
+    run: Run, num_features: int, picture: tuple[int, int] | None, *, sparse: bool, device: torch.device | None = None
+) -> nn.Module:
+    """The encoder that `run.model` names."""
+    name = encoder_name(run, picture)
     if name == "bottleneck":
         if run.precision != "float32":
             raise HeadtailError("`precision=bfloat16` is for ResNets, but the model is a bottleneck. Write `precision=float32`.")

@@ -140,7 +140,7 @@ class Graph:
 
     def __init__(self, trainer: Trainer, resident: Resident, step: Callable[[Tensor, Tensor], Tensor]) -> None:
         self.device, self.step = trainer.device, step  # the graph knows its tensors by address: the step keeps them alive
-        self.batches, self.resident = trainer.batches, resident
+        self.batches, self.resident, self.epochs = trainer.batches, resident, trainer.run.epochs
         self._threads = ThreadPoolExecutor(1)
         self._ahead: dict[int, Future[Tensor]] = {}
         for group in trainer.optimiser.param_groups:
@@ -174,7 +174,8 @@ class Graph:
     def order(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The points and targets of each batch of an epoch, looked up many steps at a time: a step only copies its own."""
         shuffled = self._ahead.pop(epoch, None) or self._threads.submit(self.batches.shuffled, epoch)
-        self._ahead = {epoch + 1: self._threads.submit(self.batches.shuffled, epoch + 1)}  # while the GPU is busy with this one
+        if epoch + 1 < self.epochs:  # while the GPU is busy with this one
+            self._ahead = {epoch + 1: self._threads.submit(self.batches.shuffled, epoch + 1)}
         order = shuffled.result()[start * self.batches.size :].to(self.device).view(-1, self.batches.size)
         for ids in order.split(MANY_STEPS):
             yield from zip(*self.resident.look_up(ids), strict=True)

@@ -20,11 +20,6 @@ from headtail.data.load import Reading, load
 REAL = Path(os.environ.get("HEADTAIL_CIFAR10") or Path(__file__).parents[3] / "cifar10")
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("HEADTAIL_CACHE", str(tmp_path / ".cache"))
-
-
 def pixels(number, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (number, 3072), dtype=np.uint8)
 

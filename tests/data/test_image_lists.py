@@ -15,11 +15,6 @@ from headtail.data.image_files import ImageFiles
 from headtail.data.load import Reading, load
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("HEADTAIL_CACHE", str(tmp_path / ".cache"))
-
-
 @pytest.fixture
 def folder(tmp_path):
     path = tmp_path / "zoo"

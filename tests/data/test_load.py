@@ -18,11 +18,6 @@ from headtail.data.load import Reading, load
 DATA = Path(os.environ.get("HEADTAIL_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("HEADTAIL_CACHE", str(tmp_path / ".cache"))
-
-
 @pytest.fixture
 def folder(tmp_path):
     path = tmp_path / "shop"

@@ -20,11 +20,6 @@ from headtail.data.points import DataSet, Points
 TINY = Path(os.environ.get("HEADTAIL_DATA") or Path(__file__).parents[3] / "shared" / "data") / "tiny-imagenet-32"
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("HEADTAIL_CACHE", str(tmp_path / ".cache"))
-
-
 def pictures(labels, num_labels, files=False):
     number = len(labels)
     features = torch.arange(number * 12).remainder(251).to(torch.uint8).view(number, 3, 2, 2)

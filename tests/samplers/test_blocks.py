@@ -230,7 +230,7 @@ def test_only_weights_that_ask_for_the_positive_s_q_pay_for_it():
         assert bool(loss(scorer.input, scorer.weight, target).isfinite())
 
 
-@pytest.mark.parametrize("name", ["block(4)", "block(1,uniform)", "quadratic-kernel(2)", "fourier-kernel"])
+@pytest.mark.parametrize("name", ["block(4)", "block(1,uniform)", "quadratic-kernel(2)", "fourier-kernel", "adversarial(4)"])
 def test_a_head_trains_under_its_name(name):
     torch.manual_seed(0)
     labels = Labels.from_counts([3] * 60)

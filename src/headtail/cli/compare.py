@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from headtail.build import PAPER, parse
+from headtail.build_model import encoder_name
 from headtail.cli.device import Device, choose
 from headtail.cli.progress import Training as TrainingBars
 from headtail.cli.progress import reading
@@ -74,6 +75,7 @@ class Compare:
             talk.print(Text(note, style="dim"))
         if device == "cpu" and (note := patience(names, training, data)):
             talk.print(Text(note, style="yellow"))
+        encoder_name(training, data.train.picture)  # one that does not suit the data is told once, and not by every run
         grid = cells(training, names, self.seeds, data, self.out)
         command = shlex.join(["headtail", *typed])
         bars = TrainingBars(talk, len(grid))
