@@ -117,7 +117,7 @@ def _adagrad(p, total, grad, lr, eps, count, block: tl.constexpr):  # pyright: i
 
 
 # The rules: old values of a row and up to two states, its gradient, the learning rate and up to three numbers give the new ones.
-# Roots and quotients may err in the last digit, of a step and not of a weight: exact ones take longer than all reading and writing.
+# Roots and quotients may err in the last digit, of a step and not of a weight: exact ones are sequences of many instructions.
 
 
 @triton.jit
