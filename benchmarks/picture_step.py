@@ -7,7 +7,7 @@ and the same step operation by operation.
 `bare`: the network with a plain linear layer and cross-entropy, eager and graphed; also with torch's convolutions, with torch's
 batch norm too, and compiled by torch, for comparison.
 `norm`: batch norm with shortcut and rectifier, forward and backward, by headtail's kernels and by torch, at the three shapes.
-`conv`: 3 × 3 convolutions at the three shapes, their input's gradient and their filter's, by headtail's kernels and by torch.
+`conv`: 3 × 3 convolutions and their gradients (of input and filter) by headtail's kernels and by torch, at the three shapes.
 `together`: several `trainer` processes at the same time; ms a step is the wall clock over all their steps. Start NVIDIA's MPS
 first (`nvidia-cuda-mps-control -d`), or kernels of different processes take turns.
 
@@ -197,19 +197,14 @@ def of_norm(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
 
 
 def conv_steps(x: Tensor, weight: Tensor, grad: Tensor, kernels: bool) -> dict[str, Step]:
-    """A convolution and its two gradients, by name."""
+    """A convolution, and its two gradients."""
     if kernels:
         from headtail.kernels import cuda_conv
 
-        forward, of_input = partial(cuda_conv.conv2d, x, weight), partial(cuda_conv.conv2d_input, grad, weight)
-        of_filter: Step = partial(cuda_conv.conv2d_weight, grad, x)
-    else:
-        differentiate = partial(
-            torch.ops.aten.convolution_backward, grad, x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1
-        )
-        forward, of_input = partial(F.conv2d, x, weight, padding=1), partial(differentiate, [True, False, False])
-        of_filter = partial(differentiate, [False, True, False])
-    return {"forward": forward, "input's gradient": of_input, "filter's gradient": of_filter}
+        return {"forward": partial(cuda_conv.conv2d, x, weight), "backward": partial(cuda_conv.conv2d_backward, grad, x, weight)}
+    how = [1, 1], [1, 1], [1, 1], False, [0, 0], 1
+    backward = partial(torch.ops.aten.convolution_backward, grad, x, weight, None, *how, [True, True, False])
+    return {"forward": partial(F.conv2d, x, weight, padding=1), "backward": backward}
 
 
 def in_a_row(step: Step) -> None:

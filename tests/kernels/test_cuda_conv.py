@@ -25,14 +25,6 @@ def test_everything_in_this_file_by_the_interpreter():
     interpret(__file__)
 
 
-@pytest.fixture(autouse=True)
-def fewer_programs(monkeypatch):
-    if not GPU:  # the interpreter takes its time for each
-        from headtail.kernels import cuda_conv
-
-        monkeypatch.setattr(cuda_conv, "SUMMED", 256)
-
-
 def case(shape, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """Input, filter and gradient of the output, channels last."""
     n, channels, out, height, width = shape

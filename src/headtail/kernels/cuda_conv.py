@@ -51,8 +51,8 @@ TILES = {
     32: Tiles(joined=2, places=64, stages=1, depth=64, depth_stages=3, depth_warps=4, parts=88, rows_together=False),
     64: Tiles(joined=1, places=64, stages=4, depth=64, depth_stages=3, depth_warps=4, parts=16, rows_together=False),
 }
-WARPS, SUMMED = 4, 32
-"""Of programs that convolve, and that sum parts; weights of one that sums: a line of memory."""
+WARPS, SUMMED = 4, tl.constexpr(8192)
+"""Of programs that convolve; numbers of parts that one sums at a time, on its way."""
 
 
 def conv2d(x: Tensor, weight: Tensor) -> Tensor:
@@ -65,17 +65,21 @@ def conv2d(x: Tensor, weight: Tensor) -> Tensor:
     Returns:
         `[n, D, h, w]`, channels last.
     """
-    return _convolve(x, weight, weight.shape[0], mirrored=False)
+    y = _image(x, weight.shape[0])
+    tiles, sizes, places = _shape(x, weight.shape[0])
+    _convolve[(triton.cdiv(places, tiles.places),)](
+        x, weight, y, x, x, places, 0, sums=False, padded=1, tile=tiles.places, stages=tiles.stages, **sizes
+    )
+    return y
 
 
-def conv2d_input(grad: Tensor, weight: Tensor) -> Tensor:
-    """Gradient of the input: the gradient `[n, D, h, w]` of the output, convolved with mirrored filters."""
-    return _convolve(grad, weight, weight.shape[1], mirrored=True)
+def conv2d_backward(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of x and of the filter, from that of the output: all of them channels last.
 
-
-def conv2d_weight(grad: Tensor, x: Tensor) -> Tensor:
-    """Gradient of the filter, `[D, C, 3, 3]` and channels last, from that of the output and the input."""
-    channels, out = x.shape[1], grad.shape[1]
+    The first kernel sums windows times gradients over parts of the places. The second convolves the gradient with the mirrored
+    filter, which is the gradient of x, and sums the parts on its way. So there is no third kernel.
+    """
+    out, channels = weight.shape[:2]
     tiles, sizes, places = _shape(x, out)
     turns = triton.cdiv(triton.cdiv(places, tiles.depth), tiles.parts)  # of a program
     parts = triton.cdiv(places, tiles.depth * turns)
@@ -83,23 +87,20 @@ def conv2d_weight(grad: Tensor, x: Tensor) -> Tensor:
     each = x.new_empty(parts, 9, channels, out, dtype=torch.float32)
     _filter_parts[parts, steps](
         x, grad, each, places, turns,
-        tile=tiles.depth, stages=tiles.depth_stages, together=tiles.rows_together, num_warps=tiles.depth_warps, **sizes,
+        tile=tiles.depth, stages=tiles.depth_stages, together=tiles.rows_together, **sizes | {"num_warps": tiles.depth_warps},
     )  # fmt: skip
-    weight = x.new_empty(out, 3, 3, channels).permute(0, 3, 1, 2)
-    _sum_parts[(9 * channels * out // SUMMED,)](
-        each, weight, parts, padded=triton.next_power_of_2(parts), block=SUMMED, channels=channels, out=out, num_warps=WARPS
+    of_x, of_weight = _image(x, channels), torch.empty_like(weight)
+    sizes |= {"channels": out, "out": channels, "padded": triton.next_power_of_2(parts)}
+    _convolve[(triton.cdiv(places, tiles.places),)](
+        grad, weight, of_x, each, of_weight, places, parts, sums=True, tile=tiles.places, stages=tiles.stages, **sizes
     )
-    return weight
+    return of_x, of_weight
 
 
-def _convolve(x: Tensor, weight: Tensor, out: int, mirrored: bool) -> Tensor:
-    tiles, sizes, places = _shape(x, out)
+def _image(x: Tensor, channels: int) -> Tensor:
+    """Room for as many pixels as x has, channels last."""
     n, _, height, width = x.shape
-    y = x.new_empty(n, height, width, out).permute(0, 3, 1, 2)
-    _products_of_windows[(triton.cdiv(places, tiles.places),)](
-        x, weight, y, places, tile=tiles.places, stages=tiles.stages, mirrored=mirrored, num_warps=WARPS, **sizes
-    )
-    return y
+    return x.new_empty(n, height, width, channels).permute(0, 3, 1, 2)
 
 
 def _shape(x: Tensor, out: int) -> tuple[Tiles, dict[str, Any], int]:
@@ -107,7 +108,7 @@ def _shape(x: Tensor, out: int) -> tuple[Tiles, dict[str, Any], int]:
     n, channels, height, width = x.shape
     tiles = TILES[max(channels, out)]
     sizes = {"height": height, "width": width, "channels": channels, "out": out, "joined": tiles.joined}
-    sizes |= {"precision": "ieee" if x.dtype == torch.float32 else "tf32"}
+    sizes |= {"precision": "ieee" if x.dtype == torch.float32 else "tf32", "num_warps": WARPS}
     return tiles, sizes, n * height * triton.cdiv(width, tiles.joined)
 
 
@@ -140,7 +141,7 @@ def _window(
 
 
 @triton.jit
-def _filter(weight_at, step, channels: tl.constexpr, out: tl.constexpr, joined: tl.constexpr, mirrored: tl.constexpr):
+def _filter(weight_at, step, mirrored: tl.constexpr, channels: tl.constexpr, out: tl.constexpr, joined: tl.constexpr):
     """What a window of this step is multiplied with: `[4 · C, 2 · D]`, 0 where a pixel does not see another, or `[C, D]`."""
     run: tl.constexpr = 4 * channels if joined == 2 else channels
     number, answer = tl.arange(0, run)[:, None], tl.arange(0, joined * out)[None, :]
@@ -157,17 +158,20 @@ def _filter(weight_at, step, channels: tl.constexpr, out: tl.constexpr, joined: 
 
 
 @triton.jit
-def _products_of_windows(
-    x_at, weight_at, y_at, places,
-    tile: tl.constexpr, stages: tl.constexpr, mirrored: tl.constexpr,
+def _convolve(
+    x_at, weight_at, y_at, parts_at, of_weight_at, places, parts, sums: tl.constexpr, padded: tl.constexpr,
+    tile: tl.constexpr, stages: tl.constexpr,
     height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr, out: tl.constexpr, joined: tl.constexpr,
     precision: tl.constexpr,
 ):  # fmt: skip
+    """Windows times filters. Where parts are to be summed, x is a gradient, and filters are mirrored."""
+    if sums:
+        _sum_parts(parts_at, of_weight_at, parts, padded, out, channels)
     place, pixel, y, x = _places(tl.program_id(0) * tile, tile, height, width, joined)
     total = tl.zeros([tile, joined * out], tl.float32)
     for step in tl.range(0, 3 if joined == 2 else 9, num_stages=stages):
         window = _window(x_at, step, place, pixel, y, x, places, height, width, channels, joined)
-        weight = _filter(weight_at, step, channels, out, joined, mirrored)
+        weight = _filter(weight_at, step, sums, channels, out, joined)
         total = tl.dot(window, weight, total, input_precision=precision)
     number = tl.arange(0, joined * out)[None, :]
     there = (place < places) & (x + number // out < width)
@@ -228,13 +232,14 @@ def _store_taps(at, total, step, channels: tl.constexpr, out: tl.constexpr, join
 
 
 @triton.jit
-def _sum_parts(
-    parts_at, weight_at, parts, padded: tl.constexpr, block: tl.constexpr, channels: tl.constexpr, out: tl.constexpr
-):  # fmt: skip
-    """From `[parts, 9, C, D]` to `[D, 9, C]`."""
-    number = tl.program_id(0) * block + tl.arange(0, block)
-    part = tl.arange(0, padded)[:, None]
-    each = tl.load(parts_at + (part * (9 * channels * out) + number[None, :]), mask=part < parts, other=0.0)
-    tap, channel, to = number // (channels * out), number // out % channels, number % out
-    total = tl.sum(each, 0)
-    tl.store(weight_at + ((to * 9 + tap) * channels + channel), total.to(weight_at.dtype.element_ty))
+def _sum_parts(parts_at, weight_at, parts, padded: tl.constexpr, channels: tl.constexpr, out: tl.constexpr):
+    """From `[parts, 9, C, D]` to `[D, 9, C]`: this program's share of the weights."""
+    weights: tl.constexpr = 9 * channels * out
+    block: tl.constexpr = SUMMED // padded
+    for first in range(tl.program_id(0) * block, weights, tl.num_programs(0) * block):
+        number, part = first + tl.arange(0, block), tl.arange(0, padded)[:, None]
+        there = (part < parts) & (number[None, :] < weights)
+        total = tl.sum(tl.load(parts_at + (part * weights + number[None, :]), mask=there, other=0.0), 0)
+        tap, channel, to = number // (channels * out), number // out % channels, number % out
+        at = weight_at + ((to * 9 + tap) * channels + channel)
+        tl.store(at, total.to(weight_at.dtype.element_ty), mask=number < weights)

@@ -59,7 +59,4 @@ class _Convolve(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         from headtail.kernels import cuda_conv
 
-        x, weight = ctx.saved_tensors
-        grad = grads[0].contiguous(memory_format=torch.channels_last)
-        of_x = cuda_conv.conv2d_input(grad, weight) if ctx.needs_input_grad[0] else None
-        return of_x, cuda_conv.conv2d_weight(grad, x) if ctx.needs_input_grad[1] else None
+        return cuda_conv.conv2d_backward(grads[0].contiguous(memory_format=torch.channels_last), *ctx.saved_tensors)
