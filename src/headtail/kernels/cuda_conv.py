@@ -18,9 +18,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-CHANNELS = (16, 32, 64)
-"""Numbers of channels, in and out, that the kernels take."""
-
 
 class Tiles(NamedTuple):
     """How the work is cut for a number of channels.
@@ -59,7 +56,7 @@ def conv2d(x: Tensor, weight: Tensor) -> Tensor:
     """`F.conv2d(x, weight, padding=1)`.
 
     Args:
-        x: `[n, C, h, w]`, channels last.
+        x: `[n, C, h, w]`, channels last; C and D are 16, 32 or 64.
         weight: `[D, C, 3, 3]`, channels last, of the same dtype.
 
     Returns:

@@ -11,8 +11,8 @@ from torch.autograd.function import once_differentiable
 
 from headtail.kernels.compiled import HAS_TRITON
 
-BY_KERNELS = (16, 32, 64)
-"""Numbers of channels, in and out, for which the kernels are used; `()` leaves all convolutions to torch."""
+BY_KERNELS = (16, 32)
+"""Numbers of channels, in and out, for which the kernels are used, of the 16, 32 and 64 that they take; `()` is torch's for all."""
 
 
 def convolve(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 0) -> Tensor:
