@@ -4,13 +4,14 @@ Pictures are random bytes. Parts:
 
 `trainer`: what users get, `Trainer` under the recipe for CIFAR: pictures resident, augmented on the device, one CUDA graph a step;
 and the same step operation by operation.
-`bare`: the network with a plain linear layer and cross-entropy, eager and graphed; also with torch's operations in place of
-headtail's batch-norm kernels, and compiled by torch, for comparison.
+`bare`: the network with a plain linear layer and cross-entropy, eager and graphed; also with torch's convolutions, with torch's
+batch norm too, and compiled by torch, for comparison.
 `norm`: batch norm with shortcut and rectifier, forward and backward, by headtail's kernels and by torch, at the three shapes.
+`conv`: 3 × 3 convolutions and their gradients (of input and filter) by headtail's kernels and by torch, at the three shapes.
 `together`: several `trainer` processes at the same time; ms a step is the wall clock over all their steps. Start NVIDIA's MPS
 first (`nvidia-cuda-mps-control -d`), or kernels of different processes take turns.
 
-Run: .venv/bin/python benchmarks/picture_step.py [--part trainer bare norm together] [--workers 1 2 4 8] [--profile] [--tiny]
+Run: .venv/bin/python benchmarks/picture_step.py [--part trainer bare norm conv together] [--workers 1 2 4 8] [--profile] [--tiny]
 `--profile` prints the kernels that take most of a step, and their number. `--tiny` is for a CPU: few steps of ResNet-20, not kept.
 """
 
@@ -34,7 +35,7 @@ from torch import Tensor, nn
 from headtail.config import Run
 from headtail.data.points import DataSet, Points
 from headtail.graphs import Resident
-from headtail.models import ResNet
+from headtail.models import ResNet, convolution
 from headtail.models import norm as norms
 from headtail.models.model import Batch
 from headtail.recipes import cifar
@@ -42,7 +43,7 @@ from headtail.sgd import DenseSGD
 from headtail.targets import Ragged
 from headtail.train import Trainer
 
-LABELS, SIZE = 200, 32
+LABELS, SIZE, IN_A_ROW = 200, 32, 100
 Step = Callable[[], object]
 
 
@@ -134,20 +135,19 @@ class Bare(nn.Module):
 
 def of_bare(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
     """Steps without the library's loop and head."""
-    for kernels, compiled in ((True, False), (False, False), (False, True)):
-        norms.HAS_TRITON = kernels
+    for how in ("headtail's kernels", "headtail's norm", "torch's operations", "compiled"):
+        norms.HAS_TRITON, convolution.HAS_TRITON = how.startswith("headtail"), how == "headtail's kernels"
         torch.manual_seed(0)
         model = Bare(given).to(given.device)
         some, label = (one.to(given.device) for one in pictures(given.batch))
         optimiser = DenseSGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
-        loss_of = torch.compile(model) if compiled else model
+        loss_of = torch.compile(model) if how == "compiled" else model
 
         eager = partial(plain_step, loss_of, optimiser, some, label)
-        how = "compiled" if compiled else "headtail's norm" if kernels else "torch's norm"
         yield f"{how}, eager", eager
         if given.device == "cuda":
             yield f"{how}, graphed", captured(eager)
-    norms.HAS_TRITON = True
+    norms.HAS_TRITON = convolution.HAS_TRITON = True
 
 
 def plain_step(loss_of: nn.Module, optimiser: DenseSGD, some: Tensor, label: Tensor) -> None:
@@ -196,6 +196,35 @@ def of_norm(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
     norms.HAS_TRITON = True
 
 
+def conv_steps(x: Tensor, weight: Tensor, grad: Tensor, kernels: bool) -> dict[str, Step]:
+    """A convolution, and its two gradients."""
+    if kernels:
+        from headtail.kernels import cuda_conv
+
+        return {"forward": partial(cuda_conv.conv2d, x, weight), "backward": partial(cuda_conv.conv2d_backward, grad, x, weight)}
+    how = [1, 1], [1, 1], [1, 1], False, [0, 0], 1
+    backward = partial(torch.ops.aten.convolution_backward, grad, x, weight, None, *how, [True, True, False])
+    return {"forward": partial(F.conv2d, x, weight, padding=1), "backward": backward}
+
+
+def in_a_row(step: Step) -> None:
+    """So often that launching the graph does not count."""
+    for _ in range(IN_A_ROW):
+        step()
+
+
+def of_conv(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
+    """Many equal convolutions one after the other, graphed; on a CPU torch's only."""
+    dtype = torch.bfloat16 if given.precision == "bfloat16" else torch.float32
+    for channels, side in ((16, SIZE), (32, SIZE // 2), (64, SIZE // 4)):
+        shapes = (given.batch, side, side, channels), (channels, 3, 3, channels), (given.batch, side, side, channels)
+        x, weight, grad = (torch.randn(shape, device=given.device).to(dtype).permute(0, 3, 1, 2) for shape in shapes)
+        for kernels in (True, False) if given.device == "cuda" else (False,):
+            for what, step in conv_steps(x, weight, grad, kernels).items():
+                name = f"{IN_A_ROW} x {what}, {channels} channels, {'headtail' if kernels else 'torch'}"
+                yield name, captured(partial(in_a_row, step)) if given.device == "cuda" else partial(in_a_row, step)
+
+
 def together(given: argparse.Namespace, workers: int) -> float:
     """Milliseconds a step over processes that train at the same time."""
     options = ["--steps", given.steps, "--device", given.device, "--model", given.model, "--batch", given.batch]
@@ -236,9 +265,8 @@ def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
-    parser.add_argument(
-        "--part", nargs="+", default=["trainer", "bare", "norm"], choices=("trainer", "bare", "norm", "together", "worker")
-    )
+    parts = ["trainer", "bare", "norm", "conv"]
+    parser.add_argument("--part", nargs="+", default=parts, choices=(*parts, "together", "worker"))
     parser.add_argument("--model", default="resnet56")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--precision", default="bfloat16", choices=("bfloat16", "float32"))
@@ -261,7 +289,7 @@ def main() -> None:
         print(f"{part:9} {how:45} {ms:8.3f} ms", flush=True)
         rows.append({"part": part, "how": how, **about, "ms": f"{ms:.4f}"})
 
-    for part, steps in (("trainer", of_trainer), ("bare", of_bare), ("norm", of_norm)):
+    for part, steps in (("trainer", of_trainer), ("bare", of_bare), ("norm", of_norm), ("conv", of_conv)):
         for how, step in steps(given) if part in given.part else ():
             keep(part, how, milliseconds(step, given.steps))
             if given.profile:

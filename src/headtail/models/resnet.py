@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from headtail.errors import HeadtailError
+from headtail.models.convolution import convolve
 from headtail.models.dropout import dropout
 from headtail.models.norm import Norm
 from headtail.models.pictures import Prepare
@@ -82,7 +83,7 @@ class Convolution(nn.Module):
 
     def forward(self, x: Tensor, filters: Filters) -> Tensor:
         """`[n, out, h / stride, w / stride]`."""
-        return F.conv2d(x, next(filters), stride=self.stride, padding=self.padding)
+        return convolve(x, next(filters), self.stride, self.padding)
 
 
 class SmallStem(nn.Module):
