@@ -262,7 +262,7 @@ def work(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print, keep every row as it comes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
     parts = ["trainer", "bare", "norm", "conv"]
@@ -283,11 +283,12 @@ def main() -> None:
         work(given)
         return
     torch.backends.cudnn.benchmark = True  # as in training
-    rows, about = [], {"model": given.model, "precision": given.precision, "batch": given.batch}
+    about = {"model": given.model, "precision": given.precision, "batch": given.batch}
 
     def keep(part: str, how: str, ms: float) -> None:
         print(f"{part:9} {how:45} {ms:8.3f} ms", flush=True)
-        rows.append({"part": part, "how": how, **about, "ms": f"{ms:.4f}"})
+        if not given.tiny:
+            append("picture_step", [{"part": part, "how": how, **about, "ms": f"{ms:.4f}"}])
 
     for part, steps in (("trainer", of_trainer), ("bare", of_bare), ("norm", of_norm), ("conv", of_conv)):
         for how, step in steps(given) if part in given.part else ():
@@ -296,8 +297,6 @@ def main() -> None:
                 profile(step, f"{part}, {how}")
     for workers in given.workers if "together" in given.part else ():
         keep("together", f"{given.schemes[0]}, {workers} processes", together(given, workers))
-    if rows and not given.tiny:
-        print(append("picture_step", rows))
 
 
 if __name__ == "__main__":
