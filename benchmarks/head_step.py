@@ -4,8 +4,9 @@ Beside it: what sampled peers take, and from how many labels on sampling beats t
 A step takes hidden states `[b, d]` and targets `[b]`, and ends with the loss, the gradient of the hidden states and an updated
 label table. Sampled heads: m uniform negatives shared by the batch, importance weights. Exact heads: all labels, dense gradients.
 Ways: `eager`; `compiled` (`torch.compile` of the loss); on a GPU also `graphed` (16 steps, each with its own targets, in one CUDA
-graph; per step), which is how headtail's `Trainer` runs. Torch's row-sparse optimisers cannot be captured: they ask the host how
-many rows there are. Times are medians; targets are uniform over all labels, so no cache helps.
+graph; per step), which is how headtail's `Trainer` runs. Torch's row-sparse optimisers, liger-kernel 0.8.5 and cut-cross-entropy
+25.1.1 cannot be captured (tried: an error), for they ask the host. Times are medians; targets are uniform over all labels, so no
+cache helps.
 
 Memory is the peak above what the libraries take once loaded. `needed_mib` is the table, its optimiser state and headtail's vectors
 over labels; `above_mib` is all the rest: gradients, scores, scratch. On the CPU every row is a fresh process.
@@ -48,7 +49,7 @@ OPTIMISERS = {
 }
 ONLY_ON = {"liger-kernel": "cuda", "cut-cross-entropy": "cuda", "fbgemm": "cpu", "TensorFlow": "cpu"}
 NOT_COMPILED = ("headtail", "liger-kernel", "cut-cross-entropy", "fbgemm", "TensorFlow")
-NOT_GRAPHED = ("PyTorch, sampled, sparse=True", "fbgemm", "TensorFlow")
+NOT_GRAPHED = ("PyTorch, sampled, sparse=True", "liger-kernel", "cut-cross-entropy", "fbgemm", "TensorFlow")
 HALF = ("PyTorch, full softmax", "F.linear_cross_entropy", "liger-kernel", "cut-cross-entropy")
 """Heads that are also measured in bfloat16, as LLM training uses them; cut-cross-entropy in nothing else."""
 SWEEP = ("labels", "tiny")
@@ -86,7 +87,7 @@ def settings(part: str, cuda: bool) -> list[Sizes]:
 def cells_of(parts: list[str], device: str, hows: list[str], peers: list[str]) -> list[Cell]:
     """All cells, headtail's first in each setting; graphed ones last, for a failed capture may spoil its process."""
     cells = []
-    for part, how in itertools.product(parts, hows):
+    for how, part in itertools.product(hows, parts):
         for sizes, peer in itertools.product(settings(part, device == "cuda"), peers):
             if not measured(peer, how, part, device, sizes.labels):
                 continue

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from headtail import bench
+from headtail import bench, graphs
 from headtail.bench import METHODS, Shape, bench_file, measure, measurements, memory_of, possible, save, saved, time_step
 from headtail.errors import HeadtailError
 
@@ -130,13 +130,18 @@ def test_the_chunks_of_a_small_batch_hold_at_least_one_example():
     assert [Shape(10, dim, batch, 1).chunk for dim, batch in ((512, 256), (64, 4096), (1, 1), (3, 9))] == [64, 16, 1, 1]
 
 
-def test_a_container_has_no_more_memory_than_its_limit_leaves(tmp_path, monkeypatch):
-    monkeypatch.setattr(bench, "CGROUP", tmp_path)
-    whole = bench.memory_left("cpu")
-    if whole is None:
-        pytest.skip("this system does not tell its memory")
-    (tmp_path / "memory.current").write_text("1000000\n")
-    (tmp_path / "memory.max").write_text("max\n")
-    assert bench.memory_left("cpu") > 10_000_000
-    (tmp_path / "memory.max").write_text("3000000\n")
-    assert bench.memory_left("cpu") == 2_000_000
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("method", set(possible()) & {"exact", "sampled"})
+def test_steps_on_a_gpu_are_timed_as_a_graph(method, monkeypatch):
+    asked = []
+
+    def replayed(step, times):
+        asked.append(times)
+        return graphs.replayed(step, times)
+
+    monkeypatch.setattr(bench, "replayed", replayed)
+    shape = Shape(20_000, 64, 256, 64)
+    bench._step(method, bench.SMALL, bench._table(bench.SMALL, "cuda"))()
+    found = time_step(method, shape, "cuda")
+    assert asked == [bench.IN_A_GRAPH]
+    assert 0 < found.seconds < bench._median(bench._step(method, shape, bench._table(shape, "cuda")), "cuda")

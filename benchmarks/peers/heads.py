@@ -221,12 +221,12 @@ def _table(cell: Cell) -> nn.Parameter:
 
 
 def _optimiser(weight: Tensor, cell: Cell, sparse: bool) -> torch.optim.Optimizer:
-    """Torch's own; `fused=True`, which its documentation calls the fastest, where gradients are dense."""
+    """Torch's own; `fused=True`, which its documentation calls the fastest, where gradients are dense and it exists."""
     if sparse:
         kind = {"adagrad": torch.optim.Adagrad, "sgd": torch.optim.SGD, "adam": torch.optim.SparseAdam}[cell.optimiser]
         return kind([weight], lr=LR)
     kind = {"adagrad": torch.optim.Adagrad, "sgd": torch.optim.SGD, "adam": torch.optim.Adam}[cell.optimiser]
-    return kind([weight], lr=LR, fused=True)
+    return kind([weight], lr=LR, fused=not (cell.optimiser == "adagrad" and cell.device == "cuda"))
 
 
 def _maybe_compiled(loss: Callable[..., Tensor], cell: Cell) -> Callable[..., Tensor]:

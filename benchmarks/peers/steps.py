@@ -136,7 +136,7 @@ def _optimiser(tables: list[nn.Parameter], cell: Cell, sparse: bool) -> torch.op
     fused = {} if sparse else {"fused": True}
     match cell.optimiser:
         case "adagrad":
-            return torch.optim.Adagrad(tables, lr=LR, **fused)
+            return torch.optim.Adagrad(tables, lr=LR, **(fused if cell.device == "cpu" else {}))  # there is none on CUDA
         case "adam":
             return torch.optim.SparseAdam(tables, lr=LR)
         case "momentum":

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from headtail import environment
 from headtail.advise import CANDIDATES, MOST_EXPLAINED, REFERENCES, Advice, Candidate, candidate, choose
-from headtail.bench import Machine, Shape, bench_file, memory_left, saved
+from headtail.bench import Machine, Shape, bench_file, saved
 from headtail.build import parse
 from headtail.cli.bench import BATCHES, HEADINGS, milliseconds
 from headtail.cli.device import Device
@@ -28,6 +28,7 @@ from headtail.cli.words import in_command_line_words
 from headtail.errors import HeadtailError, check_count, check_number
 from headtail.implicit.on_model import frontier
 from headtail.labels import Labels
+from headtail.memory import memory_left
 
 MOST_LABELS = 200_000_000
 """More than one machine trains."""

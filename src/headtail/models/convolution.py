@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from headtail.kernels.compiled import HAS_TRITON
 
-BY_KERNELS = (16, 32)
+BY_KERNELS = (16, 32, 64)
 """Numbers of channels, in and out, for which the kernels are used, of the 16, 32 and 64 that they take; `()` is torch's for all."""
 
 
