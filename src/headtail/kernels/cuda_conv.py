@@ -28,7 +28,7 @@ class Tiles(NamedTuple):
     joined: int
     """Pixels of a place: 2, or 1 where the products of two would not fit into registers."""
     places: int
-    """Of a program, in a convolution: at least 64, which tensor cores want, and so few that the grid fills 132 processors. Measured on an H200, as all here."""
+    """Of a program, in a convolution: at least 64, which tensor cores want, and so few that the grid fills 132 processors."""
     stages: int
     """Windows under way in a convolution."""
     depth: int
