@@ -50,8 +50,10 @@ OPTIMISERS = {
 ONLY_ON = {"liger-kernel": "cuda", "cut-cross-entropy": "cuda", "fbgemm": "cpu", "TensorFlow": "cpu"}
 NOT_COMPILED = ("headtail", "liger-kernel", "cut-cross-entropy", "fbgemm", "TensorFlow")
 NOT_GRAPHED = ("PyTorch, sampled, sparse=True", "liger-kernel", "cut-cross-entropy", "fbgemm", "TensorFlow")
-HALF = ("PyTorch, full softmax", "F.linear_cross_entropy", "liger-kernel", "cut-cross-entropy")
+HALF = ("headtail", "PyTorch, full softmax", "F.linear_cross_entropy", "liger-kernel", "cut-cross-entropy")
 """Heads that are also measured in bfloat16, as LLM training uses them; cut-cross-entropy in nothing else."""
+FEWER_DIGITS = ("headtail", "PyTorch, full softmax")
+"""Heads that are also measured with `torch.set_float32_matmul_precision("high")`: tf32."""
 SWEEP = ("labels", "tiny")
 """Parts with every optimiser; the others have one."""
 MOST_COMPILED = 10**6
@@ -109,8 +111,9 @@ def measured(peer: str, how: str, part: str, device: str, labels: int) -> bool:
 
 def dtypes(peer: str, optimiser: str, device: str) -> list[str]:
     """What a peer is measured in."""
-    half = peer in HALF and device == "cuda" and optimiser == "sgd"
-    return ["float32"] * (peer != "cut-cross-entropy") + ["bfloat16"] * half
+    half = device == "cuda" and optimiser == "sgd"
+    more = ["tf32"] * (half and peer in FEWER_DIGITS) + ["bfloat16"] * (half and peer in HALF)
+    return ["float32"] * (peer != "cut-cross-entropy") + more
 
 
 def batches(cells: list[Cell], device: str) -> list[list[Cell]]:

@@ -40,7 +40,7 @@ def headtail(cell: Cell) -> Made:
 
     labels = ht.Labels.from_counts(torch.ones(cell.labels, dtype=torch.int64))
     loss = ht.SampledSoftmaxLoss(ht.Uniform(labels, cell.negatives), ht.Importance())
-    head = ht.LabelHead(labels, cell.dim, loss, sparse=True, device=cell.device)
+    head = ht.LabelHead(labels, cell.dim, loss, sparse=True, device=cell.device, dtype=_dtype(cell))
     head.loss.to(cell.device)
     kind = {"adagrad": ht.RowAdagrad, "sgd": ht.RowSGD, "adam": ht.RowAdam}[cell.optimiser]
     optimiser = kind(head.parameters(), lr=LR).inside_backward()
@@ -187,8 +187,8 @@ def measure(cell: Cell) -> Found:
 
 
 def _run(made: Made, cell: Cell, **options: Any) -> Found:
-    dtype = getattr(torch, cell.dtype)
-    hidden = torch.randn(cell.batch, cell.dim, device=cell.device, dtype=dtype, requires_grad=True)
+    torch.set_float32_matmul_precision("high" if cell.dtype == "tf32" else "highest")
+    hidden = torch.randn(cell.batch, cell.dim, device=cell.device, dtype=_dtype(cell), requires_grad=True)
     targets = itertools.cycle(torch.randint(cell.labels, (BATCHES, cell.batch), device=cell.device).unbind())
 
     def step() -> None:
@@ -215,8 +215,13 @@ def graph_of(step: Callable[[], None], times: int) -> torch.cuda.CUDAGraph:
     return graph
 
 
+def _dtype(cell: Cell) -> torch.dtype:
+    """Of hidden states and table: products with 11 leading digits, tf32, are of float32 numbers."""
+    return torch.float32 if cell.dtype == "tf32" else getattr(torch, cell.dtype)
+
+
 def _table(cell: Cell) -> nn.Parameter:
-    table = torch.empty(cell.labels, cell.dim, device=cell.device, dtype=getattr(torch, cell.dtype))
+    table = torch.empty(cell.labels, cell.dim, device=cell.device, dtype=_dtype(cell))
     return nn.Parameter(nn.init.normal_(table, std=cell.dim**-0.5))
 
 
