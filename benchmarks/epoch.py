@@ -65,7 +65,9 @@ def cells_of(given: argparse.Namespace) -> Iterator[Cell]:
             ]
             if not skip and not (part != "step" and how != "eager"):
                 way = "graphed" if peer == "headtail" and given.device == "cuda" else how
-                yield from (Cell(part, peer, kind, way, given.device, "float32", *sizes) for kind in kinds)
+                dtypes = given.dtypes if peer == "headtail" else ("float32",)
+                for kind, dtype in itertools.product(kinds, dtypes):
+                    yield Cell(part, peer, kind, way, given.device, dtype, *sizes)
 
 
 def command(cell: Cell, given: argparse.Namespace) -> list[str]:
@@ -82,7 +84,7 @@ def row(cell: Cell, found: Found) -> dict[str, object]:
 
 def line(one: dict[str, object]) -> str:
     """A row as text."""
-    who = f"{one['part']!s:8} {one['peer']!s:31} {one['optimiser']!s:9} {one['how']!s:9} {one['labels']:>8,} labels"
+    who = f"{one['part']!s:8} {one['peer']!s:31} {one['optimiser']!s:15} {one['how']!s:9} {one['dtype']!s:8} {one['labels']:>8,}"
     if one["reason"]:
         return f"{who}   {one['reason']}"
     numbers = {"ms": " ms", "times_headtail": " × ours", "seconds": " s", "pairs_per_s": " pairs/s", "peak_mib": " MiB"}
@@ -98,6 +100,7 @@ def main() -> None:
     parser.add_argument("--how", nargs="+", default=["eager", "compiled"])
     parser.add_argument("--peers", nargs="+", default=list(OPTIMISERS))
     parser.add_argument("--optimisers", nargs="+", default=list(OPTIMISERS["headtail"]))
+    parser.add_argument("--dtypes", nargs="+", default=["float32"], help="of headtail's tables on a GPU: float32, bfloat16")
     parser.add_argument("--points", type=int, default=0)
     parser.add_argument("--batch", type=int, default=0, help="256 on a CPU, 1024 on a GPU")
     parser.add_argument("--negatives", type=int, default=256)

@@ -32,7 +32,7 @@ def run_of(cell: Cell, **more: object) -> Run:
     """The run of a cell: uniform negatives with importance weights, or full softmax."""
     optimiser = "sgd" if cell.optimiser == "momentum" else cell.optimiser
     sizes = {"dim": cell.dim, "batch": cell.batch, "negatives": cell.negatives, "validation": 0.0, "schedule": "constant"}
-    return Run(**{"scheme": "uniform:importance", "optimiser": optimiser, "lr": LR, **sizes, **more})  # pyright: ignore[reportArgumentType]
+    return Run(**{"scheme": "uniform:importance", "optimiser": optimiser, "lr": LR, "precision": cell.dtype, **sizes, **more})  # pyright: ignore[reportArgumentType]
 
 
 def headtail(cell: Cell, data: DataSet) -> Step:

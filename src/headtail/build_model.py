@@ -13,6 +13,7 @@ from headtail.config import Run, Training
 from headtail.errors import HeadtailError
 from headtail.head import LabelHead
 from headtail.labels import Labels
+from headtail.losses import SampledLoss
 from headtail.models import Bottleneck, Model, ResNet
 from headtail.optim import RowAdagrad, RowAdam, RowOptimizer, RowSGD
 from headtail.sgd import DenseSGD
@@ -20,7 +21,7 @@ from headtail.sgd import DenseSGD
 SMALL_PICTURE = 64
 """Pixels of height or width up to which a picture is small."""
 LARGE = 2**24
-"""Numbers in a table from which random ones are drawn on the device: a CPU would take seconds."""
+"""Numbers in a table from which random ones are drawn on the device, where a CPU would take seconds; and narrow, if wanted."""
 
 
 def build_model(
@@ -50,12 +51,13 @@ def build_model(
     if encoder is None:
         encoder = build_encoder(run, num_features, picture, sparse=sparse and sparse_features, device=device)
     elif run.precision != "float32":
-        raise HeadtailError("`precision=bfloat16` is for ResNets, but `encoder` is another module. Write `precision=float32`.")
+        raise HeadtailError("`precision=bfloat16` is for our own encoders, but `encoder` is another. Write `precision=float32`.")
     exact, dim = parsed.sampler is None, run.dim
     if isinstance(encoder, ResNet):
         dim, sparse = encoder.dim, False
-    where = device if labels.num_labels * dim >= LARGE else None
-    head = LabelHead(labels, dim, loss, bias=loss.settings.score == "dot", sparse=sparse and not exact, device=where)
+    dot, plain = loss.settings.score == "dot", isinstance(loss, SampledLoss) and not loss.sampler.looks_at_model
+    made = place_of_table(run, labels.num_labels * dim, device, narrow=sparse and dot and plain)
+    head = LabelHead(labels, dim, loss, bias=dot, sparse=sparse and not exact, **made)
     return Model(encoder, head, mask_known=run.batching == "points" and not exact)
 
 
@@ -78,8 +80,6 @@ def build_encoder(
     """The encoder that `run.model` names."""
     name = encoder_name(run, picture)
     if name == "bottleneck":
-        if run.precision != "float32":
-            raise HeadtailError("`precision=bfloat16` is for ResNets, but the model is a bottleneck. Write `precision=float32`.")
         return Bottleneck(
             num_features,
             run.dim,
@@ -87,9 +87,17 @@ def build_encoder(
             normalise=run.normalise,
             feature_dropout=run.feature_dropout,
             dropout=run.dropout,
-            device=device if num_features * run.dim >= LARGE else None,
+            **place_of_table(run, num_features * run.dim, device, narrow=sparse),
         )
     return ResNet(int(name.removeprefix("resnet")), augment=run.augment, dropout=run.dropout, narrow=run.precision == "bfloat16")
+
+
+def place_of_table(run: Run, numbers: int, device: torch.device | None, *, narrow: bool) -> dict[str, Any]:
+    """Where a table of so many numbers is made, and its dtype: `run.precision` on a GPU, if it is large and may be narrow."""
+    if device is None or numbers < LARGE:
+        return {}
+    narrow = narrow and device.type == "cuda" and run.precision == "bfloat16"
+    return {"device": device, "dtype": torch.bfloat16 if narrow else None}
 
 
 def build_optimiser(run: Run, model: Model) -> RowOptimizer | DenseSGD:

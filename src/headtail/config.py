@@ -59,7 +59,8 @@ class Training:
     augment: bool = True
     """Cut and mirror pictures at random in training."""
     precision: Precision = "float32"
-    """Of a ResNet's layers on a GPU; weights, the label head and the loss are float32 in any case."""
+    """On a GPU: of a ResNet's layers, and of the bottleneck's large tables with sparse gradients, which then take half the memory
+    and are rounded at random. What is summed is float32 in any case, and so are a ResNet's weights and everything on a CPU."""
     clip: float = 0.0
     """Largest gradient norm; 0 does not clip."""
     deterministic: bool = False

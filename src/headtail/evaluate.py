@@ -71,7 +71,7 @@ def encoded_pairs(model: Model, points: Points, number: int, seed: int = 0) -> t
     pairs = torch.randperm(len(point_of), generator=torch.Generator().manual_seed(seed))[:number]
     some, where = point_of[pairs].unique(return_inverse=True)
     device = model.head.weight.device
-    hidden = [model.encoder(features) for _, features in blocks(points.select(some), device, BLOCK)]
+    hidden = [model.encode(features) for _, features in blocks(points.select(some), device, BLOCK)]
     return torch.cat(hidden)[where.to(device)], points.labels.values[pairs].long().to(device)
 
 
@@ -124,7 +124,7 @@ class Validation:
             if len(labels.values) == 0:
                 continue
             target = Ragged(labels.values.long().to(total.device), labels.offsets.to(total.device))
-            hidden, implicit = model.encoder(features), self._implicit
+            hidden, implicit = model.encode(features), self._implicit
             if implicit is None:
                 rows = Pairs.of(target).rows(hidden)
                 settings = head.loss.settings

@@ -41,6 +41,8 @@ class LabelHead(nn.Module):
         bias: learn a bias for each label.
         sparse: give the table row-sparse gradients, for `RowSGD`, `RowAdagrad`, `RowAdam`: a step then costs the same at ten
             thousand labels and at a hundred million.
+        device: where the table is made.
+        dtype: of the table, and of the hidden states; a bias has at least the digits of float32.
 
     >>> from headtail import SampledSoftmaxLoss, Tail, WithinBatch
     >>> labels = Labels.zipf(1000)
@@ -69,7 +71,7 @@ class LabelHead(nn.Module):
         self._lean: tuple[Loss, float] | None = None  # of this loss, once somebody asks
         shape = (labels.num_labels, check_count("dim", dim))
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(shape[0], 1, device=device, dtype=dtype)) if bias else None
+        self.bias = nn.Parameter(torch.empty(shape[0], 1, device=device, dtype=_wide(self.weight))) if bias else None
         self.reset_parameters()
         # Lazy weight decay belongs into what is saved, and not onto what is loaded.
         self.register_state_dict_pre_hook(_flush_before_saving)
@@ -197,9 +199,11 @@ class LabelHead(nn.Module):
         if settings.score == "cosine":
             hidden, weight = directions(hidden), directions(weight)
         bias = None if self.bias is None else self.bias[block].squeeze(1)
+        if not torch.is_autocast_enabled(hidden.device.type):  # scores with 8 digits would often be ties
+            hidden, weight = hidden.to(_wide(hidden)), weight.to(_wide(weight))
         fused = bias is not None and bias.dtype == hidden.dtype == torch.float32  # fewer digits would be lost before adding
         scores = F.linear(hidden, weight, bias if fused else None)
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        scores = scores.to(_wide(scores))
         scores = scores if bias is None or fused else scores + bias
         temperature = self.loss.temperature  # a division by 1 is a walk through memory for nothing
         return scores if not isinstance(temperature, Tensor) and temperature == 1 else scores / temperature
@@ -231,6 +235,10 @@ class LabelHead(nn.Module):
         if self._lean is None or self._lean[0] is not self.loss:
             self._lean = self.loss, lean_of(implied_margin_of(self.loss, batch_size=2), self.labels)
         refuse_to_correct_twice(self._lean[1])
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    return torch.promote_types(tensor.dtype, torch.float32)
 
 
 def _better(best: TopK | None, more: TopK, k: int) -> TopK:

@@ -120,6 +120,6 @@ def _scores(model: Model, points: Points, top: Tensor) -> Tensor:
     """`[n, k]` the logits of the labels that were found, without any post-hoc adjustment."""
     found = []
     for ids, features in blocks(points, model.head.weight.device, max(1, SCORES_AT_ONCE // points.num_labels)):
-        logits = model.head.logits(model.encoder(features)).cpu()
+        logits = model.head.logits(model.encode(features)).cpu()
         found.append(logits.gather(1, top[ids].clamp(min=0)))
     return torch.cat(found) if found else torch.zeros(0, top.shape[1])

@@ -32,6 +32,7 @@ class Bottleneck(nn.Module):
         feature_dropout: share of features dropped in training.
         dropout: share of the hidden layer dropped in training.
         device: where W is made.
+        dtype: of W; sums are float32 in any case.
 
     >>> bag = Bag(torch.tensor([0, 2, 3]), torch.tensor([0, 2, 1]).int(), torch.ones(3), 3)
     >>> Bottleneck(3, 8)(bag).shape
@@ -48,10 +49,11 @@ class Bottleneck(nn.Module):
         feature_dropout: float = 0.0,
         dropout: float = 0.0,
         device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         shape = check_count("num_features", num_features), check_count("dim", dim)
-        self.weight = nn.Parameter(torch.empty(shape, device=device))
+        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.zeros(dim, device=device))
         nn.init.normal_(self.weight, std=dim**-0.5)
         self.sparse, self.normalise, self.feature_dropout, self.dropout = sparse, normalise, feature_dropout, dropout
@@ -67,7 +69,7 @@ class Bottleneck(nn.Module):
         values = dropout(features, self.feature_dropout, self.training)
         if self.normalise:  # by the length that the features had before dropout
             values = values / torch.linalg.vector_norm(features, dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-        return shift_and_drop(values @ self.weight, self.bias, self.dropout, self.training)
+        return shift_and_drop(values @ self.weight.to(values.dtype), self.bias, self.dropout, self.training)
 
     def _fuses(self) -> bool:
         """Whether this is a plain training step: dropout of the hidden layer, none of features, nothing owed."""

@@ -50,7 +50,7 @@ class Model(nn.Module):
         if isinstance(features, Picked) and not isinstance(self.encoder, Bottleneck):
             features = features.gathered()  # what other encoders are promised is a bag
         draw = self._draw_ahead(batch.target)
-        hidden = self.encoder(features)
+        hidden = self.encode(features)
         hidden = hidden if batch.row is None else hidden.index_select(0, batch.row)
         one_label = isinstance(batch.target, Tensor) and batch.target.shape[1:].numel() == 1  # then it is all that is known
         options: dict[str, Any] = {"collisions": "known"} if self.mask_known and not one_label else {}
@@ -69,7 +69,11 @@ class Model(nn.Module):
         with beside(target.device, "draw"):
             return loss.draw_ahead(target)
 
+    def encode(self, features: Features | Picked) -> Float[Tensor, "n d"]:
+        """`[n, d]` hidden states, in the dtype of the label table."""
+        return self.encoder(features).to(self.head.weight.dtype)
+
     @torch.no_grad()
     def top(self, features: Features, k: int) -> Int[Tensor, "n k"]:
         """`[n, k]` the best labels of each point, best first."""
-        return self.head.topk(self.encoder(features), k).indices
+        return self.head.topk(self.encode(features), k).indices
