@@ -156,7 +156,8 @@ class Adversarial(ModelSampler):
         self.refit(model)
 
     def _remember(self, model: Scorer, label: Tensor) -> None:
-        x = _hidden(model) @ self._next.to(model.input.device)
+        self._next = self._next.to(model.input.device)  # once, where it was restored
+        x = _hidden(model) @ self._next
         self.sums.index_add_(0, label, x)
         self.counts.index_add_(0, label, torch.ones_like(x[:, 0]))
         self.squares += x.T @ x
@@ -184,7 +185,8 @@ class Adversarial(ModelSampler):
     def _groups(self, model: Scorer) -> tuple[Float[Tensor, "G g k"], Int[Tensor, " G"]]:
         """Projected hidden states in groups, and how many examples each has."""
         wide = model.input.to(torch.promote_types(model.input.dtype, torch.float32))
-        x = wide @ self._left.to(wide)
+        self._left = self._left.to(wide.device)
+        x = wide @ self._left.to(wide.dtype)
         lacking = -len(x) % self.share
         members = F.pad(torch.ones(len(x), dtype=torch.int64, device=x.device), (0, lacking)).view(-1, self.share).sum(1)
         return F.pad(x, (0, 0, 0, lacking)).view(len(members), self.share, x.shape[1]), members

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headtail.errors import check_count
 from headtail.labels import Labels
-from headtail.samplers.by_score import ModelSampler
+from headtail.samplers.by_score import ModelSampler, added_up
 from headtail.samplers.clusters import AT_A_TIME, lay_out, projection
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Step
@@ -113,9 +113,9 @@ class Blocks(ModelSampler):
         of_group = self._mix(chance)
         groups, visits, each = len(chance), self.visits, -(-self.num_negatives // self.visits)
         options = {"dtype": torch.float64, "device": x.device, "generator": step.generator}
-        block = _invert(of_group.cumsum(1), torch.rand(groups, visits, **options), self._last_block())
+        block = _invert(added_up(of_group), torch.rand(groups, visits, **options), self._last_block())
         inside = self.inside_of(x, chance, block, model.temperature)
-        at = _invert(inside.cumsum(2), torch.rand(groups, visits, each, **options), (self.size[block] - 1)[..., None])
+        at = _invert(added_up(inside), torch.rand(groups, visits, each, **options), (self.size[block] - 1)[..., None])
         log_q = of_group.gather(1, block)[..., None].log() + inside.gather(2, at).log()
         ids = self.order[self.start[block][..., None] + at]
         # Slot j belongs to visit j modulo `visits`, so that each visit gets its share of any m.
@@ -177,7 +177,8 @@ class Blocks(ModelSampler):
         self._left = projection(_hidden(model).float(), weight, self.dim)
         rows = torch.cat([part.float() @ self._left for part in weight.split(max(1, AT_A_TIME // weight.shape[1]))])
         # Along the last order, neighbours in score are neighbours in place: evenly spaced labels are spread well.
-        spread = self.order.to(rows.device)[torch.linspace(0, self.num_labels - 1, self.clusters, device=rows.device).long()]
+        spread = torch.arange(self.clusters, device=rows.device) * (self.num_labels - 1) // max(1, self.clusters - 1)
+        spread = self.order.to(rows.device)[spread]
         layout = lay_out(rows, rows[spread], KMEANS_STEPS, self.most, self.blocks)
         self.order, self.start, self.size = layout
         self.place = torch.empty_like(layout.order).scatter_(0, layout.order, torch.arange(self.num_labels, device=rows.device))
@@ -204,7 +205,8 @@ class Blocks(ModelSampler):
 
     def _project(self, model: Scorer) -> Float[Tensor, "p k"]:
         hidden = _hidden(model)
-        return hidden @ self._left.to(hidden) / model.temperature
+        self._left = self._left.to(hidden.device)  # once, where it was restored
+        return hidden @ self._left.to(hidden.dtype) / model.temperature
 
     def _mix(self, chance: Float[Tensor, "G g K"]) -> Float64[Tensor, "G K"]:
         """The probability of each block for a group: the mean over its examples, and a share by size."""
@@ -260,18 +262,17 @@ class Blocks(ModelSampler):
             self.take_summary(model)
         x, chance = self._examples(model)
         of_group, found = self._mix(chance), []
-        place = torch.arange(self.most, device=x.device)
         for block in torch.arange(self.blocks, device=x.device).split(max(1, AT_A_TIME // (self.most * x[0].numel()))):
             inside = self.inside_of(x, chance, block.expand(len(x), -1), model.temperature)
-            held = place < self.size[block, None]
-            found.append((of_group[:, block, None] * inside)[:, held])
-        return torch.cat(found, 1)[:, self.place]
+            found.append(of_group[:, block, None] * inside)
+        block = self._block_of(self.place)
+        return torch.cat(found, 1).flatten(1)[:, block * self.most + self.place - self.start[block]]
 
     def _block_of(self, place: Int[Tensor, ...]) -> Int[Tensor, ...]:
         return torch.searchsorted(self.start + self.size, place, right=True)
 
     def _last_block(self) -> Int[Tensor, ""]:
-        return self._block_of(self.place.new_tensor(self.num_labels - 1))
+        return self._block_of(self.place.new_full((), self.num_labels - 1))
 
     def _of_each(self, of_group: Tensor, number: int) -> Tensor:
         return of_group.repeat_interleave(self.share, 0)[:number]

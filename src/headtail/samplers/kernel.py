@@ -66,7 +66,7 @@ class QuadraticKernel(Blocks):
 
     def log_blocks(self, x: Float[Tensor, "p k"], temperature: float | Tensor) -> Float[Tensor, "p K"]:
         """log(α hᵀ(Σ wwᵀ)h + |B|)."""
-        twice = 2 - torch.eye(self.dim, dtype=x.dtype, device=x.device)[*_triangle(self.dim)]  # each pair stands for two
+        twice = 2 - torch.eye(self.dim, dtype=x.dtype, device=x.device)[*_triangle(x)]  # each pair stands for two
         square = (_pairs(x) * twice) @ self.sums.to(x.dtype).T
         return (self.alpha * square.clamp(min=0.0) + self.size).log()  # rounding may leave a square below 0
 
@@ -151,14 +151,14 @@ def _check_dim(dim: int) -> None:
         raise HeadtailError(f"`dim` is {dim}, but a kernel's sums pay in at most {MOST_DIMENSIONS} dimensions. Write `dim=64`.")
 
 
-def _triangle(dim: int) -> tuple[Tensor, Tensor]:
-    first, second = torch.triu_indices(dim, dim)
+def _triangle(x: Float[Tensor, "n k"]) -> tuple[Tensor, Tensor]:
+    first, second = torch.triu_indices(x.shape[1], x.shape[1], device=x.device)
     return first, second
 
 
 def _pairs(x: Float[Tensor, "n k"]) -> Float[Tensor, "n k2"]:
     """All products of two coordinates, each pair once."""
-    first, second = _triangle(x.shape[1])
+    first, second = _triangle(x)
     return x[:, first] * x[:, second]
 
 
