@@ -16,27 +16,24 @@ from headtail.samplers.by_score import ModelSampler, added_up
 from headtail.samplers.clusters import AT_A_TIME, lay_out, projection
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Step
+from headtail.samplers.schedule import in_the_long_run, next_look, telling
 from headtail.samplers.scorer import Scorer
 
 UNIFORM = 0.01
 """Share of uniform draws: every label can be drawn, and no weight exceeds 100 times a uniform sampler's."""
-FIRST_REFRESH = 32
-"""Steps after which the first summary, of an untrained table, is thrown away."""
 SLOTS_A_VISIT = 16
 """Negatives that a look into a block is worth: looking costs far more than drawing."""
 KMEANS_STEPS = 3
 """Of each summary: the one before is a good start."""
-LABELS_A_STEP = 64
-"""A step moves a bounded number of rows, so a summary of L labels may serve L / 64 steps."""
 
 
 class Blocks(ModelSampler):
     r"""Labels in about √L blocks: $q_{y} = P(B_y)\, r(y \mid B_y)$, both read off a summary of the table, in O(√L) an example.
 
-    The summary (labels in fewer dimensions, laid out in blocks) is taken anew after 32 steps, then after twice as many, and at
-    last every `refresh` steps. In between the table moves on, and q does not: it is that of the summary, so what is drawn and
-    what is claimed agree exactly, whatever the table has become. Only the noise grows. A refresh costs O(L·(d + √L)), which
-    over the L / 64 steps it serves is O(√L). In `eval()` mode nothing is taken anew.
+    The summary (labels in fewer dimensions, laid out in blocks) is taken anew after 32 steps (√L / 4, if that is more), then after
+    twice as many, and at last every `refresh` steps. In between the table moves on, and q does not: it is that of the summary, so
+    what is drawn and what is claimed agree exactly, whatever the table has become. Only the noise grows. A refresh costs
+    O(L·(d + √L)), which is O(√L) a step in the long run, over the L / 64 steps it serves. In `eval()` mode nothing is taken anew.
 
     `share` neighbours of a batch get one draw, of the mean of their q: their negatives' rows are read and updated once. A draw
     looks into `visits` blocks and deals its m slots out to them, so slots are independent only if `visits` ≥ m.
@@ -77,7 +74,7 @@ class Blocks(ModelSampler):
         self.visits = min(visited, num_negatives)
         default = math.isqrt(self.num_labels - 1) + 1
         self.clusters = default if blocks is None else min(check_count("blocks", blocks), self.num_labels)
-        self.every = max(100, self.num_labels // LABELS_A_STEP) if refresh is None else check_count("refresh", refresh)
+        self.every = in_the_long_run(self.num_labels) if refresh is None else check_count("refresh", refresh)
         self.most = math.ceil(self.num_labels / self.clusters)
         self.blocks = self.clusters + math.ceil(self.num_labels / self.most)
         self._given = {"share": share, "visits": visits, "dim": dim, "blocks": blocks, "refresh": refresh}
@@ -95,14 +92,14 @@ class Blocks(ModelSampler):
         """Take note of each block, from `rows` and `offset`; `block` tells that of each row, x are examples."""
 
     @abstractmethod
-    def log_blocks(self, x: Float[Tensor, "p k"], temperature: float | Tensor) -> Float[Tensor, "p K"]:
-        """`[p, K]` log of each block's mass, up to a constant an example, −inf if empty; x comes divided by the temperature."""
+    def blocks_of(self, x: Float[Tensor, "p k"], temperature: float | Tensor) -> Float[Tensor, "p K"]:
+        """`[p, K]` the probability of each block, 0 if it is empty; x comes divided by the temperature."""
 
     @abstractmethod
-    def log_labels(self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]) -> Float[Tensor, "*v S"]:
-        """log of each label's mass, up to a constant an example and block, from ⟨x, w⟩ and bias, both over the temperature.
+    def labels_of(self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]) -> Float[Tensor, "*v S"]:
+        """The probability of each label inside its block, from ⟨x, w⟩ and bias, both over the temperature.
 
-        Where there is no label, the offset is the least number there is, and so must be what comes back. May work in place.
+        Where there is no label, the offset is the least number there is, and what comes back must be 0. May work in place.
         """
 
     def pick(self, step: Step) -> Draw:
@@ -172,7 +169,7 @@ class Blocks(ModelSampler):
     @torch.no_grad()
     def take_summary(self, model: Scorer) -> None:
         """Project the table, lay it out in blocks, and take note of each."""
-        self._due = self._taken + min(max(self._taken, FIRST_REFRESH), self.every)
+        self._due = next_look(self._taken, self.num_labels, self.every)
         weight = F.normalize(model.weight.float(), dim=-1) if model.score == "cosine" else model.weight.float()
         self._left = projection(_hidden(model).float(), weight, self.dim)
         rows = torch.cat([part.float() @ self._left for part in weight.split(max(1, AT_A_TIME // weight.shape[1]))])
@@ -182,7 +179,7 @@ class Blocks(ModelSampler):
         layout = lay_out(rows, rows[spread], KMEANS_STEPS, self.most, self.blocks)
         self.order, self.start, self.size = layout
         self.place = torch.empty_like(layout.order).scatter_(0, layout.order, torch.arange(self.num_labels, device=rows.device))
-        self.rows = rows[layout.order]
+        self.rows = rows.index_select(0, layout.order)
         bias = torch.zeros(self.num_labels, device=rows.device) if model.bias is None else model.bias.detach().reshape(-1).float()
         self.offset = bias[layout.order]
         every = torch.arange(self.num_labels, device=rows.device)
@@ -191,13 +188,14 @@ class Blocks(ModelSampler):
     def _keep_up(self, model: Scorer) -> None:
         """Take a summary where there is none, and in training where the present one has served its time."""
         if self._due == 0 or (self.training and self._taken >= self._due):
-            self.take_summary(model)
+            with telling(self.num_labels, self._taken, self.every):
+                self.take_summary(model)
         self._taken += self.training
 
     def _examples(self, model: Scorer) -> tuple[Float[Tensor, "G g k"], Float[Tensor, "G g K"]]:
         """Projected hidden states in groups, and the probability of each block for each; 0 where a group has fewer examples."""
         x = self._project(model)
-        chance = self.log_blocks(x, model.temperature).softmax(1)
+        chance = self.blocks_of(x, model.temperature)
         lacking = -len(x) % self.share
         x, chance = (F.pad(t, (0, 0, 0, lacking)) for t in (x, chance))
         groups = len(x) // self.share
@@ -224,7 +222,7 @@ class Blocks(ModelSampler):
         # A CPU need not copy rows that lie side by side; a GPU had better take all at once.
         products = self.by_block(x, block) if x.device.type == "cpu" else self.at_once(x, at)
         offset = torch.where(held, self.offset.to(x.dtype)[at] / temperature, torch.finfo(x.dtype).min)
-        mass = self.log_labels(products, offset[:, :, None]).softmax(3)
+        mass = self.labels_of(products, offset[:, :, None])
         weight = chance.gather(2, block[:, None].expand(-1, chance.shape[1], -1)) / chance.sum((1, 2), keepdim=True)
         inside = (weight.transpose(1, 2)[:, :, None] @ mass).squeeze(2).double()
         inside = torch.where(held, (1 - UNIFORM) * inside + UNIFORM / self.num_labels, 0.0)
