@@ -199,6 +199,7 @@ def test_summaries_are_taken_at_first_often_and_then_every_so_many_steps(monkeyp
 @pytest.mark.parametrize("kind", [*KINDS.values(), Adversarial], ids=[*KINDS, "adversarial"])
 def test_a_first_look_that_takes_long_is_told_once_with_the_next(kind, monkeypatch, recwarn):
     monkeypatch.setattr("headtail.samplers.schedule.LONG", -1.0)
+    monkeypatch.setattr("headtail.samplers.schedule.MANY", 300)
     sampler = kind(LABELS, 4, share=4)
     with pytest.warns(UserWarning, match=r"300 labels took 0 s\. .* again after 32 steps, .* every 100 steps"):
         drawn(sampler, model(4))

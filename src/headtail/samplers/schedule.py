@@ -16,6 +16,8 @@ LABELS_A_STEP = 64
 """A step moves a bounded number of rows, so a look at L labels may serve L / 64 steps."""
 LONG = 2.0
 """Seconds after which one wonders what is going on."""
+MANY = 10_000
+"""Labels; with fewer, what takes long is a GPU's libraries setting themselves up."""
 
 
 def in_the_long_run(num_labels: int) -> int:
@@ -44,7 +46,7 @@ def telling(num_labels: int, taken: int, every: int) -> Iterator[None]:
     begun = time.monotonic()
     yield
     seconds = time.monotonic() - begun
-    if taken == 0 and seconds > LONG:
+    if taken == 0 and seconds > LONG and num_labels >= MANY:
         warnings.warn(
             f"To look at all {num_labels:,} labels took {seconds:.0f} s. The sampler does so again after "
             f"{next_look(0, num_labels, every):,} steps, then ever more rarely, and at last every {every:,} steps.",
