@@ -114,6 +114,11 @@ def parse(text: str) -> Scheme:
         sampler, weighting = (_call(part, text) for part in rest.split(":", 1))
         _known(sampler.name, SAMPLERS, "sampler", text)
         _known(weighting.name, WEIGHTINGS, "weighting", text)
+        if sampler.name == "resampled" and weighting.name in ("constant", "relative"):  # told before anything is read or trained
+            raise HeadtailError(
+                f"`{typed}` chooses negatives from a pool, where nobody knows the q of a label that {weighting.name} weights need. "
+                f"Write weights that come from a margin, for example `{rest.split(':', 1)[0]}:importance`."
+            )
         return Scheme(typed, loss, sampler, weighting, None, number, post_hoc)
     margin = Call("unit") if rest in LOSSES else _call(rest, text)
     _known(margin.name, (*MARGINS, *LOSSES, *PAPER), "scheme", text)

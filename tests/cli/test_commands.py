@@ -303,6 +303,8 @@ def test_every_format_goes_from_its_files_to_a_report(tmp_path, capsys, write):
     [
         (["stats", "nowhere"], "`nowhere` does not exist."),
         (["compare", DATA, "--schemes", "within-bach:tail"], "Did you mean `within-batch`?"),
+        (["compare", DATA, "--schemes", "softmax", "resampled(64):constant@8"], "for example `resampled(64):importance`"),
+        (["train", DATA, "--scheme", "resampled:relative"], "from a pool"),
         (["train", DATA, "--scheme", "sofmax"], "Did you mean `softmax`"),
         (["compare", DATA, "--seeds", "0"], "`--seeds` must be a whole number of at least 1, but got 0."),
         (["compare", DATA, "--workers", "0"], "`--workers` must be a whole number of at least 1, but got 0."),

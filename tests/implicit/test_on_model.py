@@ -112,6 +112,24 @@ def test_gradients_are_those_of_autograd_and_bias_is_told_apart_from_noise():
     assert importance.hidden.error == pytest.approx(float(error), rel=0.25)
 
 
+def test_the_table_s_error_is_that_of_a_whole_batch_whose_examples_may_share_their_draws():
+    """For each example alone, shared draws and draws of its own are as noisy."""
+    batch, names = examples(size=32, probes=2, scale=0.5), ("uniform:importance@6", "uniform(excluded):importance@6")
+    shared, own = look(*names, repeats=150, batch=batch).values()
+    assert shared.squared_error == pytest.approx(own.squared_error, rel=0.25)
+    assert shared.table.error > 1.4 * own.table.error
+    table = batch.weight.clone().requires_grad_()
+    given = {"bias": batch.bias, "target": batch.target}
+    exact = torch.autograd.grad(scheme("softmax", LABELS)(batch.hidden, table, **given), table)[0]
+    for name, found in zip(names, (shared, own), strict=True):
+        loss = scheme(name, LABELS)
+        each = [torch.autograd.grad(loss(batch.hidden, table, **given, generator=seeded(s)), table)[0] for s in range(150)]
+        error = torch.stack([(one - exact).square().sum() for one in each]).mean().sqrt() / exact.norm()
+        assert found.table.error == pytest.approx(float(error), rel=0.15)
+        cosine = torch.stack([(one * exact).sum() / one.norm() for one in each]).mean() / exact.norm()
+        assert found.table.cosine == pytest.approx(float(cosine), abs=0.03)
+
+
 def test_what_noise_adds_to_the_length_of_a_mean_error_is_taken_off_its_bias():
     """The sampled decoupled loss has no bias; the mean of 40 errors would still be about a sixth of one long."""
     name = "logistic/uniform:importance@8"

@@ -146,6 +146,18 @@ def test_a_few_schemes_in_order_prove_nothing():
             "uniform:tail has the best Tail Recall@10 (30.0%, +10.0 over the mean of the schemes) "
             "and gains 5.0 points on Head too.",
         ),
+        (
+            {"softmax": [(0.5, 0.2)], "uniform:tail": [(0.5, 0.3)], "within-batch:tail": [(0.4, 0.3)]},
+            "uniform:tail and within-batch:tail tie for the best Tail Recall@10 (30.0%, +10.0 over softmax).",
+        ),
+        (
+            {"softmax": [(0.5, 0.3)], "uniform:tail": [(0.4, 0.3)], "uniform:constant": [(0.4, 0.1)]},
+            "softmax and uniform:tail tie for the best Tail Recall@10 (30.0%).",
+        ),
+        (
+            {f"uniform:tail({i})": [(0.5, 0.0)] for i in range(4)},
+            "4 schemes tie for the best Tail Recall@10 (0.0%).",
+        ),
         ({"uniform:tail": [(0.5, 0.3)]}, "uniform:tail reaches a Tail Recall@10 of 30.0%, with 50.0% on Head."),
         ({}, "No scheme was measured."),
     ],

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from headtail import (
+    Adversarial,
     Block,
     FourierKernel,
     HeadtailError,
@@ -195,6 +196,20 @@ def test_summaries_are_taken_at_first_often_and_then_every_so_many_steps(monkeyp
     assert sampler._taken == 330, "and such steps do not count"
 
 
+@pytest.mark.parametrize("kind", [*KINDS.values(), Adversarial], ids=[*KINDS, "adversarial"])
+def test_a_first_look_that_takes_long_is_told_once_with_the_next(kind, monkeypatch, recwarn):
+    monkeypatch.setattr("headtail.samplers.schedule.LONG", -1.0)
+    monkeypatch.setattr("headtail.samplers.schedule.MANY", 300)
+    sampler = kind(LABELS, 4, share=4)
+    with pytest.warns(UserWarning, match=r"300 labels took 0 s\. .* again after 32 steps, .* every 100 steps"):
+        drawn(sampler, model(4))
+    recwarn.clear()
+    for _ in range(40):
+        drawn(sampler, model(4))
+    assert sampler._due == 64, "there was a second look"
+    assert len(recwarn) == 0
+
+
 @each_kind
 def test_a_saved_sampler_goes_on_with_the_same_draws(kind):
     sampler, scorer = kind(LABELS, 4, share=2, dim=4), model(6, d=9)
@@ -286,7 +301,7 @@ def test_blocks_are_never_larger_than_allowed_and_hold_each_label_once():
 def test_the_nearest_centroid_is_found_in_parts_as_in_one(monkeypatch):
     rows, centroids = torch.randn(50, 3), torch.randn(7, 3)
     truth = torch.cdist(rows, centroids).argmin(1)
-    monkeypatch.setattr("headtail.samplers.clusters.AT_A_TIME", 40)
+    monkeypatch.setattr("headtail.samplers.clusters.IN_CACHE", 40)
     assert torch.equal(nearest(rows, centroids), truth)
 
 

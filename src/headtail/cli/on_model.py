@@ -153,9 +153,12 @@ def measured_table(found: Sequence[OnModel], target: str, width: int) -> Table:
         name = Text(one.scheme, style="bold" if one.scheme in best else "")
         table.add_row(name, *(cells[column] for column in columns[1:]))
     table.caption = (
-        "bias: mean sampled less exact loss.  n_eff: effective number of negatives.\n"
-        "cos, bias, error: of the sampled gradient against the exact one, of hidden states (h)\n"
-        "and of the label table (W), in units of its length.  ms: draw, loss and gradients of a batch.\n"
+        "Of each example for itself, on average: bias (mean sampled less exact loss), σ²/(mμ²), n_eff\n"
+        "(effective number of negatives), and the gradient of its hidden state (h).\n"
+        "Of a whole batch: cos W and error W, of the label table's gradient. Examples that share a draw\n"
+        "err together there, which σ²/(mμ²) does not show. bias W: of those looked at, together.\n"
+        "cos, bias, error: of the sampled gradient against the exact one, in units of its length.\n"
+        "ms: draw, loss and gradients of a batch.  "
         "bold: no other is both quicker and more exact."
     )
     return table

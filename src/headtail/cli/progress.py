@@ -41,6 +41,10 @@ class Training:
         )
         self.grid = self.bar.add_task("all runs", total=cells, facts="", visible=cells > 1)
 
+    def begin(self, cell: Cell) -> None:
+        """Show a cell from now on: its first step, in which a sampler may look at all labels, can take long."""
+        self.running[cell.title] = self.bar.add_task(cell.title, total=None, facts="")
+
     def watch(self, cell: Cell) -> Watch:
         """A watcher for one cell."""
         batch, first, begun = cell.run.batch, 0, 0.0
@@ -48,11 +52,12 @@ class Training:
         def tell(state: State, steps: int, loss: float) -> None:
             nonlocal first, begun
             done = state.epoch * steps + state.step
-            if cell.title not in self.running:
+            if not begun:
                 first, begun = done, time.monotonic()
-                self.running[cell.title] = self.bar.add_task(cell.title, total=cell.run.epochs * steps, completed=done, facts="")
+            if cell.title not in self.running:
+                self.begin(cell)
             speed = (done - first) * batch / max(1e-9, time.monotonic() - begun)
-            self.bar.update(self.running[cell.title], completed=done)
+            self.bar.update(self.running[cell.title], completed=done, total=cell.run.epochs * steps)
             if math.isfinite(loss) and speed:
                 self.bar.update(self.running[cell.title], facts=f"loss {loss:.3f}  {speed:,.0f} examples/s")
 

@@ -57,6 +57,7 @@ class Train:
         try:
             with bars.bar, warnings.catch_warnings():
                 warnings.simplefilter("ignore")
+                bars.begin(cell)
                 rows = run_cell(cell, data, data_slices(data, self.slices), device=device, watch=bars.watch(cell))
         except KeyboardInterrupt:
             talk.print(f"Stopped, and saved. To go on: {shlex.join(['headtail', *typed])}", soft_wrap=True, markup=False)

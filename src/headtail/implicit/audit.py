@@ -153,7 +153,8 @@ def _drawing(
     counts = labels.counts.cpu()
     first = int(torch.where(counts > 0, counts, counts.max() + 1).argmin()) if target is None else target
     check_ids("target", torch.tensor([first]), labels.num_labels)
-    device = sampler.device or torch.device("cpu")
+    looked_at = weight if sampler.looks_at_model else None
+    device = (sampler.device or torch.device("cpu")) if looked_at is None else looked_at.device
     anyone = torch.tensor([0])
     # Batches follow the data, unsmoothed, as real ones do.
     data = Frequency(Labels(counts), num_negatives=check_count("batch_size", batch_size))

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Float64, Int
@@ -18,7 +18,7 @@ from headtail.samplers import Draw, Resampled, Scorer
 from headtail.weightings import FromMargin
 
 LARGEST_TABLE = 2**29
-"""Numbers of a label table whose dense gradient is held three times over."""
+"""Numbers of a label table whose dense gradient is held six times over."""
 LOOKED_AT_ONCE = 2**22
 """Probabilities that are held at a time."""
 
@@ -51,7 +51,8 @@ class OnModel:
             sampler has a formula, else measured, which misses what is rare.
         effective: number of negatives of equal weight that would be as good: mean of (Σ t)² / Σ t² over the terms t of the sum.
         hidden: of the hidden states, each for itself.
-        table: of the label table, as a whole.
+        table: of the label table. Error and cosine are those of a whole batch: examples that share a draw err together, and their
+            errors do not average out. The bias is that of all probes together, while the rest of their batch changes.
         draw_seconds: to draw for a batch, the quickest of all: whoever shares the machine only makes it slower.
         step_seconds: to draw, take the loss of a batch and its gradients, alike.
     """
@@ -147,7 +148,7 @@ def on_model(
     for i, name in enumerate(progress(list(losses) * batch.sets)):
         one = i // len(losses)
         if i % len(losses) == 0:
-            truth = _Truth.of(exact, batch, one)
+            truth = _Truth.of(exact, batch, one, generator)
         assert truth is not None, "a set begins with its truth"
         found[name].append(_measure(name, losses[name], truth, batch, one, max(2, repeats), generator))
     return [_mean(parts) for parts in found.values()]
@@ -193,28 +194,46 @@ class _Truth:
     hidden: Tensor
     table: Tensor
     model: Scorer
+    whole: _Whole
 
     @classmethod
-    def of(cls, exact: ExactLoss, batch: Batch, one: int) -> _Truth:
+    def of(cls, exact: ExactLoss, batch: Batch, one: int, generator: torch.Generator | None = None) -> _Truth:
         hidden, target = batch.hidden[batch.looked_at(one)], batch.target[batch.looked_at(one)]
         found = _gradients(lambda h, w: exact(h, w, target, bias=batch.bias, reduction="none"), hidden, batch.weight)
-        return cls(*found, Scorer(hidden, batch.weight, batch.bias, exact.temperature, exact.settings.score))
+        model = Scorer(hidden, batch.weight, batch.bias, exact.temperature, exact.settings.score)
+        return cls(*found, model, _Whole.of(exact, batch, *batch.drawn(one, generator)))
+
+
+class _Whole(NamedTuple):
+    """A batch as training sees it, and the exact gradient of its mean loss."""
+
+    hidden: Tensor
+    target: Tensor
+    table: Tensor
+
+    @classmethod
+    def of(cls, exact: ExactLoss, batch: Batch, hidden: Tensor, target: Tensor) -> _Whole:
+        total = torch.zeros_like(batch.weight)
+        for h, y in zip(hidden.split(batch.probes), target.split(batch.probes), strict=True):
+            total += _gradients(lambda a, b, y=y: exact(a, b, y, bias=batch.bias, reduction="none"), h, batch.weight)[2]
+        return cls(hidden, target, total / len(target))
 
 
 def _measure(
     name: str, loss: SampledLoss, truth: _Truth, batch: Batch, one: int, repeats: int, generator: torch.Generator | None
 ) -> OnModel:
-    n, label = batch.probes, batch.target[batch.looked_at(one)]
-    hidden, table = _Errors(truth.hidden, rows=True), _Errors(truth.table, rows=False)
+    n, label, whole = batch.probes, batch.target[batch.looked_at(one)], truth.whole
+    hidden, table, step = _Errors(truth.hidden, rows=True), _Errors(truth.table, rows=False), _Errors(whole.table, rows=False)
     values, effective, draws, steps, m = [], [], [], [], 0.0
     for _ in range(repeats):
         loss.sampler.refresh(batch.target[torch.randperm(len(batch.target), generator=generator).to(batch.target.device)])
-        h, y = batch.drawn(one, generator)
         with _Timed(draws, batch.weight):
-            draw = loss.draw(h, batch.weight, y, bias=batch.bias)
+            draw = loss.draw(whole.hidden, batch.weight, whole.target, bias=batch.bias)
         with _Timed(steps, batch.weight):
-            _step(loss, h, y, batch, draw)
-        few = _first(draw, n)
+            found = _step(loss, whole.hidden, whole.target, batch, draw)
+        step.add(found.to_dense())
+        h, y = batch.drawn(one, generator)
+        few = _first(loss.draw(h, batch.weight, y, bias=batch.bias), n)
         each, *gradients = _gradients(
             lambda a, b, few=few: loss(a, b, label, bias=batch.bias, draw=few, reduction="none"), h[:n], batch.weight
         )
@@ -237,7 +256,7 @@ def _measure(
         squared_error=float(squared.mean()),
         effective=sum(effective) / repeats,
         hidden=hidden.summary(),
-        table=table.summary(),
+        table=replace(step.summary(), bias=table.summary().bias),
         draw_seconds=min(draws),
         step_seconds=min(draws) + min(steps),
     )
@@ -267,12 +286,13 @@ def _gradients(loss: Callable[[Tensor, Tensor], Tensor], hidden: Tensor, weight:
     return each.detach().double(), found[0], found[1]
 
 
-def _step(loss: SampledLoss, hidden: Tensor, target: Tensor, batch: Batch, draw: Draw) -> None:
-    """A training step but for the optimiser: row-sparse gradients, by the kernels that training uses."""
+def _step(loss: SampledLoss, hidden: Tensor, target: Tensor, batch: Batch, draw: Draw) -> Tensor:
+    """A training step but for the optimiser: the table's row-sparse gradient, by the kernels that training uses."""
     hidden, weight = hidden.detach().requires_grad_(), batch.weight.detach().requires_grad_()
     bias = None if batch.bias is None else batch.bias.detach().requires_grad_()
     with torch.enable_grad():
         loss(hidden, weight, target, bias=bias, draw=draw, sparse=True, ignore_index=None).backward()
+    return torch.zeros_like(weight) if weight.grad is None else weight.grad
 
 
 class _Timed:

@@ -64,7 +64,9 @@ class Model(nn.Module):
     def _draw_ahead(self, target: Target) -> Draw | None:
         """On a GPU, negatives that do not depend on the hidden states are drawn while these are computed."""
         loss = self.head.loss
-        if not isinstance(loss, SampledLoss) or not isinstance(target, Tensor) or target.dim() != 1 or target.device.type != "cuda":
+        if not isinstance(loss, SampledLoss) or loss.sampler.looks_at_model:
+            return None
+        if not isinstance(target, Tensor) or target.dim() != 1 or target.device.type != "cuda":
             return None
         with beside(target.device, "draw"):
             return loss.draw_ahead(target)

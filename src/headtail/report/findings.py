@@ -13,6 +13,8 @@ from headtail.report.measured import Estimate, Measured, Reference
 
 FEW = 5
 """With fewer schemes than this, chance alone often puts them in order."""
+MOST_NAMED = 3
+"""Schemes in a row that one still reads."""
 
 
 def percent(value: float | None, digits: int = 1) -> str:
@@ -80,6 +82,9 @@ def takeaway(measured: Measured, failures: dict[str, str]) -> str:
         ]
         return f"{best} reaches a {where} of {percent(found.value)}" + (f", with {_listed(rest)}." if rest else ".")
     reference = Reference.of(measured)
+    tied = [name for name in known if measured.of(name, by.metric, slice_).value == found.value]
+    if len(tied) > 1:
+        return _tie(tied, reference, slice_)
     second = measured.of(known[1], by.metric, slice_)
     if best == reference.scheme:
         change, other, price = found.value - second.value, known[1], ""
@@ -88,7 +93,18 @@ def takeaway(measured: Measured, failures: dict[str, str]) -> str:
         price = _price(reference, best, "head") if slice_ == "tail" else ""
     text = f"{best} has the {by.best} {where} ({percent(found.value)}, {points(change)} {by.against} {other}){price}"
     close = [name for name in known[1:] if found.overlaps(measured.of(name, by.metric, slice_))]
-    return text + (f"; its error bar overlaps with {_listed(close[:3])}." if close else ".")
+    return text + (f"; its error bar overlaps with {_listed(close[:MOST_NAMED])}." if close else ".")
+
+
+def _tie(tied: list[str], reference: Reference, slice_: str) -> str:
+    """Where chance alone would name a winner, none is named."""
+    by = reference.measured.yardstick
+    change = reference.difference(tied[0], by.metric, slice_)
+    apart = reference.scheme not in tied and change.known and change.value != 0
+    against = f", {points(change.value)} {by.against} {reference.name}" if apart else ""
+    value = percent(reference.measured.of(tied[0], by.metric, slice_).value)
+    names = _listed(tied) if len(tied) <= MOST_NAMED else _count(len(tied), "scheme")
+    return f"{names} tie for the {by.best} {slice_.capitalize()} {by.name} ({value}{against})."
 
 
 def _price(reference: Reference, scheme: str, slice_: str) -> str:

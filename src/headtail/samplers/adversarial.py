@@ -11,11 +11,11 @@ from torch import Tensor
 
 from headtail.errors import check_count
 from headtail.labels import Labels
-from headtail.samplers.blocks import FIRST_REFRESH, LABELS_A_STEP
 from headtail.samplers.by_score import ModelSampler
 from headtail.samplers.clusters import AT_A_TIME, projection
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Step
+from headtail.samplers.schedule import in_the_long_run, next_look, telling
 from headtail.samplers.scorer import Scorer
 from headtail.samplers.tree import depth_of, fit
 
@@ -28,9 +28,9 @@ class Adversarial(ModelSampler):
     tree on the way to y' (Bamler and Mandt 2020), in O(log L) a draw.
 
     The tree is fitted to (hidden state, positive) pairs, not to the model's scores: it imitates the data, popularity included.
-    Pairs are summed up as they come. The tree is fitted anew after 32 steps, then after twice as many, and at last every `refresh`
-    steps, to the pairs since the last time, in O(L·k² + L log L). q is always that of the tree in use. In `eval()` mode pairs are
-    not remembered. A tenth of the draws is uniform.
+    Pairs are summed up as they come. The tree is fitted anew after 32 steps (√L / 4, if that is more), then after twice as many,
+    and at last every `refresh` steps, to the pairs since the last time, in O(L·k² + L log L). q is always that of the tree in use.
+    In `eval()` mode pairs are not remembered. A tenth of the draws is uniform.
 
     `share` neighbours of a batch get one draw, of the mean of their q.
 
@@ -62,7 +62,7 @@ class Adversarial(ModelSampler):
         self.num_labels = labels.num_labels if isinstance(labels, Labels) else check_count("num_labels", labels)
         self.num_negatives = check_count("num_negatives", num_negatives)
         self.share, self.dim = check_count("share", share), check_count("dim", dim)
-        self.every = max(100, self.num_labels // LABELS_A_STEP) if refresh is None else check_count("refresh", refresh)
+        self.every = in_the_long_run(self.num_labels) if refresh is None else check_count("refresh", refresh)
         self.depth = depth_of(self.num_labels)
         self._given = {"share": share, "dim": dim, "refresh": refresh}
         self._taken, self._due = 0, 0
@@ -153,17 +153,19 @@ class Adversarial(ModelSampler):
         for name in ("sums", "counts", "squares"):
             setattr(self, name, getattr(self, name).to(model.input.device))
         self._remember(model, label)
-        self.refit(model)
+        with telling(self.num_labels, self._taken, self.every):
+            self.refit(model)
 
     def _remember(self, model: Scorer, label: Tensor) -> None:
-        x = _hidden(model) @ self._next.to(model.input.device)
+        self._next = self._next.to(model.input.device)  # once, where it was restored
+        x = _hidden(model) @ self._next
         self.sums.index_add_(0, label, x)
         self.counts.index_add_(0, label, torch.ones_like(x[:, 0]))
         self.squares += x.T @ x
 
     def refit(self, model: Scorer) -> None:
         """A tree of the pairs so far, in their projection; then a new projection, and no pairs."""
-        self._left, self._due = self._next, self._taken + min(max(self._taken, FIRST_REFRESH), self.every)
+        self._left, self._due = self._next, next_look(self._taken, self.num_labels, self.every)
         left = self._left.to(model.input.device)
         rows = torch.cat([part.float() @ left for part in model.weight.split(max(1, AT_A_TIME // model.weight.shape[1]))])
         total = self.counts.sum().clamp(min=1.0)
@@ -184,7 +186,8 @@ class Adversarial(ModelSampler):
     def _groups(self, model: Scorer) -> tuple[Float[Tensor, "G g k"], Int[Tensor, " G"]]:
         """Projected hidden states in groups, and how many examples each has."""
         wide = model.input.to(torch.promote_types(model.input.dtype, torch.float32))
-        x = wide @ self._left.to(wide)
+        self._left = self._left.to(wide.device)
+        x = wide @ self._left.to(wide.dtype)
         lacking = -len(x) % self.share
         members = F.pad(torch.ones(len(x), dtype=torch.int64, device=x.device), (0, lacking)).view(-1, self.share).sum(1)
         return F.pad(x, (0, 0, 0, lacking)).view(len(members), self.share, x.shape[1]), members

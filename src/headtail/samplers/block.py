@@ -58,13 +58,14 @@ class Block(Blocks):
         self.centre = means(self.rows, block, self.blocks)
         self.level = means(self.offset[:, None], block, self.blocks).squeeze(1)
 
-    def log_blocks(self, x: Float[Tensor, "p k"], temperature: float | Tensor) -> Float[Tensor, "p K"]:
-        """log |B| + the centre's logit."""
-        return x @ self.centre.to(x.dtype).T + (self.size.to(x.dtype).log() + self.level.to(x.dtype) / temperature)
+    def blocks_of(self, x: Float[Tensor, "p k"], temperature: float | Tensor) -> Float[Tensor, "p K"]:
+        """By log |B| + the centre's logit."""
+        level = self.size.to(x.dtype).log() + self.level.to(x.dtype) / temperature
+        return torch.addmm(level, x, self.centre.to(x.dtype).T).softmax(1)
 
-    def log_labels(self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]) -> Float[Tensor, "*v S"]:
-        """The logit."""
-        return products.add_(offset)
+    def labels_of(self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]) -> Float[Tensor, "*v S"]:
+        """By the logit."""
+        return products.add_(offset).softmax(-1)
 
     def inside_of(
         self, x: Float[Tensor, "G g k"], chance: Float[Tensor, "G g K"], block: Int[Tensor, "G T"], temperature: float | Tensor

@@ -12,31 +12,28 @@ from torch import Tensor
 
 from headtail.errors import check_count
 from headtail.labels import Labels
-from headtail.samplers.by_score import ModelSampler
+from headtail.samplers.by_score import ModelSampler, added_up
 from headtail.samplers.clusters import AT_A_TIME, lay_out, projection
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Step
+from headtail.samplers.schedule import in_the_long_run, next_look, telling
 from headtail.samplers.scorer import Scorer
 
 UNIFORM = 0.01
 """Share of uniform draws: every label can be drawn, and no weight exceeds 100 times a uniform sampler's."""
-FIRST_REFRESH = 32
-"""Steps after which the first summary, of an untrained table, is thrown away."""
 SLOTS_A_VISIT = 16
 """Negatives that a look into a block is worth: looking costs far more than drawing."""
 KMEANS_STEPS = 3
 """Of each summary: the one before is a good start."""
-LABELS_A_STEP = 64
-"""A step moves a bounded number of rows, so a summary of L labels may serve L / 64 steps."""
 
 
 class Blocks(ModelSampler):
     r"""Labels in about √L blocks: $q_{y} = P(B_y)\, r(y \mid B_y)$, both read off a summary of the table, in O(√L) an example.
 
-    The summary (labels in fewer dimensions, laid out in blocks) is taken anew after 32 steps, then after twice as many, and at
-    last every `refresh` steps. In between the table moves on, and q does not: it is that of the summary, so what is drawn and
-    what is claimed agree exactly, whatever the table has become. Only the noise grows. A refresh costs O(L·(d + √L)), which
-    over the L / 64 steps it serves is O(√L). In `eval()` mode nothing is taken anew.
+    The summary (labels in fewer dimensions, laid out in blocks) is taken anew after 32 steps (√L / 4, if that is more), then after
+    twice as many, and at last every `refresh` steps. In between the table moves on, and q does not: it is that of the summary, so
+    what is drawn and what is claimed agree exactly, whatever the table has become. Only the noise grows. A refresh costs
+    O(L·(d + √L)), which is O(√L) a step in the long run, over the L / 64 steps it serves. In `eval()` mode nothing is taken anew.
 
     `share` neighbours of a batch get one draw, of the mean of their q: their negatives' rows are read and updated once. A draw
     looks into `visits` blocks and deals its m slots out to them, so slots are independent only if `visits` ≥ m.
@@ -77,7 +74,7 @@ class Blocks(ModelSampler):
         self.visits = min(visited, num_negatives)
         default = math.isqrt(self.num_labels - 1) + 1
         self.clusters = default if blocks is None else min(check_count("blocks", blocks), self.num_labels)
-        self.every = max(100, self.num_labels // LABELS_A_STEP) if refresh is None else check_count("refresh", refresh)
+        self.every = in_the_long_run(self.num_labels) if refresh is None else check_count("refresh", refresh)
         self.most = math.ceil(self.num_labels / self.clusters)
         self.blocks = self.clusters + math.ceil(self.num_labels / self.most)
         self._given = {"share": share, "visits": visits, "dim": dim, "blocks": blocks, "refresh": refresh}
@@ -95,14 +92,14 @@ class Blocks(ModelSampler):
         """Take note of each block, from `rows` and `offset`; `block` tells that of each row, x are examples."""
 
     @abstractmethod
-    def log_blocks(self, x: Float[Tensor, "p k"], temperature: float | Tensor) -> Float[Tensor, "p K"]:
-        """`[p, K]` log of each block's mass, up to a constant an example, −inf if empty; x comes divided by the temperature."""
+    def blocks_of(self, x: Float[Tensor, "p k"], temperature: float | Tensor) -> Float[Tensor, "p K"]:
+        """`[p, K]` the probability of each block, 0 if it is empty; x comes divided by the temperature."""
 
     @abstractmethod
-    def log_labels(self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]) -> Float[Tensor, "*v S"]:
-        """log of each label's mass, up to a constant an example and block, from ⟨x, w⟩ and bias, both over the temperature.
+    def labels_of(self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]) -> Float[Tensor, "*v S"]:
+        """The probability of each label inside its block, from ⟨x, w⟩ and bias, both over the temperature.
 
-        Where there is no label, the offset is the least number there is, and so must be what comes back. May work in place.
+        Where there is no label, the offset is the least number there is, and what comes back must be 0. May work in place.
         """
 
     def pick(self, step: Step) -> Draw:
@@ -113,9 +110,9 @@ class Blocks(ModelSampler):
         of_group = self._mix(chance)
         groups, visits, each = len(chance), self.visits, -(-self.num_negatives // self.visits)
         options = {"dtype": torch.float64, "device": x.device, "generator": step.generator}
-        block = _invert(of_group.cumsum(1), torch.rand(groups, visits, **options), self._last_block())
+        block = _invert(added_up(of_group), torch.rand(groups, visits, **options), self._last_block())
         inside = self.inside_of(x, chance, block, model.temperature)
-        at = _invert(inside.cumsum(2), torch.rand(groups, visits, each, **options), (self.size[block] - 1)[..., None])
+        at = _invert(added_up(inside), torch.rand(groups, visits, each, **options), (self.size[block] - 1)[..., None])
         log_q = of_group.gather(1, block)[..., None].log() + inside.gather(2, at).log()
         ids = self.order[self.start[block][..., None] + at]
         # Slot j belongs to visit j modulo `visits`, so that each visit gets its share of any m.
@@ -172,16 +169,17 @@ class Blocks(ModelSampler):
     @torch.no_grad()
     def take_summary(self, model: Scorer) -> None:
         """Project the table, lay it out in blocks, and take note of each."""
-        self._due = self._taken + min(max(self._taken, FIRST_REFRESH), self.every)
+        self._due = next_look(self._taken, self.num_labels, self.every)
         weight = F.normalize(model.weight.float(), dim=-1) if model.score == "cosine" else model.weight.float()
         self._left = projection(_hidden(model).float(), weight, self.dim)
         rows = torch.cat([part.float() @ self._left for part in weight.split(max(1, AT_A_TIME // weight.shape[1]))])
         # Along the last order, neighbours in score are neighbours in place: evenly spaced labels are spread well.
-        spread = self.order.to(rows.device)[torch.linspace(0, self.num_labels - 1, self.clusters, device=rows.device).long()]
+        spread = torch.arange(self.clusters, device=rows.device) * (self.num_labels - 1) // max(1, self.clusters - 1)
+        spread = self.order.to(rows.device)[spread]
         layout = lay_out(rows, rows[spread], KMEANS_STEPS, self.most, self.blocks)
         self.order, self.start, self.size = layout
         self.place = torch.empty_like(layout.order).scatter_(0, layout.order, torch.arange(self.num_labels, device=rows.device))
-        self.rows = rows[layout.order]
+        self.rows = rows.index_select(0, layout.order)
         bias = torch.zeros(self.num_labels, device=rows.device) if model.bias is None else model.bias.detach().reshape(-1).float()
         self.offset = bias[layout.order]
         every = torch.arange(self.num_labels, device=rows.device)
@@ -190,13 +188,14 @@ class Blocks(ModelSampler):
     def _keep_up(self, model: Scorer) -> None:
         """Take a summary where there is none, and in training where the present one has served its time."""
         if self._due == 0 or (self.training and self._taken >= self._due):
-            self.take_summary(model)
+            with telling(self.num_labels, self._taken, self.every):
+                self.take_summary(model)
         self._taken += self.training
 
     def _examples(self, model: Scorer) -> tuple[Float[Tensor, "G g k"], Float[Tensor, "G g K"]]:
         """Projected hidden states in groups, and the probability of each block for each; 0 where a group has fewer examples."""
         x = self._project(model)
-        chance = self.log_blocks(x, model.temperature).softmax(1)
+        chance = self.blocks_of(x, model.temperature)
         lacking = -len(x) % self.share
         x, chance = (F.pad(t, (0, 0, 0, lacking)) for t in (x, chance))
         groups = len(x) // self.share
@@ -204,7 +203,8 @@ class Blocks(ModelSampler):
 
     def _project(self, model: Scorer) -> Float[Tensor, "p k"]:
         hidden = _hidden(model)
-        return hidden @ self._left.to(hidden) / model.temperature
+        self._left = self._left.to(hidden.device)  # once, where it was restored
+        return hidden @ self._left.to(hidden.dtype) / model.temperature
 
     def _mix(self, chance: Float[Tensor, "G g K"]) -> Float64[Tensor, "G K"]:
         """The probability of each block for a group: the mean over its examples, and a share by size."""
@@ -222,7 +222,7 @@ class Blocks(ModelSampler):
         # A CPU need not copy rows that lie side by side; a GPU had better take all at once.
         products = self.by_block(x, block) if x.device.type == "cpu" else self.at_once(x, at)
         offset = torch.where(held, self.offset.to(x.dtype)[at] / temperature, torch.finfo(x.dtype).min)
-        mass = self.log_labels(products, offset[:, :, None]).softmax(3)
+        mass = self.labels_of(products, offset[:, :, None])
         weight = chance.gather(2, block[:, None].expand(-1, chance.shape[1], -1)) / chance.sum((1, 2), keepdim=True)
         inside = (weight.transpose(1, 2)[:, :, None] @ mass).squeeze(2).double()
         inside = torch.where(held, (1 - UNIFORM) * inside + UNIFORM / self.num_labels, 0.0)
@@ -260,18 +260,17 @@ class Blocks(ModelSampler):
             self.take_summary(model)
         x, chance = self._examples(model)
         of_group, found = self._mix(chance), []
-        place = torch.arange(self.most, device=x.device)
         for block in torch.arange(self.blocks, device=x.device).split(max(1, AT_A_TIME // (self.most * x[0].numel()))):
             inside = self.inside_of(x, chance, block.expand(len(x), -1), model.temperature)
-            held = place < self.size[block, None]
-            found.append((of_group[:, block, None] * inside)[:, held])
-        return torch.cat(found, 1)[:, self.place]
+            found.append(of_group[:, block, None] * inside)
+        block = self._block_of(self.place)
+        return torch.cat(found, 1).flatten(1)[:, block * self.most + self.place - self.start[block]]
 
     def _block_of(self, place: Int[Tensor, ...]) -> Int[Tensor, ...]:
         return torch.searchsorted(self.start + self.size, place, right=True)
 
     def _last_block(self) -> Int[Tensor, ""]:
-        return self._block_of(self.place.new_tensor(self.num_labels - 1))
+        return self._block_of(self.place.new_full((), self.num_labels - 1))
 
     def _of_each(self, of_group: Tensor, number: int) -> Tensor:
         return of_group.repeat_interleave(self.share, 0)[:number]

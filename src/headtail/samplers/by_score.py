@@ -168,5 +168,18 @@ def running_sums(g: Float64[Tensor, "p k"]) -> tuple[Float64[Tensor, "p k"], Flo
     """Running sums of e^g in units of its largest, and log Σ e^g."""
     largest = g.amax(1, keepdim=True)
     largest = torch.where(largest == -math.inf, 0.0, largest)
-    sums = (g - largest).exp_().cumsum(1)
+    sums = added_up((g - largest).exp_())
     return sums, largest + sums[:, -1:].log()
+
+
+def added_up(mass: Float64[Tensor, "*v k"]) -> Float64[Tensor, "*v k"]:
+    """Running sums of each row."""
+    if mass.device.type == "cpu" or not torch.are_deterministic_algorithms_enabled():
+        return mass.cumsum(-1)
+    # torch refuses all of them on a GPU, though only the sums of a lone row depend on timing: such a row gets a twin.
+    alone, only_warns = mass.numel() == mass.shape[-1], torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        return mass.expand(2, *mass.shape).cumsum(-1)[0] if alone else mass.cumsum(-1)
+    finally:
+        torch.use_deterministic_algorithms(True, warn_only=only_warns)

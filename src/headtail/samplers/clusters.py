@@ -12,8 +12,10 @@ AT_A_TIME = 2**23
 """How many distances, or numbers of a table, are held at a time."""
 LABELS_COUNT = 0.1
 """Weight of the labels' own spread beside the hidden states': a small batch does not span all directions that matter."""
-PER_CLUSTER = 256
+PER_CLUSTER = 64
 """Labels that tell where a cluster lies: of a million, k-means need not look at all."""
+IN_CACHE = 2**19
+"""Distances that a CPU holds at a time: fresh memory costs more than they do."""
 
 
 class Layout(NamedTuple):
@@ -46,9 +48,9 @@ def projection(hidden: Float[Tensor, "p d"], weight: Float[Tensor, "L d"], dim: 
 
 def nearest(rows: Float[Tensor, "L k"], centroids: Float[Tensor, "K k"]) -> Int[Tensor, " L"]:
     """`[L]` the nearest centroid of each row; `[L, K]` distances are never held whole."""
-    half = 0.5 * centroids.pow(2).sum(1)
-    part = max(1, AT_A_TIME // len(centroids))
-    return torch.cat([(some @ centroids.T - half).argmax(1) for some in rows.split(part)])
+    half = -0.5 * centroids.pow(2).sum(1)
+    part = max(1, (IN_CACHE if rows.device.type == "cpu" else AT_A_TIME) // len(centroids))
+    return torch.cat([torch.addmm(half, some, centroids.T).argmax(1) for some in rows.split(part)])
 
 
 def means(rows: Float[Tensor, "L k"], of: Int[Tensor, " L"], number: int) -> Float[Tensor, "K k"]:

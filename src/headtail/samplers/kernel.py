@@ -64,15 +64,16 @@ class QuadraticKernel(Blocks):
         for some, of in _parts(self.rows, block, self.sums.shape[1]):
             self.sums.index_add_(0, of, _pairs(some))
 
-    def log_blocks(self, x: Float[Tensor, "p k"], temperature: float | Tensor) -> Float[Tensor, "p K"]:
-        """log(α hᵀ(Σ wwᵀ)h + |B|)."""
-        twice = 2 - torch.eye(self.dim, dtype=x.dtype, device=x.device)[*_triangle(self.dim)]  # each pair stands for two
-        square = (_pairs(x) * twice) @ self.sums.to(x.dtype).T
-        return (self.alpha * square.clamp(min=0.0) + self.size).log()  # rounding may leave a square below 0
+    def blocks_of(self, x: Float[Tensor, "p k"], temperature: float | Tensor) -> Float[Tensor, "p K"]:
+        """By α hᵀ(Σ wwᵀ)h + |B|."""
+        twice = 2 - torch.eye(self.dim, dtype=x.dtype, device=x.device)[*_triangle(x)]  # each pair stands for two
+        square = (_pairs(x) * (self.alpha * twice)) @ self.sums.to(x.dtype).T
+        return _shares(square.clamp_(min=0.0).add_(self.size))  # rounding may leave a square below 0
 
-    def log_labels(self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]) -> Float[Tensor, "*v S"]:
-        """log(α⟨h, w⟩² + 1)."""
-        return torch.where(offset > torch.finfo(offset.dtype).min, (self.alpha * products.square()).log1p(), offset)
+    def labels_of(self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]) -> Float[Tensor, "*v S"]:
+        """By α⟨h, w⟩² + 1."""
+        held = offset > torch.finfo(offset.dtype).min
+        return _shares(products.square_().mul_(self.alpha).add_(1.0).mul_(held))
 
 
 class FourierKernel(Blocks):
@@ -136,14 +137,14 @@ class FourierKernel(Blocks):
         for some, of in _parts(rows, each, self.features):
             self.sums.index_add_(0, of[:, 1].long(), (some @ omega + of[:, :1] - self.log_scale).exp())
 
-    def log_blocks(self, x: Float[Tensor, "p k"], temperature: float | Tensor) -> Float[Tensor, "p K"]:
-        """log φ(h)ᵀ Σ φ(w)."""
+    def blocks_of(self, x: Float[Tensor, "p k"], temperature: float | Tensor) -> Float[Tensor, "p K"]:
+        """By φ(h)ᵀ Σ φ(w)."""
         log_features = (x * self.balance.to(x.dtype)) @ self.omega.to(x) + self.log_scale.to(x.dtype)
-        return ((log_features - log_features.amax(1, keepdim=True)).exp() @ self.sums.to(x.dtype).T).log()
+        return _shares((log_features - log_features.amax(1, keepdim=True)).exp_() @ self.sums.to(x.dtype).T)
 
-    def log_labels(self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]) -> Float[Tensor, "*v S"]:
-        """The logit: inside a block nothing needs to be guessed."""
-        return products.add_(offset)
+    def labels_of(self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]) -> Float[Tensor, "*v S"]:
+        """By the logit: inside a block nothing needs to be guessed."""
+        return products.add_(offset).softmax(-1)
 
 
 def _check_dim(dim: int) -> None:
@@ -151,15 +152,20 @@ def _check_dim(dim: int) -> None:
         raise HeadtailError(f"`dim` is {dim}, but a kernel's sums pay in at most {MOST_DIMENSIONS} dimensions. Write `dim=64`.")
 
 
-def _triangle(dim: int) -> tuple[Tensor, Tensor]:
-    first, second = torch.triu_indices(dim, dim)
+def _triangle(x: Float[Tensor, "n k"]) -> tuple[Tensor, Tensor]:
+    first, second = torch.triu_indices(x.shape[1], x.shape[1], device=x.device)
     return first, second
 
 
 def _pairs(x: Float[Tensor, "n k"]) -> Float[Tensor, "n k2"]:
     """All products of two coordinates, each pair once."""
-    first, second = _triangle(x.shape[1])
-    return x[:, first] * x[:, second]
+    first, second = _triangle(x)
+    return x.index_select(1, first) * x.index_select(1, second)
+
+
+def _shares(mass: Tensor) -> Tensor:
+    """Of the sum over the last axis, in place."""
+    return mass.div_(mass.sum(-1, keepdim=True))
 
 
 def _parts(rows: Tensor, beside: Tensor, width: int) -> zip[tuple[Tensor, Tensor]]:
