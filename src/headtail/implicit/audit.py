@@ -154,7 +154,8 @@ def _drawing(
     first = int(torch.where(counts > 0, counts, counts.max() + 1).argmin()) if target is None else target
     check_ids("target", torch.tensor([first]), labels.num_labels)
     looked_at = weight if sampler.looks_at_model else None
-    device = (sampler.device or torch.device("cpu")) if looked_at is None else looked_at.device
+    device = sampler.device or (torch.device("cpu") if generator is None else generator.device)
+    device = device if looked_at is None else looked_at.device
     anyone = torch.tensor([0])
     # Batches follow the data, unsmoothed, as real ones do.
     data = Frequency(Labels(counts), num_negatives=check_count("batch_size", batch_size))
