@@ -17,6 +17,7 @@ from headtail import (
     StreamingLabels,
     Tail,
     WithinBatch,
+    audit,
     scheme,
 )
 
@@ -66,6 +67,26 @@ def test_a_label_that_never_came_is_rarer_the_longer_one_waits():
     labels.require_positive_prior("anything")
 
 
+def test_what_is_looked_up_is_a_distribution_and_within_batch_draws_follow_it():
+    """Long waits of many rare labels would otherwise add up to more than what is left for them."""
+    labels = StreamingLabels(500, rate=0.02)
+    for batch in stream(Labels.zipf(500).prior, 50, 64):
+        labels.update(batch)
+    every = torch.arange(500)
+    assert float(labels.log_prior(every).exp().sum()) == pytest.approx(1)
+    assert torch.allclose(labels.log_prior(every).exp(), labels.prior)
+    assert audit(WithinBatch(labels), labels, draws=2000, generator=torch.Generator().manual_seed(0)).passed
+
+
+def test_of_very_many_labels_the_sum_is_taken_anew_now_and_then(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("headtail.streaming.FEW", 2)
+    labels = StreamingLabels(6)
+    sums = [float(labels.update(torch.tensor([0, 1])).sum) for _ in range(4)]
+    assert sums[0] == pytest.approx(1)
+    assert sums[1] == sums[2] != sums[0], "after four examples, and after eight"
+    assert sums[3] != sums[2]
+
+
 def test_saved_and_loaded_it_goes_on_the_same():
     batches = stream(TRUTH, 40, 8)
     labels, other = StreamingLabels(6), StreamingLabels(6)
@@ -106,7 +127,8 @@ def test_new_labels_grow_behind_the_old():
     labels = StreamingLabels(2, rate=0.1).update(torch.tensor([0, 0, 1, 0]))
     grown = labels.grow([0, 0])
     assert grown.num_labels == 4
-    assert torch.equal(grown.log_prior(torch.tensor([0, 1])), labels.log_prior(torch.tensor([0, 1])))
+    old = torch.tensor([0, 1])
+    assert torch.allclose(grown.log_prior(old).diff(), labels.log_prior(old).diff()), "new labels take their share from all"
     grown.update(torch.tensor([3]))
     assert int(labels.clock) == 4, "the old ones stay as they are"
     assert int(grown.seen[3]) == 1

@@ -13,6 +13,8 @@ from headtail.labels import Labels, check_labels
 from headtail.targets import IGNORE_INDEX, Pairs, Target
 
 _STATE = ("gap", "last", "seen", "clock")
+FEW = 2**16
+"""Labels that are summed over with every batch."""
 
 
 class StreamingLabels(Labels):
@@ -30,7 +32,7 @@ class StreamingLabels(Labels):
 
     Use it wherever `Labels` is used, and call `update` with every batch, before the loss. `WithinBatch`, `Queue`, margins and
     weightings follow it; `Frequency` and `LogUniform` hold tables and keep the frequencies they were made with. `log_prior` is a
-    look-up and is not normalised; `prior`, which costs O(L), is.
+    look-up, normalised by a sum over all labels; of more than 65,536, that is taken anew only after as many examples.
 
     Args:
         num_labels: L.
@@ -40,7 +42,7 @@ class StreamingLabels(Labels):
     >>> for _ in range(100):
     ...     labels = labels.update(torch.tensor([0, 0, 1, 0]))
     >>> labels.log_prior(torch.tensor([0, 1])).exp()
-    tensor([0.7500, 0.2500], dtype=torch.float64)
+    tensor([0.7481, 0.2494], dtype=torch.float64)
     """
 
     gap: Tensor
@@ -48,14 +50,16 @@ class StreamingLabels(Labels):
     seen: Tensor
     clock: Tensor
     rate: float
+    sum: Tensor
+    summed_at: int
 
     def __init__(self, num_labels: int, rate: float = 0.01) -> None:
         size = check_count("num_labels", num_labels)
         if not 0 < check_number("rate", rate) <= 1:
             raise HeadtailError(f"`rate` must be above 0 and at most 1, but got {rate!r}. Write for example 0.01.")
         zeros = torch.zeros(size, dtype=torch.int64)
-        self._set(gap=zeros.double(), last=zeros, seen=zeros.clone(), clock=torch.zeros((), dtype=torch.int64))
         object.__setattr__(self, "rate", float(rate))
+        self._set(gap=zeros.double(), last=zeros, seen=zeros.clone(), clock=torch.zeros((), dtype=torch.int64))
 
     @classmethod
     def starting_from(cls, labels: Labels, rate: float = 0.01) -> StreamingLabels:
@@ -83,7 +87,13 @@ class StreamingLabels(Labels):
         self.gap[ids] = torch.lerp(self.gap[ids], gaps, share)
         self.last[ids] = self.clock
         self.seen[ids] += count
+        if int(self.clock) - self.summed_at >= self.num_labels - FEW:
+            self._sum_up()
         return self
+
+    def _sum_up(self) -> None:
+        object.__setattr__(self, "sum", self._rates(self.gap, self.last, self.seen).sum())
+        object.__setattr__(self, "summed_at", int(self.clock))
 
     def _rates(self, gap: Tensor, last: Tensor, seen: Tensor) -> Float64[Tensor, ...]:
         """1/B; one that stays away is taken to come now if that makes it rarer, one that never came to be the next to come."""
@@ -94,7 +104,7 @@ class StreamingLabels(Labels):
     def _log(self, ids: Int[Tensor, ...], smoothing: float) -> Float64[Tensor, ...]:
         check_ids("ids", ids, self.num_labels)
         at = ids.long().to(self.gap.device)
-        return self._rates(self.gap[at], self.last[at], self.seen[at]).log().to(ids.device)
+        return (self._rates(self.gap[at], self.last[at], self.seen[at]) / self.sum).log().to(ids.device)
 
     @property
     def prior(self) -> Float64[Tensor, " L"]:
@@ -159,10 +169,12 @@ class StreamingLabels(Labels):
                 shape = None if found is None else list(found.shape)
                 raise HeadtailError(f"`state` has a `{name}` of shape {shape}, but {list(getattr(self, name).shape)} is wanted.")
             getattr(self, name).copy_(found)
+        self._sum_up()
 
     def _set(self, **tensors: Tensor) -> None:
         for name, tensor in tensors.items():
             object.__setattr__(self, name, tensor)
+        self._sum_up()
 
     def __repr__(self) -> str:
         return f"StreamingLabels(num_labels={self.num_labels}, rate={self.rate:g}, examples={int(self.clock):,})"
