@@ -1,6 +1,6 @@
 """`headtail compare` on Delicious beside a straightforward PyTorch script that does the same epochs: time and peak memory.
 
-    .venv/bin/python benchmarks/compare_cost.py ../shared/data/delicious --epochs 5
+    .venv/bin/python benchmarks/compare_cost.py DATA/delicious --epochs 5
 
 Both start as commands, read the text file, train ten schemes (eight sampled, full softmax, logit adjustment) and test them;
 headtail also writes models, event files, bootstrap intervals and the report; its kernels have been compiled once before. Memory is

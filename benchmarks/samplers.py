@@ -2,7 +2,7 @@
 
 And: its cost grows like √L at most, from 10^4 to 10^6 labels, refreshes included, in the long run and over the first 1,000 steps.
 
-Run: .venv/bin/python benchmarks/samplers.py --data ../shared/data/diginetica [--model RUN] [--threads 1]
+Run: .venv/bin/python benchmarks/samplers.py --data DATA/diginetica [--model RUN] [--threads 1]
      .venv/bin/python benchmarks/samplers.py --growth
 
 Noise is σ²/(mμ²), the squared error of the sampled softmax loss to first order, over examples of one training batch; it is taken by
@@ -216,7 +216,7 @@ def growth(names: tuple[str, ...], sizes: list[int], batch: int, m: int, dim: in
 def main() -> None:
     """Rows go to results/samplers.csv."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data/diginetica"))
+    parser.add_argument("--data", type=Path, help="the Diginetica files")
     parser.add_argument("--model", type=Path, help="folder of a finished run on that data")
     parser.add_argument("--growth", action="store_true")
     parser.add_argument("--labels", type=float, nargs="+", default=[1e4, 1e5, 1e6], help="numbers of labels for --growth")
@@ -225,6 +225,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
+    if given.data is None and not given.growth:
+        parser.error("say where Diginetica lies: --data DATA/diginetica")
     torch.set_num_threads(given.threads)
     warnings.simplefilter("ignore")  # within-batch never draws labels without examples
     if given.growth:

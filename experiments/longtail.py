@@ -1,6 +1,6 @@
 """The paper's long-tail study: who wins on pictures, the head or the tail?
 
-    .venv/bin/python experiments/longtail.py --data ../shared/data --cifar cifar-10-batches-py --workers 6
+    .venv/bin/python experiments/longtail.py --data DATA --cifar cifar-10-batches-py --workers 6
 
 Tiny-ImageNet-32 (200 classes, m = 32) and CIFAR-10-LT (m = 4), Exp and Step at imbalance 100; ResNet-56 under the paper's CIFAR
 recipe. The full softmax, with and without post-hoc adjustment, the logit-adjusted, equalised and adaptive losses; uniform and
@@ -125,7 +125,7 @@ def stop_after(minutes: float) -> threading.Timer:
 def main(recipe: Training | None = None) -> int:
     """Run what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder with tiny-imagenet-32/")
+    parser.add_argument("--data", type=Path, required=True, help="folder with tiny-imagenet-32/")
     parser.add_argument("--cifar", type=Path, default=None, help="folder with CIFAR-10's python files; studies of it need it")
     parser.add_argument("--out", type=Path, default=Path("experiments/results/longtail"))
     parser.add_argument("--only", nargs="*", type=int, default=range(len(STUDIES)), help="numbers of the studies to run")

@@ -1,6 +1,6 @@
 """The paper's retrieval study: what do sampling schemes do to head and tail on real data?
 
-    .venv/bin/python experiments/retrieval.py --data ../shared/data --out experiments/results/retrieval
+    .venv/bin/python experiments/retrieval.py --data DATA --out experiments/results/retrieval
 
 Delicious (m = 64), Diginetica and Nowplaying (m = 256), and generated data of the shapes of AmazonCat-13K and WikiLSHTC-325K;
 within-batch and uniform × constant, importance, relative, tail, and the full softmax and logit-adjusted loss; softmax and
@@ -151,7 +151,7 @@ def main() -> int:
     """Run what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--data", type=Path, default=Path("../shared/data"), help="folder with delicious/, diginetica/, nowplaying/"
+        "--data", type=Path, required=True, help="folder with delicious/, diginetica/, nowplaying/"
     )
     parser.add_argument("--out", type=Path, default=Path("experiments/results/retrieval"))
     parser.add_argument("--only", nargs="*", type=int, default=range(len(STUDIES)), help="numbers of the studies to run")
