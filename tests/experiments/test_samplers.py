@@ -1,0 +1,76 @@
+"""The study of samplers: its four questions run through, are resumed, and end as tables."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from headtail.config import Training
+from headtail.data.synthetic import generate
+from headtail.errors import HeadtailError
+from headtail.results import read_rows
+from tests.experiments.test_longtail import script
+
+SMALL = partial(generate, "synthetic:points=600,test=200,labels=60,features=200")
+QUICK = Training(dim=8, batch=64, epochs=3, negatives=16, lr=0.1, dropout=0.0, schedule="constant", validation=0.1)
+
+
+def study_of(monkeypatch: pytest.MonkeyPatch):
+    script("longtail")
+    study = script("samplers")
+    monkeypatch.setitem(study.TRAINING, "tiny", QUICK)
+    return study
+
+
+def given(folder: Path) -> argparse.Namespace:
+    return argparse.Namespace(out=folder, seeds=2, device="cpu", workers=1)
+
+
+def test_the_four_questions_run_through_and_are_not_asked_twice(tmp_path, monkeypatch, capsys):
+    study = study_of(monkeypatch)
+    small = (
+        study.Study("tiny-learn", ("uniform", "block", "block(1)"), seeds=2),
+        study.Study("tiny-time", ("uniform", "block", "uniform@32"), ("softmax",)),
+        study.Study("tiny-fast", ("block", "uniform@32"), seeds=1),
+        study.Study("tiny-noise", ("uniform", "tilted", "full"), numbers=(4, 16)),
+    )
+    monkeypatch.setattr(study, "STUDIES", small)
+    for one in small:
+        assert study.perform(one, SMALL, given(tmp_path)) == 0
+    assert "tiny-learn: 0 of 12 runs done" in capsys.readouterr().out
+    recall = {(row.scheme, row.seed, row.slice) for row in read_rows(tmp_path / "tiny-learn" / "results.csv") if row.metric == "recall@10"}
+    wanted = {f"{name}:{weights}" for name in ("uniform", "block", "block(1)") for weights in ("tail", "importance")}
+    assert {(name, seed, "tail") for name in wanted for seed in (0, 1)} <= recall
+    noise = {(row["target"], row["sampler"], row["m"]): row for row in study.read_table(tmp_path / "tiny" / "noise-cpu.csv")}
+    assert float(noise["logit-adjusted", "tilted", "4"]["squared_error"]) < 1e-12  # on its own target it has none
+    assert float(noise["logit-adjusted", "uniform", "4"]["squared_error"]) > 0.1
+    assert float(noise["softmax", "full", "60"]["table_cosine"]) == 1
+    models = {path.parent.name.rsplit("-", 1)[0] for path in tmp_path.rglob("model.safetensors")}
+    assert models == {"block-1-tail-seed0", "block-1-importance-seed0"}  # those that noise is looked at on
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "tiny").rglob("*.csv")}
+    for one in small:
+        assert study.perform(one, SMALL, given(tmp_path)) == 0
+    assert "tiny-learn: 12 of 12 runs done" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "tiny").rglob("*.csv")} == before
+
+
+def test_a_step_that_costs_more_gets_fewer_epochs_and_an_unknown_one_is_refused(monkeypatch):
+    study = study_of(monkeypatch)
+    times = {"uniform": 10.0, "block(1)": 82.0, "within-batch@512": 25.0}
+    run = Training(epochs=8)
+    assert [study.epochs_in_time(name, run, times) for name in ("uniform:tail", "block(1):tail", "within-batch:tail@512")] == [8, 1, 3]
+    with pytest.raises(HeadtailError, match="`block` takes"):
+        study.epochs_in_time("block:importance", run, times)
+
+
+def test_every_sampler_of_the_grid_has_a_name_that_is_known(monkeypatch):
+    study = study_of(monkeypatch)
+    labels = SMALL().train.num_labels
+    from headtail import Labels, scheme
+
+    for name in {name for one in study.STUDIES for name in study.schemes(one)}:
+        scheme(name, Labels.zipf(labels), 16)
+    assert [one.name for one in study.STUDIES][0] == "diginetica-learn"
