@@ -100,7 +100,7 @@ class Study:
 
 
 CHEAP = ("uniform", "within-batch")
-MORE = ("uniform@512", "within-batch@512")
+MORE = ("uniform@512", "within-batch@512", "within-batch@1024")
 GOOD = ("block", "block(1)")
 OTHERS = ("frequency(0.5)", "resampled", "quadratic-kernel", "fourier-kernel")
 PASSES = ("hard", "tilted")
