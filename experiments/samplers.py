@@ -47,7 +47,7 @@ from headtail.errors import HeadtailError
 from headtail.evaluate import encoded_pairs
 from headtail.implicit.on_model import Batch, OnModel, exactly, on_model
 from headtail.losses import ExactLoss, SampledLoss
-from headtail.results import write_text
+from headtail.results import read_rows, write_text
 from headtail.samplers import Adversarial, Scorer
 from headtail.samplers.blocks import Blocks
 from headtail.train import State, Trainer, Watch, load_model
@@ -62,6 +62,8 @@ TRAINING = {
     "generated": Training(batch=1024, epochs=2, lr=0.04, dim=64, dropout=0.0, schedule="constant", validation=0.01, patience=1),
 }
 """Those of the retrieval study, whose runs over all labels stand beside these; m = 64 everywhere."""
+RATES = {"delicious": (0.04,), "diginetica": (0.02, 0.04), "generated": (0.04,)}
+"""Learning rates that each scheme tries on seed 0, to keep the one with the lowest loss over all labels on points held out."""
 STEPS, LONGEST = 30, 20_000.0
 """Steps that are timed, and the milliseconds after which fewer must do."""
 PAIRS = 4096
@@ -144,14 +146,31 @@ def schemes(study: Study) -> list[str]:
     return [named(sampler, target) for target in study.targets for sampler in study.samplers]
 
 
-def grid_of(study: Study, data: DataSet, given: argparse.Namespace) -> list[Cell]:
-    """The study's runs, seed by seed; runs of equal settings are shared by all studies of the data."""
+def grid_of(study: Study, data: DataSet, given: argparse.Namespace, rates: dict[str, float]) -> list[Cell]:
+    """The study's runs at these rates, seed by seed; runs of equal settings are shared by all studies of the data."""
     training, home, grid = TRAINING[study.data], given.out / study.data, []
     times = {row["sampler"]: float(row["step_ms"]) for row in read_table(home / f"times-{given.device}.csv")}
-    for name in schemes(study):
+    for name in (name for name in schemes(study) if name in rates):
         epochs = training.epochs if study.question == "learn" else epochs_in_time(name, training, times)
-        grid += cells(replace(training, epochs=epochs), [name], min(study.seeds, given.seeds), data, home)
+        settings = replace(training, epochs=epochs, lr=rates[name])
+        grid += cells(settings, [name], min(study.seeds, given.seeds), data, home)
     return sorted(grid, key=lambda cell: cell.run.seed)
+
+
+def tried(home: Path, data: str) -> dict[str, dict[float, float]]:
+    """Lowest loss on points held out, by scheme and learning rate, of all finished runs with seed 0 and all epochs."""
+    found: dict[str, dict[float, float]] = {}
+    for path in sorted(home.glob("cells/*/results.csv")):
+        run = Run.read(path.parent / "run.toml")
+        if run.seed == 0 and run.epochs == TRAINING[data].epochs:
+            losses = [row.value for row in read_rows(path) if row.metric == "implicit-loss"]
+            found.setdefault(run.scheme, {})[run.lr] = min(losses)
+    return found
+
+
+def chosen(home: Path, data: str) -> dict[str, float]:
+    """The learning rate of each scheme that was tried."""
+    return {name: min(losses, key=lambda rate: losses[rate]) for name, losses in tried(home, data).items()}
 
 
 def epochs_in_time(name: str, training: Training, times: dict[str, float]) -> int:
@@ -168,9 +187,23 @@ def epochs_in_time(name: str, training: Training, times: dict[str, float]) -> in
 
 
 def learn(study: Study, source: Callable[[], DataSet], given: argparse.Namespace) -> int:
+    """Tune, then train and test with other seeds what is missing; returns how many schemes or runs failed."""
+    data, home, names = source(), given.out / study.data, schemes(study)
+    if study.question == "learn":
+        for rate in RATES[study.data]:
+            first = [cell for cell in grid_of(study, data, given, dict.fromkeys(names, rate)) if cell.run.seed == 0]
+            train(study, first, source, given)  # a rate that diverges loses to the others
+    rates = chosen(home, study.data)
+    failed = train(study, grid_of(study, data, given, rates), source, given)
+    return failed + len(set(names) - set(rates))
+
+
+def train(study: Study, grid: list[Cell], source: Callable[[], DataSet], given: argparse.Namespace) -> int:
     """Train and test what is missing; returns how many runs failed."""
-    grid, begun = grid_of(study, source(), given), time.monotonic()
+    if not grid:
+        return 0
     print(f"{study.name}: {sum(cell.done for cell in grid)} of {len(grid)} runs done", flush=True)
+    begun = time.monotonic()
 
     def watch(cell: Cell) -> Watch:
         def look(state: State, steps: int, loss: float) -> None:
@@ -180,7 +213,8 @@ def learn(study: Study, source: Callable[[], DataSet], given: argparse.Namespace
         return look
 
     def told(cell: Cell, sentence: str | None) -> None:
-        print(f"{study.name} {cell.title}: {sentence or 'done'}, {time.monotonic() - begun:.0f} s", flush=True)
+        seconds = time.monotonic() - begun
+        print(f"{study.name} {cell.title}, learning rate {cell.run.lr:g}: {sentence or 'done'}, {seconds:.0f} s", flush=True)
         lighten([one for one in grid if not wanted(one.run, study.data)])
 
     how = {"device": given.device, "workers": given.workers}
@@ -243,8 +277,9 @@ def measure_noise(study: Study, source: Callable[[], DataSet], given: argparse.N
     """Hold samplers against the exact gradient, one by one."""
     path, data = given.out / study.data / f"noise-{given.device}.csv", source()
     for target in study.targets:
-        cell = cells(TRAINING[study.data], [named(study.model, target)], 1, data, given.out / study.data)[0]
-        model = load_model(cell.folder)[0].to(given.device)
+        name = named(study.model, target)
+        training = replace(TRAINING[study.data], lr=chosen(path.parent, study.data).get(name, TRAINING[study.data].lr))
+        model = load_model(cells(training, [name], 1, data, path.parent)[0].folder)[0].to(given.device)
         head, labels = model.head, model.head.labels
         exact = scheme(target, labels)
         assert isinstance(exact, ExactLoss), "a target is a loss over all labels"

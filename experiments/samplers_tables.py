@@ -2,7 +2,7 @@
 
     .venv/bin/python experiments/samplers_tables.py experiments/results/samplers
 
-writes `samplers.csv` (test rows), `samplers-noise.csv` and `samplers-times.csv` beside, and the tables into
+writes `samplers.csv` (test rows), `samplers-tuning.csv`, `samplers-noise.csv` and `samplers-times.csv` beside, and the tables into
 `docs/results-samplers.md`, between the lines that mark their place. `docs/pictures/samplers.py` draws the pictures. Losses over all
 labels that were not trained here are those of the retrieval study (`retrieval.csv`), whose settings are the same.
 """
@@ -20,7 +20,7 @@ from longtail_tables import place_in, shown
 from headtail.config import Run
 from headtail.metrics import mean_and_deviation
 from headtail.results import Row, read_rows, to_csv, write_text
-from samplers import TRAINING, read_table, write_table
+from samplers import TRAINING, chosen, read_table, tried, write_table
 
 PAGE = Path(__file__).parents[1] / "docs" / "results-samplers.md"
 TARGETS = {"logit-adjusted": "tail", "softmax": "importance"}
@@ -39,10 +39,12 @@ NOISE = {
 
 
 def rows_of(folder: Path) -> list[Row]:
-    """Test rows of every finished run; `dataset` is DATA-learn, or DATA-fast for runs of fewer epochs than were meant for all."""
-    rows = []
+    """Test rows of finished runs at the rates chosen; `dataset` is DATA-learn, or DATA-fast for runs of fewer epochs."""
+    rows, rates = [], {data: chosen(folder / data, data) for data in TRAINING}
     for path in sorted(folder.glob("*/cells/*/results.csv")):
         data, run = path.parents[2].name, Run.read(path.parent / "run.toml")
+        if rates[data].get(run.scheme) != run.lr:
+            continue
         question = "learn" if run.epochs == TRAINING[data].epochs else "fast"
         found = [row for row in read_rows(path) if row.split == "test" and row.metric.startswith("recall@")]
         rows += [replace(row, dataset=f"{data}-{question}", epoch=run.epochs) for row in found]
@@ -138,6 +140,20 @@ def main() -> None:
         ]
         if found:
             write_table(folder.parent / f"samplers-{kind}.csv", found)
+    tuning = [
+        {
+            "data": data,
+            "scheme": name,
+            "lr": f"{rate:g}",
+            "implicit_loss": f"{loss:.6g}",
+            "chosen": str(loss == min(losses.values())),
+        }
+        for data, rates in ((data, chosen(folder / data, data)) for data in TRAINING)
+        for name, losses in tried(folder / data, data).items()
+        for rate, loss in losses.items()
+    ]
+    if tuning:
+        write_table(folder.parent / "samplers-tuning.csv", tuning)
     for data in TRAINING:
         times, noise = (read_table(folder / data / f"{kind}-cpu.csv") for kind in ("times", "noise"))
         parts[f"{data} times"] = times_table(times)

@@ -23,6 +23,7 @@ def study_of(monkeypatch: pytest.MonkeyPatch):
     script("longtail")
     study = script("samplers")
     monkeypatch.setitem(study.TRAINING, "tiny", QUICK)
+    monkeypatch.setitem(study.RATES, "tiny", (0.1, 0.001))
     return study
 
 
@@ -33,7 +34,7 @@ def given(folder: Path) -> argparse.Namespace:
 def test_the_four_questions_run_through_and_are_not_asked_twice(tmp_path, monkeypatch, capsys):
     study = study_of(monkeypatch)
     small = (
-        study.Study("tiny-learn", ("uniform", "block", "block(1)"), seeds=2),
+        study.Study("tiny-learn", ("uniform", "block", "block(1)", "uniform@32"), seeds=2),
         study.Study("tiny-time", ("uniform", "block", "uniform@32"), ("softmax",)),
         study.Study("tiny-fast", ("block", "uniform@32"), seeds=1),
         study.Study("tiny-noise", ("uniform", "tilted", "full"), numbers=(4, 16)),
@@ -41,7 +42,9 @@ def test_the_four_questions_run_through_and_are_not_asked_twice(tmp_path, monkey
     monkeypatch.setattr(study, "STUDIES", small)
     for one in small:
         assert study.perform(one, SMALL, given(tmp_path)) == 0
-    assert "tiny-learn: 0 of 12 runs done" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert told.count("tiny-learn: 0 of 8 runs done") == 2  # two rates
+    assert "tiny-learn: 8 of 16 runs done" in told
     recall = {
         (row.scheme, row.seed, row.slice) for row in read_rows(tmp_path / "tiny-learn" / "results.csv") if row.metric == "recall@10"
     }
@@ -57,7 +60,7 @@ def test_the_four_questions_run_through_and_are_not_asked_twice(tmp_path, monkey
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "tiny").rglob("*.csv")}
     for one in small:
         assert study.perform(one, SMALL, given(tmp_path)) == 0
-    assert "tiny-learn: 12 of 12 runs done" in capsys.readouterr().out
+    assert "tiny-learn: 16 of 16 runs done" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "tiny").rglob("*.csv")} == before
 
 

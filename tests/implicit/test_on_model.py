@@ -87,7 +87,9 @@ def test_what_has_no_formula_is_measured_and_agrees_with_one():
 def test_examples_that_share_a_draw_are_looked_at_together_however_many_labels_there_are(monkeypatch):
     names = ("block(3):tail@8", "uniform:tail@8")
     together = look(*names, target="logit-adjusted")
-    monkeypatch.setattr(sys.modules[Batch.__module__], "LOOKED_AT_ONCE", 4 * LABELS.num_labels)  # four examples, but groups of three
+    monkeypatch.setattr(
+        sys.modules[Batch.__module__], "LOOKED_AT_ONCE", 4 * LABELS.num_labels
+    )  # four examples, but groups of three
     apart = look(*names, target="logit-adjusted")
     assert all(apart[name].squared_error == pytest.approx(together[name].squared_error, rel=1e-6) for name in names)
 
