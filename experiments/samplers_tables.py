@@ -51,6 +51,18 @@ def rows_of(folder: Path) -> list[Row]:
     return sorted(rows, key=lambda row: (row.dataset, row.scheme, row.seed))
 
 
+def tuning_of(folder: Path, data: str) -> list[dict[str, str]]:
+    """Every rate that was tried on seed 0: what it was judged by, and Recall@10 on test points, which chose nothing."""
+    rates, losses, lines = chosen(folder / data, data), tried(folder / data, data), []
+    for path in sorted((folder / data).glob("cells/*/results.csv")):
+        run = Run.read(path.parent / "run.toml")
+        if run.seed == 0 and run.epochs == TRAINING[data].epochs:
+            recall = {row.slice: f"{row.value:.4f}" for row in read_rows(path) if (row.split, row.metric) == ("test", "recall@10")}
+            about = {"data": data, "scheme": run.scheme, "lr": f"{run.lr:g}", "chosen": str(run.lr == rates[run.scheme])}
+            lines.append(about | {"implicit_loss": f"{losses[run.scheme][run.lr]:.6g}"} | {name: recall[name] for name in SLICES})
+    return lines
+
+
 def with_full(rows: Sequence[Row], beside: Path) -> list[Row]:
     """And those of the retrieval study's losses over all labels, where there are none of ours."""
     have = {(row.dataset, row.scheme) for row in rows}
@@ -140,18 +152,7 @@ def main() -> None:
         ]
         if found:
             write_table(folder.parent / f"samplers-{kind}.csv", found)
-    tuning = [
-        {
-            "data": data,
-            "scheme": name,
-            "lr": f"{rate:g}",
-            "implicit_loss": f"{loss:.6g}",
-            "chosen": str(loss == min(losses.values())),
-        }
-        for data, rates in ((data, chosen(folder / data, data)) for data in TRAINING)
-        for name, losses in tried(folder / data, data).items()
-        for rate, loss in losses.items()
-    ]
+    tuning = [line for data in TRAINING for line in tuning_of(folder, data)]
     if tuning:
         write_table(folder.parent / "samplers-tuning.csv", tuning)
     for data in TRAINING:
