@@ -3,8 +3,8 @@
     .venv/bin/python experiments/samplers_tables.py experiments/results/samplers
 
 writes `samplers.csv` (test rows), `samplers-tuning.csv`, `samplers-noise.csv` and `samplers-times.csv` beside, and the tables into
-`docs/results-samplers.md`, between the lines that mark their place. `docs/pictures/samplers.py` draws the pictures. Losses over all
-labels that were not trained here are those of the retrieval study (`retrieval.csv`), whose settings are the same.
+`docs/results-samplers.md`, between the lines that mark their place. `docs/pictures/samplers.py` draws the pictures. What was not
+trained here, but in the retrieval study with the same settings (`retrieval.csv`), comes from there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from longtail_tables import place_in, shown
 from headtail.config import Run
 from headtail.metrics import mean_and_deviation
 from headtail.results import Row, read_rows, to_csv, write_text
-from samplers import TRAINING, chosen, read_table, tried, write_table
+from samplers import CHEAP, TRAINING, chosen, read_table, tried, write_table
 
 PAGE = Path(__file__).parents[1] / "docs" / "results-samplers.md"
 TARGETS = {"logit-adjusted": "tail", "softmax": "importance"}
@@ -63,12 +63,15 @@ def tuning_of(folder: Path, data: str) -> list[dict[str, str]]:
     return lines
 
 
-def with_full(rows: Sequence[Row], beside: Path) -> list[Row]:
-    """And those of the retrieval study's losses over all labels, where there are none of ours."""
+def with_known(rows: Sequence[Row], beside: Path) -> list[Row]:
+    """And those of the retrieval study where there are none of ours: losses over all labels, and what it sampled with m = 64."""
     have = {(row.dataset, row.scheme) for row in rows}
-    known = read_rows(beside) if beside.exists() else []
-    found = [replace(row, dataset=f"{row.dataset}-learn") for row in known if row.dataset in TRAINING and row.scheme in TARGETS]
-    return [*rows, *(row for row in found if row.metric.startswith("recall@") and (row.dataset, row.scheme) not in have)]
+    known = [row for row in (read_rows(beside) if beside.exists() else []) if row.dataset in TRAINING]
+    for row in (replace(row, dataset=f"{row.dataset}-learn", epoch=TRAINING[row.dataset].epochs) for row in known):
+        sampled = row.m == 64 and row.scheme.partition(":")[2] in TARGETS.values() and row.scheme.partition(":")[0] in CHEAP
+        if row.metric.startswith("recall@") and (row.scheme in TARGETS or sampled) and (row.dataset, row.scheme) not in have:
+            rows = [*rows, row]
+    return list(rows)
 
 
 def learning_table(rows: Sequence[Row], data: str, target: str, times: dict[str, float]) -> str:
@@ -126,6 +129,11 @@ def number(value: float) -> str:
     return "0" if abs(value) < 1e-9 else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
+def measured(home: Path, kind: str) -> list[dict[str, str]]:
+    """On a CPU, or else where it was."""
+    return next((found for device in ("cpu", "cuda") if (found := read_table(home / f"{kind}-{device}.csv"))), [])
+
+
 def times_table(times: Sequence[dict[str, str]]) -> str:
     """Markdown: milliseconds of a training step."""
     uniform = next((float(row["step_ms"]) for row in times if row["sampler"] == "uniform"), None)
@@ -143,7 +151,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     rows, parts = rows_of(folder), {}
     write_text(folder.parent / "samplers.csv", to_csv(rows))
-    both = with_full(rows, folder.parent / "retrieval.csv")
+    both = with_known(rows, folder.parent / "retrieval.csv")
     for kind in ("noise", "times"):
         found = [
             {"data": path.parent.name, "device": path.stem.partition("-")[2], **row}
@@ -156,7 +164,7 @@ def main() -> None:
     if tuning:
         write_table(folder.parent / "samplers-tuning.csv", tuning)
     for data in TRAINING:
-        times, noise = (read_table(folder / data / f"{kind}-cpu.csv") for kind in ("times", "noise"))
+        times, noise = (measured(folder / data, kind) for kind in ("times", "noise"))
         parts[f"{data} times"] = times_table(times)
         step = {row["sampler"]: float(row["step_ms"]) for row in times}
         for target in TARGETS:

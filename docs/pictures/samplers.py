@@ -81,7 +81,7 @@ for (data, target), above, below in zip(panels, *axes, strict=True):
     above.set_title(title, loc="left", fontweight="bold", fontsize=10.5)
 axes[0][0].set_ylabel("noise, σ²/(mμ²)")
 axes[1][0].set_ylabel("error of the table's gradient")
-legend(figure, axes, 6)
+legend(figure, axes, min(6, 2 * len(panels)))
 save(figure, "samplers_noise")
 
 values, full = defaultdict(list), defaultdict(list)
@@ -97,7 +97,7 @@ for key, found in full.items():
 panels = [
     (data, target) for data in DATA for target in TARGETS if any(k[0] == data and f":{TARGETS[target]}" in k[1] for k in values)
 ]
-figure, axes = plt.subplots(1, len(panels), figsize=(3.4 * len(panels) + 0.4, 4.4), layout="constrained", squeeze=False)
+figure, axes = plt.subplots(1, len(panels), figsize=(3.6 * len(panels) + 0.4, 4.6), layout="constrained", squeeze=False)
 for axis, (data, target) in zip(axes[0], panels, strict=True):
     for scheme in sorted({key[1] for key in values if key[0] == data}):
         name, _, weighting = scheme.partition(":")
@@ -111,11 +111,13 @@ for axis, (data, target) in zip(axes[0], panels, strict=True):
         hollow = {"mfc": "white"} if m else {}
         label = sampler + (f"@{m}" if m else "")
         axis.errorbar(mean(head), mean(tail), **spread, **hollow, fmt=marker, color=colour, ms=9, capsize=2, label=label)
+        if m:
+            axis.annotate(m, (mean(head), mean(tail)), (7, 3), textcoords="offset points", fontsize=8.5, color=colour)
         if sampler == "full":
             corner = (mean(head) - 2, mean(tail) - 2)
             axis.add_patch(Rectangle(corner, 4, 4, fill=False, ec=colour, lw=0.9, ls=":"))
     axis.set(xlabel="Recall@10 on head labels, %")
     axis.set_title(f"{DATA[data].partition(',')[0]}, {target}", loc="left", fontweight="bold", fontsize=10.5)
 axes[0][0].set_ylabel("Recall@10 on tail labels, %")
-legend(figure, axes, 7)
+legend(figure, axes, min(7, 2 * len(panels)))
 save(figure, "samplers_learning")
