@@ -170,6 +170,7 @@ def main() -> None:
         for target in TARGETS:
             parts[f"{data} {target}"] = learning_table(both, data, target, step)
             parts[f"{data} noise {target}"] = noise_table(noise, target)
+    parts = {name: part if part.count("\n") > 1 else "Not run yet." for name, part in parts.items()}
     if PAGE.exists():
         write_text(PAGE, place_in(PAGE.read_text(encoding="utf-8"), parts))
     for name, part in parts.items():

@@ -112,7 +112,7 @@ for axis, (data, target) in zip(axes[0], panels, strict=True):
         label = sampler + (f"@{m}" if m else "")
         axis.errorbar(mean(head), mean(tail), **spread, **hollow, fmt=marker, color=colour, ms=9, capsize=2, label=label)
         if m:
-            axis.annotate(m, (mean(head), mean(tail)), (7, 3), textcoords="offset points", fontsize=8.5, color=colour)
+            axis.annotate(m, (mean(head), mean(tail)), (-7, -4), textcoords="offset points", ha="right", fontsize=8.5, color=colour)
         if sampler == "full":
             corner = (mean(head) - 2, mean(tail) - 2)
             axis.add_patch(Rectangle(corner, 4, 4, fill=False, ec=colour, lw=0.9, ls=":"))
