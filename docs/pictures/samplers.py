@@ -89,7 +89,8 @@ for row in read_rows(RESULTS / "samplers.csv"):
     if row.metric == "recall@10" and row.dataset.endswith("-learn"):
         values[row.dataset.removesuffix("-learn"), row.scheme, row.slice].append(100 * row.value)
 for row in read_rows(RESULTS / "retrieval.csv"):
-    if row.metric == "recall@10" and row.scheme in TARGETS:
+    known = row.scheme in TARGETS or (row.m == 64 and row.scheme.partition(":")[0] in ("uniform", "within-batch"))
+    if row.metric == "recall@10" and known:
         full[row.dataset, row.scheme, row.slice].append(100 * row.value)
 for key, found in full.items():
     if key not in values:
@@ -112,7 +113,9 @@ for axis, (data, target) in zip(axes[0], panels, strict=True):
         label = sampler + (f"@{m}" if m else "")
         axis.errorbar(mean(head), mean(tail), **spread, **hollow, fmt=marker, color=colour, ms=9, capsize=2, label=label)
         if m:
-            axis.annotate(m, (mean(head), mean(tail)), (-7, -4), textcoords="offset points", ha="right", fontsize=8.5, color=colour)
+            axis.annotate(
+                m, (mean(head), mean(tail)), (0, -15), textcoords="offset points", ha="center", fontsize=8.5, color=colour
+            )
         if sampler == "full":
             corner = (mean(head) - 2, mean(tail) - 2)
             axis.add_patch(Rectangle(corner, 4, 4, fill=False, ec=colour, lw=0.9, ls=":"))
