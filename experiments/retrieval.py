@@ -150,9 +150,7 @@ def fingerprint(run: Run) -> str:
 def main() -> int:
     """Run what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--data", type=Path, required=True, help="folder with delicious/, diginetica/, nowplaying/"
-    )
+    parser.add_argument("--data", type=Path, required=True, help="folder with delicious/, diginetica/, nowplaying/")
     parser.add_argument("--out", type=Path, default=Path("experiments/results/retrieval"))
     parser.add_argument("--only", nargs="*", type=int, default=range(len(STUDIES)), help="numbers of the studies to run")
     parser.add_argument(

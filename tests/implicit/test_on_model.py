@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 import torch
@@ -81,6 +82,16 @@ def test_what_has_no_formula_is_measured_and_agrees_with_one():
     told, untold = on_model(scheme("logit-adjusted", LABELS), losses, batch, repeats=300, generator=seeded(7))
     # Seven of the 31 others are probes and stand still.
     assert told.squared_error * 0.5 < untold.squared_error < told.squared_error * 1.1
+
+
+def test_examples_that_share_a_draw_are_looked_at_together_however_many_labels_there_are(monkeypatch):
+    names = ("block(3):tail@8", "uniform:tail@8")
+    together = look(*names, target="logit-adjusted")
+    monkeypatch.setattr(
+        sys.modules[Batch.__module__], "LOOKED_AT_ONCE", 4 * LABELS.num_labels
+    )  # four examples, but groups of three
+    apart = look(*names, target="logit-adjusted")
+    assert all(apart[name].squared_error == pytest.approx(together[name].squared_error, rel=1e-6) for name in names)
 
 
 def test_all_labels_drawn_once_have_no_error_at_all():

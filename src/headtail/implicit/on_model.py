@@ -337,7 +337,9 @@ def _variance(loss: SampledLoss, truth: _Truth, label: Tensor, batch_size: int) 
     sampler, model, found = loss.sampler, truth.model, []
     if not sampler.tells_all and (not sampler.looks_at_model or (sampler.source == "batch" and sampler.tells_marginal)):
         return None  # of nearest labels beside a batch, q is told for whole batches only
-    for rows in torch.arange(len(label), device=label.device).split(max(1, LOOKED_AT_ONCE // len(model.weight))):
+    share = getattr(sampler, "share", 1)  # examples that share a draw are looked at together: on its own, each has another q
+    size = share * max(1, LOOKED_AT_ONCE // len(model.weight) // share)
+    for rows in torch.arange(len(label), device=label.device).split(size):
         few, y = replace(model, input=model.input[rows]), label[rows]
         f = few.logits(slice(0, len(model.weight))).double()
         relative = f - f.gather(1, y[:, None]) - truth.loss[rows, None]

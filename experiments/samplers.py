@@ -1,0 +1,373 @@
+"""Which sampler when? Samplers that look at the model, beside those that do not.
+
+    .venv/bin/python experiments/samplers.py --data DATA
+
+Delicious (983 labels), Diginetica (43,097) and generated data with a million labels; targets: the softmax (importance weights) and
+the logit-adjusted loss (tail weights); m = 64. Four questions, a study each:
+
+learn  Recall@k by slice after training with each sampler, at equal m; and with more negatives (`@m`) for the cheap ones
+time   milliseconds of a whole training step, with its share of what a sampler takes anew now and then
+fast   as learn, in the time that uniform's run takes: whose step costs more gets fewer epochs
+noise  σ²/(mμ²), and the gradient against the exact one, on a trained model, for some m
+
+`--only` takes numbers of studies, which run in the order of their numbers, that of their importance. Processor time is what is
+measured on a CPU: give each process one thread (`--threads 1`), and start two with other studies to use two cores. On one core of
+an AMD EPYC a run on Diginetica takes from 2 minutes (uniform) to 11 (`block(1)`), on Delicious 1 to 4. Those named `exact` draw by
+a pass over all labels a step, 0.9 s on Diginetica, and like those of generated data want a GPU (`--device cuda --workers 4`).
+
+Resumable: finished runs are kept, and with `--minutes` the whole stops in time with every run saved. `samplers_tables.py` turns
+what is in --out into rows and tables; `docs/results-samplers.md` says what came out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import math
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from headtail.build import scheme
+from headtail.cli.on_model import WEIGHTINGS
+from headtail.compare import Cell, cells, compare
+from headtail.config import Run, Training
+from headtail.data.load import load
+from headtail.data.points import DataSet
+from headtail.errors import HeadtailError
+from headtail.evaluate import encoded_pairs
+from headtail.implicit.on_model import Batch, OnModel, exactly, on_model
+from headtail.losses import ExactLoss, SampledLoss
+from headtail.results import read_rows, write_text
+from headtail.samplers import Adversarial, Scorer
+from headtail.samplers.blocks import Blocks
+from headtail.train import State, Trainer, Watch, load_model
+from longtail import lighten, stop_after
+
+GENERATED = "synthetic:labels=1000000,points=500000,test=5000,features=100000,labels-a-point=8,features-a-point=30,zipf=0.7"
+TRAINING = {
+    "delicious": Training(
+        batch=256, epochs=12, lr=0.04, dropout=0.5, feature_dropout=0.2, schedule="linear", validation=0.1, patience=12
+    ),
+    "diginetica": Training(batch=1024, epochs=8, lr=0.02, dropout=0.5, schedule="constant", validation=0.1, patience=1),
+    "generated": Training(batch=1024, epochs=4, lr=0.04, dim=64, dropout=0.0, schedule="constant", validation=0.0),
+}
+"""Those of the retrieval study, whose runs over all labels stand beside these; m = 64 everywhere. Of a million labels none are held
+out: the loss over all labels of a few points would take more memory than all the rest."""
+RATES = {"delicious": (0.04,), "diginetica": (0.02, 0.04), "generated": (0.04,)}
+"""Learning rates that each scheme tries on seed 0, to keep the one with the lowest loss over all labels on points held out."""
+STEPS, LONGEST = 30, 20_000.0
+"""Steps that are timed, and the milliseconds after which fewer must do."""
+PAIRS = 4096
+"""Pairs whose hidden states noise is looked at with."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """One question about some samplers on one data set.
+
+    Attributes:
+        name: DATA-QUESTION, or DATA-QUESTION-MORE.
+        samplers: as in scheme names, `@m` too; "full" for the loss over all labels.
+        targets: the losses over all labels that they shall stand for.
+        seeds: of learning.
+        numbers: m, for noise.
+        model: noise is looked at on the model that this sampler trained.
+    """
+
+    name: str
+    samplers: tuple[str, ...]
+    targets: tuple[str, ...] = ("logit-adjusted", "softmax")
+    seeds: int = 3
+    numbers: tuple[int, ...] = (16, 64, 256)
+    model: str = "block(1)"
+
+    @property
+    def data(self) -> str:
+        """Which data."""
+        return self.name.split("-")[0]
+
+    @property
+    def question(self) -> str:
+        """Which of the four."""
+        return self.name.split("-")[1]
+
+
+CHEAP = ("uniform", "within-batch")
+MORE = ("uniform@512", "within-batch@512", "within-batch@1024")
+GOOD = ("block", "block(1)")
+OTHERS = ("frequency(0.5)", "resampled", "quadratic-kernel", "fourier-kernel")
+PASSES = ("hard", "tilted")
+"""A draw is a pass over all labels."""
+ADJUSTED, PLAIN = ("logit-adjusted",), ("softmax",)
+
+STUDIES = (
+    Study("diginetica-learn", (*CHEAP, *GOOD, *MORE), ADJUSTED),
+    Study("diginetica-learn-exact", ("tilted", "hard", "full"), ADJUSTED),
+    Study("diginetica-time", (*CHEAP, *MORE, *GOOD, *OTHERS, "adversarial", *PASSES), ADJUSTED),
+    Study("diginetica-fast", (*MORE, *GOOD), ADJUSTED),
+    Study("diginetica-noise", (*CHEAP, *GOOD, *OTHERS, *PASSES, "full"), ADJUSTED),
+    Study("diginetica-learn-softmax", (*CHEAP, *GOOD, *MORE), PLAIN),
+    Study("diginetica-fast-softmax", (*MORE, *GOOD), PLAIN),
+    Study("diginetica-noise-softmax", (*CHEAP, *GOOD, *OTHERS, *PASSES, "full"), PLAIN),
+    Study("delicious-learn", (*CHEAP, *GOOD, *PASSES)),
+    Study("delicious-time", (*CHEAP, *GOOD, *OTHERS, "adversarial", *PASSES, "full"), ADJUSTED),
+    Study("delicious-fast", (*GOOD, *PASSES)),
+    Study("delicious-noise", (*CHEAP, *GOOD, *OTHERS, *PASSES, "full")),
+    Study("generated-learn", (*CHEAP, "block", *MORE)),
+    Study("generated-time", (*CHEAP, *MORE, *GOOD), ADJUSTED),
+    Study("generated-fast", ("block", *MORE)),
+    Study("generated-noise", (*CHEAP, *GOOD, "full"), numbers=(64,), model="block"),
+    Study("diginetica-learn-others", (*OTHERS, "adversarial"), ADJUSTED, 1),
+    Study("diginetica-learn-exact-softmax", ("tilted", "hard", "full"), PLAIN),
+    Study("generated-learn-exact", ("full", *PASSES)),
+)
+
+
+def named(sampler: str, target: str) -> str:
+    """The scheme of a sampler that stands for a target.
+
+    >>> named("block(1)@8", "logit-adjusted"), named("full", "logit-adjusted")
+    ('block(1):tail@8', 'logit-adjusted')
+    """
+    name, at, m = sampler.partition("@")
+    return target if name == "full" else f"{name}:{WEIGHTINGS[target]}{at}{m}"
+
+
+def schemes(study: Study) -> list[str]:
+    """Of all targets."""
+    return [named(sampler, target) for target in study.targets for sampler in study.samplers]
+
+
+def grid_of(study: Study, data: DataSet, given: argparse.Namespace, rates: Mapping[str, float]) -> list[Cell]:
+    """The study's runs at these rates, seed by seed; runs of equal settings are shared by all studies of the data."""
+    training, home, grid = TRAINING[study.data], given.out / study.data, []
+    times = {row["sampler"]: float(row["step_ms"]) for row in read_table(home / f"times-{given.device}.csv")}
+    for name in (name for name in schemes(study) if name in rates):
+        epochs = training.epochs if study.question == "learn" else epochs_in_time(name, training, times)
+        settings = replace(training, epochs=epochs, lr=rates[name])
+        grid += cells(settings, [name], min(study.seeds, given.seeds), data, home)
+    return sorted(grid, key=lambda cell: cell.run.seed)
+
+
+def tried(home: Path, data: str) -> dict[str, dict[float, float]]:
+    """Lowest loss on points held out, by scheme and learning rate, of all finished runs with seed 0 and all epochs."""
+    found: dict[str, dict[float, float]] = {}
+    for path in sorted(home.glob("cells/*/results.csv")):
+        run = Run.read(path.parent / "run.toml")
+        if run.seed == 0 and run.epochs == TRAINING[data].epochs:
+            losses = [row.value for row in read_rows(path) if row.metric == "implicit-loss"]
+            found.setdefault(run.scheme, {})[run.lr] = min(losses, default=math.inf)  # none held out: there is one rate
+    return found
+
+
+def chosen(home: Path, data: str) -> dict[str, float]:
+    """The learning rate of each scheme that was tried."""
+    return {name: min(losses, key=lambda rate: losses[rate]) for name, losses in tried(home, data).items()}
+
+
+def epochs_in_time(name: str, training: Training, times: dict[str, float]) -> int:
+    """Whole epochs in the time that all of uniform's take.
+
+    >>> epochs_in_time("block:tail", Training(epochs=8), {"uniform": 10.0, "block": 28.0})
+    3
+    """
+    name, _, m = name.partition("@")
+    sampler = name.partition(":")[0] + ("@" + m if m else "")
+    if sampler not in times or "uniform" not in times:
+        raise HeadtailError(f"Nobody knows yet what a step with `{sampler}` takes. Run the study of times first.")
+    return max(1, round(training.epochs * times["uniform"] / times[sampler]))
+
+
+def learn(study: Study, source: Callable[[], DataSet], given: argparse.Namespace) -> int:
+    """Tune, then train and test with other seeds what is missing; returns how many schemes or runs failed."""
+    data, home, names = source(), given.out / study.data, schemes(study)
+    if study.question == "learn":
+        for rate in RATES[study.data]:
+            everyone: dict[str, float] = {name: rate for name in names}  # noqa: C420 - which pyright cannot type
+            first = [cell for cell in grid_of(study, data, given, everyone) if cell.run.seed == 0]
+            train(study, first, source, given)  # a rate that diverges loses to the others
+    rates = chosen(home, study.data)
+    failed = train(study, grid_of(study, data, given, rates), source, given)
+    return failed + len(set(names) - set(rates))
+
+
+def train(study: Study, grid: list[Cell], source: Callable[[], DataSet], given: argparse.Namespace) -> int:
+    """Train and test what is missing; returns how many runs failed."""
+    if not grid:
+        return 0
+    print(f"{study.name}: {sum(cell.done for cell in grid)} of {len(grid)} runs done", flush=True)
+    begun = time.monotonic()
+
+    def watch(cell: Cell) -> Watch:
+        def look(state: State, steps: int, loss: float) -> None:
+            if math.isnan(loss):  # an epoch is over
+                print(f"  {cell.title}: epoch {state.epoch} of {cell.run.epochs}, {state.curve[-1][2]:.4f}", flush=True)
+
+        return look
+
+    def told(cell: Cell, sentence: str | None) -> None:
+        seconds = time.monotonic() - begun
+        print(f"{study.name} {cell.title}, learning rate {cell.run.lr:g}: {sentence or 'done'}, {seconds:.0f} s", flush=True)
+        lighten([one for one in grid if not wanted(one.run, study.data)])
+
+    how = {"device": given.device, "workers": given.workers}
+    return len(compare(grid, source, given.out / study.name, watch=watch, told=told, **how).failures)
+
+
+def wanted(run: Run, data: str) -> bool:
+    """Whether noise is looked at on this run's model."""
+    models = {named(one.model, target) for one in STUDIES if (one.data, one.question) == (data, "noise") for target in one.targets}
+    return run.seed == 0 and run.scheme in models and run.epochs == TRAINING[data].epochs
+
+
+def measure_times(study: Study, source: Callable[[], DataSet], given: argparse.Namespace) -> int:
+    """Time the steps of what is missing."""
+    path, data = given.out / study.data / f"times-{given.device}.csv", source()
+    rows = read_table(path)
+    for sampler in study.samplers:
+        if all(row["sampler"] != sampler for row in rows):
+            run = Run(**asdict(TRAINING[study.data]), scheme=named(sampler, study.targets[0]))
+            step, anew, every = step_times(replace(run, validation=0.0), data, given.device)
+            row = {"sampler": sampler, "step_ms": f"{step + anew / every:.3f}", "refresh_ms": f"{anew:.1f}", "every": every}
+            rows.append({key: str(value) for key, value in row.items()})
+            write_table(path, rows)
+            print(f"{study.name} {sampler}: {row['step_ms']} ms a step, {anew:.0f} ms every {every} steps among them", flush=True)
+    return 0
+
+
+def step_times(run: Run, data: DataSet, device: str) -> tuple[float, float, int]:
+    """Milliseconds of a step, of what the sampler takes anew, and after how many steps it does."""
+    trainer, taken = Trainer(run, data, device=device), []
+    for ids in islice(trainer.order(0), STEPS):
+        taken.append(milliseconds(partial(trainer._take_step, ids), device))
+        if sum(taken) > LONGEST and len(taken) > 2:
+            break
+    sampler, model = getattr(trainer.model.head.loss, "sampler", None), trainer.model
+    step = statistics.median(taken[len(taken) // 5 :])  # the first ones compile, or take a summary
+    if not isinstance(sampler, Blocks | Adversarial):
+        return step, 0.0, 1
+    batch = trainer.batches.take(next(iter(trainer.batches.order(0))))
+    with torch.no_grad():
+        scorer = Scorer(model.encoder(batch.features), model.head.weight, model.head.bias)
+    anew = partial(sampler.take_summary if isinstance(sampler, Blocks) else sampler.refit, scorer)
+    return step, milliseconds(anew, device), sampler.every
+
+
+def milliseconds(call: Callable[[], object], device: str) -> float:
+    """Of the processor, which others who share it do not slow down much; on a GPU, by the clock."""
+    if device == "cpu":
+        begun = time.process_time()
+        call()
+        return 1000 * (time.process_time() - begun)
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    call()
+    torch.cuda.synchronize()
+    return 1000 * (time.perf_counter() - begun)
+
+
+def measure_noise(study: Study, source: Callable[[], DataSet], given: argparse.Namespace) -> int:
+    """Hold samplers against the exact gradient, one by one; returns how many models are missing."""
+    path, data, missing = given.out / study.data / f"noise-{given.device}.csv", source(), 0
+    for target in study.targets:
+        name = named(study.model, target)
+        training = replace(TRAINING[study.data], lr=chosen(path.parent, study.data).get(name, TRAINING[study.data].lr))
+        folder = cells(training, [name], 1, data, path.parent)[0].folder
+        if not (folder / "model.safetensors").exists():
+            print(f"{study.name} {target}: `{name}` must be trained first, by {study.data}-learn", flush=True)
+            missing += 1
+            continue
+        model = load_model(folder)[0].to(given.device)
+        head, labels = model.head, model.head.labels
+        exact = scheme(target, labels)
+        assert isinstance(exact, ExactLoss), "a target is a loss over all labels"
+        hidden, label = encoded_pairs(model, data.train, PAIRS)
+        size = min(TRAINING[study.data].batch, len(label))
+        batch = Batch(hidden, label, head.weight.detach(), head.bias, probes=max(1, size // 16), sets=min(4, size), size=size)
+        for sampler, m in ((sampler, m) for m in study.numbers for sampler in study.samplers):
+            rows = read_table(path)
+            key = {"target": target, "sampler": sampler, "m": str(labels.num_labels if sampler == "full" else m)}
+            if any(key.items() <= row.items() for row in rows):
+                continue
+            torch.manual_seed(0)
+            if sampler == "full":
+                one = exactly(target, exact, batch)
+            else:
+                loss = scheme(f"{named(sampler, target)}@{m}", labels)
+                assert isinstance(loss, SampledLoss), "a sampler and a weighting make a sampled loss"
+                [one] = on_model(exact, {"": loss}, batch, generator=torch.Generator().manual_seed(0))
+            write_table(path, [*rows, key | flat(one)])
+            print(f"{study.name} {target}, {sampler}@{m}: noise {one.squared_error:.3g}, cosine {one.table.cosine:.3f}", flush=True)
+    return missing
+
+
+def flat(one: OnModel) -> dict[str, str]:
+    """Its numbers by name."""
+    found = {name: value for name, value in asdict(one).items() if name not in ("scheme", "m")}
+    parts = {f"{name}_{key}": value for name in ("hidden", "table") for key, value in found.pop(name).items()}
+    return {name: f"{value:.6g}" for name, value in {**found, **parts}.items()}
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """Rows of a CSV file by column; none if it is not there."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def write_table(path: Path, rows: Sequence[dict[str, str]]) -> None:
+    """Beside, and renamed."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def perform(study: Study, source: Callable[[], DataSet], given: argparse.Namespace) -> int:
+    """What is missing of a study; returns how many runs failed."""
+    return {"learn": learn, "fast": learn, "time": measure_times, "noise": measure_noise}[study.question](study, source, given)
+
+
+def main() -> int:
+    """Run what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder with delicious/ and diginetica/")
+    parser.add_argument("--out", type=Path, default=Path("experiments/results/samplers"))
+    names = ", ".join(f"{number} {study.name}" for number, study in enumerate(STUDIES))
+    parser.add_argument("--only", nargs="*", type=int, default=range(len(STUDIES)), help=f"numbers of studies: {names}")
+    parser.add_argument("--seeds", type=int, default=3, help="at most so many seeds")
+    parser.add_argument("--workers", type=int, default=1, help="runs side by side")
+    parser.add_argument("--threads", type=int, default=None, help="of this process")
+    parser.add_argument("--minutes", type=float, default=None, help="stop then, with everything saved")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads or torch.get_num_threads())
+    warnings.simplefilter("ignore")  # within-batch never draws labels without examples
+    timer, failed = None if given.minutes is None else stop_after(given.minutes), 0
+    try:
+        for study in (STUDIES[number] for number in given.only):
+            source = partial(load, GENERATED if study.data == "generated" else given.data / study.data)
+            failed += perform(study, source, given)
+    except KeyboardInterrupt:
+        print("Stopped, and saved. The same command goes on.", flush=True)
+        return 130
+    finally:
+        if timer is not None:
+            timer.cancel()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+"""From the runs of `samplers.py` to what is committed: rows, and the tables of docs/results-samplers.md.
+
+    .venv/bin/python experiments/samplers_tables.py experiments/results/samplers
+
+writes `samplers.csv` (test rows), `samplers-tuning.csv`, `samplers-noise.csv` and `samplers-times.csv` beside, and the tables into
+`docs/results-samplers.md`, between the lines that mark their place. `docs/pictures/samplers.py` draws the pictures. What was not
+trained here, but in the retrieval study with the same settings (`retrieval.csv`), comes from there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from longtail_tables import place_in, shown
+
+from headtail.config import Run
+from headtail.metrics import mean_and_deviation
+from headtail.results import Row, read_rows, to_csv, write_text
+from samplers import CHEAP, TRAINING, chosen, read_table, tried, write_table
+
+PAGE = Path(__file__).parents[1] / "docs" / "results-samplers.md"
+TARGETS = {"logit-adjusted": "tail", "softmax": "importance"}
+SLICES = ("head", "torso", "tail")
+COLUMNS = (*(("recall@10", slice_) for slice_ in (*SLICES, "full")), ("recall@1", "full"), ("recall@50", "full"))
+NOISE = {
+    "σ²/(mμ²)": "squared_error",
+    "bias of the loss": "bias",
+    "n_eff": "effective",
+    "cos h": "hidden_cosine",
+    "cos W": "table_cosine",
+    "error W": "table_error",
+    "draw, ms": "draw_seconds",
+    "draw and gradients, ms": "step_seconds",
+}
+
+
+def rows_of(folder: Path) -> list[Row]:
+    """Test rows of finished runs at the rates chosen; `dataset` is DATA-learn, or DATA-fast for runs of fewer epochs."""
+    rows, rates = [], {data: chosen(folder / data, data) for data in TRAINING}
+    for path in sorted(folder.glob("*/cells/*/results.csv")):
+        data, run = path.parents[2].name, Run.read(path.parent / "run.toml")
+        if rates[data].get(run.scheme) != run.lr:
+            continue
+        question = "learn" if run.epochs == TRAINING[data].epochs else "fast"
+        found = [row for row in read_rows(path) if row.split == "test" and row.metric.startswith("recall@")]
+        rows += [replace(row, dataset=f"{data}-{question}", epoch=run.epochs) for row in found]
+    return sorted(rows, key=lambda row: (row.dataset, row.scheme, row.seed))
+
+
+def tuning_of(folder: Path, data: str) -> list[dict[str, str]]:
+    """Every rate that was tried on seed 0: what it was judged by, and Recall@10 on test points, which chose nothing."""
+    rates, losses, lines = chosen(folder / data, data), tried(folder / data, data), []
+    for path in sorted((folder / data).glob("cells/*/results.csv")):
+        run = Run.read(path.parent / "run.toml")
+        if run.seed == 0 and run.epochs == TRAINING[data].epochs:
+            recall = {row.slice: f"{row.value:.4f}" for row in read_rows(path) if (row.split, row.metric) == ("test", "recall@10")}
+            about = {"data": data, "scheme": run.scheme, "lr": f"{run.lr:g}", "chosen": str(run.lr == rates[run.scheme])}
+            lines.append(about | {"implicit_loss": f"{losses[run.scheme][run.lr]:.6g}"} | {name: recall[name] for name in SLICES})
+    return lines
+
+
+def with_known(rows: Sequence[Row], beside: Path) -> list[Row]:
+    """And those of the retrieval study where there are none of ours: losses over all labels, and what it sampled with m = 64."""
+    have = {(row.dataset, row.scheme) for row in rows}
+    known = [row for row in (read_rows(beside) if beside.exists() else []) if row.dataset in TRAINING]
+    for row in (replace(row, dataset=f"{row.dataset}-learn", epoch=TRAINING[row.dataset].epochs) for row in known):
+        sampled = row.m == 64 and row.scheme.partition(":")[2] in TARGETS.values() and row.scheme.partition(":")[0] in CHEAP
+        if row.metric.startswith("recall@") and (row.scheme in TARGETS or sampled) and (row.dataset, row.scheme) not in have:
+            rows = [*rows, row]
+    return list(rows)
+
+
+def learning_table(rows: Sequence[Row], data: str, target: str, times: dict[str, float]) -> str:
+    """Markdown: schemes down, quickest first, slices across; and how far the worst slice is from the loss that is meant."""
+    values: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
+    epochs: dict[tuple[str, str], float] = {}
+    for row in rows:
+        if row.dataset.startswith(f"{data}-") and (row.scheme == target or f":{TARGETS[target]}" in row.scheme):
+            values[row.dataset, row.scheme, row.metric, row.slice].append(row.value)
+            epochs[row.dataset, row.scheme] = row.epoch
+    full = [values.get((f"{data}-learn", target, "recall@10", slice_), []) for slice_ in SLICES]
+    columns = " | ".join(f"{metric.replace('recall', 'R')} {slice_}" for metric, slice_ in COLUMNS)
+    lines = [f"| scheme | step, ms | epochs | seeds | {columns} | off by |", "|---|" + "--:|" * (len(COLUMNS) + 4)]
+    for key in sorted(epochs, key=lambda key: (key[1] != target, times.get(sampler_of(key[1]), 0.0), key[1], -epochs[key])):
+        cells = [shown(values.get((*key, *column), [])) for column in COLUMNS]
+        own = [values.get((*key, "recall@10", slice_), []) for slice_ in SLICES]
+        gaps = [100 * (mean_of(one) - mean_of(all_)) for one, all_ in zip(own, full, strict=True) if one and all_]
+        off = "" if key[1] == target or not gaps else f"{max(map(abs, gaps)):.1f}"
+        step = times.get(sampler_of(key[1]))
+        about = ["–" if step is None else f"{step:.3g}", f"{epochs[key]:g}", str(len(values[*key, "recall@10", "full"]))]
+        lines.append(f"| {key[1]} | " + " | ".join([*about, *cells, off]) + " |")
+    return "\n".join(lines)
+
+
+def sampler_of(scheme: str) -> str:
+    """`SAMPLER[@m]` of a scheme.
+
+    >>> sampler_of("within-batch:tail@512"), sampler_of("softmax")
+    ('within-batch@512', 'full')
+    """
+    name, at, m = scheme.partition("@")
+    sampler, colon, _ = name.partition(":")
+    return sampler + at + m if colon else "full"
+
+
+def mean_of(values: list[float]) -> float:
+    """Over seeds."""
+    return mean_and_deviation(values)[0]
+
+
+def noise_table(rows: Sequence[dict[str, str]], target: str, m: str = "64") -> str:
+    """Markdown: samplers down, noisiest first."""
+    lines = ["| sampler | " + " | ".join(NOISE) + " |", "|---|" + "--:|" * len(NOISE)]
+    of_target = [row for row in rows if row["target"] == target and (row["m"] == m or row["sampler"] == "full")]
+    for row in sorted(of_target, key=lambda row: -float(row["squared_error"])):
+        numbers = {name: float(row[key]) * (1000 if key.endswith("seconds") else 1) for name, key in NOISE.items()}
+        if row["sampler"] == "full":
+            numbers["draw, ms"] = 0.0
+        lines.append(f"| {row['sampler']} | " + " | ".join(number(value) for value in numbers.values()) + " |")
+    return "\n".join(lines)
+
+
+def number(value: float) -> str:
+    """Three digits, and what is rounding as 0."""
+    return "0" if abs(value) < 1e-9 else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def measured(home: Path, kind: str) -> list[dict[str, str]]:
+    """On a CPU, or else where it was."""
+    return next((found for device in ("cpu", "cuda") if (found := read_table(home / f"{kind}-{device}.csv"))), [])
+
+
+def times_table(times: Sequence[dict[str, str]]) -> str:
+    """Markdown: milliseconds of a training step."""
+    uniform = next((float(row["step_ms"]) for row in times if row["sampler"] == "uniform"), None)
+    lines = ["| sampler | step, ms | × uniform | of it taken anew | every … steps |", "|---|--:|--:|--:|--:|"]
+    for row in sorted(times, key=lambda row: float(row["step_ms"])):
+        step, anew, every = float(row["step_ms"]), float(row["refresh_ms"]), int(row["every"])
+        ratio = "–" if uniform is None else f"{step / uniform:.2g}"
+        about = f"{anew / every:.2g} ({anew:,.0f} ms)" if anew else "–"
+        lines.append(f"| {row['sampler']} | {step:.3g} | {ratio} | {about} | {every if anew else '–'} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Write the CSV files and the tables."""
+    folder = Path(sys.argv[1])
+    rows, parts = rows_of(folder), {}
+    write_text(folder.parent / "samplers.csv", to_csv(rows))
+    both = with_known(rows, folder.parent / "retrieval.csv")
+    for kind in ("noise", "times"):
+        found = [
+            {"data": path.parent.name, "device": path.stem.partition("-")[2], **row}
+            for path in sorted(folder.glob(f"*/{kind}-*.csv"))
+            for row in read_table(path)
+        ]
+        if found:
+            write_table(folder.parent / f"samplers-{kind}.csv", found)
+    tuning = [line for data in TRAINING for line in tuning_of(folder, data)]
+    if tuning:
+        write_table(folder.parent / "samplers-tuning.csv", tuning)
+    for data in TRAINING:
+        times, noise = (measured(folder / data, kind) for kind in ("times", "noise"))
+        parts[f"{data} times"] = times_table(times)
+        step = {row["sampler"]: float(row["step_ms"]) for row in times}
+        for target in TARGETS:
+            parts[f"{data} {target}"] = learning_table(both, data, target, step)
+            parts[f"{data} noise {target}"] = noise_table(noise, target)
+    parts = {name: part if part.count("\n") > 1 else "Not run yet." for name, part in parts.items()}
+    if PAGE.exists():
+        write_text(PAGE, place_in(PAGE.read_text(encoding="utf-8"), parts))
+    for name, part in parts.items():
+        print(f"\n## {name}\n\n{part}")
+
+
+if __name__ == "__main__":
+    main()
