@@ -27,7 +27,7 @@ from headtail.losses import (
     logistic,
     squared_hinge,
 )
-from headtail.margins import Adaptive, Equalised, LogitAdjusted, Margin, Power, Unit
+from headtail.margins import Adaptive, Equalised, LogitAdjusted, Margin, Power, Separable, Unit
 from headtail.samplers import (
     Adversarial,
     Block,
@@ -217,8 +217,10 @@ def _sampler(
             share = _number(call, text, 32.0, ("uniform",) if call.name == "block" else ())
             if share != int(share) or share < 1:
                 raise HeadtailError(f"`{call.name}` in `{text}` takes the number of examples that share a draw, but got {share:g}.")
-            inside = {"inside": "uniform"} if "uniform" in call.args else {}
-            return kinds.get(call.name, Adversarial)(labels, m, share=int(share), **inside)
+            more: dict[str, Any] = {"inside": "uniform"} if "uniform" in call.args else {}
+            if call.name in ("block", "fourier-kernel") and piece is None and isinstance(weighting, FromMargin):
+                more |= {"margin": weighting.margin} if isinstance(weighting.margin, Separable) else {}
+            return kinds.get(call.name, Adversarial)(labels, m, share=int(share), **more)
         case "hard":
             k, cheap = _of_cheap(call, min(m // 4, labels.num_labels) or 1, text)
             if k >= m:

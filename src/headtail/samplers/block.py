@@ -8,22 +8,24 @@ from torch import Tensor
 
 from headtail.errors import check_choice
 from headtail.labels import Labels
-from headtail.samplers.blocks import Blocks
+from headtail.margins import Separable
+from headtail.samplers.blocks import NEVER, Blocks
 from headtail.samplers.clusters import means
 
 
 class Block(Blocks):
-    r"""What the model scores high is drawn often: $q_{y'} \propto |B|\, e^{\bar f_B} \cdot r(y' \mid B)$, with $\bar f_B$ the
-    score of the block's centre and $r \propto e^{f}$ inside it.
+    r"""What the model scores high is drawn often: $q_{y'} = P(B)\, r(y' \mid B)$, a block by
+    $P(B) \propto e^{\langle h, \bar w_B \rangle} \sum_{y \in B} \rho_y\, e^{c_y}$, with $\bar w_B$ its centre and c biases, and a
+    label inside it by $r \propto \rho\, e^{f}$.
 
-    Close to the softmax itself, whose noise is the least there is, at √L of its cost. With importance or tail weights it is
+    Close to $q^* \propto \rho\, e^{f}$, whose noise is the least there is, at √L of its cost. With importance or tail weights it is
     unbiased all the same; with constant weights it pushes hardest against what the model believes already.
 
     Args:
         labels: the label distribution, or just the number of labels.
         num_negatives: m.
         inside: "score", or "uniform", which is cheaper and noisier.
-        share, visits, dim, blocks, refresh: see `Blocks`.
+        share, visits, dim, blocks, refresh, margin: see `Blocks`.
 
     >>> sampler = Block(100, num_negatives=4, share=2)
     >>> draw = sampler.draw(torch.tensor([3, 8, 5]), input=torch.randn(3, 8), weight=torch.randn(100, 8))
@@ -45,8 +47,10 @@ class Block(Blocks):
         dim: int = 128,
         blocks: int | None = None,
         refresh: int | None = None,
+        margin: Separable | None = None,
     ) -> None:
-        super().__init__(labels, num_negatives, share=share, visits=visits, dim=dim, blocks=blocks, refresh=refresh)
+        options = {"share": share, "visits": visits, "dim": dim, "blocks": blocks, "refresh": refresh, "margin": margin}
+        super().__init__(labels, num_negatives, **options)
         check_choice("inside", inside, ("score", "uniform"))
         self.inside = inside
         self._given |= {"inside": inside}
@@ -54,13 +58,16 @@ class Block(Blocks):
         self.register_buffer("level", torch.zeros(self.blocks))
 
     def summarise(self, block: Int[Tensor, " L"], x: Float[Tensor, "p k"], temperature: float | Tensor) -> None:
-        """The centre of each block, and its mean bias."""
+        """The centre of each block, and the logarithm of its mean e^offset."""
         self.centre = means(self.rows, block, self.blocks)
-        self.level = means(self.offset[:, None], block, self.blocks).squeeze(1)
+        offset = self.offset.double() / temperature
+        largest = torch.segment_reduce(offset, "max", lengths=self.size, initial=NEVER)
+        total = torch.segment_reduce((offset - largest[block]).exp(), "sum", lengths=self.size, initial=0.0)
+        self.level = (largest + (total / self.size.clamp(min=1)).clamp(min=1e-300).log()).float()
 
     def blocks_of(self, x: Float[Tensor, "p k"], temperature: float | Tensor) -> Float[Tensor, "p K"]:
-        """By log |B| + the centre's logit."""
-        level = self.size.to(x.dtype).log() + self.level.to(x.dtype) / temperature
+        """By the centre's product, and what the block's offsets add up to."""
+        level = self.size.to(x.dtype).log() + self.level.to(x.dtype)
         return torch.addmm(level, x, self.centre.to(x.dtype).T).softmax(1)
 
     def labels_of(self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]) -> Float[Tensor, "*v S"]:

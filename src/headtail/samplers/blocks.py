@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from headtail.errors import check_count
+from headtail.errors import check_count, check_kind
 from headtail.labels import Labels
+from headtail.margins import Separable
 from headtail.samplers.by_score import ModelSampler, added_up
 from headtail.samplers.clusters import AT_A_TIME, lay_out, projection
 from headtail.samplers.draw import Draw
@@ -23,6 +25,8 @@ UNIFORM = 0.01
 """Share of uniform draws: every label can be drawn, and no weight exceeds 100 times a uniform sampler's."""
 SLOTS_A_VISIT = 16
 """Negatives that a look into a block is worth: looking costs far more than drawing."""
+NEVER = -1e4
+"""log ρ of a label without a margin, but a number still."""
 KMEANS_STEPS = 3
 """Of each summary: the one before is a good start."""
 
@@ -46,6 +50,7 @@ class Blocks(ModelSampler):
         dim: k, dimensions to which hidden states and labels are projected.
         blocks: how many clusters of labels; √L by default.
         refresh: steps between summaries in the long run; L / 64, and at least 100, by default.
+        margin: ρ of the loss that the draws are meant for, by which labels weigh more or less; None for the softmax.
     """
 
     order: Tensor
@@ -65,8 +70,12 @@ class Blocks(ModelSampler):
         dim: int,
         blocks: int | None = None,
         refresh: int | None = None,
+        margin: Separable | None = None,
     ) -> None:
         super().__init__()
+        if margin is not None:
+            check_kind("margin", margin, Separable, "LogitAdjusted(labels)")
+        self.margin = margin
         self.num_labels = labels.num_labels if isinstance(labels, Labels) else check_count("num_labels", labels)
         self.num_negatives = check_count("num_negatives", num_negatives)
         self.share, self.dim = check_count("share", share), check_count("dim", dim)
@@ -78,6 +87,7 @@ class Blocks(ModelSampler):
         self.most = math.ceil(self.num_labels / self.clusters)
         self.blocks = self.clusters + math.ceil(self.num_labels / self.most)
         self._given = {"share": share, "visits": visits, "dim": dim, "blocks": blocks, "refresh": refresh}
+        self._given |= {} if margin is None else {"margin": margin}
         self._taken, self._due, self._left = 0, 0, torch.empty(0, dim)
         every = torch.arange(self.num_labels)
         self.register_buffer("order", every)
@@ -154,7 +164,10 @@ class Blocks(ModelSampler):
 
     def for_labels(self, labels: Labels) -> Blocks:
         """The same over the grown label set; its first step takes a new summary."""
-        return type(self)(labels, self.num_negatives, **self._given)
+        given: dict[str, Any] = dict(self._given)
+        if self.margin is not None:
+            given["margin"] = self.margin.for_labels(labels)
+        return type(self)(labels, self.num_negatives, **given)
 
     def get_extra_state(self) -> Tensor:
         """Steps taken, the next refresh, and the projection."""
@@ -180,9 +193,11 @@ class Blocks(ModelSampler):
         self.order, self.start, self.size = layout
         self.place = torch.empty_like(layout.order).scatter_(0, layout.order, torch.arange(self.num_labels, device=rows.device))
         self.rows = rows.index_select(0, layout.order)
-        bias = torch.zeros(self.num_labels, device=rows.device) if model.bias is None else model.bias.detach().reshape(-1).float()
-        self.offset = bias[layout.order]
         every = torch.arange(self.num_labels, device=rows.device)
+        bias = torch.zeros(self.num_labels, device=rows.device) if model.bias is None else model.bias.detach().reshape(-1).float()
+        if self.margin is not None:  # logits are divided by the temperature, margins are not
+            bias = bias + (self.margin.log_negative(every).clamp(min=NEVER) * model.temperature).float()
+        self.offset = bias[layout.order]
         self.summarise(self._block_of(every), self._project(model), model.temperature)
 
     def _keep_up(self, model: Scorer) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from headtail.errors import HeadtailError, check_count, check_number
 from headtail.labels import Labels
+from headtail.margins import Separable
 from headtail.samplers.blocks import Blocks
 from headtail.samplers.clusters import AT_A_TIME
 
@@ -88,7 +89,7 @@ class FourierKernel(Blocks):
         labels: the label distribution, or just the number of labels.
         num_negatives: m.
         features: D, how many ω.
-        share, visits, dim, blocks, refresh: see `Blocks`.
+        share, visits, dim, blocks, refresh, margin: see `Blocks`.
 
     >>> FourierKernel(100, 4).draw(torch.tensor([3]), input=torch.randn(1, 8), weight=torch.randn(100, 8)).ids.shape
     torch.Size([1, 4])
@@ -110,9 +111,11 @@ class FourierKernel(Blocks):
         dim: int = 64,
         blocks: int | None = None,
         refresh: int | None = None,
+        margin: Separable | None = None,
     ) -> None:
         _check_dim(dim)
-        super().__init__(labels, num_negatives, share=share, visits=visits, dim=dim, blocks=blocks, refresh=refresh)
+        options = {"share": share, "visits": visits, "dim": dim, "blocks": blocks, "refresh": refresh, "margin": margin}
+        super().__init__(labels, num_negatives, **options)
         self.features = check_count("features", features)
         self._given |= {"features": features}
         # The same in every run: what a seed decides is what is drawn.
