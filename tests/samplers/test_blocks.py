@@ -12,19 +12,23 @@ import torch
 from headtail import (
     Adversarial,
     Block,
+    Equalised,
     FourierKernel,
     HeadtailError,
     Importance,
     LabelHead,
     Labels,
+    LogitAdjusted,
     QuadraticKernel,
     Relative,
     SampledSoftmaxLoss,
     Scorer,
+    Unit,
     audit,
     scheme,
     train,
 )
+from headtail.samplers.blocks import UNIFORM
 from headtail.samplers.clusters import lay_out, nearest, projection
 from headtail.train import Stopped, Trainer
 from tests.laws.block_worlds import BLOCK_WORLDS, mixed, visiting
@@ -63,6 +67,41 @@ def test_a_group_draws_each_label_as_often_as_the_mean_of_its_examples_q(kind, h
     if hidden[0] and kind is not QuadraticKernel:
         apart = max(abs(a - b) for a, b in zip(alone[0].blocks, alone[1].blocks, strict=True))
         assert apart > 0.05, "a mean of equals would prove nothing"
+
+
+@pytest.mark.parametrize("kind", [Block, FourierKernel])
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_with_a_margin_labels_are_drawn_for_the_loss_that_is_meant(kind, temperature):
+    """Inside a block by ρ·e^f exactly; and so the sum that is meant varies less."""
+    scorer = model(scale=0.3, bias=torch.linspace(-1, 1, 300), temperature=temperature)
+    margin, every, label = LogitAdjusted(LABELS), torch.arange(300), torch.zeros(12, dtype=torch.int64)
+    plain, meant = (kind(LABELS, 8, share=1, margin=one).eval() for one in (None, margin))
+    mass = (scorer.logits(every).double() + margin.log_negative(every)).exp()
+    q = [sampler.log_q_given(scorer, label, every).exp() for sampler in (plain, meant)]
+    assert torch.allclose(q[1].sum(1), torch.ones(12).double())
+    block = meant._block_of(meant.place)
+    for one in block.unique() if kind is Block else ():
+        shares = [t / t.sum(1, keepdim=True) for t in (q[1][:, block == one] - UNIFORM / 300, mass[:, block == one])]
+        assert torch.allclose(*shares, rtol=0, atol=0.01)
+    noise = [sampler.variance_given(scorer, label, mass / p) for sampler, p in zip((plain, meant), q, strict=True)]
+    assert float(noise[1].log().mean()) < float(noise[0].log().mean()) - 0.7, "half at most"
+
+
+def test_schemes_tell_blocks_what_they_are_meant_for():
+    kinds = {"block:tail": LogitAdjusted, "block(1):importance": Unit, "fourier-kernel:tail": LogitAdjusted, "block:constant": None}
+    for name, kind in kinds.items():
+        margin = scheme(name, LABELS).sampler.margin
+        assert margin is None if kind is None else isinstance(margin, kind)
+    grown = LABELS.grow([3, 1])
+    assert scheme("block:tail", LABELS).sampler.for_labels(grown).margin.labels is grown
+    assert scheme("contrastive/block:tail", LABELS).sampler.margin is None
+
+
+def test_labels_that_the_margin_leaves_out_are_no_nan():
+    labels = Labels.from_counts([5, 0, 0, 0, 3, 0, 0, 0], 0.0)
+    sampler = Block(labels, 4, share=1, blocks=4, margin=Equalised(labels))
+    draw = sampler.draw(torch.tensor([0, 4]), input=torch.randn(2, 3), weight=torch.randn(8, 3))
+    assert draw.log_q.isfinite().all()
 
 
 @pytest.mark.parametrize("world", BLOCK_WORLDS, ids=repr)

@@ -33,6 +33,7 @@ class Block(Blocks):
     (torch.Size([3, 4]), True)
     """
 
+    finer = 2
     centre: Tensor
     level: Tensor
 
