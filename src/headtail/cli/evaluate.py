@@ -52,9 +52,9 @@ class Evaluate:
         """Measure and print."""
         model, run, data = open_model(self.model, self.data, self.reading, self.device)
         check_measurable(data)
-        talk, out = Console(stderr=True, highlight=False), _not_measured(data)
+        talk, (out, all_of_them) = Console(stderr=True, highlight=False), _not_measured(data)
         if out:
-            talk.print(f"{out:,} of {len(data.asked):,} test points have no label that training knows: they are not measured.")
+            talk.print(f"{out:,} of {all_of_them:,} test points have no label that training knows: they are not measured.")
         with talk.status(f"scoring {len(data.test):,} points"):
             found = measures_of(best_labels(model, data), data, data_slices(data, self.slices))
         rows = [row_of(run, data, "test", one, 0, 0, self.model.name) for one in found]
@@ -67,7 +67,7 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Predict:
-    """Write the best labels of every row of the test part, which need no label of its own, to a Parquet or CSV file.
+    """Write the best labels of every row of the test part to a Parquet or CSV file. Rows need no label, or may have a new one.
 
     Its columns: point (the row of the input, from 0), user where the data name one (path, of picture files), rank, label, score.
     """
@@ -128,9 +128,10 @@ def open_model(folder: Path, data: str, how: Reading, device: Device, answers: b
     return model.to(where), run, found
 
 
-def _not_measured(data: DataSet) -> int:
-    """Test points without a label that training knows."""
-    return int((data.test.labels.offsets.diff() == 0).sum()) + (0 if data.unlabelled is None else len(data.unlabelled))
+def _not_measured(data: DataSet) -> tuple[int, int]:
+    """Rows of the test part without a label that training knows, and all its rows."""
+    apart = 0 if data.unlabelled is None else len(data.unlabelled)
+    return int((data.test.labels.offsets.diff() == 0).sum()) + apart, len(data.test) + apart
 
 
 def _within(data: DataSet, num_features: int, num_labels: int) -> bool:
