@@ -323,8 +323,8 @@ def test_a_run_tells_how_its_data_were_read(tmp_path, capsys):
     assert main(["evaluate", str(model), str(folder), "--last", "3"]) == 0
     assert "not the data" not in capsys.readouterr().err
     assert main(["evaluate", str(model), str(folder)]) == 0
-    other = "These are not the data that the model was trained on: those were `--last 3`, these are `--last 10`."
-    assert other in capsys.readouterr().err
+    those, these = f"`{folder}` `--last 3`", f"`{folder}` `--last 10`"
+    assert f"not the data that the model was trained on: those were {those}, these are {these}." in capsys.readouterr().err
     assert main(["compare", str(folder), *QUICK, "--schemes", "softmax", "--last", "3", "--out", str(tmp_path / "out")]) == 0
     assert Comparison.read(tmp_path / "out").settings["data"]["last"] == 3
 
@@ -420,7 +420,9 @@ def test_misspelt_options_are_answered_with_the_right_ones(capsys, arguments, wo
 def test_a_model_meets_only_data_of_its_own_shape(cell, tmp_path, capsys):
     other = DATA.replace("labels=60", "labels=61")
     for command in (["evaluate", str(cell), other], ["predict", str(cell), other, "--out", str(tmp_path / "top.csv")]):
-        assert "has 200 features and 60 labels, but `synthetic" in told(capsys, command)
+        sentence = told(capsys, command)
+        assert "has 200 features and 60 labels, but `synthetic" in sentence
+        assert f"Pass the data it was trained on (`{DATA}`)" in sentence
     too_many = ["predict", str(cell), DATA, "--k", "61", "--out", str(tmp_path / "top.csv")]
     assert "`--k 61` is more than the 60 labels there are" in told(capsys, too_many)
     assert list(tmp_path.iterdir()) == []

@@ -114,15 +114,16 @@ def open_model(folder: Path, data: str, how: Reading, device: Device, answers: b
         model, run, facts = load_model(folder)
     with reading(Console(stderr=True)) as progress:
         found = load(data, how, progress)
+    trained = data_of(folder / "run.toml")
     shapes = (facts["num_features"], len(model.head.weight)), (found.train.num_features, found.train.num_labels)
     if shapes[0] != shapes[1] and not (answers and _within(found, *shapes[0])):
+        on = f" ({_options(trained, found.read_as)[0]})" if trained else ""
         raise HeadtailError(
             f"The model in `{folder}` has {shapes[0][0]:,} features and {shapes[0][1]:,} labels, but `{data}` has "
-            f"{shapes[1][0]:,} and {shapes[1][1]:,}. Pass the data it was trained on, or data read the same way."
+            f"{shapes[1][0]:,} and {shapes[1][1]:,}. Pass the data it was trained on{on}, or data read the same way."
         )
     if facts["data"] != found.digest:
-        told = _difference(data_of(folder / "run.toml"), found.read_as)
-        Console(stderr=True, highlight=False).print(told, soft_wrap=True, markup=False)
+        Console(stderr=True, highlight=False).print(_difference(trained, found.read_as), soft_wrap=True, markup=False)
     if shapes[0] != shapes[1]:
         found = replace(found, train=_as_wide(found.train, *shapes[0]), test=_as_wide(found.test, *shapes[0]))
     return model.to(where), run, found
@@ -152,12 +153,18 @@ def _as_wide(points: Points, num_features: int, num_labels: int) -> Points:
 def _difference(trained: dict[str, Any], here: dict[str, Any]) -> str:
     """How the data that a model meets differ from those it was trained on, by the options they were read with."""
     told = "These are not the data that the model was trained on"
+    if not trained:
+        return f"{told}, or they are read in another way."
+    then, now = _options(trained, here)
+    return f"{told}: those were {then}, these are {now}." if then != now else f"{told}: their content has changed."
+
+
+def _options(trained: dict[str, Any], here: dict[str, Any]) -> tuple[str, str]:
+    """Both paths, each with the options that differ, as they are typed."""
     names = ["path", *(one.name for one in fields(Reading))]
-    other = [name for name in names if trained and trained.get(name) != here.get(name)]
-    if not other:
-        return f"{told}: {'their content has changed' if trained else 'or they are read in another way'}."
+    other = [name for name in names if name == "path" or trained.get(name) != here.get(name)]
     then, now = (" ".join(_typed(name, how.get(name)) for name in other) for how in (trained, here))
-    return f"{told}: those were {then}, these are {now}."
+    return then, now
 
 
 def _typed(name: str, value: Any) -> str:

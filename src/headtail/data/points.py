@@ -134,10 +134,11 @@ class Points:
     users: pa.Array | None = None
 
     def __post_init__(self) -> None:
-        if len(self.features) != len(self.labels.offsets) - 1:
-            raise HeadtailError(
-                f"`features` has {len(self.features):,} points but `labels` {len(self.labels.offsets) - 1:,}. They belong together."
-            )
+        n, sizes = len(self.features), {"labels": len(self.labels.offsets) - 1}
+        sizes |= {name: len(each) for name, each in (("rows", self.rows), ("users", self.users)) if each is not None}
+        for name, size in sizes.items():
+            if size != n:
+                raise HeadtailError(f"`features` has {n:,} points but `{name}` {size:,}. They belong together.")
 
     def __len__(self) -> int:
         return len(self.features)
