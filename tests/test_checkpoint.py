@@ -6,6 +6,7 @@ import errno
 import os
 import time
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -13,8 +14,10 @@ from safetensors import SafetensorError
 from torch import nn
 
 from headtail import Labels, Mixture, Queue, RowAdam, Uniform, checkpoint
+from headtail.data.cache import cached
 from headtail.decay import owed
 from headtail.errors import HeadtailError
+from headtail.results import write_text
 
 TENSORS = {"weight": torch.arange(6.0).reshape(2, 3).T, "rows": torch.tensor([3, 1]), "none": torch.zeros(0, 4)}
 FACTS = {"curve": [[1, "loss", 0.1]], "best": float("inf"), "first": None}
@@ -67,6 +70,22 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(where, what, ho
         assert "No space left on device" in str(told.value)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o027])
+def test_files_may_be_read_by_whoever_may_read_a_plain_one(tmp_path, monkeypatch, mask):
+    monkeypatch.setenv("HEADTAIL_CACHE", str(tmp_path / "cache"))
+    before = os.umask(mask)
+    try:
+        (tmp_path / "plain").write_text("")
+        checkpoint.save(tmp_path / "model.safetensors", {"a": torch.zeros(2)}, {})
+        write_text(tmp_path / "run.toml", "")
+        cached([], {"reader": str(tmp_path)}, lambda store: store.append("a", np.zeros(2)))
+    finally:
+        os.umask(before)
+    modes = {one.name: one.stat().st_mode & 0o777 for one in tmp_path.rglob("*") if one.is_file()}
+    assert {"plain", "model.safetensors", "run.toml", "about.json", "a"} == modes.keys()
+    assert set(modes.values()) == {0o666 & ~mask}
 
 
 def test_a_folder_that_is_a_file_gets_a_sentence(tmp_path):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from headtail import checkpoint, environment
 from headtail.build import parse
-from headtail.config import Run, Training
+from headtail.config import Run, Training, to_toml
 from headtail.data.catalogue import recognise
 from headtail.data.facts import facts_of, label_counts, task_of
 from headtail.data.points import DataSet
@@ -101,7 +101,7 @@ def run_cell(
     path = cell.folder / "results.csv"
     if cell.done:
         return read_rows(path) if cell.about.get("slices") == slices.rule else measured_again(cell, data, slices, device)
-    write_text(cell.folder / "run.toml", cell.run.to_toml())
+    write_text(cell.folder / "run.toml", to_toml(asdict(cell.run), data.read_as | {"slices": slices.rule}))
     write_text(cell.folder / ABOUT, json.dumps({"data": data.digest, "slices": slices.rule}))
     top, rows = _adjust(cell, data, slices, device) if cell.adjusts else _train(cell, data, slices, device, watch, stop)
     if task_of(data) == "classification":
@@ -162,7 +162,7 @@ def _tested_anew(rows: list[Row], found: Iterable[Measure]) -> list[Row]:
 
 def class_errors(run: Run, data: DataSet, top: Int[Tensor, "n k"]) -> list[ClassError]:
     """The error of each label, given the best labels of the test points."""
-    counts, names = label_counts(data).tolist(), data.label_names or [""] * data.train.num_labels
+    counts, names = label_counts(data).tolist(), map(str, data.label_names or [""] * data.train.num_labels)
     found = label_errors(top, data.test.labels, data.train.num_labels)
     each = zip(names, counts, found.points.tolist(), found.error.tolist(), strict=True)
     return [ClassError(data.name, run.scheme, negatives_of(run), run.seed, label, *one) for label, one in enumerate(each)]
@@ -171,6 +171,15 @@ def class_errors(run: Run, data: DataSet, top: Int[Tensor, "n k"]) -> list[Class
 def best_labels(model: Model, data: DataSet) -> Int[Tensor, "n k"]:
     """As many labels of each test point as metrics look at."""
     return top_labels(model, data.test, min(DEEPEST, data.test.num_labels))
+
+
+def check_measurable(data: DataSet) -> None:
+    """Refuse data on which nothing can be measured."""
+    if not data.test.num_pairs:
+        raise HeadtailError(
+            f"`{data.name}` has no test point with a label that training knows, so nothing can be measured. Name other test data; "
+            "a trained model answers these (`headtail predict`)."
+        )
 
 
 def _check_same(cell: Cell, data: DataSet) -> None:
@@ -231,6 +240,7 @@ def compare(
     """
     check_writable(folder, "Choose another folder.")
     data, work, found = source(), CellWork(slices, device), {}
+    check_measurable(data)
     watch = watch or (lambda _: lambda *_: None)
     outcomes = _outcomes(grid, source, data, work, watch, workers, device == "cuda", say or (lambda _: None))
     failures = {}
@@ -294,14 +304,11 @@ def gather(
         "machine": environment.machine(device),
     }
     settings = asdict(grid[0].run)
-    shown = "".join(
-        f"{name} = {json.dumps(settings[name])}\n"
-        for name in settings
-        if name not in ("scheme", "seed") and settings[name] is not None
-    )
+    shown = {name: value for name, value in settings.items() if name not in ("scheme", "seed")}
     seeds = sorted({cell.run.seed for cell in grid})
     names = list(dict.fromkeys(cell.run.scheme for cell in grid))
-    write_text(folder / "run.toml", f"{shown}schemes = {json.dumps(names)}\nseeds = {json.dumps(seeds)}\n")
+    read = data.read_as | {"slices": slices.rule}
+    write_text(folder / "run.toml", to_toml(shown | {"schemes": names, "seeds": seeds}, read))
     write_text(folder / "data.json", json.dumps(facts_of(data, slices), indent=1))
     write_text(folder / "schemes.json", json.dumps(explain_schemes([cell.run for cell in grid], data), indent=1))
     write_text(folder / "made_by.json", json.dumps(made_by, indent=1))

@@ -145,15 +145,16 @@ class Run(Training):
 
     def to_toml(self) -> str:
         """As TOML; fields that are None are left out."""
-        return "".join(f"{name} = {json.dumps(value)}\n" for name, value in asdict(self).items() if value is not None)
+        return to_toml(asdict(self))
 
     @classmethod
     def from_toml(cls, text: str, where: str = "run.toml") -> Run:
-        """From TOML; an unknown field is refused by name."""
+        """From TOML; an unknown field is refused by name. The part `[data]` is not of the run, and is passed over."""
         try:
             values: dict[str, Any] = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise HeadtailError(f"`{where}` is no TOML: {error}.") from error
+        values.pop("data", None)
         names = [field.name for field in fields(cls)]
         for name in values:
             if name not in names:
@@ -169,3 +170,26 @@ class Run(Training):
             raise HeadtailError(f"`{path}` cannot be read: {error.strerror}.") from error
         except UnicodeDecodeError as error:
             raise HeadtailError(f"`{path}` is no TOML: it is not text in UTF-8.") from error
+
+
+def to_toml(values: dict[str, Any], data: dict[str, Any] | None = None) -> str:
+    """Settings as TOML, and how the data were read as its part `[data]`; what is None is left out.
+
+    >>> print(to_toml({"lr": 0.1, "clip": None}, {"path": "shop", "last": 5}), end="")
+    lr = 0.1
+    <BLANKLINE>
+    [data]
+    path = "shop"
+    last = 5
+    """
+    lines, about = ("".join(f"{n} = {json.dumps(v)}\n" for n, v in part.items() if v is not None) for part in (values, data or {}))
+    return f"{lines}\n[data]\n{about}" if about else lines
+
+
+def data_of(path: Path) -> dict[str, Any]:
+    """How the data of a run were read, as its `run.toml` tells; empty where it does not."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8")).get("data", {})
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

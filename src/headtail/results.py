@@ -133,7 +133,10 @@ def write_beside(path: Path, write: Callable[[Path], None]) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        beside.touch()
+        mode = beside.stat().st_mode & 0o777  # what the user lets a plain file have; some writers make theirs for its owner alone
         write(beside)
+        beside.chmod(mode)
         beside.replace(path)
     except BaseException as error:  # Ctrl-C too leaves nothing behind
         with suppress(OSError):

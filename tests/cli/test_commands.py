@@ -7,9 +7,11 @@ import json
 import shutil
 import subprocess
 import sys
+import tomllib
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -230,7 +232,7 @@ def test_predictions_are_the_top_labels_by_their_names_in_both_formats(tmp_path,
     top = top_labels(load_model(model)[0], asked, 3)
     assert table["label"] == [data.label_names[label] for label in top.reshape(-1)]
     assert table["label"][0].startswith("item ")
-    assert table["point"] == [i for i in range(len(asked)) for _ in range(3)]
+    assert table["point"] == [row for row in asked.rows.tolist() for _ in range(3)]
     assert table["rank"] == [1, 2, 3] * len(asked)
     assert all(a >= b for a, b, rank in zip(table["score"], table["score"][1:], table["rank"][1:], strict=False) if rank > 1)
     with (tmp_path / "top.csv").open(newline="") as file:
@@ -245,13 +247,86 @@ def test_what_a_user_has_already_is_never_predicted(tmp_path):
     assert main(["train", str(folder), *QUICK, "--out", str(model)]) == 0
     labels = load(folder).train.num_labels
     assert main(["predict", str(model), str(folder), "--k", str(labels), "--out", str(tmp_path / "top.parquet")]) == 0
-    table, test = pq.read_table(tmp_path / "top.parquet").to_pydict(), load(folder).test
-    predicted = set(zip(table["point"], table["label"], strict=True))
-    names, offsets = load(folder).label_names, test.seen.offsets.tolist()
-    seen = {(i, names[y]) for i in range(len(test)) for y in test.seen.values[offsets[i] : offsets[i + 1]].tolist()}
-    everything = {(i, name) for i in range(len(test)) for name in names}
+    table, asked = pq.read_table(tmp_path / "top.parquet").to_pydict(), load(folder).asked
+    predicted = set(zip(table["user"], table["label"], strict=True))
+    names, offsets, users = load(folder).label_names, asked.seen.offsets.tolist(), asked.users.to_pylist()
+    assert sorted(users) == sorted(set(pq.read_table(folder / "interactions.parquet")["user_id"].to_pylist()))
+    seen = {(user, names[y]) for i, user in enumerate(users) for y in asked.seen.values[offsets[i] : offsets[i + 1]].tolist()}
+    everything = {(user, name) for user in users for name in names}
     assert seen
     assert predicted == everything - seen
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_rows_whose_target_is_new_are_answered_and_nobody_gets_the_answers_of_another(tmp_path, capsys, ending):
+    folder, model, out = tmp_path / "shop", tmp_path / "run", tmp_path / f"top.{ending}"
+    folder.mkdir()
+    # Whoever had x is to be told of x + 1, and row i stands for x = i mod 6.
+    lists = [[10 * (i % 6), 10 * (i % 6) + 1] for i in range(120)]
+    pq.write_table(pa.table({"items": lists}), folder / "train.parquet")
+    targets = [None if i % 4 == 0 else 999 if i % 4 == 1 else 10 * (i % 6) + 1 for i in range(24)]
+    asked = {"user_id": [1000 - i for i in range(24)], "items": [[10 * (i % 6)] for i in range(24)], "target": targets}
+    pq.write_table(pa.table(asked), folder / "test.parquet")
+    quick = ["--dim", "16", "--batch", "16", "--epochs", "20", "--lr", "0.5", "--device", "cpu"]
+    assert main(["train", str(folder), *quick, "--scheme", "softmax", "--out", str(model)]) == 0
+    assert main(["predict", str(model), str(folder), "--k", "1", "--out", str(out)]) == 0
+    table = (pq.read_table(out) if ending == "parquet" else pyarrow.csv.read_csv(out)).to_pydict()
+    assert table["point"] == list(range(24))
+    assert table["user"] == asked["user_id"]
+    assert table["label"] == [10 * (i % 6) + 1 for i in range(24)]
+    capsys.readouterr()
+    assert main(["evaluate", str(model), str(folder)]) == 0
+    assert "12 of 24 test points have no label that training knows: they are not measured." in capsys.readouterr().err
+    nothing = {**asked, "target": pa.nulls(24)}
+    pq.write_table(pa.table(nothing), tmp_path / "new.parquet")
+    new = [str(model), str(folder), "--test", str(tmp_path / "new.parquet")]
+    assert main(["predict", *new, "--k", "1", "--out", str(out)]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", *new]) == 2
+    assert "so nothing can be measured" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("labels", [None, 5, 70])
+def test_points_of_vectors_are_answered_whatever_labels_they_have(tmp_path, labels):
+    data, model, out = dense(tmp_path / "shop"), tmp_path / "run", tmp_path / "top.parquet"
+    assert main(["train", str(data), *QUICK, "--out", str(model)]) == 0
+    with np.load(data / "test.npz") as test:
+        features = test["features"][::-1]
+    given = {} if labels is None else {"labels": np.full(len(features), labels)}
+    np.savez(tmp_path / "new.npz", features=features, **given)
+    assert main(["predict", str(model), str(data), "--k", "9", "--out", str(out)]) == 0
+    before = pq.read_table(out).to_pydict()
+    assert main(["predict", str(model), str(data), "--k", "9", "--test", str(tmp_path / "new.npz"), "--out", str(out)]) == 0
+    after = pq.read_table(out).to_pydict()
+    assert after["point"] == before["point"]
+    assert after["label"] == [label for i in reversed(range(20)) for label in before["label"][9 * i : 9 * i + 9]]
+
+
+def test_held_out_points_are_told_by_their_rows(tmp_path):
+    data, model, out = svmlight(tmp_path / "shop"), tmp_path / "run", tmp_path / "top.parquet"
+    assert main(["train", str(data), *QUICK, "--out", str(model)]) == 0
+    rows = {}
+    for points in ("train", "test"):
+        assert main(["predict", str(model), str(data), "--k", "1", "--points", points, "--out", str(out)]) == 0
+        rows[points] = pq.read_table(out)["point"].to_pylist()
+    assert sorted(rows["train"] + rows["test"]) == list(range(80))
+    assert rows["test"] != list(range(len(rows["test"])))
+
+
+def test_a_run_tells_how_its_data_were_read(tmp_path, capsys):
+    folder, model = sequences(tmp_path / "shop"), tmp_path / "run"
+    assert main(["train", str(folder), *QUICK, "--last", "3", "--out", str(model)]) == 0
+    kept = tomllib.loads((model / "run.toml").read_text())["data"]
+    assert (kept["path"], kept["last"], kept["format"]) == (str(folder), 3, "auto")
+    assert "slices" in kept
+    capsys.readouterr()
+    assert main(["evaluate", str(model), str(folder), "--last", "3"]) == 0
+    assert "not the data" not in capsys.readouterr().err
+    assert main(["evaluate", str(model), str(folder)]) == 0
+    those, these = f"`{folder}` `--last 3`", f"`{folder}` `--last 10`"
+    assert f"not the data that the model was trained on: those were {those}, these are {these}." in capsys.readouterr().err
+    assert main(["compare", str(folder), *QUICK, "--schemes", "softmax", "--last", "3", "--out", str(tmp_path / "out")]) == 0
+    assert Comparison.read(tmp_path / "out").settings["data"]["last"] == 3
 
 
 # Every format, from end to end
@@ -345,7 +420,9 @@ def test_misspelt_options_are_answered_with_the_right_ones(capsys, arguments, wo
 def test_a_model_meets_only_data_of_its_own_shape(cell, tmp_path, capsys):
     other = DATA.replace("labels=60", "labels=61")
     for command in (["evaluate", str(cell), other], ["predict", str(cell), other, "--out", str(tmp_path / "top.csv")]):
-        assert "has 200 features and 60 labels, but `synthetic" in told(capsys, command)
+        sentence = told(capsys, command)
+        assert "has 200 features and 60 labels, but `synthetic" in sentence
+        assert f"Pass the data it was trained on (`{DATA}`)" in sentence
     too_many = ["predict", str(cell), DATA, "--k", "61", "--out", str(tmp_path / "top.csv")]
     assert "`--k 61` is more than the 60 labels there are" in told(capsys, too_many)
     assert list(tmp_path.iterdir()) == []

@@ -118,6 +118,14 @@ def test_changing_what_was_read_changes_no_file(tmp_path):
         assert torch.equal(read_dense(path, path).train.features, FEATURES)
 
 
+@pytest.mark.parametrize("arrays", [{}, {"labels": [-1, -100]}, {"labels": [[-1], [-1]]}])
+def test_test_points_need_no_label(tmp_path, arrays):
+    np.savez(tmp_path / "train.npz", features=FEATURES, labels=[0, 1, 2, 0])
+    np.savez(tmp_path / "test.npz", features=FEATURES[:2], **arrays)
+    data = read_dense(tmp_path / "train.npz", tmp_path / "test.npz")
+    assert (len(data.test), data.test.num_pairs, data.test.num_labels) == (2, 0, 3)
+
+
 NAN = FEATURES.clone()
 NAN[2, 1] = float("nan")
 

@@ -118,9 +118,26 @@ def test_a_bad_line_is_told(folder, lines, sentence):
 
 def test_labels_beyond_those_of_training_are_told(folder):
     write_list(folder / "a_train.txt", PLACES)
-    write_list(folder / "a_test.txt", [("t/1.jpg", 0), ("t/2.jpg", 2)])
-    with pytest.raises(HeadtailError, match=r"a_test.txt`: `t/2.jpg` has the label 2, but training .* has labels 0 … 1"):
+    write_list(folder / "a_test.txt", [PLACES[0]])
+    write_list(folder / "a_val.txt", [("t/1.jpg", 0), ("t/2.jpg", 2)])
+    with pytest.raises(HeadtailError, match=r"a_val.txt`: `t/2.jpg` has the label 2, but training .* has labels 0 … 1"):
         load(folder)
+
+
+def test_a_test_picture_needs_no_label_of_training(folder):
+    write_list(folder / "a_train.txt", PLACES)
+    write_list(folder / "a_test.txt", [("t/1.jpg", -1), ("t/2.jpg", 0), ("t/3.jpg", 70)])
+    data = load(folder)
+    assert (len(data.test), data.test.labels.offsets.tolist()) == (3, [0, 0, 1, 1])
+    assert data.test.labels.values.tolist() == [0]
+    assert "2 of 3 test pictures have a label that never occurs in training, or none" in " ".join(data.notes)
+    assert "no training picture" not in " ".join(data.notes)
+
+
+def test_labels_without_a_training_picture_are_counted_in_a_note(folder):
+    write_list(folder / "a_train.txt", [*PLACES, ("t/1.jpg", 70)])
+    write_list(folder / "a_test.txt", PLACES)
+    assert "68 of the 71 labels have no training picture." in load(folder).notes
 
 
 def test_test_lists_do_not_train(folder):
@@ -207,6 +224,8 @@ def test_class_folders_are_read_in_the_order_of_their_names(folder):
     assert data.test.labels.values.tolist() == [1]
     assert data.name == "zoo"
     draw(folder / "val" / "yak" / "1.jpg")
+    assert load(folder).test.labels.offsets.tolist() == [0, 0, 1]
+    draw(folder / "test" / "ant" / "1.jpg")
     with pytest.raises(HeadtailError, match=r"val` has the label `yak`, which training \(`.*train`\) has not"):
         load(folder)
 

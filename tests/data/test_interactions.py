@@ -43,7 +43,7 @@ def sets(points, ragged, users, names):
 def by_user(pairs):
     found = {}
     for user, item in pairs:
-        found.setdefault(user, set()).add(str(item))
+        found.setdefault(user, set()).add(item)
     return found
 
 
@@ -60,7 +60,7 @@ def write_long(path, pairs):
 def write_lists(path, pairs):
     """Two rows a user, because nothing says that there is one."""
     halves = [by_user(pairs[:20]), by_user(pairs[20:])]
-    rows = [(user, [int(i) for i in items]) for half in halves for user, items in half.items()]
+    rows = [(user, list(items)) for half in halves for user, items in half.items()]
     return write(path, User=[user for user, _ in rows], items=[items for _, items in rows])
 
 
@@ -72,25 +72,50 @@ def test_a_point_is_a_user_with_its_items_and_what_it_has_seen(tmp_path, monkeyp
     data = read_interactions(written(tmp_path / "train.parquet", train), written(tmp_path / "test.parquet", test))
     had, users = by_user(train), sorted(by_user(train))
     known = {item for items in had.values() for item in items}
-    assert data.label_names == sorted(known, key=int)
+    assert data.label_names == sorted(known), "numbers stay numbers"
     assert sets(data.train, data.train.labels, users, data.label_names) == had
     assert data.train.seen is None
     expected = {u: (items & known) - had[u] for u, items in by_user(test).items() if u in had}
     expected = {u: items for u, items in expected.items() if items}
     assert sets(data.test, data.test.labels, users, data.label_names) == expected
     assert sets(data.test, data.test.seen, users, data.label_names) == {u: had[u] for u in expected}
-    again = {(u, i) for u, i in test if u in had and str(i) in had[u]}
+    again = {(u, i) for u, i in test if u in had and i in had[u]}
     assert f"{len(again)} test interactions stand in training too" in " ".join(data.notes)
     assert ("not used: rating." in " ".join(data.notes)) == (written is write_long)
+    named = pq.read_table(tmp_path / "test.parquet").column(0).to_pylist()
+    first = {user: row for row, user in reversed(list(enumerate(named)))}
+    asked = data.asked
+    assert dict(zip(asked.users.to_pylist(), asked.rows.tolist(), strict=True)) == first
+    assert asked.rows.tolist() == sorted(first.values())
+    assert [users[u] for u in data.test.features.columns] == data.test.users.to_pylist()
+    assert data.train.users.to_pylist() == users
+
+
+def test_users_with_nothing_to_be_measured_on_are_asked_without_what_they_have(tmp_path):
+    train = write(tmp_path / "train.parquet", user_id=["b", "a", "c"], items=[[1, 2], [2], [3, 1]])
+    items = pa.array([[], [9], [2], [1, 3]], pa.list_(pa.int64()))
+    data = read_interactions(train, write(tmp_path / "test.parquet", user_id=["c", "nobody", "b", "a"], items=items))
+    assert data.test.users.to_pylist() == ["a"]
+    asked = data.asked
+    assert (asked.users.to_pylist(), asked.rows.tolist()) == (["c", "nobody", "b", "a"], [0, 1, 2, 3])
+    assert asked.features.to_dense().tolist() == [[0, 0, 1], [0, 0, 0], [0, 1, 0], [1, 0, 0]]
+    seen = [asked.seen.values[a:b].tolist() for a, b in pairwise(asked.seen.offsets.tolist())]
+    assert seen == [[0, 2], [], [0, 1], [1]]
+    assert "3 users have no test item left: they are answered, but not measured." in data.notes
+
+
+def test_a_user_of_one_item_is_asked_though_none_can_be_held_out(tmp_path):
+    path = write(tmp_path / "train.parquet", user_id=[7, 5, 7, 5, 6], item_id=[0, 1, 1, 0, 1])
+    data = read_interactions(path)
+    assert data.unlabelled.users.to_pylist()[-1] == 6
+    assert (data.asked.users.to_pylist(), data.asked.rows.tolist()) == ([7, 5, 6], [0, 1, 4])
 
 
 def test_without_a_test_file_a_fifth_of_each_user_s_items_is_held_out(tmp_path):
     pairs = [(u, i) for u, number in enumerate((1, 2, 5, 10, 3)) for i in range(number)]
     path = write(tmp_path / "train.parquet", user=[u for u, _ in pairs], item=[i for _, i in pairs])
     data = read_interactions(path)
-    train, test = (
-        sets(p, p.labels, range(5), data.label_names or [str(i) for i in range(p.num_labels)]) for p in (data.train, data.test)
-    )
+    train, test = (sets(p, p.labels, range(5), data.label_names or range(p.num_labels)) for p in (data.train, data.test))
     had = by_user(pairs)
     for user in range(5):
         held = test.get(user, set())
@@ -120,6 +145,7 @@ def test_without_user_columns_rows_are_users(tmp_path, monkeypatch, at_once):
     train = write(tmp_path / "train.parquet", items=[[0, 1], [], [2]])
     data = read_interactions(train, write(tmp_path / "test.parquet", items=[[2], [0], [1, 1]]))
     assert sets(data.test, data.test.labels, [0, 2], "012") == {0: {"2"}, 2: {"1"}}
+    assert data.asked.rows.tolist() == [0, 1, 2]
     with pytest.raises(HeadtailError, match=r"has no user column, so .* do not match. Add `user_id` to both"):
         read_interactions(train, write(tmp_path / "test.parquet", items=[[2]]))
     with pytest.raises(HeadtailError, match=r"`\S*train.parquet` has no user column"):
@@ -133,7 +159,6 @@ def test_bad_columns_are_told(tmp_path):
         ({"user_id": [1.0], "item_id": [2]}, r"train.parquet`, column `user_id` holds double"),
         ({"user_id": [1, 2], "item_id": pa.array([2, None])}, r"train.parquet`, column `item_id`: row 1 \(from 0\) is null"),
         ({"user_id": ["1"], "item_id": [2]}, r"good.parquet`, column `user_id` holds numbers, but training has strings"),
-        ({"user_id": [1], "item_id": [1]}, r"good.parquet` gives no test interaction"),
         ({"user_id": [1], "items": pa.array([[]], pa.list_(pa.int64()))}, r"train.parquet` holds no interaction"),
     ]:
         with pytest.raises(HeadtailError, match=sentence):

@@ -88,6 +88,7 @@ def test_a_profile_thins_training_and_leaves_the_test_alone():
     assert thin.train.labels.values.tolist() == [2, 1, 0, 0, 1, 0, 0]
     kept = [0, 1, 2, 3, 4, 7, 9]
     assert torch.equal(thin.train.features, data.train.features[kept])
+    assert thin.train.rows.tolist() == kept
     assert thin.test is data.test
     assert (thin.name, thin.digest) == ("few-exp4", "d-exp4")
     assert thin.notes[-1].endswith("7 of 12 stay for training.")

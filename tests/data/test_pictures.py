@@ -116,6 +116,7 @@ def test_bad_pictures_can_be_left_out_and_are_counted(folder):
     assert data.train.labels.values.tolist() == [0, 1]
     assert torch.equal(data.train.features[1], torch.from_numpy(pixels(1, seed=2)[0].transpose(2, 0, 1)))
     assert data.test.labels.values.tolist() == [1]
+    assert (data.train.rows.tolist(), data.test.rows.tolist()) == ([0, 3], [1])
     assert "Left out 2 of 4 pictures of train.parquet; the first: `" in data.notes[1]
     assert "row 1` is no picture" in data.notes[1]
     assert data.notes[2].startswith("Left out 1 of 2 pictures of test.parquet")
@@ -126,11 +127,16 @@ def test_bad_pictures_can_be_left_out_and_are_counted(folder):
 
 def test_labels_that_training_does_not_have_are_told(folder):
     write(folder / "train.parquet", pixels(2), [0, 1])
-    write(folder / "test.parquet", pixels(2), [1, 2])
+    write(folder / "val.parquet", pixels(2), [1, 2])
+    write(folder / "test.parquet", pixels(3), pa.array([2, 1, None]))
     with pytest.raises(
-        HeadtailError, match=r"test.parquet`: row 1 \(from 0\) has the label 2, which is not among the 2 of training"
+        HeadtailError, match=r"val.parquet`: row 1 \(from 0\) has the label 2, which is not among the 2 of training"
     ):
         load(folder)
+    (folder / "val.parquet").unlink()
+    data = load(folder)
+    assert (data.test.labels.values.tolist(), data.test.labels.offsets.tolist()) == ([1], [0, 0, 1, 1])
+    assert "2 of 3 test pictures have a label that never occurs in training, or none" in " ".join(data.notes)
     write(folder / "test.parquet", pixels(2), ["0", "1"])
     with pytest.raises(HeadtailError, match=r"column `label` holds strings, but training has numbers"):
         load(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -46,12 +47,12 @@ def bag(prefix, known, last=10):
     weights = Counter()
     for i, item in enumerate(reversed(prefix[-last:] if last else prefix), start=1):
         if item in known:
-            weights[str(item)] += 1 / i
+            weights[item] += 1 / i
     return weights
 
 
 def as_expected(found, expected):
-    assert [target for _, target in found] == [str(target) for _, target in expected]
+    assert [target for _, target in found] == [target for _, target in expected]
     for (features, _), (wanted, _) in zip(found, expected, strict=True):
         assert features == pytest.approx(wanted)
 
@@ -73,7 +74,7 @@ def test_every_prefix_predicts_its_next_item(tmp_path, monkeypatch, last, name, 
         write(tmp_path / "test.parquet", items=pa.array(test, pa.list_(pa.array(targets).type)), target=targets),
         last=last,
     )
-    assert data.label_names == [str(item) for item in sorted(known)]
+    assert data.label_names == sorted(known), "numbers stay numbers"
     assert data.train.num_labels == data.train.num_features == len(known)
     expected = [(bag(s[:i], known, last), s[i]) for s in train for i in range(1, len(s))]
     as_expected(examples(data.train, data.label_names), expected)
@@ -87,13 +88,13 @@ def test_without_targets_the_last_item_of_a_test_list_is_the_target(tmp_path):
     train = write(tmp_path / "train.parquet", items=[[1, 2, 3]])
     data = read_sequences(train, write(tmp_path / "test.parquet", items=[[3, 1, 2], [2], [9, 3]]))
     assert data.validation is None
-    as_expected(examples(data.test, data.label_names), [({"1": 1.0, "3": 0.5}, 2), ({}, 3)])
+    as_expected(examples(data.test, data.label_names), [({1: 1.0, 3: 0.5}, 2), ({}, 3)])
 
 
 def test_training_rows_with_a_target_stand_as_they_are(tmp_path):
     train = write(tmp_path / "train.parquet", items=[[1, 2], [2]], target=[3, 1])
     data = read_sequences(train, write(tmp_path / "test.parquet", items=[[3]], target=[2]))
-    as_expected(examples(data.train, data.label_names), [({"2": 1.0, "1": 0.5}, 3), ({"2": 1.0}, 1)])
+    as_expected(examples(data.train, data.label_names), [({2: 1.0, 1: 0.5}, 3), ({2: 1.0}, 1)])
     with pytest.raises(HeadtailError, match=r"train.parquet.*`target`.*Pass a test file"):
         read_sequences(train)
 
@@ -102,11 +103,46 @@ def test_without_a_test_file_one_is_left_out_for_testing_and_one_for_validation(
     sessions = [[1, 2, 3, 1, 2], [2, 1], [3, 1, 2, 4, 3], [1, 2, 1], [5]]
     data = read_sequences(write(tmp_path / "s.parquet", user=range(5), items=sessions))
     known = {1, 2, 3}  # 4 is seen only where it validates, 5 stands alone
-    assert data.label_names == ["1", "2", "3"]
+    assert data.label_names == [1, 2, 3]
     as_expected(examples(data.train, data.label_names), [(bag(s[:i], known), s[i]) for s in sessions for i in range(1, len(s) - 2)])
     as_expected(examples(data.validation, data.label_names), [(bag([1, 2, 3], known), 1), (bag([1], known), 2)])
     as_expected(examples(data.test, data.label_names), [(bag(s[:-1], known), s[-1]) for s in sessions[:4]])
     assert "1 of 3 validation examples" in " ".join(data.notes)
+    assert data.asked.rows.tolist() == data.asked.users.to_pylist() == [0, 1, 2, 3, 4]
+    assert data.train.rows.tolist() == [0, 0, 2, 2]
+
+
+@pytest.mark.parametrize("name", [int, str])
+@pytest.mark.parametrize("at_once", [1 << 20, 2])
+def test_every_test_row_is_asked_in_its_place_whatever_its_target(tmp_path, monkeypatch, name, at_once):
+    monkeypatch.setattr(parquet, "AT_ONCE", at_once)
+    kind = pa.int64() if name is int else pa.string()
+    lists, targets = [[1, 2], [], [9], [2, 9, 3], [3]], [7, 1, 2, None, 3]
+    lists, targets = [[name(i) for i in one] for one in lists], [None if i is None else name(i) for i in targets]
+    users = [f"ü{i}" for i in "edcba"]
+    test = write(tmp_path / "test.parquet", uid=users, items=pa.array(lists, pa.list_(kind)), target=pa.array(targets, kind))
+    data = read_sequences(write(tmp_path / "train.parquet", items=[[name(i) for i in (1, 2, 3)]]), test)
+    asked, known = data.asked, [name(i) for i in (1, 2, 3)]
+    assert asked.rows.tolist() == [0, 1, 2, 3, 4]
+    assert asked.users.to_pylist() == users
+    assert data.test.rows.tolist() == [1, 2, 4]
+    assert data.test.users.to_pylist() == [users[i] for i in (1, 2, 4)]
+    dense = asked.features.to_dense()
+    for i, prefix in enumerate(lists):
+        wanted = bag(prefix, known)
+        assert dense[i].tolist() == pytest.approx([wanted[item] for item in known])
+    labels = [asked.labels.values[a:b].tolist() for a, b in pairwise(asked.labels.offsets.tolist())]
+    assert labels == [[], [0], [1], [], [2]]
+    assert "2 of 5 test examples have a target that never occurs in training, or none" in " ".join(data.notes)
+
+
+def test_rows_without_any_target_are_asked(tmp_path):
+    train = write(tmp_path / "train.parquet", items=[[1, 2, 3]])
+    data = read_sequences(train, write(tmp_path / "test.parquet", items=[[3, 1], [2]], target=pa.nulls(2)))
+    assert (len(data.test), data.asked.rows.tolist()) == (0, [0, 1])
+    assert data.asked.features.to_dense().tolist() == [[1.0, 0.0, 0.5], [0.0, 1.0, 0.0]]
+    with pytest.raises(HeadtailError, match=r"train.parquet`, column `target`: row 1 \(from 0\) is null"):
+        read_sequences(write(tmp_path / "train.parquet", items=[[1], [2]], target=pa.array([2, None])), train)
 
 
 def test_numbers_from_zero_are_their_own_names_and_each_type_of_list_reads_alike(tmp_path):
@@ -166,9 +202,7 @@ def test_bad_test_files_are_told(tmp_path):
         ({"items": [["1", "2"]]}, r"test.parquet`, column `items` holds strings, but training has numbers"),
         ({"items": [[1]], "target": ["2"]}, r"test.parquet`, column `target` holds strings, but training has numbers"),
         ({"items": [[1]], "target": [2.0]}, r"test.parquet`, column `target` holds double"),
-        ({"items": [[1]], "target": [None]}, r"test.parquet`, column `target` holds null"),
-        ({"items": [[1], [2]], "target": pa.array([1, None])}, r"test.parquet`, column `target`: row 1 \(from 0\) is null"),
-        ({"items": [[1]], "target": [7]}, r"test.parquet` gives no test example"),
+        ({"items": pa.array([], pa.list_(pa.int64()))}, r"test.parquet` has no rows, so it gives no test example"),
         ({"a": [[1]], "b": [[2]]}, r"test.parquet` has no list column `items`, only `a`, `b`"),
     ]:
         with pytest.raises(HeadtailError, match=sentence):

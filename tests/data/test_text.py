@@ -134,6 +134,14 @@ def test_a_skipped_line_takes_the_place_of_a_blank_one_in_what_the_header_promis
     path = write("3 2 2\n1 0:1\nbad\n\n\n\n")
     file = read_text(path, skip_bad_lines=True)
     assert (len(file.points), file.bad_lines, len(file.notes)) == (2, 1, 1)
+    assert file.points.rows.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("size", [1, 9, 1000])
+def test_skipped_lines_leave_points_the_rows_they_stand_in(write, monkeypatch, size):
+    monkeypatch.setattr(text, "BLOCK", size)
+    path = write("bad\n1 0:1\n\n# no point\nbad\n \n2 1:1\nbad\n0 0:1\n\n")
+    assert read_text(path, skip_bad_lines=True).points.rows.tolist() == [1, 2, 4, 5, 7]
 
 
 def test_without_a_header_the_largest_ids_decide_the_width_wherever_they_stand(write, monkeypatch):

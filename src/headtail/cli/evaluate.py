@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -15,10 +15,10 @@ from torch import Tensor
 from headtail.cli.device import Device, choose
 from headtail.cli.progress import reading
 from headtail.cli.tables import measures_table
-from headtail.compare import SliceRule, best_labels, data_slices, measures_of, row_of
-from headtail.config import Run
+from headtail.compare import SliceRule, best_labels, check_measurable, data_slices, measures_of, row_of
+from headtail.config import Run, data_of
 from headtail.data.load import Reading, load
-from headtail.data.points import DataSet, Points
+from headtail.data.points import Bag, DataSet, Points
 from headtail.errors import HeadtailError, check_count
 from headtail.evaluate import blocks, top_labels
 from headtail.models import Model
@@ -32,7 +32,7 @@ SCORES_AT_ONCE = 2**24
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Measure a trained model over all labels, by slice, on the test points of some data."""
+    """Measure a trained model over all labels, by slice, on the test points of some data that have a label training knows."""
 
     model: Annotated[Path, tyro.conf.Positional]
     """Folder of a finished run: made by headtail train, or one of the cells of headtail compare."""
@@ -51,7 +51,11 @@ class Evaluate:
     def run(self) -> int:
         """Measure and print."""
         model, run, data = open_model(self.model, self.data, self.reading, self.device)
-        with Console(stderr=True).status(f"scoring {len(data.test):,} points"):
+        check_measurable(data)
+        talk, (out, all_of_them) = Console(stderr=True, highlight=False), _not_measured(data)
+        if out:
+            talk.print(f"{out:,} of {all_of_them:,} test points have no label that training knows: they are not measured.")
+        with talk.status(f"scoring {len(data.test):,} points"):
             found = measures_of(best_labels(model, data), data, data_slices(data, self.slices))
         rows = [row_of(run, data, "test", one, 0, 0, self.model.name) for one in found]
         if self.out is not None:
@@ -63,7 +67,10 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Predict:
-    """Write the best labels of every point to a Parquet or CSV file: point, rank, label, score."""
+    """Write the best labels of every row of the test part to a Parquet or CSV file. Rows need no label, or may have a new one.
+
+    Its columns: point (the row of the input, from 0), user where the data name one (path, of picture files), rank, label, score.
+    """
 
     model: Annotated[Path, tyro.conf.Positional]
     """Folder of a finished run."""
@@ -74,7 +81,7 @@ class Predict:
     k: int = 10
     """Labels a point."""
     points: Literal["test", "train"] = "test"
-    """Which points."""
+    """Which points: all rows of the test part, or those trained on."""
     device: Device = "auto"
     """Where to compute."""
     reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
@@ -85,34 +92,83 @@ class Predict:
         check_count("--k", self.k)
         if self.out.suffix not in (".parquet", ".csv"):
             raise HeadtailError(f"`--out {self.out}` must end in .parquet or .csv: write for example `{self.out.stem}.parquet`.")
-        model, _, data = open_model(self.model, self.data, self.reading, self.device)
-        points = data.test if self.points == "test" else data.train
+        model, _, data = open_model(self.model, self.data, self.reading, self.device, answers=True)
+        points = data.asked if self.points == "test" else data.train
         if self.k > points.num_labels:
             raise HeadtailError(f"`--k {self.k}` is more than the {points.num_labels} labels there are.")
         with Console(stderr=True).status(f"scoring {len(points):,} points"):
             top = top_labels(model, points, self.k)
-            write_predictions(self.out, top, _scores(model, points, top), data.label_names)
+            write_predictions(self.out, points, top, _scores(model, points, top), data.label_names)
         Console(highlight=False).print(f"{len(points):,} points × {self.k} labels: {self.out}", soft_wrap=True, markup=False)
         return 0
 
 
-def open_model(folder: Path, data: str, how: Reading, device: Device) -> tuple[Model, Run, DataSet]:
-    """The trained model of a run's folder, its settings, and the data, where the two fit."""
+def open_model(folder: Path, data: str, how: Reading, device: Device, answers: bool = False) -> tuple[Model, Run, DataSet]:
+    """The trained model of a run's folder, its settings, and the data, where the two fit.
+
+    To give answers, labels of the test part do not matter: where ids are their own names, it may have others, or none.
+    """
     where = choose(device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of labels that are never drawn: that was told in training
         model, run, facts = load_model(folder)
     with reading(Console(stderr=True)) as progress:
         found = load(data, how, progress)
+    trained = data_of(folder / "run.toml")
     shapes = (facts["num_features"], len(model.head.weight)), (found.train.num_features, found.train.num_labels)
-    if shapes[0] != shapes[1]:
+    if shapes[0] != shapes[1] and not (answers and _within(found, *shapes[0])):
+        on = f" ({_options(trained, found.read_as)[0]})" if trained else ""
         raise HeadtailError(
             f"The model in `{folder}` has {shapes[0][0]:,} features and {shapes[0][1]:,} labels, but `{data}` has "
-            f"{shapes[1][0]:,} and {shapes[1][1]:,}. Pass the data it was trained on, or data read the same way."
+            f"{shapes[1][0]:,} and {shapes[1][1]:,}. Pass the data it was trained on{on}, or data read the same way."
         )
     if facts["data"] != found.digest:
-        Console(stderr=True).print("These are not the data that the model was trained on, or they are read in another way.")
+        Console(stderr=True, highlight=False).print(_difference(trained, found.read_as), soft_wrap=True, markup=False)
+    if shapes[0] != shapes[1]:
+        found = replace(found, train=_as_wide(found.train, *shapes[0]), test=_as_wide(found.test, *shapes[0]))
     return model.to(where), run, found
+
+
+def _not_measured(data: DataSet) -> tuple[int, int]:
+    """Rows of the test part without a label that training knows, and all its rows."""
+    apart = 0 if data.unlabelled is None else len(data.unlabelled)
+    return int((data.test.labels.offsets.diff() == 0).sum()) + apart, len(data.test) + apart
+
+
+def _within(data: DataSet, num_features: int, num_labels: int) -> bool:
+    """Whether a model of this shape knows all features of the data, and all labels of its training part, by their ids."""
+    if data.label_names is not None or data.unlabelled is not None or data.test.users is not None:
+        return False
+    narrower = isinstance(data.train.features, Bag) and data.train.num_features < num_features
+    return (narrower or data.train.num_features == num_features) and int(data.train.labels.values.max()) < num_labels
+
+
+def _as_wide(points: Points, num_features: int, num_labels: int) -> Points:
+    """The points as some of more features and labels."""
+    features = points.features
+    features = replace(features, num_columns=num_features) if isinstance(features, Bag) else features
+    return replace(points, features=features, num_labels=num_labels)
+
+
+def _difference(trained: dict[str, Any], here: dict[str, Any]) -> str:
+    """How the data that a model meets differ from those it was trained on, by the options they were read with."""
+    told = "These are not the data that the model was trained on"
+    if not trained:
+        return f"{told}, or they are read in another way."
+    then, now = _options(trained, here)
+    return f"{told}: those were {then}, these are {now}." if then != now else f"{told}: their content has changed."
+
+
+def _options(trained: dict[str, Any], here: dict[str, Any]) -> tuple[str, str]:
+    """Both paths, each with the options that differ, as they are typed."""
+    names = ["path", *(one.name for one in fields(Reading))]
+    other = [name for name in names if name == "path" or trained.get(name) != here.get(name)]
+    then, now = (" ".join(_typed(name, how.get(name)) for name in other) for how in (trained, here))
+    return then, now
+
+
+def _typed(name: str, value: Any) -> str:
+    return f"`{value}`" if name == "path" else f"`--{name.replace('_', '-')} {value}`" if value is not None else f"no `--{name}`"
 
 
 @torch.no_grad()

@@ -73,12 +73,17 @@ def cached(files: Iterable[Path], recipe: dict[str, Any], build: Callable[[Store
         recipe: everything else that decides the result, as JSON: reader, options.
         build: appends arrays to a `Store` and sets its `facts`. If it fails, nothing stays behind.
     """
-    content = [digest(path) for path in files]
-    key = hashlib.blake2b(json.dumps([VERSION, content, recipe], sort_keys=True).encode(), digest_size=16).hexdigest()
+    key = key_of(files, recipe)
     folder = cache_folder() / key
     if not (folder / "about.json").exists():
         _write(folder, build)
     return _read(folder, key)
+
+
+def key_of(files: Iterable[Path], recipe: dict[str, Any]) -> str:
+    """Changes with the content of the files and with the recipe."""
+    content = [digest(path) for path in files]
+    return hashlib.blake2b(json.dumps([VERSION, content, recipe], sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def digest(path: Path) -> str:

@@ -35,7 +35,8 @@ def read_dense(train: Path, test: Path | None = None, *, holdout: float = 0.2, p
 
     One file may hold both parts, with `train_` and `test_` before every name. Features that are float32 in a safetensors file
     are mapped into memory where they lie; all else is copied into the cache once. L is the width of a boolean matrix, else the
-    largest label plus one. A label that repeats within a point counts once.
+    largest label plus one. A label that repeats within a point counts once. Test points need no label (no array, or the
+    id −1): those without are answered, but not measured.
 
     Args:
         train: `.safetensors` or `.npz` file.
@@ -98,9 +99,10 @@ def _parts(train: Path, test: Path | None) -> dict[str, _Part]:
     if test is not None or "test_features" in names[train]:
         path = test or train
         parts["test"] = _Part(path, "test_" if "test_features" in names[path] else "")
-    for part in parts.values():
+    for role, part in parts.items():
         held = {name.removeprefix(part.prefix) for name in names[part.path] if name.startswith(part.prefix)}
-        if "features" not in held or not ("labels" in held or {"label_values", "label_offsets"} <= held):
+        labelled = "labels" in held or {"label_values", "label_offsets"} <= held
+        if "features" not in held or not (labelled or (role == "test" and not held & {"label_values", "label_offsets"})):
             found = ", ".join(f"`{name}`" for name in names[part.path]) or "no arrays"
             raise HeadtailError(f"`{part.path}` holds {found}, but `{part.prefix}features` and `{part.prefix}labels` are needed.")
     return parts
@@ -150,7 +152,7 @@ def _build(parts: dict[str, _Part], progress: Progress | None, store: Store) -> 
     for name, part in parts.items():
         features = part.features
         _write_features(name, part, features, store, progress)
-        labels, width = _labels(part, len(features))
+        labels, width = _labels(part, len(features), may_lack=name == "test")
         columns["features"][name] = features.shape[1]
         columns["labels"] |= {name: width} if width else {}
         if name == "train" and not len(labels.values):
@@ -180,15 +182,19 @@ def _write_features(name: str, part: _Part, features: Tensor, store: Store, prog
             progress(f"reading {part.path.name}", min(start + rows, len(features)) / len(features))
 
 
-def _labels(part: _Part, number: int) -> tuple[Ragged, int | None]:
-    """Labels of each point, rising and different, and L where the array tells it."""
-    if f"{part.prefix}labels" not in _names(part.path):
+def _labels(part: _Part, number: int, may_lack: bool) -> tuple[Ragged, int | None]:
+    """Labels of each point, rising and different, and L where the array tells it; with −1, a point that may lack one does."""
+    names = _names(part.path)
+    if f"{part.prefix}labels" not in names and f"{part.prefix}label_values" not in names:
+        return Ragged(torch.zeros(0, dtype=torch.int64), torch.zeros(number + 1, dtype=torch.int64)), None
+    if f"{part.prefix}labels" not in names:
         return _ragged(part, number), None
     labels = part.whole("labels")
     if labels.dim() not in (1, 2) or len(labels) != number:
         raise part.wrong("labels", f" has shape {list(labels.shape)} for {number:,} points. Write a label or a row for each.")
     if labels.dim() == 1:
-        return _once(part, "labels", torch.arange(number), labels.long(), number), None
+        row = ((labels != IGNORE_INDEX) & (labels != -1)).nonzero().squeeze(1) if may_lack else torch.arange(number)
+        return _once(part, "labels", row, labels[row].long(), number), None
     if labels.dtype == torch.bool:
         row, label = labels.nonzero(as_tuple=True)
         return _once(part, "labels", row, label, number), labels.shape[1]

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from headtail.errors import HeadtailError
 from headtail.targets import Ragged
 
 MOST_LABELS = 10_000_000
+NONE = "-1"
+"""The label of a picture that has none."""
 LOOKED_AT = 1 << 12
 """Bytes of a file by which a list is told."""
 TOLD = 10_000
@@ -37,7 +40,7 @@ class Listing:
         where: the list, or the folder above the labels' folders.
         base: folder that names start from.
         names: of files.
-        labels: `[n]` places in `classes`, or ids where there are none.
+        labels: `[n]` places in `classes`, or ids where there are none; −1 for none.
         classes: what tells labels apart in all parts, or None where ids do.
         titles: what the labels are called, or None.
     """
@@ -63,7 +66,8 @@ def read_images(
     """List pictures that stay in their files.
 
     Each part is a text file of `path label` lines (as those of ImageNet-LT, Places-LT and iNaturalist 2018), a JSON file of
-    iNaturalist (`images`, `annotations`, `categories`), or a folder with a folder of pictures a label.
+    iNaturalist (`images`, `annotations`, `categories`), or a folder with a folder of pictures a label. Test pictures with the
+    label −1, or one that training has not, are answered, but not measured.
 
     Args:
         train: a list or folder.
@@ -76,15 +80,22 @@ def read_images(
         progress: told what is done, and how much of it.
     """
     given = {"train": train, "test": test, "validation": validation}
-    listings = {name: _listing(path) for name, path in given.items() if path is not None}
+    listings = {name: _listing(path, name == "test") for name, path in given.items() if path is not None}
     first = listings["train"]
     num_labels = len(first.classes) if first.classes is not None else int(first.labels.max()) + 1
     points, notes, marks = {}, ["Read as picture files."], []
     for name, listing in listings.items():
-        labels = listing.labels if name == "train" else _labels_of_training(listing, first, num_labels)
+        labels = listing.labels if name == "train" else _labels_of_training(listing, first, num_labels, name == "test")
+        if unknown := int((labels < 0).sum()):
+            told = f"{unknown:,} of {len(labels):,} test pictures have a label that never occurs in training, or none"
+            notes.append(f"{told}: they are answered, but not measured.")
         files, kept, mark, told = _files(replace(listing, labels=labels), root, skip_bad_images, progress)
-        values = torch.from_numpy(labels[kept].astype(np.int32))
-        points[name] = Points(files, Ragged(values, torch.arange(len(values) + 1)), num_labels)
+        known = torch.from_numpy(labels[kept] >= 0)
+        values = torch.from_numpy(labels[kept].astype(np.int32))[known]
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), known.cumsum(0)])
+        points[name] = Points(files, Ragged(values, offsets), num_labels, rows=torch.from_numpy(kept))
+        empty = num_labels - len(values.unique())
+        notes += [f"{empty:,} of the {num_labels:,} labels have no training picture."] if name == "train" and empty else []
         notes += told
         marks.append(mark)
     if test is None:
@@ -112,22 +123,23 @@ def has_class_folders(folder: Path) -> bool:
     return any(next(_pictures_under(one), None) is not None for one in _folders(folder))
 
 
-def _listing(path: Path) -> Listing:
-    read = _from_folders if path.is_dir() else _from_json if path.suffix.lower() == ".json" else _from_lines
+def _listing(path: Path, may_lack: bool) -> Listing:
+    read = _from_folders if path.is_dir() else _from_json if path.suffix.lower() == ".json" else partial(_from_lines, may_lack)
     listing = read(path)
     if not listing.names:
         raise HeadtailError(f"`{path}` lists no picture. Write lines such as `train/cat/1.jpg 0`, or a folder of pictures a label.")
     return listing
 
 
-def _from_lines(path: Path) -> Listing:
+def _from_lines(may_lack: bool, path: Path) -> Listing:
     names, labels = [], []
     try:
         with path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
                 if not (fields := line.rsplit(maxsplit=1)):
                     continue
-                if len(fields) < 2 or not (fields[1].isascii() and fields[1].isdigit() and int(fields[1][:20]) < MOST_LABELS):
+                known = fields[-1].isascii() and fields[-1].isdigit() and int(fields[-1][:20]) < MOST_LABELS
+                if len(fields) < 2 or not (known or (may_lack and fields[1] == NONE)):
                     told = f"`{line.strip()[:60]}` is no path with a label id (a whole number from 0) behind it"
                     raise HeadtailError(f"{path}, line {number:,}: {told}. Write for example `train/cat/1.jpg 0`.")
                 names.append(fields[0].strip())
@@ -189,11 +201,13 @@ def _pictures_under(folder: Path) -> Iterator[str]:
         yield from (os.path.join(place, name) for name in files if name.lower().endswith(ENDINGS) and not name.startswith("."))
 
 
-def _labels_of_training(listing: Listing, train: Listing, num_labels: int) -> np.ndarray:
-    """Labels as training numbers them."""
+def _labels_of_training(listing: Listing, train: Listing, num_labels: int, may_lack: bool) -> np.ndarray:
+    """Labels as training numbers them; −1 for others, where a picture may lack one."""
     if (listing.classes is None) != (train.classes is None):
         raise HeadtailError(f"`{listing.where}` and `{train.where}` are of two formats. Write both alike.")
     if listing.classes is None:
+        if may_lack:
+            return np.where(listing.labels < num_labels, listing.labels, -1)
         if len(beyond := np.flatnonzero(listing.labels >= num_labels)):
             name, label = listing.names[int(beyond[0])], listing.labels[int(beyond[0])]
             told = f"`{name}` has the label {label}, but training (`{train.where}`) has labels 0 … {num_labels - 1}"
@@ -201,7 +215,7 @@ def _labels_of_training(listing: Listing, train: Listing, num_labels: int) -> np
         return listing.labels
     place = {name: i for i, name in enumerate(train.classes or [])}
     ids = np.array([place.get(name, -1) for name in listing.classes])[listing.labels]
-    if len(unknown := np.flatnonzero(ids < 0)):
+    if len(unknown := np.flatnonzero(ids < 0)) and not may_lack:
         label = listing.classes[listing.labels[int(unknown[0])]]
         raise HeadtailError(f"`{listing.where}` has the label `{label}`, which training (`{train.where}`) has not. Add or drop it.")
     return ids

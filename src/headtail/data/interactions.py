@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from headtail.data.cache import Entry, Store, cached
-from headtail.data.parquet import Columns, Vocabulary, check_same_kind, label_names
+from headtail.data.cache import Entry, Store, cached, key_of
+from headtail.data.parquet import Columns, Vocabulary, check_same_kind, label_names, save_ids, saved_ids
 from headtail.data.points import Bag, DataSet, Points, Progress, ragged_rows
 from headtail.errors import HeadtailError, check_number
 from headtail.targets import Ragged
@@ -25,7 +25,8 @@ def read_interactions(train: Path, test: Path | None = None, *, holdout: float =
     A point is a user, its feature is who it is (one column a user), its labels are the items it had in training. The test
     points are the same users with their test items, and `seen` is what they had in training, which is not recommended
     again. Interactions that repeat count once. Users and items are those of training, sorted; test interactions with
-    others are left out. Where no file has a user column, row i of both is user i.
+    others are left out. Users of the test file who keep none (without one: who have one item) are `unlabelled`; who is unknown
+    has no feature. A user's row is the first that names it. Where no file has a user column, row i of both is user i.
 
     Args:
         train: Parquet file.
@@ -48,15 +49,16 @@ def read_interactions(train: Path, test: Path | None = None, *, holdout: float =
         raise HeadtailError(
             f"`{nameless[0].path}` has no user column, so `{train}` and `{test}` do not match. Add `user_id` to both."
         )
-    recipe = {"reader": "interactions", "holdout": None if test else holdout}
-    entry = cached([file.path for file in files], recipe, partial(_build, files, holdout, progress))
+    recipe, paths = {"reader": "interactions", "holdout": None if test else holdout}, [file.path for file in files]
+    entry = cached(paths, recipe | {"with": "rows and users"}, partial(_build, files, holdout, progress))
     return DataSet(
         name=train.stem,
         train=_points(entry, "train"),
         test=_points(entry, "test"),
         label_names=label_names(entry),
         notes=_notes(entry, files, holdout),
-        digest=entry.key,
+        digest=key_of(paths, recipe),  # what is trained and tested, whatever else is kept of it
+        unlabelled=_points(entry, "unlabelled") if len(entry.arrays["unlabelled_users"]) else None,
     )
 
 
@@ -80,15 +82,40 @@ def _build(files: list[Columns], holdout: float, progress: Progress | None, stor
     id_of = np.cumsum(known) - 1
     store.facts["unknown"] += int((~known[test_item]).sum())
     test_user, test_item = test_user[known[test_item]], test_item[known[test_item]]
-    if not len(test_item):
-        raise HeadtailError(f"`{files[-1].path}` gives no test interaction of a known user with a known item new to it. Add some.")
     items.keep(known).save(store)
     store.facts["num_labels"] = int(known.sum())
     for part, users_of, items_of in (("train", user, item), ("test", test_user, test_item)):
         number = np.bincount(users_of)
-        store.append(f"{part}_users", np.flatnonzero(number).astype(np.int32))
         store.append(f"{part}_offsets", np.r_[0, np.cumsum(number[number > 0])])
         store.append(f"{part}_labels", id_of[items_of].astype(np.int32))
+    _save_users(files, users, np.unique(test_user), store, progress)
+
+
+def _save_users(files: list[Columns], users: Vocabulary, tested: np.ndarray, store: Store, progress: Progress | None) -> None:
+    """Who the points of each part are, and where the source names them first."""
+    asked = Vocabulary.of(user for _, user in _users(files[-1], progress))
+    is_tested = np.isin(users.ids(asked.names), tested)
+    parts = {
+        "train": (files[0], users),
+        "test": (files[-1], users.keep(np.isin(np.arange(len(users)), tested))),
+        "unlabelled": (files[-1], asked.keep(~is_tested)),
+    }
+    for part, (columns, who) in parts.items():
+        first = np.full(len(who) + 1, columns.rows)  # the last is for all others
+        for row, user in _users(columns, progress):
+            np.minimum.at(first, who.ids(user), np.arange(row, row + len(user)))
+        store.append(f"{part}_rows", first[:-1])
+        store.append(f"{part}_users", users.ids(who.names))
+        save_ids(store, f"{part}_names", who.names)
+
+
+def _users(columns: Columns, progress: Progress | None) -> Iterator[tuple[int, pa.Array]]:
+    """The user of each row, some rows at a time with the number of the first; whoever has no name is called by the row."""
+    if columns.user is None:
+        yield 0, pa.array(np.arange(columns.rows))
+        return
+    for first, batch in columns.read([columns.user], progress):
+        yield first, columns.ids(batch.column(columns.user), columns.user, first)
 
 
 def _item_column(columns: Columns) -> str:
@@ -149,10 +176,18 @@ def hold_out_items(user: np.ndarray, share: float) -> np.ndarray:
 
 
 def _points(entry: Entry, part: str) -> Points:
-    users, labels = entry.arrays[f"{part}_users"], Ragged(entry.arrays[f"{part}_labels"], entry.arrays[f"{part}_offsets"])
-    who = Bag(torch.arange(len(users) + 1), users, torch.ones(len(users)), entry.facts["users"])
-    had = Ragged(entry.arrays["train_labels"], entry.arrays["train_offsets"])
-    return Points(who, labels, entry.facts["num_labels"], ragged_rows(had, users.long()) if part == "test" else None)
+    users, had = entry.arrays[f"{part}_users"], Ragged(entry.arrays["train_labels"], entry.arrays["train_offsets"])
+    labels = Ragged(had.values[:0], torch.zeros(len(users) + 1, dtype=torch.int64))
+    if part != "unlabelled":
+        labels = Ragged(entry.arrays[f"{part}_labels"], entry.arrays[f"{part}_offsets"])
+    known = users >= 0
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), known.cumsum(0)])
+    who = Bag(offsets, users[known], torch.ones(int(known.sum())), entry.facts["users"])
+    # Behind the last user stands one who had nothing: who is unknown.
+    and_nobody = Ragged(had.values, torch.cat([had.offsets, had.offsets[-1:]]))
+    seen = None if part == "train" else ragged_rows(and_nobody, torch.where(known, users, len(had.offsets) - 1).long())
+    about = {"rows": entry.arrays[f"{part}_rows"], "users": saved_ids(entry, f"{part}_names")}
+    return Points(who, labels, entry.facts["num_labels"], seen, **about)
 
 
 def _notes(entry: Entry, files: list[Columns], holdout: float) -> tuple[str, ...]:
@@ -163,6 +198,8 @@ def _notes(entry: Entry, files: list[Columns], holdout: float) -> tuple[str, ...
         notes.append(f"{unknown:,} test interactions are with users or items that never occur in training and are left out.")
     if seen := entry.facts["seen"]:
         notes.append(f"{seen:,} test interactions stand in training too and are left out.")
+    if unlabelled := len(entry.arrays["unlabelled_users"]):
+        notes.append(f"{unlabelled:,} users have no test item left: they are answered, but not measured.")
     used = {name for file in files for name in (file.user, _item_column(file))}
     if ignored := sorted({name for file in files for name in file.names} - used):
         notes.append(f"Columns that are not used: {', '.join(ignored)}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -65,7 +65,9 @@ def load(data: str | Path, reading: Reading = DEFAULTS, progress: Progress | Non
     """
     if not 0 < check_number("holdout", reading.holdout) < 1:
         raise HeadtailError(f"`holdout` must be between 0 and 1, both excluded, but got {reading.holdout!r}.")
-    found = _read(data, reading, progress)
+    # Shown to people, and kept beside results: paths as they were typed.
+    how = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(reading).items()}
+    found = replace(_read(data, reading, progress), read_as={"path": str(data), **how})
     known = None if found.train.picture is None else recognise_pictures(found.train)
     if known is not None:
         found = replace(found, notes=(*found.notes, check_pictures(known, found)))

@@ -106,13 +106,13 @@ def _floor_of_root(most: int, ratio: Fraction, i: int, last: int) -> int:
 
 def _thinned(data: DataSet, ids: Tensor, recipe: list[str | float]) -> Points:
     train, labels = data.train, ragged_rows(data.train.labels, ids)
-    pictures = train.features
+    pictures, rows = train.features, ids if train.rows is None else train.rows[ids]
     if not isinstance(pictures, Tensor):
-        return replace(train, features=pictures.rows(ids), labels=labels)
+        return replace(train, features=pictures.rows(ids), labels=labels, rows=rows)
 
     def build(store: Store) -> None:
         for part in ids.split(AT_ONCE):
             store.append("pictures", pictures[part].numpy())
 
     entry = cached([], {"reader": "profile", "of": data.digest, "profile": recipe}, build)
-    return replace(train, features=entry.arrays["pictures"], labels=labels)
+    return replace(train, features=entry.arrays["pictures"], labels=labels, rows=rows)

@@ -86,14 +86,16 @@ class Columns:
                 if progress:
                     progress(f"reading {self.path.name}", first / max(self.rows, 1))
 
-    def ids(self, array: pa.Array, column: str, first: int) -> pa.Array:
-        """Item or user ids as int64 or strings; the row is told where one is missing."""
-        kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
-        if not (pa.types.is_integer(kind) or _is_string(kind)):
+    def ids(self, array: pa.Array, column: str, first: int, *, or_null: pa.DataType | None = None) -> pa.Array:
+        """Item or user ids as int64 or strings; the row is told where one is missing, unless ids of the kind `or_null` may be."""
+        kind = _kind(array.type)
+        if or_null is not None and pa.types.is_null(kind):
+            return array.cast(or_null)
+        if not holds_ids(kind):
             raise HeadtailError(
                 f"`{self.path}`, column `{column}` holds {kind}, but ids must be whole numbers or strings. Cast the column first."
             )
-        if array.null_count:
+        if array.null_count and or_null is None:
             row = first + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
             raise HeadtailError(f"`{self.path}`, column `{column}`: row {row:,} (from 0) is null. Drop it, or write an id.")
         try:
@@ -151,21 +153,37 @@ class Vocabulary:
 
     def save(self, store: Store) -> None:
         """Into a cache entry; the numbers 0 … L − 1 are their own names and need no saving."""
-        if pa.types.is_integer(self.names.type) and np.array_equal(self.names.to_numpy(), np.arange(len(self))):
-            return
-        text = self.names.cast(pa.large_string())
-        _, offsets, data = text.buffers()
-        ends = np.frombuffer(offsets, np.int64)[: len(text) + 1]
-        store.append("name_offsets", ends)
-        store.append("names", np.frombuffer(data, np.uint8)[: ends[-1]])
+        if not (pa.types.is_integer(self.names.type) and np.array_equal(self.names.to_numpy(), np.arange(len(self)))):
+            save_ids(store, "names", self.names)
 
 
-def label_names(entry: Entry) -> list[str] | None:
-    """The names that `Vocabulary.save` saved."""
-    if "names" not in entry.arrays:
+def label_names(entry: Entry) -> list[str] | list[int] | None:
+    """The names that `Vocabulary.save` saved: numbers where the source has numbers."""
+    names = saved_ids(entry, "names")
+    return None if names is None else names.to_pylist()
+
+
+def save_ids(store: Store, name: str, ids: pa.Array) -> None:
+    """Append ids to a cache entry: numbers as they are, strings as their lengths and their bytes."""
+    if pa.types.is_integer(ids.type):
+        store.append(name, ids.to_numpy())
+        return
+    ids = pa.concat_arrays([ids.cast(pa.large_string())])  # of a slice, its own part of the bytes only
+    ends, text = ids.buffers()[1:]
+    ends = np.frombuffer(ends, np.int64)[ids.offset : ids.offset + len(ids) + 1] if len(ids) else np.zeros(1, np.int64)
+    store.append(f"{name}_lengths", np.diff(ends))
+    store.append(name, np.frombuffer(text or b"", np.uint8)[ends[0] : ends[-1]])
+
+
+def saved_ids(entry: Entry, name: str) -> pa.Array | None:
+    """The ids that `save_ids` saved, or None."""
+    if name not in entry.arrays:
         return None
-    ends, text = (entry.arrays[name].numpy() for name in ("name_offsets", "names"))
-    return pa.LargeStringArray.from_buffers(len(ends) - 1, pa.py_buffer(ends), pa.py_buffer(text)).to_pylist()
+    data = entry.arrays[name].numpy()
+    if f"{name}_lengths" not in entry.arrays:
+        return pa.array(data)
+    ends = np.r_[0, np.cumsum(entry.arrays[f"{name}_lengths"].numpy())]
+    return pa.LargeStringArray.from_buffers(len(ends) - 1, pa.py_buffer(ends), pa.py_buffer(data))
 
 
 def check_same_kind(known: Vocabulary, values: pa.Array, columns: Columns, column: str) -> None:
@@ -192,6 +210,15 @@ def _rows_at_once(about: pq.FileMetaData, names: list[str]) -> int:
     wanted = [i for i, path in enumerate(paths) if any(path == name or path.startswith(f"{name}.") for name in names)]
     ids = sum(about.row_group(group).column(i).num_values for group in range(about.num_row_groups) for i in wanted)
     return max(1, about.num_rows * AT_ONCE // max(ids, 1))
+
+
+def holds_ids(kind: pa.DataType) -> bool:
+    """Whether a column of this type names things: whole numbers or strings."""
+    return pa.types.is_integer(_kind(kind)) or _is_string(_kind(kind))
+
+
+def _kind(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _is_list(kind: pa.DataType) -> bool:

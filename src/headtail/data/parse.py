@@ -64,6 +64,7 @@ class Room(NamedTuple):
         features_end: per point, the number of feature entries so far.
         labels: label ids.
         labels_end: per point, the number of labels so far.
+        row: per point, the number of points and bad lines before it.
     """
 
     columns: np.ndarray
@@ -71,12 +72,14 @@ class Room(NamedTuple):
     features_end: np.ndarray
     labels: np.ndarray
     labels_end: np.ndarray
+    row: np.ndarray
 
     @classmethod
     def of(cls, size: int) -> Room:
         """A feature takes at least four bytes (` 1:1`), a label two (`1,`), a point one (its newline)."""
         columns, values = np.empty(size // 4 + 1, np.int32), np.empty(size // 4 + 1, np.float32)
-        return cls(columns, values, np.empty(size, np.int64), np.empty(size // 2 + 1, np.int32), np.empty(size, np.int64))
+        labels, ends = np.empty(size // 2 + 1, np.int32), (np.empty(size, np.int64) for _ in range(3))
+        return cls(columns, values, next(ends), labels, *ends)
 
 
 @_compiled
@@ -100,6 +103,7 @@ def parse(text: np.ndarray, num_features: int, num_labels: int, room: Room) -> P
         if code <= BLANK:
             features, labels = new_features, new_labels
             room.features_end[points], room.labels_end[points] = features, labels
+            room.row[points] = points + bad
             points += 1
             blank = blank + 1 if code == BLANK else 0
         elif code >= LABEL:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from headtail.data.cache import Entry, Store, cached
+from headtail.data.cache import Entry, Store, cached, key_of
 from headtail.data.decode import open_rgb, whole
 from headtail.data.parquet import Columns, Vocabulary, check_same_kind, label_names
 from headtail.data.points import DataSet, Points, Progress
@@ -34,7 +34,8 @@ def read_pictures(
 ) -> DataSet:
     """Read pictures of one size from Parquet: a column `image` of encoded bytes (JPEG, PNG, …) and a column `label`.
 
-    `image` may also be a struct with a field `bytes`; labels are whole numbers or strings. Labels get ids in their order.
+    `image` may also be a struct with a field `bytes`; labels are whole numbers or strings. Labels get ids in their order. Test
+    pictures whose label is null or not among those of training are answered, but not measured.
 
     Args:
         train: Parquet file.
@@ -47,9 +48,9 @@ def read_pictures(
     given = {"train": train, "test": test, "validation": validation}
     parts = {name: path for name, path in given.items() if path is not None}
     recipe = {"reader": "pictures", "parts": list(parts), "skip": skip_bad_images}
-    entry = cached(parts.values(), recipe, partial(_build, parts, skip_bad_images, progress))
+    entry = cached(parts.values(), recipe | {"with": "rows"}, partial(_build, parts, skip_bad_images, progress))
     points = {name: _points(entry, name) for name in parts}
-    notes, digest = ["Read as pictures.", *entry.facts["notes"]], entry.key
+    notes, digest = ["Read as pictures.", *entry.facts["notes"]], key_of(parts.values(), recipe)
     if "test" not in points:
         points["train"], points["test"] = hold_out(points["train"], holdout)
         digest += f"-{holdout:g}"
@@ -77,25 +78,30 @@ def _build(parts: dict[str, Path], skip: bool, progress: Progress | None, store:
     store.facts["notes"] = []
     for name, path in parts.items():
         columns = Columns.of(path)
-        labels = _labels(columns)
+        labels = _labels(columns, None if name != "test" or known is None else known.names.type)
         known = Vocabulary.of([labels]) if known is None else known
         check_same_kind(known, labels, columns, _column(columns, LABEL))
         ids = known.ids(labels)
-        if len(unknown := np.flatnonzero(ids < 0)):
+        if len(unknown := np.flatnonzero(ids < 0)) and name == "test":
+            told = f"{len(unknown):,} of {len(ids):,} test pictures have a label that never occurs in training, or none"
+            store.facts["notes"].append(f"{told}: they are answered, but not measured.")
+        elif len(unknown):
             row = int(unknown[0])
             told = f"row {row:,} (from 0) has the label {labels[row].as_py()!r}, which is not among the {len(known):,} of training"
             raise HeadtailError(f"`{path}`: {told}. Drop such rows, or train on them too.")
         shape, kept = _write(name, columns, shape, skip, store, progress)
-        store.append(f"{name}_labels", ids[kept].astype(np.int32))
-        store.append(f"{name}_offsets", np.arange(len(kept) + 1))
+        ids = ids[kept]
+        store.append(f"{name}_rows", kept)
+        store.append(f"{name}_labels", ids[ids >= 0].astype(np.int32))
+        store.append(f"{name}_offsets", np.r_[0, np.cumsum(ids >= 0)])
     assert known is not None
     known.save(store)
     store.facts["num_labels"] = len(known)
 
 
-def _labels(columns: Columns) -> pa.Array:
+def _labels(columns: Columns, or_null: pa.DataType | None) -> pa.Array:
     column = _column(columns, LABEL)
-    parts = [columns.ids(batch.column(column), column, first) for first, batch in columns.read([column])]
+    parts = [columns.ids(batch.column(column), column, first, or_null=or_null) for first, batch in columns.read([column])]
     if not sum(map(len, parts)):
         raise HeadtailError(f"`{columns.path}` has no rows. Write a row a picture, with the columns `image` and `label`.")
     return pa.concat_arrays(parts)
@@ -166,4 +172,4 @@ def _other_size(path: Path, row: int, found: tuple[int, ...], before: tuple[int,
 
 def _points(entry: Entry, part: str) -> Points:
     labels = Ragged(entry.arrays[f"{part}_labels"], entry.arrays[f"{part}_offsets"])
-    return Points(entry.arrays[part], labels, entry.facts["num_labels"])
+    return Points(entry.arrays[part], labels, entry.facts["num_labels"], rows=entry.arrays[f"{part}_rows"])

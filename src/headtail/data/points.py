@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from jaxtyping import Float32, Int, Int64
@@ -13,6 +13,9 @@ from torch import Tensor
 from headtail.data.image_files import ImageFiles
 from headtail.errors import HeadtailError
 from headtail.targets import Ragged
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 WORTH_A_KERNEL = 64
 """Rows from which gathering them is compiled."""
@@ -119,18 +122,23 @@ class Points:
         labels: the labels of each point; a point may have none.
         num_labels: L.
         seen: labels that must not be recommended again to a point (what a user has already), or None.
+        rows: `[n]` the row of its source that each point stands in, from 0; None where point i is row i.
+        users: what the source calls the user of each point, numbers or strings, where it tells.
     """
 
     features: Features | ImageFiles
     labels: Ragged
     num_labels: int
     seen: Ragged | None = None
+    rows: Int64[Tensor, " n"] | None = None
+    users: pa.Array | None = None
 
     def __post_init__(self) -> None:
-        if len(self.features) != len(self.labels.offsets) - 1:
-            raise HeadtailError(
-                f"`features` has {len(self.features):,} points but `labels` {len(self.labels.offsets) - 1:,}. They belong together."
-            )
+        n, sizes = len(self.features), {"labels": len(self.labels.offsets) - 1}
+        sizes |= {name: len(each) for name, each in (("rows", self.rows), ("users", self.users)) if each is not None}
+        for name, size in sizes.items():
+            if size != n:
+                raise HeadtailError(f"`features` has {n:,} points but `{name}` {size:,}. They belong together.")
 
     def __len__(self) -> int:
         return len(self.features)
@@ -159,7 +167,9 @@ class Points:
         """These points, in this order."""
         features = self.features[ids] if isinstance(self.features, Tensor) else self.features.rows(ids)
         seen = None if self.seen is None else ragged_rows(self.seen, ids)
-        return replace(self, features=features, labels=ragged_rows(self.labels, ids), seen=seen)
+        users = None if self.users is None else self.users.take(ids.numpy())
+        given = {"features": features, "labels": ragged_rows(self.labels, ids), "seen": seen, "users": users}
+        return replace(self, **given, rows=ids if self.rows is None else self.rows[ids])
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,15 +184,25 @@ class DataSet:
         label_names: what each label is called in the source, or None if ids are its names.
         notes: sentences about the data that a user should see.
         digest: changes with the content.
+        unlabelled: rows of the test part without a label that training knows, where `test` has not got them: a model answers them,
+            but nothing can be measured on them.
+        read_as: where the data lay and how they were read, by the names of the options.
     """
 
     name: str
     train: Points
     test: Points
     validation: Points | None = None
-    label_names: list[str] | None = None
+    label_names: list[str] | list[int] | None = None
     notes: tuple[str, ...] = ()
     digest: str = ""
+    unlabelled: Points | None = None
+    read_as: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def asked(self) -> Points:
+        """Every row of the test part, with or without a label, in the order of the source."""
+        return self.test if self.unlabelled is None else _in_order(self.test, self.unlabelled)
 
 
 def pick(offsets: Int64[Tensor, " n1"], ids: Int64[Tensor, " k"]) -> Ragged:
@@ -199,3 +219,39 @@ def ragged_rows(ragged: Ragged, ids: Int64[Tensor, " k"]) -> Ragged:
     """These rows of a ragged array."""
     picked = pick(ragged.offsets, ids)
     return Ragged(ragged.values[picked.values], picked.offsets)
+
+
+def _in_order(first: Points, second: Points) -> Points:
+    """The sparse points of both, by their rows."""
+    assert isinstance(first.features, Bag)
+    assert isinstance(second.features, Bag)
+    assert first.rows is not None
+    assert second.rows is not None
+    rows = torch.cat([first.rows, second.rows])
+    columns = torch.cat([first.features.columns, second.features.columns])
+    values = torch.cat([first.features.values, second.features.values])
+    offsets = _behind(first.features.offsets, second.features.offsets)
+    both = Points(
+        Bag(offsets, columns, values, first.features.num_columns),
+        _joined(first.labels, second.labels),
+        first.num_labels,
+        None if first.seen is None or second.seen is None else _joined(first.seen, second.seen),
+        rows,
+        None if first.users is None else _concatenated(first.users, second.users),
+    )
+    return both.select(rows.argsort(stable=True))
+
+
+def _joined(first: Ragged, second: Ragged) -> Ragged:
+    return Ragged(torch.cat([first.values, second.values]), _behind(first.offsets, second.offsets))
+
+
+def _behind(first: Int64[Tensor, " n1"], second: Int64[Tensor, " m1"]) -> Int64[Tensor, " k1"]:
+    """Offsets of rows that stand behind others."""
+    return torch.cat([first, second[1:] + first[-1]])
+
+
+def _concatenated(*arrays: pa.Array) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.concat_arrays(arrays)

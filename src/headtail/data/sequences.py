@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -10,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from headtail.data.cache import Entry, Store, cached
-from headtail.data.parquet import Columns, Vocabulary, check_same_kind, label_names
+from headtail.data.cache import Entry, Store, cached, key_of
+from headtail.data.parquet import Columns, Vocabulary, check_same_kind, holds_ids, label_names, save_ids, saved_ids
 from headtail.data.points import Bag, DataSet, Points, Progress
 from headtail.errors import HeadtailError, check_count
 from headtail.targets import Ragged
@@ -31,7 +32,8 @@ def read_sequences(train: Path, test: Path | None = None, *, last: int = 10, pro
     list is the target. Rows of a training file with a `target` are read alike. Without a test file the last item of each
     sequence is its test target, the one before it its validation target, and what stands before them is for training.
 
-    Items are those of training. Others are left out of the features, and examples with such a target are left out.
+    Items are those of training. Others are left out of the features. Examples with such a target are left out, but test rows
+    with such a target, with none (a `target` that is null) or with nothing before it are kept as `unlabelled`.
 
     Args:
         train: Parquet file.
@@ -46,7 +48,7 @@ def read_sequences(train: Path, test: Path | None = None, *, last: int = 10, pro
     >>> pq.write_table(pa.table({"items": [[5, 7]], "target": [9]}), folder / "test.parquet")
     >>> data = read_sequences(folder / "train.parquet", folder / "test.parquet")
     >>> data.label_names, data.train.labels.values
-    (['5', '7', '9'], tensor([0, 2], dtype=torch.int32))
+    ([5, 7, 9], tensor([0, 2], dtype=torch.int32))
     >>> data.test.features.to_dense()
     tensor([[0.5000, 1.0000, 0.0000]])
     """
@@ -56,7 +58,8 @@ def read_sequences(train: Path, test: Path | None = None, *, last: int = 10, pro
     if test is None and source.target:
         raise HeadtailError(f"`{train}` has a column `target`, so its rows are examples as they stand. Pass a test file too.")
     files = [train] if test is None else [train, test]
-    entry = cached(files, {"reader": "sequences", "last": last}, partial(_build, source, test, last, progress))
+    recipe = {"reader": "sequences", "last": last}
+    entry = cached(files, recipe | {"with": "rows and users"}, partial(_build, source, test, last, progress))
     return DataSet(
         name=train.stem,
         train=_points(entry, "train"),
@@ -64,35 +67,39 @@ def read_sequences(train: Path, test: Path | None = None, *, last: int = 10, pro
         validation=_points(entry, "validation") if entry.facts["points"].get("validation") else None,
         label_names=label_names(entry),
         notes=_notes(entry, test is None),
-        digest=entry.key,
+        digest=key_of(files, recipe),  # what is trained and tested, whatever else is kept of it
+        unlabelled=_points(entry, "unlabelled") if entry.facts["points"]["unlabelled"] else None,
     )
 
 
 def _build(source: Columns, test: Path | None, last: int, progress: Progress | None, store: Store) -> None:
     if test is None:
-        plan = [(source, {"train": _but_last_two, "validation": _last_but_one, "test": _last})]
+        plan = [(source, {"train": _but_last_two, "validation": _last_but_one, "test": _last}, True)]
     else:
         held_out = Columns.of(test)
         plan = [
-            (source, {"train": _target if source.target else _every}),
-            (held_out, {"test": _target if held_out.target else _last}),
+            (source, {"train": _target if source.target else _every}, False),
+            (held_out, {"test": _target if held_out.target else _last}, True),
         ]
     known = Vocabulary.of(_training_items(source, test is None, progress))
     if not len(known):
         raise HeadtailError(f"`{source.path}` holds no items to train on. Write sequences of 4 items or more, or pass a test file.")
     known.save(store)
     store.facts |= {"num_labels": len(known), "points": {}, "unknown": {}, "short": 0}
-    for columns, targets_of in plan:
-        writers = {part: _Writer(store, part, last) for part in targets_of}
-        for ids, before, behind in _encoded(columns, known, progress):
-            store.facts["short"] += 0 if columns.target else int(((before == 0) & (behind == 0)).sum())
+    for columns, targets_of, tests in plan:
+        writers = {part: _Writer(store, part, last) for part in (*targets_of, *(["unlabelled"] if tests else []))}
+        for some in _encoded(columns, known, progress, tests):
+            store.facts["short"] += 0 if columns.target else int(((some.before == 0) & (some.behind == 0)).sum())
             for part, is_target in targets_of.items():
-                writers[part].add(ids, before, is_target(before, behind))
-        for part in ("train", "test"):
-            if part in writers and not writers[part].points:
-                raise HeadtailError(
-                    f"`{columns.path}` gives no {part} example: its sequences are too short, or their targets unknown."
-                )
+                writers[part].add(some, np.flatnonzero(is_target(some.before, some.behind)))
+            if tests:
+                writers["unlabelled"].add_rows(some, writers["test"].rows)
+                if some.users is not None:
+                    save_ids(store, "users", some.users)
+        if "train" in writers and not writers["train"].points:
+            raise HeadtailError(f"`{columns.path}` gives no train example: its sequences are too short, or their targets unknown.")
+        if tests and not columns.rows:
+            raise HeadtailError(f"`{columns.path}` has no rows, so it gives no test example. Write a row a sequence.")
 
 
 # Which items are targets, by how many stand before and behind them in their sequence.
@@ -118,30 +125,62 @@ def _but_last_two(before: np.ndarray, behind: np.ndarray) -> np.ndarray:
     return (before > 0) & (behind > 1)
 
 
-def _lists(columns: Columns, progress: Progress | None) -> Iterator[tuple[pa.Array, np.ndarray, pa.Array | None]]:
-    """Items one list after the other, offsets of the lists, and targets where the file has them."""
-    name = columns.need_lists()
-    for first, batch in columns.read([name, columns.target] if columns.target else [name], progress):
+@dataclass(frozen=True)
+class _Some:
+    """Some sequences one after the other, each with its target, if it has one, as its last item.
+
+    Attributes:
+        ids: `[p]` items, −1 where unknown.
+        before: `[p]` items of its sequence before each.
+        behind: `[p]` and behind it.
+        offsets: `[n + 1]` where sequences begin.
+        first: row of the first sequence.
+        users: `[n]` whose they are, or None.
+    """
+
+    ids: np.ndarray
+    before: np.ndarray
+    behind: np.ndarray
+    offsets: np.ndarray
+    first: int
+    users: pa.Array | None
+
+    def row_of(self, places: np.ndarray) -> np.ndarray:
+        """Rows of the file, of places in `ids`."""
+        return self.first + np.searchsorted(self.offsets, places, side="right") - 1
+
+
+def _lists(
+    columns: Columns, progress: Progress | None, tests: bool = False
+) -> Iterator[tuple[pa.Array, np.ndarray, pa.Array | None, int, pa.Array | None]]:
+    """Items one list after the other, offsets of the lists, targets where the file has them, the first row; of tests, the users."""
+    name, target, whose = columns.need_lists(), columns.target, columns.user if tests else None
+    for first, batch in columns.read([column for column in (name, target, whose) if column], progress):
         items, offsets = columns.ragged_ids(batch.column(name), name, first)
-        yield items, offsets, columns.ids(batch.column(columns.target), columns.target, first) if columns.target else None
+        targets = users = None
+        if target:
+            targets = columns.ids(batch.column(target), target, first, or_null=items.type if tests else None)
+        if whose and holds_ids(batch.column(whose).type):
+            users = columns.ids(batch.column(whose), whose, first)
+        yield items, offsets, targets, first, users
 
 
 def _training_items(source: Columns, alone: bool, progress: Progress | None) -> Iterator[pa.Array]:
-    for items, offsets, targets in _lists(source, progress):
+    for items, offsets, targets, *_ in _lists(source, progress):
         yield items.filter(pa.array(_places(offsets)[1] > 1)) if alone else items
         if targets is not None:
             yield targets
 
 
-def _encoded(columns: Columns, known: Vocabulary, progress: Progress | None) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """`[p]` item ids one sequence after the other, each with the number of items before and behind it; a target is the last."""
-    for items, offsets, targets in _lists(columns, progress):
+def _encoded(columns: Columns, known: Vocabulary, progress: Progress | None, tests: bool) -> Iterator[_Some]:
+    for items, offsets, targets, first, users in _lists(columns, progress, tests):
         check_same_kind(known, items, columns, columns.need_lists())
         ids = known.ids(items)
         if targets is not None:
             check_same_kind(known, targets, columns, "target")
             ids = np.insert(ids, offsets[1:], known.ids(targets))
-        yield ids, *_places(offsets if targets is None else offsets + np.arange(len(offsets)))
+        begins = offsets if targets is None else offsets + np.arange(len(offsets))
+        yield _Some(ids, *_places(begins), begins, first, users)
 
 
 def _places(offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -156,20 +195,36 @@ class _Writer:
     def __init__(self, store: Store, part: str, last: int) -> None:
         self.store, self.part, self.last = store, part, last
         self.points = self.entries = self.unknown = 0
+        self.rows = np.empty(0, np.int64)
         store.append(f"{part}_offsets", np.zeros(1, np.int64))
 
-    def add(self, ids: np.ndarray, before: np.ndarray, is_target: np.ndarray) -> None:
-        """Examples whose targets stand where `is_target`; those without a known target are only counted."""
-        known = np.flatnonzero(is_target & (ids >= 0))
-        self.unknown += int(is_target.sum()) - len(known)
-        for block in np.array_split(known, -(-len(known) * self.last // CELLS) or 1):
-            lengths, columns, values = recent(ids, block, before[block], self.last)
+    def add(self, some: _Some, targets: np.ndarray) -> None:
+        """Examples with targets at these places; those without a known target are only counted."""
+        known = targets[some.ids[targets] >= 0]
+        self.unknown += len(targets) - len(known)
+        self.rows = some.row_of(known)
+        self._append(some.ids, known, some.before[known], self.rows, some.ids[known])
+        self.store.facts["unknown"][self.part] = self.unknown
+
+    def add_rows(self, some: _Some, labelled: np.ndarray) -> None:
+        """An example without a label for each row that is not among those `labelled`."""
+        left = np.delete(np.arange(len(some.offsets) - 1), labelled - some.first)
+        before = np.maximum(np.diff(some.offsets)[left] - 1, 0)  # behind which the target stands, or nothing at all
+        ids = np.r_[some.ids, np.int32(-1)]
+        self._append(ids, some.offsets[left] + before, before, some.first + left, np.empty(0, np.int32))
+
+    def _append(self, ids: np.ndarray, targets: np.ndarray, before: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> None:
+        """Bags of what stands before the targets, a block of bounded size at a time."""
+        for block in np.array_split(np.arange(len(targets)), -(-len(targets) * self.last // CELLS) or 1):
+            lengths, columns, values = recent(ids, targets[block], before[block], self.last)
             self.store.append(f"{self.part}_offsets", self.entries + np.cumsum(lengths))
             self.store.append(f"{self.part}_columns", columns)
             self.store.append(f"{self.part}_values", values)
-            self.store.append(f"{self.part}_labels", ids[block])
-            self.points, self.entries = self.points + len(block), self.entries + len(columns)
-        self.store.facts["points"][self.part], self.store.facts["unknown"][self.part] = self.points, self.unknown
+            self.entries += len(columns)
+        self.store.append(f"{self.part}_rows", rows)
+        self.store.append(f"{self.part}_labels", labels)
+        self.points += len(targets)
+        self.store.facts["points"][self.part] = self.points
 
 
 def recent(ids: np.ndarray, targets: np.ndarray, before: np.ndarray, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -199,10 +254,12 @@ def recent(ids: np.ndarray, targets: np.ndarray, before: np.ndarray, last: int) 
 
 
 def _points(entry: Entry, part: str) -> Points:
-    offsets, columns, values, labels = (entry.arrays[f"{part}_{name}"] for name in ("offsets", "columns", "values", "labels"))
-    num_labels = entry.facts["num_labels"]
-    one_each = torch.arange(len(labels) + 1)
-    return Points(Bag(offsets, columns, values, num_labels), Ragged(labels, one_each), num_labels)
+    names = ("offsets", "columns", "values", "labels", "rows")
+    offsets, columns, values, labels, rows = (entry.arrays[f"{part}_{name}"] for name in names)
+    num_labels, users = entry.facts["num_labels"], saved_ids(entry, "users") if part in ("test", "unlabelled") else None
+    one_each = torch.arange(len(rows) + 1).clamp(max=len(labels))
+    users = None if users is None else users.take(rows.numpy())
+    return Points(Bag(offsets, columns, values, num_labels), Ragged(labels, one_each), num_labels, rows=rows, users=users)
 
 
 def _notes(entry: Entry, alone: bool) -> tuple[str, ...]:
@@ -211,7 +268,8 @@ def _notes(entry: Entry, alone: bool) -> tuple[str, ...]:
     for part, unknown in entry.facts["unknown"].items():
         if unknown:
             share = f"{unknown:,} of {unknown + entry.facts['points'][part]:,} {part} examples"
-            notes.append(f"{share} have a target that never occurs in training and are left out.")
+            kept = ", or none: they are answered, but not measured" if part == "test" else " and are left out"
+            notes.append(f"{share} have a target that never occurs in training{kept}.")
     if short := entry.facts["short"]:
-        notes.append(f"{short:,} sequences have only one item and give no example.")
+        notes.append(f"{short:,} sequences have only one item and give no example to train or measure on.")
     return tuple(notes)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from headtail.data.cache import Store, cached
+from headtail.data.cache import Store, cached, key_of
 from headtail.data.points import Bag, Points, Progress
 from headtail.errors import HeadtailError, check_count, check_exists
 from headtail.targets import Ragged
@@ -98,12 +98,15 @@ def read_text(
                 progress(f"reading {path.name}", share)
         lines.finish()
 
-    entry = cached([path], {"reader": "text", "skip_bad_lines": skip_bad_lines} | asked, build)
+    recipe = {"reader": "text", "skip_bad_lines": skip_bad_lines} | asked
+    entry = cached([path], recipe | ({"with": "rows"} if skip_bad_lines else {}), build)
     arrays, facts = entry.arrays, entry.facts
     features = Bag(arrays["features.offsets"], arrays["features.columns"], arrays["features.values"], facts["num_columns"])
-    points = Points(features, Ragged(arrays["labels.values"], arrays["labels.offsets"]), facts["num_labels"])
+    points = Points(
+        features, Ragged(arrays["labels.values"], arrays["labels.offsets"]), facts["num_labels"], rows=arrays.get("rows")
+    )
     header = facts["header"] and tuple(facts["header"])
-    return TextFile(points, header, facts["bad_lines"], tuple(f"{path}: {note}" for note in facts["notes"]), entry.key)
+    return TextFile(points, header, facts["bad_lines"], tuple(f"{path}: {note}" for note in facts["notes"]), key_of([path], recipe))
 
 
 def existing(path: Path) -> Path:
@@ -157,9 +160,10 @@ class _Lines:
         self.header: Header | None = None
         self.lines = self.points = self.features = self.labels = self.bad = 0
         self.blank = 0  # blank lines since the last point, held back: at the end of a file they may be no points
+        self.held = np.empty(0, np.int64)  # and their rows
         self.highest = [-1, -1]
         self.first_bad = ""
-        self._append([0], [0])
+        self._append([0], [0], [])
 
     def take(self, block: bytes) -> None:
         """Parse whole lines, and append what they hold to the store."""
@@ -177,10 +181,12 @@ class _Lines:
         found = parse(np.frombuffer(block, np.uint8), *limits, room)
         if found.bad and not self.bad:
             self._complain(f"line {self.lines + found.bad_line:,}", _what_is_wrong(block, found, limits))
-        if kept := found.points - found.blank:
+        kept, rows = found.points - found.blank, room.row[: found.points] + self.points + self.blank + self.bad
+        if kept:
             self._append_blank(self.blank)
-            self._append(room.features_end[:kept] + self.features, room.labels_end[:kept] + self.labels)
-            self.blank = 0
+            self._append(room.features_end[:kept] + self.features, room.labels_end[:kept] + self.labels, rows[:kept])
+            self.blank, self.held = 0, rows[:0]
+        self.held = np.r_[self.held, rows[kept:]]
         columns, values, labels = room.columns[: found.features], room.values[: found.features], room.labels[: found.labels]
         for name, array in {"features.columns": columns, "features.values": values, "labels.values": labels}.items():
             self.store.append(name, array)
@@ -231,13 +237,15 @@ class _Lines:
             raise HeadtailError(f"{self.path}, {line}: {why}. Correct the line, or leave such lines out (`skip_bad_lines`).")
         self.first_bad = f"{line} ({why})"
 
-    def _append(self, feature_offsets: ArrayLike, label_offsets: ArrayLike) -> None:
+    def _append(self, feature_offsets: ArrayLike, label_offsets: ArrayLike, rows: ArrayLike) -> None:
+        if self.skip:  # else point i is row i
+            self.store.append("rows", np.asarray(rows, np.int64))
         self.store.append("features.offsets", np.asarray(feature_offsets, np.int64))
         self.store.append("labels.offsets", np.asarray(label_offsets, np.int64))
         self.points = self.store.shapes["labels.offsets"][0] - 1
 
     def _append_blank(self, count: int) -> None:
-        self._append(np.full(count, self.features), np.full(count, self.labels))
+        self._append(np.full(count, self.features), np.full(count, self.labels), self.held[:count])
 
 
 def _what_is_wrong(block: bytes, found: Parsed, limits: tuple[int, ...]) -> str:
