@@ -14,7 +14,7 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from headtail.build import PAPER, parse
+from headtail.build import PAPER, check_batch, parse
 from headtail.build_model import encoder_name
 from headtail.cli.device import Device, choose
 from headtail.cli.progress import Training as TrainingBars
@@ -65,7 +65,7 @@ class Compare:
         if not names:
             raise HeadtailError("`--schemes` needs at least one name, for example `--schemes within-batch:tail softmax`.")
         for name in names:
-            parse(name)  # a misspelt name is told before any work
+            check_batch(name, training.batch)  # and a misspelt name: told before any work
         check_count("--seeds", self.seeds)
         workers = None if self.workers is None else check_count("--workers", self.workers)
         device, talk = choose(self.device), Console(stderr=True, highlight=False)
@@ -101,9 +101,16 @@ class Compare:
 
         write_report(found, self.out / "report.html")
         console = Console(highlight=False)
-        console.print(results_table(found, console.width))
+        if len(found.failures) == len(grid):
+            console.print(Text(f"Nothing was trained: {_all_failed(len(grid))}.", style="yellow"))
+        else:
+            console.print(results_table(found, console.width))
         console.print(f"report: {self.out / 'report.html'}", soft_wrap=True, markup=False)
         return 1 if found.failures else 0
+
+
+def _all_failed(runs: int) -> str:
+    return "the only run failed" if runs == 1 else f"all {runs:,} runs failed"
 
 
 def patience(schemes: Sequence[str], training: Training, data: DataSet) -> str | None:

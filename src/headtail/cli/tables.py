@@ -38,16 +38,36 @@ FEWEST = 4
 Column = tuple[str, str, str]
 
 
+def left_out(missing: dict[str, str]) -> list[Text]:
+    """A line for each reason, with all that it keeps out: name to reason."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for name, sentence in missing.items():
+        names[sentence].append(name)
+    return [Text(f"Left out: {', '.join(them)}. {sentence}", style="yellow") for sentence, them in names.items()]
+
+
+def broken(name: str, room: int) -> str:
+    """A scheme's name in lines of at most this width if it can be, broken behind its slash and colon and not inside a word.
+
+    >>> broken("contrastive/frequency(0.75):tail@256", 20)
+    'contrastive/\\n  frequency(0.75):\\n  tail@256'
+    """
+    return name if len(name) <= room else re.sub("([/:])", r"\1\n  ", name)
+
+
 def results_table(found: Comparison, width: int = 120) -> Table:
     """Recall@10 or error by slice, and what else people ask for, as far as it fits; the best of each column is bold."""
     columns = ERRORS if found.data.get("task") == "classification" else COLUMNS
-    for number in range(len(columns), FEWEST, -1):
-        table = _results(found, columns[:number])
-        if _width(table) <= width:
-            return table
-    table, longest = _results(found, columns[:FEWEST]), max(map(len, [*found.schemes, POPULAR]))
+    fits = (number for number in range(len(columns), FEWEST, -1) if _width(_results(found, columns[:number])) <= width)
+    number, longest = next(fits, FEWEST), max(map(len, [*found.schemes, POPULAR]))
+    table = _results(found, columns[:number])
     room = width - (_width(table) - longest)
-    return table if room >= longest else _results(found, columns[:FEWEST], room)
+    if room < longest:
+        table = _results(found, columns[:number], room)
+    if number < len(columns):
+        missing = ", ".join(heading for heading, *_ in columns[number:])
+        table.caption = Text(f"{table.caption} {missing}: in the report, or in a wider window.")
+    return table
 
 
 def _results(found: Comparison, columns: Sequence[Column], room: int | None = None) -> Table:
@@ -67,8 +87,7 @@ def _results(found: Comparison, columns: Sequence[Column], room: int | None = No
         leans = found.schemes.get(name, {}).get("leans", "")
         style = TAIL if leans == "tail" else HEAD if leans == "head" else "dim"
         cells = [_cell(values[name].get((metric, slice_), []), best[(metric, slice_)]) for _, metric, slice_ in columns]
-        shown = name if room is None or len(name) <= room else re.sub("([/:])", r"\1\n  ", name)
-        table.add_row(Text(shown, style="dim" if name == POPULAR else ""), Text(leans, style=style), *cells)
+        table.add_row(Text(name if room is None else broken(name, room), style="dim" if name == POPULAR else ""), Text(leans, style=style), *cells)
     spread = f"Mean ± deviation over {seeds} seeds" if seeds > 1 else "One seed; intervals are in the report"
     table.caption = Text(f"{found.data['slices']['rule']}. {spread}.")
     return table
