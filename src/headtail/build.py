@@ -122,7 +122,7 @@ def parse(text: str) -> Scheme:
         return Scheme(typed, loss, sampler, weighting, None, number, post_hoc)
     margin = Call("unit") if rest in LOSSES else _call(rest, text)
     if margin.name in SAMPLERS:
-        raise HeadtailError(f"`{typed}` is a sampler, and a scheme has a weighting too. Write for example `{rest}:importance`.")
+        raise HeadtailError(f"`{typed}` is no scheme, only its sampler. Write a weighting too, for example `{rest}:importance`.")
     _known(margin.name, (*MARGINS, *LOSSES, *PAPER), "scheme", text)
     if number is not None:
         raise HeadtailError(f"`{text}` uses all labels, so `@{number}` has no meaning there. Drop it.")
@@ -256,7 +256,7 @@ def _part(
     if part.name == "resampled":
         inside = "uniform" if whole.name == "hard" else "mixture(uniform,within-batch)"
         write = f"hard({inside})" if whole.name == "hard" else f"resampled({16 * number},{inside})"
-        raise HeadtailError(f"`resampled` in `{text}` does not know its q, which `{whole.name}` needs. Write for example `{write}`.")
+        raise HeadtailError(f"`resampled` in `{text}` does not know its q, which `{whole.name}` needs. Take `{write}`.")
     found = _sampler(part, labels, number, text, weighting, piece)
     if getattr(found, "exclude_target", False):
         kept = [_text(arg) for arg in part.args if arg != "excluded"] + ["masked"] * (part.name in ("model", "tilted"))
@@ -278,11 +278,12 @@ def check_batch(text: str, batch: int) -> None:
     if parsed.sampler is None or parsed.num_negatives is None or parsed.sampler.name not in ("within-batch", "queue"):
         return
     held = next((int(arg) for arg in parsed.sampler.args if isinstance(arg, float)), parsed.num_negatives)
-    most, where = (batch, "labels of a batch") if parsed.sampler.name == "within-batch" else (held, "labels that the queue remembers")
+    from_batch = parsed.sampler.name == "within-batch"
+    most, where = (batch, "labels of a batch") if from_batch else (held, "labels that the queue remembers")
     if parsed.num_negatives > most:
-        larger = ", or a larger `batch`" if parsed.sampler.name == "within-batch" else ", or a longer queue"
+        larger = "a larger `batch`" if from_batch else "a longer queue"
         raise HeadtailError(
-            f"`@{parsed.num_negatives}` in `{text}` is more than the {most:,} {where}. Write `@{most}` at most{larger}."
+            f"`@{parsed.num_negatives}` in `{text}` is more than the {most:,} {where}. Write `@{most}` at most, or {larger}."
         )
 
 
@@ -381,7 +382,7 @@ def _number(call: Call, text: str, default: float | None, flags: tuple[str, ...]
 def _text(arg: Arg | Call) -> str:
     if isinstance(arg, Call):
         return f"{arg.name}({', '.join(map(_text, arg.args))})" if arg.args else arg.name
-    return f"{arg:g}" if isinstance(arg, float) else arg
+    return arg if isinstance(arg, str) else f"{arg:g}"
 
 
 def _flags(call: Call) -> dict[str, bool]:

@@ -36,6 +36,8 @@ GOOD_COSINE = 0.9
 """Of a gradient that points the right way."""
 WIDE = 96
 """Characters that all columns take beside the names."""
+GAP = 3
+"""Characters between two columns."""
 ENCODED = 4096
 """Pairs whose hidden states are computed."""
 
@@ -131,18 +133,18 @@ def measured_table(found: Sequence[OnModel], target: str, width: int) -> Table:
     columns = ["scheme", "Δ loss", "σ²/(mμ²)", "n_eff", "cos h", "cos W", "error W", "ms"]
     columns = columns if not wide else [*columns[:5], "bias h", *columns[5:6], "bias W", "error W", "draw ms", "step ms"]
     for column in columns:
-        table.add_column(column, justify="left" if column == "scheme" else "right", no_wrap=True)
+        name = column == "scheme"
+        table.add_column(column, justify="left" if name else "right", no_wrap=not name, overflow="fold")
     rows = [(one, _cells(one)) for one in found]
-    longest = max(map(len, (one.scheme for one in found)), default=0)
-    numbers = (max([len(column), *(len(cells[column]) for _, cells in rows)]) + 2 for column in columns[1:])
-    room = width - sum(numbers) - 1
+    numbers = (max([len(column), *(len(cells[column]) for _, cells in rows)]) + GAP for column in columns[1:])
+    room = width - sum(numbers) - GAP
     previous = None
     for one, cells in rows:
         sampler = one.scheme.partition(":")[0]
         if previous not in (None, sampler):
             table.add_section()
         previous = sampler
-        name = Text(one.scheme if longest <= room else broken(one.scheme, room), style="bold" if one.scheme in best else "")
+        name = Text(broken(one.scheme, room), style="bold" if one.scheme in best else "")
         table.add_row(name, *(cells[column] for column in columns[1:]))
     table.caption = (
         "Of each example for itself, on average: Δ loss (mean sampled less exact loss), σ²/(mμ²), n_eff\n"

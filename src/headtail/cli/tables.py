@@ -47,12 +47,17 @@ def left_out(missing: dict[str, str]) -> list[Text]:
 
 
 def broken(name: str, room: int) -> str:
-    """A scheme's name in lines of at most this width if it can be, broken behind its slash and colon and not inside a word.
+    r"""A scheme's name in lines of at most this width, broken behind slashes, colons and commas, and not inside a word.
 
     >>> broken("contrastive/frequency(0.75):tail@256", 20)
-    'contrastive/\\n  frequency(0.75):\\n  tail@256'
+    'contrastive/\n  frequency(0.75):\n  tail@256'
     """
-    return name if len(name) <= room else re.sub("([/:])", r"\1\n  ", name)
+    lines = [""]
+    for word in re.findall(r"[^/:,]+[/:,]*", name) if len(name) > room else [name]:
+        if lines[-1].strip() and len(lines[-1]) + len(word) > room:
+            lines.append("  ")
+        lines[-1] += word
+    return "\n".join(lines)
 
 
 def results_table(found: Comparison, width: int = 120) -> Table:
@@ -87,7 +92,8 @@ def _results(found: Comparison, columns: Sequence[Column], room: int | None = No
         leans = found.schemes.get(name, {}).get("leans", "")
         style = TAIL if leans == "tail" else HEAD if leans == "head" else "dim"
         cells = [_cell(values[name].get((metric, slice_), []), best[(metric, slice_)]) for _, metric, slice_ in columns]
-        table.add_row(Text(name if room is None else broken(name, room), style="dim" if name == POPULAR else ""), Text(leans, style=style), *cells)
+        shown = name if room is None else broken(name, room)
+        table.add_row(Text(shown, style="dim" if name == POPULAR else ""), Text(leans, style=style), *cells)
     spread = f"Mean ± deviation over {seeds} seeds" if seeds > 1 else "One seed; intervals are in the report"
     table.caption = Text(f"{found.data['slices']['rule']}. {spread}.")
     return table

@@ -5,19 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 
+from headtail.build import MARGINS, SAMPLERS, WEIGHTINGS
 from headtail.config import Run
 from headtail.data.load import Reading
 
 AMBIGUOUS = ("test", "format", "split")  # words that sentences also use for other things
 OPTIONS = {field.name: field.name for kind in (Run, Reading) for field in fields(kind) if field.name not in AMBIGUOUS}
 OPTIONS["batch_size"] = "batch"
-NAMES = {
-    **{"Uniform": "uniform", "Frequency": "frequency", "LogUniform": "log-uniform", "WithinBatch": "within-batch", "Queue": "queue"},
-    **{"Mixture": "mixture", "ModelSoftmax": "model", "Tilted": "tilted", "Hard": "hard", "Resampled": "resampled", "Block": "block"},
-    **{"QuadraticKernel": "quadratic-kernel", "FourierKernel": "fourier-kernel", "Adversarial": "adversarial"},
-    **{"Constant": "constant", "Importance": "importance", "Relative": "relative", "Tail": "tail", "Equalised": "equalised"},
-    **{"Adaptive": "adaptive", "LogitAdjusted": "logit-adjusted"},
-}
+NAMES = {"".join(word.capitalize() for word in name.split("-")): name for name in (*SAMPLERS, *WEIGHTINGS, *MARGINS)}
+NAMES["ModelSoftmax"] = NAMES.pop("Model")
 """What a class is called in a scheme."""
 PHRASES = {
     "`Labels.from_counts(counts, smoothing=1)`": "`--smoothing 1`",
