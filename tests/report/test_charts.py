@@ -36,24 +36,19 @@ def test_names_of_crowded_points_find_places_of_their_own():
     assert not clash
 
 
-@pytest.mark.parametrize("spread", [0.002, 0.01, 0.05])
+@pytest.mark.parametrize("spread", [0.03, 0.05, 0.1])
 def test_no_leader_runs_through_another_name(spread: float):
     points = {f"within-batch:tail({i})@64": (0.5 + spread * math.cos(2.4 * i), 0.5 + spread * math.sin(i)) for i in range(15)}
     spots = legible(points, CANVAS)
-    assert spots, "some have room"
+    assert any(not spot.near for spot in spots.values()), "some have a leader"
     at = {name: CANVAS.pixel(*points[name]) for name in points}
     boxes = {name: (at[name][0] + spot.dx, at[name][1] + spot.dy) for name, spot in spots.items()}
     half = {name: (0.56 * 12 * len(name) / 2, 6) for name in points}
     for name, spot in spots.items():
-        along = [0.0] if spot.near else [0.35 + 0.6 * i / 20 for i in range(20)]
-        for share in along:
+        for share in [] if spot.near else [i / 40 for i in range(8, 40)]:
             x, y = (a + (b - a) * share for a, b in zip(at[name], boxes[name], strict=True))
-            hit = [
-                other
-                for other in boxes
-                if other != name and abs(x - boxes[other][0]) < half[other][0] and abs(y - boxes[other][1]) < half[other][1]
-            ]
-            assert share == 0.0 or not hit or abs(x - boxes[name][0]) < half[name][0], (name, hit)
+            through = [one for one in boxes if abs(x - boxes[one][0]) < half[one][0] and abs(y - boxes[one][1]) < half[one][1]]
+            assert not set(through) - {name}, (name, through)
 
 
 def test_a_name_without_room_stands_in_the_legend_and_every_other_at_its_point():

@@ -36,7 +36,7 @@ GOOD_COSINE = 0.9
 """Of a gradient that points the right way."""
 WIDE = 96
 """Characters that all columns take beside the names."""
-GAP = 3
+GAP = 2
 """Characters between two columns."""
 ENCODED = 4096
 """Pairs whose hidden states are computed."""
@@ -129,7 +129,7 @@ def measured_table(found: Sequence[OnModel], target: str, width: int) -> Table:
     best = best if len(best) < len(found) else set()
     wide = width >= max((len(one.scheme) for one in found), default=0) + WIDE
     table = Table(title=f"Against the exact {target} gradient", title_style="bold", title_justify="left", header_style="bold")
-    table.box, table.pad_edge, table.caption_justify = SIMPLE_HEAD, False, "left"
+    table.box, table.pad_edge, table.collapse_padding, table.caption_justify = SIMPLE_HEAD, False, True, "left"
     columns = ["scheme", "Δ loss", "σ²/(mμ²)", "n_eff", "cos h", "cos W", "error W", "ms"]
     columns = columns if not wide else [*columns[:5], "bias h", *columns[5:6], "bias W", "error W", "draw ms", "step ms"]
     for column in columns:

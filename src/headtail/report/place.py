@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 MARK = 13
 """Pixels a marker takes."""
-STANDOFF = 0.3
-"""Share of a leader that is not drawn, at its point."""
-STEPS = 12
+STANDOFF = 7.0
+"""Pixels of a leader that are not drawn, at its point."""
+STEPS = 16
 """In which a leader is looked at."""
 
 
@@ -57,8 +57,8 @@ def legible(points: Points, canvas: Canvas, bars: Sequence[Box] = ()) -> dict[st
     """Places for the names that can be read at their points: where they crowd, those that clash most are left out.
 
     >>> crowd = {f"within-batch:tail({i})": (0.5 + i / 1000, 0.5) for i in range(30)}
-    >>> 0 < len(legible(crowd, Canvas(400, 300, (0, 1), (0, 1), font=12))) < 30
-    True
+    >>> list(legible({"alone": (0.1, 0.1), **crowd}, Canvas(400, 300, (0, 1), (0, 1), font=12)))
+    ['alone']
     """
     names = list(points)
     while names:
@@ -117,7 +117,7 @@ class _Layout:
         return self.clash(name, where) + crossed + far
 
     def clash(self, name: str, where: Place | None = None) -> float:
-        """What makes a name unreadable: names and points that it covers, leaders through names, and the edge."""
+        """What makes a name unreadable: names and points that it covers, leaders through names, the edge, a point in a pile."""
         where = self.chosen[name] if where is None else where
         box, others = self.box(name, where), [(other, spot) for other, spot in self.chosen.items() if other != name]
         names = sum(_overlap(box, self.box(other, spot)) for other, spot in others)
@@ -126,16 +126,17 @@ class _Layout:
         tangled = sum(_crosses(self.leader(name, where), self.box(other, spot)) for other, spot in others)
         tangled += sum(_crosses(self.leader(other, spot), box) for other, spot in others)
         tangled += sum(_crosses(self.leader(name, where), mark) for other, mark in self.marks.items() if other != name)
-        return 3 * names + 2 * covered + 5 * outside + 200 * tangled
+        piled = sum(_overlap(self.marks[name], mark) for other, mark in self.marks.items() if other != name)
+        return 3 * names + 2 * covered + 5 * outside + 200 * tangled + max(0.0, piled - MARK**2)
 
     def leader(self, name: str, where: Place) -> Leader | None:
-        """The line from a point to its name, where that is not near; it ends outside the marker and at the name's side."""
+        """The line from a point towards the middle of its name, where that is not near; it ends at the name's edge."""
         if where.near:
             return None
-        (x, y), (width, _) = self.at[name], self.size[name]
-        end = x + where.dx - math.copysign(width / 2, where.dx), y + where.dy
-        start = x + (end[0] - x) * STANDOFF, y + (end[1] - y) * STANDOFF
-        return start, end
+        (x, y), (width, height) = self.at[name], self.size[name]
+        inside = min(width / 2 / abs(where.dx), height / 2 / abs(where.dy))
+        start, end = STANDOFF / math.hypot(where.dx, where.dy), 1 - inside
+        return (x + start * where.dx, y + start * where.dy), (x + end * where.dx, y + end * where.dy)
 
 
 def _candidates(width: float, height: float) -> list[Place]:

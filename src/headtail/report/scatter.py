@@ -9,7 +9,7 @@ from typing import Any
 from headtail.report.figure import LAYOUT, plain
 from headtail.report.look import Look
 from headtail.report.measured import Estimate
-from headtail.report.place import Canvas, Place, legible, place
+from headtail.report.place import STANDOFF, Canvas, Place, legible, place
 
 # Drawing areas in pixels: the page is never wider, and a phone about this narrow.
 WIDE, NARROW = (800.0, 430.0), (290.0, 400.0)
@@ -99,5 +99,5 @@ def _note(name: str, x: Estimate, y: Estimate, where: Place, font: float) -> dic
     note = {"x": x.value, "y": y.value, "text": plain(name), "font": {"size": font, "color": "--ink"}}
     if where.near:
         return note | {"showarrow": False, "xshift": where.dx, "yshift": -where.dy}
-    line = {"showarrow": True, "arrowhead": 0, "arrowwidth": 0.8, "arrowcolor": "--muted", "standoff": 7}
+    line = {"showarrow": True, "arrowhead": 0, "arrowwidth": 0.8, "arrowcolor": "--muted", "standoff": STANDOFF}
     return note | line | {"ax": where.dx, "ay": where.dy, "borderpad": 0}
