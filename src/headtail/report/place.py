@@ -10,8 +10,6 @@ MARK = 13
 """Pixels a marker takes."""
 STANDOFF = 7.0
 """Pixels of a leader that are not drawn, at its point."""
-STEPS = 16
-"""In which a leader is looked at."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +52,15 @@ Leader = tuple[tuple[float, float], tuple[float, float]]
 
 
 def legible(points: Points, canvas: Canvas, bars: Sequence[Box] = ()) -> dict[str, Place]:
-    """Places for the names that can be read at their points: where they crowd, those that clash most are left out.
+    """Places for the names that can be read at their points: where they crowd, those that clash most are left out,
+    and all of a pile.
 
     >>> crowd = {f"within-batch:tail({i})": (0.5 + i / 1000, 0.5) for i in range(30)}
     >>> list(legible({"alone": (0.1, 0.1), **crowd}, Canvas(400, 300, (0, 1), (0, 1), font=12)))
     ['alone']
     """
-    names = list(points)
+    marks = _Layout(points, canvas, bars)
+    names = [name for name in points if not marks.piled(name)]
     while names:
         layout = _Layout(points, canvas, bars)
         layout.improve(names)
@@ -117,17 +117,20 @@ class _Layout:
         return self.clash(name, where) + crossed + far
 
     def clash(self, name: str, where: Place | None = None) -> float:
-        """What makes a name unreadable: names and points that it covers, leaders through names, the edge, a point in a pile."""
+        """What makes a name unreadable: names and points that it covers, leaders through names, and the edge."""
         where = self.chosen[name] if where is None else where
         box, others = self.box(name, where), [(other, spot) for other, spot in self.chosen.items() if other != name]
         names = sum(_overlap(box, self.box(other, spot)) for other, spot in others)
         covered = sum(_overlap(box, mark) for other, mark in self.marks.items() if other != name)
         outside = (box[2] - box[0]) * (box[3] - box[1]) - _overlap(box, (0, 0, self.canvas.width, self.canvas.height))
-        tangled = sum(_crosses(self.leader(name, where), self.box(other, spot)) for other, spot in others)
-        tangled += sum(_crosses(self.leader(other, spot), box) for other, spot in others)
-        tangled += sum(_crosses(self.leader(name, where), mark) for other, mark in self.marks.items() if other != name)
-        piled = sum(_overlap(self.marks[name], mark) for other, mark in self.marks.items() if other != name)
-        return 3 * names + 2 * covered + 5 * outside + 200 * tangled + max(0.0, piled - MARK**2)
+        leader = self.leader(name, where)
+        tangled = sum(_crosses(leader, self.box(other, spot)) or _crosses(self.leader(other, spot), box) for other, spot in others)
+        tangled += sum(_crosses(leader, mark) for other, mark in self.marks.items() if other != name)
+        return 3 * names + 2 * covered + 5 * outside + 200 * tangled
+
+    def piled(self, name: str) -> bool:
+        """Whether others lie on a point, so that nobody sees which of them a name means."""
+        return sum(_overlap(self.marks[name], mark) for other, mark in self.marks.items() if other != name) > MARK**2
 
     def leader(self, name: str, where: Place) -> Leader | None:
         """The line from a point towards the middle of its name, where that is not near; it ends at the name's edge."""
@@ -161,10 +164,16 @@ def _overlap(one: Box, two: Box) -> float:
 
 
 def _crosses(leader: Leader | None, box: Box) -> bool:
-    """Whether a leader runs through a box, looked at in small steps."""
+    """Whether a leader runs through a box: whether the parts of it that lie between the box's sides, both ways, meet."""
     if leader is None:
         return False
     (x0, y0), (x1, y1) = leader
-    return any(
-        box[0] < x0 + (x1 - x0) * t / STEPS < box[2] and box[1] < y0 + (y1 - y0) * t / STEPS < box[3] for t in range(STEPS + 1)
-    )
+    first, last = 0.0, 1.0
+    for start, step, low, high in ((x0, x1 - x0, box[0], box[2]), (y0, y1 - y0, box[1], box[3])):
+        if step == 0:
+            if not low < start < high:
+                return False
+            continue
+        ends = (low - start) / step, (high - start) / step
+        first, last = max(first, min(ends)), min(last, max(ends))
+    return first < last
