@@ -114,6 +114,8 @@ def test_where_every_run_failed_no_table_is_shown(tmp_path, capsys):
     assert "Nothing was trained: all 2 runs failed." in out
     assert "most-popular" not in out
     assert "report: " in out
+    assert main(["report", str(tmp_path / "none")]) == 0
+    assert capsys.readouterr().out == out
 
 
 @pytest.mark.parametrize("command", HELP)

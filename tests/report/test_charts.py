@@ -74,6 +74,11 @@ def test_the_shift_is_drawn_in_points():
     assert "%" not in figure.layout["yaxis"]["tickformat"]
 
 
+def test_a_few_schemes_in_order_prove_nothing():
+    measured = Measured(small({"softmax": [(0.5, 0.1)], "uniform:tail": [(0.4, 0.2)]}))
+    assert "too few" in Agreement.of(measured, {"softmax": {"lean": 0.0}, "uniform:tail": {"lean": 2.0}}).sentence
+
+
 def test_small_noise_is_not_shown_as_none():
     about = {"uniform:tail": {**explained()["uniform:tail"], "noise": 0.00031}, "softmax": explained()["softmax"]}
     table = optimised_table(about, Measured(comparison(("uniform:tail", "softmax"))))

@@ -123,11 +123,6 @@ def test_the_verdict_on_the_prediction_follows_the_correlation(order: list[float
     assert "over 6 schemes" in sentence
 
 
-def test_a_few_schemes_in_order_prove_nothing():
-    measured = Measured(small({"softmax": [(0.5, 0.1)], "uniform:tail": [(0.4, 0.2)]}))
-    assert "too few" in Agreement.of(measured, {"softmax": {"lean": 0.0}, "uniform:tail": {"lean": 2.0}}).sentence
-
-
 @pytest.mark.parametrize(
     ("recalls", "sentence"),
     [
@@ -388,3 +383,14 @@ def test_the_csv_button_saves_the_table(opened: Browser, tmp_path: Path):
     lines = list(csv.DictReader(saved.read_text().splitlines()))
     assert [line["scheme"] for line in lines] == list(SCHEMES)
     assert [float(line["lean"]) for line in lines] == [about["lean"] for about in comparison().schemes.values()]
+
+
+def test_a_table_too_wide_for_the_text_takes_the_window_and_scrolls(opened: Browser):
+    opened.size(1300)
+    left, right, hidden, text = opened.run(
+        "(() => { const region = document.querySelector('#table-metrics').parentElement, box = region.getBoundingClientRect();"
+        " return [box.left, box.right, region.scrollWidth - region.clientWidth, document.querySelector('main').clientWidth]; })()"
+    )
+    assert right - left > text, "wider than the text"
+    assert 0 <= left < right <= 1300
+    assert hidden > 0, "the rest is scrolled to"

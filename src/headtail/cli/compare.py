@@ -20,7 +20,7 @@ from headtail.cli.device import Device, choose
 from headtail.cli.progress import Training as TrainingBars
 from headtail.cli.progress import reading
 from headtail.cli.recipe import Recipe, with_recipe
-from headtail.cli.tables import results_table
+from headtail.cli.tables import show_results
 from headtail.compare import SliceRule, cells, compare
 from headtail.config import Training
 from headtail.data.load import Reading, load
@@ -100,17 +100,8 @@ class Compare:
         from headtail.report import write_report  # plotly is slow to load
 
         write_report(found, self.out / "report.html")
-        console = Console(highlight=False)
-        if len(found.failures) == len(grid):
-            console.print(Text(f"Nothing was trained: {_all_failed(len(grid))}.", style="yellow"))
-        else:
-            console.print(results_table(found, console.width))
-        console.print(f"report: {self.out / 'report.html'}", soft_wrap=True, markup=False)
+        show_results(found, self.out / "report.html")
         return 1 if found.failures else 0
-
-
-def _all_failed(runs: int) -> str:
-    return "the only run failed" if runs == 1 else f"all {runs:,} runs failed"
 
 
 def patience(schemes: Sequence[str], training: Training, data: DataSet) -> str | None:

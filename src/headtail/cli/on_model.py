@@ -147,9 +147,9 @@ def measured_table(found: Sequence[OnModel], target: str, width: int) -> Table:
         name = Text(broken(one.scheme, room), style="bold" if one.scheme in best else "")
         table.add_row(name, *(cells[column] for column in columns[1:]))
     table.caption = (
-        "Of each example for itself, on average: Δ loss (mean sampled less exact loss), σ²/(mμ²), n_eff\n"
+        "Of each example for itself, on average: Δ loss (mean sampled less exact loss), σ²/(mμ²), n_eff "
         "(effective number of negatives), and the gradient of its hidden state (h).\n"
-        "Of a whole batch: cos W and error W, of the label table's gradient. Examples that share a draw\n"
+        "Of a whole batch: cos W and error W, of the label table's gradient. Examples that share a draw "
         "err together there, which σ²/(mμ²) does not show. bias W: of those looked at, together.\n"
         "cos, bias, error: of the sampled gradient against the exact one, in units of its length.\n"
         "ms: draw, loss and gradients of a batch."

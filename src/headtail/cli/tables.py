@@ -6,6 +6,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -58,6 +59,17 @@ def broken(name: str, room: int) -> str:
             lines.append("  ")
         lines[-1] += word
     return "\n".join(lines)
+
+
+def show_results(found: Comparison, report: Path) -> None:
+    """The table of a comparison, if anything was trained, and where its report is."""
+    console = Console(highlight=False)
+    if any(row.split == "test" and row.scheme != POPULAR for row in found.rows):
+        console.print(results_table(found, console.width))
+    else:
+        runs = len(found.failures)
+        console.print(Text(f"Nothing was trained: {'the only run' if runs == 1 else f'all {runs:,} runs'} failed.", style="yellow"))
+    console.print(f"report: {report}", soft_wrap=True, markup=False)
 
 
 def results_table(found: Comparison, width: int = 120) -> Table:
