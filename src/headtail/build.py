@@ -121,6 +121,8 @@ def parse(text: str) -> Scheme:
             )
         return Scheme(typed, loss, sampler, weighting, None, number, post_hoc)
     margin = Call("unit") if rest in LOSSES else _call(rest, text)
+    if margin.name in SAMPLERS:
+        raise HeadtailError(f"`{typed}` is no scheme, only its sampler. Write a weighting too, for example `{rest}:importance`.")
     _known(margin.name, (*MARGINS, *LOSSES, *PAPER), "scheme", text)
     if number is not None:
         raise HeadtailError(f"`{text}` uses all labels, so `@{number}` has no meaning there. Drop it.")
@@ -227,9 +229,16 @@ def _sampler(
                 raise HeadtailError(
                     f"`hard` in `{text}` takes {k} nearest labels of {m} negatives. Leave some to the cheap sampler."
                 )
-            return Hard(_sampler(cheap, labels, m - k, text, weighting, piece), k)
+            return Hard(_part(call, cheap, labels, m - k, text, weighting, piece), k)
         case "resampled":
             size, cheap = _of_cheap(call, 16 * m, text)
+            if size < m:
+                raise HeadtailError(
+                    f"`resampled` in `{text}` draws {m} negatives from a pool of {size}. "
+                    f"Write a larger pool, for example `resampled({16 * m})`, or fewer negatives, `@{size}` at most."
+                )
+            if cheap.name == "resampled":
+                raise HeadtailError(f"`resampled` in `{text}` needs a pool whose q is known. Take for example `resampled({size})`.")
             return Resampled(_sampler(cheap, labels, size, text, weighting, piece), m)
         case _:
             parts = [arg if isinstance(arg, Call) else _call(str(arg), text) for arg in call.args]
@@ -239,7 +248,45 @@ def _sampler(
                 _known(part.name, SAMPLERS, "sampler", text)
             share = [m // len(parts) + (i < m % len(parts)) for i in range(len(parts))]
             inner = zip(parts, share, strict=True)
-            return Mixture([_sampler(part, labels, max(1, n), text, weighting, piece) for part, n in inner])
+            return Mixture([_part(call, part, labels, max(1, n), text, weighting, piece) for part, n in inner])
+
+
+def _part(
+    whole: Call, part: Call, labels: Labels, number: int, text: str, weighting: Weighting | None, piece: Piece | None
+) -> Sampler:
+    """A sampler whose negatives are mixed with others: its q must be known, and the same for every positive."""
+    if part.name == "resampled":
+        inside = "uniform" if whole.name == "hard" else "mixture(uniform,within-batch)"
+        write = f"hard({inside})" if whole.name == "hard" else f"resampled({16 * number},{inside})"
+        raise HeadtailError(f"`resampled` in `{text}` does not know its q, which `{whole.name}` needs. Take `{write}`.")
+    found = _sampler(part, labels, number, text, weighting, piece)
+    if getattr(found, "exclude_target", False):
+        kept = [_text(arg) for arg in part.args if arg != "excluded"] + ["masked"] * (part.name in ("model", "tilted"))
+        write = f"{part.name}({','.join(kept)})" if kept else part.name
+        raise HeadtailError(
+            f"`{_text(part)}` in `{text}` never draws the positive, and q then differs from example to example. Write `{write}`."
+        )
+    return found
+
+
+def check_batch(text: str, batch: int) -> None:
+    """Refuse a scheme whose `@m` asks for more negatives than the batch or the queue that they come from has.
+
+    >>> check_batch("within-batch:tail@9999", 64)
+    Traceback (most recent call last):
+    headtail.errors.HeadtailError: `@9999` in `within-batch:tail@9999` is more than the 64 labels of a batch. ...
+    """
+    parsed = parse(text)
+    if parsed.sampler is None or parsed.num_negatives is None or parsed.sampler.name not in ("within-batch", "queue"):
+        return
+    held = next((int(arg) for arg in parsed.sampler.args if isinstance(arg, float)), parsed.num_negatives)
+    from_batch = parsed.sampler.name == "within-batch"
+    most, where = (batch, "labels of a batch") if from_batch else (held, "labels that the queue remembers")
+    if parsed.num_negatives > most:
+        larger = "a larger `batch`" if from_batch else "a longer queue"
+        raise HeadtailError(
+            f"`@{parsed.num_negatives}` in `{text}` is more than the {most:,} {where}. Write `@{most}` at most, or {larger}."
+        )
 
 
 def _of_cheap(call: Call, default: int, text: str) -> tuple[int, Call]:
@@ -335,7 +382,9 @@ def _number(call: Call, text: str, default: float | None, flags: tuple[str, ...]
 
 
 def _text(arg: Arg | Call) -> str:
-    return f"{arg.name}({', '.join(map(_text, arg.args))})" if isinstance(arg, Call) else str(arg)
+    if isinstance(arg, Call):
+        return f"{arg.name}({', '.join(map(_text, arg.args))})" if arg.args else arg.name
+    return arg if isinstance(arg, str) else f"{arg:g}"
 
 
 def _flags(call: Call) -> dict[str, bool]:

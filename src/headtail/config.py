@@ -71,7 +71,7 @@ class Training:
     """pairs: shuffled (point, label) pairs. points: whole points, all their labels masked as negatives; within-batch q is then not
     the prior. auto: pairs for sampled schemes; points for all-label losses, which are the same and then computed once a point."""
     validation: float = 0.05
-    """Share of the training points held out (at most 2,000 of them) to choose the best epoch; 0 keeps the last."""
+    """Share of the training points held out (at most 2000 of them) to choose the best epoch; 0 keeps the last."""
     stop_on: Literal["implicit-loss", "recall@10", "precision@1"] = "implicit-loss"
     """What is watched on the held-out points: the loss that the scheme implicitly optimises, over all labels, or a metric."""
     patience: int = 3

@@ -123,7 +123,7 @@ def test_labels_come_from_a_file_too(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--labels", "0"], "`--labels` must be a whole number from 1 to 200,000,000, such as 3e6 or 3_000_000, but got '0'."),
+        (["--labels", "0"], "`--labels` must be a whole number from 2 to 200,000,000, such as 3e6 or 3_000_000, but got '0'."),
         (["--labels", "many"], "but got 'many'"),
         (["--labels", "2.5"], "but got '2.5'"),
         (["--labels", "1e999"], "but got '1e999'"),

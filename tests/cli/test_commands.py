@@ -75,6 +75,7 @@ def test_the_table_of_a_comparison_fits_80_columns_and_cuts_no_word(finished, tm
     assert widest(table) <= 80
     assert "…" not in table
     flat = " ".join(table.split())
+    assert ("coverage: in the report, or in a wider window." in flat) == ("coverage" not in flat.partition("importance")[0])
     for word in ("contrastive/", "frequency(0.75):", "tail(1)@256", "importance", "most-popular", "neither", "Torso", "Full"):
         assert word in flat
     assert ("over 3 seeds" in flat) == (seeds == 3)
@@ -124,7 +125,7 @@ def test_train_refuses_a_folder_with_another_run(tmp_path, capsys):
     arguments = ["train", DATA, *QUICK, "--out", str(tmp_path)]
     assert main(arguments) == 0
     capsys.readouterr()
-    assert "holds a run with other `scheme`. Choose another folder" in told(capsys, [*arguments, "--scheme", "uniform:tail"])
+    assert "holds a run with other `--scheme`. Choose another folder" in told(capsys, [*arguments, "--scheme", "uniform:tail"])
 
 
 def test_evaluate_gives_a_finished_cell_s_own_numbers(cell, tmp_path, capsys):

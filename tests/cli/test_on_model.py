@@ -79,11 +79,23 @@ def test_what_has_no_meaning_is_told_in_a_sentence(run: Path, words: list[str], 
     assert sentence in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("width", [100, 125, 160])
+@pytest.mark.parametrize("width", [80, 100, 125, 160])
 def test_no_column_of_the_table_is_cut_off(run: Path, capsys: pytest.CaptureFixture, monkeypatch, width: int):
     monkeypatch.setenv("COLUMNS", str(width))
     out = told(
         capsys, "explain", "--model", str(run), "--data", DATA, "--negatives", "8", "--samplers", "resampled(32,frequency(0.5))"
     )
     assert "…" not in out
+    for word in ("resampled(32,", "frequency(0.5)):", "importance@8"):
+        assert word in out, "no name is broken inside a word"
     assert ("draw ms" in out) == (width > 130)
+
+
+def test_advise_says_what_it_left_out_and_explains_no_bold_that_is_not_there(run: Path, capsys: pytest.CaptureFixture, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    out = told(capsys, "advise", "--model", str(run), "--data", DATA, "--samplers", "uniform", "frequency", "hard")
+    assert "of the 10 losses that were measured are left out: another is quicker and more exact." in out
+    assert "bold:" not in out
+    out = told(capsys, "explain", "--model", str(run), "--data", DATA, "--samplers", "uniform", "frequency", "hard")
+    assert "bold:" in out
+    assert out.count("Δ loss") == 2, "a column, and what it is"

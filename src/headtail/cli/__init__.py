@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from contextlib import redirect_stderr
-from typing import Annotated
+from typing import Annotated, get_args
 
 import tyro
 
@@ -19,11 +19,12 @@ from headtail.cli.compare import Compare
 from headtail.cli.doctor import Doctor
 from headtail.cli.evaluate import Evaluate, Predict
 from headtail.cli.explain import Explain
+from headtail.cli.help import REGISTRY
 from headtail.cli.report import Report
 from headtail.cli.stats import Stats
 from headtail.cli.train import Train
 from headtail.cli.words import in_command_line_words
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, nearest
 
 Command = (
     Annotated[Compare, tyro.conf.subcommand("compare", prefix_name=False)]
@@ -48,6 +49,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     debug = "--debug" in argv
     try:
+        _check_command(argv)
         command = _parse([arg for arg in argv if arg != "--debug"])
         if isinstance(command, Compare | Train):
             return command.run(argv)  # they tell how to go on
@@ -65,6 +67,13 @@ def main(argv: list[str] | None = None) -> int:
         return 130
 
 
+def _check_command(argv: list[str]) -> None:
+    """A misspelt command is answered with the right one."""
+    names = [get_args(one)[1].name for one in get_args(Command)]
+    if argv and not argv[0].startswith("-") and argv[0] not in names:
+        raise HeadtailError(f"`{argv[0]}` is no command.{nearest(argv[0], names)} There are: {', '.join(names)}.")
+
+
 def _parse(argv: list[str]) -> Command:
     told = io.TextIOWrapper(io.BytesIO(), encoding=sys.stderr.encoding)
     try:
@@ -74,6 +83,7 @@ def _parse(argv: list[str]) -> Command:
                 prog="headtail",
                 description="What does negative sampling do to your frequent and your rare labels?",
                 args=argv,
+                registry=REGISTRY,
             )
     except SystemExit as leaving:
         # A bad value that a dataclass refuses: its own sentence is shorter than what tyro makes of it.

@@ -24,6 +24,7 @@ from headtail.cli.bench import BATCHES, HEADINGS, milliseconds
 from headtail.cli.device import Device
 from headtail.cli.on_model import NUMBERS, OnTrained, advice, measured_table, to_dict
 from headtail.cli.source import Source
+from headtail.cli.tables import left_out
 from headtail.cli.words import in_command_line_words
 from headtail.errors import HeadtailError, check_count, check_number
 from headtail.implicit.on_model import frontier
@@ -89,8 +90,8 @@ class Advise:
         console.print(Text(basis, style="dim"), soft_wrap=True)
         console.print(_costs(advice, shape, memory, measured=machine is not REFERENCES[device]))
         console.print(_negatives(advice, shape, self.noise))
-        for name, sentence in missing.items():
-            console.print(Text(f"Left out: {name}. {sentence}", style="yellow"))
+        for line in left_out(missing):
+            console.print(line)
         console.print(Text(_recommendation(advice, shape, self.noise), style="bold"))
         console.print(Text(_code(advice, shape)), soft_wrap=True)
         return 0
@@ -107,7 +108,13 @@ class Advise:
             return 0
         console = Console(highlight=False)
         console.print(Text(about, style="dim"))
-        console.print(measured_table(frontier(found), options.target, console.width))
+        best_of = frontier(found)
+        console.print(measured_table(best_of, options.target, console.width))
+        for line in left_out(missing):
+            console.print(line)
+        if len(best_of) < len(found):
+            rest = f"{len(found) - len(best_of)} of the {len(found)} losses that were measured are left out"
+            console.print(Text(f"{rest}: another is quicker and more exact. `headtail explain --model` shows all.", style="dim"))
         console.print(Text(sentence, style="bold"))
         if best is not None:
             console.print(Text(f'    loss = ht.scheme("{best.scheme}", labels)'), soft_wrap=True)
@@ -155,9 +162,9 @@ def count_of(text: str) -> int:
     """
     match = re.fullmatch(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE]\+?[0-9]{1,2})?)([kKmM]?)", text.strip())
     number = float(re.sub("[_,]", "", match[1])) * UNITS[match[2].lower()] if match else 0.0
-    if not 1 <= number <= MOST_LABELS or number != int(number):
+    if not 2 <= number <= MOST_LABELS or number != int(number):
         raise HeadtailError(
-            f"`--labels` must be a whole number from 1 to {MOST_LABELS:,}, such as 3e6 or 3_000_000, but got {text!r}."
+            f"`--labels` must be a whole number from 2 to {MOST_LABELS:,}, such as 3e6 or 3_000_000, but got {text!r}."
         )
     return int(number)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -16,11 +18,16 @@ from rich.table import Table
 from rich.text import Text
 
 from headtail.build import build_sampler
-from headtail.cli.source import Source
+from headtail.cli.source import DEFAULT_ZIPF, Source
+from headtail.errors import check_count
 from headtail.implicit import audit
 
 DIM = 4
 """Size of the random hidden states that samplers which look at the model are shown."""
+DRAWS, LABELS = (20_000, 5_000), (DEFAULT_ZIPF, 1_000)
+"""Unless told otherwise, of samplers that do not look at the model and of those that do, which take about 20 seconds then."""
+WAIT = 2.0
+"""Seconds after which a reader who sees no bar is told how long it takes."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +38,8 @@ class Audit:
     """The sampler: uniform, frequency(0.75), log-uniform, within-batch, queue(1024), mixture(uniform,within-batch), …"""
     source: Annotated[Source, tyro.conf.OmitArgPrefixes] = field(default_factory=Source)
     """Which labels."""
-    draws: int = 20_000
-    """Number of independent calls."""
+    draws: int | None = None
+    """Number of independent calls; by default 20000, and 5000 of a sampler that looks at the model."""
     batch: int = 64
     """Examples in a batch."""
     negatives: int | None = None
@@ -44,24 +51,28 @@ class Audit:
 
     def run(self) -> int:
         """Audit and print the verdict."""
-        labels = self.source.labels()
+        draws = None if self.draws is None else check_count("--draws", self.draws)
+        check_count("--batch", self.batch)
+        source, labels = self.source, self.source.labels()
         sampler = build_sampler(self.sampler, labels, self.negatives)
-        console = Console(highlight=False, stderr=True)
-
-        def bar(calls: Iterable[int]) -> Iterable[int]:
-            return track(calls, "drawing", total=self.draws, console=console, transient=True, disable=not console.is_terminal)
-
+        if sampler.looks_at_model and source.counts is None and source.zipf is None:
+            source = replace(source, zipf=LABELS[1])
+            labels = source.labels()
+            sampler = build_sampler(self.sampler, labels, self.negatives)
+        draws = DRAWS[sampler.looks_at_model] if draws is None else draws
         generator = torch.Generator().manual_seed(self.seed)
         hidden = table = None
         if sampler.looks_at_model:  # any model will do
             hidden, table = (torch.randn(n, DIM, generator=generator) for n in (self.batch, labels.num_labels))
-        options = {"draws": self.draws, "batch_size": self.batch, "generator": generator, "progress": bar}
+        options = {"draws": draws, "batch_size": self.batch, "generator": generator, "progress": partial(_bar, draws)}
         found = audit(sampler, labels, input=hidden, weight=table, **options)
         if self.json:
             sys.stdout.write(json.dumps({"sampler": self.sampler, "passed": found.passed, **asdict(found)}, indent=2) + "\n")
             return 0 if found.passed else 1
         out = Console(highlight=False)
-        out.print(Text(self.source.describe(labels), style="dim"))
+        out.print(Text(source.describe(labels), style="dim"))
+        if sampler.looks_at_model and (source is not self.source or self.draws is None):
+            out.print(Text(self._smaller(source, draws), style="dim"))
         verdict = Text("true", style="bold green3") if found.passed else Text("false", style="bold red")
         claim = "claims its q" if sampler.tells_marginal else "claims that every label counts once on average"
         out.print(Text(f"{self.sampler} {claim}: ") + verdict)
@@ -75,3 +86,24 @@ class Audit:
             table.add_row(f"{label:,}", f"{seen:,}", f"{expected:,.1f}")
         out.print(table)
         return 0 if found.passed else 1
+
+    def _smaller(self, source: Source, draws: int) -> str:
+        """What was made smaller than for other samplers, and how to ask for as much."""
+        less = [f"{LABELS[1]:,} labels"] * (source is not self.source) + [f"{draws:,} draws"] * (self.draws is None)
+        more = [f"`--zipf {LABELS[0]}`"] * (source is not self.source) + [f"`--draws {DRAWS[0]}`"] * (self.draws is None)
+        return f"This sampler looks at the model, which takes longer: {' and '.join(less)} by default. More: {' '.join(more)}."
+
+
+def _bar(draws: int, calls: Iterable[int]) -> Iterator[int]:
+    """A bar with the time left; where nobody sees one, a line once it is known that this takes a while."""
+    console = Console(highlight=False, stderr=True)
+    if console.is_terminal:
+        yield from track(calls, "drawing", total=draws, console=console, transient=True)
+        return
+    begun, told = time.monotonic(), False
+    for done, call in enumerate(calls):
+        spent = time.monotonic() - begun
+        if done and spent > WAIT and not told:
+            told = True
+            console.print(f"drawing {draws:,} times: about {spent / done * draws:,.0f} seconds", soft_wrap=True)
+        yield call

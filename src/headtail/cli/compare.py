@@ -14,13 +14,13 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from headtail.build import PAPER, parse
+from headtail.build import PAPER, check_batch, parse
 from headtail.build_model import encoder_name
 from headtail.cli.device import Device, choose
 from headtail.cli.progress import Training as TrainingBars
 from headtail.cli.progress import reading
 from headtail.cli.recipe import Recipe, with_recipe
-from headtail.cli.tables import results_table
+from headtail.cli.tables import show_results
 from headtail.compare import SliceRule, cells, compare
 from headtail.config import Training
 from headtail.data.load import Reading, load
@@ -65,7 +65,7 @@ class Compare:
         if not names:
             raise HeadtailError("`--schemes` needs at least one name, for example `--schemes within-batch:tail softmax`.")
         for name in names:
-            parse(name)  # a misspelt name is told before any work
+            check_batch(name, training.batch)  # and a misspelt name: told before any work
         check_count("--seeds", self.seeds)
         workers = None if self.workers is None else check_count("--workers", self.workers)
         device, talk = choose(self.device), Console(stderr=True, highlight=False)
@@ -100,9 +100,7 @@ class Compare:
         from headtail.report import write_report  # plotly is slow to load
 
         write_report(found, self.out / "report.html")
-        console = Console(highlight=False)
-        console.print(results_table(found, console.width))
-        console.print(f"report: {self.out / 'report.html'}", soft_wrap=True, markup=False)
+        show_results(found, self.out / "report.html")
         return 1 if found.failures else 0
 
 

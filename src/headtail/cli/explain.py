@@ -14,11 +14,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from headtail.build import PAPER, parse, scheme
+from headtail.build import PAPER, check_batch, parse, scheme
 from headtail.cli.device import Device
 from headtail.cli.drawing import HEAD, TAIL, head_to_tail, lean_bar, number
 from headtail.cli.on_model import NUMBERS, OnTrained, measured_table, to_dict, verdict, with_name
 from headtail.cli.source import Source
+from headtail.cli.tables import left_out
 from headtail.cli.words import in_command_line_words
 from headtail.errors import HeadtailError, check_count
 from headtail.implicit import Explanation, explain
@@ -34,7 +35,7 @@ class Explain:
     frequency(0.75):importance@64, contrastive/uniform:constant; or an all-label loss: softmax, logit-adjusted, equalised, adaptive.
     """
 
-    scheme: Annotated[str | None, tyro.conf.Positional] = None
+    scheme: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[SCHEME]")] = None
     """The scheme to explain."""
     source: Annotated[Source, tyro.conf.OmitArgPrefixes] = field(default_factory=Source)
     """Which labels."""
@@ -57,7 +58,7 @@ class Explain:
         if self.trained.model is not None:
             return self._on_model()
         if self.scheme is not None:
-            parse(self.scheme)  # a misspelt name is told before any work
+            check_batch(self.scheme, check_count("--batch", self.batch))  # and a misspelt name: told before any work
         check_count("--batch", self.batch)
         labels = self.source.labels()
         names = PAPER if self.scheme is None else (self.scheme,)
@@ -77,8 +78,8 @@ class Explain:
             if self.scheme is None
             else _panel(self.scheme, found[self.scheme], labels, self.noise)
         )
-        for name, sentence in missing.items():
-            console.print(Text(f"Left out: {name}. {sentence}", style="yellow"))
+        for line in left_out(missing):
+            console.print(line)
         return 0
 
     def _on_model(self) -> int:
@@ -93,8 +94,8 @@ class Explain:
         console = Console(highlight=False)
         console.print(Text(about, style="dim"))
         console.print(measured_table(found, options.target, console.width))
-        for name, sentence in missing.items():
-            console.print(Text(f"Left out: {name}. {sentence}", style="yellow"))
+        for line in left_out(missing):
+            console.print(line)
         console.print(Text(verdict(found, options.budget), style="bold"))
         return 0
 

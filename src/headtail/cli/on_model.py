@@ -19,6 +19,7 @@ from rich.text import Text
 from headtail.build import parse, scheme
 from headtail.cli.device import Device
 from headtail.cli.evaluate import open_model
+from headtail.cli.tables import broken
 from headtail.cli.words import in_command_line_words
 from headtail.data.load import Reading
 from headtail.errors import HeadtailError, check_count, check_number
@@ -35,6 +36,8 @@ GOOD_COSINE = 0.9
 """Of a gradient that points the right way."""
 WIDE = 96
 """Characters that all columns take beside the names."""
+GAP = 2
+"""Characters between two columns."""
 ENCODED = 4096
 """Pairs whose hidden states are computed."""
 
@@ -50,7 +53,7 @@ class OnTrained:
     target: Literal["softmax", "logit-adjusted", "equalised", "adaptive"] = "softmax"
     """The loss over all labels that sampling shall stand for."""
     samplers: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SAMPLER …")] = ()
-    """Samplers to measure, without weights; else uniform, frequency(0.5), within-batch, resampled, hard, and model or tilted."""
+    """Samplers to measure, without weights; else uniform, frequency(0.5), within-batch, resampled, block, hard, model or tilted."""
     budget: float | None = None
     """Milliseconds that drawing, loss and gradients of a batch may take: the best sampler within is named."""
     repeats: int = 4
@@ -121,47 +124,54 @@ def _bar(names: Sequence[str]) -> Iterable[str]:
 
 
 def measured_table(found: Sequence[OnModel], target: str, width: int) -> Table:
-    """One line a scheme; those that no other beats in time and error stand out."""
+    """One line a scheme; those that no other beats in time and error stand out, where there are others."""
     best = {one.scheme for one in frontier(found)}
+    best = best if len(best) < len(found) else set()
     wide = width >= max((len(one.scheme) for one in found), default=0) + WIDE
     table = Table(title=f"Against the exact {target} gradient", title_style="bold", title_justify="left", header_style="bold")
-    table.box, table.pad_edge, table.caption_justify = SIMPLE_HEAD, False, "left"
-    columns = ["scheme", "bias", "σ²/(mμ²)", "n_eff", "cos h", "cos W", "error W", "ms"]
+    table.box, table.pad_edge, table.collapse_padding, table.caption_justify = SIMPLE_HEAD, False, True, "left"
+    columns = ["scheme", "Δ loss", "σ²/(mμ²)", "n_eff", "cos h", "cos W", "error W", "ms"]
     columns = columns if not wide else [*columns[:5], "bias h", *columns[5:6], "bias W", "error W", "draw ms", "step ms"]
     for column in columns:
-        name = column == "scheme"  # folds where the numbers need the room
+        name = column == "scheme"
         table.add_column(column, justify="left" if name else "right", no_wrap=not name, overflow="fold")
+    rows = [(one, _cells(one)) for one in found]
+    numbers = (max([len(column), *(len(cells[column]) for _, cells in rows)]) + GAP for column in columns[1:])
+    room = width - sum(numbers) - GAP
     previous = None
-    for one in found:
+    for one, cells in rows:
         sampler = one.scheme.partition(":")[0]
         if previous not in (None, sampler):
             table.add_section()
         previous = sampler
-        cells = {
-            "bias": f"{one.bias:+.2g}",
-            "σ²/(mμ²)": f"{one.squared_error:.2g}",
-            "n_eff": f"{one.effective:,.0f}" if one.effective >= 1000 else f"{one.effective:.1f}",
-            "cos h": f"{one.hidden.cosine:.3f}",
-            "bias h": f"{one.hidden.bias:.2g}",
-            "cos W": f"{one.table.cosine:.3f}",
-            "bias W": f"{one.table.bias:.2g}",
-            "error W": f"{one.table.error:.2g}",
-            "draw ms": f"{1e3 * one.draw_seconds:.3g}",
-            "step ms": f"{1e3 * one.step_seconds:.3g}",
-            "ms": f"{1e3 * one.step_seconds:.3g}",
-        }
-        name = Text(one.scheme, style="bold" if one.scheme in best else "")
+        name = Text(broken(one.scheme, room), style="bold" if one.scheme in best else "")
         table.add_row(name, *(cells[column] for column in columns[1:]))
     table.caption = (
-        "Of each example for itself, on average: bias (mean sampled less exact loss), σ²/(mμ²), n_eff\n"
+        "Of each example for itself, on average: Δ loss (mean sampled less exact loss), σ²/(mμ²), n_eff "
         "(effective number of negatives), and the gradient of its hidden state (h).\n"
-        "Of a whole batch: cos W and error W, of the label table's gradient. Examples that share a draw\n"
+        "Of a whole batch: cos W and error W, of the label table's gradient. Examples that share a draw "
         "err together there, which σ²/(mμ²) does not show. bias W: of those looked at, together.\n"
         "cos, bias, error: of the sampled gradient against the exact one, in units of its length.\n"
-        "ms: draw, loss and gradients of a batch.  "
-        "bold: no other is both quicker and more exact."
+        "ms: draw, loss and gradients of a batch."
     )
+    table.caption += "  bold: no other is both quicker and more exact." if best else ""
     return table
+
+
+def _cells(one: OnModel) -> dict[str, str]:
+    return {
+        "Δ loss": f"{one.bias:+.2g}",
+        "σ²/(mμ²)": f"{one.squared_error:.2g}",
+        "n_eff": f"{one.effective:,.0f}" if one.effective >= 1000 else f"{one.effective:.1f}",
+        "cos h": f"{one.hidden.cosine:.3f}",
+        "bias h": f"{one.hidden.bias:.2g}",
+        "cos W": f"{one.table.cosine:.3f}",
+        "bias W": f"{one.table.bias:.2g}",
+        "error W": f"{one.table.error:.2g}",
+        "draw ms": f"{1e3 * one.draw_seconds:.3g}",
+        "step ms": f"{1e3 * one.step_seconds:.3g}",
+        "ms": f"{1e3 * one.step_seconds:.3g}",
+    }
 
 
 def verdict(found: Sequence[OnModel], budget: float | None) -> str:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
-from headtail.cli.tables import results_table
+from headtail.cli.tables import show_results
 from headtail.results import Comparison
 
 
@@ -28,7 +27,5 @@ class Report:
 
         found, path = Comparison.read(self.folder), self.out or self.folder / "report.html"
         write_report(found, path)
-        console = Console(highlight=False)
-        console.print(results_table(found, console.width))
-        console.print(f"report: {path}", soft_wrap=True, markup=False)
+        show_results(found, path)
         return 0

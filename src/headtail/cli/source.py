@@ -7,6 +7,7 @@ from pathlib import Path
 
 from headtail.data.counts import read_counts
 from headtail.errors import HeadtailError, check_count
+from headtail.implicit.implied import usual_slices
 from headtail.labels import Labels
 
 DEFAULT_ZIPF = 10_000
@@ -30,12 +31,18 @@ class Source:
         if self.counts is not None and self.zipf is not None:
             raise HeadtailError("`--counts` and `--zipf` exclude each other: drop one.")
         if self.counts is not None:
-            return read_counts(self.counts, self.smoothing)
+            found = read_counts(self.counts, self.smoothing)
+            if found.num_labels == 1:
+                raise HeadtailError(f"{self.counts} holds 1 label, which has no negatives. Count at least 2.")
+            return found
         number = check_count("--zipf", DEFAULT_ZIPF if self.zipf is None else self.zipf)
+        if number == 1:
+            raise HeadtailError("`--zipf` must be at least 2, but got 1: one label alone has no negatives.")
         return Labels.from_counts(Labels.zipf(number, self.exponent).counts, self.smoothing)
 
     def describe(self, labels: Labels) -> str:
         """One line for people."""
         origin = str(self.counts) if self.counts else f"generated, Zipf exponent {self.exponent:g}"
-        sizes = ", ".join(f"{size:,} {name}" for name, size in labels.slices().sizes.items())
-        return f"{labels.num_labels:,} labels ({origin}), {labels.total:,.0f} examples: {sizes}"
+        slices = usual_slices(labels)
+        sizes = ", ".join(f"{size:,} {name}" for name, size in slices.sizes.items())
+        return f"{labels.num_labels:,} labels ({origin}), {labels.total:,.0f} examples: {sizes} ({slices.rule})"

@@ -6,6 +6,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -38,16 +39,52 @@ FEWEST = 4
 Column = tuple[str, str, str]
 
 
+def left_out(missing: dict[str, str]) -> list[Text]:
+    """A line for each reason, with all that it keeps out: name to reason."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for name, sentence in missing.items():
+        names[sentence].append(name)
+    return [Text(f"Left out: {', '.join(them)}. {sentence}", style="yellow") for sentence, them in names.items()]
+
+
+def broken(name: str, room: int) -> str:
+    r"""A scheme's name in lines of at most this width, broken behind slashes, colons and commas, and not inside a word.
+
+    >>> broken("contrastive/frequency(0.75):tail@256", 20)
+    'contrastive/\n  frequency(0.75):\n  tail@256'
+    """
+    lines = [""]
+    for word in re.findall(r"[^/:,]+[/:,]*", name) if len(name) > room else [name]:
+        if lines[-1].strip() and len(lines[-1]) + len(word) > room:
+            lines.append("  ")
+        lines[-1] += word
+    return "\n".join(lines)
+
+
+def show_results(found: Comparison, report: Path) -> None:
+    """The table of a comparison, if anything was trained, and where its report is."""
+    console = Console(highlight=False)
+    if any(row.split == "test" and row.scheme != POPULAR for row in found.rows):
+        console.print(results_table(found, console.width))
+    else:
+        runs = len(found.failures)
+        console.print(Text(f"Nothing was trained: {'the only run' if runs == 1 else f'all {runs:,} runs'} failed.", style="yellow"))
+    console.print(f"report: {report}", soft_wrap=True, markup=False)
+
+
 def results_table(found: Comparison, width: int = 120) -> Table:
     """Recall@10 or error by slice, and what else people ask for, as far as it fits; the best of each column is bold."""
     columns = ERRORS if found.data.get("task") == "classification" else COLUMNS
-    for number in range(len(columns), FEWEST, -1):
-        table = _results(found, columns[:number])
-        if _width(table) <= width:
-            return table
-    table, longest = _results(found, columns[:FEWEST]), max(map(len, [*found.schemes, POPULAR]))
+    fits = (number for number in range(len(columns), FEWEST, -1) if _width(_results(found, columns[:number])) <= width)
+    number, longest = next(fits, FEWEST), max(map(len, [*found.schemes, POPULAR]))
+    table = _results(found, columns[:number])
     room = width - (_width(table) - longest)
-    return table if room >= longest else _results(found, columns[:FEWEST], room)
+    if room < longest:
+        table = _results(found, columns[:number], room)
+    if number < len(columns):
+        missing = ", ".join(heading for heading, *_ in columns[number:])
+        table.caption = Text(f"{table.caption} {missing}: in the report, or in a wider window.")
+    return table
 
 
 def _results(found: Comparison, columns: Sequence[Column], room: int | None = None) -> Table:
@@ -67,7 +104,7 @@ def _results(found: Comparison, columns: Sequence[Column], room: int | None = No
         leans = found.schemes.get(name, {}).get("leans", "")
         style = TAIL if leans == "tail" else HEAD if leans == "head" else "dim"
         cells = [_cell(values[name].get((metric, slice_), []), best[(metric, slice_)]) for _, metric, slice_ in columns]
-        shown = name if room is None or len(name) <= room else re.sub("([/:])", r"\1\n  ", name)
+        shown = name if room is None else broken(name, room)
         table.add_row(Text(shown, style="dim" if name == POPULAR else ""), Text(leans, style=style), *cells)
     spread = f"Mean ± deviation over {seeds} seeds" if seeds > 1 else "One seed; intervals are in the report"
     table.caption = Text(f"{found.data['slices']['rule']}. {spread}.")

@@ -13,7 +13,7 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from headtail.build import parse
+from headtail.build import check_batch, parse
 from headtail.cli.device import Device, choose
 from headtail.cli.progress import Training as TrainingBars
 from headtail.cli.progress import reading
@@ -48,6 +48,7 @@ class Train:
         """Train, test, print; `typed` are the arguments that go on with it."""
         parse(self.run_.scheme)
         settings = with_recipe(self.recipe, self.run_, typed)
+        check_batch(settings.scheme, settings.batch)
         device, talk = choose(self.device), Console(stderr=True, highlight=False)
         with reading(talk) as progress:
             data = load(self.data, self.reading, progress)

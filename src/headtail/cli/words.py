@@ -5,11 +5,29 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 
-from headtail.config import Training
+from headtail.build import MARGINS, SAMPLERS, WEIGHTINGS
+from headtail.config import Run
 from headtail.data.load import Reading
 
 AMBIGUOUS = ("test", "format", "split")  # words that sentences also use for other things
-OPTIONS = {field.name for kind in (Training, Reading) for field in fields(kind)} - set(AMBIGUOUS)
+OPTIONS = {field.name: field.name for kind in (Run, Reading) for field in fields(kind) if field.name not in AMBIGUOUS}
+OPTIONS["batch_size"] = "batch"
+NAMES = {"".join(word.capitalize() for word in name.split("-")): name for name in (*SAMPLERS, *WEIGHTINGS, *MARGINS)}
+NAMES["ModelSoftmax"] = NAMES.pop("Model")
+"""What a class is called in a scheme."""
+PHRASES = {
+    "`Labels.from_counts(counts, smoothing=1)`": "`--smoothing 1`",
+    "Pass `Labels.from_counts(counts)`.": "Write one count a label.",
+    "train with an unbiased loss, or write `topk(…, correct_twice=True)` if you mean it": (
+        "or train with a loss that leans to neither, for example `softmax+post-hoc`"
+    ),
+    "`post_hoc`": "`+post-hoc`",
+    "`exclude_target=True`": "`excluded`",
+    "`num_negatives`": "`@m`",
+}
+"""What only Python users can write, and what stands for it here."""
+AS_TYPED = r"Did you mean [^?]*\?|`[^`]*` (?=in `|is no )"
+"""What people typed, or may type, stays as it is: `model` is a sampler in a scheme, and a setting in a file."""
 
 
 def in_command_line_words(error: Exception | str) -> str:
@@ -17,13 +35,21 @@ def in_command_line_words(error: Exception | str) -> str:
 
     >>> in_command_line_words("Try a smaller `lr` than 10, or `clip=1`.")
     'Try a smaller `--lr` than 10, or `--clip 1`.'
+    >>> in_command_line_words("`modell` is no sampler. Did you mean `model`?")
+    '`modell` is no sampler. Did you mean `model`?'
     """
-    text = str(error).replace("`Labels.from_counts(counts, smoothing=1)`", "`--smoothing 1`")
-    return re.sub(r"`(\w+)(?:=([^`]*))?`", _option, text)
+    text = str(error)
+    for python, here in PHRASES.items():
+        text = text.replace(python, here)
+    return re.sub(rf"{AS_TYPED}|`(\w+)(?:=([^`]*)|\([^`]*\))?`", _word, text)
 
 
-def _option(found: re.Match[str]) -> str:
+def _word(found: re.Match[str]) -> str:
     name, value = found.groups()
-    if name not in OPTIONS:
+    if name in NAMES:
+        return f"`{NAMES[name]}`"
+    if name == "num_negatives" and value is not None:
+        return f"`@{value}`"
+    if name not in OPTIONS or found[0].endswith(")`"):
         return found[0]
-    return f"`--{name.replace('_', '-')}{'' if value is None else f' {value}'}`"
+    return f"`--{OPTIONS[name].replace('_', '-')}{'' if value is None else f' {value}'}`"

@@ -13,6 +13,7 @@ from headtail.report.scatter import named_scatter, share_format
 from headtail.slices import NAMES
 
 _MOVED = {1: "{} minus head Recall@10", -1: "error saved on the {} minus on the head"}
+FRONT = "Pareto front: no scheme is better on both"
 
 
 def rank_frequency(data: dict[str, Any]) -> Figure | None:
@@ -82,17 +83,16 @@ def trade_off(measured: Measured) -> Figure | None:
         "y": [pairs[name][1] for name in front],
         "line": {"color": "--muted", "width": 6},
         "opacity": 0.35,
-        "name": "Pareto front: no scheme is better on both",
+        "name": FRONT,
         "showlegend": True,
         "hoverinfo": "skip",
     }
-    traces, layout, narrow = named_scatter({name: (head[name], tail[name]) for name in pairs}, texts, looks(measured.schemes))
+    both = {name: (head[name], tail[name]) for name in pairs}
+    traces, layout, narrow = named_scatter(both, texts, looks(measured.schemes), also=[FRONT])
     across, up = layout["xaxis"]["range"], layout["yaxis"]["range"]
     layout |= {
         "xaxis": axis(f"{by.title} on head labels", tickformat=share_format(across), range=across),
         "yaxis": axis(f"{by.title} on {rare} labels", tickformat=share_format(up), range=up),
-        "showlegend": True,
-        "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "itemclick": False, "itemdoubleclick": False},
     }
     alt = f"{by.title} on head labels against {rare} labels, a scheme a point. On the Pareto front: {', '.join(front)}."
     return Figure("trade-off", alt, [line, *traces], layout, narrow)
@@ -102,9 +102,9 @@ def prediction(agreement: Agreement, reference: Reference) -> Figure | None:
     """Predicted lean against the measured shift from head to tail."""
     if not agreement.predicted:
         return None
-    pairs = {name: (Estimate(lean), agreement.shift[name]) for name, lean in agreement.predicted.items()}
+    pairs = {name: (Estimate(lean), _in_points(agreement.shift[name])) for name, lean in agreement.predicted.items()}
     texts = {
-        name: f"<b>{plain(name)}</b><br>predicted lean {lean.value:+.2f} nats<br>measured shift {points(shift.value)} points"
+        name: f"<b>{plain(name)}</b><br>predicted lean {lean.value:+.2f} nats<br>measured shift {points(shift.value / 100)} points"
         for name, (lean, shift) in pairs.items()
     }
     by = reference.measured.yardstick
@@ -112,6 +112,11 @@ def prediction(agreement: Agreement, reference: Reference) -> Figure | None:
     up = layout["yaxis"]["range"]
     x = axis("predicted lean, in nats (head ◂ ▸ tail)", range=layout["xaxis"]["range"], zeroline=True)
     moved = _MOVED[by.sign].format(reference.measured.rare)
-    y = axis(f"{moved}, against {plain(reference.name)}", tickformat="+" + share_format(up), range=up)
+    whole = "+.0f" if up[1] - up[0] > 6 else "+.1f"
+    y = axis(f"{moved}, in points against {plain(reference.name)}", tickformat=whole, range=up)
     layout |= {"xaxis": x, "yaxis": y | {"zeroline": True}}
     return Figure("prediction", f"Predicted lean against measured shift. {agreement.sentence}", traces, layout, narrow)
+
+
+def _in_points(one: Estimate) -> Estimate:
+    return Estimate(100 * one.value, 100 * one.low, 100 * one.high, one.seeds)

@@ -72,6 +72,10 @@ def takeaway(measured: Measured, failures: dict[str, str]) -> str:
     if slice_ is None:
         return f"No scheme was measured: {_count(len(failures), 'run')} failed." if failures else "No scheme was measured."
     known = sorted(measured.known(by.metric, slice_), key=lambda name: -by.sign * measured.of(name, by.metric, slice_).value)
+    alike = [name for name in known if _shown(measured, name, slice_) == _shown(measured, known[0], slice_)]
+    # What reads the same is a tie, and the head breaks it: no scheme is named that another equals here and beats there.
+    alike.sort(key=lambda name: -_number(by.sign * measured.of(name, by.metric, "head").value))
+    known = [*alike, *known[len(alike) :]]
     best, found = known[0], measured.of(known[0], by.metric, slice_)
     where = f"{slice_.capitalize()} {by.name}"
     if len(known) == 1:
@@ -82,18 +86,43 @@ def takeaway(measured: Measured, failures: dict[str, str]) -> str:
         ]
         return f"{best} reaches a {where} of {percent(found.value)}" + (f", with {_listed(rest)}." if rest else ".")
     reference = Reference.of(measured)
-    tied = [name for name in known if measured.of(name, by.metric, slice_).value == found.value]
+    tied = [name for name in alike if _shown(measured, name, "head") == _shown(measured, best, "head")]
     if len(tied) > 1:
         return _tie(tied, reference, slice_)
     second = measured.of(known[1], by.metric, slice_)
+    if len(alike) > 1 and best == reference.scheme:
+        return f"{best} has the {by.best} {where} ({percent(found.value)}){_same(measured, alike)}."
     if best == reference.scheme:
         change, other, price = found.value - second.value, known[1], ""
     else:
         change, other = reference.difference(best, by.metric, slice_).value, reference.name
         price = _price(reference, best, "head") if slice_ == "tail" else ""
     text = f"{best} has the {by.best} {where} ({percent(found.value)}, {points(change)} {by.against} {other}){price}"
+    if len(alike) > 1:
+        return f"{text}{_same(measured, alike)}."
     close = [name for name in known[1:] if found.overlaps(measured.of(name, by.metric, slice_))]
     return text + (f"; its error bar overlaps with {_listed(close[:MOST_NAMED])}." if close else ".")
+
+
+def _same(measured: Measured, alike: list[str]) -> str:
+    """Who reads the same there, and what the first of them has ahead on the head."""
+    by, others = measured.yardstick, alike[1:]
+    first, next_ = (measured.of(name, by.metric, "head").value for name in alike[:2])
+    names = _listed(others) if len(others) <= MOST_NAMED else _count(len(others), "scheme")
+    has, least = ("has", "") if len(others) == 1 else ("have", "at least ")
+    if not math.isfinite(first - next_):
+        return f"; {names} {has} the same"
+    better = f"{100 * abs(first - next_):.1f} points {'less' if by.sign > 0 else 'more'}"
+    return f"; {names} {has} the same, but {least}{better} on Head"
+
+
+def _shown(measured: Measured, name: str, slice_: str) -> str:
+    return percent(measured.of(name, measured.yardstick.metric, slice_).value)
+
+
+def _number(value: float) -> float:
+    """For an order: what was not measured is worst."""
+    return value if math.isfinite(value) else -math.inf
 
 
 def _tie(tied: list[str], reference: Reference, slice_: str) -> str:

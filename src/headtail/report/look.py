@@ -27,7 +27,7 @@ class Look:
     Attributes:
         family: "uniform", "within-batch", "exact", "other" or "baseline".
         colour: of its weighting or loss.
-        symbol: marker; open or dotted where an earlier scheme has the same colour and shape.
+        symbol: marker; open, dotted or of a second shape where an earlier scheme has the same colour and shape.
         dash: line.
     """
 
@@ -44,7 +44,10 @@ _FAMILIES = {
     "other": ("square", "dashdot"),
     "baseline": ("x-thin-open", "dot"),
 }
-_VARIANTS = ("", "-open", "-dot", "-open-dot")
+_OTHER = {"circle": "hexagon", "triangle-up": "triangle-down", "diamond": "star-diamond", "square": "pentagon"}
+"""The second shape of a family."""
+_VARIANTS = ((False, ""), (False, "-open"), (True, ""), (True, "-open"), (False, "-open-dot"), (True, "-open-dot"))
+"""For schemes of one colour and family: whether in the second shape, and how it is filled."""
 
 
 def looks(schemes: list[str]) -> dict[str, Look]:
@@ -58,7 +61,10 @@ def looks(schemes: list[str]) -> dict[str, Look]:
     for scheme in schemes:
         plain = _look(scheme)
         twins = sum((other.family, other.colour) == (plain.family, plain.colour) for other in found.values())
-        found[scheme] = replace(plain, symbol=plain.symbol + _VARIANTS[twins % 4] if plain.family != "baseline" else plain.symbol)
+        if plain.family != "baseline":
+            second, filled = _VARIANTS[twins % len(_VARIANTS)]
+            plain = replace(plain, symbol=(_OTHER[plain.symbol] if second else plain.symbol) + filled)
+        found[scheme] = plain
     return found
 
 

@@ -106,8 +106,8 @@ def equation(text: str) -> Markup:
 
 
 def _breakable(name: str) -> Markup:
-    """A name that may break behind its colon and its slash, and does not in the middle of a word."""
-    return Markup(re.sub(r"([:/])", r"\1<wbr>", str(escape(name))))
+    """A name that may break behind its colons, slashes and commas, and does not in the middle of a word."""
+    return Markup(re.sub(r"([:/,])", r"\1<wbr>", str(escape(name))))
 
 
 def _data_facts(data: Mapping[str, Any]) -> dict[str, Any]:

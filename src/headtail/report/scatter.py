@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
-from headtail.report.figure import plain
+from headtail.report.figure import LAYOUT, plain
 from headtail.report.look import Look
 from headtail.report.measured import Estimate
-from headtail.report.place import Canvas, Place, place
+from headtail.report.place import STANDOFF, Canvas, Place, legible, place
 
 # Drawing areas in pixels: the page is never wider, and a phone about this narrow.
 WIDE, NARROW = (800.0, 430.0), (290.0, 400.0)
+LINE, BELOW = 20, 58
+"""Pixels that a line of the legend takes, and from the chart down to the legend."""
 
 
 def named_scatter(
-    found: dict[str, tuple[Estimate, Estimate]], texts: dict[str, str], look: dict[str, Look]
+    found: dict[str, tuple[Estimate, Estimate]], texts: dict[str, str], look: dict[str, Look], also: Sequence[str] = ()
 ) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
-    """A point a scheme: traces, layout and what is different on a phone.
+    """A point a scheme: traces, layout and what is different on a phone. Names that find no room stand in a legend.
 
     Args:
         found: scheme: its two numbers.
         texts: scheme: what stands in its tooltip, as plotly's markup.
         look: scheme: how it looks.
+        also: what else stands in the legend.
     """
+    ranges = [_range([pair[side] for pair in found.values()]) for side in (0, 1)]
+    bars = [(x.low, y.value, x.high, y.value) for x, y in found.values() if math.isfinite(x.low + x.high)]
+    bars += [(x.value, y.low, x.value, y.high) for x, y in found.values() if math.isfinite(y.low + y.high)]
+    points = {name: (x.value, y.value) for name, (x, y) in found.items()}
+    named = list(legible(points, Canvas(*WIDE, *ranges, font=12.0), bars))
+    listed = [name for name in found if name not in named]
     traces = [
         {
             "type": "scatter",
             "mode": "markers",
             "name": plain(name),
-            "showlegend": False,
+            "showlegend": name in listed,
             "x": [x.value],
             "y": [y.value],
             "error_x": _error(x, look[name]),
@@ -45,17 +55,25 @@ def named_scatter(
         }
         for name, (x, y) in found.items()
     ]
-    ranges = [_range([pair[side] for pair in found.values()]) for side in (0, 1)]
-    bars = [(x.low, y.value, x.high, y.value) for x, y in found.values() if math.isfinite(x.low + x.high)]
-    bars += [(x.value, y.low, x.value, y.high) for x, y in found.values() if math.isfinite(y.low + y.high)]
     layouts = []
     for (width, height), font in ((WIDE, 12.0), (NARROW, 10.0)):
-        canvas = Canvas(width, height, *ranges, font=font)
-        where = place({name: (x.value, y.value) for name, (x, y) in found.items()}, canvas, bars)
-        notes = [_note(name, *found[name], where[name], font) for name in found]
-        layouts.append({"annotations": notes, "height": height + 90})
+        where = place(points, Canvas(width, height, *ranges, font=font), bars, named)
+        notes = [_note(name, *found[name], where[name], font) for name in named]
+        below = LINE * _rows([*also, *listed], width)
+        legend = {"orientation": "h", "x": 0, "y": -BELOW / height, "yanchor": "top", "font": {"size": font}}
+        legend |= {"itemclick": False, "itemdoubleclick": False}
+        sizes = {"height": height + 90 + below, "margin": LAYOUT["margin"] | {"b": 62 + below}}
+        layouts.append({"annotations": notes, "showlegend": bool(below), "legend": legend, **sizes})
     wide, narrow = layouts
     return traces, wide | {"xaxis": {"range": list(ranges[0])}, "yaxis": {"range": list(ranges[1])}}, narrow
+
+
+def _rows(names: Sequence[str], width: float) -> int:
+    """Lines that a legend takes: plotly gives all names the room of the longest."""
+    if not names:
+        return 0
+    columns = max(1, int(width // (46 + 7 * max(map(len, names)))))
+    return math.ceil(len(names) / columns)
 
 
 def share_format(span: list[float]) -> str:
@@ -81,5 +99,5 @@ def _note(name: str, x: Estimate, y: Estimate, where: Place, font: float) -> dic
     note = {"x": x.value, "y": y.value, "text": plain(name), "font": {"size": font, "color": "--ink"}}
     if where.near:
         return note | {"showarrow": False, "xshift": where.dx, "yshift": -where.dy}
-    line = {"showarrow": True, "arrowhead": 0, "arrowwidth": 0.8, "arrowcolor": "--muted", "standoff": 7}
+    line = {"showarrow": True, "arrowhead": 0, "arrowwidth": 0.8, "arrowcolor": "--muted", "standoff": STANDOFF}
     return note | line | {"ax": where.dx, "ay": where.dy, "borderpad": 0}

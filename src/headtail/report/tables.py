@@ -111,7 +111,7 @@ def optimised_table(schemes: dict[str, dict[str, Any]], measured: Measured) -> T
                 Cell(name, name),
                 Cell(loss, about.get("name") or "", detail=about.get("equation") or ""),
                 replace(_nats(about.get("lean"), sign=True), detail=about.get("leans") or ""),
-                _nats(about.get("noise")),
+                _noise(about.get("noise")),
                 *(_change(change, name == reference.scheme, by.sign) for change in changes),
             ]
         )
@@ -138,6 +138,11 @@ def _nats(value: float | None, *, sign: bool = False) -> Cell:
         return Cell("–", None)
     text = f"{value:+.2f}" if sign and abs(value) >= 0.005 else f"{abs(value):.2f}"
     return Cell(text.replace("-", "−"), value)
+
+
+def _noise(value: float | None) -> Cell:
+    """With the digits that explain shows: small noise is not none."""
+    return Cell("–", None) if value is None or not math.isfinite(value) else Cell(f"{value:.2g}", value)
 
 
 def _change(change: Estimate, itself: bool, sign: int) -> Cell:

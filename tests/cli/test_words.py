@@ -1,0 +1,148 @@
+"""Sentences of the command line name what can be typed there, and nothing else."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from headtail.build import check_batch
+from headtail.cli import main
+from headtail.cli.words import NAMES, in_command_line_words
+from headtail.errors import HeadtailError
+from tests.cli.test_commands import DATA, QUICK, told
+
+HELP = ("compare", "train", "evaluate", "predict", "stats", "report", "explain", "audit", "bench", "advise", "doctor")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["train", DATA, "--scheme", "modell:importance"], "Did you mean `model`?"),
+        (
+            ["train", DATA, "--scheme", "model"],
+            "`model` is no scheme, only its sampler. Write a weighting too, for example `model:importance`.",
+        ),
+        (["explain", "model(3):importance"], "`model` in `model(3):importance` takes no number"),
+        (["explain", "mixture(model,uniform):importance"], "Write `model(masked)`."),
+        (["explain", "mixture(frequency(0.5,excluded),uniform):tail"], "Write `frequency(0.5)`."),
+        (["explain", "hard(8,model):importance"], "Write `model(masked)`."),
+        (["explain", "mixture(resampled,uniform):tail"], "`resampled(2048,mixture(uniform,within-batch))`"),
+        (["explain", "hard(8,resampled):tail"], "`hard(uniform)`"),
+        (["explain", "resampled(9999,resampled):tail"], "Take for example `resampled(9999)`."),
+        (["explain", "model:constant"], "`constant` on `model` optimises no fixed loss"),
+        (["explain", "logit-adjusted+post-hoc"], "Drop `+post-hoc`, or train with a loss that leans to neither"),
+        (["explain", "within-batch:tail", "--batch", "1"], "`--batch` is 1"),
+        (["explain", "within-batch:tail@9999", "--batch", "64"], "`@9999` in `within-batch:tail@9999` is more than the 64 labels"),
+        (["train", DATA, "--scheme", "within-batch:tail@65", "--batch", "64"], "Write `@64` at most, or a larger `--batch`."),
+        (["compare", DATA, "--schemes", "queue(32):tail@64"], "is more than the 32 labels that the queue remembers"),
+        (["explain", "resampled(8):importance@64"], "draws 64 negatives from a pool of 8"),
+        (["explain", "--zipf", "1"], "`--zipf` must be at least 2"),
+        (["advise", "--labels", "1"], "from 2 to"),
+        (["explian"], "`explian` is no command. Did you mean `explain`?"),
+        (["audit", "uniform", "--draws", "0"], "`--draws` must be a whole number of at least 1, but got 0."),
+    ],
+)
+def test_a_sentence_says_what_to_write(tmp_path, monkeypatch, capsys, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    found = told(capsys, arguments)
+    assert sentence in found
+    assert not re.search(r"--model`|[a-z]_|=True|\(labels|\(\)", found.replace("`--model RUN`", "")), "words of Python"
+
+
+def test_counts_of_two_axes_are_refused_without_a_word_of_python(tmp_path, capsys):
+    np.save(tmp_path / "counts.npy", np.ones((3, 3)))
+    sentence = told(capsys, ["explain", "--counts", str(tmp_path / "counts.npy")])
+    assert "[3, 3]" in sentence
+    assert sentence.endswith("Write one count a label.")
+    np.save(tmp_path / "one.npy", np.ones(1))
+    assert "Count at least 2." in told(capsys, ["explain", "--counts", str(tmp_path / "one.npy")])
+
+
+def test_a_folder_with_another_run_names_the_options_that_differ(tmp_path, capsys):
+    folder = ["--out", str(tmp_path / "run")]
+    assert main(["train", DATA, *QUICK, "--scheme", "uniform:tail", *folder]) == 0
+    capsys.readouterr()
+    assert "other `--dim`, `--scheme`." in told(capsys, ["train", DATA, "--dim", "8", "--epochs", "1", *folder])
+
+
+def test_what_was_typed_is_never_taken_for_an_option():
+    for text in ("`model` in `run.toml` is no setting of a run. Did you mean `model` or `lr`?", "`seed` is no command."):
+        assert in_command_line_words(text) == text
+    assert in_command_line_words("Write `Importance()` or `Tail(labels)`, `dim=8`.") == "Write `importance` or `tail`, `--dim 8`."
+
+
+def test_every_sampler_and_weighting_has_its_name_here():
+    from headtail import samplers, weightings
+
+    classes = {name for name in samplers.__all__ if isinstance(getattr(samplers, name), type)}
+    abstract = {"Draw", "Given", "ModelSampler", "Sampler", "Scorer", "Step"}
+    assert classes - abstract <= set(NAMES)
+    assert {"Constant", "Importance", "Relative", "Tail"} <= {name for name in NAMES if hasattr(weightings, name)}
+
+
+def test_as_many_negatives_as_the_batch_has_are_no_mistake():
+    check_batch("within-batch:tail@64", 64)
+    check_batch("uniform:tail@9999", 64)
+    with pytest.raises(HeadtailError, match="more than the 64 labels of a batch"):
+        check_batch("within-batch:tail@65", 64)
+
+
+def test_the_slices_of_the_header_are_those_of_the_shares_and_their_rule_is_told(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["explain", "within-batch:tail", "--zipf", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "1 head, 0 torso, 1 tail (head: the first 33% of the examples" in out
+    assert "head 67%, torso 0%, tail 33%" in out
+    assert main(["explain", "within-batch:tail", "--zipf", "500"]) == 0
+    assert "(head: at least 100 examples, tail: fewer than 20)" in capsys.readouterr().out
+
+
+def test_one_reason_for_four_schemes_is_told_once(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["explain", "--zipf", "100", "--batch", "1"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("an example alone has no negatives") == 1
+    assert "Left out: within-batch:constant, within-batch:importance, within-batch:relative, within-batch:tail." in out
+
+
+def test_where_every_run_failed_no_table_is_shown(tmp_path, capsys):
+    schemes = ["logit-adjusted+post-hoc", "equalised+post-hoc"]
+    assert main(["compare", DATA, *QUICK, "--schemes", *schemes, "--out", str(tmp_path / "none")]) == 1
+    out = capsys.readouterr().out
+    assert "Nothing was trained: all 2 runs failed." in out
+    assert "most-popular" not in out
+    assert "report: " in out
+    assert main(["report", str(tmp_path / "none")]) == 0
+    assert capsys.readouterr().out == out
+
+
+@pytest.mark.parametrize("command", HELP)
+def test_help_shows_no_python(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as left:
+        main([command, "--help"])
+    assert left.value.code == 0
+    text = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
+    assert "None" not in text
+    assert "(default: )" not in text
+    assert not re.search(r"\d, \d{3}\b", text), "a number that is cut at its comma"
+
+
+def test_none_may_be_written_for_an_option_that_is_left_out(capsys):
+    assert main(["explain", "softmax", "--zipf", "none", "--counts", "None"]) == 0
+    assert "10,000 labels" in capsys.readouterr().out
+
+
+def test_an_audit_of_a_model_sampler_is_small_and_says_so(capsys, monkeypatch):
+    monkeypatch.setattr("headtail.cli.audit.DRAWS", (20_000, 400))
+    monkeypatch.setattr("headtail.cli.audit.LABELS", (10_000, 20))
+    monkeypatch.setattr("headtail.cli.audit.WAIT", 0.0)
+    assert main(["audit", "model", "--batch", "4", "--negatives", "8"]) == 0
+    captured = capsys.readouterr()
+    out = " ".join(captured.out.split())
+    assert "20 labels and 400 draws by default. More: `--zipf 10000` `--draws 20000`." in out
+    assert re.fullmatch(r"drawing 400 times: about \d+ seconds", captured.err.strip())
+    assert main(["audit", "uniform", "--zipf", "100", "--draws", "2000"]) == 0
+    assert "by default" not in capsys.readouterr().out
