@@ -103,7 +103,7 @@ def _bar(draws: int, calls: Iterable[int]) -> Iterator[int]:
     begun, told = time.monotonic(), False
     for done, call in enumerate(calls):
         spent = time.monotonic() - begun
-        if done and spent > WAIT and not told:
+        if done and spent > WAIT and spent / done * draws > 5 * WAIT and not told:  # nearly done is not worth a line
             told = True
             console.print(f"drawing {draws:,} times: about {spent / done * draws:,.0f} seconds", soft_wrap=True)
         yield call
