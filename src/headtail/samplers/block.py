@@ -33,7 +33,7 @@ class Block(Blocks):
     (torch.Size([3, 4]), True)
     """
 
-    finer = 2
+    finer, least, slots = 2, 6, 11
     centre: Tensor
     level: Tensor
 

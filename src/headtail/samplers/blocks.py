@@ -23,8 +23,6 @@ from headtail.samplers.scorer import Scorer
 
 UNIFORM = 0.01
 """Share of uniform draws: every label can be drawn, and no weight exceeds 100 times a uniform sampler's."""
-SLOTS_A_VISIT = 16
-"""Negatives that a look into a block is worth: looking costs far more than drawing."""
 NEVER = -1e4
 """log ρ of a label without a margin, but a number still."""
 KMEANS_STEPS = 3
@@ -46,15 +44,16 @@ class Blocks(ModelSampler):
         labels: the label distribution, or just the number of labels.
         num_negatives: m.
         share: how many neighbours share a draw; 1 for each example its own.
-        visits: blocks that a draw looks into; m / 16, and at least 4, by default (`Block`: twice as many).
+        visits: blocks that a draw looks into; m / 16, and at least 4, by default (`Block`: m / 11, and at least 6).
         dim: k, dimensions to which hidden states and labels are projected.
         blocks: how many clusters of labels; √L by default (`Block`: twice as many).
         refresh: steps between summaries in the long run; L / 64, and at least 100, by default.
         margin: ρ of the loss that the draws are meant for, by which labels weigh more or less; None for the softmax.
     """
 
-    finer = 1
-    """By how much blocks are smaller, and visits more, than √L and m / 16."""
+    finer, least, slots = 1, 4, 16
+    """How many times √L blocks there are; visits, at least, and negatives for which a visit is worth it: looking costs far more
+    than drawing."""
     order: Tensor
     place: Tensor
     start: Tensor
@@ -81,7 +80,7 @@ class Blocks(ModelSampler):
         self.num_labels = labels.num_labels if isinstance(labels, Labels) else check_count("num_labels", labels)
         self.num_negatives = check_count("num_negatives", num_negatives)
         self.share, self.dim = check_count("share", share), check_count("dim", dim)
-        visited = max(4, num_negatives // SLOTS_A_VISIT) * self.finer if visits is None else check_count("visits", visits)
+        visited = max(self.least, num_negatives // self.slots) if visits is None else check_count("visits", visits)
         self.visits = min(visited, num_negatives)
         default = min(self.finer * (math.isqrt(self.num_labels - 1) + 1), self.num_labels)
         self.clusters = default if blocks is None else min(check_count("blocks", blocks), self.num_labels)
