@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from headtail.config import Run
 from headtail.data.points import DataSet, Points
-from headtail.graphs import Resident
+from headtail.graphs import Resident, graph_of
 from headtail.models import ResNet, convolution
 from headtail.models import norm as norms
 from headtail.models.model import Batch
@@ -159,16 +159,7 @@ def plain_step(loss_of: nn.Module, optimiser: DenseSGD, some: Tensor, label: Ten
 
 def captured(step: Step) -> Step:
     """A step as a CUDA graph."""
-    beside = torch.cuda.Stream()
-    beside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(beside):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(beside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay
+    return graph_of(step).replay
 
 
 def norm_step(module: nn.Module, x: Tensor, shortcut: Tensor, grad: Tensor, kernels: bool) -> None:

@@ -25,7 +25,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -114,6 +114,20 @@ def lighten(grid: Sequence[Cell]) -> None:
             shutil.rmtree(cell.folder / "events", ignore_errors=True)
 
 
+def until_stopped(studies: Iterable[Callable[[], int]], minutes: float | None) -> int:
+    """Perform studies, each of which says how many runs failed, until Ctrl-C or the time is up; returns an exit status."""
+    timer = None if minutes is None else stop_after(minutes)
+    try:
+        failed = sum(study() for study in studies)
+    except KeyboardInterrupt:
+        print("Stopped, and saved. The same command goes on.", flush=True)
+        return 130
+    finally:
+        if timer is not None:
+            timer.cancel()
+    return 1 if failed else 0
+
+
 def stop_after(minutes: float) -> threading.Timer:
     """As if somebody pressed Ctrl-C then: every run saves and stops."""
     timer = threading.Timer(60 * minutes, os.kill, (os.getpid(), signal.SIGINT))
@@ -137,23 +151,16 @@ def main(recipe: Training | None = None) -> int:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args()
     places = {"tiny-imagenet-32": given.data / "tiny-imagenet-32", "cifar-10": given.cifar}
-    timer, failed = None if given.minutes is None else stop_after(given.minutes), 0
-    try:
-        for number in given.only:
-            study = STUDIES[number]
-            place = places[study.data]
-            if place is None:
-                print(f"{study.name} is left out: pass --cifar with a folder of CIFAR-10's python files.", flush=True)
-                continue
-            source = partial(load, place, Reading(profile=study.profile))
-            failed += perform(study, source, recipe or cifar(), given, shlex.join(["python", *sys.argv]))
-    except KeyboardInterrupt:
-        print("Stopped, and saved. The same command goes on.", flush=True)
-        return 130
-    finally:
-        if timer is not None:
-            timer.cancel()
-    return 1 if failed else 0
+
+    def one(study: Study) -> int:
+        place = places[study.data]
+        if place is None:
+            print(f"{study.name} is left out: pass --cifar with a folder of CIFAR-10's python files.", flush=True)
+            return 0
+        source = partial(load, place, Reading(profile=study.profile))
+        return perform(study, source, recipe or cifar(), given, shlex.join(["python", *sys.argv]))
+
+    return until_stopped((partial(one, STUDIES[number]) for number in given.only), given.minutes)
 
 
 if __name__ == "__main__":

@@ -117,6 +117,14 @@ def sections(rows: Sequence[Row]) -> dict[str, str]:
     return found
 
 
+def publish(page: Path, parts: dict[str, str]) -> None:
+    """Put tables into a page, if it is there, and print them."""
+    if page.exists():
+        write_text(page, place_in(page.read_text(encoding="utf-8"), parts))
+    for name, part in parts.items():
+        print(f"\n## {name}\n\n{part}")
+
+
 def place_in(page: str, parts: dict[str, str]) -> str:
     """The page with each table between `<!-- table NAME -->` and `<!-- end -->`; what has no place is left out."""
     for name, text in parts.items():
@@ -146,10 +154,7 @@ def main() -> None:
         writer.writerow([one.study, one.scheme, one.label, one.train, one.test, f"{one.error:.4f}", spread])
     write_text(folder.parent / "longtail-classes.csv", text.getvalue())
     parts = sections(rows)
-    if PAGE.exists():
-        write_text(PAGE, place_in(PAGE.read_text(encoding="utf-8"), parts))
-    for name, part in parts.items():
-        print(f"\n## {name}\n\n{part}")
+    publish(PAGE, parts)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ from headtail.results import read_rows, write_text
 from headtail.samplers import Adversarial, Scorer
 from headtail.samplers.blocks import Blocks
 from headtail.train import State, Trainer, Watch, load_model
-from longtail import lighten, stop_after
+from longtail import lighten, until_stopped
 
 GENERATED = "synthetic:labels=1000000,points=500000,test=5000,features=100000,labels-a-point=8,features-a-point=30,zipf=0.7"
 TRAINING = {
@@ -355,18 +355,11 @@ def main() -> int:
     given = parser.parse_args()
     torch.set_num_threads(given.threads or torch.get_num_threads())
     warnings.simplefilter("ignore")  # within-batch never draws labels without examples
-    timer, failed = None if given.minutes is None else stop_after(given.minutes), 0
-    try:
-        for study in (STUDIES[number] for number in given.only):
-            source = partial(load, GENERATED if study.data == "generated" else given.data / study.data)
-            failed += perform(study, source, given)
-    except KeyboardInterrupt:
-        print("Stopped, and saved. The same command goes on.", flush=True)
-        return 130
-    finally:
-        if timer is not None:
-            timer.cancel()
-    return 1 if failed else 0
+
+    def one(study: Study) -> int:
+        return perform(study, partial(load, GENERATED if study.data == "generated" else given.data / study.data), given)
+
+    return until_stopped((partial(one, STUDIES[number]) for number in given.only), given.minutes)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from longtail_tables import place_in, shown
+from longtail_tables import publish, shown
 
 from headtail.config import Run
 from headtail.metrics import mean_and_deviation
@@ -171,10 +171,7 @@ def main() -> None:
             parts[f"{data} {target}"] = learning_table(both, data, target, step)
             parts[f"{data} noise {target}"] = noise_table(noise, target)
     parts = {name: part if part.count("\n") > 1 else "Not run yet." for name, part in parts.items()}
-    if PAGE.exists():
-        write_text(PAGE, place_in(PAGE.read_text(encoding="utf-8"), parts))
-    for name, part in parts.items():
-        print(f"\n## {name}\n\n{part}")
+    publish(PAGE, parts)
 
 
 if __name__ == "__main__":

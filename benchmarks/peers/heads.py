@@ -197,22 +197,9 @@ def _run(made: Made, cell: Cell, **options: Any) -> Found:
 
     if cell.how != "graphed":
         return times_of(step, *([torch.cuda.synchronize, ON_GPU] if cell.device == "cuda" else []), **options)
+    from headtail.graphs import graph_of
+
     return times_of(graph_of(step, BATCHES).replay, torch.cuda.synchronize, ON_GPU, each=BATCHES)
-
-
-def graph_of(step: Callable[[], None], times: int) -> torch.cuda.CUDAGraph:
-    """So many steps, one after the other, as one CUDA graph."""
-    beside = torch.cuda.Stream()
-    beside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(beside):  # libraries set themselves up in the first steps, which must not be captured
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(beside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(times):
-            step()
-    return graph
 
 
 def _dtype(cell: Cell) -> torch.dtype:

@@ -129,21 +129,27 @@ def graphed_step(trainer: Trainer) -> Callable[[Tensor], Tensor]:
 
 def replayed(step: Callable[[], object], times: int = 1) -> Callable[[], object]:
     """So many steps, one after the other, as one CUDA graph; operation by operation where that cannot be had."""
-    random, beside = torch.cuda.get_rng_state(), torch.cuda.Stream()
+    random = torch.cuda.get_rng_state()
+    try:
+        return graph_of(step, times).replay
+    except RuntimeError:
+        _forget_capture(torch.device("cuda"), random)
+        return lambda: [step() for _ in range(times)]
+
+
+def graph_of(step: Callable[[], object], times: int = 1) -> torch.cuda.CUDAGraph:
+    """So many steps, one after the other, as one CUDA graph."""
+    beside = torch.cuda.Stream()
     beside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(beside):  # libraries set themselves up in the first steps, which must not be captured
         for _ in range(3):
             step()
     torch.cuda.current_stream().wait_stream(beside)
     graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph):
-            for _ in range(times):
-                step()
-    except RuntimeError:
-        _forget_capture(torch.device("cuda"), random)
-        return lambda: [step() for _ in range(times)]
-    return graph.replay
+    with torch.cuda.graph(graph):
+        for _ in range(times):
+            step()
+    return graph
 
 
 def _forget_capture(device: torch.device, random: Tensor) -> None:
