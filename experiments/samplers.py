@@ -256,9 +256,8 @@ def step_times(run: Run, data: DataSet, device: str) -> tuple[float, float, int]
     step = statistics.median(taken[len(taken) // 5 :])  # the first ones compile, or take a summary
     if not isinstance(sampler, Blocks | Adversarial):
         return step, 0.0, 1
-    batch = trainer.batches.take(next(iter(trainer.batches.order(0))))
-    with torch.no_grad():
-        scorer = Scorer(model.encoder(batch.features), model.head.weight, model.head.bias)
+    hidden, _ = encoded_pairs(model, data.train, run.batch)
+    scorer = Scorer(hidden, model.head.weight.detach(), model.head.bias)
     anew = partial(sampler.take_summary if isinstance(sampler, Blocks) else sampler.refit, scorer)
     return step, milliseconds(anew, device), sampler.every
 

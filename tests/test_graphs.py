@@ -204,3 +204,27 @@ def test_a_step_that_cannot_be_captured_runs_operation_by_operation_and_says_so(
     assert not isinstance(trainer._take_step, Graph)
     curve = [value for _, name, value in trainer.fit().state.curve if name == "loss"]
     assert curve[-1] < curve[0]
+
+
+@on_gpu
+def test_a_label_table_and_a_feature_table_of_one_size_are_updated_as_if_apart(monkeypatch):
+    from headtail.kernels import cuda_groups
+
+    class Slow:
+        """A kernel that comes late."""
+
+        def __init__(self, kernel) -> None:
+            self.kernel = kernel
+
+        def __getitem__(self, grid):
+            torch.cuda._sleep(10**7)
+            return self.kernel[grid]
+
+    data = load("synthetic:points=3400,test=8,features=5000,labels=5000,features-a-point=80")
+    run = Run(scheme="model:importance@64", batch=128, epochs=1, dim=16, lr=0.1)
+    found = []
+    for kernel in (cuda_groups._start, Slow(cuda_groups._start)):
+        monkeypatch.setattr(cuda_groups, "_start", kernel)
+        found.append(Trainer(run, data, device="cuda").fit().model)
+    for one, other in zip(found[0].parameters(), found[1].parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from headtail import HeadtailError
-from headtail.compare import Cell
+from headtail.compare import Cell, _sentence
 from headtail.config import Run
 from headtail.train import State
 from headtail.workers import in_turn, side_by_side
@@ -39,6 +39,20 @@ def work(cell, data, watch, stop):
 
 def die(cell, data, watch, stop):
     os._exit(3)
+
+
+def break_down_once(folder, how, cell, data, watch, stop):
+    """Seed 2 takes its process down, or its GPU; another try succeeds."""
+    if cell.run.seed == 2 and not (folder / "broken").exists():
+        (folder / "broken").touch()
+        if how == "process":
+            os._exit(3)
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nFor debugging …")
+    return cell.run.seed
+
+
+def lose_the_gpu(cell, data, watch, stop):
+    raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nFor debugging …")
 
 
 def mark_and_wait(folder, cell, data, watch, stop):
@@ -78,6 +92,20 @@ def test_side_by_side_brings_results_failures_and_news_from_other_processes():
 def test_a_worker_that_dies_is_told_with_a_way_out():
     with pytest.raises(HeadtailError, match=r"A worker process died.*fewer `--workers`"):
         list(side_by_side(CELLS, nothing, die, quiet, workers=2, threads=1))
+
+
+@pytest.mark.parametrize("how", ["process", "GPU"])
+def test_what_a_fault_took_down_is_done_once_more(tmp_path, how):
+    outcomes = list(side_by_side(CELLS, nothing, partial(break_down_once, tmp_path, how), quiet, workers=2, threads=1))
+    assert (tmp_path / "broken").exists()
+    assert sorted(outcome.result for outcome in outcomes) == [0, 1, 2, 3]
+
+
+def test_a_gpu_that_is_lost_again_is_a_failure_of_one_line():
+    outcomes = list(side_by_side(CELLS, nothing, lose_the_gpu, quiet, workers=2, threads=1))
+    assert [_sentence(outcome.error) for outcome in outcomes] == [
+        "The GPU reported a fault: an illegal memory access was encountered."
+    ] * 4
 
 
 def test_closing_early_stops_the_running_and_cancels_the_rest(tmp_path):

@@ -366,6 +366,8 @@ def negatives_of(run: Run) -> float | None:
 
 
 def _sentence(error: BaseException) -> str:
+    if isinstance(error, torch.AcceleratorError):
+        return f"The GPU reported a fault: {str(error).partition(chr(10))[0].removeprefix('CUDA error: ')}."
     return str(error) if isinstance(error, HeadtailError) else f"{type(error).__name__}: {error}"
 
 

@@ -143,8 +143,8 @@ class RowOptimizer(torch.optim.Optimizer, ABC):
         if p.device.type != "cuda":
             self._change(p, gradient, group)
             return
-        # Beside what backward has still to do; `step` waits for it. What it reads is held until then. Grouping has one workspace.
-        name = f"update {len(self._held)}" if gradient.grouped else "updates"
+        # Beside what backward has still to do; `step` waits for it. What it reads is held until then.
+        name = f"update {len(self._held)}" if gradient.grouped else "entries"  # all grouping, which has one workspace
         self._held.append((gradient, name))
         with beside(p.device, name):
             self._change(p, gradient, group)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -59,8 +59,31 @@ def side_by_side(
 ) -> Generator[Outcome, None, None]:
     """Several cells at a time, in processes; outcomes come as they are ready.
 
-    Ctrl-C asks the workers to save and stop, and so does closing the generator. A worker whose parent is gone leaves too.
+    A process that died, or whose GPU reported a fault, takes down others that share the GPU: what they had in hand goes on, from
+    its last checkpoint, in new processes, once. Ctrl-C asks the workers to save and stop, and so does closing the generator. A
+    worker whose parent is gone leaves too.
     """
+    lost, how = [], {"workers": workers, "threads": threads}
+    with closing(_in_processes(cells, source, work, watch, **how)) as outcomes:
+        for outcome in outcomes:
+            if isinstance(outcome.error, BrokenProcessPool | torch.AcceleratorError):
+                lost.append(outcome.cell)
+            else:
+                yield outcome
+    if not lost:
+        return
+    with closing(_in_processes(lost, source, work, watch, **how)) as outcomes:
+        for outcome in outcomes:
+            if isinstance(outcome.error, BrokenProcessPool):
+                raise HeadtailError(
+                    "A worker process died, probably for want of memory. Run the same command again with fewer `--workers`."
+                ) from outcome.error
+            yield outcome
+
+
+def _in_processes(
+    cells: Sequence[Cell], source: Source, work: Work, watch: Callable[[Cell], Watch], *, workers: int, threads: int
+) -> Generator[Outcome, None, None]:
     context = get_context("spawn")
     news, stop = context.Queue(), context.Event()
     watchers = {cell.title: watch(cell) for cell in cells}
@@ -73,10 +96,6 @@ def side_by_side(
                 _pass_on(news, watchers)
                 for future in done:
                     cell, error = waiting.pop(future), future.exception()
-                    if isinstance(error, BrokenProcessPool):
-                        raise HeadtailError(
-                            "A worker process died, probably for want of memory. Run the same command again with fewer `--workers`."
-                        ) from error
                     yield Outcome(cell, None if error else future.result(), error)
         finally:
             stop.set()
