@@ -221,10 +221,14 @@ def test_a_label_table_and_a_feature_table_of_one_size_are_updated_as_if_apart(m
             return self.kernel[grid]
 
     data = load("synthetic:points=3400,test=8,features=5000,labels=5000,features-a-point=80")
-    run = Run(scheme="model:importance@64", batch=128, epochs=1, dim=16, lr=0.1)
-    found = []
+    run = Run(scheme="model:importance@64", batch=2048, epochs=1, dim=16, lr=0.1, optimiser="sgd", dropout=0.0)
+    changes = []
     for kernel in (cuda_groups._start, Slow(cuda_groups._start)):
         monkeypatch.setattr(cuda_groups, "_start", kernel)
-        found.append(Trainer(run, data, device="cuda").fit().model)
-    for one, other in zip(found[0].parameters(), found[1].parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+        trainer = Trainer(run, data, device="cuda")
+        before = [p.detach().clone() for p in trainer.model.parameters()]
+        trainer._take_step(next(iter(trainer.order(0))))
+        torch.cuda.synchronize()
+        changes.append([p.detach() - old for p, old in zip(trainer.model.parameters(), before, strict=True)])
+    for one, other in zip(*changes, strict=True):
+        assert (one - other).norm() <= 1e-4 * one.norm(), "but for the order of sums"

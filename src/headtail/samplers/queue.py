@@ -107,7 +107,6 @@ class Queue(Sampler):
         require_seen(batch, self.log_q(batch), "Queue")
         batch = batch[-self.capacity :].to(self.past.device)
         slots = (torch.arange(len(batch), device=batch.device) + self._next) % self.capacity
-        # Out of place: a Draw made earlier may still hold a view of the old content.
-        self.past = self.past.index_copy(0, slots, batch)
+        self.past.index_copy_(0, slots, batch)  # in place: what is given back may be filled anew while another stream reads
         self._next = (self._next + len(batch)) % self.capacity
         self._filled = min(self._filled + len(batch), self.capacity)
