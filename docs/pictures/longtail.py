@@ -56,10 +56,10 @@ def bars(axis, study, sampler):
             found = values[study, scheme, name]
             if found:
                 where = group + (place - (len(schemes) - 1) / 2) * width
-                spread = stdev(found) if len(found) > 1 else 0.0
                 label = short if group == 0 else None
                 axis.bar(where, mean(found), 0.92 * width, color=colour, alpha=alpha, label=label)
-                axis.errorbar(where, mean(found), spread, color="#222222", lw=0.8, capsize=1.5)
+                if len(found) > 1:
+                    axis.errorbar(where, mean(found), stdev(found), color="#222222", lw=0.8, capsize=1.5)
     for group, name in enumerate(GROUPS):
         plain = values[study, "softmax", name]
         if plain:
