@@ -207,7 +207,8 @@ def test_a_step_that_cannot_be_captured_runs_operation_by_operation_and_says_so(
 
 
 @on_gpu
-def test_a_label_table_and_a_feature_table_of_one_size_are_updated_as_if_apart(monkeypatch):
+@pytest.mark.parametrize("share", [graphs.SHARE_OF_MEMORY, 0.0], ids=["resident", "travelling"])
+def test_where_gradients_go_may_be_found_late_even_for_two_tables_of_one_size(share, monkeypatch):
     from headtail.kernels import cuda_groups
 
     class Slow:
@@ -220,6 +221,7 @@ def test_a_label_table_and_a_feature_table_of_one_size_are_updated_as_if_apart(m
             torch.cuda._sleep(10**7)
             return self.kernel[grid]
 
+    monkeypatch.setattr(graphs, "SHARE_OF_MEMORY", share)
     data = load("synthetic:points=3400,test=8,features=5000,labels=5000,features-a-point=80")
     run = Run(scheme="model:importance@64", batch=2048, epochs=1, dim=16, lr=0.1, optimiser="sgd", dropout=0.0)
     changes = []

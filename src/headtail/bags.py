@@ -85,6 +85,7 @@ class _WeightedBag(torch.autograd.Function):
         if learns:
             with beside(weight.device, "entries"):  # where the gradient goes follows from the ids, and is found meanwhile
                 ctx.entries = kernels.entries(*rows, normalise, picked.most, len(weight))
+            ctx.read = rows  # and must not be given back before that is over
         kernels.weighted_bag(*rows, weight, normalise, out)
         return out
 

@@ -104,7 +104,10 @@ class _Encode(torch.autograd.Function):
         rows = picked.bag.offsets, picked.bag.columns, picked.bag.values, picked.ids
         out = torch.empty(len(picked), weight.shape[1], device=weight.device)
         with beside(weight.device, "entries"):  # where the gradient goes follows from the ids, and is found meanwhile
-            ctx.entries = bags.entries(*rows, normalise, picked.most, len(weight))
+            ctx.entries, ctx.read = (
+                bags.entries(*rows, normalise, picked.most, len(weight)),
+                rows,
+            )  # held until backward waits
         with beside(weight.device, "noise"):
             ctx.drops, ctx.drop, ctx.tables = drops, drops.drop_for(out, share), (weight, bias)
         bags.weighted_bag(*rows, weight, normalise, out)
