@@ -114,8 +114,12 @@ def test_where_every_run_failed_no_table_is_shown(tmp_path, capsys):
     assert "Nothing was trained: all 2 runs failed." in out
     assert "most-popular" not in out
     assert "report: " in out
+    page = (tmp_path / "none" / "report.html").read_text(encoding="utf-8")
+    assert "topk(" not in page
+    assert "softmax+post-hoc" in page
     assert main(["report", str(tmp_path / "none")]) == 0
     assert capsys.readouterr().out == out
+    assert (tmp_path / "none" / "report.html").read_text(encoding="utf-8") == page
 
 
 @pytest.mark.parametrize("command", HELP)

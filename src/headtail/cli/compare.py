@@ -20,7 +20,7 @@ from headtail.cli.device import Device, choose
 from headtail.cli.progress import Training as TrainingBars
 from headtail.cli.progress import reading
 from headtail.cli.recipe import Recipe, with_recipe
-from headtail.cli.tables import show_results
+from headtail.cli.report import hand_out
 from headtail.compare import SliceRule, cells, compare
 from headtail.config import Training
 from headtail.data.load import Reading, load
@@ -97,10 +97,7 @@ class Compare:
         except KeyboardInterrupt:
             talk.print(f"Stopped, and saved. To go on: {command}", soft_wrap=True, markup=False)
             return 130
-        from headtail.report import write_report  # plotly is slow to load
-
-        write_report(found, self.out / "report.html")
-        show_results(found, self.out / "report.html")
+        hand_out(found, self.out / "report.html")
         return 1 if found.failures else 0
 
 
