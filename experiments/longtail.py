@@ -84,7 +84,8 @@ def perform(study: Study, source: partial[DataSet], recipe: Training, given: arg
     """Run what is missing of one study; returns how many runs failed."""
     folder, data = given.out / study.name, source()
     training = settings(study, len(data.train), recipe, given.steps)
-    grid = cells(training, study.schemes, min(study.seeds, given.seeds), data, folder)
+    names = [name for name in study.schemes if not given.schemes or name.removesuffix("+post-hoc") in given.schemes]
+    grid = cells(training, names, min(study.seeds, given.seeds), data, folder)
     trained = sum(cell.adjusts is None for cell in grid)
     steps = training.epochs * (len(data.train) // training.batch)
     print(
@@ -143,6 +144,7 @@ def main(recipe: Training | None = None) -> int:
     parser.add_argument("--cifar", type=Path, default=None, help="folder with CIFAR-10's python files; studies of it need it")
     parser.add_argument("--out", type=Path, default=Path("experiments/results/longtail"))
     parser.add_argument("--only", nargs="*", type=int, default=range(len(STUDIES)), help="numbers of the studies to run")
+    parser.add_argument("--schemes", nargs="*", default=(), help="only these of a study's schemes, and their post-hoc answers")
     parser.add_argument("--seeds", type=int, default=3, help="at most so many seeds")
     parser.add_argument("--steps", type=int, default=STEPS, help="steps of a run, about")
     parser.add_argument("--workers", type=int, default=1, help="runs side by side")

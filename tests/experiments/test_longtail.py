@@ -38,7 +38,7 @@ QUICK = Training(dim=8, batch=32, epochs=1, lr=0.1, dropout=0.0, validation=0.0)
 
 
 def given(folder: Path, **changed) -> argparse.Namespace:
-    options = {"out": folder, "seeds": 1, "steps": 20, "device": "cpu", "workers": 1, "keep_models": False}
+    options = {"out": folder, "seeds": 1, "steps": 20, "device": "cpu", "workers": 1, "keep_models": False, "schemes": ()}
     return argparse.Namespace(**(options | changed))
 
 
@@ -61,6 +61,13 @@ def test_epochs_follow_from_the_pictures_so_that_every_run_takes_as_many_steps()
         found = study.settings(study.STUDIES[2], pictures, Training(batch=128))
         assert (found.epochs, found.negatives) == (epochs, 4)
         assert abs(found.epochs * (pictures // 128) - study.STEPS) < 200
+
+
+def test_some_schemes_of_a_study_come_with_what_is_answered_by_their_models(tmp_path):
+    study = script("longtail")
+    small = study.Study("tiny", "", "exp", 8, ("softmax+post-hoc", "softmax", "within-batch:tail"), 3)
+    assert study.perform(small, partial(longtail), QUICK, given(tmp_path, schemes=["softmax"]), "python") == 0
+    assert {row.scheme for row in read_rows(tmp_path / "tiny" / "results.csv")} == {"softmax", "softmax+post-hoc", POPULAR}
 
 
 def test_a_study_prints_its_epochs_keeps_its_rows_and_drops_models_nobody_needs(tmp_path, capsys):
