@@ -1,7 +1,7 @@
-"""Claim: on a trained Diginetica model a sampler has a fifth of uniform's noise and half of within-batch's, in 3 of its steps' time.
+"""Claim: on a trained Diginetica model a sampler has a fifth of uniform's noise, half of within-batch's, in 3 of its steps' time.
 
-`resampled(512)` does on any; `block` on one that is half trained, as that made here. And: their cost grows like √L at most, from 10^4 to
-10^6 labels, refreshes included, in the long run and over the first 1,000 steps.
+`resampled(512)` does on any; `block` on one that is half trained, as that made here. And: their cost grows like √L at most, from
+10^4 to 10^6 labels, refreshes included, in the long run and over the first 1,000 steps.
 
 Run: .venv/bin/python benchmarks/samplers.py --data DATA/diginetica [--model RUN] [--threads 1]
      .venv/bin/python benchmarks/samplers.py --growth
