@@ -106,6 +106,7 @@ CHEAP = ("uniform", "within-batch")
 MORE = ("uniform@512", "within-batch@512", "within-batch@1024")
 GOOD = ("block", "block(1)")
 OTHERS = ("frequency(0.5)", "resampled", "quadratic-kernel", "fourier-kernel")
+POOLS = ("resampled(512,frequency(0.5))", "resampled(512,within-batch)")
 PASSES = ("hard", "tilted")
 """A draw is a pass over all labels."""
 ADJUSTED, PLAIN = ("logit-adjusted",), ("softmax",)
@@ -127,7 +128,7 @@ STUDIES = (
     Study("generated-time", (*CHEAP, *MORE, *GOOD), ADJUSTED),
     Study("generated-fast", ("block", *MORE)),
     Study("generated-noise", (*CHEAP, *GOOD, "full"), numbers=(64,), model="block"),
-    Study("diginetica-learn-others", (*OTHERS, "adversarial"), ADJUSTED, 1),
+    Study("diginetica-learn-others", (*OTHERS, *POOLS, "adversarial"), ADJUSTED, 1),
     Study("diginetica-learn-exact-softmax", ("tilted", "hard", "full"), PLAIN),
     Study("generated-learn-exact", ("full", *PASSES)),
 )

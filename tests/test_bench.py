@@ -143,5 +143,5 @@ def test_steps_on_a_gpu_are_timed_as_a_graph(method, monkeypatch):
     shape = Shape(20_000, 64, 256, 64)
     bench._step(method, bench.SMALL, bench._table(bench.SMALL, "cuda"))()
     found = time_step(method, shape, "cuda")
-    assert asked in ([1], [bench.IN_A_GRAPH]), "fewer where steps are long, as on a GPU that others use"
-    assert found.seconds > 0
+    assert asked == [bench.IN_A_GRAPH]
+    assert 0 < found.seconds < bench._median(bench._step(method, shape, bench._table(shape, "cuda")), "cuda")

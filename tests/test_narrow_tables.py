@@ -64,11 +64,16 @@ def test_label_tables_are_narrow_where_few_rows_are_read_as_they_are(scheme, dty
     assert model.head.bias is None or model.head.bias.dtype == torch.float32
 
 
-@pytest.mark.parametrize("optimiser", ["adagrad", "rowwise-adagrad"])
+def rate(optimiser: str) -> float:
+    """Of learning; steps of SGD must not be small beside the rounding."""
+    return 2.0 if optimiser == "sgd" else 0.05
+
+
+@pytest.mark.parametrize("optimiser", ["adagrad", "rowwise-adagrad", "sgd"])
 def test_narrow_tables_learn_the_same_and_are_read_as_float32(optimiser, data, tmp_path, monkeypatch):
-    wanted = reached(Trainer(replace(RUN, optimiser=optimiser), data).fit().model, data)
+    wanted = reached(Trainer(replace(RUN, optimiser=optimiser, lr=rate(optimiser)), data).fit().model, data)
     monkeypatch.setattr(building, "place_of_table", lambda *_, narrow: {"dtype": torch.bfloat16})
-    narrow = Trainer(replace(NARROW, optimiser=optimiser), data, tmp_path).fit().model
+    narrow = Trainer(replace(NARROW, optimiser=optimiser, lr=rate(optimiser)), data, tmp_path).fit().model
     assert narrow.head.weight.dtype == narrow.encoder.weight.dtype == torch.bfloat16
     found = reached(narrow, data)
     assert found == pytest.approx(wanted, abs=0.04)
@@ -84,12 +89,11 @@ def test_narrow_tables_learn_the_same_and_are_read_as_float32(optimiser, data, t
 @pytest.mark.parametrize("optimiser", ["adagrad", "rowwise-adagrad", "sgd"])
 def test_a_gpu_trains_narrow_tables_in_one_graph(optimiser, data, tmp_path, monkeypatch):
     monkeypatch.setattr(building, "LARGE", 0)
-    run = replace(NARROW, optimiser=optimiser, lr=1.0 if optimiser == "sgd" else 0.05)
+    run = replace(NARROW, optimiser=optimiser, lr=rate(optimiser))
     trainer = Trainer(run, data, tmp_path, device="cuda")
     assert isinstance(trainer._take_step, Graph)
     assert trainer.model.head.weight.dtype == trainer.model.encoder.weight.dtype == torch.bfloat16
     found = reached(trainer.fit().model, data)
     wide = reached(Trainer(replace(run, precision="float32"), data, device="cuda").fit().model, data)
-    # Rounding at random is noise in every update of a row: plain SGD feels it in rows that are updated often.
-    assert found == pytest.approx(wide, abs=0.08 if optimiser == "sgd" else 0.04)
+    assert found == pytest.approx(wide, abs=0.04)
     assert reached(load_model(tmp_path)[0], data) == pytest.approx(found, abs=0.01)

@@ -63,22 +63,21 @@ def side_by_side(
     its last checkpoint, in new processes, once. Ctrl-C asks the workers to save and stop, and so does closing the generator. A
     worker whose parent is gone leaves too.
     """
-    lost, how = [], {"workers": workers, "threads": threads}
-    with closing(_in_processes(cells, source, work, watch, **how)) as outcomes:
-        for outcome in outcomes:
-            if isinstance(outcome.error, BrokenProcessPool | torch.AcceleratorError):
-                lost.append(outcome.cell)
-            else:
-                yield outcome
-    if not lost:
-        return
-    with closing(_in_processes(lost, source, work, watch, **how)) as outcomes:
-        for outcome in outcomes:
-            if isinstance(outcome.error, BrokenProcessPool):
-                raise HeadtailError(
-                    "A worker process died, probably for want of memory. Run the same command again with fewer `--workers`."
-                ) from outcome.error
-            yield outcome
+    for again in (True, False):
+        lost: list[Cell] = []
+        with closing(_in_processes(cells, source, work, watch, workers=workers, threads=threads)) as outcomes:
+            for outcome in outcomes:
+                if again and isinstance(outcome.error, BrokenProcessPool | torch.AcceleratorError):
+                    lost.append(outcome.cell)
+                elif isinstance(outcome.error, BrokenProcessPool):
+                    raise HeadtailError(
+                        "A worker process died, probably for want of memory. Run the same command again with fewer `--workers`."
+                    ) from outcome.error
+                else:
+                    yield outcome
+        if not lost:
+            return
+        cells = lost
 
 
 def _in_processes(

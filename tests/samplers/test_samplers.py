@@ -184,6 +184,16 @@ def test_ignored_targets_are_no_part_of_the_batch():
     assert queue.draw(torch.tensor([1])).ids.tolist() == [9]
 
 
+def test_a_queue_stays_where_it_is_and_what_was_drawn_stays_as_it_was():
+    queue = Queue(LABELS, 4)
+    where = queue.past.data_ptr()
+    queue.draw(torch.tensor([1, 2, 3, 4]))
+    drawn = queue.draw(torch.tensor([5, 6, 7, 8])).ids
+    queue.draw(torch.tensor([9, 9, 9, 9]))
+    assert drawn.tolist() == [1, 2, 3, 4]
+    assert queue.past.data_ptr() == where, "memory that is given back may be filled anew while another stream reads it"
+
+
 def test_whole_multi_label_points_break_within_batch_s_q_and_it_says_so():
     with pytest.warns(UserWarning, match="multi-label"):
         WithinBatch(LABELS).draw(torch.tensor([[1, 2], [3, -100]]))
