@@ -37,6 +37,7 @@ from headtail.compare import Cell, cells, compare
 from headtail.config import Training
 from headtail.data.load import Reading, load
 from headtail.data.points import DataSet
+from headtail.errors import HeadtailError
 from headtail.recipes import cifar
 from headtail.report import write_report
 
@@ -85,6 +86,9 @@ def perform(study: Study, source: partial[DataSet], recipe: Training, given: arg
     folder, data = given.out / study.name, source()
     training = settings(study, len(data.train), recipe, given.steps)
     names = [name for name in study.schemes if not given.schemes or name.removesuffix("+post-hoc") in given.schemes]
+    if not names:
+        print(f"{study.name} has none of these schemes.", flush=True)
+        return 0
     grid = cells(training, names, min(study.seeds, given.seeds), data, folder)
     trained = sum(cell.adjusts is None for cell in grid)
     steps = training.epochs * (len(data.train) // training.batch)
@@ -123,6 +127,9 @@ def until_stopped(studies: Iterable[Callable[[], int]], minutes: float | None) -
     except KeyboardInterrupt:
         print("Stopped, and saved. The same command goes on.", flush=True)
         return 130
+    except HeadtailError as error:
+        print(error, file=sys.stderr)
+        return 1
     finally:
         if timer is not None:
             timer.cancel()
@@ -144,7 +151,15 @@ def main(recipe: Training | None = None) -> int:
     parser.add_argument("--cifar", type=Path, default=None, help="folder with CIFAR-10's python files; studies of it need it")
     parser.add_argument("--out", type=Path, default=Path("experiments/results/longtail"))
     parser.add_argument("--only", nargs="*", type=int, default=range(len(STUDIES)), help="numbers of the studies to run")
-    parser.add_argument("--schemes", nargs="*", default=(), help="only these of a study's schemes, and their post-hoc answers")
+    every = dict.fromkeys(name for study in STUDIES for name in study.schemes if not name.endswith("+post-hoc"))
+    parser.add_argument(
+        "--schemes",
+        nargs="*",
+        default=(),
+        choices=every,
+        metavar="SCHEME",
+        help="only these of a study's schemes, and their post-hoc answers",
+    )
     parser.add_argument("--seeds", type=int, default=3, help="at most so many seeds")
     parser.add_argument("--steps", type=int, default=STEPS, help="steps of a run, about")
     parser.add_argument("--workers", type=int, default=1, help="runs side by side")

@@ -68,6 +68,21 @@ def test_some_schemes_of_a_study_come_with_what_is_answered_by_their_models(tmp_
     small = study.Study("tiny", "", "exp", 8, ("softmax+post-hoc", "softmax", "within-batch:tail"), 3)
     assert study.perform(small, partial(longtail), QUICK, given(tmp_path, schemes=["softmax"]), "python") == 0
     assert {row.scheme for row in read_rows(tmp_path / "tiny" / "results.csv")} == {"softmax", "softmax+post-hoc", POPULAR}
+    assert study.perform(small, partial(longtail), QUICK, given(tmp_path / "none", schemes=["adaptive"]), "python") == 0
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_misspelt_scheme_and_data_that_are_not_there_are_told_in_a_sentence(tmp_path, monkeypatch, capsys):
+    study = script("longtail")
+    usual = ["longtail.py", "--data", str(tmp_path), "--only", "0", "--device", "cpu", "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", [*usual, "--schemes", "softmaxx"])
+    with pytest.raises(SystemExit) as left:
+        study.main()
+    assert left.value.code == 2
+    assert "invalid choice: 'softmaxx'" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", usual)
+    assert study.main() == 1
+    assert "does not exist." in capsys.readouterr().err
 
 
 def test_a_study_prints_its_epochs_keeps_its_rows_and_drops_models_nobody_needs(tmp_path, capsys):
