@@ -24,7 +24,7 @@ GPU = torch.device("cuda")
 
 @pytest.fixture(scope="module")
 def data():
-    return load("synthetic:points=3000,test=4000,features=6000,labels=300")
+    return load("synthetic:points=9000,test=4000,features=6000,labels=300")
 
 
 def reached(model, data) -> dict[tuple[str, str], float]:

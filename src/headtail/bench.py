@@ -245,6 +245,7 @@ def time_step(method: Method, shape: Shape, device: str) -> Timing:
     peak, times = Peak(device), 1
     step = _step(method, shape, _table(shape, device))
     if device == "cuda":
+        step()  # kernels are compiled for a shape when they first see it
         times = IN_A_GRAPH if _seconds(step, device) < QUICK else 1
         step = replayed(step, times)
     return Timing(method, shape, _median(step, device) / times, peak.bytes())

@@ -15,6 +15,7 @@ from headtail.data.points import Bag, Picked, Points
 from headtail.models.bottleneck import Bottleneck
 from headtail.models.model import Batch
 from headtail.optim import RowOptimizer
+from headtail.samplers.schedule import Scheduled
 from headtail.targets import IGNORE_INDEX, Ragged
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ MANY_STEPS = 256
 """Whose ids are looked up at once."""
 SHARE_OF_MEMORY = 0.4
 """Of the free GPU memory that the data set may take."""
+TRIALS = 3
+"""Steps before one is captured, in which libraries set themselves up."""
 
 
 class Resident:
@@ -114,7 +117,9 @@ def graphed_step(trainer: Trainer) -> Callable[[Tensor], Tensor]:
 
     run, sparse_rows = trainer.run, trainer.model.head.sparse or getattr(trainer.model.encoder, "sparse", False)
     lazy_decay = run.weight_decay and isinstance(trainer.optimiser, RowOptimizer)
-    if lazy_decay or (run.clip and sparse_rows) or remembering(trainer.model) or trainer.model.mask_known:
+    memories = [module for _, module in remembering(trainer.model)]
+    busy = [one for one in memories if not isinstance(one, Scheduled) or one.every <= TRIALS + 1]
+    if lazy_decay or (run.clip and sparse_rows) or busy or trainer.model.mask_known:
         # Decay that is due, rows summed for clipping, how full a queue is, and a search for known positives need the host.
         return eager
     random = torch.cuda.get_rng_state(device)
@@ -141,8 +146,8 @@ def graph_of(step: Callable[[], object], times: int = 1) -> torch.cuda.CUDAGraph
     """So many steps, one after the other, as one CUDA graph."""
     beside = torch.cuda.Stream()
     beside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(beside):  # libraries set themselves up in the first steps, which must not be captured
-        for _ in range(3):
+    with torch.cuda.stream(beside):
+        for _ in range(TRIALS):
             step()
     torch.cuda.current_stream().wait_stream(beside)
     graph = torch.cuda.CUDAGraph()
@@ -161,7 +166,10 @@ def _forget_capture(device: torch.device, random: Tensor) -> None:
 
 
 class Graph:
-    """One step, captured; called with the points and targets of a batch, or with ids, it replays."""
+    """One step, captured; called with the points and targets of a batch, or with ids, it replays.
+
+    A step in which a sampler looks at the whole table is taken operation by operation instead.
+    """
 
     def __init__(self, trainer: Trainer, resident: Resident, step: Callable[[Tensor, Tensor], Tensor]) -> None:
         self.device, self.step = trainer.device, step  # the graph knows its tensors by address: the step keeps them alive
@@ -171,8 +179,11 @@ class Graph:
         for group in trainer.optimiser.param_groups:
             group["lr"] = torch.tensor(float(group["lr"]), device=self.device)
         self.points, self.target = (t.clone() for t in resident.look_up(trainer.batches.ids[: trainer.batches.size]))
-        changed = *trainer.model.parameters(), *trainer.model.encoder.buffers()  # a batch norm's running means too
+        self.looking = [module for module in trainer.model.modules() if isinstance(module, Scheduled)]
+        notes = (buffer for sampler in self.looking for buffer in sampler.buffers())
+        changed = *trainer.model.parameters(), *trainer.model.encoder.buffers(), *notes  # a batch norm's running means too
         kept = [(tensor, tensor.detach().clone()) for tensor in changed]
+        memories = [sampler.get_extra_state() for sampler in self.looking]
         random = torch.cuda.get_rng_state(self.device)
         try:
             self._capture(trainer)
@@ -182,13 +193,15 @@ class Graph:
                     parameter.copy_(before)
                     for value in trainer.optimiser.state.get(parameter, {}).values():
                         value.zero_()
+            for sampler, memory in zip(self.looking, memories, strict=True):
+                sampler.set_extra_state(memory)
             torch.cuda.set_rng_state(random, self.device)
 
     def _capture(self, trainer: Trainer) -> None:
         beside = torch.cuda.Stream()
         beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(beside):  # libraries set themselves up in the first steps, which must not be captured
-            for _ in range(3):
+        with torch.cuda.stream(beside):
+            for _ in range(TRIALS):
                 self.step(self.points, self.target)
         torch.cuda.current_stream().wait_stream(beside)
         trainer.optimiser.zero_grad(set_to_none=True)
@@ -210,7 +223,11 @@ class Graph:
         points, target = self.resident.look_up(batch) if isinstance(batch, Tensor) else batch
         self.points.copy_(points)
         self.target.copy_(target)
+        if any(sampler.due for sampler in self.looking):
+            return self.step(self.points, self.target)
         self.graph.replay()
+        for sampler in self.looking:
+            sampler.passed()
         return self.loss
 
 

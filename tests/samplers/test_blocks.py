@@ -249,6 +249,33 @@ def test_a_first_look_that_takes_long_is_told_once_with_the_next(kind, monkeypat
     assert len(recwarn) == 0
 
 
+@pytest.mark.parametrize("kind", [*KINDS.values(), Adversarial], ids=[*KINDS, "adversarial"])
+def test_draws_can_be_replayed_unless_a_look_is_due_for_notes_stay_where_they_are(kind, monkeypatch):
+    sampler, looks = kind(LABELS, 4, share=4, dim=4, refresh=40), []
+    look = "refit" if kind is Adversarial else "take_summary"
+    real = getattr(sampler, look)
+    monkeypatch.setattr(sampler, look, lambda given: (looks.append(sampler._taken), real(given)))
+    drawn(sampler, model(4, d=9))
+    hold = {name: value for name, value in {**dict(sampler.named_buffers()), **vars(sampler)}.items() if torch.is_tensor(value)}
+    before, places = {name: value.clone() for name, value in hold.items()}, {name: v.data_ptr() for name, v in hold.items()}
+    fresh = kind(LABELS, 4, share=4, dim=4, refresh=40).get_extra_state()
+    sampler.set_extra_state(sampler.get_extra_state())
+    for number in range(1, 130):
+        due, seen = sampler.due, len(looks)
+        if number % 10 == 0 and not due:
+            sampler.passed()  # as if replayed
+        else:
+            drawn(sampler, model(4, d=9, weight=torch.randn(300, 9)))
+        assert len(looks) - seen == due
+    assert looks == [0, 32, 64, 104]
+    sampler.set_extra_state(fresh)
+    assert sampler.due, "as new"
+    drawn(sampler, model(4, d=9))
+    now = {**dict(sampler.named_buffers()), **vars(sampler)}
+    assert {name: now[name].data_ptr() for name in places} == places
+    assert not all(torch.equal(before[name], now[name]) for name in before), "but something was noted"
+
+
 @each_kind
 def test_a_saved_sampler_goes_on_with_the_same_draws(kind):
     sampler, scorer = kind(LABELS, 4, share=2, dim=4), model(6, d=9)

@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from headtail import Labels, Resampled, Sampler, Scorer, audit
+from headtail import Labels, Resampled, Sampler, Scorer, audit, graphs
 from headtail.build import SAMPLERS, parse
 from headtail.config import Run
 from headtail.data.points import DataSet, Points
 from headtail.graphs import Graph
+from headtail.samplers.schedule import Scheduled
 from headtail.targets import Ragged
 from headtail.train import Stopped, Trainer
 from tests.test_train import Stop
@@ -29,11 +30,14 @@ CAPTURED = (
     *("resampled(32)", "resampled(32,frequency(0.5))"),
 )
 """Their steps are one CUDA graph."""
-REMEMBERING = (
-    *("queue(64)", "block(4)", "block(1)", "block(4,uniform)", "quadratic-kernel(4)", "fourier-kernel(4)", "adversarial(4)"),
+LOOKING = (
+    *("block(4)", "block(1)", "block(4,uniform)", "quadratic-kernel(4)", "fourier-kernel(4)", "adversarial(4)"),
     *("mixture(uniform,block(4))", "hard(4,block(4))", "resampled(32,block(4))"),
 )
-"""What they keep is the host's business in every step, so that their steps run operation by operation."""
+"""So are theirs, but for those in which they look at the whole table."""
+REMEMBERING = ("queue(64)",)
+"""What it keeps is the host's business in every step, so that its steps run operation by operation."""
+EVERY = (*CAPTURED, *LOOKING, *REMEMBERING)
 BY_SCORE = ("model", "hard(4)", "resampled(32)", "block(4)", "quadratic-kernel(4)", "fourier-kernel(4)", "adversarial(4)")
 RUN = Run(dim=16, batch=32, epochs=2, lr=0.2, validation=0.0, dropout=0.0)
 NUM_LABELS = 80
@@ -95,19 +99,36 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def test_every_name_of_a_sampler_stands_here():
-    assert {parse(f"{name}:tail").sampler.name for name in (*CAPTURED, *REMEMBERING)} == set(SAMPLERS)
+    assert {parse(f"{name}:tail").sampler.name for name in EVERY} == set(SAMPLERS)
 
 
 @on_gpu
-@each(*CAPTURED, *REMEMBERING)
+@each(*EVERY)
 def test_a_run_learns_and_is_captured_where_nothing_is_remembered(name):
     found = case(name)
     assert found.losses[-1] < found.losses[0]
-    assert isinstance(found.trainer._take_step, Graph) == (name in CAPTURED)
+    assert isinstance(found.trainer._take_step, Graph) == (name not in REMEMBERING)
 
 
 @on_gpu
-@each(*CAPTURED, *REMEMBERING)
+@each(*LOOKING)
+def test_replayed_steps_and_looks_between_them_are_those_taken_one_by_one(name, monkeypatch):
+    run = run_of(name, deterministic=True)
+    replayed = Trainer(run, data(), device=DEVICE)
+    monkeypatch.setattr(graphs, "TRIALS", 1000)  # then looks come too often
+    taken = Trainer(run, data(), device=DEVICE)
+    assert isinstance(replayed._take_step, Graph)
+    assert not isinstance(taken._take_step, Graph)
+    one, other = (trainer.fit() for trainer in (replayed, taken))
+    for weight, too in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.allclose(weight, too, rtol=1e-3, atol=1e-4)
+    looked = [module._due for trainer in (replayed, taken) for module in trainer.model.modules() if isinstance(module, Scheduled)]
+    assert len(set(looked)) == 1
+    assert looked[0] > 64, "there was a second look"
+
+
+@on_gpu
+@each(*EVERY)
 def test_log_q_is_that_of_float64_on_a_cpu(name):
     found = case(name)
     draw = found.sampler.draw(found.target, **found.model, generator=seeded())
@@ -133,7 +154,7 @@ def test_log_q_is_that_of_float64_on_a_cpu(name):
 
 
 @on_gpu
-@each(*CAPTURED, *REMEMBERING)
+@each(*EVERY)
 def test_draws_follow_the_claimed_q(name):
     found = case(name)
     judged = audit(found.sampler, found.labels, draws=300, batch_size=16, generator=seeded(1), **found.model)
@@ -147,7 +168,7 @@ def waiting_is_an_error() -> Iterator[None]:
 
 
 @on_gpu
-@each(*CAPTURED, *REMEMBERING[1:])
+@each(*CAPTURED, *LOOKING)
 def test_the_host_does_not_wait_for_a_draw(name, waiting_is_an_error):
     found = case(name)
     given = {**found.model, "generator": seeded(), "ignore_index": None}

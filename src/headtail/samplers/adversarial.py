@@ -11,11 +11,10 @@ from torch import Tensor
 
 from headtail.errors import check_count
 from headtail.labels import Labels
-from headtail.samplers.by_score import ModelSampler
 from headtail.samplers.clusters import AT_A_TIME, projection
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Step
-from headtail.samplers.schedule import in_the_long_run, next_look, telling
+from headtail.samplers.schedule import Scheduled, in_the_long_run
 from headtail.samplers.scorer import Scorer
 from headtail.samplers.tree import depth_of, fit
 
@@ -23,7 +22,7 @@ BY_CHANCE = 0.1
 """Share of uniform draws: sixteen decisions in a row are easily too sure of themselves, and what q misses is noise."""
 
 
-class Adversarial(ModelSampler):
+class Adversarial(Scheduled):
     r"""Negatives that look like positives: $q_{y'} = \prod_n \sigma(\pm(\langle u_n, x \rangle + c_n))$ over the nodes of a binary
     tree on the way to y' (Bamler and Mandt 2020), in O(log L) a draw.
 
@@ -65,7 +64,6 @@ class Adversarial(ModelSampler):
         self.every = in_the_long_run(self.num_labels) if refresh is None else check_count("refresh", refresh)
         self.depth = depth_of(self.num_labels)
         self._given = {"share": share, "dim": dim, "refresh": refresh}
-        self._taken, self._due = 0, 0
         self._left = self._next = torch.empty(0, dim)
         leaves = 2**self.depth
         tree = {"leaf": torch.zeros(self.num_labels, dtype=torch.int64), "label": torch.zeros(leaves, dtype=torch.int64)}
@@ -135,25 +133,27 @@ class Adversarial(ModelSampler):
     def set_extra_state(self, state: Tensor) -> None:
         """Restore them."""
         self._taken, self._due, d = (int(v) for v in state[:3])
-        self._left, self._next = (part.float().contiguous() for part in state[3:].reshape(2, d, self.dim))
+        for name, part in zip(("_left", "_next"), state[3:].reshape(2, d, self.dim).float(), strict=True):
+            if d:  # without projections the next draw takes them
+                self.note(name, part.to(getattr(self, name).device))
 
     def _keep_up(self, model: Scorer, label: Tensor) -> None:
-        """Remember these pairs, and fit a tree where there is none, or where the present one has served its time."""
+        """Fit a tree where there is none, or where the present one has served its time; and remember these pairs."""
         if self._due == 0:
             self._start(model, label)
+        elif self.due:
+            self.refit(model)
         if self.training:
             self._remember(model, label)
-            self._taken += 1
-            if self._taken >= self._due:
-                self.refit(model)
+        self.passed()
 
     def _start(self, model: Scorer, label: Tensor) -> None:
         """The first tree knows the label table, and the pairs of one batch."""
-        self._next = projection(_hidden(model), model.weight.float(), self.dim)
+        self.note("_next", projection(_hidden(model), model.weight.float(), self.dim))
         for name in ("sums", "counts", "squares"):
             setattr(self, name, getattr(self, name).to(model.input.device))
         self._remember(model, label)
-        with telling(self.num_labels, self._taken, self.every):
+        with self.telling():
             self.refit(model)
 
     def _remember(self, model: Scorer, label: Tensor) -> None:
@@ -165,7 +165,8 @@ class Adversarial(ModelSampler):
 
     def refit(self, model: Scorer) -> None:
         """A tree of the pairs so far, in their projection; then a new projection, and no pairs."""
-        self._left, self._due = self._next, next_look(self._taken, self.num_labels, self.every)
+        self.set_next_look()
+        self.note("_left", self._next)
         left = self._left.to(model.input.device)
         rows = torch.cat([part.float() @ left for part in model.weight.split(max(1, AT_A_TIME // model.weight.shape[1]))])
         total = self.counts.sum().clamp(min=1.0)
@@ -177,11 +178,11 @@ class Adversarial(ModelSampler):
         values, vectors = torch.linalg.eigh(spread.double())
         white = (vectors * values.clamp(min=1e-6 * float(values.max().clamp(min=1e-30))).rsqrt()).to(rows.dtype)
         tree = fit(mean @ white, counts)
-        self.leaf, self.label, self.shift, self.closed = tree.leaf, tree.label, tree.shift, tree.closed
-        self.slope = tree.slope @ white.T  # of hidden states as they come
-        self._next = projection(_hidden(model), model.weight.float(), self.dim)
-        self.sums, self.counts = torch.zeros_like(self.sums), torch.zeros_like(self.counts)
-        self.squares = torch.zeros_like(self.squares)
+        tree = tree._replace(slope=tree.slope @ white.T)  # of hidden states as they come
+        for name, value in (tree._asdict() | {"_next": projection(_hidden(model), model.weight.float(), self.dim)}).items():
+            self.note(name, value)
+        for pairs in (self.sums, self.counts, self.squares):
+            pairs.zero_()
 
     def _groups(self, model: Scorer) -> tuple[Float[Tensor, "G g k"], Int[Tensor, " G"]]:
         """Projected hidden states in groups, and how many examples each has."""

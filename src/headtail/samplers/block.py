@@ -60,11 +60,11 @@ class Block(Blocks):
 
     def summarise(self, block: Int[Tensor, " L"], x: Float[Tensor, "p k"], temperature: float | Tensor) -> None:
         """The centre of each block, and the logarithm of its mean e^offset."""
-        self.centre = means(self.rows, block, self.blocks)
+        self.note("centre", means(self.rows, block, self.blocks))
         offset = self.offset.double() / temperature
         largest = torch.segment_reduce(offset, "max", lengths=self.size, initial=NEVER)
         total = torch.segment_reduce((offset - largest[block]).exp(), "sum", lengths=self.size, initial=0.0)
-        self.level = (largest + (total / self.size.clamp(min=1)).clamp(min=1e-300).log()).float()
+        self.note("level", (largest + (total / self.size.clamp(min=1)).clamp(min=1e-300).log()).float())
 
     def blocks_of(self, x: Float[Tensor, "p k"], temperature: float | Tensor) -> Float[Tensor, "p K"]:
         """By the centre's product, and what the block's offsets add up to."""

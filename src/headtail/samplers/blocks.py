@@ -14,11 +14,11 @@ from torch import Tensor
 from headtail.errors import check_count, check_kind
 from headtail.labels import Labels
 from headtail.margins import Separable
-from headtail.samplers.by_score import ModelSampler, added_up
+from headtail.samplers.by_score import added_up
 from headtail.samplers.clusters import AT_A_TIME, lay_out, projection
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Step
-from headtail.samplers.schedule import in_the_long_run, next_look, telling
+from headtail.samplers.schedule import Scheduled, in_the_long_run
 from headtail.samplers.scorer import Scorer
 
 UNIFORM = 0.01
@@ -29,7 +29,7 @@ KMEANS_STEPS = 3
 """Of each summary: the one before is a good start."""
 
 
-class Blocks(ModelSampler):
+class Blocks(Scheduled):
     r"""Labels in about √L blocks: $q_{y} = P(B_y)\, r(y \mid B_y)$, both read off a summary of the table, in O(√L) an example.
 
     The summary (labels in fewer dimensions, laid out in blocks) is taken anew after 32 steps (√L / 4, if that is more), then after
@@ -89,7 +89,7 @@ class Blocks(ModelSampler):
         self.blocks = self.clusters + math.ceil(self.num_labels / self.most)
         self._given = {"share": share, "visits": visits, "dim": dim, "blocks": blocks, "refresh": refresh}
         self._given |= {} if margin is None else {"margin": margin}
-        self._taken, self._due, self._left = 0, 0, torch.empty(0, dim)
+        self._left = torch.empty(0, dim)
         every = torch.arange(self.num_labels)
         self.register_buffer("order", every)
         self.register_buffer("place", every.clone())
@@ -178,35 +178,36 @@ class Blocks(ModelSampler):
     def set_extra_state(self, state: Tensor) -> None:
         """Restore them."""
         self._taken, self._due, d = (int(v) for v in state[:3])
-        self._left = state[3:].reshape(d, self.dim).float()
+        if d:  # without a projection the next draw takes one
+            self.note("_left", state[3:].reshape(d, self.dim).float().to(self._left.device))
 
     @torch.no_grad()
     def take_summary(self, model: Scorer) -> None:
         """Project the table, lay it out in blocks, and take note of each."""
-        self._due = next_look(self._taken, self.num_labels, self.every)
+        self.set_next_look()
         weight = F.normalize(model.weight.float(), dim=-1) if model.score == "cosine" else model.weight.float()
-        self._left = projection(_hidden(model).float(), weight, self.dim)
+        self.note("_left", projection(_hidden(model).float(), weight, self.dim))
         rows = torch.cat([part.float() @ self._left for part in weight.split(max(1, AT_A_TIME // weight.shape[1]))])
         # Along the last order, neighbours in score are neighbours in place: evenly spaced labels are spread well.
         spread = torch.arange(self.clusters, device=rows.device) * (self.num_labels - 1) // max(1, self.clusters - 1)
         spread = self.order.to(rows.device)[spread]
         layout = lay_out(rows, rows[spread], KMEANS_STEPS, self.most, self.blocks)
-        self.order, self.start, self.size = layout
-        self.place = torch.empty_like(layout.order).scatter_(0, layout.order, torch.arange(self.num_labels, device=rows.device))
-        self.rows = rows.index_select(0, layout.order)
         every = torch.arange(self.num_labels, device=rows.device)
+        place = torch.empty_like(layout.order).scatter_(0, layout.order, every)
         bias = torch.zeros(self.num_labels, device=rows.device) if model.bias is None else model.bias.detach().reshape(-1).float()
         if self.margin is not None:  # logits are divided by the temperature, margins are not
             bias = bias + (self.margin.log_negative(every).clamp(min=NEVER) * model.temperature).float()
-        self.offset = bias[layout.order]
+        noted = {**layout._asdict(), "place": place, "rows": rows.index_select(0, layout.order), "offset": bias[layout.order]}
+        for name, value in noted.items():
+            self.note(name, value)
         self.summarise(self._block_of(every), self._project(model), model.temperature)
 
     def _keep_up(self, model: Scorer) -> None:
         """Take a summary where there is none, and in training where the present one has served its time."""
-        if self._due == 0 or (self.training and self._taken >= self._due):
-            with telling(self.num_labels, self._taken, self.every):
+        if self.due:
+            with self.telling():
                 self.take_summary(model)
-        self._taken += self.training
+        self.passed()
 
     def _examples(self, model: Scorer) -> tuple[Float[Tensor, "G g k"], Float[Tensor, "G g K"]]:
         """Projected hidden states in groups, and the probability of each block for each; 0 where a group has fewer examples."""

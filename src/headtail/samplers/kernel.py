@@ -61,9 +61,10 @@ class QuadraticKernel(Blocks):
 
     def summarise(self, block: Int[Tensor, " L"], x: Float[Tensor, "p k"], temperature: float | Tensor) -> None:
         """Σ wwᵀ of each block, its upper triangle."""
-        self.sums = torch.zeros(self.blocks, self.dim * (self.dim + 1) // 2, device=self.rows.device)
-        for some, of in _parts(self.rows, block, self.sums.shape[1]):
-            self.sums.index_add_(0, of, _pairs(some))
+        sums = torch.zeros(self.blocks, self.dim * (self.dim + 1) // 2, device=self.rows.device)
+        for some, of in _parts(self.rows, block, sums.shape[1]):
+            sums.index_add_(0, of, _pairs(some))
+        self.note("sums", sums)
 
     def blocks_of(self, x: Float[Tensor, "p k"], temperature: float | Tensor) -> Float[Tensor, "p K"]:
         """By α hᵀ(Σ wwᵀ)h + |B|."""
@@ -128,17 +129,19 @@ class FourierKernel(Blocks):
         """Σ φ(w)·e^bias of each block; each feature in units of its largest, so that none is lost."""
         # ⟨x, w⟩ = ⟨s·x, w/s⟩: the features are least noisy where both are of a length.
         lengths = [t.float().square().sum(1).mean().clamp(min=1e-12) for t in (self.rows, x)]
-        self.balance = (lengths[0] / lengths[1]).pow(0.25)
+        self.note("balance", (lengths[0] / lengths[1]).pow(0.25))
         omega = self.omega.to(self.rows.device)
         rows, bias = self.rows / self.balance, self.offset / temperature
         level = bias - 0.5 * rows.square().sum(1)
-        self.log_scale = torch.full((self.features,), -torch.inf, device=rows.device)
+        log_scale = torch.full((self.features,), -torch.inf, device=rows.device)
         for some, of in _parts(rows, level, self.features):
-            self.log_scale = torch.maximum(self.log_scale, (some @ omega + of[:, None]).amax(0))
-        self.sums = torch.zeros(self.blocks, self.features, device=rows.device)
+            log_scale = torch.maximum(log_scale, (some @ omega + of[:, None]).amax(0))
+        sums = torch.zeros(self.blocks, self.features, device=rows.device)
         each = torch.stack([level, block.to(level.dtype)], 1)
         for some, of in _parts(rows, each, self.features):
-            self.sums.index_add_(0, of[:, 1].long(), (some @ omega + of[:, :1] - self.log_scale).exp())
+            sums.index_add_(0, of[:, 1].long(), (some @ omega + of[:, :1] - log_scale).exp())
+        self.note("log_scale", log_scale)
+        self.note("sums", sums)
 
     def blocks_of(self, x: Float[Tensor, "p k"], temperature: float | Tensor) -> Float[Tensor, "p K"]:
         """By φ(h)ᵀ Σ φ(w)."""

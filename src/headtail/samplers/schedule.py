@@ -8,6 +8,10 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from torch import Tensor
+
+from headtail.samplers.by_score import ModelSampler
+
 FIRST = 32
 """Steps after which the first look, at an untrained table, is thrown away."""
 FIRST_SHARE = 4
@@ -40,15 +44,50 @@ def next_look(taken: int, num_labels: int, every: int) -> int:
     return taken + min(max(taken, FIRST, math.isqrt(num_labels) // FIRST_SHARE), every)
 
 
-@contextmanager
-def telling(num_labels: int, taken: int, every: int) -> Iterator[None]:
-    """Tell of a first look that takes long, and how often it will come again."""
-    begun = time.monotonic()
-    yield
-    seconds = time.monotonic() - begun
-    if taken == 0 and seconds > LONG and num_labels >= MANY:
-        warnings.warn(
-            f"To look at all {num_labels:,} labels took {seconds:.0f} s. The sampler does so again after "
-            f"{next_look(0, num_labels, every):,} steps, then ever more rarely, and at last every {every:,} steps.",
-            stacklevel=3,
-        )
+class Scheduled(ModelSampler):
+    """A sampler that looks at the whole table now and then, and in between draws by its notes.
+
+    A look takes the host, so a step that begins with one cannot be replayed as part of a CUDA graph; all others can. A graph knows
+    tensors by their address, so notes are written in place.
+
+    Attributes:
+        every: steps between two looks in the long run.
+    """
+
+    every: int
+    _taken = _due = 0
+
+    @property
+    def due(self) -> bool:
+        """Whether the next draw begins with a look: the very first, and in training whenever notes have served their time."""
+        return self._due == 0 or (self.training and self._taken >= self._due)
+
+    def passed(self) -> None:
+        """Count a step of training that was taken, or replayed."""
+        self._taken += self.training
+
+    def set_next_look(self) -> None:
+        """After a look."""
+        self._due = next_look(self._taken, self.num_labels, self.every)
+
+    def note(self, name: str, value: Tensor) -> None:
+        """Write a tensor in place; where it has another size, or place, for the first time."""
+        old: Tensor = getattr(self, name)
+        if old.shape == value.shape and old.device == value.device:
+            old.copy_(value)
+        else:
+            setattr(self, name, value.clone())
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Tell of a first look that takes long, and how often it will come again."""
+        begun = time.monotonic()
+        yield
+        seconds = time.monotonic() - begun
+        if self._taken == 0 and seconds > LONG and self.num_labels >= MANY:
+            warnings.warn(
+                f"To look at all {self.num_labels:,} labels took {seconds:.0f} s. The sampler does so again after "
+                f"{next_look(0, self.num_labels, self.every):,} steps, then ever more rarely, and at last every "
+                f"{self.every:,} steps.",
+                stacklevel=3,
+            )
