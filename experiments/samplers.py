@@ -114,7 +114,7 @@ ADJUSTED, PLAIN = ("logit-adjusted",), ("softmax",)
 STUDIES = (
     Study("diginetica-learn", (*CHEAP, *GOOD, *MORE), ADJUSTED),
     Study("diginetica-learn-exact", ("tilted", "hard", "full"), ADJUSTED),
-    Study("diginetica-time", (*CHEAP, *MORE, *GOOD, *OTHERS, "adversarial", *PASSES), ADJUSTED),
+    Study("diginetica-time", (*CHEAP, *MORE, *GOOD, *OTHERS, "adversarial", *PASSES, "full"), ADJUSTED),
     Study("diginetica-fast", (*MORE, *GOOD), ADJUSTED),
     Study("diginetica-noise", (*CHEAP, *GOOD, *OTHERS, *PASSES, "full"), ADJUSTED),
     Study("diginetica-learn-softmax", (*CHEAP, *GOOD, *MORE), PLAIN),

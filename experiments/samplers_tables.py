@@ -76,23 +76,23 @@ def with_known(rows: Sequence[Row], beside: Path) -> list[Row]:
 
 def learning_table(rows: Sequence[Row], data: str, target: str, times: dict[str, float]) -> str:
     """Markdown: schemes down, quickest first, slices across; and how far the worst slice is from the loss that is meant."""
-    values: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
-    epochs: dict[tuple[str, str], float] = {}
+    values: dict[tuple[str, float, str, str], list[float]] = defaultdict(list)
     for row in rows:
         if row.dataset.startswith(f"{data}-") and (row.scheme == target or f":{TARGETS[target]}" in row.scheme):
-            values[row.dataset, row.scheme, row.metric, row.slice].append(row.value)
-            epochs[row.dataset, row.scheme] = row.epoch
-    full = [values.get((f"{data}-learn", target, "recall@10", slice_), []) for slice_ in SLICES]
+            values[row.scheme, row.epoch, row.metric, row.slice].append(row.value)
+    found = {(scheme, epochs) for scheme, epochs, *_ in values}
+    longest = max((epochs for scheme, epochs in found if scheme == target), default=0.0)
+    full = [values.get((target, longest, "recall@10", slice_), []) for slice_ in SLICES]
     columns = " | ".join(f"{metric.replace('recall', 'R')} {slice_}" for metric, slice_ in COLUMNS)
     lines = [f"| scheme | step, ms | epochs | seeds | {columns} | off by |", "|---|" + "--:|" * (len(COLUMNS) + 4)]
-    for key in sorted(epochs, key=lambda key: (key[1] != target, times.get(sampler_of(key[1]), 0.0), key[1], -epochs[key])):
-        cells = [shown(values.get((*key, *column), [])) for column in COLUMNS]
-        own = [values.get((*key, "recall@10", slice_), []) for slice_ in SLICES]
+    for scheme, epochs in sorted(found, key=lambda key: (key[0] != target, times.get(sampler_of(key[0]), 0.0), key[0], -key[1])):
+        cells = [shown(values.get((scheme, epochs, *column), [])) for column in COLUMNS]
+        own = [values.get((scheme, epochs, "recall@10", slice_), []) for slice_ in SLICES]
         gaps = [100 * (mean_of(one) - mean_of(all_)) for one, all_ in zip(own, full, strict=True) if one and all_]
-        off = "" if key[1] == target or not gaps else f"{max(map(abs, gaps)):.1f}"
-        step = times.get(sampler_of(key[1]))
-        about = ["–" if step is None else f"{step:.3g}", f"{epochs[key]:g}", str(len(values[*key, "recall@10", "full"]))]
-        lines.append(f"| {key[1]} | " + " | ".join([*about, *cells, off]) + " |")
+        off = "" if scheme == target or not gaps else f"{max(map(abs, gaps)):.1f}"
+        step = times.get(sampler_of(scheme))
+        about = ["–" if step is None else f"{step:.3g}", f"{epochs:g}", str(len(values[scheme, epochs, "recall@10", "full"]))]
+        lines.append(f"| {scheme} | " + " | ".join([*about, *cells, off]) + " |")
     return "\n".join(lines)
 
 
@@ -166,6 +166,7 @@ def main() -> None:
     for data in TRAINING:
         times, noise = (measured(folder / data, kind) for kind in ("times", "noise"))
         parts[f"{data} times"] = times_table(times)
+        parts[f"{data} times cuda"] = times_table(read_table(folder / data / "times-cuda.csv"))
         step = {row["sampler"]: float(row["step_ms"]) for row in times}
         for target in TARGETS:
             parts[f"{data} {target}"] = learning_table(both, data, target, step)

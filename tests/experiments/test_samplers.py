@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -94,6 +95,10 @@ def test_the_worst_slice_tells_how_far_a_scheme_is_from_what_is_meant(monkeypatc
     assert lines[3].startswith("| block:tail | 28 | 8 | 2 | 31.0 ± 1.4 | 31.0 ± 1.4 | 26.0 ± 1.4 |")
     assert lines[3].endswith("| 4.0 |")
     assert len(lines) == 4
+    shorter = [replace(row("x-fast", "block:tail", 0, "full", 0.1 * epochs), epoch=epochs) for epochs in (3, 5)]
+    found = tables.learning_table([*rows, *shorter], "x", "logit-adjusted", {}).splitlines()[3:]
+    assert [line.split(" | ")[2] for line in found] == ["8", "5", "3"], "runs of another length are a line of their own"
+    assert ["| 50.0 |" in found[1], "| 30.0 |" in found[2]] == [True, True]
 
 
 def test_a_step_that_costs_more_gets_fewer_epochs_and_an_unknown_one_is_refused(monkeypatch):
