@@ -4,7 +4,7 @@
 
 Tiny-ImageNet-32 (200 classes, m = 32) and CIFAR-10-LT (m = 4), Exp and Step at imbalance 100; ResNet-56 under the paper's CIFAR
 recipe. The full softmax, with and without post-hoc adjustment, the logit-adjusted, equalised and adaptive losses; uniform and
-within-batch × constant, importance, relative, tail; the same for the cosine-contrastive loss; and m = 8, 16, 64, 128.
+within-batch × constant, importance, relative, tail; the same for the cosine-contrastive loss; m = 8, 16, 64, 128; and a warm-up.
 
 Every run takes 21.8k steps of 128 pictures, as 256 epochs of CIFAR-100-LT Exp do: epochs follow from the number of pictures and are
 printed. A run is to cost a minute of an H200 with six runs side by side: study 0 half an hour, all of them about three hours.
@@ -59,6 +59,7 @@ class Study:
     negatives: int
     schemes: tuple[str, ...]
     seeds: int
+    warmup: int = 0
 
 
 STUDIES = (
@@ -68,7 +69,9 @@ STUDIES = (
     Study("tiny-exp-contrastive", "tiny-imagenet-32", "exp", 32, CONTRASTIVE, 3),
     Study("tiny-exp-sweep", "tiny-imagenet-32", "exp", 32, SWEEP, 1),
     Study("cifar10-step", "cifar-10", "step", 4, SOFTMAX, 3),
+    Study("cifar10-exp-warm", "cifar-10", "exp", 4, SOFTMAX[:3], 3, warmup=480),
 )
+"""The last one asks whether it is the start that runs on CIFAR-10-LT differ by: the rate rises over five epochs."""
 
 
 def settings(study: Study, pictures: int, recipe: Training, steps: int = STEPS) -> Training:
@@ -78,7 +81,7 @@ def settings(study: Study, pictures: int, recipe: Training, steps: int = STEPS) 
     130
     """
     epochs = max(1, round(steps / max(1, pictures // recipe.batch)))  # what is less than a batch waits for another epoch
-    return replace(recipe, negatives=study.negatives, epochs=epochs)
+    return replace(recipe, negatives=study.negatives, epochs=epochs, warmup=study.warmup)
 
 
 def perform(study: Study, source: partial[DataSet], recipe: Training, given: argparse.Namespace, command: str) -> int:
