@@ -131,7 +131,7 @@ def test_through_the_whole_library_importance_is_the_plain_softmax_in_expectatio
     assert inside == pytest.approx(1 / SCORES.softmax(0)[3].item(), rel=1e-11)
     # cosines of one-dimensional vectors are their signs: +1, −1, +1, +1
     mean = expectation(world, 3, lambda draw: decoupled(hidden, table, y, draw=single(draw)))
-    assert mean == pytest.approx(0 + 0.5 + 0 + 0.5, rel=1e-11)
+    assert mean == pytest.approx(0 + 0.5**2 / 2 + 0 + 0.5**2 / 2, rel=1e-11)
 
 
 def softmax_truth(margin: Margin, y: int) -> torch.Tensor:

@@ -123,14 +123,24 @@ def test_relative_weights_are_tensorflow_s_sampled_softmax(batch):
     assert torch.allclose(ours, theirs, rtol=1e-12)
 
 
-def test_the_contrastive_loss_is_torch_s_cosine_embedding_loss(batch):
+def test_the_contrastive_loss_is_hadsell_s_at_the_distance_of_cosines(batch):
+    """½ D² if alike, ½ max(0, their margin − D)² if not (equation 4 of the paper), D = 1 − cos."""
     hidden, table, target = batch
     for margin in (0.0, 0.3):
         ours = decoupled_loss(hidden, table, target, piece=contrastive(margin), score="cosine", reduction="sum")
-        rows = hidden.repeat_interleave(L, 0)
-        sign = torch.where(F.one_hot(target, L).reshape(-1) == 1, 1, -1)
-        theirs = F.cosine_embedding_loss(rows, table.repeat(B, 1), sign, margin=margin, reduction="sum")
+        distance = 1 - F.cosine_similarity(hidden[:, None], table[None], dim=2)
+        alike = F.one_hot(target, L) == 1
+        theirs = torch.where(alike, distance**2 / 2, (1 - margin - distance).clamp(min=0) ** 2 / 2).sum()
         assert ours == pytest.approx(theirs.item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("rho", [0.16, 1.0, 7.0])
+@pytest.mark.parametrize("p", [0.005, 0.3, 0.9])
+def test_the_cosine_that_costs_least_tells_how_probable_a_label_is(p, rho):
+    cosine = torch.linspace(-1, 1, 200_001, dtype=torch.float64)
+    piece = contrastive()
+    cost = p * piece.positive(cosine) + rho * (1 - p) * piece.negative(-cosine)
+    assert float(cosine[cost.argmin()]) == pytest.approx(p / (p + rho * (1 - p)), abs=1e-5)
 
 
 def test_the_logistic_loss_is_binary_cross_entropy(batch):

@@ -94,9 +94,10 @@ def _piece(piece: int, z: Tensor, margin: float, *, positive: bool) -> tuple[Ten
     """φ(z) and φ'(z), or ϕ(z) and ϕ'(z)."""
     if piece == LOGISTIC:
         return torch.nn.functional.softplus(-z), -torch.sigmoid(-z)
-    if piece == CONTRASTIVE and positive:
-        return 1 - z, torch.full_like(z, -1.0)
-    short = (-z - margin if piece == CONTRASTIVE else 1 - z).clamp_(min=0.0)
+    if piece == CONTRASTIVE:
+        short = 1 - z if positive else (-z - margin).clamp_(min=0.0)
+        return short * short / 2, -short
+    short = (1 - z).clamp_(min=0.0)
     return (short * short, -2 * short) if piece == SQUARED_HINGE else (short, -(short > 0).float())
 
 

@@ -344,7 +344,7 @@ def _equation(
             tl.store(coefs + i * m + j, tl.where(counts, tl.where(s == 0, 0.0, s * w * slope), 0.0), mask=j < m)
         value_y, slope_y = piece_of(-f_y, piece, margin)
         if piece == 3:
-            value_y, slope_y = 1 - f_y, 1.0
+            value_y, slope_y = 0.5 * (1 - f_y) * (1 - f_y), 1 - f_y
         value_y += total
     tl.store(loss + i, value_y)
     of_y = tl.where(s == 0, 0.0, -s * slope_y)

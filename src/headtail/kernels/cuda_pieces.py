@@ -25,7 +25,7 @@ def piece_of(f, piece: tl.constexpr, margin):
     elif piece == 2:
         value, slope = tl.maximum(1 + f, 0.0) * tl.maximum(1 + f, 0.0), 2 * tl.maximum(1 + f, 0.0)
     else:
-        value, slope = tl.maximum(f - margin, 0.0), tl.where(f > margin, 1.0, 0.0)
+        value, slope = 0.5 * tl.maximum(f - margin, 0.0) * tl.maximum(f - margin, 0.0), tl.maximum(f - margin, 0.0)
     return value, slope
 
 

@@ -64,18 +64,23 @@ class _NegativeCosine:
     margin: float
 
     def __call__(self, z: Tensor) -> Tensor:
-        return F.relu(-z - self.margin)
+        return F.relu(-z - self.margin) ** 2 / 2
 
 
 def _positive_cosine(z: Tensor) -> Tensor:
-    return 1 - z
+    return (1 - z) ** 2 / 2
 
 
 def contrastive(margin: float = 0.0) -> Piece:
-    """The cosine-contrastive pieces: 1 − cos on the positive, max(0, cos − margin) on negatives, as torch's CosineEmbeddingLoss.
+    r"""The contrastive loss of Hadsell et al. (2006) at the distance 1 − cos: ½(1 − cos)² on the positive, and
+    ½ max(0, cos − margin)² on negatives.
 
-    >>> contrastive().negative(torch.tensor([-0.3, 0.3]))  # of minus the cosine
-    tensor([0.3000, 0.0000])
+    The squares matter. With margin 0, a label of probability P and weight ρ on it as a negative, the cosine that costs least is
+    P / (P + ρ(1 − P)): the loss learns probabilities. Without them (torch's CosineEmbeddingLoss) it is 1 for labels with
+    P > ρ(1 − P), and 0 for all others, of which then nothing is learnt: among many labels, most of the time all of them.
+
+    >>> contrastive().negative(torch.tensor([-0.4, 0.4]))  # of minus the cosine
+    tensor([0.0800, 0.0000])
     """
     check_number("margin", margin, low=-1, high=1)
     return Piece("contrastive", _positive_cosine, _NegativeCosine(margin), cosine=True, code=(CONTRASTIVE, margin))
