@@ -3,11 +3,13 @@
     .venv/bin/python experiments/retrieval_tables.py experiments/results/retrieval
 
 prints the tables in Markdown and writes `retrieval.csv` (test rows of the chosen learning rates) and `retrieval-tuning.csv` beside.
+Of schemes that were not run there, what both hold already stays.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sys
 from collections import defaultdict
@@ -40,6 +42,20 @@ def gather(folder: Path) -> tuple[list[Row], list[dict[str, object]]]:
     return rows, tuning
 
 
+def with_known(rows: list[Row], tuning: list[dict[str, object]], folder: Path) -> tuple[list[Row], list[dict[str, object]]]:
+    """And what the files hold of other schemes, sorted."""
+    new, tried = {(row.dataset, row.scheme) for row in rows}, {(line["dataset"], line["scheme"]) for line in tuning}
+    if (folder / "retrieval.csv").exists():
+        rows = [*rows, *(row for row in read_rows(folder / "retrieval.csv") if (row.dataset, row.scheme) not in new)]
+    if (folder / "retrieval-tuning.csv").exists():
+        with (folder / "retrieval-tuning.csv").open(newline="") as file:
+            tuning = [*tuning, *(line for line in csv.DictReader(file) if (line["dataset"], line["scheme"]) not in tried)]
+    return (
+        sorted(rows, key=lambda row: (row.dataset, row.scheme, row.seed)),
+        sorted(tuning, key=lambda line: (line["dataset"], line["scheme"], float(str(line["lr"])))),
+    )
+
+
 def table(rows: list[Row], columns: list[tuple[str, str]], schemes: list[str]) -> str:
     """Markdown: schemes down, (metric, slice) across, mean ± deviation in percent."""
     values: dict[tuple[str, str, str], list[float]] = defaultdict(list)
@@ -67,12 +83,13 @@ def shown(values: list[float]) -> str:
 def main() -> None:
     """Write the CSV files and print the tables."""
     folder = Path(sys.argv[1])
-    rows, tuning = gather(folder)
+    rows, tuning = with_known(*gather(folder), folder.parent)
     write_text(folder.parent / "retrieval.csv", to_csv(rows))
-    with (folder.parent / "retrieval-tuning.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(tuning[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(tuning)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, fieldnames=list(tuning[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(tuning)
+    write_text(folder.parent / "retrieval-tuning.csv", text.getvalue())
     for data in dict.fromkeys(row.dataset for row in rows):
         here = [row for row in rows if row.dataset == data]
         schemes = list(dict.fromkeys(row.scheme for row in here))
