@@ -92,7 +92,7 @@ def perform(study: Study, source: partial[DataSet], recipe: Training, given: arg
     if not names:
         print(f"{study.name} has none of these schemes.", flush=True)
         return 0
-    grid = cells(training, names, min(study.seeds, given.seeds), data, folder)
+    grid = cells(training, names, given.seeds or study.seeds, data, folder)
     trained = sum(cell.adjusts is None for cell in grid)
     steps = training.epochs * (len(data.train) // training.batch)
     print(
@@ -163,7 +163,7 @@ def main(recipe: Training | None = None) -> int:
         metavar="SCHEME",
         help="only these of a study's schemes, and their post-hoc answers",
     )
-    parser.add_argument("--seeds", type=int, default=3, help="at most so many seeds")
+    parser.add_argument("--seeds", type=int, help="how many seeds; three, and one of the sweep, by default")
     parser.add_argument("--steps", type=int, default=STEPS, help="steps of a run, about")
     parser.add_argument("--workers", type=int, default=1, help="runs side by side")
     parser.add_argument("--minutes", type=float, default=None, help="stop then, with everything saved")
