@@ -134,15 +134,6 @@ def test_the_contrastive_loss_is_hadsell_s_at_the_distance_of_cosines(batch):
         assert ours == pytest.approx(theirs.item(), rel=1e-12)
 
 
-@pytest.mark.parametrize("rho", [0.16, 1.0, 7.0])
-@pytest.mark.parametrize("p", [0.005, 0.3, 0.9])
-def test_the_cosine_that_costs_least_tells_how_probable_a_label_is(p, rho):
-    cosine = torch.linspace(-1, 1, 200_001, dtype=torch.float64)
-    piece = contrastive()
-    cost = p * piece.positive(cosine) + rho * (1 - p) * piece.negative(-cosine)
-    assert float(cosine[cost.argmin()]) == pytest.approx(p / (p + rho * (1 - p)), abs=1e-5)
-
-
 def test_the_logistic_loss_is_binary_cross_entropy(batch):
     hidden, table, target = batch
     theirs = F.binary_cross_entropy_with_logits(hidden @ table.T, F.one_hot(target, L).double(), reduction="sum")
