@@ -81,7 +81,7 @@ def settings(study: Study, pictures: int, recipe: Training, steps: int = STEPS) 
     130
     """
     epochs = max(1, round(steps / max(1, pictures // recipe.batch)))  # what is less than a batch waits for another epoch
-    return replace(recipe, negatives=study.negatives, epochs=epochs, warmup=study.warmup)
+    return replace(recipe, negatives=study.negatives, epochs=epochs, warmup=study.warmup or recipe.warmup)
 
 
 def perform(study: Study, source: partial[DataSet], recipe: Training, given: argparse.Namespace, command: str) -> int:

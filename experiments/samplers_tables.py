@@ -17,10 +17,10 @@ from pathlib import Path
 
 from longtail_tables import publish, shown
 
-from headtail.config import Run
+from headtail.config import Run, Training
 from headtail.metrics import mean_and_deviation
 from headtail.results import Row, read_rows, to_csv, write_text
-from samplers import CHEAP, TRAINING, chosen, read_table, tried, write_table
+from samplers import CHEAP, TRAINING, chosen, epochs_in_time, read_table, tried, write_table
 
 PAGE = Path(__file__).parents[1] / "docs" / "results-samplers.md"
 TARGETS = {"logit-adjusted": "tail", "softmax": "importance"}
@@ -74,8 +74,11 @@ def with_known(rows: Sequence[Row], beside: Path) -> list[Row]:
     return list(rows)
 
 
-def learning_table(rows: Sequence[Row], data: str, target: str, times: dict[str, float]) -> str:
-    """Markdown: schemes down, quickest first, slices across; and how far the worst slice is from the loss that is meant."""
+def learning_table(rows: Sequence[Row], data: str, target: str, times: dict[str, float], on_gpu: dict[str, float]) -> str:
+    """Markdown: schemes down, quickest first, slices across; and how far the worst slice is from the loss that is meant.
+
+    Runs that had the time of uniform's tell on which device: a step's milliseconds are in `times` for a CPU, in `on_gpu` for a GPU.
+    """
     values: dict[tuple[str, float, str, str], list[float]] = defaultdict(list)
     for row in rows:
         if row.dataset.startswith(f"{data}-") and (row.scheme == target or f":{TARGETS[target]}" in row.scheme):
@@ -91,9 +94,22 @@ def learning_table(rows: Sequence[Row], data: str, target: str, times: dict[str,
         gaps = [100 * (mean_of(one) - mean_of(all_)) for one, all_ in zip(own, full, strict=True) if one and all_]
         off = "" if scheme == target or not gaps else f"{max(map(abs, gaps)):.1f}"
         step = times.get(sampler_of(scheme))
-        about = ["–" if step is None else f"{step:.3g}", f"{epochs:g}", str(len(values[scheme, epochs, "recall@10", "full"]))]
+        length = f"{epochs:g}" + (where(scheme, epochs, {"CPU": times, "GPU": on_gpu}, longest) if epochs < longest else "")
+        about = ["–" if step is None else f"{step:.3g}", length, str(len(values[scheme, epochs, "recall@10", "full"]))]
         lines.append(f"| {scheme} | " + " | ".join([*about, *cells, off]) + " |")
     return "\n".join(lines)
+
+
+def where(scheme: str, epochs: float, times: dict[str, dict[str, float]], longest: float) -> str:
+    """On which devices so many epochs take the time of uniform's run, for after the number.
+
+    >>> where("block:tail", 3, {"CPU": {"uniform": 10.0, "block": 28.0}, "GPU": {"uniform": 0.1, "block": 0.5}}, 8)
+    ' (CPU)'
+    """
+    training = Training(epochs=round(longest))
+    known = {name: each for name, each in times.items() if {"uniform", sampler_of(scheme)} <= each.keys()}
+    found = [name for name, each in known.items() if epochs_in_time(scheme, training, each) == epochs]
+    return f" ({', '.join(found)})" if found else ""
 
 
 def sampler_of(scheme: str) -> str:
@@ -167,9 +183,10 @@ def main() -> None:
         times, noise = (measured(folder / data, kind) for kind in ("times", "noise"))
         parts[f"{data} times"] = times_table(times)
         parts[f"{data} times cuda"] = times_table(read_table(folder / data / "times-cuda.csv"))
-        step = {row["sampler"]: float(row["step_ms"]) for row in times}
+        both_times = times, read_table(folder / data / "times-cuda.csv")
+        step, on_gpu = ({row["sampler"]: float(row["step_ms"]) for row in found} for found in both_times)
         for target in TARGETS:
-            parts[f"{data} {target}"] = learning_table(both, data, target, step)
+            parts[f"{data} {target}"] = learning_table(both, data, target, step, on_gpu)
             parts[f"{data} noise {target}"] = noise_table(noise, target)
     parts = {name: part if part.count("\n") > 1 else "Not run yet." for name, part in parts.items()}
     publish(PAGE, parts)

@@ -118,7 +118,7 @@ def graphed_step(trainer: Trainer) -> Callable[[Tensor], Tensor]:
     run, sparse_rows = trainer.run, trainer.model.head.sparse or getattr(trainer.model.encoder, "sparse", False)
     lazy_decay = run.weight_decay and isinstance(trainer.optimiser, RowOptimizer)
     memories = [module for _, module in remembering(trainer.model)]
-    busy = [one for one in memories if not isinstance(one, Scheduled) or one.every <= TRIALS + 1]
+    busy = [one for one in memories if not isinstance(one, Scheduled)]
     if lazy_decay or (run.clip and sparse_rows) or busy or trainer.model.mask_known:
         # Decay that is due, rows summed for clipping, how full a queue is, and a search for known positives need the host.
         return eager
@@ -174,6 +174,7 @@ class Graph:
     def __init__(self, trainer: Trainer, resident: Resident, step: Callable[[Tensor, Tensor], Tensor]) -> None:
         self.device, self.step = trainer.device, step  # the graph knows its tensors by address: the step keeps them alive
         self.batches, self.resident, self.epochs = trainer.batches, resident, trainer.run.epochs
+        self.optimiser = trainer.optimiser
         self._threads = ThreadPoolExecutor(1)
         self._ahead: dict[int, Future[Tensor]] = {}
         for group in trainer.optimiser.param_groups:
@@ -224,7 +225,9 @@ class Graph:
         self.points.copy_(points)
         self.target.copy_(target)
         if any(sampler.due for sampler in self.looking):
-            return self.step(self.points, self.target)
+            loss = self.step(self.points, self.target)
+            self.optimiser.zero_grad(set_to_none=True)  # the graph has gradients of its own
+            return loss
         self.graph.replay()
         for sampler in self.looking:
             sampler.passed()

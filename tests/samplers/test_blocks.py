@@ -276,6 +276,16 @@ def test_draws_can_be_replayed_unless_a_look_is_due_for_notes_stay_where_they_ar
     assert not all(torch.equal(before[name], now[name]) for name in before), "but something was noted"
 
 
+@pytest.mark.parametrize("kind", [*KINDS.values(), Adversarial], ids=[*KINDS, "adversarial"])
+def test_a_sampler_that_was_first_used_without_gradients_can_be_trained_with(kind):
+    sampler, scorer = kind(LABELS, 4, share=4, dim=4), model(4, d=9)
+    with torch.inference_mode():
+        drawn(sampler, scorer)
+    for _ in range(40):
+        drawn(sampler, scorer)
+    assert sampler._due == 64, "there was a second look"
+
+
 @each_kind
 def test_a_saved_sampler_goes_on_with_the_same_draws(kind):
     sampler, scorer = kind(LABELS, 4, share=2, dim=4), model(6, d=9)

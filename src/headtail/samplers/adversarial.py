@@ -151,13 +151,13 @@ class Adversarial(Scheduled):
         """The first tree knows the label table, and the pairs of one batch."""
         self.note("_next", projection(_hidden(model), model.weight.float(), self.dim))
         for name in ("sums", "counts", "squares"):
-            setattr(self, name, getattr(self, name).to(model.input.device))
+            self.bring(name, model.input.device)
         self._remember(model, label)
         with self.telling():
             self.refit(model)
 
     def _remember(self, model: Scorer, label: Tensor) -> None:
-        self._next = self._next.to(model.input.device)  # once, where it was restored
+        self.bring("_next", model.input.device)
         x = _hidden(model) @ self._next
         self.sums.index_add_(0, label, x)
         self.counts.index_add_(0, label, torch.ones_like(x[:, 0]))
@@ -187,7 +187,7 @@ class Adversarial(Scheduled):
     def _groups(self, model: Scorer) -> tuple[Float[Tensor, "G g k"], Int[Tensor, " G"]]:
         """Projected hidden states in groups, and how many examples each has."""
         wide = model.input.to(torch.promote_types(model.input.dtype, torch.float32))
-        self._left = self._left.to(wide.device)
+        self.bring("_left", wide.device)
         x = wide @ self._left.to(wide.dtype)
         lacking = -len(x) % self.share
         members = F.pad(torch.ones(len(x), dtype=torch.int64, device=x.device), (0, lacking)).view(-1, self.share).sum(1)

@@ -220,7 +220,7 @@ class Blocks(Scheduled):
 
     def _project(self, model: Scorer) -> Float[Tensor, "p k"]:
         hidden = _hidden(model)
-        self._left = self._left.to(hidden.device)  # once, where it was restored
+        self.bring("_left", hidden.device)
         return hidden @ self._left.to(hidden.dtype) / model.temperature
 
     def _mix(self, chance: Float[Tensor, "G g K"]) -> Float64[Tensor, "G K"]:

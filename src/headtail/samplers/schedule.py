@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor
 
 from headtail.samplers.by_score import ModelSampler
@@ -76,7 +77,14 @@ class Scheduled(ModelSampler):
         if old.shape == value.shape and old.device == value.device:
             old.copy_(value)
         else:
-            setattr(self, name, value.clone())
+            with torch.inference_mode(False):  # or training could not write there later
+                setattr(self, name, value.clone())
+
+    def bring(self, name: str, device: torch.device) -> None:
+        """A tensor to where it is needed: once, where it was restored or first used elsewhere."""
+        tensor: Tensor = getattr(self, name)
+        if tensor.device != device:
+            self.note(name, tensor.to(device))
 
     @contextmanager
     def telling(self) -> Iterator[None]:
