@@ -12,6 +12,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from headtail.errors import check_count, check_kind
+from headtail.kernels.compiled import HAS_TRITON
 from headtail.labels import Labels
 from headtail.margins import Separable
 from headtail.samplers.by_score import added_up
@@ -236,8 +237,7 @@ class Blocks(Scheduled):
         place = torch.arange(self.most, device=x.device)
         held = place < self.size[block][..., None]
         at = (self.start[block][..., None] + place).clamp_(max=self.num_labels - 1)
-        # A CPU need not copy rows that lie side by side; a GPU had better take all at once.
-        products = self.by_block(x, block) if x.device.type == "cpu" else self.at_once(x, at)
+        products = self.products(x, block, at)
         offset = torch.where(held, self.offset.to(x.dtype)[at] / temperature, torch.finfo(x.dtype).min)
         mass = self.labels_of(products, offset[:, :, None])
         weight = chance.gather(2, block[:, None].expand(-1, chance.shape[1], -1)) / chance.sum((1, 2), keepdim=True)
@@ -245,8 +245,19 @@ class Blocks(Scheduled):
         inside = torch.where(held, (1 - UNIFORM) * inside + UNIFORM / self.num_labels, 0.0)
         return inside / inside.sum(2, keepdim=True)
 
+    def products(self, x: Float[Tensor, "G g k"], block: Int[Tensor, "G T"], at: Int[Tensor, "G T S"]) -> Float[Tensor, "G T g S"]:
+        """⟨x, w⟩ of a group's examples and the labels of its blocks, without copying rows that lie side by side."""
+        if x.device.type == "cpu":
+            return self.by_block(x, block)
+        if HAS_TRITON:
+            from headtail.kernels import cuda_blocks
+
+            if cuda_blocks.fits(x, self.rows):
+                return cuda_blocks.products(x, self.rows, self.start[block], self.size[block], self.most)
+        return self.at_once(x, at)
+
     def at_once(self, x: Float[Tensor, "G g k"], at: Int[Tensor, "G T S"]) -> Float[Tensor, "G T g S"]:
-        """⟨x, w⟩ of a group's examples and the labels of its blocks."""
+        """The same of rows that are copied."""
         return x[:, None] @ self.rows.to(x.dtype)[at].transpose(2, 3)
 
     def by_block(self, x: Float[Tensor, "G g k"], block: Int[Tensor, "G T"]) -> Float[Tensor, "G T g S"]:
