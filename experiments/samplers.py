@@ -53,17 +53,17 @@ from headtail.samplers.blocks import Blocks
 from headtail.train import State, Trainer, Watch, load_model
 from longtail import lighten, until_stopped
 
-GENERATED = "synthetic:labels=1000000,points=500000,test=5000,features=100000,labels-a-point=8,features-a-point=30,zipf=0.7"
+GENERATED = "synthetic:labels=1000000,points=2000000,test=5000,features=200000,labels-a-point=2,features-a-point=80,zipf=0.5"
 TRAINING = {
     "delicious": Training(
         batch=256, epochs=12, lr=0.04, dropout=0.5, feature_dropout=0.2, schedule="linear", validation=0.1, patience=12
     ),
     "diginetica": Training(batch=1024, epochs=8, lr=0.02, dropout=0.5, schedule="constant", validation=0.1, patience=1),
-    "generated": Training(batch=1024, epochs=4, lr=0.04, dim=64, dropout=0.0, schedule="constant", validation=0.0),
+    "generated": Training(batch=1024, epochs=4, lr=0.1, dim=64, dropout=0.0, schedule="constant", validation=0.0),
 }
 """Those of the retrieval study, whose runs over all labels stand beside these; m = 64 everywhere. Of a million labels none are held
 out: the loss over all labels of a few points would take more memory than all the rest."""
-RATES = {"delicious": (0.04,), "diginetica": (0.02, 0.04), "generated": (0.04,)}
+RATES = {"delicious": (0.04,), "diginetica": (0.02, 0.04), "generated": (0.1,)}
 """Learning rates that each scheme tries on seed 0, to keep the one with the lowest loss over all labels on points held out."""
 STEPS, LONGEST = 30, 20_000.0
 """Steps that are timed, and the milliseconds after which fewer must do."""
