@@ -216,3 +216,19 @@ def test_too_few_examples_are_refused_with_a_sentence():
     with pytest.raises(HeadtailError, match="`size` is 32"):
         Batch(torch.ones(3, 2), torch.zeros(3, dtype=torch.int64), torch.ones(4, 2), probes=1, sets=1, size=32)
     assert Uniform(4, 2).independent()
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("name", ["uniform:tail@64", "model:tail@64", "block(1):tail@64", "adversarial(1):tail@64"])
+def test_times_on_a_gpu_are_those_of_replayed_draws(name, monkeypatch):
+    labels, generator = Labels.zipf(5000), seeded(0)
+    numbers = torch.randn(512, 64, generator=generator), torch.randint(5000, (512,), generator=generator)
+    batch = Batch(*(t.cuda() for t in numbers), torch.randn(5000, 64, generator=generator).cuda(), probes=8, sets=1, size=256)
+    found = []
+    for replays in (4, 0):
+        monkeypatch.setattr("headtail.implicit.timed.REPLAYS", replays)
+        [one] = on_model(scheme("logit-adjusted", labels), {name: scheme(name, labels)}, batch, generator=seeded(1))
+        found.append(one)
+    assert 0 < found[0].draw_seconds < found[1].draw_seconds
+    assert found[0].squared_error == pytest.approx(found[1].squared_error, rel=0.5), "timing changes nothing else"

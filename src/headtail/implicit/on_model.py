@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from headtail.errors import HeadtailError, check_count
+from headtail.implicit.timed import Timed, replayed_seconds
 from headtail.losses import ExactLoss, SampledLoss
 from headtail.samplers import Draw, Resampled, Scorer
 from headtail.weightings import FromMargin
@@ -53,7 +53,8 @@ class OnModel:
         hidden: of the hidden states, each for itself.
         table: of the label table. Error and cosine are those of a whole batch: examples that share a draw err together, and their
             errors do not average out. The bias is that of all probes together, while the rest of their batch changes.
-        draw_seconds: to draw for a batch, the quickest of all: whoever shares the machine only makes it slower.
+        draw_seconds: to draw for a batch, the quickest of all: whoever shares the machine only makes it slower. On a GPU, as a CUDA
+            graph, as training takes its steps.
         step_seconds: to draw, take the loss of a batch and its gradients, alike.
     """
 
@@ -158,9 +159,14 @@ def exactly(name: str, exact: ExactLoss, batch: Batch, repeats: int = 3) -> OnMo
     """The exact loss itself as such a row: no error, and the time it takes."""
     truth, seconds = _Truth.of(exact, batch, 0), []
     hidden, target = batch.hidden[: batch.size], batch.target[: batch.size]
+
+    def step() -> object:
+        return _gradients(lambda h, w: exact(h, w, target, bias=batch.bias, ignore_index=None), hidden, batch.weight)
+
     for _ in range(repeats):
-        with _Timed(seconds, batch.weight):
-            _gradients(lambda h, w: exact(h, w, target, bias=batch.bias), hidden, batch.weight)
+        with Timed(seconds, batch.weight):
+            step()
+    seconds += replayed_seconds(step, batch.weight)
     every, none = float(len(batch.weight)), Gradient(0.0, 0.0, 1.0)
     return OnModel(name, every, float(truth.loss.mean()), 0.0, 0.0, every, none, none, 0.0, min(seconds))
 
@@ -224,12 +230,12 @@ def _measure(
 ) -> OnModel:
     n, label, whole = batch.probes, batch.target[batch.looked_at(one)], truth.whole
     hidden, table, step = _Errors(truth.hidden, rows=True), _Errors(truth.table, rows=False), _Errors(whole.table, rows=False)
-    values, effective, draws, steps, m = [], [], [], [], 0.0
+    values, effective, draws, steps, draw = [], [], [], [], None
     for _ in range(repeats):
         loss.sampler.refresh(batch.target[torch.randperm(len(batch.target), generator=generator).to(batch.target.device)])
-        with _Timed(draws, batch.weight):
-            draw = loss.draw(whole.hidden, batch.weight, whole.target, bias=batch.bias)
-        with _Timed(steps, batch.weight):
+        with Timed(draws, batch.weight):
+            draw = loss.draw(whole.hidden, batch.weight, whole.target, bias=batch.bias, ignore_index=None)
+        with Timed(steps, batch.weight):
             found = _step(loss, whole.hidden, whole.target, batch, draw)
         step.add(found.to_dense())
         h, y = batch.drawn(one, generator)
@@ -241,7 +247,14 @@ def _measure(
             errors.add(gradient)
         values.append(each)
         effective.append(_effective(loss, few, label, truth.model))
-        m = draw.m
+    assert draw is not None, "there are two repeats at least"
+    if one == 0:
+        training = loss.sampler.training
+        loss.sampler.eval()  # a look at the whole table is not part of a step
+        given = whole.hidden, batch.weight, whole.target
+        draws += replayed_seconds(lambda: loss.draw(*given, bias=batch.bias, ignore_index=None), batch.weight)
+        steps += replayed_seconds(lambda: _step(loss, whole.hidden, whole.target, batch, draw), batch.weight)
+        loss.sampler.train(training)
     sampled = torch.stack(values)
     squared = _variance(loss, truth, label, batch.size)
     if squared is None:
@@ -250,7 +263,7 @@ def _measure(
         squared = sums.var(0)
     return OnModel(
         scheme=name,
-        m=m,
+        m=draw.m,
         loss=float(sampled.mean()),
         bias=float((sampled - truth.loss).mean()),
         squared_error=float(squared.mean()),
@@ -293,24 +306,6 @@ def _step(loss: SampledLoss, hidden: Tensor, target: Tensor, batch: Batch, draw:
     with torch.enable_grad():
         loss(hidden, weight, target, bias=bias, draw=draw, sparse=True, ignore_index=None).backward()
     return torch.zeros_like(weight) if weight.grad is None else weight.grad
-
-
-class _Timed:
-    """Appends the seconds of a block; on a GPU, of all that it launched."""
-
-    def __init__(self, seconds: list[float], where: Tensor) -> None:
-        self.seconds, self.cuda = seconds, where.device.type == "cuda"
-
-    def __enter__(self) -> None:
-        self.begun = self._now()
-
-    def __exit__(self, *_: Any) -> None:
-        self.seconds.append(self._now() - self.begun)
-
-    def _now(self) -> float:
-        if self.cuda:
-            torch.cuda.synchronize()
-        return time.perf_counter()
 
 
 def _first(draw: Draw, n: int) -> Draw:

@@ -1,0 +1,44 @@
+"""How long something takes, on a CPU or on a GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+REPLAYS = 4
+"""Of what is timed as a CUDA graph."""
+
+
+class Timed:
+    """Appends the seconds of a block; on a GPU, of all that it launched."""
+
+    def __init__(self, seconds: list[float], where: Tensor) -> None:
+        self.seconds, self.cuda = seconds, where.device.type == "cuda"
+
+    def __enter__(self) -> None:
+        self.begun = self._now()
+
+    def __exit__(self, *_: Any) -> None:
+        self.seconds.append(self._now() - self.begun)
+
+    def _now(self) -> float:
+        if self.cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+
+def replayed_seconds(call: Callable[[], object], where: Tensor) -> list[float]:
+    """On a GPU, how long a call takes as a CUDA graph: launching it operation by operation is mostly what takes the time."""
+    if where.device.type != "cuda":
+        return []
+    from headtail.graphs import replayed
+
+    run, seconds = replayed(call), []
+    for _ in range(REPLAYS):
+        with Timed(seconds, where):
+            run()
+    return seconds
