@@ -153,7 +153,10 @@ def main(recipe: Training | None = None) -> int:
     parser.add_argument("--data", type=Path, required=True, help="folder with tiny-imagenet-32/")
     parser.add_argument("--cifar", type=Path, default=None, help="folder with CIFAR-10's python files; studies of it need it")
     parser.add_argument("--out", type=Path, default=Path("experiments/results/longtail"))
-    parser.add_argument("--only", nargs="*", type=int, default=range(len(STUDIES)), help="numbers of the studies to run")
+    which = range(len(STUDIES))
+    parser.add_argument(
+        "--only", nargs="*", type=int, default=which, choices=which, metavar="N", help="numbers of the studies to run"
+    )
     every = dict.fromkeys(name for study in STUDIES for name in study.schemes if not name.endswith("+post-hoc"))
     parser.add_argument(
         "--schemes",

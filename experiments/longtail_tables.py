@@ -2,8 +2,9 @@
 
     .venv/bin/python experiments/longtail_tables.py experiments/results/longtail
 
-writes `longtail.csv` (test rows) and `longtail-classes.csv` (errors of classes, with their deviation over seeds) beside, and the
-tables into `docs/results-longtail.md`, between the lines that mark their place. `docs/pictures/longtail.py` draws the pictures.
+writes `longtail.csv` (test rows), `longtail-losses.csv` (training losses after some epochs and the last) and `longtail-classes.csv`
+(errors of classes, with their deviation over seeds) beside, and the tables into `docs/results-longtail.md`, between the lines that
+mark their place. `docs/pictures/longtail.py` draws the pictures.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ COLUMNS = (
     ("Balanced", "balanced-error", "full"),
     ("Prior-weighted", "class-weighted-error", "full"),
 )
+EPOCHS = (1, 2, 5, 20)
+"""After which training losses are kept, beside the last."""
 ORDER = ("constant", "importance", "relative", "tail")
 
 
@@ -53,6 +56,17 @@ def rows_of(folder: Path) -> list[Row]:
             if row.split == "test":
                 rows[study.name, row.scheme, row.seed, row.metric, row.slice] = replace(row, dataset=study.name)
     return sorted(rows.values(), key=lambda row: (row.dataset, _place(row.scheme), row.seed))
+
+
+def losses_of(folder: Path) -> list[Row]:
+    """Mean training losses of some epochs and the last; `dataset` is the study."""
+    found = []
+    for path in sorted(folder.glob("*/cells/*/results.csv")):
+        rows = [
+            replace(row, dataset=path.parents[2].name) for row in read_rows(path) if (row.split, row.metric) == ("train", "loss")
+        ]
+        found += [row for row in rows if row.epoch in EPOCHS or row is rows[-1]]
+    return [row for row in found if not row.scheme.endswith("+post-hoc")]  # another's model
 
 
 def class_means(folder: Path) -> list[ClassMean]:
@@ -141,11 +155,20 @@ def _place(scheme: str) -> tuple[object, ...]:
     return scheme == POPULAR, "/" in name or name == "contrastive", bool(colon), sampler, known, int(m or 0), name
 
 
+def given_folder() -> Path:
+    """That of the runs, from the command line: without it, what is committed would be overwritten by nothing."""
+    folder = Path(sys.argv[1]) if len(sys.argv) == 2 else None
+    if folder is None or not folder.is_dir():
+        sys.exit(f"Name one folder that holds a study's runs, as `{Path(sys.argv[0]).name} experiments/results/STUDY`.")
+    return folder
+
+
 def main() -> None:
     """Write the CSV files and the tables."""
-    folder = Path(sys.argv[1])
+    folder = given_folder()
     rows = rows_of(folder)
     write_text(folder.parent / "longtail.csv", to_csv(rows))
+    write_text(folder.parent / "longtail-losses.csv", to_csv(losses_of(folder)))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(ClassMean.__dataclass_fields__)

@@ -152,7 +152,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with delicious/, diginetica/, nowplaying/")
     parser.add_argument("--out", type=Path, default=Path("experiments/results/retrieval"))
-    parser.add_argument("--only", nargs="*", type=int, default=range(len(STUDIES)), help="numbers of the studies to run")
+    which = range(len(STUDIES))
+    parser.add_argument(
+        "--only", nargs="*", type=int, default=which, choices=which, metavar="N", help="numbers of the studies to run"
+    )
     parser.add_argument(
         "--workers", type=int, default=1, help="processes; more than one pays on a GPU with its multi-process service"
     )

@@ -11,9 +11,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from collections import defaultdict
 from pathlib import Path
+
+from longtail_tables import given_folder
 
 from headtail.metrics import mean_and_deviation
 from headtail.results import Row, read_rows, to_csv, write_text
@@ -82,7 +83,7 @@ def shown(values: list[float]) -> str:
 
 def main() -> None:
     """Write the CSV files and print the tables."""
-    folder = Path(sys.argv[1])
+    folder = given_folder()
     rows, tuning = with_known(*gather(folder), folder.parent)
     write_text(folder.parent / "retrieval.csv", to_csv(rows))
     text = io.StringIO(newline="")

@@ -346,7 +346,10 @@ def main() -> int:
     parser.add_argument("--data", type=Path, required=True, help="folder with delicious/ and diginetica/")
     parser.add_argument("--out", type=Path, default=Path("experiments/results/samplers"))
     names = ", ".join(f"{number} {study.name}" for number, study in enumerate(STUDIES))
-    parser.add_argument("--only", nargs="*", type=int, default=range(len(STUDIES)), help=f"numbers of studies: {names}")
+    which = range(len(STUDIES))
+    parser.add_argument(
+        "--only", nargs="*", type=int, default=which, choices=which, metavar="N", help=f"numbers of studies: {names}"
+    )
     parser.add_argument("--seeds", type=int, default=3, help="at most so many seeds")
     parser.add_argument("--workers", type=int, default=1, help="runs side by side")
     parser.add_argument("--threads", type=int, default=None, help="of this process")

@@ -9,13 +9,12 @@ trained here, but in the retrieval study with the same settings (`retrieval.csv`
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from longtail_tables import publish, shown
+from longtail_tables import given_folder, publish, shown
 
 from headtail.config import Run, Training
 from headtail.metrics import mean_and_deviation
@@ -164,7 +163,7 @@ def times_table(times: Sequence[dict[str, str]]) -> str:
 
 def main() -> None:
     """Write the CSV files and the tables."""
-    folder = Path(sys.argv[1])
+    folder = given_folder()
     rows, parts = rows_of(folder), {}
     write_text(folder.parent / "samplers.csv", to_csv(rows))
     both = with_known(rows, folder.parent / "retrieval.csv")

@@ -61,6 +61,10 @@ def test_epochs_follow_from_the_pictures_so_that_every_run_takes_as_many_steps()
         found = study.settings(study.STUDIES[2], pictures, Training(batch=128))
         assert (found.epochs, found.negatives) == (epochs, 4)
         assert abs(found.epochs * (pictures // 128) - study.STEPS) < 200
+        assert found.warmup == 0
+    warm = [one for one in study.STUDIES if one.warmup]
+    assert [study.settings(one, 12_406, Training(batch=128)).warmup for one in warm] == [5 * (12_406 // 128)]
+    assert study.settings(study.STUDIES[2], 12_406, Training(batch=128, warmup=7)).warmup == 7, "a recipe's own stays"
 
 
 def test_some_schemes_of_a_study_come_with_what_is_answered_by_their_models(tmp_path):
@@ -140,9 +144,27 @@ def test_tables_have_means_deviations_and_dashes_in_the_order_of_the_paper(tmp_p
     values = [row.value for row in rows if (row.scheme, row.metric, row.slice) == ("softmax", "balanced-error", "head")]
     deviation = abs(values[0] - values[1]) / math.sqrt(2)
     assert f"| softmax | 2 | {100 * sum(values) / 2:.1f} ± {100 * deviation:.1f} |" in lines[2]
+    losses = tables.losses_of(tmp_path)
+    assert {(one.dataset, one.scheme, one.seed, one.epoch) for one in losses} == {
+        ("tiny" if name in names[:3] else "tiny-sweep", name, seed, 1) for name in names for seed in (0, 1)
+    }
     means = tables.class_means(tmp_path)
     assert {(one.study, one.scheme) for one in means} == {("tiny", name) for name in names[:3]}
     assert [one.train for one in means[:5]] == [160, 120, 60, 40, 24]
+
+
+@pytest.mark.parametrize("name", ["longtail_tables", "samplers_tables", "retrieval_tables"])
+@pytest.mark.parametrize("given", [(), ("nowhere/runs",)], ids=["no folder", "a missing folder"])
+def test_without_runs_what_is_committed_is_not_overwritten(name, given, tmp_path, monkeypatch):
+    for needed in ("longtail", "longtail_tables", "samplers"):
+        script(needed)
+    tables, written = script(name), []
+    monkeypatch.setattr(tables, "write_text", lambda *what: written.append(what))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *given])
+    with pytest.raises(SystemExit, match="Name one folder"):
+        tables.main()
+    assert not written
 
 
 def test_a_sweep_stands_beside_the_grid_that_it_is_of():

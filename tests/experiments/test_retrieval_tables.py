@@ -14,6 +14,7 @@ def row(scheme: str, value: float) -> Row:
 
 
 def test_schemes_that_were_not_run_again_stay_as_they_were(tmp_path: Path):
+    script("longtail_tables")
     tables = script("retrieval_tables")
     (tmp_path / "retrieval.csv").write_text(to_csv([row("softmax", 0.1), row("contrastive", 0.2)]))
     with (tmp_path / "retrieval-tuning.csv").open("w", newline="") as file:
