@@ -13,7 +13,7 @@ import csv
 import io
 import re
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -97,15 +97,17 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def sweep_table(rows: Sequence[Row], metric: str, slice_: str) -> str:
-    """Markdown: schemes down, the number of negatives across."""
+    """Markdown: schemes of more than one number of negatives down, their numbers across."""
     values: dict[tuple[str, float], list[float]] = defaultdict(list)
     for row in rows:
         if row.m is not None and (row.metric, row.slice) == (metric, slice_):
             values[row.scheme.partition("@")[0], row.m].append(row.value)
     sizes = sorted({m for _, m in values})
     lines = ["| scheme | " + " | ".join(f"m = {m:g}" for m in sizes) + " |", "|---|" + "--:|" * len(sizes)]
-    for scheme in dict.fromkeys(scheme for scheme, _ in values):
-        cells = [shown(values[scheme, m]) for m in sizes]
+    for scheme, numbers in Counter(scheme for scheme, _ in values).items():
+        if numbers == 1:
+            continue
+        cells = [shown(values.get((scheme, m), [])) for m in sizes]
         lines.append(f"| {scheme} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -170,6 +170,7 @@ def test_without_runs_what_is_committed_is_not_overwritten(name, given, tmp_path
 def test_a_sweep_stands_beside_the_grid_that_it_is_of():
     tables = script("longtail_tables")
     rows = [row("uniform:tail", 0, "full", 0.5, 32), row("uniform:tail@8", 0, "full", 0.75, 8), row("softmax", 0, "full", 0.4)]
+    rows += [row("uniform:constant", 0, "full", 0.6, 32)]  # of the grid alone
     assert tables.sweep_table(rows, "balanced-error", "full").splitlines() == [
         "| scheme | m = 8 | m = 32 |",
         "|---|--:|--:|",
