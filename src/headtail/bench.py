@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -28,6 +27,7 @@ from headtail.memory import Peak, memory_left
 from headtail.optim import RowAdagrad
 from headtail.results import write_text
 from headtail.samplers import Uniform
+from headtail.timed import seconds_of
 from headtail.weightings import Importance
 
 Method = Literal["exact", "chunked", "sampled"]
@@ -246,7 +246,7 @@ def time_step(method: Method, shape: Shape, device: str) -> Timing:
     step = _step(method, shape, _table(shape, device))
     if device == "cuda":
         step()  # kernels are compiled for a shape when they first see it
-        times = IN_A_GRAPH if _seconds(step, device) < QUICK else 1
+        times = IN_A_GRAPH if seconds_of(step, device) < QUICK else 1
         step = replayed(step, times)
     return Timing(method, shape, _median(step, device) / times, peak.bytes())
 
@@ -323,25 +323,12 @@ def _rate(device: str) -> float:
 
 def _median(work: Callable[[], Any], device: str) -> float:
     """The median time of at least three runs, and of as many as fit in `ENOUGH` seconds; slow ones run once after the warm-up."""
-    first = _seconds(work, device)
+    first = seconds_of(work, device)
     if first > LONGEST_STEP / 2:
-        return _seconds(work, device)
+        return seconds_of(work, device)
     if first < 0.2:
-        _seconds(work, device)
+        seconds_of(work, device)
     times: list[float] = []
     while len(times) < 3 or (sum(times) < ENOUGH and len(times) < 200):
-        times.append(_seconds(work, device))
+        times.append(seconds_of(work, device))
     return statistics.median(times)
-
-
-def _seconds(work: Callable[[], Any], device: str) -> float:
-    _wait(device)
-    begun = time.perf_counter()
-    work()
-    _wait(device)
-    return time.perf_counter() - begun
-
-
-def _wait(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()

@@ -12,9 +12,9 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from headtail.errors import HeadtailError, check_count
-from headtail.implicit.timed import Timed, replayed_seconds
 from headtail.losses import ExactLoss, SampledLoss
 from headtail.samplers import Draw, Resampled, Scorer
+from headtail.timed import Timed, replayed_seconds, seconds_of
 from headtail.weightings import FromMargin
 
 LARGEST_TABLE = 2**29
@@ -157,16 +157,14 @@ def on_model(
 
 def exactly(name: str, exact: ExactLoss, batch: Batch, repeats: int = 3) -> OnModel:
     """The exact loss itself as such a row: no error, and the time it takes."""
-    truth, seconds = _Truth.of(exact, batch, 0), []
+    truth = _Truth.of(exact, batch, 0)
     hidden, target = batch.hidden[: batch.size], batch.target[: batch.size]
 
     def step() -> object:
         return _gradients(lambda h, w: exact(h, w, target, bias=batch.bias, ignore_index=None), hidden, batch.weight)
 
-    for _ in range(repeats):
-        with Timed(seconds, batch.weight):
-            step()
-    seconds += replayed_seconds(step, batch.weight)
+    device = batch.weight.device
+    seconds = [*(seconds_of(step, device) for _ in range(repeats)), *replayed_seconds(step, device)]
     every, none = float(len(batch.weight)), Gradient(0.0, 0.0, 1.0)
     return OnModel(name, every, float(truth.loss.mean()), 0.0, 0.0, every, none, none, 0.0, min(seconds))
 
@@ -233,9 +231,9 @@ def _measure(
     values, effective, draws, steps, draw = [], [], [], [], None
     for _ in range(repeats):
         loss.sampler.refresh(batch.target[torch.randperm(len(batch.target), generator=generator).to(batch.target.device)])
-        with Timed(draws, batch.weight):
+        with Timed(draws, batch.weight.device):
             draw = loss.draw(whole.hidden, batch.weight, whole.target, bias=batch.bias, ignore_index=None)
-        with Timed(steps, batch.weight):
+        with Timed(steps, batch.weight.device):
             found = _step(loss, whole.hidden, whole.target, batch, draw)
         step.add(found.to_dense())
         h, y = batch.drawn(one, generator)
@@ -252,8 +250,8 @@ def _measure(
         training = loss.sampler.training
         loss.sampler.eval()  # a look at the whole table is not part of a step
         given = whole.hidden, batch.weight, whole.target
-        draws += replayed_seconds(lambda: loss.draw(*given, bias=batch.bias, ignore_index=None), batch.weight)
-        steps += replayed_seconds(lambda: _step(loss, whole.hidden, whole.target, batch, draw), batch.weight)
+        draws += replayed_seconds(lambda: loss.draw(*given, bias=batch.bias, ignore_index=None), batch.weight.device)
+        steps += replayed_seconds(lambda: _step(loss, whole.hidden, whole.target, batch, draw), batch.weight.device)
         loss.sampler.train(training)
     sampled = torch.stack(values)
     squared = _variance(loss, truth, label, batch.size)

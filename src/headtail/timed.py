@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 REPLAYS = 4
 """Of what is timed as a CUDA graph."""
@@ -16,8 +15,8 @@ REPLAYS = 4
 class Timed:
     """Appends the seconds of a block; on a GPU, of all that it launched."""
 
-    def __init__(self, seconds: list[float], where: Tensor) -> None:
-        self.seconds, self.cuda = seconds, where.device.type == "cuda"
+    def __init__(self, seconds: list[float], device: torch.device | str) -> None:
+        self.seconds, self.cuda = seconds, torch.device(device).type == "cuda"
 
     def __enter__(self) -> None:
         self.begun = self._now()
@@ -31,14 +30,19 @@ class Timed:
         return time.perf_counter()
 
 
-def replayed_seconds(call: Callable[[], object], where: Tensor) -> list[float]:
+def seconds_of(call: Callable[[], object], device: torch.device | str) -> float:
+    """How long one call takes."""
+    seconds: list[float] = []
+    with Timed(seconds, device):
+        call()
+    return seconds[0]
+
+
+def replayed_seconds(call: Callable[[], object], device: torch.device | str) -> list[float]:
     """On a GPU, how long a call takes as a CUDA graph: launching it operation by operation is mostly what takes the time."""
-    if where.device.type != "cuda":
+    if torch.device(device).type != "cuda":
         return []
     from headtail.graphs import replayed
 
-    run, seconds = replayed(call), []
-    for _ in range(REPLAYS):
-        with Timed(seconds, where):
-            run()
-    return seconds
+    run = replayed(call)
+    return [seconds_of(run, device) for _ in range(REPLAYS)]
