@@ -69,9 +69,9 @@ STUDIES = (
     Study("tiny-exp-contrastive", "tiny-imagenet-32", "exp", 32, CONTRASTIVE, 3),
     Study("tiny-exp-sweep", "tiny-imagenet-32", "exp", 32, SWEEP, 1),
     Study("cifar10-step", "cifar-10", "step", 4, SOFTMAX, 3),
-    Study("cifar10-exp-warm", "cifar-10", "exp", 4, SOFTMAX[:3], 3, warmup=480),
+    Study("cifar10-exp-warm", "cifar-10", "exp", 4, SOFTMAX, 3, warmup=480),
 )
-"""The last one asks whether it is the start that runs on CIFAR-10-LT differ by: the rate rises over five epochs."""
+"""The last one asks what of CIFAR-10-LT is owed to a bad start: the rate rises over five epochs."""
 
 
 def settings(study: Study, pictures: int, recipe: Training, steps: int = STEPS) -> Training:

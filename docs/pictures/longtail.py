@@ -29,6 +29,7 @@ STUDIES = {
     "tiny-step": "Tiny-ImageNet-32 Step",
     "cifar10-exp": "CIFAR-10-LT Exp",
     "cifar10-step": "CIFAR-10-LT Step",
+    "tiny-exp-contrastive": "Tiny-ImageNet-32 Exp, contrastive",
 }
 GROUPS = ("head", "torso", "tail")
 SAMPLERS = ("uniform", "within-batch")
@@ -48,20 +49,23 @@ def save(figure, name):
 
 
 def bars(axis, study, sampler):
+    family, whole = ("contrastive/", "contrastive") if study.endswith("contrastive") else ("", "softmax")
     schemes = {name: (name, colour, 0.85 if name == "softmax" else 0.45) for name, colour in EXACT.items()}
-    schemes |= {f"{sampler}:{name}": (name, colour, 1.0) for name, colour in WEIGHTINGS.items()}
+    if family:
+        schemes = {whole: ("", EXACT["softmax"], 0.85)}
+    schemes |= {f"{family}{sampler}:{name}": (name, colour, 1.0) for name, colour in WEIGHTINGS.items()}
     width = 0.86 / len(schemes)
     for place, (scheme, (short, colour, alpha)) in enumerate(schemes.items()):
         for group, name in enumerate(GROUPS):
             found = values[study, scheme, name]
             if found:
                 where = group + (place - (len(schemes) - 1) / 2) * width
-                label = short if group == 0 else None
+                label = short if group == 0 and not family else None
                 axis.bar(where, mean(found), 0.92 * width, color=colour, alpha=alpha, label=label)
                 if len(found) > 1:
                     axis.errorbar(where, mean(found), stdev(found), color="#222222", lw=0.8, capsize=1.5)
     for group, name in enumerate(GROUPS):
-        plain = values[study, "softmax", name]
+        plain = values[study, whole, name]
         if plain:
             axis.hlines(mean(plain), group - 0.46, group + 0.46, color="#222222", lw=0.9, ls=":")
         else:
