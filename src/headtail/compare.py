@@ -73,13 +73,13 @@ class Cell:
             return {}
 
 
-def cells(training: Training, schemes: Sequence[str], seeds: int, data: DataSet, folder: Path) -> list[Cell]:
+def cells(training: Training, schemes: Sequence[str], seeds: int, data: DataSet, folder: str | Path) -> list[Cell]:
     """The grid; a cell's folder is named after everything that decides its results, so that settings never mix.
 
     `X+post-hoc` is trained as `X` is: where both are in the grid, it is measured on the model of `X`.
     """
     runs = [Run(**asdict(training), scheme=name, seed=seed) for seed in range(seeds) for name in schemes]
-    home: dict[Run | None, Path] = {run: folder / "cells" / _folder_name(run, data) for run in runs}
+    home: dict[Run | None, Path] = {run: Path(folder) / "cells" / _folder_name(run, data) for run in runs}
     return [Cell(run, home[run], home.get(_unadjusted(run))) for run in runs]
 
 
@@ -212,7 +212,7 @@ class CellWork:
 def compare(
     grid: Sequence[Cell],
     source: Source,
-    folder: Path,
+    folder: str | Path,
     *,
     slices: SliceRule = "auto",
     device: str = "cpu",
@@ -238,6 +238,7 @@ def compare(
         say: hears what else a user should know, in a sentence.
         strict: let a failing cell stop everything, for debugging.
     """
+    folder = Path(folder)
     check_writable(folder, "Choose another folder.")
     data, work, found = source(), CellWork(slices, device), {}
     check_measurable(data)

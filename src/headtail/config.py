@@ -162,10 +162,10 @@ class Run(Training):
         return cls(**values)
 
     @classmethod
-    def read(cls, path: Path) -> Run:
+    def read(cls, path: str | Path) -> Run:
         """From a file."""
         try:
-            return cls.from_toml(path.read_text(), str(path))
+            return cls.from_toml(Path(path).read_text(), str(path))
         except OSError as error:
             raise HeadtailError(f"`{path}` cannot be read: {error.strerror}.") from error
         except UnicodeDecodeError as error:

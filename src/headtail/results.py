@@ -101,11 +101,11 @@ def to_csv(rows: Iterable[Record], kind: type[Record] = Row) -> str:
     return text.getvalue()
 
 
-def read_rows(path: Path, kind: type[Record] = Row) -> list[Record]:
+def read_rows(path: str | Path, kind: type[Record] = Row) -> list[Record]:
     """Rows of a `results.csv`, or of a `classes.csv`."""
     columns = tuple(field.name for field in fields(kind))
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with Path(path).open(newline="", encoding="utf-8") as file:
             lines = list(csv.reader(file))
     except OSError as error:
         raise HeadtailError(f"`{path}` cannot be read: {error.strerror}. Is it a folder made by `headtail compare`?") from error
@@ -189,8 +189,9 @@ class Comparison:
     classes: list[ClassError] = field(default_factory=list)
 
     @classmethod
-    def read(cls, folder: Path) -> Comparison:
+    def read(cls, folder: str | Path) -> Comparison:
         """From a folder."""
+        folder = Path(folder)
         classes = folder / CLASSES
         try:
             return cls(

@@ -103,7 +103,7 @@ class Trainer:
         self,
         run: Run,
         data: DataSet,
-        folder: Path | None = None,
+        folder: str | Path | None = None,
         *,
         device: str = "cpu",
         encoder: nn.Module | None = None,
@@ -111,9 +111,9 @@ class Trainer:
         watch: Watch | None = None,
         stop: threading.Event | None = None,
     ) -> None:
-        self.run, self.folder, self.save_every, self.watch, self.stop = run, folder, save_every, watch, stop
+        self.run, self.save_every, self.watch, self.stop = run, save_every, watch, stop
+        self.folder, self.device = None if folder is None else Path(folder), torch.device(device)
         run.check_together()
-        self.device = torch.device(device)
         train, (among, held_out) = data.train, split_validation(data, run.validation)
         self.labels = training_labels(train, among, run.smoothing)
         torch.manual_seed(run.seed)
@@ -329,9 +329,9 @@ def save_model(folder: Path, model: Model, labels: Labels, facts: dict[str, Any]
     checkpoint.save(folder / "model.safetensors", tensors, {**facts, "smoothing": labels.smoothing})
 
 
-def load_model(folder: Path, encoder: nn.Module | None = None) -> tuple[Model, Run, dict[str, Any]]:
+def load_model(folder: str | Path, encoder: nn.Module | None = None) -> tuple[Model, Run, dict[str, Any]]:
     """The trained model of a run's folder, its settings, and what else was noted; pass the encoder if it was not the paper's."""
-    path = folder / "model.safetensors"
+    path = Path(folder) / "model.safetensors"
     if not path.exists():
         raise HeadtailError(f"`{folder}` holds no trained model (`model.safetensors`). Pass the folder of a finished run.")
     tensors, facts = checkpoint.load(path)

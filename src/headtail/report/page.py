@@ -30,14 +30,14 @@ FACTS = ("num_features", "num_pairs", "features_per_point", "digest")
 """Facts of the data that have no card."""
 
 
-def write_report(comparison: Comparison, path: Path) -> None:
+def write_report(comparison: Comparison, path: str | Path) -> None:
     """Write all that a comparison tells as one offline HTML page.
 
     Args:
         comparison: what was measured.
         path: the file; an older one is replaced only once the new one is whole.
     """
-    write_text(path, render(comparison))
+    write_text(Path(path), render(comparison))
 
 
 def render(comparison: Comparison) -> str:
