@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from headtail.data.points import Bag, DataSet, Points, ragged_rows
 from headtail.decay import catch_up
 from headtail.errors import HeadtailError
 from headtail.evaluate import Validation
+from headtail.interrupts import Stopped, interrupts
 from headtail.kernels.compiled import HAS_TRITON
 from headtail.labels import Labels
 from headtail.losses import ExactLoss
@@ -31,18 +31,14 @@ from headtail.losses.fused import backward
 from headtail.models import Model, ResNet
 from headtail.optim import clip_grad_norm_
 
-CHECK_EVERY = 100
-"""Steps between looks at the loss: for NaN, for the progress bar, for the clock."""
+CHECK_EVERY, TELL_EVERY = 100, 1.0
+"""Steps, and seconds where those take longer, between looks at the loss: for NaN, for the progress bar, for the clock."""
 MOST_VALIDATION = 2000
 """Points are enough to choose an epoch; more would cost more than the epoch itself on large label sets."""
 OFTEN = 5.0
 """Seconds that may be lost: after an epoch there is a checkpoint if the last is older. An epoch may take less than writing one."""
 DIVERGED = 20.0
 """A loss that is this many times that of the first steps will not come back."""
-
-
-class Stopped(KeyboardInterrupt):
-    """Training was interrupted after a step, and everything is saved."""
 
 
 @dataclass
@@ -187,15 +183,16 @@ class Trainer:
         self.model.train()
         # Summed one by one from where the last checkpoint stood, so that an interruption does not even change the last digit.
         total = torch.tensor(state.loss_sum, dtype=torch.float64, device=self.device)
-        looked = state.step
+        looked, seen = state.step, time.monotonic()
         for batch in self.order(state.epoch, state.step):
             self._set_learning_rate(state.epoch * steps + state.step)
             total += self._take_step(batch)
             state.step += 1
             stop = interrupted.is_set()
-            if state.step % CHECK_EVERY == 0 or state.step == steps or stop or state.first_loss is None:
+            slow = time.monotonic() - seen > TELL_EVERY
+            if slow or state.step % CHECK_EVERY == 0 or state.step == steps or stop or state.first_loss is None:
                 self._look(float(total), state.step - looked)
-                looked = state.step
+                looked, seen = state.step, time.monotonic()
                 if stop:
                     self._save()
                     raise Stopped
@@ -377,24 +374,3 @@ def training_labels(train: Points, among: Tensor | None = None, smoothing: float
     if smoothing is None:
         smoothing = 1.0 if bool((counts == 0).any()) else 0.0
     return Labels.from_counts(counts, smoothing)
-
-
-@contextmanager
-def interrupts() -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets, so that a step is never left half done; the second Ctrl-C stops at once."""
-    flag = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield flag
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def stop(*_: Any) -> None:
-        if flag.is_set():
-            raise KeyboardInterrupt
-        flag.set()
-
-    signal.signal(signal.SIGINT, stop)
-    try:
-        yield flag
-    finally:
-        signal.signal(signal.SIGINT, before)

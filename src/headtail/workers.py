@@ -18,7 +18,8 @@ import torch
 
 from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
-from headtail.train import State, Stopped, Watch, interrupts
+from headtail.interrupts import Stopped, interrupts
+from headtail.train import State, Watch
 
 if TYPE_CHECKING:
     from headtail.compare import Cell

@@ -96,8 +96,9 @@ def test_paths_start_from_the_root_or_beside_the_list(folder, tmp_path):
     draw(folder / "beside.jpg")
     write_list(folder / "a_test.txt", [("beside.jpg", 0)])
     assert load(folder, Reading(root=tmp_path / "disk")).test.features.paths == (str(folder / "beside.jpg"),)
-    with pytest.raises(HeadtailError, match=r"which is neither in `.*nowhere` nor in `.*zoo`"):
-        load(folder, Reading(root=tmp_path / "nowhere"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(HeadtailError, match=r"which is neither in `.*empty` nor in `.*zoo`"):
+        load(folder, Reading(root=tmp_path / "empty"))
 
 
 @pytest.mark.parametrize(
@@ -114,6 +115,53 @@ def test_a_bad_line_is_told(folder, lines, sentence):
     (folder / "a_train.txt").write_text(lines)
     with pytest.raises(HeadtailError, match=sentence):
         load(folder)
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "ImageNet_LT_PART.txt` lists no picture"),
+        ("\n\n", "ImageNet_LT_PART.txt` lists no picture"),
+        ("val/1.JPEG\nval/2.JPEG 0\n", "ImageNet_LT_PART.txt, line 1: `val/1.JPEG` is no path with a label id"),
+        ("val/1.JPEG,0\n", "ImageNet_LT_PART.txt, line 1: `val/1.JPEG,0` is no path with a label id"),
+    ],
+)
+def test_a_damaged_part_is_told_of_and_not_left_out(folder, part, text, sentence):
+    write_list(folder / "ImageNet_LT_train.txt", IMAGENET)
+    write_list(folder / "ImageNet_LT_test.txt", IMAGENET_TEST)
+    (folder / f"ImageNet_LT_{part}.txt").write_text(text)
+    (folder / "README.txt").write_text("What lies here.\n")
+    with pytest.raises(HeadtailError, match=sentence.replace("PART", part)):
+        load(folder)
+
+
+def test_an_empty_test_folder_is_told_of_and_not_left_out(folder):
+    for name in ("train/cat/1.jpg", "train/dog/2.jpg"):
+        draw(folder / name)
+    (folder / "val").mkdir()
+    with pytest.raises(HeadtailError, match="val` is empty"):
+        load(folder)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_path(folder):
+    write_list(folder / "train.txt", IMAGENET)
+    write_list(folder / "test.txt", IMAGENET_TEST)
+    path = folder / "train.txt"
+    path.write_text("\ufeff" + path.read_text(), encoding="utf-8")
+    assert load(folder).train.features.paths[0] == str(folder / IMAGENET[0][0])
+
+
+def test_a_root_must_be_there(folder, tmp_path):
+    write_list(folder / "train.txt", IMAGENET)
+    with pytest.raises(HeadtailError, match="nowhere` does not exist"):
+        load(folder, Reading(root=tmp_path / "nowhere"))
+
+
+def test_an_imbalance_needs_a_profile(folder):
+    write_list(folder / "train.txt", IMAGENET)
+    with pytest.raises(HeadtailError, match="`imbalance` shapes a profile"):
+        load(folder, Reading(imbalance=50))
 
 
 def test_labels_beyond_those_of_training_are_told(folder):
@@ -156,6 +204,9 @@ def test_two_training_lists_are_not_mixed(folder):
     write_list(folder / "b_train.txt", PLACES)
     with pytest.raises(HeadtailError, match=r"holds a_train.txt, b_train.txt. Name the list to train on"):
         load(folder)
+
+
+KINDS = [(name, category) for (name, _), category in zip(NATURE, (3, 9), strict=True)]
 
 
 def nature(listed, categories=(3, 5, 9), **changed):
@@ -203,6 +254,25 @@ def test_what_is_wrong_with_a_json_list_is_told(folder, content, sentence):
     with pytest.raises(HeadtailError, match=rf"train2018.json`.*{sentence}") as told:
         load(folder)
     assert "\n" not in str(told.value)
+
+
+def test_a_truncated_json_list_is_told_of_in_a_folder_too(folder):
+    whole = nature(KINDS)
+    (folder / "train2018.json").write_text(whole)
+    (folder / "val2018.json").write_text(whole[: whole.index("annotations") - 2])
+    with pytest.raises(HeadtailError, match="val2018.json` is no readable JSON list"):
+        load(folder)
+    with pytest.raises(HeadtailError, match="val2018.json` is no readable JSON list"):
+        load(folder / "val2018.json")
+
+
+def test_the_test_pictures_of_a_challenge_have_no_labels_and_are_left_out(folder):
+    (folder / "train2018.json").write_text(nature(KINDS))
+    (folder / "val2018.json").write_text(nature(KINDS))
+    (folder / "test2018.json").write_text(json.dumps({"images": [{"id": 1, "file_name": "a.jpg"}]}))
+    for i, (name, _) in enumerate(KINDS):
+        draw(folder / name, i)
+    assert len(load(folder).test) == len(KINDS)
 
 
 def test_class_folders_are_read_in_the_order_of_their_names(folder):

@@ -78,8 +78,8 @@ class Predict:
     """The data, as for headtail train."""
     out: Path
     """File to write: .parquet or .csv."""
-    k: int = 10
-    """Labels a point."""
+    k: int | None = None
+    """Labels a point; by default 10, or all where there are fewer."""
     points: Literal["test", "train"] = "test"
     """Which points: all rows of the test part, or those trained on."""
     device: Device = "auto"
@@ -89,17 +89,19 @@ class Predict:
 
     def run(self) -> int:
         """Predict and write."""
-        check_count("--k", self.k)
+        if self.k is not None:
+            check_count("--k", self.k)
         if self.out.suffix not in (".parquet", ".csv"):
             raise HeadtailError(f"`--out {self.out}` must end in .parquet or .csv: write for example `{self.out.stem}.parquet`.")
         model, _, data = open_model(self.model, self.data, self.reading, self.device, answers=True)
         points = data.asked if self.points == "test" else data.train
-        if self.k > points.num_labels:
-            raise HeadtailError(f"`--k {self.k}` is more than the {points.num_labels} labels there are.")
+        k = min(10, points.num_labels) if self.k is None else self.k
+        if k > points.num_labels:
+            raise HeadtailError(f"`--k {k}` is more than the {points.num_labels} labels there are.")
         with Console(stderr=True).status(f"scoring {len(points):,} points"):
-            top = top_labels(model, points, self.k)
+            top = top_labels(model, points, k)
             write_predictions(self.out, points, top, _scores(model, points, top), data.label_names)
-        Console(highlight=False).print(f"{len(points):,} points × {self.k} labels: {self.out}", soft_wrap=True, markup=False)
+        Console(highlight=False).print(f"{len(points):,} points × {k} labels: {self.out}", soft_wrap=True, markup=False)
         return 0
 
 

@@ -22,6 +22,7 @@ from headtail.cli.tables import measures_table
 from headtail.compare import Cell, SliceRule, data_slices, run_cell
 from headtail.config import Run
 from headtail.data.load import Reading, load
+from headtail.errors import HeadtailError
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class Train:
             data = load(self.data, self.reading, progress)
         for note in data.notes:
             talk.print(Text(note, style="dim"))
-        cell, bars = Cell(settings, self.out), TrainingBars(talk, 1)
+        cell, bars, model = Cell(settings, self.out), TrainingBars(talk, 1), self.out / "model.safetensors"
+        known = model.exists()
         try:
             with bars.bar, warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -63,8 +65,13 @@ class Train:
         except KeyboardInterrupt:
             talk.print(f"Stopped, and saved. To go on: {shlex.join(['headtail', *typed])}", soft_wrap=True, markup=False)
             return 130
+        except HeadtailError as error:
+            if known or not model.exists():
+                raise
+            kept = f"The trained model is kept: once that is mended, `headtail evaluate {self.out} {self.data}` tests it."
+            raise HeadtailError(f"{error} {kept}") from error
         console = Console(highlight=False)
         tested = [row for row in rows if row.split == "test"]
         console.print(measures_table(f"{self.run_.scheme} on {data.name}", tested, console.width))
-        console.print(f"model: {self.out / 'model.safetensors'}", soft_wrap=True, markup=False)
+        console.print(f"model: {model}", soft_wrap=True, markup=False)
         return 0

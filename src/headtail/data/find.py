@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headtail.data.cifar import find_cifar
-from headtail.data.image_lists import has_class_folders, is_list
+from headtail.data.image_lists import has_class_folders, is_list, is_unlabelled
 from headtail.data.split import find_text, stem
 from headtail.errors import HeadtailError
 
@@ -74,7 +74,10 @@ def _by_role(names: dict[str, Path]) -> tuple[Path | None, ...]:
 
 def _pictures_of(folder: Path) -> Files | None:
     """Lists of pictures, else the folders `train` and `test` or `val` with a folder a label in them."""
-    lists = {one.stem.lower(): one for one in sorted(folder.iterdir()) if one.suffix.lower() in LISTS and is_list(one)}
+    held = {one.stem.lower(): one for one in sorted(folder.iterdir()) if one.suffix.lower() in LISTS and one.is_file()}
+    lists = {name: one for name, one in held.items() if is_list(one)}
+    if lists:  # one that is called a part and is damaged is read and told of, not left out
+        lists |= {name: one for name, one in held.items() if any(_by_role({name: one})) and not is_unlabelled(one)}
     trained = [one.name for name, one in lists.items() if re.search(_TRAIN, name)] or [one.name for one in lists.values()]
     if len(trained) > 1:
         raise HeadtailError(f"`{folder}` holds {', '.join(trained)}. Name the list to train on, and the other with `test`.")
@@ -86,6 +89,8 @@ def _pictures_of(folder: Path) -> Files | None:
     train, *others = _by_role({one.name.lower(): one for one in sorted(folder.iterdir()) if one.is_dir()})
     if train is None or not has_class_folders(train):
         return None
+    for one in (one for one in others if one is not None and next(one.iterdir(), None) is None):
+        raise HeadtailError(f"`{one}` is empty. Put a folder of pictures a label into it, or remove it.")
     test, validation = (one if one is not None and has_class_folders(one) else None for one in others)
     return Files("images", train, test, None, validation)
 
@@ -103,7 +108,8 @@ def kind_of(path: Path, asked: str) -> str:
     """What a file is by its ending or first line, and a folder by what is in it; text may have any ending if it is asked for."""
     ending = path.suffix.lower()
     kind = "Parquet" if ending in PARQUET else "dense" if ending in DENSE else "text"
-    pictured = asked == "images" or (asked == "auto" and (is_list(path) or (path.is_dir() and has_class_folders(path))))
+    listed = ending == ".json" or is_list(path)
+    pictured = asked == "images" or (asked == "auto" and (listed or (path.is_dir() and has_class_folders(path))))
     if kind == "text" and pictured:
         return "images"
     fits = asked in FORMATS[kind] if asked != "auto" else kind != "text" or _is_text(path)

@@ -114,8 +114,15 @@ def is_list(path: Path) -> bool:
     with path.open("rb") as file:
         if path.suffix.lower() == ".json":  # the test pictures of a challenge have no annotations, and these come last
             return bool(path.stat().st_size) and mmap(file.fileno(), 0, access=ACCESS_READ).find(b'"annotations"') >= 0
-        first = file.read(LOOKED_AT).decode("utf-8", "replace").split("\n", 1)[0].rsplit(maxsplit=1)
+        first = file.read(LOOKED_AT).decode("utf-8-sig", "replace").split("\n", 1)[0].rsplit(maxsplit=1)
     return len(first) == 2 and first[0].lower().endswith(ENDINGS)
+
+
+def is_unlabelled(path: Path) -> bool:
+    """Whether this is a whole JSON file without annotations, as those of a challenge's test pictures are."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - LOOKED_AT))
+        return path.suffix.lower() == ".json" and file.read().rstrip().endswith(b"}") and not is_list(path)
 
 
 def has_class_folders(folder: Path) -> bool:
@@ -134,18 +141,19 @@ def _listing(path: Path, may_lack: bool) -> Listing:
 def _from_lines(may_lack: bool, path: Path) -> Listing:
     names, labels = [], []
     try:
-        with path.open(encoding="utf-8") as lines:
+        with path.open(encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, start=1):
                 if not (fields := line.rsplit(maxsplit=1)):
                     continue
                 known = fields[-1].isascii() and fields[-1].isdigit() and int(fields[-1][:20]) < MOST_LABELS
                 if len(fields) < 2 or not (known or (may_lack and fields[1] == NONE)):
-                    told = f"`{line.strip()[:60]}` is no path with a label id (a whole number from 0) behind it"
+                    which = "a whole number from 0, or -1 for none" if may_lack else "a whole number from 0"
+                    told = f"`{line.strip()[:60]}` is no path with a label id ({which}) behind it"
                     raise HeadtailError(f"{path}, line {number:,}: {told}. Write for example `train/cat/1.jpg 0`.")
                 names.append(fields[0].strip())
                 labels.append(int(fields[1]))
     except UnicodeDecodeError as error:
-        raise HeadtailError(f"`{path}` is not text. Write lines such as `train/cat/1.jpg 0`.") from error
+        raise HeadtailError(f"`{path}` is not text in UTF-8. Write lines such as `train/cat/1.jpg 0`.") from error
     return Listing(path, path.parent, names, np.array(labels, np.int64))
 
 

@@ -65,6 +65,10 @@ def load(data: str | Path, reading: Reading = DEFAULTS, progress: Progress | Non
     """
     if not 0 < check_number("holdout", reading.holdout) < 1:
         raise HeadtailError(f"`holdout` must be between 0 and 1, both excluded, but got {reading.holdout!r}.")
+    if reading.profile == "as-is" and reading.imbalance != DEFAULTS.imbalance:
+        raise HeadtailError("`imbalance` shapes a profile, but none is asked for. Write `profile` exp or step too, or leave it.")
+    if reading.root is not None:
+        check_exists(reading.root)
     # Shown to people, and kept beside results: paths as they were typed.
     how = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(reading).items()}
     found = replace(_read(data, reading, progress), read_as={"path": str(data), **how})
