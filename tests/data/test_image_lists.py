@@ -260,9 +260,9 @@ def test_a_truncated_json_list_is_told_of_in_a_folder_too(folder):
     whole = nature(KINDS)
     (folder / "train2018.json").write_text(whole)
     (folder / "val2018.json").write_text(whole[: whole.index("annotations") - 2])
-    with pytest.raises(HeadtailError, match="val2018.json` is no readable JSON list"):
+    with pytest.raises(HeadtailError, match=r"val2018\.json` is no readable JSON list"):
         load(folder)
-    with pytest.raises(HeadtailError, match="val2018.json` is no readable JSON list"):
+    with pytest.raises(HeadtailError, match=r"val2018\.json` is no readable JSON list"):
         load(folder / "val2018.json")
 
 

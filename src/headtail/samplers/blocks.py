@@ -128,7 +128,7 @@ class Blocks(Scheduled):
         log_q = of_group.gather(1, block)[..., None].log() + inside.gather(2, at).log()
         ids = self.order[self.start[block][..., None] + at]
         # Slot j belongs to visit j modulo `visits`, so that each visit gets its share of any m.
-        ids, log_q = (t.transpose(1, 2).reshape(groups, -1)[:, : self.num_negatives] for t in (ids, log_q))
+        ids, log_q = (t.transpose(1, 2).reshape(groups, visits * each)[:, : self.num_negatives] for t in (ids, log_q))
         label = step.pairs.label
         log_q_target = self._log_q_target(x, chance, label, model.temperature) if step.tell_target else None
         return Draw(self._of_each(ids, len(label)), self._of_each(log_q, len(label)), log_q_target, float(self.num_negatives))
@@ -186,6 +186,7 @@ class Blocks(Scheduled):
     def take_summary(self, model: Scorer) -> None:
         """Project the table, lay it out in blocks, and take note of each."""
         self.set_next_look()
+        model = model.finite()
         weight = F.normalize(model.weight.float(), dim=-1) if model.score == "cosine" else model.weight.float()
         self.note("_left", projection(_hidden(model).float(), weight, self.dim))
         rows = torch.cat([part.float() @ self._left for part in weight.split(max(1, AT_A_TIME // weight.shape[1]))])
@@ -272,7 +273,7 @@ class Blocks(Scheduled):
         for (some, into), (start, size) in zip(parts, places, strict=True):
             torch.mm(some, rows[start : start + size].T, out=into[:, :size])
         back = torch.empty_like(visit).scatter_(0, visit, torch.arange(len(visit)))
-        return found.view(len(visit), share, -1)[back].view(groups, visits, share, -1)
+        return found.view(len(visit), share, self.most)[back].view(groups, visits, share, self.most)
 
     def _log_q_target(self, x: Tensor, chance: Tensor, label: Tensor, temperature: float | Tensor) -> Float64[Tensor, " p"]:
         """log q of each positive: each group looks into the blocks of its own."""

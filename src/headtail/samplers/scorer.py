@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -55,6 +55,11 @@ class Scorer:
         for start in range(0, len(self.weight), size):
             stop = min(start + size, len(self.weight))
             yield torch.arange(start, stop, device=self.weight.device), self.logits(slice(start, stop))
+
+    def finite(self) -> Scorer:
+        """The same with zeros for hidden states that are not finite, or for none: for notes that outlive a step that is skipped."""
+        input = self.input if len(self.input) else self.input.new_zeros(1, self.input.shape[1])
+        return replace(self, input=torch.where(input.isfinite().all(1, keepdim=True), input, 0.0))
 
 
 def _wide(tensor: Tensor) -> Tensor:
