@@ -180,6 +180,9 @@ def candidate(name: str, labels: Labels, shape: Shape, noise: float, machine: Ma
     loss = scheme(name, labels)
     if not isinstance(loss, SampledLoss):
         raise HeadtailError(f"`{name}` uses all labels and draws no negatives. Write a sampled scheme, for example `uniform:tail`.")
+    if loss.sampler.looks_at_model:
+        told = f"The noise of `{name}` depends on the model, and there is none"
+        raise HeadtailError(f"{told}. `headtail advise --model RUN --data DATA` measures it on a trained one.")
     before = explain(loss, labels, batch_size=shape.batch, noise=noise)
     # Half an example more a label: one that never occurs keeps a finite score.
     scores = ((labels.counts.double() + 0.5) / (labels.total + 0.5 * labels.num_labels)).log()

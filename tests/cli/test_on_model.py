@@ -44,9 +44,9 @@ def test_explain_prints_a_table_that_fits_and_names_the_best_for_a_budget(run: P
     monkeypatch.setenv("COLUMNS", "90")
     out = told(capsys, "explain", "--model", str(run), "--data", DATA, "--budget", "100000", "--samplers", "uniform", "hard(2)")
     assert max(map(len, out.splitlines())) <= 100
-    assert "hard(2):importance@16" in out
+    assert "hard(2):tail@16" in out, "the run's own weights"
     assert "frequency" not in out
-    assert "use softmax: its gradient errs least" in out, "there is time for the exact loss"
+    assert "use logit-adjusted: its gradient errs least" in out, "there is time for the exact loss"
     out = told(capsys, "explain", "uniform:importance@4", "--model", str(run), "--data", DATA, "--budget", "1e-4")
     assert "Nothing takes 0.0001 ms or less" in out
     assert "uniform:importance@4" in out
@@ -72,6 +72,9 @@ def test_advise_names_a_scheme_that_can_be_built(run: Path, capsys: pytest.Captu
         (["explain", "--model", "RUN", "--data", DATA.replace("labels=60", "labels=61")], "Pass the data it was trained on"),
         (["advise", "--labels", "100", "--model", "RUN", "--data", DATA], "labels of its own"),
         (["explain", "--model", "nowhere", "--data", DATA], "holds no trained model"),
+        (["explain", "--model", "RUN", "--data", DATA, "--samplers", "block:tail@8"], "only a sampler is wanted. Write `block`."),
+        (["explain", "block:constant", "--model", "RUN", "--data", DATA], "The weights of `block:constant` stand for none of"),
+        (["advise", "--labels", "100", "--schemes", "block:tail"], "depends on the model, and there is none."),
     ],
 )
 def test_what_has_no_meaning_is_told_in_a_sentence(run: Path, words: list[str], sentence: str, capsys: pytest.CaptureFixture):
@@ -83,8 +86,9 @@ def test_what_has_no_meaning_is_told_in_a_sentence(run: Path, words: list[str], 
 def test_no_column_of_the_table_is_cut_off(run: Path, capsys: pytest.CaptureFixture, monkeypatch, width: int):
     monkeypatch.setenv("COLUMNS", str(width))
     out = told(
-        capsys, "explain", "--model", str(run), "--data", DATA, "--negatives", "8", "--samplers", "resampled(32,frequency(0.5))"
-    )
+        capsys, "explain", "--model", str(run), "--data", DATA, "--target", "softmax", "--negatives", "8", "--samplers",
+        "resampled(32,frequency(0.5))",
+    )  # fmt: skip
     assert "…" not in out
     for word in ("resampled(32,", "frequency(0.5)):", "importance@8"):
         assert word in out, "no name is broken inside a word"
@@ -99,3 +103,15 @@ def test_advise_says_what_it_left_out_and_explains_no_bold_that_is_not_there(run
     out = told(capsys, "explain", "--model", str(run), "--data", DATA, "--samplers", "uniform", "frequency", "hard")
     assert "bold:" in out
     assert out.count("Δ loss") == 2, "a column, and what it is"
+
+
+def test_the_target_is_that_of_the_scheme_else_of_the_run_unless_it_is_named(run: Path, capsys: pytest.CaptureFixture):
+    words = ["--model", str(run), "--data", DATA, "--negatives", "8", "--json"]
+
+    def names(*more: str) -> list[str]:
+        return [one["scheme"] for one in json.loads(told(capsys, "explain", *more, *words))["samplers"]]
+
+    assert names("--samplers", "uniform") == ["uniform:tail@8", "logit-adjusted"]
+    assert names("uniform:importance") == ["uniform:importance@8", "softmax"]
+    assert names("uniform:constant", "--target", "equalised") == ["uniform:equalised@8", "equalised"]
+    assert names("block:tail", "--samplers", "uniform") == ["block:tail@8", "uniform:tail@8", "logit-adjusted"]

@@ -100,7 +100,7 @@ class Advise:
         if self.labels is not None or self.source.counts is not None or self.source.zipf is not None:
             raise HeadtailError("`--model` has labels of its own: drop `--labels`, `--counts` and `--zipf`.")
         options = self.trained
-        found, missing, about = options.measure(NUMBERS, 256 if self.batch is None else self.batch, self.device)
+        found, missing, about, target = options.measure(NUMBERS, 256 if self.batch is None else self.batch, self.device)
         best, sentence = advice(found, options.budget)
         if self.json:
             told = {**to_dict(found, missing, options.budget), "best": None if best is None else best.scheme}
@@ -109,7 +109,7 @@ class Advise:
         console = Console(highlight=False)
         console.print(Text(about, style="dim"))
         best_of = frontier(found)
-        console.print(measured_table(best_of, options.target, console.width))
+        console.print(measured_table(best_of, target, console.width))
         for line in left_out(missing):
             console.print(line)
         if len(best_of) < len(found):
@@ -151,6 +151,8 @@ class Advise:
                 found.append(candidate(name, labels, shape, self.noise, machine, memory))
             except HeadtailError as error:
                 missing[name] = in_command_line_words(error)
+        if not found:
+            raise HeadtailError(next(iter(missing.values())))
         return found, missing
 
 

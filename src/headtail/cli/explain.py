@@ -87,13 +87,13 @@ class Explain:
         named = None if self.scheme is None else parse(self.scheme).num_negatives
         m = self.negatives if named is None else named
         numbers = NUMBERS if m is None else (check_count("--negatives", m),)
-        found, missing, about = options.measure(numbers, check_count("--batch", self.batch), self.device)
+        found, missing, about, target = options.measure(numbers, check_count("--batch", self.batch), self.device)
         if self.json:
             sys.stdout.write(json.dumps(to_dict(found, missing, options.budget), indent=2, ensure_ascii=False) + "\n")
             return 0
         console = Console(highlight=False)
         console.print(Text(about, style="dim"))
-        console.print(measured_table(found, options.target, console.width))
+        console.print(measured_table(found, target, console.width))
         for line in left_out(missing):
             console.print(line)
         console.print(Text(verdict(found, options.budget), style="bold"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -31,7 +32,13 @@ LOOKED_AT = ("uniform", "frequency(0.5)", "within-batch", "resampled", "block", 
 """Samplers that are shown unless others are named; `model` becomes `tilted` where the target has a margin."""
 NUMBERS = (16, 64, 256)
 """Of negatives."""
-WEIGHTINGS = {"softmax": "importance", "logit-adjusted": "tail", "equalised": "equalised", "adaptive": "adaptive"}
+Target = Literal["softmax", "logit-adjusted", "equalised", "adaptive"]
+WEIGHTINGS: dict[Target, str] = {
+    "softmax": "importance",
+    "logit-adjusted": "tail",
+    "equalised": "equalised",
+    "adaptive": "adaptive",
+}
 GOOD_COSINE = 0.9
 """Of a gradient that points the right way."""
 WIDE = 96
@@ -50,8 +57,8 @@ class OnTrained:
     """Folder of a finished run: measure samplers on its model, against the exact gradient. Needs --data."""
     data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None
     """The data of that run, as for headtail train."""
-    target: Literal["softmax", "logit-adjusted", "equalised", "adaptive"] = "softmax"
-    """The loss over all labels that sampling shall stand for."""
+    target: Target | None = None
+    """The loss over all labels that sampling shall stand for; by default that of the scheme that is named, or of the run."""
     samplers: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SAMPLER …")] = ()
     """Samplers to measure, without weights; else uniform, frequency(0.5), within-batch, resampled, block, hard, model or tilted."""
     budget: float | None = None
@@ -70,21 +77,26 @@ class OnTrained:
         if self.model is None or self.data is None:
             have, miss = ("--data", "--model RUN") if self.model is None else ("--model", "--data DATA")
             raise HeadtailError(f"`{have}` needs `{miss}` beside it: a trained model is looked at on its data.")
+        for name in self.samplers:
+            if set(name) & {":", "@"}:
+                sampler = re.split("[:@]", name)[0]
+                raise HeadtailError(f"`{name}` is a whole scheme, but only a sampler is wanted. Write `{sampler}`.")
         check_count("--repeats", self.repeats)
         if self.budget is not None:
             check_number("--budget", self.budget, low=1e-6)
 
-    def measure(self, numbers: Sequence[int], batch: int, device: Device) -> tuple[list[OnModel], dict[str, str], str]:
-        """Every sampler with each number of negatives; those left out, with a sentence; and a line about the model."""
+    def measure(self, numbers: Sequence[int], batch: int, device: Device) -> tuple[list[OnModel], dict[str, str], str, str]:
+        """Every sampler with each number of negatives; those left out, with a sentence; a line about the model; and the target."""
         assert self.model is not None, "asked for by the caller"
         assert self.data is not None, "checked"
         model, run, data = open_model(self.model, self.data, self.reading, device)
         family = parse(run.scheme).loss
         labels, head, prefix = model.head.labels, model.head, "" if family == "softmax" else f"{family}/"
-        name = family if self.target == "softmax" else prefix + self.target
+        wanted = self.target or target_of(run.scheme) or "softmax"
+        name = family if wanted == "softmax" else prefix + wanted
         exact = scheme(name, labels)
         assert isinstance(exact, ExactLoss), "a target is a loss over all labels"
-        losses, missing = self._losses(prefix, labels, numbers)
+        losses, missing = self._losses(prefix, wanted, labels, numbers)
         head.flush()
         hidden, target = encoded_pairs(model, data.train, max(ENCODED, 2 * batch), self.seed)
         size = min(batch, len(target))
@@ -96,14 +108,16 @@ class OnTrained:
             found.append(exactly(name, exact, examples))
         looked_at = f"{examples.sets} times {examples.probes} of {size:,} examples"
         about = f"{run.scheme} on {data.name}, {labels.num_labels:,} labels; {looked_at}"
-        return found, missing, about
+        return found, missing, about, wanted
 
-    def _losses(self, prefix: str, labels: Any, numbers: Sequence[int]) -> tuple[dict[str, SampledLoss], dict[str, str]]:
-        names = self.samplers or tuple("tilted" if n == "model" and self.target != "softmax" else n for n in LOOKED_AT)
+    def _losses(
+        self, prefix: str, target: Target, labels: Any, numbers: Sequence[int]
+    ) -> tuple[dict[str, SampledLoss], dict[str, str]]:
+        names = self.samplers or tuple("tilted" if n == "model" and target != "softmax" else n for n in LOOKED_AT)
         losses, missing = {}, {}
         for sampler in names:
             for m in numbers:
-                name = f"{prefix}{sampler}:{WEIGHTINGS[self.target]}@{m}"
+                name = f"{prefix}{sampler}:{WEIGHTINGS[target]}@{m}"
                 try:
                     with warnings.catch_warnings():
                         warnings.simplefilter("ignore")  # of labels that are never drawn: that was told in training
@@ -216,10 +230,28 @@ def to_dict(found: Sequence[OnModel], missing: dict[str, str], budget: float | N
 
 
 def with_name(options: OnTrained, name: str | None) -> OnTrained:
-    """The options with the sampler of a scheme that was named; its weights are the target's."""
+    """The options with the sampler of a scheme that was named, before others, and the target that its weights stand for."""
     if name is None:
         return options
     parsed = parse(name)
     if parsed.sampler is None:
         raise HeadtailError(f"`{name}` uses all labels: it is the exact loss. Name a sampled scheme, or drop it.")
-    return replace(options, samplers=(name.partition("@")[0].rpartition("/")[2].partition(":")[0],))
+    target = options.target or target_of(name)
+    if target is None:
+        told = f"The weights of `{name}` stand for none of {', '.join(WEIGHTINGS)}"
+        raise HeadtailError(f"{told}. Say with `--target` what it shall stand for; it is then measured with the weights of that.")
+    sampler = name.partition("@")[0].rpartition("/")[2].partition(":")[0]
+    return replace(options, samplers=(sampler, *options.samplers), target=target)
+
+
+def target_of(name: str) -> Target | None:
+    """The loss over all labels that a scheme is or stands for, where it is one of those that can be asked for.
+
+    >>> [target_of(name) for name in ("block:tail@8", "contrastive", "uniform:constant")]
+    ['logit-adjusted', 'softmax', None]
+    """
+    parsed = parse(name)
+    said = parsed.margin or parsed.weighting
+    known: dict[str, Target] = {"unit": "softmax"}
+    known |= {name: target for target, one in WEIGHTINGS.items() for name in (target, one)}
+    return None if said is None or said.args else known.get(said.name)

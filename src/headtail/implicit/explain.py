@@ -262,7 +262,7 @@ class _Inspector:
         if self.sampler.looks_at_model:
             return [
                 *notes,
-                "The q of these negatives follows the model: `headtail explain --model RUN` measures it on a trained one.",
+                "The q of these negatives follows the model: `headtail explain --model RUN --data DATA` measures it on one.",
             ]
         if never_drawn:
             notes.append(f"{never_drawn:,} labels are never drawn, so they are never pushed down, whatever the weights say.")
