@@ -123,6 +123,12 @@ def test_padding_and_ignored_targets_do_not_pass_by():
     assert labels.seen.tolist() == [1, 1, 1]
 
 
+@pytest.mark.parametrize("more", [[5], [20], [3, 100]])
+def test_new_labels_that_were_counted_get_the_share_that_counts_give(more):
+    counted = Labels.from_counts([10, 6, 4])
+    assert torch.allclose(StreamingLabels.starting_from(counted).grow(more).prior, counted.grow(more).prior)
+
+
 def test_new_labels_grow_behind_the_old():
     labels = StreamingLabels(2, rate=0.1).update(torch.tensor([0, 0, 1, 0]))
     grown = labels.grow([0, 0])

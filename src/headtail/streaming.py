@@ -142,10 +142,16 @@ class StreamingLabels(Labels):
         return Labels(self.counts)
 
     def grow(self, counts: Any) -> StreamingLabels:
-        """New labels behind the old ones, with this many examples among those that passed by, usually none."""
-        added = StreamingLabels.starting_from(Labels.from_counts([*torch.as_tensor(counts).tolist(), max(1.0, self.total)]))
+        """New labels behind the old ones, as if this many examples of them had just passed by, usually none.
+
+        >>> StreamingLabels.starting_from(Labels.from_counts([2, 2])).grow([1]).prior
+        tensor([0.4000, 0.4000, 0.2000], dtype=torch.float64)
+        """
+        more = torch.as_tensor(counts).tolist()
+        added = StreamingLabels.starting_from(Labels.from_counts([*more, max(1.0, self.total)]))
         grown = StreamingLabels(self.num_labels + len(added.gap) - 1, self.rate)
         parts = {name: torch.cat([getattr(self, name), getattr(added, name)[:-1].to(self.gap.device)]) for name in _STATE[:3]}
+        parts["gap"][: self.num_labels] *= 1 + sum(more) / max(1.0, self.total)  # the new ones came in between
         grown._set(
             **parts | {"last": torch.where(parts["last"] > self.clock, self.clock, parts["last"]), "clock": self.clock.clone()}
         )
