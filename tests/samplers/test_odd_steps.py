@@ -61,3 +61,11 @@ def test_an_empty_batch_costs_nothing_and_spoils_nothing(name, empty):
 def test_autocast_works(name):
     with torch.autocast("cpu", torch.bfloat16):
         assert losses(name, 160, lambda number, *batch: batch).isfinite().all()
+
+
+@pytest.mark.parametrize("name", SAMPLERS + OTHERS)
+@pytest.mark.parametrize(("rows", "width", "labels"), [(3, 8, 200), (4, 7, 200), (4, 8, 199), (4, 8, 201)])
+def test_a_model_that_does_not_fit_is_told_in_a_sentence(name, rows, width, labels):
+    loss = ht.scheme(f"{name}:tail@8", LABELS)
+    with pytest.raises(ht.HeadtailError, match=r"`(input|weight)` must have shape"):
+        loss(torch.randn(rows, width), torch.randn(labels, 8), torch.tensor([1, 2, 3, 4]))

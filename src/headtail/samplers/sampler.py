@@ -91,8 +91,16 @@ class Sampler(nn.Module, ABC):
             if self.looks_at_model:
                 if input is None or weight is None:
                     raise HeadtailError(f"`{type(self).__name__}` looks at the model: pass `input` and `weight` to `draw`.")
+                self._check_fits(input, weight, pairs.num_examples)
                 model = Scorer(pairs.rows(input.detach()), weight.detach(), bias, temperature, score)
             return self.pick(Step(pairs, model, generator, tell_target))
+
+    def _check_fits(self, input: Tensor, weight: Tensor, examples: int) -> None:
+        """Refuse a model that does not fit the targets, or another number of labels."""
+        shapes = (examples, weight.shape[-1]), (self.num_labels, weight.shape[-1])
+        if (input.shape, weight.shape) != shapes:
+            want = f"`input` must have shape [{examples}, d], a row a target, and `weight` [{self.num_labels}, d]"
+            raise HeadtailError(f"{want}, but got {list(input.shape)} and {list(weight.shape)}.")
 
     @abstractmethod
     def pick(self, step: Step) -> Draw:
