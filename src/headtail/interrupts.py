@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+HANGUP: Any = getattr(signal, "SIGHUP", None)
+SIGNALS = tuple(one for one in (signal.SIGINT, signal.SIGTERM, HANGUP) if one is not None)
 
 
 class Stopped(KeyboardInterrupt):
@@ -19,7 +20,7 @@ class Stopped(KeyboardInterrupt):
 def interrupts() -> Iterator[threading.Event]:
     """An event that such a signal sets, so that a step is never left half done; the second one stops at once.
 
-    A signal that is ignored, as `nohup` asks for, stays ignored.
+    A closed terminal that is to be ignored, as `nohup` asks for, stays ignored.
     """
     flag = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -31,7 +32,9 @@ def interrupts() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         flag.set()
 
-    before = {one: signal.getsignal(one) for one in SIGNALS if signal.getsignal(one) not in (signal.SIG_IGN, None)}
+    before = {one: signal.getsignal(one) for one in SIGNALS}
+    if before.get(HANGUP) == signal.SIG_IGN:
+        del before[HANGUP]
     for one in before:
         signal.signal(one, stop)
     try:
