@@ -136,6 +136,14 @@ def test_a_damaged_part_is_told_of_and_not_left_out(folder, part, text, sentence
         load(folder)
 
 
+def test_a_list_goes_before_another_file_of_its_name(folder):
+    (folder / "train.json").write_text(nature(KINDS))
+    (folder / "train.txt").write_text("What lies here.\n")
+    for i, (name, _) in enumerate(KINDS):
+        draw(folder / name, i)
+    assert load(folder, Reading(holdout=0.5)).label_names == ["species 3", "species 5", "species 9"]
+
+
 def test_an_empty_test_folder_is_told_of_and_not_left_out(folder):
     for name in ("train/cat/1.jpg", "train/dog/2.jpg"):
         draw(folder / name)

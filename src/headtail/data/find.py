@@ -74,10 +74,10 @@ def _by_role(names: dict[str, Path]) -> tuple[Path | None, ...]:
 
 def _pictures_of(folder: Path) -> Files | None:
     """Lists of pictures, else the folders `train` and `test` or `val` with a folder a label in them."""
-    held = {one.stem.lower(): one for one in sorted(folder.iterdir()) if one.suffix.lower() in LISTS and one.is_file()}
-    lists = {name: one for name, one in held.items() if is_list(one)}
+    held = [(one.stem.lower(), one) for one in sorted(folder.iterdir()) if one.suffix.lower() in LISTS and one.is_file()]
+    lists = {name: one for name, one in held if is_list(one)}
     if lists:  # one that is called a part and is damaged is read and told of, not left out
-        lists |= {name: one for name, one in held.items() if any(_by_role({name: one})) and not is_unlabelled(one)}
+        lists = {name: one for name, one in held if any(_by_role({name: one})) and not is_unlabelled(one)} | lists
     trained = [one.name for name, one in lists.items() if re.search(_TRAIN, name)] or [one.name for one in lists.values()]
     if len(trained) > 1:
         raise HeadtailError(f"`{folder}` holds {', '.join(trained)}. Name the list to train on, and the other with `test`.")

@@ -159,8 +159,8 @@ class Adversarial(Scheduled):
     def _remember(self, model: Scorer, label: Tensor) -> None:
         self.bring("_next", model.input.device)
         x = (_hidden(model) @ self._next).float()  # autocast makes it narrow
-        self.sums.index_add_(0, label, x[: len(label)])
-        self.counts.index_add_(0, label, torch.ones_like(x[: len(label), 0]))
+        self.sums.index_add_(0, label, x)
+        self.counts.index_add_(0, label, torch.ones_like(x[:, 0]))
         self.squares += x.T @ x
 
     def refit(self, model: Scorer) -> None:

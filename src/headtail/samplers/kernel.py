@@ -128,7 +128,7 @@ class FourierKernel(Blocks):
     def summarise(self, block: Int[Tensor, " L"], x: Float[Tensor, "p k"], temperature: float | Tensor) -> None:
         """Σ φ(w)·e^bias of each block; each feature in units of its largest, so that none is lost."""
         # ⟨x, w⟩ = ⟨s·x, w/s⟩: the features are least noisy where both are of a length.
-        lengths = [t.float().square().sum(1).mean().clamp(min=1e-12) for t in (self.rows, x)]
+        lengths = [(t.float().square().sum() / max(1, len(t))).clamp(min=1e-12) for t in (self.rows, x)]
         self.note("balance", (lengths[0] / lengths[1]).pow(0.25))
         omega = self.omega.to(self.rows.device)
         rows, bias = self.rows / self.balance, self.offset / temperature

@@ -57,9 +57,8 @@ class Scorer:
             yield torch.arange(start, stop, device=self.weight.device), self.logits(slice(start, stop))
 
     def finite(self) -> Scorer:
-        """The same with zeros for hidden states that are not finite, or for none: for notes that outlive a step that is skipped."""
-        input = self.input if len(self.input) else self.input.new_zeros(1, self.input.shape[1])
-        return replace(self, input=torch.where(input.isfinite().all(1, keepdim=True), input, 0.0))
+        """The same with zeros for hidden states that are not finite: for notes that outlive a step that is skipped."""
+        return replace(self, input=torch.where(self.input.isfinite().all(1, keepdim=True), self.input, 0.0))
 
 
 def _wide(tensor: Tensor) -> Tensor:
