@@ -45,8 +45,8 @@ STEPS = 21_800
 SOFTMAX = ("softmax", "softmax+post-hoc", "logit-adjusted", *PAPER[4:], *PAPER[:4], "equalised", "adaptive")
 """In the order in which they are missed if time is short: within-batch before uniform."""
 CONTRASTIVE = ("contrastive", *(f"contrastive/{name}" for name in (*PAPER[4:], *PAPER[:4])))
-SWEEP = tuple(f"{name}@{m}" for m in (8, 16, 64, 128) for name in PAPER)
-"""m = 32 is in the study that it is a sweep of."""
+SWEEP = tuple(f"{name}@{m}" for m in (128, 8, 64, 16) for name in PAPER)
+"""m = 32 is in the study that it is a sweep of; the ends first, in case time is short."""
 
 
 @dataclass(frozen=True)
