@@ -21,7 +21,7 @@ from headtail.cli import main
 from headtail.compare import Cell, cells, run_cell
 from headtail.config import Run, Training
 from headtail.data.load import load
-from headtail.results import POPULAR, Comparison, read_rows
+from headtail.results import POPULAR, ClassError, Comparison, read_rows, to_csv
 from headtail.train import Stopped
 
 DATA = "synthetic:points=600,test=100,features=200,labels=60"
@@ -222,6 +222,40 @@ def test_a_folder_that_takes_no_files_is_refused_before_any_work(tmp_path, train
     assert (tmp_path / "file").read_text() == "mine"
 
 
+def test_errors_of_classes_that_other_runs_left_are_not_taken_for_those_of_these(folder):
+    (folder / "classes.csv").write_text(to_csv([ClassError("other", "softmax", None, 0, 0, "", 5, 2, 0.5)], ClassError))
+    assert main(arguments(folder, "--seeds", "2")) == 0
+    assert Comparison.read(folder).classes == []
+
+
+OTHER = DATA.replace("60", "61")
+
+
+@pytest.mark.parametrize("without", ["", "data.json"])
+def test_a_folder_keeps_its_data_and_refuses_others_before_any_work(folder, trained, capsys, without):
+    if without:  # as where the first comparison was stopped before its end
+        (folder / without).unlink()
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert main([OTHER if word == DATA else word for word in arguments(folder)]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"comparison` holds a comparison on `{DATA}`, but now the data are `{OTHER}`. Choose another folder with `--out`" in told
+    assert trained == []
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_data_read_in_another_way_are_other_data_and_so_are_those_that_changed(tmp_path, capsys):
+    lines = [f"{i % 5},{i % 3 + 5} {i % 7}:1 {7 + i % 11}:1" for i in range(60)]
+    (tmp_path / "train.txt").write_text("\n".join(lines))
+    how = ["compare", str(tmp_path / "train.txt"), "--schemes", "softmax", "--dim", "4", "--epochs", "1"]
+    how += ["--out", str(tmp_path / "out")]
+    assert main(how) == 0
+    assert main([*how, "--holdout", "0.5"]) == 2
+    assert "train.txt` `--holdout 0.2`, but now the data are" in " ".join(capsys.readouterr().err.split())
+    (tmp_path / "train.txt").write_text("\n".join(lines[1:]))
+    assert main(how) == 2
+    assert "train.txt`, but their content has changed since. Choose" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_folder_keeps_its_run_and_refuses_another_before_it_writes(tmp_path):
     data = load(DATA)
     slices, run = compare.data_slices(data), Run(scheme="softmax", dim=8, epochs=1)
@@ -229,7 +263,7 @@ def test_a_folder_keeps_its_run_and_refuses_another_before_it_writes(tmp_path):
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(HeadtailError, match=r"holds a run with other `scheme`, `seed`. Choose another folder, or delete it."):
         run_cell(Cell(Run(scheme="uniform:tail", dim=8, epochs=1, seed=3), tmp_path), data, slices)
-    other = load(DATA.replace("60", "61"))
+    other = load(OTHER)
     with pytest.raises(HeadtailError, match=r"holds a run with other data"):
         run_cell(Cell(run, tmp_path), other, compare.data_slices(other))
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
@@ -245,7 +279,7 @@ def test_what_a_killed_process_left_half_written_is_swept_up(tmp_path):
 
 
 def test_settings_and_data_have_folders_of_their_own(tmp_path):
-    data, other = load(DATA), load(DATA.replace("60", "61"))
+    data, other = load(DATA), load(OTHER)
     grids = [
         cells(Training(), ["softmax", "mixture(uniform,queue(8)):tail"], 2, data, tmp_path),
         cells(Training(lr=0.1), ["softmax"], 1, data, tmp_path),

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from headtail import checkpoint, environment
 from headtail.build import parse
-from headtail.config import Run, Training, to_toml
+from headtail.config import Run, Training, data_of, to_toml
 from headtail.data.catalogue import recognise
 from headtail.data.facts import facts_of, label_counts, task_of
+from headtail.data.load import told_apart
 from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
 from headtail.evaluate import top_labels
@@ -67,10 +68,7 @@ class Cell:
     @property
     def about(self) -> dict[str, str]:
         """On which data it was begun, by which slices it is measured; empty where nobody knows."""
-        try:
-            return json.loads((self.folder / ABOUT).read_text())
-        except (OSError, ValueError):
-            return {}
+        return _noted(self.folder / ABOUT)
 
 
 def cells(training: Training, schemes: Sequence[str], seeds: int, data: DataSet, folder: str | Path) -> list[Cell]:
@@ -195,6 +193,26 @@ def _check_same(cell: Cell, data: DataSet) -> None:
         raise HeadtailError(f"`{cell.folder}` holds a run with other {', '.join(other)}. Choose another folder, or delete it.")
 
 
+def check_same_data(folder: Path, data: DataSet) -> None:
+    """A folder's tables tell of one data set: another is refused before anything is written."""
+    tables = _noted(folder / "data.json")
+    begun = {path.parent: _noted(path).get("data") for path in sorted(folder.glob(f"cells/*/{ABOUT}"))}
+    held = {folder: tables["digest"]} if "digest" in tables else begun
+    if not held or data.digest in held.values():
+        return
+    before = {"path": tables.get("name", "other data")} | data_of(next(iter(held)) / "run.toml")
+    then, now = told_apart(before, {"path": data.name} | data.read_as)
+    what = f"now the data are {now}" if then != now else "their content has changed since"
+    raise HeadtailError(f"`{folder}` holds a comparison on {then}, but {what}. Choose another folder with `--out`, or delete it.")
+
+
+def _noted(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
 @dataclass(frozen=True)
 class CellWork:
     """`run_cell` as work for a process."""
@@ -228,7 +246,7 @@ def compare(
     Args:
         grid: the cells.
         source: gives the data set, in any process.
-        folder: where results go; refused before any work if it takes no files.
+        folder: where results go; refused before any work if it takes no files, or holds a comparison on other data.
         slices: head, torso and tail by share of the examples, or by count; auto: by count for classification.
         device: "cpu" or "cuda".
         workers: processes that train at the same time, on one GPU too; they share torch's threads evenly.
@@ -242,6 +260,7 @@ def compare(
     check_writable(folder, "Choose another folder.")
     data, work, found = source(), CellWork(slices, device), {}
     check_measurable(data)
+    check_same_data(folder, data)
     watch = watch or (lambda _: lambda *_: None)
     outcomes = _outcomes(grid, source, data, work, watch, workers, device == "cuda", say or (lambda _: None))
     failures = {}
@@ -316,6 +335,8 @@ def gather(
     write_text(folder / "failures.json", json.dumps(failures, indent=1))
     if classes:
         write_text(folder / CLASSES, to_csv(classes, ClassError))
+    else:  # what stood there is of other runs
+        (folder / CLASSES).unlink(missing_ok=True)
     write_text(folder / "results.csv", to_csv(rows))
     return Comparison.read(folder)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,7 +17,7 @@ from headtail.cli.progress import reading
 from headtail.cli.tables import measures_table
 from headtail.compare import SliceRule, best_labels, check_measurable, data_slices, measures_of, row_of
 from headtail.config import Run, data_of
-from headtail.data.load import Reading, load
+from headtail.data.load import Reading, load, told_apart
 from headtail.data.points import Bag, DataSet, Points
 from headtail.errors import HeadtailError, check_count
 from headtail.evaluate import blocks, top_labels
@@ -119,7 +119,7 @@ def open_model(folder: Path, data: str, how: Reading, device: Device, answers: b
     trained = data_of(folder / "run.toml")
     shapes = (facts["num_features"], len(model.head.weight)), (found.train.num_features, found.train.num_labels)
     if shapes[0] != shapes[1] and not (answers and _within(found, *shapes[0])):
-        on = f" ({_options(trained, found.read_as)[0]})" if trained else ""
+        on = f" ({told_apart(trained, found.read_as)[0]})" if trained else ""
         raise HeadtailError(
             f"The model in `{folder}` has {shapes[0][0]:,} features and {shapes[0][1]:,} labels, but `{data}` has "
             f"{shapes[1][0]:,} and {shapes[1][1]:,}. Pass the data it was trained on{on}, or data read the same way."
@@ -157,20 +157,8 @@ def _difference(trained: dict[str, Any], here: dict[str, Any]) -> str:
     told = "These are not the data that the model was trained on"
     if not trained:
         return f"{told}, or they are read in another way."
-    then, now = _options(trained, here)
+    then, now = told_apart(trained, here)
     return f"{told}: those were {then}, these are {now}." if then != now else f"{told}: their content has changed."
-
-
-def _options(trained: dict[str, Any], here: dict[str, Any]) -> tuple[str, str]:
-    """Both paths, each with the options that differ, as they are typed."""
-    names = ["path", *(one.name for one in fields(Reading))]
-    other = [name for name in names if name == "path" or trained.get(name) != here.get(name)]
-    then, now = (" ".join(_typed(name, how.get(name)) for name in other) for how in (trained, here))
-    return then, now
-
-
-def _typed(name: str, value: Any) -> str:
-    return f"`{value}`" if name == "path" else f"`--{name.replace('_', '-')} {value}`" if value is not None else f"no `--{name}`"
 
 
 @torch.no_grad()

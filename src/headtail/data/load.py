@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from headtail.data.catalogue import KnownPictures, check, check_pictures, check_profile, recognise, recognise_pictures
 from headtail.data.cifar import find_cifar, read_cifar
@@ -188,3 +188,19 @@ def _parquet_format(train: Path, test: Path | None) -> str:
 def _name(path: Path, name: str) -> str:
     """`beauty` for `beauty/train.parquet`, `beauty/sequences.parquet` and `beauty_train.npz`."""
     return re.sub(r"(^|[_.-])(train|trn|data|sequences|interactions)(20\d\d)?$", "", name.lower()) or path.resolve().parent.name
+
+
+def told_apart(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, str]:
+    """The paths of two data sets (`DataSet.read_as`), each with the options that differ, as they are typed.
+
+    >>> told_apart({"path": "shop", "last": 10}, {"path": "shop", "last": 5})
+    ('`shop` `--last 10`', '`shop` `--last 5`')
+    """
+    names = ["path", *(one.name for one in fields(Reading))]
+    other = [name for name in names if name == "path" or before.get(name) != now.get(name)]
+    first, second = (" ".join(_typed(name, how.get(name)) for name in other) for how in (before, now))
+    return first, second
+
+
+def _typed(name: str, value: Any) -> str:
+    return f"`{value}`" if name == "path" else f"`--{name.replace('_', '-')} {value}`" if value is not None else f"no `--{name}`"
