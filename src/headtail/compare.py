@@ -175,8 +175,8 @@ def check_measurable(data: DataSet) -> None:
     """Refuse data on which nothing can be measured."""
     if not data.test.num_pairs:
         raise HeadtailError(
-            f"`{data.name}` has no test point with a label that training knows, so nothing can be measured. Name other test data; "
-            "a trained model answers these (`headtail predict`)."
+            f"`{data.name}` has no test point with a label that training knows, so nothing can be measured. Name others "
+            "(`--test`); a trained model answers these (`headtail predict`)."
         )
 
 

@@ -142,6 +142,36 @@ def test_labels_that_training_does_not_have_are_told(folder):
         load(folder)
 
 
+def test_a_label_of_minus_one_is_none_as_hubs_write_it(folder):
+    write(folder / "train.parquet", pixels(3), [1, -1, 0])
+    none = r"train.parquet`: row 1 \(from 0\) has the label −1, which stands for none. Drop such rows; a label of that name is a"
+    with pytest.raises(HeadtailError, match=none):
+        load(folder)
+    write(folder / "train.parquet", pixels(3), [-1, -1, -1])
+    with pytest.raises(HeadtailError, match=r"train.parquet` has no labels: all 3 are −1. Train on a file that has some"):
+        load(folder)
+    write(folder / "train.parquet", pixels(3), [1, 0, 1])
+    write(folder / "test.parquet", pixels(2), [1, 0])
+    write(folder / "validation.parquet", pixels(2), [-1, -1])
+    with pytest.raises(HeadtailError, match=r"validation.parquet` has no labels: all 2 are −1. Leave that file out"):
+        load(folder)
+
+
+@pytest.mark.parametrize("labels", [[-1, -1], [-1, None], [None, None]])
+def test_a_test_part_without_any_label_is_told_with_the_part_to_measure_on(folder, labels):
+    write(folder / "train.parquet", pixels(4), [1, 0, 1, 0])
+    write(folder / "test.parquet", pixels(2), pa.array(labels, pa.int64()))
+    told = "test.parquet has no labels (all are −1 or null): its pictures are answered, but not measured."
+    data = load(folder)
+    assert (len(data.test), data.test.num_pairs) == (2, 0)
+    assert data.notes[1:] == (f"{told} To measure, name a part that has labels with `--test`, or leave that file out.",)
+    write(folder / "val.parquet", pixels(2), [0, 1])
+    assert load(folder).notes[1:] == (f"{told} To measure, name val.parquet with `--test`, or leave that file out.",)
+    measured = load(folder, Reading(test=folder / "val.parquet"))
+    assert measured.test.labels.values.tolist() == [0, 1]
+    assert measured.validation is None, "what is tested on must not choose the epoch too"
+
+
 def test_columns_that_hold_no_pictures_are_told(folder):
     pq.write_table(pa.table({"image": ["a.jpg"], "label": [0]}), folder / "train.parquet")
     with pytest.raises(HeadtailError, match=r"column `image` holds string, but must hold encoded pictures as bytes"):

@@ -87,6 +87,8 @@ def _read(data: str | Path, reading: Reading, progress: Progress | None) -> Data
     files = find(check_exists(path, WHAT), reading.format)
     if reading.test is not None:
         files = files._replace(test=check_exists(reading.test), splits=None)
+        if files.validation is not None and files.validation.samefile(reading.test):
+            files = files._replace(validation=None)  # what is tested on must not choose the epoch too
         if kind_of(reading.test, reading.format) != files.kind:
             raise HeadtailError(f"`{reading.test}` is not of the same format as `{files.train}` ({files.kind}). Write both alike.")
     readers = {"text": _read_text, "Parquet": _read_parquet, "dense": _read_dense, "images": _read_images, "CIFAR": _read_cifar}

@@ -35,7 +35,7 @@ def read_pictures(
     """Read pictures of one size from Parquet: a column `image` of encoded bytes (JPEG, PNG, …) and a column `label`.
 
     `image` may also be a struct with a field `bytes`; labels are whole numbers or strings. Labels get ids in their order. Test
-    pictures whose label is null or not among those of training are answered, but not measured.
+    pictures whose label is null, −1 or not among those of training are answered, but not measured.
 
     Args:
         train: Parquet file.
@@ -48,7 +48,7 @@ def read_pictures(
     given = {"train": train, "test": test, "validation": validation}
     parts = {name: path for name, path in given.items() if path is not None}
     recipe = {"reader": "pictures", "parts": list(parts), "skip": skip_bad_images}
-    entry = cached(parts.values(), recipe | {"with": "rows"}, partial(_build, parts, skip_bad_images, progress))
+    entry = cached(parts.values(), recipe | {"with": "rows, and −1 for no label"}, partial(_build, parts, skip_bad_images, progress))
     points = {name: _points(entry, name) for name in parts}
     notes, digest = ["Read as pictures.", *entry.facts["notes"]], key_of(parts.values(), recipe)
     if "test" not in points:
@@ -79,12 +79,13 @@ def _build(parts: dict[str, Path], skip: bool, progress: Progress | None, store:
     for name, path in parts.items():
         columns = Columns.of(path)
         labels = _labels(columns, None if name != "test" or known is None else known.names.type)
+        if name != "test":
+            _check_labelled(name, columns, labels)
         known = Vocabulary.of([labels]) if known is None else known
         check_same_kind(known, labels, columns, _column(columns, LABEL))
         ids = known.ids(labels)
         if len(unknown := np.flatnonzero(ids < 0)) and name == "test":
-            told = f"{len(unknown):,} of {len(ids):,} test pictures have a label that never occurs in training, or none"
-            store.facts["notes"].append(f"{told}: they are answered, but not measured.")
+            store.facts["notes"].append(_not_measured(columns, labels, len(unknown), parts.get("validation")))
         elif len(unknown):
             row = int(unknown[0])
             told = f"row {row:,} (from 0) has the label {labels[row].as_py()!r}, which is not among the {len(known):,} of training"
@@ -105,6 +106,33 @@ def _labels(columns: Columns, or_null: pa.DataType | None) -> pa.Array:
     if not sum(map(len, parts)):
         raise HeadtailError(f"`{columns.path}` has no rows. Write a row a picture, with the columns `image` and `label`.")
     return pa.concat_arrays(parts)
+
+
+def _lacks(labels: pa.Array) -> np.ndarray:
+    """Which pictures have no label: it is null or, as hubs write it, −1."""
+    lacks = labels.is_null().to_numpy(zero_copy_only=False)
+    return lacks | (labels.fill_null(-1).to_numpy() == -1) if pa.types.is_integer(labels.type) else lacks
+
+
+def _check_labelled(part: str, columns: Columns, labels: pa.Array) -> None:
+    """A picture to train or to validate on has a label."""
+    lacks = _lacks(labels)
+    if lacks.all():
+        instead = "Train on a file that has some" if part == "train" else "Leave that file out"
+        raise HeadtailError(f"`{columns.path}` has no labels: all {len(labels):,} are −1. {instead}.")
+    if lacks.any():
+        told = f"row {int(lacks.argmax()):,} (from 0) has the label −1, which stands for none"
+        raise HeadtailError(f"`{columns.path}`: {told}. Drop such rows; a label of that name is a string, `\"-1\"`.")
+
+
+def _not_measured(columns: Columns, labels: pa.Array, unknown: int, validation: Path | None) -> str:
+    """A note on test pictures that have no label which training knows."""
+    if not _lacks(labels).all():
+        told = f"{unknown:,} of {len(labels):,} test pictures have a label that never occurs in training, or none"
+        return f"{told}: they are answered, but not measured."
+    other = f"name {'a part that has labels' if validation is None else validation.name} with `--test`, or leave that file out"
+    told = f"{columns.path.name} has no labels (all are −1 or null): its pictures are answered, but not measured"
+    return f"{told}. To measure, {other}."
 
 
 def _write(
