@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headtail.data.shards import shards_of
 from headtail.errors import HeadtailError
 
 VERSION = 1
@@ -81,8 +82,8 @@ def cached(files: Iterable[Path], recipe: dict[str, Any], build: Callable[[Store
 
 
 def key_of(files: Iterable[Path], recipe: dict[str, Any]) -> str:
-    """Changes with the content of the files and with the recipe."""
-    content = [digest(path) for path in files]
+    """Changes with the content of the files, of all where a part is written in several, and with the recipe."""
+    content = [digests[0] if len(digests) == 1 else digests for digests in ([*map(digest, shards_of(path))] for path in files)]
     return hashlib.blake2b(json.dumps([VERSION, content, recipe], sort_keys=True).encode(), digest_size=16).hexdigest()
 
 

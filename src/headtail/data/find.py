@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from headtail.data.cifar import find_cifar
 from headtail.data.image_lists import has_class_folders, is_list, is_unlabelled
+from headtail.data.shards import SHARD, part_of
 from headtail.data.split import find_text, stem
 from headtail.errors import HeadtailError
 
@@ -39,15 +40,18 @@ def find(path: Path, asked: str) -> Files:
     if path.is_file():
         return Files(kind_of(path, asked), path)
     for kind, endings in (("Parquet", PARQUET), ("dense", DENSE)):
-        names = {one.stem.lower(): one for one in sorted(path.iterdir()) if one.suffix.lower() in endings and one.is_file()}
-        if not names or asked not in ("auto", *FORMATS[kind]):
+        held = _with(path, endings) or (_with(path / "data", endings) if kind == "Parquet" else [])
+        if not held or asked not in ("auto", *FORMATS[kind]):
             continue
+        names = {part_of(one).lower(): one for one in held}  # one shard stands for all
         train, test, validation = _by_role(names)
         if train is None and len(names) == 1:
             train = next(iter(names.values()))
         if train is None or train == test:
-            held = ", ".join(one.name for one in names.values())
-            raise HeadtailError(f"`{path}` holds {held}, and none of them is called `train`. Name the training file itself.")
+            names = ", ".join(one.name for one in held)
+            raise HeadtailError(f"`{path}` holds {names}, and none of them is called `train`. Name the training file itself.")
+        for one in (train, test, validation):
+            _check_one(one, held)
         return Files(kind, train, test, None, validation)
     if asked in ("auto", "images") and (images := _pictures_of(path)) is not None:
         return images
@@ -65,6 +69,19 @@ FORMATS = {
     "images": ("images",),
     "text": ("xc", "svmlight"),
 }
+
+
+def _with(folder: Path, endings: tuple[str, ...]) -> list[Path]:
+    return [one for one in sorted(folder.glob("*")) if one.suffix.lower() in endings and one.is_file()]
+
+
+def _check_one(path: Path | None, held: list[Path]) -> None:
+    """Refuse a part that is there both as shards and as a whole."""
+    kin = [one for one in held if path is not None and part_of(one) == part_of(path)]
+    first = next((one.name for one in kin if SHARD.fullmatch(one.name)), None)
+    whole = next((one.name for one in kin if not SHARD.fullmatch(one.name)), None)
+    if first and whole:
+        raise HeadtailError(f"`{kin[0].parent}` holds {first} and {whole}, which are both {part_of(kin[0])}. Keep one.")
 
 
 def _by_role(names: dict[str, Path]) -> tuple[Path | None, ...]:

@@ -13,6 +13,7 @@ from headtail.data.find import WHAT, Files, find, kind_of
 from headtail.data.image_lists import read_images
 from headtail.data.longtail import Profile, long_tail
 from headtail.data.points import DataSet, Progress
+from headtail.data.shards import part_of, shards_of
 from headtail.data.split import hold_out, read_xc, stem
 from headtail.data.text import read_text
 from headtail.errors import HeadtailError, check_exists, check_number
@@ -87,7 +88,7 @@ def _read(data: str | Path, reading: Reading, progress: Progress | None) -> Data
     files = find(check_exists(path, WHAT), reading.format)
     if reading.test is not None:
         files = files._replace(test=check_exists(reading.test), splits=None)
-        if files.validation is not None and files.validation.samefile(reading.test):
+        if files.validation is not None and any(one.samefile(reading.test) for one in shards_of(files.validation)):
             files = files._replace(validation=None)  # what is tested on must not choose the epoch too
         if kind_of(reading.test, reading.format) != files.kind:
             raise HeadtailError(f"`{reading.test}` is not of the same format as `{files.train}` ({files.kind}). Write both alike.")
@@ -163,7 +164,10 @@ def _read_parquet(files: Files, reading: Reading, progress: Progress | None) -> 
         from headtail.data.interactions import read_interactions
 
         data = read_interactions(files.train, files.test, holdout=reading.holdout, progress=progress)
-    return replace(data, name=_name(files.train, data.name))
+    read = (files.train, files.test, files.validation if asked == "images" else None)
+    parts = {part_of(path): len(shards_of(path)) for path in read if path is not None}
+    told = [f"{part} is in {number:,} files, which are read in their order." for part, number in parts.items() if number > 1]
+    return replace(data, name=_name(files.train, part_of(files.train)), notes=(*data.notes, *told))
 
 
 def _parquet_format(train: Path, test: Path | None) -> str:
@@ -188,8 +192,10 @@ def _parquet_format(train: Path, test: Path | None) -> str:
 
 
 def _name(path: Path, name: str) -> str:
-    """`beauty` for `beauty/train.parquet`, `beauty/sequences.parquet` and `beauty_train.npz`."""
-    return re.sub(r"(^|[_.-])(train|trn|data|sequences|interactions)(20\d\d)?$", "", name.lower()) or path.resolve().parent.name
+    """`beauty` for `beauty/train.parquet`, `beauty/data/train.parquet`, `beauty/sequences.parquet` and `beauty_train.npz`."""
+    folder = path.resolve().parent
+    above = folder.parent.name if folder.name == "data" else folder.name
+    return re.sub(r"(^|[_.-])(train|trn|data|sequences|interactions)(20\d\d)?$", "", name.lower()) or above
 
 
 def told_apart(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, str]:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from headtail.data.cache import Entry, Store
 from headtail.data.points import Progress
+from headtail.data.shards import part_of, shards_of
 from headtail.errors import HeadtailError
 
 USER = ("user", "userid", "uid", "customer", "customerid")
@@ -27,8 +28,8 @@ class Columns:
     """What the columns of a Parquet file are for, by name and type.
 
     Attributes:
-        path: the file.
-        rows: how many it has.
+        path: the file; of several, the first.
+        shards: its files, each with the number of its rows.
         lists: the list column: `items`, else the only one there is.
         user: a column called user, user_id and the like.
         item: a column called item, item_id and the like.
@@ -37,7 +38,7 @@ class Columns:
     """
 
     path: Path
-    rows: int
+    shards: tuple[tuple[Path, int], ...]
     lists: str | None
     user: str | None
     item: str | None
@@ -46,14 +47,21 @@ class Columns:
 
     @classmethod
     def of(cls, path: Path) -> Columns:
-        """Look at a file."""
-        with _told(path), pq.ParquetFile(path) as file:
-            schema, rows = file.schema_arrow, file.metadata.num_rows
+        """Look at a file, and at the others of its part where that is written in several (`shards_of`)."""
+        shards, schemas = [], []
+        for one in shards_of(path):
+            with _told(one), pq.ParquetFile(one) as file:
+                shards.append((one, file.metadata.num_rows))
+                schemas.append(file.schema_arrow)
+        schema, (path, _) = schemas[0], shards[0]
+        for other, (one, _) in zip(schemas, shards, strict=True):
+            if not other.equals(schema):
+                raise HeadtailError(f"`{one}` has other columns than `{path}`, or of other types. Write all files of a part alike.")
         lists = [field.name for field in schema if _is_list(field.type)]
         plain = {field.name.lower().replace("_", ""): field.name for field in schema if not _is_list(field.type)}
         return cls(
             path=path,
-            rows=rows,
+            shards=tuple(shards),
             lists="items" if "items" in lists else lists[0] if len(lists) == 1 else None,
             user=next((plain[name] for name in USER if name in plain), None),
             item=next((plain[name] for name in ITEM if name in plain), None),
@@ -70,6 +78,24 @@ class Columns:
         return self.lists
 
     @property
+    def rows(self) -> int:
+        """How many there are."""
+        return sum(rows for _, rows in self.shards)
+
+    @property
+    def called(self) -> str:
+        """The name of the file; of several, that of their part."""
+        return self.path.name if len(self.shards) == 1 else part_of(self.path)
+
+    def at(self, row: int) -> tuple[Path, int]:
+        """The file that holds a row, and which row it is there."""
+        for path, rows in self.shards:
+            if row < rows:
+                return path, row
+            row -= rows
+        raise IndexError(row)
+
+    @property
     def listed(self) -> str:
         """The columns' names in words."""
         return ", ".join(f"`{name}`" for name in self.names) or "no columns"
@@ -79,12 +105,13 @@ class Columns:
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Rows of these columns, a batch at a time (of `rows`, or as many as is fit), each with the number of its first row."""
         first = 0
-        with _told(self.path), pq.ParquetFile(self.path) as file:
-            for batch in file.iter_batches(batch_size=rows or _rows_at_once(file.metadata, names), columns=names):
-                yield first, batch
-                first += len(batch)
-                if progress:
-                    progress(f"reading {self.path.name}", first / max(self.rows, 1))
+        for path, _ in self.shards:
+            with _told(path), pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(batch_size=rows or _rows_at_once(file.metadata, names), columns=names):
+                    yield first, batch
+                    first += len(batch)
+                    if progress:
+                        progress(f"reading {path.name}", first / max(self.rows, 1))
 
     def ids(self, array: pa.Array, column: str, first: int, *, or_null: pa.DataType | None = None) -> pa.Array:
         """Item or user ids as int64 or strings; the row is told where one is missing, unless ids of the kind `or_null` may be."""
@@ -96,8 +123,8 @@ class Columns:
                 f"`{self.path}`, column `{column}` holds {kind}, but ids must be whole numbers or strings. Cast the column first."
             )
         if array.null_count and or_null is None:
-            row = first + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-            raise HeadtailError(f"`{self.path}`, column `{column}`: row {row:,} (from 0) is null. Drop it, or write an id.")
+            path, row = self.at(first + _first_null(array))
+            raise HeadtailError(f"`{path}`, column `{column}`: row {row:,} (from 0) is null. Drop it, or write an id.")
         try:
             return array.cast(pa.large_string() if _is_string(kind) else pa.int64())
         except pa.ArrowInvalid as error:
@@ -108,15 +135,14 @@ class Columns:
         if not _is_list(array.type):
             raise HeadtailError(f"`{self.path}`, column `{column}` holds {array.type}, but must hold lists of item ids.")
         if array.null_count:
-            row = first + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-            raise HeadtailError(f"`{self.path}`, column `{column}`: row {row:,} (from 0) is null. Write a list, empty if need be.")
+            path, row = self.at(first + _first_null(array))
+            raise HeadtailError(f"`{path}`, column `{column}`: row {row:,} (from 0) is null. Write a list, empty if need be.")
         offsets = np.zeros(len(array) + 1, np.int64)
         np.cumsum(array.value_lengths().to_numpy(), out=offsets[1:])
         values = array.flatten()
         if values.null_count:
-            inside = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
-            row = first + int(np.searchsorted(offsets, inside, side="right")) - 1
-            raise HeadtailError(f"`{self.path}`, column `{column}`: the list of row {row:,} (from 0) has a null in it. Drop it.")
+            path, row = self.at(first + int(np.searchsorted(offsets, _first_null(values), side="right")) - 1)
+            raise HeadtailError(f"`{path}`, column `{column}`: the list of row {row:,} (from 0) has a null in it. Drop it.")
         return self.ids(values, column, first), offsets
 
 
@@ -203,6 +229,10 @@ def _told(path: Path) -> Iterator[None]:
         raise HeadtailError(f"`{path}` is no file. Name a Parquet file.") from error
     except (pa.ArrowException, OSError) as error:
         raise HeadtailError(f"`{path}` is not a readable Parquet file; it may be cut short. Write or copy it again.") from error
+
+
+def _first_null(array: pa.Array) -> int:
+    return int(array.is_null().to_numpy(zero_copy_only=False).argmax())
 
 
 def _rows_at_once(about: pq.FileMetaData, names: list[str]) -> int:

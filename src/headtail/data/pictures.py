@@ -48,7 +48,7 @@ def read_pictures(
     given = {"train": train, "test": test, "validation": validation}
     parts = {name: path for name, path in given.items() if path is not None}
     recipe = {"reader": "pictures", "parts": list(parts), "skip": skip_bad_images}
-    entry = cached(parts.values(), recipe | {"with": "rows, and −1 for no label"}, partial(_build, parts, skip_bad_images, progress))
+    entry = cached(parts.values(), recipe | {"with": "rows, −1 for no label"}, partial(_build, parts, skip_bad_images, progress))
     points = {name: _points(entry, name) for name in parts}
     notes, digest = ["Read as pictures.", *entry.facts["notes"]], key_of(parts.values(), recipe)
     if "test" not in points:
@@ -87,9 +87,9 @@ def _build(parts: dict[str, Path], skip: bool, progress: Progress | None, store:
         if len(unknown := np.flatnonzero(ids < 0)) and name == "test":
             store.facts["notes"].append(_not_measured(columns, labels, len(unknown), parts.get("validation")))
         elif len(unknown):
-            row = int(unknown[0])
-            told = f"row {row:,} (from 0) has the label {labels[row].as_py()!r}, which is not among the {len(known):,} of training"
-            raise HeadtailError(f"`{path}`: {told}. Drop such rows, or train on them too.")
+            where, row = columns.at(int(unknown[0]))
+            label = f"{labels[int(unknown[0])].as_py()!r}, which is not among the {len(known):,} of training"
+            raise HeadtailError(f"`{where}`: row {row:,} (from 0) has the label {label}. Drop such rows, or train on them too.")
         shape, kept = _write(name, columns, shape, skip, store, progress)
         ids = ids[kept]
         store.append(f"{name}_rows", kept)
@@ -121,8 +121,9 @@ def _check_labelled(part: str, columns: Columns, labels: pa.Array) -> None:
         instead = "Train on a file that has some" if part == "train" else "Leave that file out"
         raise HeadtailError(f"`{columns.path}` has no labels: all {len(labels):,} are −1. {instead}.")
     if lacks.any():
-        told = f"row {int(lacks.argmax()):,} (from 0) has the label −1, which stands for none"
-        raise HeadtailError(f"`{columns.path}`: {told}. Drop such rows; a label of that name is a string, `\"-1\"`.")
+        path, row = columns.at(int(lacks.argmax()))
+        told = f"row {row:,} (from 0) has the label −1, which stands for none"
+        raise HeadtailError(f'`{path}`: {told}. Drop such rows; a label of that name is a string, `"-1"`.')
 
 
 def _not_measured(columns: Columns, labels: pa.Array, unknown: int, validation: Path | None) -> str:
@@ -131,7 +132,7 @@ def _not_measured(columns: Columns, labels: pa.Array, unknown: int, validation: 
         told = f"{unknown:,} of {len(labels):,} test pictures have a label that never occurs in training, or none"
         return f"{told}: they are answered, but not measured."
     other = f"name {'a part that has labels' if validation is None else validation.name} with `--test`, or leave that file out"
-    told = f"{columns.path.name} has no labels (all are −1 or null): its pictures are answered, but not measured"
+    told = f"{columns.called} has no labels (all are −1 or null): its pictures are answered, but not measured"
     return f"{told}. To measure, {other}."
 
 
@@ -141,10 +142,11 @@ def _write(
     """Decode a file into the store; the shape of its pictures, and which rows are kept."""
     bad, kept, block, first_bad = 0, [], [], ""
     for row, content in _contents(columns, progress):
+        path, inside = columns.at(row)
         try:
-            picture = whole(open_rgb(content, f"{columns.path}, row {row:,}"))
+            picture = whole(open_rgb(content, f"{path}, row {inside:,}"))
             if picture.shape != (shape or picture.shape):
-                raise _other_size(columns.path, row, picture.shape, shape or picture.shape)
+                raise _other_size(path, inside, picture.shape, shape or picture.shape)
         except HeadtailError as error:
             if not skip:
                 raise
@@ -161,9 +163,7 @@ def _write(
     if shape is None or not kept:
         raise HeadtailError(f"`{columns.path}` has no picture that can be decoded: {first_bad}.")
     if bad:
-        store.facts["notes"].append(
-            f"Left out {bad:,} of {columns.rows:,} pictures of {columns.path.name}; the first: {first_bad}."
-        )
+        store.facts["notes"].append(f"Left out {bad:,} of {columns.rows:,} pictures of {columns.called}; the first: {first_bad}.")
     return shape, np.array(kept)
 
 
@@ -179,7 +179,7 @@ def _contents(columns: Columns, progress: Progress | None) -> Iterator[tuple[int
         for row, content in enumerate(array, start=first):
             yield row, content.as_py() or b""
             if progress is not None and row % AT_ONCE == 0:
-                progress(f"decoding {columns.path.name}", row / columns.rows)
+                progress(f"decoding {columns.called}", row / columns.rows)
 
 
 def _column(columns: Columns, wanted: tuple[str, ...]) -> str:
