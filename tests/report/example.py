@@ -179,6 +179,20 @@ def without(example: Comparison, split: str) -> Comparison:
     return replace(example, rows=[row for row in example.rows if row.split != split])
 
 
+def at_the_ends() -> Comparison:
+    """Recalls of 0 and 1, errors of 1, and error bars beyond them."""
+
+    def moved(one: Row) -> Row:
+        if one.metric.endswith("loss") or one.split == "explain":
+            return one
+        value = float(round(one.value + 0.4 * (one.slice == "head" or "error" in one.metric)) if one.seed else one.value)
+        return replace(one, value=min(value, 1.0))
+
+    example = pictures(SCHEMES)
+    classes = [replace(one, error=float(one.error > 0.5)) for one in example.classes]
+    return replace(example, rows=[moved(one) for one in example.rows], classes=classes)
+
+
 CASES = {
     "ten schemes, three seeds": comparison,
     "a single scheme": lambda: comparison(("uniform:tail",), seeds=1, popular=False),
@@ -194,6 +208,8 @@ CASES = {
     "harmful names": evil,
     "pictures": pictures,
     "pictures, two losses, no tail": lambda: emptied(pictures((*STUDY, *COSINE), seeds=1, classes=10), ("tail",)),
+    "pictures at the ends": at_the_ends,
+    "recall at the ends": lambda: replace(at_the_ends(), data=comparison().data, classes=[]),
     "pictures without errors": lambda: replace(pictures(), rows=[], classes=[]),
 }
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from headtail.errors import HeadtailError
 from headtail.report import write_report
+from headtail.report.charts import trade_off
 from headtail.report.findings import Agreement, pareto_front, spearman, takeaway
 from headtail.report.measured import Estimate, Measured, Reference
 from headtail.report.page import render
@@ -179,6 +180,35 @@ def test_every_figure_is_one_that_plotly_knows(case: str):
             go.Figure(coloured["data"], layout)
 
 
+def percent_axes(case: str) -> list[dict[str, Any]]:
+    """Every axis of shares, as it is for each choice of the reader."""
+    found = []
+    for figure in Tags(rendered(case)).embedded()["figures"].values():
+        for changed in [*figure["byChoice"].values()] or [{}]:
+            for name in [name for name in figure["layout"] if re.fullmatch(r"[xy]axis\d*", name)]:
+                one = figure["layout"][name] | changed.get(name, {})
+                found += [one] if "%" in one.get("tickformat", "") else []
+    return found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_axis_of_shares_runs_below_nothing_or_beyond_all(case: str):
+    ends = [one.get("range") or [one["autorangeoptions"][end] for end in ("clipmin", "clipmax")] for one in percent_axes(case)]
+    assert ends or case in ("no slices at all", "failures only", "nothing known", "pictures without errors")
+    assert all(0 <= low < high <= 1 for low, high in ends), ends
+
+
+def test_error_bars_of_shares_end_where_shares_do():
+    figure = trade_off(Measured(small({"softmax": [(1.0, 0.0), (0.8, 0.1)], "uniform:tail": [(1.0, 0.0), (0.9, 0.0)]})))
+    assert figure is not None
+    for trace in figure.data[1:]:
+        for side in ("x", "y"):
+            value, bar = trace[side][0], trace[f"error_{side}"]
+            assert value - bar["arrayminus"][0] >= 0
+            assert value + bar["array"][0] <= 1 + 1e-12
+    assert "100.0" not in figure.data[1]["hovertext"][0], "the number itself stays as it is"
+
+
 def test_the_page_has_its_charts_tables_and_words(page: str):
     tags = Tags(page)
     ids = {attrs.get("id") for _, attrs in tags.tags}
@@ -285,7 +315,16 @@ def opened(browser: Browser, example_file: Path) -> Browser:
 
 @pytest.mark.parametrize(
     "case",
-    ["ten schemes, three seeds", "a single scheme", "no slices at all", "twelve schemes, one seed", "harmful names", "pictures"],
+    [
+        "ten schemes, three seeds",
+        "a single scheme",
+        "no slices at all",
+        "twelve schemes, one seed",
+        "harmful names",
+        "pictures",
+        "pictures at the ends",
+        "recall at the ends",
+    ],
 )
 def test_every_page_fits_a_phone_and_a_desk_and_asks_for_nothing(case: str, browser: Browser, tmp_path: Path):
     path = tmp_path / "report.html"
@@ -300,6 +339,9 @@ def test_every_page_fits_a_phone_and_a_desk_and_asks_for_nothing(case: str, brow
     expected = {f"chart-{n}": sum(t.get("visible", True) for t in one["data"]) for n, one in figures.items()}
     assert {name: count > 0 for name, count in drawn} == dict.fromkeys(expected, True)
     assert all(count >= expected[name] for name, count in drawn)
+    axes = "[...document.querySelectorAll('.chart')].flatMap(c => Object.keys(c._fullLayout).filter(n => /^[xy]axis/.test(n))"
+    shares = f"{axes}.map(n => c._fullLayout[n]).filter(one => (one.tickformat || '').includes('%')).map(one => one.range))"
+    assert all(-1e-9 <= low < high <= 1 + 1e-9 for low, high in browser.run(shares))
     assert browser.run("typeof window.hacked") == "undefined"
     assert browser.requests == [path.as_uri()]
     assert browser.complaints == []

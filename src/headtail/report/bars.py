@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from headtail.report.figure import Figure, axis, panel_title, plain
+from headtail.report.figure import SHARES, Figure, axis, panel_title, plain
 from headtail.report.findings import points, with_error
 from headtail.report.look import looks
 from headtail.report.measured import SLICES, Estimate, Measured, Reference
 from headtail.results import POPULAR
 
 RECALLS = ("recall@1", "recall@10", "recall@50")
-GAP = 0.05
+GAP = 0.075
 """Between panels that stand side by side, as a share of the chart."""
 BAR, BETWEEN = 20, 58
 """On a phone: pixels a bar takes, and pixels between panels, which hold an axis and a title."""
@@ -35,7 +35,7 @@ def recall_bars(measured: Measured) -> Figure | None:
         traces += [_bars(measured, schemes, metric, slice_, number) | {"visible": metric == chosen} for metric in metrics]
         size = (1 + GAP) / len(slices)
         start, top = place * size, 1 - place * (BAR * len(schemes) + BETWEEN) / inner
-        numbers = axis(tickformat=".0%", rangemode="nonnegative", nticks=4, domain=[start, min(start + size - GAP, 1)])
+        numbers = axis(**SHARES, rangemode="nonnegative", nticks=4, domain=[start, min(start + size - GAP, 1)])
         names = axis(tickvals=list(range(len(schemes))), range=[len(schemes) - 0.4, -0.6], showgrid=False, ticks="")
         layout[f"xaxis{number}"] = numbers | {"anchor": f"y{number}"} | ({"matches": "x"} if place else {})
         layout[f"yaxis{number}"] = names | {"anchor": f"x{number}", "ticktext": _ticks(schemes, 34), "showticklabels": not place}

@@ -88,7 +88,7 @@ def trade_off(measured: Measured) -> Figure | None:
         "hoverinfo": "skip",
     }
     both = {name: (head[name], tail[name]) for name in pairs}
-    traces, layout, narrow = named_scatter(both, texts, looks(measured.schemes), also=[FRONT])
+    traces, layout, narrow = named_scatter(both, texts, looks(measured.schemes), also=[FRONT], shares=True)
     across, up = layout["xaxis"]["range"], layout["yaxis"]["range"]
     layout |= {
         "xaxis": axis(f"{by.title} on head labels", tickformat=share_format(across), range=across),

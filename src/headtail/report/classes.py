@@ -8,7 +8,7 @@ from collections import defaultdict
 from typing import Any
 
 from headtail.report.charts import shaded
-from headtail.report.figure import Figure, axis, plain
+from headtail.report.figure import LAYOUT, Figure, axis, plain
 from headtail.report.findings import percent
 from headtail.report.look import Look, families, looks
 from headtail.results import ClassError, Comparison
@@ -35,13 +35,14 @@ def class_curves(comparison: Comparison) -> Figure | None:
     ]
     shapes, notes = shaded(comparison.data.get("slices") or {}, len(ranked), log=False)
     layout = {
-        "height": 430 + 10 * max(map(len, panels.values())),
+        "height": 450 + 10 * max(map(len, panels.values())),
+        "margin": LAYOUT["margin"] | {"t": 48},
         "shapes": shapes,
-        "annotations": notes,
+        "annotations": [note | {"yanchor": "bottom"} for note in notes],  # above: errors reach up to 100%
         "showlegend": True,
         "legend": {"orientation": "h", "x": 0, "y": -0.16, "yanchor": "top"},
         "xaxis": axis("rank of the class", range=[0.5, len(ranked) + 0.5], showgrid=False),
-        "yaxis": axis("error", tickformat=".0%", range=[0, 1.12]),
+        "yaxis": axis("error", tickformat=".0%", range=[0, 1]),
     }
     alt = f"The error of each of {len(ranked):,} classes against its rank, a line a scheme."
     note = f" Lines are means over {window} neighbouring ranks." if window > 1 else ""
@@ -75,6 +76,7 @@ def _line(scheme: str, errors: list[float], ranked: list[tuple[int, ClassError]]
         "name": plain(scheme),
         "x": list(range(1, len(ranked) + 1)),
         "y": smoothed(errors, window),
+        "cliponaxis": False,  # a marker at 100% is shown whole
         "line": {"color": look.colour, "dash": "longdashdot" if look.symbol.endswith(("open", "dot")) else look.dash, "width": 2},
         "marker": {"symbol": look.symbol, "color": look.colour, "size": 7},
         "hoverinfo": "text",

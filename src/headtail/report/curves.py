@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from typing import Any
 
-from headtail.report.figure import Figure, axis, panel_title, plain
+from headtail.report.figure import SHARES, Figure, axis, panel_title, plain
 from headtail.report.findings import percent
 from headtail.report.look import Look, looks
 from headtail.report.measured import Estimate
@@ -60,6 +60,7 @@ def _line(key: tuple[str, str, str], curve: Curve, look: Look, panel: str) -> di
         "y": [one.value for _, one in curve],
         "xaxis": f"x{panel}",
         "yaxis": f"y{panel}",
+        "cliponaxis": False,  # a marker at 100% is shown whole
         "line": {"color": look.colour, "dash": look.dash, "width": 2},
         "marker": {"symbol": look.symbol, "color": look.colour, "size": 7, "maxdisplayed": 12},
         "hoverinfo": "text",
@@ -91,7 +92,7 @@ def _for_metric(metric: str, panels: list[str]) -> dict[str, Any]:
     titles = [*panels[:-1], f"validation {metric}"]
     return {
         "annotations": [panel_title(name, "2" if place else "") for place, name in enumerate(titles)],
-        "yaxis2" if len(panels) == 2 else "yaxis": {"tickformat": "" if metric.endswith("loss") else ".0%"},
+        "yaxis2" if len(panels) == 2 else "yaxis": {"tickformat": ""} if metric.endswith("loss") else SHARES,
     }
 
 

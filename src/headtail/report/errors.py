@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from headtail.report.figure import Figure, axis, panel_title, plain
+from headtail.report.figure import SHARES, Figure, axis, panel_title, plain
 from headtail.report.findings import points, with_error
 from headtail.report.look import Look, families, looks
 from headtail.report.measured import Estimate, Measured, Reference
@@ -59,7 +59,7 @@ def error_bars(measured: Measured, data: dict[str, Any]) -> Figure | None:
         ticks = {"tickvals": list(range(len(groups))), "ticktext": [_tick(one, data) for one in groups]}
         layout[f"xaxis{number}"] = axis(**ticks, range=[-0.5, len(groups) - 0.5], anchor=f"y{number}", showgrid=False, ticks="")
         layout[f"yaxis{number}"] = axis(
-            tickformat=".0%", rangemode="tozero", nticks=6, anchor=f"x{number}", domain=[max(top - PANEL / height, 0), top]
+            **SHARES, rangemode="tozero", nticks=6, anchor=f"x{number}", domain=[max(top - PANEL / height, 0), top]
         ) | ({"matches": "y"} if place else {})
         narrow[f"xaxis{number}"] = {"tickfont": {"size": 10}}
     shown = set()

@@ -52,6 +52,10 @@ LAYOUT: dict[str, Any] = {
 }
 
 
+SHARES: dict[str, Any] = {"tickformat": ".0%", "autorangeoptions": {"clipmin": 0, "clipmax": 1}}
+"""Of an axis of shares that fits itself to what is shown: it ends where shares do."""
+
+
 def axis(title: str = "", **options: Any) -> dict[str, Any]:
     """A quiet axis that does not catch the finger that scrolls the page."""
     lines = {"gridcolor": "--grid", "linecolor": "--rule", "zerolinecolor": "--rule", "zeroline": False}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from headtail.report.figure import LAYOUT, plain
@@ -18,7 +19,12 @@ LINE, BELOW = 20, 58
 
 
 def named_scatter(
-    found: dict[str, tuple[Estimate, Estimate]], texts: dict[str, str], look: dict[str, Look], also: Sequence[str] = ()
+    found: dict[str, tuple[Estimate, Estimate]],
+    texts: dict[str, str],
+    look: dict[str, Look],
+    also: Sequence[str] = (),
+    *,
+    shares: bool = False,
 ) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
     """A point a scheme: traces, layout and what is different on a phone. Names that find no room stand in a legend.
 
@@ -27,8 +33,11 @@ def named_scatter(
         texts: scheme: what stands in its tooltip, as plotly's markup.
         look: scheme: how it looks.
         also: what else stands in the legend.
+        shares: whether the numbers lie between 0 and 1: then axes and error bars do too.
     """
-    ranges = [_range([pair[side] for pair in found.values()]) for side in (0, 1)]
+    if shares:
+        found = {name: (_share(x), _share(y)) for name, (x, y) in found.items()}
+    ranges = [_range([pair[side] for pair in found.values()], shares) for side in (0, 1)]
     bars = [(x.low, y.value, x.high, y.value) for x, y in found.values() if math.isfinite(x.low + x.high)]
     bars += [(x.value, y.low, x.value, y.high) for x, y in found.values() if math.isfinite(y.low + y.high)]
     points = {name: (x.value, y.value) for name, (x, y) in found.items()}
@@ -50,6 +59,7 @@ def named_scatter(
                 "size": 12,
                 "line": {"width": 1.5, "color": look[name].colour},
             },
+            "cliponaxis": False,  # a marker at the end of an axis is shown whole
             "hoverinfo": "text",
             "hovertext": [texts[name]],
         }
@@ -81,11 +91,16 @@ def share_format(span: list[float]) -> str:
     return ".0%" if span[1] - span[0] > 0.06 else ".1%"
 
 
-def _range(found: list[Estimate]) -> tuple[float, float]:
+def _share(one: Estimate) -> Estimate:
+    """With an error bar that ends where shares do."""
+    return replace(one, low=max(one.low, 0.0), high=min(one.high, 1.0)) if math.isfinite(one.low + one.high) else one
+
+
+def _range(found: list[Estimate], shares: bool) -> tuple[float, float]:
     ends = [end for one in found for end in (one.value, one.low, one.high) if math.isfinite(end)]
     low, high = min(ends), max(ends)
     room = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
-    return low - room, high + room
+    return (max(low - room, 0.0), min(high + room, 1.0)) if shares else (low - room, high + room)
 
 
 def _error(one: Estimate, look: Look) -> dict[str, Any]:
