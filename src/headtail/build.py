@@ -135,7 +135,7 @@ def scheme(text: str, labels: Labels, num_negatives: int | None = None) -> Loss:
     Args:
         text: the name, for example `"within-batch:tail"` or `"contrastive/uniform:importance@256"`.
         labels: the label distribution.
-        num_negatives: m where the name has no `@m`; 256 if neither says. Within-batch then takes the whole batch.
+        num_negatives: m, where the name has no `@m`; by default 256, for within-batch the whole batch.
 
     >>> scheme("within-batch:tail", Labels.zipf(100))
     SampledSoftmaxLoss(

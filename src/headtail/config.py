@@ -32,7 +32,7 @@ class Training:
     batch: int = 256
     """Pairs in a batch."""
     negatives: int = 64
-    """m, the number of negatives of a sampled scheme that has no @m; a part of the batch for within-batch."""
+    """Number of negatives m, where the scheme has no @m; for within-batch that many of the batch."""
     epochs: int = 10
     """Passes over the training pairs, at most."""
     optimiser: Optimiser = "adagrad"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import numpy as np
 import pytest
 
-from headtail.build import check_batch
+from headtail import Labels
+from headtail.build import build_sampler, check_batch
 from headtail.cli import main
+from headtail.cli.on_model import NUMBERS
 from headtail.cli.words import NAMES, in_command_line_words
+from headtail.config import Training
 from headtail.errors import HeadtailError
 from tests.cli.test_commands import DATA, QUICK, told
 
@@ -87,6 +91,35 @@ def test_as_many_negatives_as_the_batch_has_are_no_mistake():
     check_batch("uniform:tail@9999", 64)
     with pytest.raises(HeadtailError, match="more than the 64 labels of a batch"):
         check_batch("within-batch:tail@65", 64)
+
+
+M = {  # what stands in the help of each command
+    "train": "Number of negatives m, where the scheme has no @m; for within-batch that many of the batch. (default: 64)",
+    "compare": "Number of negatives m, where the scheme has no @m; for within-batch that many of the batch. (default: 64)",
+    "explain": "Number of negatives m, where the scheme has no @m; by default 256, for within-batch the whole batch, and with "
+    "--model 16, 64 and 256 in turn.",
+    "audit": "Number of negatives m, where the sampler has no @m; by default 256, for within-batch the whole batch, for a queue "
+    "all that it remembers.",
+    "bench": "Number of negatives m of the sampled loss, shared by the batch. (default: 256)",
+    "advise": "A trained model: then samplers are measured on it, with m of 16, 64 and 256, instead of predicted.",
+}
+
+
+@pytest.mark.parametrize("command", M)
+def test_the_number_of_negatives_is_told_in_the_same_words_by_every_command(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert M[command] in re.sub(r"[\s│]+", " ", capsys.readouterr().out)
+
+
+def test_the_number_of_negatives_is_what_the_help_says(capsys):
+    for scheme, m in (("uniform:tail", 256), ("within-batch:tail", 99), ("uniform:tail@8", 8)):
+        assert main(["explain", scheme, "--batch", "100", "--zipf", "500", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["m"] == m
+    assert (Training().negatives, NUMBERS) == (64, (16, 64, 256))
+    sampler = build_sampler("queue", Labels.zipf(500))
+    assert (sampler.capacity, sampler.num_negatives) == (256, None)
 
 
 def test_the_slices_of_the_header_are_those_of_the_shares_and_their_rule_is_told(capsys, monkeypatch):

@@ -56,11 +56,11 @@ class Advise:
     memory: float | None = None
     """GiB of memory there, if not what is free here now."""
     schemes: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SCHEME …")] = CANDIDATES
-    """Sampled schemes to choose from, without @m: that is looked for."""
+    """Sampled schemes to choose from, without @m: the number of negatives m is looked for."""
     noise: float = 0.1
     """The wished standard deviation of the sampled loss, in nats."""
     trained: Annotated[OnTrained, tyro.conf.OmitArgPrefixes] = field(default_factory=OnTrained)
-    """A trained model: then samplers are measured on it instead of predicted."""
+    """A trained model: then samplers are measured on it, with m of 16, 64 and 256, instead of predicted."""
     json: bool = False
     """Print JSON for programs."""
 

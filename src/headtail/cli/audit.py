@@ -43,7 +43,8 @@ class Audit:
     batch: int = 64
     """Examples in a batch."""
     negatives: int | None = None
-    """Number of negatives in a call; by default 256, and all there are for within-batch and queues."""
+    """Number of negatives m, where the sampler has no @m; by default 256, for within-batch the whole batch, for a queue all that it
+    remembers."""
     seed: int = 0
     """Seed of the randomness."""
     json: bool = False

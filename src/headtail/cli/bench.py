@@ -37,7 +37,7 @@ class Bench:
     batch: int | None = None
     """Examples in a batch; by default 256, and 1024 on a GPU."""
     negatives: int = 256
-    """Negatives of the sampled loss, shared by the batch."""
+    """Number of negatives m of the sampled loss, shared by the batch."""
     quick: bool = False
     """Leave out the largest number of labels."""
     json: bool = False

@@ -42,7 +42,8 @@ class Explain:
     batch: int = 256
     """Examples in a batch, which decides the number of within-batch negatives."""
     negatives: int | None = None
-    """Number of negatives, where the scheme has no @m; by default 256, and the whole batch for within-batch."""
+    """Number of negatives m, where the scheme has no @m; by default 256, for within-batch the whole batch, and with --model 16, 64
+    and 256 in turn."""
     noise: float = 0.1
     """The wished standard deviation of the sampled loss, in nats, for which the needed m is told."""
     trained: Annotated[OnTrained, tyro.conf.OmitArgPrefixes] = field(default_factory=OnTrained)
