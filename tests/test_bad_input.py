@@ -11,6 +11,8 @@ import torch
 import headtail as ht
 from headtail import (
     Adaptive,
+    Adversarial,
+    Block,
     Constant,
     CustomSeparable,
     DecoupledLoss,
@@ -26,6 +28,7 @@ from headtail import (
     LogitAdjusted,
     LogUniform,
     Mixture,
+    ModelSoftmax,
     Queue,
     Ragged,
     Relative,
@@ -35,6 +38,7 @@ from headtail import (
     Slices,
     SoftmaxLoss,
     Tail,
+    Tilted,
     Uniform,
     WithinBatch,
     audit,
@@ -116,6 +120,20 @@ CASES = {
     "relative without the positive's q": (
         lambda: sampled(draw=Given(10, torch.tensor([1]), torch.zeros(1)).draw(TARGET), weighting=Relative()),
         "log_q_target",
+    ),
+    "counts instead of labels in blocks": (
+        lambda: Block(LABELS.counts, 3),
+        "`labels` must be Labels or their number, but got Tensor",
+    ),
+    "counts instead of labels by score": (lambda: ModelSoftmax([1, 2], 3), "Labels.from_counts"),
+    "counts instead of labels in a tree": (lambda: Adversarial([1, 2], 3), "Labels.from_counts"),
+    "counts instead of labels, uniform": (lambda: Uniform([1, 2], 3), "Labels.from_counts"),
+    "counts instead of labels, log-uniform": (lambda: LogUniform([1, 2], 3), "Labels.from_counts"),
+    "a weighting as the margin of blocks": (lambda: Block(LABELS, 3, margin=Tail(LABELS)), "Write `Tail(…).margin`."),
+    "a weighting as the margin of a tilt": (lambda: Tilted(LABELS, 3, Tail(LABELS)), "Write `Tail(…).margin`."),
+    "blocks for a margin of another size": (
+        lambda: Block(LABELS, 3, margin=LogitAdjusted(Labels.zipf(4))),
+        f"`margin` has 4 labels, but the sampler {LABELS.num_labels}. Make them equal.",
     ),
     "within-batch without a batch size": (lambda: WithinBatch(LABELS).expected_m(), "batch_size=256"),
     "a draw of mixed shapes": (lambda: Draw(torch.tensor([1]), torch.zeros(2).double(), None, 1.0), "[1] and [2]"),

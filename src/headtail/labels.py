@@ -203,6 +203,18 @@ def check_labels(labels: Labels) -> None:
     check_kind("labels", labels, Labels, "Labels.from_counts(counts)")
 
 
+def number_of(labels: Labels | int) -> int:
+    """L, of labels or of just their number."""
+    if isinstance(labels, Labels):
+        return labels.num_labels
+    if hasattr(labels, "__len__"):
+        got = type(labels).__name__
+        raise HeadtailError(
+            f"`labels` must be Labels or their number, but got {got}. Write for example `Labels.from_counts(counts)`."
+        )
+    return check_count("num_labels", labels)
+
+
 def _as_counts(counts: Any) -> Tensor:
     try:
         tensor = torch.as_tensor(counts)

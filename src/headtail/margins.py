@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_number
+from headtail.errors import HeadtailError, check_kind, check_number
 from headtail.labels import Labels, check_labels
 from headtail.tables import Table, constant
 
@@ -50,6 +50,17 @@ class Separable(Margin):
     def log_rho(self, target: Int[Tensor, " b"], ids: Int[Tensor, "*b m"]) -> Float64[Tensor, "b m"]:
         """Sum of the two parts."""
         return self.log_positive(target)[:, None] + self.log_negative(ids)
+
+
+def check_margin(margin: Any, num_labels: int, kind: type[Margin] = Margin) -> None:
+    """Refuse what is no margin of this kind over so many labels."""
+    if isinstance(getattr(margin, "margin", None), Margin):
+        name = type(margin).__name__
+        raise HeadtailError(f"`margin` must be a {kind.__name__}, but {name} is a weighting. Write `{name}(…).margin`.")
+    check_kind("margin", margin, kind, "LogitAdjusted(labels)")
+    size = getattr(getattr(margin, "labels", margin), "num_labels", num_labels)
+    if size != num_labels:
+        raise HeadtailError(f"`margin` has {size} labels, but the sampler {num_labels}. Make them equal.")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from headtail.errors import check_count
-from headtail.labels import Labels
+from headtail.labels import Labels, number_of
 from headtail.samplers.clusters import AT_A_TIME, projection
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Step
@@ -58,7 +58,7 @@ class Adversarial(Scheduled):
         self, labels: Labels | int, num_negatives: int, *, share: int = 32, dim: int = 32, refresh: int | None = None
     ) -> None:
         super().__init__()
-        self.num_labels = labels.num_labels if isinstance(labels, Labels) else check_count("num_labels", labels)
+        self.num_labels = number_of(labels)
         self.num_negatives = check_count("num_negatives", num_negatives)
         self.share, self.dim = check_count("share", share), check_count("dim", dim)
         self.every = in_the_long_run(self.num_labels) if refresh is None else check_count("refresh", refresh)

@@ -25,12 +25,19 @@ class Block(Blocks):
         labels: the label distribution, or just the number of labels.
         num_negatives: m.
         inside: "score", or "uniform", which is cheaper and noisier.
-        share, visits, dim, blocks, refresh, margin: see `Blocks`.
+        margin: ρ of the softmax that is meant, where that is not 1: to go with `Tail(labels)`, `margin=Tail(labels).margin`.
+            Without it draws suit importance weights; other weights from a margin are as exact, and noisier.
+        share, visits, dim, blocks, refresh: see `Blocks`.
 
     >>> sampler = Block(100, num_negatives=4, share=2)
     >>> draw = sampler.draw(torch.tensor([3, 8, 5]), input=torch.randn(3, 8), weight=torch.randn(100, 8))
     >>> draw.ids.shape, bool((draw.ids[0] == draw.ids[1]).all())
     (torch.Size([3, 4]), True)
+
+    >>> from headtail import SampledSoftmaxLoss, Tail
+    >>> labels = Labels.zipf(100)
+    >>> SampledSoftmaxLoss(Block(labels, 4, margin=Tail(labels).margin), Tail(labels)).sampler  # as scheme("block:tail@4", labels)
+    Block(num_labels=100, num_negatives=4, share=32, visits=4, margin=LogitAdjusted)
     """
 
     finer, least, slots = 2, 6, 11

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from headtail.errors import check_count, check_kind
+from headtail.errors import check_count
 from headtail.kernels.compiled import HAS_TRITON
-from headtail.labels import Labels
-from headtail.margins import Separable
+from headtail.labels import Labels, number_of
+from headtail.margins import Separable, check_margin
 from headtail.samplers.by_score import added_up
 from headtail.samplers.clusters import AT_A_TIME, lay_out, projection
 from headtail.samplers.draw import Draw
@@ -49,7 +49,7 @@ class Blocks(Scheduled):
         dim: k, dimensions to which hidden states and labels are projected.
         blocks: how many clusters of labels; √L by default (`Block`: twice as many).
         refresh: steps between summaries in the long run; L / 64, and at least 100, by default.
-        margin: ρ of the loss that the draws are meant for, by which labels weigh more or less; None for the softmax.
+        margin: ρ of the softmax that the draws are meant for, by which labels weigh more or less; None for ρ = 1.
     """
 
     finer, least, slots = 1, 4, 16
@@ -75,10 +75,10 @@ class Blocks(Scheduled):
         margin: Separable | None = None,
     ) -> None:
         super().__init__()
+        self.num_labels = number_of(labels)
         if margin is not None:
-            check_kind("margin", margin, Separable, "LogitAdjusted(labels)")
+            check_margin(margin, self.num_labels, Separable)
         self.margin = margin
-        self.num_labels = labels.num_labels if isinstance(labels, Labels) else check_count("num_labels", labels)
         self.num_negatives = check_count("num_negatives", num_negatives)
         self.share, self.dim = check_count("share", share), check_count("dim", dim)
         visited = max(self.least, num_negatives // self.slots) if visits is None else check_count("visits", visits)
@@ -162,7 +162,9 @@ class Blocks(Scheduled):
 
     def extra_repr(self) -> str:
         """Size and options."""
-        return f"num_labels={self.num_labels}, num_negatives={self.num_negatives}, share={self.share}, visits={self.visits}"
+        margin = "" if self.margin is None else f", margin={type(self.margin).__name__}"
+        sizes = f"num_labels={self.num_labels}, num_negatives={self.num_negatives}"
+        return f"{sizes}, share={self.share}, visits={self.visits}{margin}"
 
     def for_labels(self, labels: Labels) -> Blocks:
         """The same over the grown label set; its first step takes a new summary."""

@@ -11,7 +11,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from headtail.errors import HeadtailError, check_count
-from headtail.labels import Labels
+from headtail.labels import Labels, number_of
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Sampler, Step
 from headtail.samplers.scorer import Scorer
@@ -63,7 +63,7 @@ class OnePassSampler(ModelSampler):
 
     def __init__(self, labels: Labels | int, num_negatives: int, *, exclude_target: bool = True) -> None:
         super().__init__()
-        self.num_labels = check_count("num_labels", labels.num_labels if isinstance(labels, Labels) else labels)
+        self.num_labels = number_of(labels)
         self.num_negatives, self.exclude_target = check_count("num_negatives", num_negatives), bool(exclude_target)
         if exclude_target and self.num_labels == 1:
             raise HeadtailError("`exclude_target=True` leaves nothing to draw from when there is only 1 label.")

@@ -21,7 +21,7 @@ class QuadraticKernel(Blocks):
 
     The sum over a block is a quadratic form of h, so blocks are chosen, and labels inside them, exactly by the kernel. It
     grows with the score far more slowly than the softmax does, and with scores below zero too: less noisy than uniform, noisier
-    than `Block`. Biases are not looked at.
+    than `Block`. Biases and margins are not looked at.
 
     Args:
         labels: the label distribution, or just the number of labels.
@@ -90,7 +90,9 @@ class FourierKernel(Blocks):
         labels: the label distribution, or just the number of labels.
         num_negatives: m.
         features: D, how many ω.
-        share, visits, dim, blocks, refresh, margin: see `Blocks`.
+        margin: ρ of the softmax that is meant, where that is not 1: to go with `Tail(labels)`, `margin=Tail(labels).margin`.
+            Without it draws suit importance weights; other weights from a margin are as exact, and noisier.
+        share, visits, dim, blocks, refresh: see `Blocks`.
 
     >>> FourierKernel(100, 4).draw(torch.tensor([3]), input=torch.randn(1, 8), weight=torch.randn(100, 8)).ids.shape
     torch.Size([1, 4])

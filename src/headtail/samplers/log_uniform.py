@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from headtail.errors import check_ids
-from headtail.labels import Labels
+from headtail.labels import Labels, number_of
 from headtail.samplers.inverse import InverseSampler
 
 
@@ -30,7 +30,7 @@ class LogUniform(InverseSampler):
     rank: Tensor | None
 
     def __init__(self, labels: Labels | int, num_negatives: int, *, exclude_target: bool = False) -> None:
-        num_labels = labels.num_labels if isinstance(labels, Labels) else labels
+        num_labels = number_of(labels)
         super().__init__(num_labels, num_negatives, replacement=True, exclude_target=exclude_target)
         self.total = math.log(num_labels + 1)
         order = None

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_kind
 from headtail.labels import Labels
-from headtail.margins import Margin, Separable
+from headtail.margins import Margin, Separable, check_margin
 from headtail.samplers.by_score import OnePassSampler
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ class Tilted(OnePassSampler):
     Args:
         labels: the labels, or just their number.
         num_negatives: m.
-        margin: ρ.
+        margin: ρ, that of the weights: `Tail(labels).margin`, or what `FromMargin` got.
         piece: of the decoupled loss; None for the softmax.
         exclude_target: draw from the other labels only; else a draw that hits the positive is masked in the loss.
 
@@ -50,10 +49,7 @@ class Tilted(OnePassSampler):
         exclude_target: bool = True,
     ) -> None:
         super().__init__(labels, num_negatives, exclude_target=exclude_target)
-        check_kind("margin", margin, Margin, "LogitAdjusted(labels)")
-        size = getattr(getattr(margin, "labels", margin), "num_labels", self.num_labels)
-        if size != self.num_labels:
-            raise HeadtailError(f"`margin` has {size} labels, but the sampler {self.num_labels}. Make them equal.")
+        check_margin(margin, self.num_labels)
         self.margin, self.piece = margin, piece
 
     def log_mass(self, f: Tensor, label: Tensor, ids: Tensor) -> Tensor:

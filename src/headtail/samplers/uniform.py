@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from headtail.errors import check_ids
-from headtail.labels import Labels
+from headtail.labels import Labels, number_of
 from headtail.samplers.draw import Draw
 from headtail.samplers.inverse import InverseSampler
 from headtail.samplers.sampler import Step
@@ -33,7 +33,7 @@ class Uniform(InverseSampler):
     """
 
     def __init__(self, labels: Labels | int, num_negatives: int, *, replacement: bool = True, exclude_target: bool = False) -> None:
-        num_labels = labels.num_labels if isinstance(labels, Labels) else labels
+        num_labels = number_of(labels)
         super().__init__(num_labels, num_negatives, replacement=replacement, exclude_target=exclude_target)
         self.total = float(num_labels)
 
