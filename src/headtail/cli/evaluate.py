@@ -17,6 +17,7 @@ from headtail.cli.progress import reading
 from headtail.cli.tables import measures_table
 from headtail.compare import SliceRule, best_labels, check_measurable, data_slices, measures_of, row_of
 from headtail.config import Run, data_of
+from headtail.data.facts import task_of
 from headtail.data.load import Reading, load
 from headtail.data.points import Bag, DataSet, Points
 from headtail.errors import HeadtailError, check_count
@@ -61,7 +62,7 @@ class Evaluate:
         if self.out is not None:
             write_text(self.out, to_csv(rows))
         console = Console(highlight=False)
-        console.print(measures_table(f"{run.scheme} on {data.name}", rows, console.width))
+        console.print(measures_table(f"{run.scheme} on {data.name}", rows, console.width, task_of(data)))
         return 0
 
 

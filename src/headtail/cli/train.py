@@ -21,6 +21,7 @@ from headtail.cli.recipe import Recipe, with_recipe
 from headtail.cli.tables import measures_table
 from headtail.compare import Cell, SliceRule, data_slices, run_cell
 from headtail.config import Run
+from headtail.data.facts import task_of
 from headtail.data.load import Reading, load
 from headtail.errors import HeadtailError
 
@@ -72,6 +73,6 @@ class Train:
             raise HeadtailError(f"{error} {kept}") from error
         console = Console(highlight=False)
         tested = [row for row in rows if row.split == "test"]
-        console.print(measures_table(f"{self.run_.scheme} on {data.name}", tested, console.width))
+        console.print(measures_table(f"{self.run_.scheme} on {data.name}", tested, console.width, task_of(data)))
         console.print(f"model: {model}", soft_wrap=True, markup=False)
         return 0
