@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from headtail.predictions import write_predictions
 from headtail.results import to_csv, write_text
 from headtail.train import load_model
 
+Names = list[str] | list[int] | None
 SCORES_AT_ONCE = 2**24
 """Scores of all labels that are held at a time, to look those of the best labels up."""
 
@@ -119,17 +121,33 @@ def open_model(folder: Path, data: str, how: Reading, device: Device, answers: b
         found = load(data, how, progress)
     trained = data_of(folder / "run.toml")
     shapes = (facts["num_features"], len(model.head.weight)), (found.train.num_features, found.train.num_labels)
+    on = f" ({_options(trained, found.read_as)[0]})" if trained else ""
     if shapes[0] != shapes[1] and not (answers and _within(found, *shapes[0])):
-        on = f" ({_options(trained, found.read_as)[0]})" if trained else ""
         raise HeadtailError(
             f"The model in `{folder}` has {shapes[0][0]:,} features and {shapes[0][1]:,} labels, but `{data}` has "
             f"{shapes[1][0]:,} and {shapes[1][1]:,}. Pass the data it was trained on{on}, or data read the same way."
+        )
+    names = facts.get("label_names", found.label_names)
+    if (other := _other_label(names, found.label_names)) is not None:
+        label, then, now = other
+        raise HeadtailError(
+            f"`{data}` has other labels than the model in `{folder}` was trained with: label {label} is `{now}`, and was `{then}`. "
+            f"Pass the data it was trained on{on}; `--test` names others to ask it about."
         )
     if facts["data"] != found.digest:
         Console(stderr=True, highlight=False).print(_difference(trained, found.read_as), soft_wrap=True, markup=False)
     if shapes[0] != shapes[1]:
         found = replace(found, train=_as_wide(found.train, *shapes[0]), test=_as_wide(found.test, *shapes[0]))
-    return model.to(where), run, found
+    return model.to(where), run, replace(found, label_names=names)
+
+
+def _other_label(then: Names, now: Names) -> tuple[int, str, str] | None:
+    """The first label that has another name now, with both names. Ids without names are numbers, but may stand for words."""
+    words = any(names is not None and isinstance(names[0], str) for names in (then, now))
+    if then == now or (words and None in (then, now)):
+        return None
+    pairs = zip(*(map(str, itertools.count() if names is None else names) for names in (then, now)), strict=False)
+    return next(((label, *pair) for label, pair in enumerate(pairs) if pair[0] != pair[1]), None)
 
 
 def _not_measured(data: DataSet) -> tuple[int, int]:
