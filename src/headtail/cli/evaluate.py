@@ -70,7 +70,9 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Predict:
-    """Write the best labels of every row of the test part to a Parquet or CSV file. Rows need no label, or may have a new one.
+    """Write the best labels of every row of the test part, or of a file without one, to a Parquet or CSV file.
+
+    Rows of a test part (--test) need no label, or may have a new one.
 
     Its columns: point (the row of the input, from 0), user where the data name one (path, of picture files), rank, label, score.
     """
@@ -83,8 +85,9 @@ class Predict:
     """File to write: .parquet or .csv."""
     k: int | None = None
     """Labels a point; by default 10, or all where there are fewer."""
-    points: Literal["test", "train"] = "test"
-    """Which points: all rows of the test part, or those trained on."""
+    points: Literal["auto", "test", "train"] = "auto"
+    """Which points: all rows of the test part, also of one that was held out (test), or those trained on (train); auto: of the test
+    part where the data have one, else all rows there are."""
     device: Device = "auto"
     """Where to compute."""
     reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
@@ -97,7 +100,8 @@ class Predict:
         if self.out.suffix not in (".parquet", ".csv"):
             raise HeadtailError(f"`--out {self.out}` must end in .parquet or .csv: write for example `{self.out.stem}.parquet`.")
         model, _, data = open_model(self.model, self.data, self.reading, self.device, answers=True)
-        points = data.asked if self.points == "test" else data.train
+        wanted = data.asked if data.whole is None else data.whole
+        points = {"auto": wanted, "test": data.asked, "train": data.train}[self.points]
         k = min(10, points.num_labels) if self.k is None else self.k
         if k > points.num_labels:
             raise HeadtailError(f"`--k {k}` is more than the {points.num_labels} labels there are.")
@@ -137,7 +141,8 @@ def open_model(folder: Path, data: str, how: Reading, device: Device, answers: b
     if facts["data"] != found.digest:
         Console(stderr=True, highlight=False).print(_difference(trained, found.read_as), soft_wrap=True, markup=False)
     if shapes[0] != shapes[1]:
-        found = replace(found, train=_as_wide(found.train, *shapes[0]), test=_as_wide(found.test, *shapes[0]))
+        parts = {name: part for name in ("train", "test", "whole") if (part := getattr(found, name)) is not None}
+        found = replace(found, **{name: _as_wide(part, *shapes[0]) for name, part in parts.items()})
     return model.to(where), run, replace(found, label_names=names)
 
 

@@ -45,6 +45,7 @@ class Reading:
 
 
 DEFAULTS = Reading()
+LABELLED = "Lines begin with labels, `3,17 0:0.5`; points that are only to be answered are a test file's."
 
 
 def load(data: str | Path, reading: Reading = DEFAULTS, progress: Progress | None = None) -> DataSet:
@@ -103,12 +104,13 @@ def _read_text(files: Files, reading: Reading, progress: Progress | None) -> Dat
         train, test = hold_out(file.points, reading.holdout)
         note = f"There is no test file: {reading.holdout:.0%} of the points are held out for testing."
         mark = f"{file.digest}-{reading.holdout:g}"
-        data = DataSet(_name(files.train, stem(files.train)), train, test, notes=(*file.notes, note), digest=mark)
+        about = {"notes": (*file.notes, note), "digest": mark, "whole": file.points}
+        data = DataSet(_name(files.train, stem(files.train)), train, test, **about)
     else:
         given = {"splits": files.splits, "split_column": reading.split, "skip_bad_lines": skip, "progress": progress}
         data = read_xc(files.train, files.test, **given)
     if data.train.num_pairs == 0:
-        raise HeadtailError(f"`{files.train}` has no label at all: nothing can be learnt. Lines begin with labels, `3,17 0:0.5`.")
+        raise HeadtailError(f"`{files.train}` has no label at all: nothing can be learnt. {LABELLED}")
     known = recognise(data.train.num_features, data.train.num_labels)
     checked = () if known is None else (check(known, data.train, data.test),)
     return replace(data, notes=("Read as text: labels, then features with their values.", *data.notes, *checked))
