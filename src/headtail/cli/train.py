@@ -19,6 +19,7 @@ from headtail.cli.progress import Training as TrainingBars
 from headtail.cli.progress import reading
 from headtail.cli.recipe import Recipe, with_recipe
 from headtail.cli.tables import measures_table
+from headtail.cli.unused import check_features, check_negatives, check_validation
 from headtail.compare import Cell, SliceRule, data_slices, run_cell
 from headtail.config import Run
 from headtail.data.facts import task_of
@@ -51,11 +52,14 @@ class Train:
         parse(self.run_.scheme)
         settings = with_recipe(self.recipe, self.run_, typed)
         check_batch(settings.scheme, settings.batch)
+        check_negatives(typed, [settings.scheme])
+        check_validation(settings, typed)
         device, talk = choose(self.device), Console(stderr=True, highlight=False)
         with reading(talk) as progress:
             data = load(self.data, self.reading, progress)
         for note in data.notes:
             talk.print(Text(note, style="dim"))
+        check_features(data.train.picture, typed)
         cell, bars, model = Cell(settings, self.out), TrainingBars(talk, 1), self.out / "model.safetensors"
         known = model.exists()
         try:
