@@ -56,6 +56,20 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise HeadtailError(f"`{path}` cannot be read as a checkpoint: {error}. Delete it to start that run anew.") from error
 
 
+def as_bytes(value: Any) -> Tensor:
+    """What JSON can say, as a tensor: facts are for little, and names of labels may be many.
+
+    >>> from_bytes(as_bytes(["cat", "dog"]))
+    ['cat', 'dog']
+    """
+    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+
+
+def from_bytes(tensor: Tensor) -> Any:
+    """The inverse of `as_bytes`."""
+    return json.loads(tensor.numpy().tobytes())
+
+
 def training_state(model: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Everything that the next step depends on: weights, buffers, optimiser state, pending weight decay, random state.
 

@@ -134,6 +134,7 @@ class Trainer:
         self.validation = None if held_out is None else Validation(held_out, self.labels, run.stop_on, size)
         self.state, self._best, self._rate, self._saved = State(), {}, None, time.monotonic()
         self.facts = {"run": settings_of(run), "data": data.digest, "sparse_features": sparse_features, **shape}
+        self._label_names = checkpoint.as_bytes(data.label_names)
         with self._determined():
             self._take_step = self._make_step()
         self._random = checkpoint.random_state(self.device)  # whatever is drawn elsewhere before `fit` changes nothing
@@ -298,7 +299,7 @@ class Trainer:
 
     def _save_model(self) -> None:
         if self.folder is not None:
-            save_model(self.folder, self.model, self.labels, self.facts)
+            save_model(self.folder, self.model, self.labels, self._label_names, self.facts)
         else:
             self._best = {name: tensor.detach().clone() for name, tensor in checkpoint.weights_of(self.model).items()}
 
@@ -318,16 +319,19 @@ class Trainer:
         self.state = State(**{**state, "curve": [tuple(point) for point in state["curve"]]})
 
 
-def save_model(folder: Path, model: Model, labels: Labels, facts: dict[str, Any]) -> None:
+def save_model(folder: Path, model: Model, labels: Labels, names: Tensor, facts: dict[str, Any]) -> None:
     """The weights with what is needed to build the model again."""
     for parameter in model.parameters():
         catch_up(parameter)
-    tensors = {**checkpoint.weights_of(model), "labels.counts": labels.counts}
+    tensors = {**checkpoint.weights_of(model), "labels.counts": labels.counts, "labels.names": names}
     checkpoint.save(folder / "model.safetensors", tensors, {**facts, "smoothing": labels.smoothing})
 
 
 def load_model(folder: str | Path, encoder: nn.Module | None = None) -> tuple[Model, Run, dict[str, Any]]:
-    """The trained model of a run's folder, its settings, and what else was noted; pass the encoder if it was not the paper's."""
+    """The trained model of a run's folder, its settings, and what else was noted; pass the encoder if it was not the paper's.
+
+    Its labels' names, or None where they had none, are noted as `label_names`; runs of an older headtail did not keep them.
+    """
     path = Path(folder) / "model.safetensors"
     if not path.exists():
         raise HeadtailError(f"`{folder}` holds no trained model (`model.safetensors`). Pass the folder of a finished run.")
@@ -339,7 +343,8 @@ def load_model(folder: str | Path, encoder: nn.Module | None = None) -> tuple[Mo
     shape = {"num_features": facts["num_features"], "picture": None if picture is None else (picture[0], picture[1])}
     model = build_model(run, labels, **shape, encoder=encoder, sparse=False)
     checkpoint.restore_weights(tensors, model)
-    return model.eval(), run, facts
+    names = {"label_names": checkpoint.from_bytes(tensors["labels.names"])} if "labels.names" in tensors else {}
+    return model.eval(), run, facts | names
 
 
 def settings_of(run: Run) -> dict[str, Any]:

@@ -22,9 +22,10 @@ from headtail.bench import Machine, Shape, bench_file, saved
 from headtail.build import parse
 from headtail.cli.bench import BATCHES, HEADINGS, milliseconds
 from headtail.cli.device import Device
-from headtail.cli.on_model import NUMBERS, OnTrained, advice, measured_table, to_dict
+from headtail.cli.on_model import NUMBERS, WITH_MODEL, OnTrained, advice, measured_table, to_dict
 from headtail.cli.source import Source
 from headtail.cli.tables import left_out
+from headtail.cli.unused import changed, refuse
 from headtail.cli.words import in_command_line_words
 from headtail.errors import HeadtailError, check_count, check_number
 from headtail.implicit.on_model import frontier
@@ -99,6 +100,7 @@ class Advise:
     def _on_model(self) -> int:
         if self.labels is not None or self.source.counts is not None or self.source.zipf is not None:
             raise HeadtailError("`--model` has labels of its own: drop `--labels`, `--counts` and `--zipf`.")
+        refuse(changed(self, "dim", "memory", "schemes", "noise") + changed(self.source, "exponent", "smoothing"), WITH_MODEL)
         options = self.trained
         found, missing, about, target = options.measure(NUMBERS, 256 if self.batch is None else self.batch, self.device)
         best, sentence = advice(found, options.budget)

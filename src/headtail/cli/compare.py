@@ -21,6 +21,7 @@ from headtail.cli.progress import Training as TrainingBars
 from headtail.cli.progress import reading
 from headtail.cli.recipe import Recipe, with_recipe
 from headtail.cli.report import hand_out
+from headtail.cli.unused import check_features, check_negatives, check_validation
 from headtail.compare import SliceRule, cells, compare
 from headtail.config import Training
 from headtail.data.load import Reading, load
@@ -66,6 +67,8 @@ class Compare:
             raise HeadtailError("`--schemes` needs at least one name, for example `--schemes within-batch:tail softmax`.")
         for name in names:
             check_batch(name, training.batch)  # and a misspelt name: told before any work
+        check_negatives(typed, names)
+        check_validation(training, typed)
         check_count("--seeds", self.seeds)
         workers = None if self.workers is None else check_count("--workers", self.workers)
         device, talk = choose(self.device), Console(stderr=True, highlight=False)
@@ -73,6 +76,7 @@ class Compare:
             data = load(self.data, self.reading, progress)
         for note in data.notes:
             talk.print(Text(note, style="dim"))
+        check_features(data.train.picture, typed)
         if device == "cpu" and (note := patience(names, training, data)):
             talk.print(Text(note, style="yellow"))
         encoder_name(training, data.train.picture)  # one that does not suit the data is told once, and not by every run

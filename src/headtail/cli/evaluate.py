@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from headtail.cli.progress import reading
 from headtail.cli.tables import measures_table
 from headtail.compare import SliceRule, best_labels, check_measurable, data_slices, measures_of, row_of
 from headtail.config import Run, data_of
+from headtail.data.facts import task_of
 from headtail.data.load import Reading, load, told_apart
 from headtail.data.points import Bag, DataSet, Points
 from headtail.errors import HeadtailError, check_count
@@ -26,6 +28,7 @@ from headtail.predictions import write_predictions
 from headtail.results import to_csv, write_text
 from headtail.train import load_model
 
+Names = list[str] | list[int] | None
 SCORES_AT_ONCE = 2**24
 """Scores of all labels that are held at a time, to look those of the best labels up."""
 
@@ -61,13 +64,15 @@ class Evaluate:
         if self.out is not None:
             write_text(self.out, to_csv(rows))
         console = Console(highlight=False)
-        console.print(measures_table(f"{run.scheme} on {data.name}", rows, console.width))
+        console.print(measures_table(f"{run.scheme} on {data.name}", rows, console.width, task_of(data)))
         return 0
 
 
 @dataclass(frozen=True)
 class Predict:
-    """Write the best labels of every row of the test part to a Parquet or CSV file. Rows need no label, or may have a new one.
+    """Write the best labels of every row of the test part, or of a file without one, to a Parquet or CSV file.
+
+    Rows of a test part (--test) need no label, or may have a new one.
 
     Its columns: point (the row of the input, from 0), user where the data name one (path, of picture files), rank, label, score.
     """
@@ -80,8 +85,9 @@ class Predict:
     """File to write: .parquet or .csv."""
     k: int | None = None
     """Labels a point; by default 10, or all where there are fewer."""
-    points: Literal["test", "train"] = "test"
-    """Which points: all rows of the test part, or those trained on."""
+    points: Literal["auto", "test", "train"] = "auto"
+    """Which points: all rows of the test part, also of one that was held out (test), or those trained on (train); auto: of the test
+    part where the data have one, else all rows there are."""
     device: Device = "auto"
     """Where to compute."""
     reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
@@ -94,7 +100,8 @@ class Predict:
         if self.out.suffix not in (".parquet", ".csv"):
             raise HeadtailError(f"`--out {self.out}` must end in .parquet or .csv: write for example `{self.out.stem}.parquet`.")
         model, _, data = open_model(self.model, self.data, self.reading, self.device, answers=True)
-        points = data.asked if self.points == "test" else data.train
+        wanted = data.asked if data.whole is None else data.whole
+        points = {"auto": wanted, "test": data.asked, "train": data.train}[self.points]
         k = min(10, points.num_labels) if self.k is None else self.k
         if k > points.num_labels:
             raise HeadtailError(f"`--k {k}` is more than the {points.num_labels} labels there are.")
@@ -118,17 +125,34 @@ def open_model(folder: Path, data: str, how: Reading, device: Device, answers: b
         found = load(data, how, progress)
     trained = data_of(folder / "run.toml")
     shapes = (facts["num_features"], len(model.head.weight)), (found.train.num_features, found.train.num_labels)
+    on = f" ({told_apart(trained, found.read_as)[0]})" if trained else ""
     if shapes[0] != shapes[1] and not (answers and _within(found, *shapes[0])):
-        on = f" ({told_apart(trained, found.read_as)[0]})" if trained else ""
         raise HeadtailError(
             f"The model in `{folder}` has {shapes[0][0]:,} features and {shapes[0][1]:,} labels, but `{data}` has "
             f"{shapes[1][0]:,} and {shapes[1][1]:,}. Pass the data it was trained on{on}, or data read the same way."
         )
+    names = facts.get("label_names", found.label_names)
+    if (other := _other_label(names, found.label_names)) is not None:
+        label, then, now = other
+        raise HeadtailError(
+            f"`{data}` has other labels than the model in `{folder}` was trained with: label {label} is `{now}`, and was `{then}`. "
+            f"Pass the data it was trained on{on}; `--test` names others to ask it about."
+        )
     if facts["data"] != found.digest:
         Console(stderr=True, highlight=False).print(_difference(trained, found.read_as), soft_wrap=True, markup=False)
     if shapes[0] != shapes[1]:
-        found = replace(found, train=_as_wide(found.train, *shapes[0]), test=_as_wide(found.test, *shapes[0]))
-    return model.to(where), run, found
+        parts = {name: part for name in ("train", "test", "whole") if (part := getattr(found, name)) is not None}
+        found = replace(found, **{name: _as_wide(part, *shapes[0]) for name, part in parts.items()})
+    return model.to(where), run, replace(found, label_names=names)
+
+
+def _other_label(then: Names, now: Names) -> tuple[int, str, str] | None:
+    """The first label that has another name now, with both names. Ids without names are numbers, but may stand for words."""
+    words = any(names is not None and isinstance(names[0], str) for names in (then, now))
+    if then == now or (words and None in (then, now)):
+        return None
+    pairs = zip(*(map(str, itertools.count() if names is None else names) for names in (then, now)), strict=False)
+    return next(((label, *pair) for label, pair in enumerate(pairs) if pair[0] != pair[1]), None)
 
 
 def _not_measured(data: DataSet) -> tuple[int, int]:

@@ -17,9 +17,10 @@ from rich.text import Text
 from headtail.build import PAPER, check_batch, parse, scheme
 from headtail.cli.device import Device
 from headtail.cli.drawing import HEAD, TAIL, head_to_tail, lean_bar, number
-from headtail.cli.on_model import NUMBERS, OnTrained, measured_table, to_dict, verdict, with_name
+from headtail.cli.on_model import NUMBERS, WITH_MODEL, WITHOUT_MODEL, OnTrained, measured_table, to_dict, verdict, with_name
 from headtail.cli.source import Source
 from headtail.cli.tables import left_out
+from headtail.cli.unused import changed, check_negatives, refuse
 from headtail.cli.words import in_command_line_words
 from headtail.errors import HeadtailError, check_count
 from headtail.implicit import Explanation, explain
@@ -56,8 +57,11 @@ class Explain:
     def run(self) -> int:
         """Print it."""
         self.trained.check()
+        if self.scheme is not None:
+            check_negatives(changed(self, "negatives"), [self.scheme])
         if self.trained.model is not None:
             return self._on_model()
+        refuse(changed(self, "device"), WITHOUT_MODEL)
         if self.scheme is not None:
             check_batch(self.scheme, check_count("--batch", self.batch))  # and a misspelt name: told before any work
         check_count("--batch", self.batch)
@@ -84,6 +88,7 @@ class Explain:
         return 0
 
     def _on_model(self) -> int:
+        refuse(changed(self.source, "counts", "zipf", "exponent", "smoothing") + changed(self, "noise"), WITH_MODEL)
         options = with_name(self.trained, self.scheme)
         named = None if self.scheme is None else parse(self.scheme).num_negatives
         m = self.negatives if named is None else named

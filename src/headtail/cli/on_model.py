@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,6 +21,7 @@ from headtail.build import parse, scheme
 from headtail.cli.device import Device
 from headtail.cli.evaluate import open_model
 from headtail.cli.tables import broken
+from headtail.cli.unused import changed, refuse
 from headtail.cli.words import in_command_line_words
 from headtail.data.load import Reading
 from headtail.errors import HeadtailError, check_count, check_number
@@ -45,6 +46,8 @@ WIDE = 96
 """Characters that all columns take beside the names."""
 GAP = 2
 """Characters between two columns."""
+WITHOUT_MODEL = "without `--model` there is no trained model to look at"
+WITH_MODEL = "with `--model` that model is measured, with its own labels"
 ENCODED = 4096
 """Pairs whose hidden states are computed."""
 
@@ -73,6 +76,8 @@ class OnTrained:
     def check(self) -> None:
         """Refuse what has no meaning."""
         if self.model is None and self.data is None:
+            given = changed(self, "target", "samplers", "budget", "repeats", "seed")
+            refuse(given + changed(self.reading, *(one.name for one in fields(Reading))), WITHOUT_MODEL)
             return
         if self.model is None or self.data is None:
             have, miss = ("--data", "--model RUN") if self.model is None else ("--model", "--data DATA")

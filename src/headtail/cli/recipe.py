@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, Literal, TypeVar
 
+from headtail.cli.unused import options_in
 from headtail.config import Training
 from headtail.recipes import RECIPES
 
@@ -24,7 +25,7 @@ def with_recipe(recipe: Recipe | None, settings: Settings, typed: Sequence[str])
     if recipe is None:
         settings.check_together()
         return settings
-    named = {arg.partition("=")[0].replace("_", "-") for arg in typed}
+    named = options_in(typed)
     own = {field.name for field in fields(Training) if named & {f"--{_option(field.name)}", f"--no-{_option(field.name)}"}}
     values: dict[str, Any] = {field.name: getattr(RECIPES[recipe](), field.name) for field in fields(Training)}
     belongs = {"momentum": ("optimiser", 0.0), "drops": ("schedule", ())}  # and goes with it

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from headtail.cli.unused import changed, refuse
 from headtail.data.counts import read_counts
 from headtail.errors import HeadtailError, check_count
 from headtail.implicit.implied import usual_slices
@@ -31,6 +32,7 @@ class Source:
         if self.counts is not None and self.zipf is not None:
             raise HeadtailError("`--counts` and `--zipf` exclude each other: drop one.")
         if self.counts is not None:
+            refuse(changed(self, "exponent"), "the labels of `--counts` are not generated")
             found = read_counts(self.counts, self.smoothing)
             if found.num_labels == 1:
                 raise HeadtailError(f"{self.counts} holds 1 label, which has no negatives. Count at least 2.")

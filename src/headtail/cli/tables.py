@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headtail.cli.drawing import HEAD, TAIL
+from headtail.data.facts import Task
 from headtail.metrics import mean_and_deviation
 from headtail.results import POPULAR, Comparison, Row
 
@@ -34,6 +35,7 @@ ERRORS = (
     ("Prior-weighted", "class-weighted-error", "full"),
 )
 """For classification, where the lowest is best."""
+INTERVALS = "95% bootstrap intervals over test points."
 FEWEST = 4
 """Columns that are shown however narrow the terminal is."""
 Column = tuple[str, str, str]
@@ -111,10 +113,24 @@ def _results(found: Comparison, columns: Sequence[Column], room: int | None = No
     return table
 
 
-def measures_table(title: str, rows: list[Row], width: int = 120) -> Table:
-    """All test metrics of one model by slice, in percent with 95% bootstrap intervals: beneath them where the width is short."""
-    table = _measures(title, rows, " [{}]", "In brackets")
-    return table if _width(table) <= width else _measures(title, rows, "\n{}", "Beneath")
+def measures_table(title: str, rows: list[Row], width: int = 120, task: Task = "retrieval") -> Table:
+    """What one model reaches, in percent with 95% bootstrap intervals, beneath the numbers where the width is short.
+
+    All test metrics by slice; of classification its errors, as `results_table` has them.
+    """
+    make = _errors if task == "classification" else _measures
+    table = make(title, rows, " [{}]", "In brackets")
+    return table if _width(table) <= width else make(title, rows, "\n{}", "Beneath")
+
+
+def _errors(title: str, rows: list[Row], interval: str, where: str) -> Table:
+    by = {(row.metric, row.slice): row for row in rows}
+    table = _table(f"{title}: Error by slice, in percent")
+    for heading, *_ in ERRORS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_row(*(_interval(by.get(_key(column)), interval) for column in ERRORS))
+    table.caption = Text(f"{where}: {INTERVALS}")
+    return table
 
 
 def _measures(title: str, rows: list[Row], interval: str, where: str) -> Table:
@@ -126,7 +142,7 @@ def _measures(title: str, rows: list[Row], interval: str, where: str) -> Table:
         table.add_column(name.capitalize(), justify="right", no_wrap=True)
     for metric in dict.fromkeys(row.metric for row in rows):
         table.add_row(metric, *(_interval(by.get((metric, name)), interval) for name in slices))
-    table.caption = Text(f"{where}: 95% bootstrap intervals over test points.")
+    table.caption = Text(f"{where}: {INTERVALS}")
     return table
 
 

@@ -19,8 +19,10 @@ from headtail.cli.progress import Training as TrainingBars
 from headtail.cli.progress import reading
 from headtail.cli.recipe import Recipe, with_recipe
 from headtail.cli.tables import measures_table
+from headtail.cli.unused import check_features, check_negatives, check_validation
 from headtail.compare import Cell, SliceRule, data_slices, run_cell
 from headtail.config import Run
+from headtail.data.facts import task_of
 from headtail.data.load import Reading, load
 from headtail.errors import HeadtailError
 
@@ -50,11 +52,14 @@ class Train:
         parse(self.run_.scheme)
         settings = with_recipe(self.recipe, self.run_, typed)
         check_batch(settings.scheme, settings.batch)
+        check_negatives(typed, [settings.scheme])
+        check_validation(settings, typed)
         device, talk = choose(self.device), Console(stderr=True, highlight=False)
         with reading(talk) as progress:
             data = load(self.data, self.reading, progress)
         for note in data.notes:
             talk.print(Text(note, style="dim"))
+        check_features(data.train.picture, typed)
         cell, bars, model = Cell(settings, self.out), TrainingBars(talk, 1), self.out / "model.safetensors"
         known = model.exists()
         try:
@@ -72,6 +77,6 @@ class Train:
             raise HeadtailError(f"{error} {kept}") from error
         console = Console(highlight=False)
         tested = [row for row in rows if row.split == "test"]
-        console.print(measures_table(f"{self.run_.scheme} on {data.name}", tested, console.width))
+        console.print(measures_table(f"{self.run_.scheme} on {data.name}", tested, console.width, task_of(data)))
         console.print(f"model: {model}", soft_wrap=True, markup=False)
         return 0

@@ -24,7 +24,7 @@ PHRASES = {
     "`post_hoc`": "`+post-hoc`",
     "`exclude_target=True`": "`excluded`",
     "`num_negatives`": "`@m`",
-}
+} | {f"`{name}` would": f"`--{name}` would" for name in AMBIGUOUS}
 """What only Python users can write, and what stands for it here."""
 AS_TYPED = r"Did you mean [^?]*\?|`[^`]*` (?=in `|is no )"
 """What people typed, or may type, stays as it is: `model` is a sampler in a scheme, and a setting in a file."""

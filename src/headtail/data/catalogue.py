@@ -75,8 +75,7 @@ class KnownPictures:
 
 
 # Counts: CIFAR, Krizhevsky (2009), its profiles Cao et al. (2019); ImageNet-LT and Places-LT, Liu et al. (2019);
-# iNaturalist 2018, its challenge's page. Tiny-ImageNet-32 is Tiny-ImageNet at 32 × 32, thinned to what the two
-# profiles need, for the study here.
+# iNaturalist 2018, its challenge's page. Tiny-ImageNet-32 is Tiny-ImageNet at 32 × 32, thinned to what the two profiles need.
 PICTURES = (
     KnownPictures("CIFAR-10", 10, 50_000, 10_000, 5_000, 5_000, side=32, profiles=(("exp", 12_406), ("step", 25_250))),
     KnownPictures("CIFAR-100", 100, 50_000, 10_000, 500, 500, side=32, profiles=(("exp", 10_847), ("step", 25_250))),

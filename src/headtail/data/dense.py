@@ -57,11 +57,12 @@ def read_dense(train: Path, test: Path | None = None, *, holdout: float = 0.2, p
     entry = cached([part.path for part in parts.values()], recipe, partial(_build, parts, progress))
     points = {name: _points(entry, name, part) for name, part in parts.items()}
     notes, digest = ["Read as dense features."], entry.key
-    if "test" not in points:
-        points["train"], points["test"] = hold_out(points["train"], holdout, SEED)
+    whole = None if "test" in points else points["train"]
+    if whole is not None:
+        points["train"], points["test"] = hold_out(whole, holdout, SEED)
         digest += f"-{holdout:g}"
         notes.append(f"There are no test points: {holdout:.0%} of the points are held out for testing.")
-    return DataSet(train.stem, points["train"], points["test"], notes=tuple(notes), digest=digest)
+    return DataSet(train.stem, points["train"], points["test"], notes=tuple(notes), digest=digest, whole=whole)
 
 
 @dataclass(frozen=True)

@@ -98,13 +98,15 @@ def read_images(
         notes += [f"{empty:,} of the {num_labels:,} labels have no training picture."] if name == "train" and empty else []
         notes += told
         marks.append(mark)
-    if test is None:
-        points["train"], points["test"] = hold_out(points["train"], holdout)
+    whole = points["train"] if test is None else None
+    if whole is not None:
+        points["train"], points["test"] = hold_out(whole, holdout)
         marks.append(f"{holdout:g}")
         notes.append(f"There are no test pictures: {holdout:.0%} of the pictures are held out for testing.")
     mark = hashlib.blake2b(" ".join(marks).encode(), digest_size=16).hexdigest()
     parts = points["train"], points["test"], points.get("validation")
-    return DataSet(_name(train), *parts, label_names=first.titles or first.classes, notes=tuple(notes), digest=mark)
+    names = first.titles or first.classes
+    return DataSet(_name(train), *parts, label_names=names, notes=tuple(notes), digest=mark, whole=whole)
 
 
 def is_list(path: Path) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,6 +48,18 @@ class Reading:
 
 
 DEFAULTS = Reading()
+MEANT_FOR = {
+    "test": "files",
+    "format": "files",
+    "skip_bad_lines": "text",
+    "split": "split files (`*trSplit.txt` and `*tstSplit.txt`)",
+    "last": "sequences",
+    "holdout": "data without a test part",
+    "root": "lists of pictures",
+    "skip_bad_images": "pictures in Parquet, lists and folders",
+}
+"""Options that only some data have a use for."""
+LABELLED = "Lines begin with labels, `3,17 0:0.5`; points that are only to be answered are a test file's."
 
 
 def load(data: str | Path, reading: Reading = DEFAULTS, progress: Progress | None = None) -> DataSet:
@@ -84,6 +98,7 @@ def _read(data: str | Path, reading: Reading, progress: Progress | None) -> Data
     if str(data).startswith("synthetic") and not path.exists():
         from headtail.data.synthetic import generate
 
+        _refuse(reading, data, MEANT_FOR)
         return generate(str(data), progress)
     files = find(check_exists(path, WHAT), reading.format)
     if reading.test is not None:
@@ -92,11 +107,34 @@ def _read(data: str | Path, reading: Reading, progress: Progress | None) -> Data
             files = files._replace(validation=None)  # what is tested on must not choose the epoch too
         if kind_of(reading.test, reading.format) != files.kind:
             raise HeadtailError(f"`{reading.test}` is not of the same format as `{files.train}` ({files.kind}). Write both alike.")
-    readers = {"text": _read_text, "Parquet": _read_parquet, "dense": _read_dense, "images": _read_images, "CIFAR": _read_cifar}
+    kind = _parquet_format(files.train, files.test, reading.format) if files.kind == "Parquet" else files.kind
+    _refuse(reading, data, _useless(files, kind))
+    parquet = partial(_read_parquet, kind)
+    readers = {"text": _read_text, "Parquet": parquet, "dense": _read_dense, "images": _read_images, "CIFAR": _read_cifar}
     found = readers[files.kind](files, reading, progress)
+    if found.whole is None and not (kind == "interactions" and files.test is None):
+        _refuse(reading, data, ["holdout"])
     if found.train.picture is not None and files.test is None and files.validation is not None:
         found = replace(found, notes=(*found.notes, f"There are no other test pictures than those of {files.validation.name}."))
     return found
+
+
+def _useless(files: Files, kind: str) -> list[str]:
+    """Options that do nothing to such files."""
+    used = {
+        "skip_bad_lines": kind == "text",
+        "split": files.splits is not None,
+        "last": kind == "sequences",
+        "root": files.kind == "images",
+        "skip_bad_images": kind == "images",
+    }
+    return [name for name, is_used in used.items() if not is_used]
+
+
+def _refuse(reading: Reading, data: str | Path, options: Iterable[str]) -> None:
+    for name in options:
+        if getattr(reading, name) != getattr(DEFAULTS, name):
+            raise HeadtailError(f"`{name}` would do nothing to `{data}`: it is for {MEANT_FOR[name]}. Leave it out.")
 
 
 def _read_text(files: Files, reading: Reading, progress: Progress | None) -> DataSet:
@@ -106,12 +144,13 @@ def _read_text(files: Files, reading: Reading, progress: Progress | None) -> Dat
         train, test = hold_out(file.points, reading.holdout)
         note = f"There is no test file: {reading.holdout:.0%} of the points are held out for testing."
         mark = f"{file.digest}-{reading.holdout:g}"
-        data = DataSet(_name(files.train, stem(files.train)), train, test, notes=(*file.notes, note), digest=mark)
+        about = {"notes": (*file.notes, note), "digest": mark, "whole": file.points}
+        data = DataSet(_name(files.train, stem(files.train)), train, test, **about)
     else:
         given = {"splits": files.splits, "split_column": reading.split, "skip_bad_lines": skip, "progress": progress}
         data = read_xc(files.train, files.test, **given)
     if data.train.num_pairs == 0:
-        raise HeadtailError(f"`{files.train}` has no label at all: nothing can be learnt. Lines begin with labels, `3,17 0:0.5`.")
+        raise HeadtailError(f"`{files.train}` has no label at all: nothing can be learnt. {LABELLED}")
     known = recognise(data.train.num_features, data.train.num_labels)
     checked = () if known is None else (check(known, data.train, data.test),)
     return replace(data, notes=("Read as text: labels, then features with their values.", *data.notes, *checked))
@@ -148,8 +187,7 @@ def _thinned(data: DataSet, known: KnownPictures | None, profile: Profile, imbal
     return thinned if told is None else replace(thinned, notes=(*thinned.notes, told))
 
 
-def _read_parquet(files: Files, reading: Reading, progress: Progress | None) -> DataSet:
-    asked = _parquet_format(files.train, files.test) if reading.format == "auto" else reading.format
+def _read_parquet(asked: str, files: Files, reading: Reading, progress: Progress | None) -> DataSet:
     if asked == "images":
         from headtail.data.pictures import read_pictures
 
@@ -170,11 +208,13 @@ def _read_parquet(files: Files, reading: Reading, progress: Progress | None) -> 
     return replace(data, name=_name(files.train, part_of(files.train)), notes=(*data.notes, *told))
 
 
-def _parquet_format(train: Path, test: Path | None) -> str:
-    """Sequences, interactions or pictures, told by the columns."""
+def _parquet_format(train: Path, test: Path | None, asked: str) -> str:
+    """Sequences, interactions or pictures (images): what is asked for, or told by the columns."""
     from headtail.data.parquet import Columns
     from headtail.data.pictures import holds_pictures
 
+    if asked != "auto":
+        return asked
     first = Columns.of(train)
     if holds_pictures(first):
         return "images"

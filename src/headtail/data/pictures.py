@@ -51,8 +51,9 @@ def read_pictures(
     entry = cached(parts.values(), recipe | {"with": "rows, −1 for no label"}, partial(_build, parts, skip_bad_images, progress))
     points = {name: _points(entry, name) for name in parts}
     notes, digest = ["Read as pictures.", *entry.facts["notes"]], key_of(parts.values(), recipe)
-    if "test" not in points:
-        points["train"], points["test"] = hold_out(points["train"], holdout)
+    whole = None if "test" in points else points["train"]
+    if whole is not None:
+        points["train"], points["test"] = hold_out(whole, holdout)
         digest += f"-{holdout:g}"
         notes.append(f"There is no test file: {holdout:.0%} of the pictures are held out for testing.")
     return DataSet(
@@ -63,6 +64,7 @@ def read_pictures(
         label_names=label_names(entry),
         notes=tuple(notes),
         digest=digest,
+        whole=whole,
     )
 
 

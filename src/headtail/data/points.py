@@ -186,6 +186,7 @@ class DataSet:
         digest: changes with the content.
         unlabelled: rows of the test part without a label that training knows, where `test` has not got them: a model answers them,
             but nothing can be measured on them.
+        whole: every row of the source, where it has no test part and `test` was held out of them; or None.
         read_as: where the data lay and how they were read, by the names of the options.
     """
 
@@ -197,6 +198,7 @@ class DataSet:
     notes: tuple[str, ...] = ()
     digest: str = ""
     unlabelled: Points | None = None
+    whole: Points | None = None
     read_as: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -162,7 +162,7 @@ def hold_out(points: Points, share: float, seed: int = 0) -> tuple[Points, Point
     if not 0 < check_number("share", share) < 1:
         raise HeadtailError(f"`share` must be between 0 and 1, both excluded, but got {share!r}.")
     if len(points) < 2:
-        raise HeadtailError(f"To hold points out there must be at least 2, but there are {len(points)}.")
+        raise HeadtailError(f"To hold points out there must be at least 2, but there are {len(points)}. Pass a test file.")
     held = min(max(round(share * len(points)), 1), len(points) - 1)
     order = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))
     return points.select(order[held:].sort().values), points.select(order[:held].sort().values)
