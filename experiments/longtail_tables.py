@@ -4,19 +4,17 @@
 
 writes `longtail.csv` (test rows), `longtail-losses.csv` (training losses after some epochs and the last) and `longtail-classes.csv`
 (errors of classes, with their deviation over seeds) beside, and the tables into `docs/results-longtail.md`, between the lines that
-mark their place. `docs/pictures/longtail.py` draws the pictures.
+mark their place. Of what was not run there, these files keep what they hold. `docs/pictures/longtail.py` draws the pictures.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import re
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+
+from study_tables import given_folder, publish, read_table, rows_in, shown, with_known, write_table
 
 from headtail.metrics import mean_and_deviation
 from headtail.results import CLASSES, POPULAR, ClassError, Row, read_rows, to_csv, write_text
@@ -34,19 +32,6 @@ EPOCHS = (1, 2, 5, 20)
 ORDER = ("constant", "importance", "relative", "tail")
 
 
-@dataclass(frozen=True)
-class ClassMean:
-    """The error of a class over seeds."""
-
-    study: str
-    scheme: str
-    label: int
-    train: int
-    test: int
-    error: float
-    deviation: float | None
-
-
 def rows_of(folder: Path) -> list[Row]:
     """Test rows of every run that is there, finished study or not; `dataset` is the study."""
     rows: dict[tuple[object, ...], Row] = {}
@@ -55,7 +40,7 @@ def rows_of(folder: Path) -> list[Row]:
         for row in (row for path in files for row in read_rows(path)):
             if row.split == "test":
                 rows[study.name, row.scheme, row.seed, row.metric, row.slice] = replace(row, dataset=study.name)
-    return sorted(rows.values(), key=lambda row: (row.dataset, _place(row.scheme), row.seed))
+    return list(rows.values())
 
 
 def losses_of(folder: Path) -> list[Row]:
@@ -69,17 +54,18 @@ def losses_of(folder: Path) -> list[Row]:
     return [row for row in found if not row.scheme.endswith("+post-hoc")]  # another's model
 
 
-def class_means(folder: Path) -> list[ClassMean]:
-    """Of the studies' own grids; a sweep has too many runs to look at each class."""
+def class_means(folder: Path) -> list[dict[str, str]]:
+    """Errors of classes over seeds, of the studies' own grids; a sweep has too many runs to look at each class."""
     found: dict[tuple[str, str, int], list[ClassError]] = defaultdict(list)
     for path in sorted(folder.glob(f"*/cells/*/{CLASSES}")):
         for row in read_rows(path, ClassError):
             if "@" not in row.scheme:
                 found[path.parents[2].name, row.scheme, row.label].append(row)
     means = []
-    for (study, scheme, label), rows in sorted(found.items(), key=lambda item: (item[0][0], _place(item[0][1]), item[0][2])):
+    for (study, scheme, label), rows in found.items():
         mean, deviation = mean_and_deviation([row.error for row in rows])
-        means.append(ClassMean(study, scheme, label, rows[0].train, rows[0].test, mean, deviation))
+        about = {"study": study, "scheme": scheme, "label": str(label), "train": str(rows[0].train), "test": str(rows[0].test)}
+        means.append(about | {"error": f"{mean:.4f}", "deviation": "" if deviation is None else f"{deviation:.4f}"})
     return means
 
 
@@ -112,14 +98,6 @@ def sweep_table(rows: Sequence[Row], metric: str, slice_: str) -> str:
     return "\n".join(lines)
 
 
-def shown(values: list[float]) -> str:
-    """In percent."""
-    if not values or any(value != value for value in values):  # noqa: PLR0124 - nan, of a slice without classes
-        return "–"
-    mean, deviation = mean_and_deviation(values)
-    return f"{100 * mean:.1f}" + ("" if deviation is None else f" ± {100 * deviation:.1f}")
-
-
 def sections(rows: Sequence[Row]) -> dict[str, str]:
     """The tables by the name of their place."""
     of_study: dict[str, list[Row]] = defaultdict(list)
@@ -133,20 +111,8 @@ def sections(rows: Sequence[Row]) -> dict[str, str]:
     return found
 
 
-def publish(page: Path, parts: dict[str, str]) -> None:
-    """Put tables into a page, if it is there, and print them."""
-    if page.exists():
-        write_text(page, place_in(page.read_text(encoding="utf-8"), parts))
-    for name, part in parts.items():
-        print(f"\n## {name}\n\n{part}")
-
-
-def place_in(page: str, parts: dict[str, str]) -> str:
-    """The page with each table between `<!-- table NAME -->` and `<!-- end -->`; what has no place is left out."""
-    for name, text in parts.items():
-        mark = re.compile(rf"(<!-- table {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
-        page = mark.sub(lambda found, text=text: f"{found[1]}{text}\n{found[2]}", page)
-    return page
+def _run(row: Row) -> tuple[str, str, int]:
+    return row.dataset, row.scheme, row.seed
 
 
 def _place(scheme: str) -> tuple[object, ...]:
@@ -157,29 +123,20 @@ def _place(scheme: str) -> tuple[object, ...]:
     return scheme == POPULAR, "/" in name or name == "contrastive", bool(colon), sampler, known, int(m or 0), name
 
 
-def given_folder() -> Path:
-    """That of the runs, from the command line: without it, what is committed would be overwritten by nothing."""
-    folder = Path(sys.argv[1]) if len(sys.argv) == 2 else None
-    if folder is None or not folder.is_dir():
-        sys.exit(f"Name one folder that holds a study's runs, as `{Path(sys.argv[0]).name} experiments/results/STUDY`.")
-    return folder
-
-
 def main() -> None:
     """Write the CSV files and the tables."""
     folder = given_folder()
-    rows = rows_of(folder)
-    write_text(folder.parent / "longtail.csv", to_csv(rows))
-    write_text(folder.parent / "longtail-losses.csv", to_csv(losses_of(folder)))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(ClassMean.__dataclass_fields__)
-    for one in class_means(folder):
-        spread = "" if one.deviation is None else f"{one.deviation:.4f}"
-        writer.writerow([one.study, one.scheme, one.label, one.train, one.test, f"{one.error:.4f}", spread])
-    write_text(folder.parent / "longtail-classes.csv", text.getvalue())
-    parts = sections(rows)
-    publish(PAGE, parts)
+    beside = folder.parent
+    rows = with_known(rows_of(folder), rows_in(beside / "longtail.csv"), _run)
+    rows.sort(key=lambda row: (row.dataset, _place(row.scheme), row.seed))
+    losses = with_known(losses_of(folder), rows_in(beside / "longtail-losses.csv"), _run)
+    losses.sort(key=_run)
+    means = with_known(class_means(folder), read_table(beside / "longtail-classes.csv"), lambda one: (one["study"], one["scheme"]))
+    means.sort(key=lambda line: (line["study"], _place(line["scheme"]), int(line["label"])))
+    write_text(beside / "longtail.csv", to_csv(rows))
+    write_text(beside / "longtail-losses.csv", to_csv(losses))
+    write_table(beside / "longtail-classes.csv", means)
+    publish(PAGE, sections(rows))
 
 
 if __name__ == "__main__":

@@ -8,24 +8,21 @@ Of schemes that were not run there, what both hold already stays.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections import defaultdict
 from pathlib import Path
 
-from longtail_tables import given_folder
+from study_tables import given_folder, read_table, rows_in, shown, with_known, write_table
 
-from headtail.metrics import mean_and_deviation
 from headtail.results import Row, read_rows, to_csv, write_text
 
 SLICES = ("head", "torso", "tail", "full")
 
 
-def gather(folder: Path) -> tuple[list[Row], list[dict[str, object]]]:
+def gather(folder: Path) -> tuple[list[Row], list[dict[str, str]]]:
     """Test rows of chosen runs, and what was tried."""
     rows: list[Row] = []
-    tuning: list[dict[str, object]] = []
+    tuning: list[dict[str, str]] = []
     for data in sorted(path for path in folder.iterdir() if path.is_dir()):
         if (data / "baseline.csv").exists():
             rows += read_rows(data / "baseline.csv")
@@ -33,28 +30,12 @@ def gather(folder: Path) -> tuple[list[Row], list[dict[str, object]]]:
         for about in sorted(data.glob("*.json")):
             found = json.loads(about.read_text())
             for rate, value in found["tried"].items():
-                chosen = float(rate) == found["lr"]
-                tuning.append(
-                    {"dataset": data.name, "scheme": found["scheme"], "lr": rate, "implicit_loss": value, "chosen": chosen}
-                )
+                judged = {"implicit_loss": str(value), "chosen": str(float(rate) == found["lr"])}
+                tuning.append({"dataset": data.name, "scheme": found["scheme"], "lr": rate} | judged)
             for run in runs:
                 if run[0].scheme == found["scheme"] and f"-lr{found['lr']:g}-" in run[0].run:
                     rows += [row for row in run if row.split == "test"]
     return rows, tuning
-
-
-def with_known(rows: list[Row], tuning: list[dict[str, object]], folder: Path) -> tuple[list[Row], list[dict[str, object]]]:
-    """And what the files hold of other schemes, sorted."""
-    new, tried = {(row.dataset, row.scheme) for row in rows}, {(line["dataset"], line["scheme"]) for line in tuning}
-    if (folder / "retrieval.csv").exists():
-        rows = [*rows, *(row for row in read_rows(folder / "retrieval.csv") if (row.dataset, row.scheme) not in new)]
-    if (folder / "retrieval-tuning.csv").exists():
-        with (folder / "retrieval-tuning.csv").open(newline="") as file:
-            tuning = [*tuning, *(line for line in csv.DictReader(file) if (line["dataset"], line["scheme"]) not in tried)]
-    return (
-        sorted(rows, key=lambda row: (row.dataset, row.scheme, row.seed)),
-        sorted(tuning, key=lambda line: (line["dataset"], line["scheme"], float(str(line["lr"])))),
-    )
 
 
 def table(rows: list[Row], columns: list[tuple[str, str]], schemes: list[str]) -> str:
@@ -73,24 +54,17 @@ def table(rows: list[Row], columns: list[tuple[str, str]], schemes: list[str]) -
     return "\n".join(lines)
 
 
-def shown(values: list[float]) -> str:
-    """In percent."""
-    if not values:
-        return "–"
-    mean, deviation = mean_and_deviation(values)
-    return f"{100 * mean:.1f}" + ("" if deviation is None else f" ± {100 * deviation:.1f}")
-
-
 def main() -> None:
     """Write the CSV files and print the tables."""
     folder = given_folder()
-    rows, tuning = with_known(*gather(folder), folder.parent)
-    write_text(folder.parent / "retrieval.csv", to_csv(rows))
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, fieldnames=list(tuning[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(tuning)
-    write_text(folder.parent / "retrieval-tuning.csv", text.getvalue())
+    beside, (rows, tuning) = folder.parent, gather(folder)
+    rows = with_known(rows, rows_in(beside / "retrieval.csv"), lambda row: (row.dataset, row.scheme))
+    rows.sort(key=lambda row: (row.dataset, row.scheme, row.seed))
+    held = read_table(beside / "retrieval-tuning.csv")
+    tuning = with_known(tuning, held, lambda line: (line["dataset"], line["scheme"]))
+    tuning.sort(key=lambda line: (line["dataset"], line["scheme"], float(line["lr"])))
+    write_text(beside / "retrieval.csv", to_csv(rows))
+    write_table(beside / "retrieval-tuning.csv", tuning)
     for data in dict.fromkeys(row.dataset for row in rows):
         here = [row for row in rows if row.dataset == data]
         schemes = list(dict.fromkeys(row.scheme for row in here))

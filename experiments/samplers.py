@@ -22,20 +22,19 @@ what is in --out into rows and tables; `docs/results-samplers.md` says what came
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import math
 import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import torch
+from study_tables import read_table, write_table
 
 from headtail.build import scheme
 from headtail.cli.on_model import WEIGHTINGS
@@ -47,7 +46,7 @@ from headtail.errors import HeadtailError
 from headtail.evaluate import encoded_pairs
 from headtail.implicit.on_model import Batch, OnModel, exactly, on_model
 from headtail.losses import ExactLoss, SampledLoss
-from headtail.results import read_rows, write_text
+from headtail.results import read_rows
 from headtail.samplers import Adversarial, Scorer
 from headtail.samplers.blocks import Blocks
 from headtail.train import State, Trainer, Watch, load_model
@@ -314,23 +313,6 @@ def flat(one: OnModel) -> dict[str, str]:
     found = {name: value for name, value in asdict(one).items() if name not in ("scheme", "m")}
     parts = {f"{name}_{key}": value for name in ("hidden", "table") for key, value in found.pop(name).items()}
     return {name: f"{value:.6g}" for name, value in {**found, **parts}.items()}
-
-
-def read_table(path: Path) -> list[dict[str, str]]:
-    """Rows of a CSV file by column; none if it is not there."""
-    if not path.exists():
-        return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def write_table(path: Path, rows: Sequence[dict[str, str]]) -> None:
-    """Beside, and renamed."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
 
 
 def perform(study: Study, source: Callable[[], DataSet], given: argparse.Namespace) -> int:

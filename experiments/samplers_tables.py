@@ -3,8 +3,9 @@
     .venv/bin/python experiments/samplers_tables.py experiments/results/samplers
 
 writes `samplers.csv` (test rows), `samplers-tuning.csv`, `samplers-noise.csv` and `samplers-times.csv` beside, and the tables into
-`docs/results-samplers.md`, between the lines that mark their place. `docs/pictures/samplers.py` draws the pictures. What was not
-trained here, but in the retrieval study with the same settings (`retrieval.csv`), comes from there.
+`docs/results-samplers.md`, between the lines that mark their place. Of what was not run there, these files keep what they hold.
+`docs/pictures/samplers.py` draws the pictures. What was not trained here, but in the retrieval study with the same settings
+(`retrieval.csv`), comes from there.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from longtail_tables import given_folder, publish, shown
+from study_tables import given_folder, publish, read_table, rows_in, shown, with_known, write_table
 
 from headtail.config import Run, Training
 from headtail.metrics import mean_and_deviation
 from headtail.results import Row, read_rows, to_csv, write_text
-from samplers import CHEAP, TRAINING, chosen, epochs_in_time, read_table, tried, write_table
+from samplers import CHEAP, TRAINING, chosen, epochs_in_time, tried
 
 PAGE = Path(__file__).parents[1] / "docs" / "results-samplers.md"
 TARGETS = {"logit-adjusted": "tail", "softmax": "importance"}
@@ -47,7 +48,7 @@ def rows_of(folder: Path) -> list[Row]:
         question = "learn" if run.epochs == TRAINING[data].epochs else "fast"
         found = [row for row in read_rows(path) if row.split == "test" and row.metric.startswith("recall@")]
         rows += [replace(row, dataset=f"{data}-{question}", epoch=run.epochs) for row in found]
-    return sorted(rows, key=lambda row: (row.dataset, row.scheme, row.seed))
+    return rows
 
 
 def tuning_of(folder: Path, data: str) -> list[dict[str, str]]:
@@ -62,10 +63,10 @@ def tuning_of(folder: Path, data: str) -> list[dict[str, str]]:
     return lines
 
 
-def with_known(rows: Sequence[Row], beside: Path) -> list[Row]:
+def with_retrieval(rows: Sequence[Row], beside: Path) -> list[Row]:
     """And those of the retrieval study where there are none of ours: losses over all labels, and what it sampled with m = 64."""
     have = {(row.dataset, row.scheme) for row in rows}
-    known = [row for row in (read_rows(beside) if beside.exists() else []) if row.dataset in TRAINING]
+    known = [row for row in rows_in(beside) if row.dataset in TRAINING]
     for row in (replace(row, dataset=f"{row.dataset}-learn", epoch=TRAINING[row.dataset].epochs) for row in known):
         sampled = row.m == 64 and row.scheme.partition(":")[2] in TARGETS.values() and row.scheme.partition(":")[0] in CHEAP
         if row.metric.startswith("recall@") and (row.scheme in TARGETS or sampled) and (row.dataset, row.scheme) not in have:
@@ -144,9 +145,10 @@ def number(value: float) -> str:
     return "0" if abs(value) < 1e-9 else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def measured(home: Path, kind: str) -> list[dict[str, str]]:
-    """On a CPU, or else where it was."""
-    return next((found for device in ("cpu", "cuda") if (found := read_table(home / f"{kind}-{device}.csv"))), [])
+def measured(lines: Sequence[dict[str, str]], data: str, *devices: str) -> list[dict[str, str]]:
+    """What was measured on some data, on the first of these devices on which anything was."""
+    by = {device: [line for line in lines if (line["data"], line["device"]) == (data, device)] for device in devices}
+    return next((found for found in by.values() if found), [])
 
 
 def times_table(times: Sequence[dict[str, str]]) -> str:
@@ -164,31 +166,42 @@ def times_table(times: Sequence[dict[str, str]]) -> str:
 def main() -> None:
     """Write the CSV files and the tables."""
     folder = given_folder()
-    rows, parts = rows_of(folder), {}
-    write_text(folder.parent / "samplers.csv", to_csv(rows))
-    both = with_known(rows, folder.parent / "retrieval.csv")
-    for kind in ("noise", "times"):
-        found = [
-            {"data": path.parent.name, "device": path.stem.partition("-")[2], **row}
-            for path in sorted(folder.glob(f"*/{kind}-*.csv"))
-            for row in read_table(path)
-        ]
-        if found:
-            write_table(folder.parent / f"samplers-{kind}.csv", found)
+    beside, parts = folder.parent, {}
+    rows = with_known(rows_of(folder), rows_in(beside / "samplers.csv"), _run)
+    rows.sort(key=_run)
+    write_text(beside / "samplers.csv", to_csv(rows))
     tuning = [line for data in TRAINING for line in tuning_of(folder, data)]
-    if tuning:
-        write_table(folder.parent / "samplers-tuning.csv", tuning)
+    tuning = _with_held(beside / "samplers-tuning.csv", tuning, "data", "scheme", "lr")
+    write_table(beside / "samplers-tuning.csv", sorted(tuning, key=lambda line: (line["data"], line["scheme"], float(line["lr"]))))
+    found = {"noise": ("data", "device", "target", "sampler", "m"), "times": ("data", "device", "sampler")}
+    for kind, key in found.items():
+        new = [
+            {"data": path.parent.name, "device": path.stem.partition("-")[2], **line}
+            for path in sorted(folder.glob(f"*/{kind}-*.csv"))
+            for line in read_table(path)
+        ]
+        held = _with_held(beside / f"samplers-{kind}.csv", new, *key)
+        write_table(beside / f"samplers-{kind}.csv", sorted(held, key=lambda line: (line["data"], line["device"])))
+    noise, times = (read_table(beside / f"samplers-{kind}.csv") for kind in found)
+    both = with_retrieval(rows, beside / "retrieval.csv")
     for data in TRAINING:
-        times, noise = (measured(folder / data, kind) for kind in ("times", "noise"))
-        parts[f"{data} times"] = times_table(times)
-        parts[f"{data} times cuda"] = times_table(read_table(folder / data / "times-cuda.csv"))
-        both_times = times, read_table(folder / data / "times-cuda.csv")
-        step, on_gpu = ({row["sampler"]: float(row["step_ms"]) for row in found} for found in both_times)
+        on_cpu, on_gpu = measured(times, data, "cpu", "cuda"), measured(times, data, "cuda")
+        parts[f"{data} times"], parts[f"{data} times cuda"] = times_table(on_cpu), times_table(on_gpu)
+        step, gpu_step = ({line["sampler"]: float(line["step_ms"]) for line in lines} for lines in (on_cpu, on_gpu))
         for target in TARGETS:
-            parts[f"{data} {target}"] = learning_table(both, data, target, step, on_gpu)
-            parts[f"{data} noise {target}"] = noise_table(noise, target)
+            parts[f"{data} {target}"] = learning_table(both, data, target, step, gpu_step)
+            parts[f"{data} noise {target}"] = noise_table(measured(noise, data, "cpu", "cuda"), target)
     parts = {name: part if part.count("\n") > 1 else "Not run yet." for name, part in parts.items()}
     publish(PAGE, parts)
+
+
+def _run(row: Row) -> tuple[str, str, float, int]:
+    return row.dataset, row.scheme, row.epoch, row.seed
+
+
+def _with_held(path: Path, new: Sequence[dict[str, str]], *key: str) -> list[dict[str, str]]:
+    """And what a file holds of other keys."""
+    return with_known(new, read_table(path), lambda line: tuple(line[name] for name in key))
 
 
 if __name__ == "__main__":

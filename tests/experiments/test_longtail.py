@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import importlib.util
 import math
 import os
 import signal
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -16,10 +18,11 @@ import pytest
 
 from headtail.compare import cells, compare
 from headtail.config import Training
-from headtail.results import POPULAR, Row, read_rows
+from headtail.results import POPULAR, Row, read_rows, to_csv
 from tests.longtail import COUNTS, longtail
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+sys.path.append(str(EXPERIMENTS))  # they import each other
 
 
 def script(name: str) -> ModuleType:
@@ -129,35 +132,44 @@ def row(scheme: str, seed: int, slice_: str, value: float, m: float | None = Non
     return Row("r", "x", "test", "softmax", scheme, m, seed, 1, 10, slice_, metric, value)
 
 
-def test_tables_have_means_deviations_and_dashes_in_the_order_of_the_paper(tmp_path):
-    tables = script("longtail_tables")
+def test_tables_have_means_deviations_and_dashes_in_the_order_of_the_paper(tmp_path, monkeypatch):
+    tables, folder = script("longtail_tables"), tmp_path / "runs"
     data = longtail((160, 120, 60, 40, 24))  # nobody in the tail
     names = ("within-batch:tail", "uniform:constant", "softmax", "uniform:constant@4")
     for name, schemes in (("tiny", names[:3]), ("tiny-sweep", names[3:])):
-        compare(cells(QUICK, schemes, 2, data, tmp_path / name), lambda: data, tmp_path / name)
-    rows = tables.rows_of(tmp_path)
+        compare(cells(QUICK, schemes, 2, data, folder / name), lambda: data, folder / name)
+    old = [replace(row("softmax", 0, "head", 7.0), dataset=name) for name in ("tiny", "of another day")]
+    (tmp_path / "longtail.csv").write_text(to_csv(old))
+    (tmp_path / "longtail-classes.csv").write_text(
+        "study,scheme,label,train,test,error,deviation\ntiny,softmax,9,1,1,7,\nof another day,softmax,0,1,1,7,\n"
+    )
+    monkeypatch.setattr(tables, "PAGE", tmp_path / "no page")
+    monkeypatch.setattr(sys, "argv", ["longtail_tables.py", str(folder)])
+    tables.main()
+    rows, losses = (read_rows(tmp_path / f"{name}.csv") for name in ("longtail", "longtail-losses"))
+    assert [one.dataset for one in rows if one.value == 7.0] == ["of another day"]  # not run again, so kept
     assert list(dict.fromkeys(row.scheme for row in rows if row.dataset == "tiny")) == [*reversed(names[:3]), POPULAR]
     assert len({(row.dataset, row.scheme, row.seed, row.metric, row.slice) for row in rows}) == len(rows)
     lines = tables.table([row for row in rows if row.dataset == "tiny"]).splitlines()
     assert lines[0] == "| scheme | seeds | Head | Torso | Tail | Balanced | Prior-weighted |"
     assert [line.split(" | ")[1:2] + line.split(" | ")[4:5] for line in lines[2:5]] == [["2", "–"]] * 3
-    values = [row.value for row in rows if (row.scheme, row.metric, row.slice) == ("softmax", "balanced-error", "head")]
+    found = [one for one in rows if (one.dataset, one.scheme, one.metric) == ("tiny", "softmax", "balanced-error")]
+    values = [one.value for one in found if one.slice == "head"]
     deviation = abs(values[0] - values[1]) / math.sqrt(2)
     assert f"| softmax | 2 | {100 * sum(values) / 2:.1f} ± {100 * deviation:.1f} |" in lines[2]
-    losses = tables.losses_of(tmp_path)
     assert {(one.dataset, one.scheme, one.seed, one.epoch) for one in losses} == {
         ("tiny" if name in names[:3] else "tiny-sweep", name, seed, 1) for name in names for seed in (0, 1)
     }
-    means = tables.class_means(tmp_path)
-    assert {(one.study, one.scheme) for one in means} == {("tiny", name) for name in names[:3]}
-    assert [one.train for one in means[:5]] == [160, 120, 60, 40, 24]
+    with (tmp_path / "longtail-classes.csv").open(newline="") as file:
+        means = list(csv.DictReader(file))
+    wanted = {("of another day", "softmax"), *(("tiny", name) for name in names[:3])}
+    assert {(one["study"], one["scheme"]) for one in means} == wanted
+    assert [int(one["train"]) for one in means if (one["study"], one["scheme"]) == ("tiny", "softmax")] == [160, 120, 60, 40, 24]
 
 
 @pytest.mark.parametrize("name", ["longtail_tables", "samplers_tables", "retrieval_tables"])
 @pytest.mark.parametrize("given", [(), ("nowhere/runs",)], ids=["no folder", "a missing folder"])
 def test_without_runs_what_is_committed_is_not_overwritten(name, given, tmp_path, monkeypatch):
-    for needed in ("longtail", "longtail_tables", "samplers"):
-        script(needed)
     tables, written = script(name), []
     monkeypatch.setattr(tables, "write_text", lambda *what: written.append(what))
     monkeypatch.chdir(tmp_path)
@@ -179,7 +191,7 @@ def test_a_sweep_stands_beside_the_grid_that_it_is_of():
 
 
 def test_tables_go_to_their_places_and_nothing_else_changes():
-    tables = script("longtail_tables")
+    tables = script("study_tables")
     page = "# Title\n<!-- table tiny -->\nold\n<!-- end -->\ntext\n<!-- table tiny-sweep -->\n<!-- end -->\n"
     new = tables.place_in(page, {"tiny": r"| \1 |", "other": "nowhere"})
     assert new == page.replace("old", r"| \1 |")

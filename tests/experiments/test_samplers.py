@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,7 @@ def given(folder: Path) -> argparse.Namespace:
 
 
 def test_the_four_questions_run_through_and_are_not_asked_twice(tmp_path, monkeypatch, capsys):
-    study = study_of(monkeypatch)
+    study, tmp_path = study_of(monkeypatch), tmp_path / "runs"
     small = (
         study.Study("tiny-learn", ("uniform", "block", "block(1)", "uniform@32"), seeds=2),
         study.Study("tiny-time", ("uniform", "block", "uniform@32"), ("softmax",)),
@@ -57,7 +58,7 @@ def test_the_four_questions_run_through_and_are_not_asked_twice(tmp_path, monkey
     assert float(noise["softmax", "full", "60"]["table_cosine"]) == 1
     models = {path.parent.name.rsplit("-", 1)[0] for path in tmp_path.rglob("model.safetensors")}
     assert models == {"block-1-tail-seed0", "block-1-importance-seed0"}  # those that noise is looked at on
-    _tables_tell_what_was_run(tmp_path, noise)
+    _tables_tell_what_was_run(tmp_path, noise, monkeypatch)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "tiny").rglob("*.csv")}
     for one in small:
         assert study.perform(one, SMALL, given(tmp_path)) == 0
@@ -65,17 +66,27 @@ def test_the_four_questions_run_through_and_are_not_asked_twice(tmp_path, monkey
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "tiny").rglob("*.csv")} == before
 
 
-def _tables_tell_what_was_run(folder: Path, noise: dict[tuple[str, str, str], dict[str, str]]) -> None:
-    script("longtail_tables")
-    tables = script("samplers_tables")
-    rows = tables.rows_of(folder)
+def _tables_tell_what_was_run(
+    folder: Path, noise: dict[tuple[str, str, str], dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables, beside = script("samplers_tables"), folder.parent
+    held = ("tiny,cpu,uniform,7,0,1", "tiny,cuda,uniform,8,0,1", "other,cpu,uniform,9,0,1")
+    (beside / "samplers-times.csv").write_text("\n".join(["data,device,sampler,step_ms,refresh_ms,every", *held]) + "\n")
+    monkeypatch.setattr(tables, "PAGE", folder / "no page")
+    monkeypatch.setattr(sys, "argv", ["samplers_tables.py", str(folder)])
+    tables.main()
+    times = tables.read_table(beside / "samplers-times.csv")
+    kept = {(one["data"], one["device"]): one["step_ms"] for one in times if one["sampler"] == "uniform"}
+    assert kept["tiny", "cpu"] != "7"  # measured again
+    assert (kept["tiny", "cuda"], kept["other", "cpu"]) == ("8", "9")
+    rows = read_rows(beside / "samplers.csv")
     assert {row.scheme for row in rows if row.dataset == "tiny-learn"} >= {"uniform:tail", "block(1):importance"}
     assert {row.epoch for row in rows if row.dataset == "tiny-learn"} == {3}
     lines = tables.noise_table(list(noise.values()), "logit-adjusted", "4").splitlines()
     assert [line.split(" | ")[0] for line in lines[2:]] == ["| uniform", "| tilted", "| full"]
     assert lines[3].split(" | ")[1] == "0"
-    times = tables.times_table(tables.read_table(folder / "tiny" / "times-cpu.csv")).splitlines()[2:]
-    assert [line.split(" | ")[2] for line in times if line.startswith("| uniform |")] == ["1"]
+    found = tables.times_table(tables.measured(times, "tiny", "cpu", "cuda")).splitlines()[2:]
+    assert [line.split(" | ")[2] for line in found if line.startswith("| uniform |")] == ["1"]
 
 
 def row(dataset: str, scheme: str, seed: int, slice_: str, value: float) -> Row:
@@ -84,7 +95,6 @@ def row(dataset: str, scheme: str, seed: int, slice_: str, value: float) -> Row:
 
 def test_the_worst_slice_tells_how_far_a_scheme_is_from_what_is_meant(monkeypatch):
     study_of(monkeypatch)
-    script("longtail_tables")
     tables = script("samplers_tables")
     rows = [row("x-learn", "logit-adjusted", 0, slice_, 0.3) for slice_ in ("head", "torso", "tail", "full")]
     for seed, shift in ((0, 0.0), (1, 0.02)):
