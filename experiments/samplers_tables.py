@@ -17,10 +17,10 @@ from pathlib import Path
 
 from study_tables import given_folder, publish, read_table, rows_in, shown, with_known, write_table
 
-from headtail.config import Run, Training
+from headtail.config import Run
 from headtail.metrics import mean_and_deviation
 from headtail.results import Row, read_rows, to_csv, write_text
-from samplers import CHEAP, TRAINING, chosen, epochs_in_time, tried
+from samplers import CHEAP, TRAINING, chosen, tried
 
 PAGE = Path(__file__).parents[1] / "docs" / "results-samplers.md"
 TARGETS = {"logit-adjusted": "tail", "softmax": "importance"}
@@ -74,42 +74,39 @@ def with_retrieval(rows: Sequence[Row], beside: Path) -> list[Row]:
     return list(rows)
 
 
-def learning_table(rows: Sequence[Row], data: str, target: str, times: dict[str, float], on_gpu: dict[str, float]) -> str:
+def learning_table(rows: Sequence[Row], data: str, target: str, on_cpu: dict[str, float], on_gpu: dict[str, float]) -> str:
     """Markdown: schemes down, quickest first, slices across; and how far the worst slice is from the loss that is meant.
 
-    Runs that had the time of uniform's tell on which device: a step's milliseconds are in `times` for a CPU, in `on_gpu` for a GPU.
+    A run's time is told in those of uniform's whole run, from a step's milliseconds on a CPU and on a GPU.
     """
     values: dict[tuple[str, float, str, str], list[float]] = defaultdict(list)
     for row in rows:
         if row.dataset.startswith(f"{data}-") and (row.scheme == target or f":{TARGETS[target]}" in row.scheme):
             values[row.scheme, row.epoch, row.metric, row.slice].append(row.value)
     found = {(scheme, epochs) for scheme, epochs, *_ in values}
-    longest = max((epochs for scheme, epochs in found if scheme == target), default=0.0)
+    longest = max((epochs for _, epochs in found), default=0.0)
     full = [values.get((target, longest, "recall@10", slice_), []) for slice_ in SLICES]
     columns = " | ".join(f"{metric.replace('recall', 'R')} {slice_}" for metric, slice_ in COLUMNS)
-    lines = [f"| scheme | step, ms | epochs | seeds | {columns} | off by |", "|---|" + "--:|" * (len(COLUMNS) + 4)]
-    for scheme, epochs in sorted(found, key=lambda key: (key[0] != target, times.get(sampler_of(key[0]), 0.0), key[0], -key[1])):
+    lines = [f"| scheme | epochs | CPU time | GPU time | seeds | {columns} | off by |", "|---|" + "--:|" * (len(COLUMNS) + 5)]
+    for scheme, epochs in sorted(found, key=lambda key: (key[0] != target, on_cpu.get(sampler_of(key[0]), 0.0), key[0], -key[1])):
         cells = [shown(values.get((scheme, epochs, *column), [])) for column in COLUMNS]
         own = [values.get((scheme, epochs, "recall@10", slice_), []) for slice_ in SLICES]
         gaps = [100 * (mean_of(one) - mean_of(all_)) for one, all_ in zip(own, full, strict=True) if one and all_]
         off = "" if scheme == target or not gaps else f"{max(map(abs, gaps)):.1f}"
-        step = times.get(sampler_of(scheme))
-        length = f"{epochs:g}" + (where(scheme, epochs, {"CPU": times, "GPU": on_gpu}, longest) if epochs < longest else "")
-        about = ["–" if step is None else f"{step:.3g}", length, str(len(values[scheme, epochs, "recall@10", "full"]))]
+        time = [in_uniform_runs(scheme, epochs / longest, times) for times in (on_cpu, on_gpu)]
+        about = [f"{epochs:g}", *time, str(len(values[scheme, epochs, "recall@10", "full"]))]
         lines.append(f"| {scheme} | " + " | ".join([*about, *cells, off]) + " |")
     return "\n".join(lines)
 
 
-def where(scheme: str, epochs: float, times: dict[str, dict[str, float]], longest: float) -> str:
-    """On which devices so many epochs take the time of uniform's run, for after the number.
+def in_uniform_runs(scheme: str, share: float, times: dict[str, float]) -> str:
+    """The time of a share of the epochs, where uniform's for all of them is 1; – where nobody has measured.
 
-    >>> where("block:tail", 3, {"CPU": {"uniform": 10.0, "block": 28.0}, "GPU": {"uniform": 0.1, "block": 0.5}}, 8)
-    ' (CPU)'
+    >>> in_uniform_runs("block:tail", 3 / 8, {"uniform": 10.0, "block": 28.0})
+    '1.1'
     """
-    training = Training(epochs=round(longest))
-    known = {name: each for name, each in times.items() if {"uniform", sampler_of(scheme)} <= each.keys()}
-    found = [name for name, each in known.items() if epochs_in_time(scheme, training, each) == epochs]
-    return f" ({', '.join(found)})" if found else ""
+    step, uniform = times.get(sampler_of(scheme)), times.get("uniform")
+    return "–" if step is None or uniform is None else f"{share * step / uniform:.2g}"
 
 
 def sampler_of(scheme: str) -> str:

@@ -1,6 +1,7 @@
 """Draws docs/pictures/samplers_*.svg from experiments/results/samplers*.csv and retrieval.csv.
 
-samplers_noise.svg: noise of the sampled loss against m, and the error of the table's gradient against the time of a batch.
+samplers_noise.svg: noise of the sampled loss against m, and the error of the table's gradient against the time of a batch (draw,
+loss and gradients).
 samplers_learning.svg: Recall@10 of head against tail, beside the loss over all labels that is meant, where that was run.
 
 Run: .venv/bin/python docs/pictures/samplers.py
@@ -8,6 +9,7 @@ Run: .venv/bin/python docs/pictures/samplers.py
 
 import csv
 from collections import defaultdict
+from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -56,10 +58,13 @@ def legend(figure, axes, columns):
 
 
 with (RESULTS / "samplers-noise.csv").open(newline="") as file:
-    noise = [row for row in csv.DictReader(file) if row["device"] == "cpu"]
-panels = [(data, target) for data in DATA for target in TARGETS if any((r["data"], r["target"]) == (data, target) for r in noise)]
-figure, axes = plt.subplots(2, len(panels), figsize=(3.6 * len(panels) + 0.6, 7.2), layout="constrained", squeeze=False)
-for (data, target), above, below in zip(panels, *axes, strict=True):
+    every = list(csv.DictReader(file))
+home = {data: "cpu" if any((row["data"], row["device"]) == (data, "cpu") for row in every) else "cuda" for data in DATA}
+noise = [row for row in every if row["device"] == home[row["data"]]]
+shown = [data for data in DATA if any(row["data"] == data for row in noise)]
+figure, axes = plt.subplots(4, len(shown), figsize=(3.9 * len(shown), 13), layout="constrained", squeeze=False)
+for (line, target), (column, data) in product(enumerate(TARGETS), enumerate(shown)):
+    above, below = axes[line][column], axes[line + 2][column]
     of_panel = [row for row in noise if (row["data"], row["target"]) == (data, target)]
     for sampler, (colour, marker) in SAMPLERS.items():
         own = sorted((row for row in of_panel if row["sampler"] == sampler), key=lambda row: float(row["m"]))
@@ -73,15 +78,19 @@ for (data, target), above, below in zip(panels, *axes, strict=True):
         if sampler == "full" and own:
             below.axvline(1e3 * float(own[0]["step_seconds"]), color=colour, lw=1, ls=":", label="full")
     sizes = sorted({float(row["m"]) for row in of_panel if row["sampler"] != "full"})
-    above.set(xscale="log", yscale="log", xlabel="m, negatives")
+    above.set(xscale="log", yscale="log")
     above.set_xticks(sizes, [f"{m:g}" for m in sizes])
     above.minorticks_off()
-    below.set(xscale="log", xlabel="draw, loss and gradients of a batch, ms", ylim=(0, None))
-    title = f"{DATA[data].partition(',')[0]}, {target}"
-    above.set_title(title, loc="left", fontweight="bold", fontsize=10.5)
-axes[0][0].set_ylabel("noise, σ²/(mμ²)")
-axes[1][0].set_ylabel("error of the table's gradient")
-legend(figure, axes, min(6, 2 * len(panels)))
+    below.set(xscale="log", ylim=(0, None))
+    for axis in (above, below):
+        axis.set_title(f"{DATA[data].partition(',')[0]}, {target}", loc="left", fontweight="bold", fontsize=10.5)
+    axes[1][column].set_xlabel("m, negatives")
+    where = {"cpu": "one core of a CPU", "cuda": "H200"}[home[data]]
+    axes[3][column].set_xlabel(f"ms a batch, {where}")
+for line in (0, 1):
+    axes[line][0].set_ylabel("noise, σ²/(mμ²)")
+    axes[line + 2][0].set_ylabel("error of the table's gradient")
+legend(figure, axes, 6)
 save(figure, "samplers_noise")
 
 values, full = defaultdict(list), defaultdict(list)
@@ -95,9 +104,10 @@ for row in read_rows(RESULTS / "retrieval.csv"):
 for key, found in full.items():
     if key not in values:
         values[key] = found
-panels = [(data, target) for data in DATA for target in TARGETS if (data, target, "tail") in values]
-figure, axes = plt.subplots(1, len(panels), figsize=(3.6 * len(panels) + 0.4, 4.6), layout="constrained", squeeze=False)
-for axis, (data, target) in zip(axes[0], panels, strict=True):
+shown = [data for data in DATA if all((data, target, "tail") in values for target in TARGETS)]
+figure, axes = plt.subplots(2, len(shown), figsize=(3.9 * len(shown), 8), layout="constrained", squeeze=False)
+for (line, target), (column, data) in product(enumerate(TARGETS), enumerate(shown)):
+    axis = axes[line][column]
     for scheme in sorted({key[1] for key in values if key[0] == data}):
         name, _, weighting = scheme.partition(":")
         m = weighting.partition("@")[2]
@@ -117,8 +127,9 @@ for axis, (data, target) in zip(axes[0], panels, strict=True):
         if sampler == "full":
             corner = (mean(head) - 2, mean(tail) - 2)
             axis.add_patch(Rectangle(corner, 4, 4, fill=False, ec=colour, lw=0.9, ls=":"))
-    axis.set(xlabel="Recall@10 on head labels, %")
     axis.set_title(f"{DATA[data].partition(',')[0]}, {target}", loc="left", fontweight="bold", fontsize=10.5)
-axes[0][0].set_ylabel("Recall@10 on tail labels, %")
-legend(figure, axes, min(7, 2 * len(panels)))
+    axis.set(xlim=(max(0.0, axis.get_xlim()[0]), None), ylim=(max(0.0, axis.get_ylim()[0]), None))
+    axes[1][column].set_xlabel("Recall@10 on head labels, %")
+    axes[line][0].set_ylabel("Recall@10 on tail labels, %")
+legend(figure, axes, 7)
 save(figure, "samplers_learning")
