@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headtail import checkpoint
+from headtail import checkpoint, train
 from headtail.build_model import build_model, build_optimiser
 from headtail.config import Run
 from headtail.data.points import Bag, DataSet, Points
@@ -302,3 +302,15 @@ def test_users_that_are_tested_later_are_not_held_out():
     users = replace(DATA, test=replace(DATA.test, seen=DATA.test.labels))
     assert split_validation(users, 0.5) == (None, None)
     assert split_validation(DATA, 0.5)[1] is not None
+
+
+@pytest.mark.parametrize("where", ["build_model", "eager_step"])
+def test_a_full_gpu_is_told_in_a_sentence(monkeypatch, where):
+    def full(*_, **__):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.19 GiB. GPU 0 has …")
+
+    monkeypatch.setattr(*((train, where) if where == "build_model" else (Trainer, where)), full)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 140 * 2**30))
+    what = r"The model's tables \(0.0 GiB\)" if where == "build_model" else "A step"
+    with pytest.raises(HeadtailError, match=f"^{what} found no room on the GPU: 1.0 of its 140 GiB are free. Run fewer at once"):
+        Trainer(SMALL, DATA).fit()

@@ -117,7 +117,8 @@ class Trainer:
         # Clipping sums rows first, for which a GPU's host would wait. Where rows without a gradient stand still, dense is the same.
         dense = device != "cpu" and (not HAS_TRITON or (run.clip > 0 and run.optimiser != "adam"))
         shape = {"num_features": train.num_features, "picture": train.picture}
-        with self._told_if_too_large(train.num_features):
+        tables = 4 * run.dim * (train.num_features + self.labels.num_labels) / 2**30
+        with told_if_full(f"The model's tables ({tables:.1f} GiB)"):
             given = {"encoder": encoder, "sparse_features": sparse_features, "sparse": not dense, "device": self.device}
             self.model = build_model(run, self.labels, **shape, **given).to(self.device)
         if isinstance(self.model.encoder, ResNet):
@@ -135,7 +136,7 @@ class Trainer:
         self.state, self._best, self._rate, self._saved = State(), {}, None, time.monotonic()
         self.facts = {"run": settings_of(run), "data": data.digest, "sparse_features": sparse_features, **shape}
         self._label_names = checkpoint.as_bytes(data.label_names)
-        with self._determined():
+        with self._determined(), told_if_full("A step"):
             self._take_step = self._make_step()
         self._random = checkpoint.random_state(self.device)  # whatever is drawn elsewhere before `fit` changes nothing
 
@@ -143,7 +144,8 @@ class Trainer:
         """Train to the end, or go on from the last checkpoint; the model comes back with its best weights."""
         checkpoint.restore_random_state(self._random)
         self._resume()
-        with self._determined(), interrupts() if self.stop is None else nullcontext(self.stop) as interrupted:
+        listening = interrupts() if self.stop is None else nullcontext(self.stop)
+        with self._determined(), told_if_full("A step"), listening as interrupted:
             while not self.state.finished:
                 self._epoch(interrupted)
         if self.validation is not None and self.state.best_epoch:
@@ -167,17 +169,6 @@ class Trainer:
         finally:
             torch.use_deterministic_algorithms(before)
             torch.backends.cudnn.benchmark = tries
-
-    @contextmanager
-    def _told_if_too_large(self, num_features: int) -> Iterator[None]:
-        """Tables that do not fit on a GPU are told of before any work."""
-        try:
-            yield
-        except torch.cuda.OutOfMemoryError as error:
-            size = 4 * self.run.dim * (num_features + self.labels.num_labels) / 2**30
-            raise HeadtailError(
-                f"The model's tables ({size:.1f} GiB) do not fit on the GPU. Choose a smaller `dim`, or `--device cpu`."
-            ) from error
 
     def _epoch(self, interrupted: threading.Event) -> None:
         state, steps = self.state, self.batches.steps
@@ -317,6 +308,19 @@ class Trainer:
         checkpoint.restore_training_state(tensors, facts, self.model, self.optimiser)
         state: dict[str, Any] = facts["state"]
         self.state = State(**{**state, "curve": [tuple(point) for point in state["curve"]]})
+
+
+@contextmanager
+def told_if_full(what: str) -> Iterator[None]:
+    """A GPU without room for something is told in a sentence."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as error:
+        free, whole = (size / 2**30 for size in torch.cuda.mem_get_info())
+        raise HeadtailError(
+            f"{what} found no room on the GPU: {free:.1f} of its {whole:.0f} GiB are free. Run fewer at once (`--workers`), "
+            "choose a smaller `batch` or `dim`, or `--device cpu`."
+        ) from error
 
 
 def save_model(folder: Path, model: Model, labels: Labels, names: Tensor, facts: dict[str, Any]) -> None:
