@@ -269,23 +269,25 @@ def _part(
     return found
 
 
-def check_batch(text: str, batch: int) -> None:
-    """Refuse a scheme whose `@m` asks for more negatives than the batch or the queue that they come from has.
+def check_batch(text: str, batch: int, negatives: int | None = None) -> None:
+    """Refuse a scheme whose `@m`, or else `--negatives`, asks for more than the batch or the queue that they come from has.
 
     >>> check_batch("within-batch:tail@9999", 64)
     Traceback (most recent call last):
     headtail.errors.HeadtailError: `@9999` in `within-batch:tail@9999` is more than the 64 labels of a batch. ...
     """
     parsed = parse(text)
-    if parsed.sampler is None or parsed.num_negatives is None or parsed.sampler.name not in ("within-batch", "queue"):
+    m = negatives if parsed.num_negatives is None else parsed.num_negatives
+    if parsed.sampler is None or m is None or parsed.sampler.name not in ("within-batch", "queue"):
         return
-    held = next((int(arg) for arg in parsed.sampler.args if isinstance(arg, float)), parsed.num_negatives)
+    held = next((int(arg) for arg in parsed.sampler.args if isinstance(arg, float)), m)
     from_batch = parsed.sampler.name == "within-batch"
     most, where = (batch, "labels of a batch") if from_batch else (held, "labels that the queue remembers")
-    if parsed.num_negatives > most:
+    if m > most:
         larger = "a larger `batch`" if from_batch else "a longer queue"
+        said, at = ("for", "--negatives ") if parsed.num_negatives is None else ("in", "@")
         raise HeadtailError(
-            f"`@{parsed.num_negatives}` in `{text}` is more than the {most:,} {where}. Write `@{most}` at most, or {larger}."
+            f"`{at}{m}` {said} `{text}` is more than the {most:,} {where}. Write `{at}{most}` at most, or {larger}."
         )
 
 

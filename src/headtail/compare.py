@@ -27,7 +27,7 @@ from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
 from headtail.evaluate import top_labels
 from headtail.events import Events
-from headtail.explained import explain_rows, explain_schemes
+from headtail.explained import explain_rows, explain_schemes, negatives_of
 from headtail.labels import Labels
 from headtail.metrics import DEEPEST, Measure, label_errors, measure, most_popular
 from headtail.models import Model
@@ -379,12 +379,6 @@ def row_of(run: Run, data: DataSet, split: str, one: Measure, epoch: int, steps:
     """A measure as a row."""
     where = (name, data.name, split, parse(run.scheme).loss, run.scheme, negatives_of(run), run.seed, epoch, epoch * steps)
     return Row(*where, one.slice, one.metric, one.value, one.low, one.high)
-
-
-def negatives_of(run: Run) -> float | None:
-    """m, or None for an all-label loss."""
-    parsed = parse(run.scheme)
-    return None if parsed.sampler is None else float(parsed.num_negatives or run.negatives)
 
 
 def _sentence(error: BaseException) -> str:

@@ -58,3 +58,12 @@ def _batching_notes(run: Run) -> list[str]:
     if run.batching == "points" and sampler is not None and sampler.name in ("within-batch", "queue", "mixture"):
         return ["Batches hold whole points, whose labels come together: q is then not the prior, and the loss not quite this one."]
     return []
+
+
+def negatives_of(run: Run) -> float | None:
+    """m, at most the batch where its labels are the negatives; or None for an all-label loss."""
+    parsed = parse(run.scheme)
+    if parsed.sampler is None:
+        return None
+    wanted = parsed.num_negatives or run.negatives
+    return float(min(wanted, run.batch) if parsed.sampler.name == "within-batch" else wanted)

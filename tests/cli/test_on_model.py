@@ -115,3 +115,21 @@ def test_the_target_is_that_of_the_scheme_else_of_the_run_unless_it_is_named(run
     assert names("uniform:importance") == ["uniform:importance@8", "softmax"]
     assert names("uniform:constant", "--target", "equalised") == ["uniform:equalised@8", "equalised"]
     assert names("block:tail", "--samplers", "uniform") == ["block:tail@8", "uniform:tail@8", "logit-adjusted"]
+
+
+def test_numbers_of_negatives_that_do_not_suit_a_sampler_are_left_out_alone(run: Path, capsys: pytest.CaptureFixture):
+    words = ["explain", "--model", str(run), "--data", DATA, "--samplers", "within-batch", "hard(32)", "tilted"]
+    assert main([*words, "--device", "cpu", "--batch", "64", "--repeats", "2"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in ("within-batch:tail@64", "hard(32):tail@256", "tilted:tail@16"))
+    shown = {line.split()[0]: line.split()[1:3] for line in out.splitlines() if line.startswith((" tilted", "tilted"))}
+    assert shown["tilted:tail@16"] == ["0", "0"], "rounding is no noise"
+    assert "`@256` in `within-batch:tail@256` is more than the 64 labels of a batch." in " ".join(out.split())
+    assert "takes 32 nearest labels of 16 negatives" in " ".join(out.split())
+    assert main([*words[:-3], "hard(300)", "--device", "cpu"]) == 2, "nothing is left of what was asked for"
+
+
+def test_a_loss_without_a_gradient_at_scores_of_0_has_no_best_q(capsys: pytest.CaptureFixture):
+    for name, known in (("contrastive/uniform:tail", False), ("uniform:tail", True)):
+        assert main(["explain", name, "--zipf", "200"]) == 0
+        assert ("q* (least noise)" in capsys.readouterr().out) == known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from io import BytesIO
 
 import numpy as np
@@ -189,3 +190,22 @@ def test_progress_is_told(folder):
     heard = []
     load(folder, progress=lambda what, share: heard.append((what, share)))
     assert ("decoding train.parquet", 0.0) in heard
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "wanted"),
+    [
+        ([2, 0, 2, 0], ["ant", "bee", "cat"], ["ant", "cat"]),
+        ([1, 0, 1, 0], ["ant", "bee", "cat"], ["ant", "bee"]),
+        ([3, 0, 3, 0], ["ant", "bee", "cat"], [0, 3]),  # there is no fourth name
+        ([1, 0, 1, 0], None, None),
+    ],
+)
+def test_labels_have_the_names_that_a_hub_notes(folder, labels, names, wanted):
+    for part in ("train", "test"):
+        path = folder / f"{part}.parquet"
+        write(path, pixels(4), labels)
+        noted = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
+        table = pq.read_table(path).replace_schema_metadata({b"huggingface": json.dumps(noted).encode()})
+        pq.write_table(table, path)
+    assert load(folder).label_names == wanted

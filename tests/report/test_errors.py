@@ -50,6 +50,9 @@ def test_errors_saved_on_the_tail_are_a_shift_to_the_tail_and_marked_as_gains():
     with_three = Measured(small({name: [pair] * 2 for name, (pair,) in THREE.items()}, **ERRORS))
     marks = {row[0].text: [cell.mark for cell in row[4:]] for row in optimised_table({}, with_three).rows}
     assert marks["within-batch:tail"] == ["down", "up"]
+    same = Measured(small({"softmax": [(0.2, 0.5)], "uniform:tail": [(0.2, 0.4)]}, **ERRORS))  # one seed has no deviation
+    marks = {row[0].text: [cell.mark for cell in row[4:]] for row in optimised_table({}, same).rows}
+    assert marks["uniform:tail"] == ["", "up"], "no difference is no loss"
     chart = trade_off(measured)
     assert chart is not None
     assert chart.alt.endswith("On the Pareto front: within-batch:tail, softmax.")

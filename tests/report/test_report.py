@@ -147,7 +147,8 @@ def test_the_verdict_on_the_prediction_follows_the_correlation(order: list[float
         ),
         (
             {"softmax": [(0.5, 0.2)], "uniform:tail": [(0.4, 0.3)], "within-batch:tail": [(0.4, 0.3)]},
-            "uniform:tail and within-batch:tail tie for the best Tail Recall@10 (30.0%, +10.0 over softmax).",
+            "uniform:tail and within-batch:tail tie for the best Tail Recall@10 (30.0%, +10.0 over softmax) "
+            "and cost 10.0 points on Head.",
         ),
         (  # a difference that no reader sees is a tie as well
             {"softmax": [(0.5, 0.2)], "hard(8):importance": [(0.003, 0.30001)], "uniform:tail": [(0.4, 0.3)]},

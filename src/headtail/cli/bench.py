@@ -112,8 +112,9 @@ def _sentence(found: Machine, shape: Shape) -> str:
     labels = crossover(shape, found)
     if labels is None:
         return "The exact loss costs the same at all of these numbers of labels, so none is too many for it yet."
-    if labels <= shape.negatives:
-        return f"The sampled loss is the quicker one at any number of labels above its {shape.negatives:,} negatives."
+    fewest = min(one.shape.labels for one in found.timings)
+    if labels <= fewest:
+        return f"The sampled loss is the quicker one at all of these numbers of labels, from {fewest:,} on."
     return f"The sampled loss is quicker from about {float(f'{labels:.2g}'):,.0f} labels on; below that, use the exact one."
 
 

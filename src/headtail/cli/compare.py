@@ -17,11 +17,12 @@ from rich.text import Text
 from headtail.build import PAPER, check_batch, parse
 from headtail.build_model import encoder_name
 from headtail.cli.device import Device, choose
+from headtail.cli.notes import notes_on
 from headtail.cli.progress import Training as TrainingBars
 from headtail.cli.progress import reading
 from headtail.cli.recipe import Recipe, with_recipe
 from headtail.cli.report import hand_out
-from headtail.cli.unused import check_features, check_negatives, check_validation
+from headtail.cli.unused import check_features, check_negatives, check_validation, typed_negatives
 from headtail.compare import SliceRule, cells, compare
 from headtail.config import Training
 from headtail.data.load import Reading, load
@@ -66,7 +67,7 @@ class Compare:
         if not names:
             raise HeadtailError("`--schemes` needs at least one name, for example `--schemes within-batch:tail softmax`.")
         for name in names:
-            check_batch(name, training.batch)  # and a misspelt name: told before any work
+            check_batch(name, training.batch, typed_negatives(training, typed))  # and a misspelt name: told before any work
         check_negatives(typed, names)
         check_validation(training, typed)
         check_count("--seeds", self.seeds)
@@ -77,6 +78,8 @@ class Compare:
         for note in data.notes:
             talk.print(Text(note, style="dim"))
         check_features(data.train.picture, typed)
+        for note in notes_on(data, training, self.slices, self.recipe, typed):
+            talk.print(Text(note, style="dim"))
         if device == "cpu" and (note := patience(names, training, data)):
             talk.print(Text(note, style="yellow"))
         encoder_name(training, data.train.picture)  # one that does not suit the data is told once, and not by every run

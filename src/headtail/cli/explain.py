@@ -63,7 +63,9 @@ class Explain:
             return self._on_model()
         refuse(changed(self, "device"), WITHOUT_MODEL)
         if self.scheme is not None:
-            check_batch(self.scheme, check_count("--batch", self.batch))  # and a misspelt name: told before any work
+            check_batch(
+                self.scheme, check_count("--batch", self.batch), self.negatives
+            )  # and a misspelt name: told before any work
         check_count("--batch", self.batch)
         labels = self.source.labels()
         names = PAPER if self.scheme is None else (self.scheme,)
@@ -158,7 +160,8 @@ def _panel(name: str, one: Explanation, labels: Labels, wished: float) -> Panel:
         facts.add_row("negatives", f"m = {one.m:g} effective")
         if one.sampled_share:
             facts.add_row("they fall on", _shares(one.sampled_share))
-    facts.add_row("q* (least noise)", _shares(one.optimal_share))
+    if any(one.optimal_share.values()):  # where all scores are 0, some losses have no gradient to be noisy
+        facts.add_row("q* (least noise)", _shares(one.optimal_share))
     parts: list[Table | Text] = [facts, Text(), _examples(one, wished)]
     if one.m is not None:
         advice = Table.grid(padding=(0, 2))

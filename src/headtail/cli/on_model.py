@@ -17,7 +17,7 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from headtail.build import parse, scheme
+from headtail.build import check_batch, parse, scheme
 from headtail.cli.device import Device
 from headtail.cli.evaluate import open_model
 from headtail.cli.tables import broken
@@ -46,6 +46,8 @@ WIDE = 96
 """Characters that all columns take beside the names."""
 GAP = 2
 """Characters between two columns."""
+ROUNDING = 1e-6
+"""What a mean over float32 losses may differ by, and be none."""
 WITHOUT_MODEL = "without `--model` there is no trained model to look at"
 WITH_MODEL = "with `--model` that model is measured, with its own labels"
 ENCODED = 4096
@@ -101,7 +103,7 @@ class OnTrained:
         name = family if wanted == "softmax" else prefix + wanted
         exact = scheme(name, labels)
         assert isinstance(exact, ExactLoss), "a target is a loss over all labels"
-        losses, missing = self._losses(prefix, wanted, labels, numbers)
+        losses, missing = self._losses(prefix, wanted, labels, numbers, batch)
         head.flush()
         hidden, target = encoded_pairs(model, data.train, max(ENCODED, 2 * batch), self.seed)
         size = min(batch, len(target))
@@ -116,7 +118,7 @@ class OnTrained:
         return found, missing, about, wanted
 
     def _losses(
-        self, prefix: str, target: Target, labels: Any, numbers: Sequence[int]
+        self, prefix: str, target: Target, labels: Any, numbers: Sequence[int], batch: int
     ) -> tuple[dict[str, SampledLoss], dict[str, str]]:
         names = self.samplers or tuple("tilted" if n == "model" and target != "softmax" else n for n in LOOKED_AT)
         losses, missing = {}, {}
@@ -124,12 +126,13 @@ class OnTrained:
             for m in numbers:
                 name = f"{prefix}{sampler}:{WEIGHTINGS[target]}@{m}"
                 try:
+                    check_batch(name, batch)
                     with warnings.catch_warnings():
                         warnings.simplefilter("ignore")  # of labels that are never drawn: that was told in training
                         loss = scheme(name, labels)
                 except HeadtailError as error:
-                    if self.samplers:
-                        raise
+                    if self.samplers and m == numbers[-1] and not any(known.startswith(f"{prefix}{sampler}:") for known in losses):
+                        raise  # it was asked for, and no number of negatives suits it
                     missing[name] = in_command_line_words(error)
                     continue
                 assert isinstance(loss, SampledLoss), "a sampler and a weighting make a sampled loss"
@@ -169,18 +172,19 @@ def measured_table(found: Sequence[OnModel], target: str, width: int) -> Table:
         "Of each example for itself, on average: Δ loss (mean sampled less exact loss), σ²/(mμ²), n_eff "
         "(effective number of negatives), and the gradient of its hidden state (h).\n"
         "Of a whole batch: cos W and error W, of the label table's gradient. Examples that share a draw "
-        "err together there, which σ²/(mμ²) does not show. bias W: of those looked at, together.\n"
-        "cos, bias, error: of the sampled gradient against the exact one, in units of its length.\n"
-        "ms: draw, loss and gradients of a batch."
+        "err together there, which σ²/(mμ²) does not show.\n"
+        "cos, error: of the sampled gradient against the exact one, in units of its length.\n"
+        f"{'step ms' if wide else 'ms'}: draw, loss and gradients of a batch."
     )
+    table.caption += "  bias: length of the mean error; bias W: of those looked at, together." if wide else ""
     table.caption += "  bold: no other is both quicker and more exact." if best else ""
     return table
 
 
 def _cells(one: OnModel) -> dict[str, str]:
     return {
-        "Δ loss": f"{one.bias:+.2g}",
-        "σ²/(mμ²)": f"{one.squared_error:.2g}",
+        "Δ loss": f"{one.bias:+.2g}" if abs(one.bias) > ROUNDING else "0",
+        "σ²/(mμ²)": f"{one.squared_error:.2g}" if one.squared_error > ROUNDING**2 else "0",
         "n_eff": f"{one.effective:,.0f}" if one.effective >= 1000 else f"{one.effective:.1f}",
         "cos h": f"{one.hidden.cosine:.3f}",
         "bias h": f"{one.hidden.bias:.2g}",

@@ -15,11 +15,12 @@ from rich.text import Text
 
 from headtail.build import check_batch, parse
 from headtail.cli.device import Device, choose
+from headtail.cli.notes import notes_on
 from headtail.cli.progress import Training as TrainingBars
 from headtail.cli.progress import reading
 from headtail.cli.recipe import Recipe, with_recipe
 from headtail.cli.tables import measures_table
-from headtail.cli.unused import check_features, check_negatives, check_validation
+from headtail.cli.unused import check_features, check_negatives, check_validation, typed_negatives
 from headtail.compare import Cell, SliceRule, data_slices, run_cell
 from headtail.config import Run
 from headtail.data.facts import task_of
@@ -51,7 +52,7 @@ class Train:
         """Train, test, print; `typed` are the arguments that go on with it."""
         parse(self.run_.scheme)
         settings = with_recipe(self.recipe, self.run_, typed)
-        check_batch(settings.scheme, settings.batch)
+        check_batch(settings.scheme, settings.batch, typed_negatives(settings, typed))
         check_negatives(typed, [settings.scheme])
         check_validation(settings, typed)
         device, talk = choose(self.device), Console(stderr=True, highlight=False)
@@ -60,6 +61,8 @@ class Train:
         for note in data.notes:
             talk.print(Text(note, style="dim"))
         check_features(data.train.picture, typed)
+        for note in notes_on(data, settings, self.slices, self.recipe, typed):
+            talk.print(Text(note, style="dim"))
         cell, bars, model = Cell(settings, self.out), TrainingBars(talk, 1), self.out / "model.safetensors"
         known = model.exists()
         try:

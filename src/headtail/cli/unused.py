@@ -45,6 +45,11 @@ def check_negatives(typed: Sequence[str], schemes: Sequence[str]) -> None:
         refuse(_among(typed, "--negatives"), ", ".join(why))
 
 
+def typed_negatives(settings: Training, typed: Sequence[str]) -> int | None:
+    """The number of negatives that somebody asked for; None where it is that by default, which a small batch may fall short of."""
+    return settings.negatives if _among(typed, "--negatives") else None
+
+
 def check_validation(settings: Training, typed: Sequence[str]) -> None:
     """Refuse ways to look at held-out points where there are none."""
     if settings.validation == 0:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headtail.data.cifar import find_cifar
-from headtail.data.image_lists import has_class_folders, is_list, is_unlabelled
+from headtail.data.image_lists import has_class_folders, is_bare, is_list, is_unlabelled
 from headtail.data.shards import SHARD, part_of
 from headtail.data.split import find_text, stem
 from headtail.errors import HeadtailError
@@ -21,6 +21,12 @@ EXPECTED = (
     "or a folder of pictures a label"
 )
 WHAT = f" Name a folder or a file: {EXPECTED}; or write `synthetic`."
+
+
+BARE = (
+    "`{0}` has no labels. To ask a model about its pictures, name the data it was trained on, and these with `--test`: "
+    "`headtail predict RUN DATA --test {0}`."
+)
 
 
 class Files(NamedTuple):
@@ -59,6 +65,8 @@ def find(path: Path, asked: str) -> Files:
         return Files("text", *_text_files(path))
     if asked in ("auto", "images") and has_class_folders(path):
         return Files("images", path)
+    if is_bare(path):
+        raise HeadtailError(BARE.format(path))
     raise HeadtailError(f"`{path}` holds nothing to read{'' if asked == 'auto' else f' as {asked}'}. Expected is {EXPECTED}.")
 
 
@@ -130,6 +138,8 @@ def kind_of(path: Path, asked: str) -> str:
     if kind == "text" and pictured:
         return "images"
     fits = asked in FORMATS[kind] if asked != "auto" else kind != "text" or _is_text(path)
+    if kind == "text" and asked == "auto" and is_bare(path):
+        raise HeadtailError(BARE.format(path))
     if not fits:
         what = "is not known" if asked == "auto" else f"does not fit the format {asked}"
         advice = " If it is text, pass the format xc." if asked == "auto" else ""

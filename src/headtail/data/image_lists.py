@@ -67,7 +67,8 @@ def read_images(
 
     Each part is a text file of `path label` lines (as those of ImageNet-LT, Places-LT and iNaturalist 2018), a JSON file of
     iNaturalist (`images`, `annotations`, `categories`), or a folder with a folder of pictures a label. Test pictures with the
-    label −1, or one that training has not, are answered, but not measured.
+    label −1, or one that training has not, are answered, but not measured; so are those of a test part without labels: a
+    picture, a folder of them, or a list of paths alone.
 
     Args:
         train: a list or folder.
@@ -120,6 +121,16 @@ def is_list(path: Path) -> bool:
     return len(first) == 2 and first[0].lower().endswith(ENDINGS)
 
 
+def is_bare(path: Path) -> bool:
+    """Whether these are pictures without labels: one, a folder of them, or a list of paths alone."""
+    if path.is_dir():
+        return not has_class_folders(path) and any(_is_picture(one.name) for one in path.iterdir())
+    if _is_picture(path.name):
+        return True
+    with path.open("rb") as file:
+        return _is_picture(file.read(LOOKED_AT).decode("utf-8-sig", "replace").split("\n", 1)[0].strip())
+
+
 def is_unlabelled(path: Path) -> bool:
     """Whether this is a whole JSON file without annotations, as those of a challenge's test pictures are."""
     with path.open("rb") as file:
@@ -134,6 +145,8 @@ def has_class_folders(folder: Path) -> bool:
 
 def _listing(path: Path, may_lack: bool) -> Listing:
     read = _from_folders if path.is_dir() else _from_json if path.suffix.lower() == ".json" else partial(_from_lines, may_lack)
+    if may_lack and is_bare(path) and (path.is_dir() or _is_picture(path.name)):
+        read = _alone
     listing = read(path)
     if not listing.names:
         raise HeadtailError(f"`{path}` lists no picture. Write lines such as `train/cat/1.jpg 0`, or a folder of pictures a label.")
@@ -147,6 +160,8 @@ def _from_lines(may_lack: bool, path: Path) -> Listing:
             for number, line in enumerate(lines, start=1):
                 if not (fields := line.rsplit(maxsplit=1)):
                     continue
+                if may_lack and _is_picture(line.strip()):
+                    fields = [line.strip(), NONE]
                 known = fields[-1].isascii() and fields[-1].isdigit() and int(fields[-1][:20]) < MOST_LABELS
                 if len(fields) < 2 or not (known or (may_lack and fields[1] == NONE)):
                     which = "a whole number from 0, or -1 for none" if may_lack else "a whole number from 0"
@@ -157,6 +172,13 @@ def _from_lines(may_lack: bool, path: Path) -> Listing:
     except UnicodeDecodeError as error:
         raise HeadtailError(f"`{path}` is not text in UTF-8. Write lines such as `train/cat/1.jpg 0`.") from error
     return Listing(path, path.parent, names, np.array(labels, np.int64))
+
+
+def _alone(path: Path) -> Listing:
+    """A picture, or those right in a folder, without labels."""
+    base, names = (path, [one.name for one in path.iterdir()]) if path.is_dir() else (path.parent, [path.name])
+    names = sorted(name for name in names if _is_picture(name))
+    return Listing(path, base, names, np.full(len(names), -1, np.int64))
 
 
 def _from_json(path: Path) -> Listing:
@@ -208,11 +230,17 @@ def _pictures_under(folder: Path) -> Iterator[str]:
     for place, inside, files in os.walk(folder):
         if place != str(folder):
             inside.clear()
-        yield from (os.path.join(place, name) for name in files if name.lower().endswith(ENDINGS) and not name.startswith("."))
+        yield from (os.path.join(place, name) for name in files if _is_picture(name))
+
+
+def _is_picture(name: str) -> bool:
+    return name.lower().endswith(ENDINGS) and not name.startswith(".")
 
 
 def _labels_of_training(listing: Listing, train: Listing, num_labels: int, may_lack: bool) -> np.ndarray:
     """Labels as training numbers them; −1 for others, where a picture may lack one."""
+    if (listing.labels < 0).all():
+        return listing.labels
     if (listing.classes is None) != (train.classes is None):
         raise HeadtailError(f"`{listing.where}` and `{train.where}` are of two formats. Write both alike.")
     if listing.classes is None:

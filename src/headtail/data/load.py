@@ -12,7 +12,7 @@ from typing import Any, Literal
 from headtail.data.catalogue import KnownPictures, check, check_pictures, check_profile, recognise, recognise_pictures
 from headtail.data.cifar import find_cifar, read_cifar
 from headtail.data.find import WHAT, Files, find, kind_of
-from headtail.data.image_lists import read_images
+from headtail.data.image_lists import is_bare, read_images
 from headtail.data.longtail import Profile, long_tail
 from headtail.data.points import DataSet, Progress
 from headtail.data.shards import part_of, shards_of
@@ -105,7 +105,8 @@ def _read(data: str | Path, reading: Reading, progress: Progress | None) -> Data
         files = files._replace(test=check_exists(reading.test), splits=None)
         if files.validation is not None and any(one.samefile(reading.test) for one in shards_of(files.validation)):
             files = files._replace(validation=None)  # what is tested on must not choose the epoch too
-        if kind_of(reading.test, reading.format) != files.kind:
+        bare = files.kind == "images" and is_bare(reading.test)
+        if not bare and kind_of(reading.test, reading.format) != files.kind:
             raise HeadtailError(f"`{reading.test}` is not of the same format as `{files.train}` ({files.kind}). Write both alike.")
     kind = _parquet_format(files.train, files.test, reading.format) if files.kind == "Parquet" else files.kind
     _refuse(reading, data, _useless(files, kind))

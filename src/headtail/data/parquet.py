@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -187,6 +188,17 @@ def label_names(entry: Entry) -> list[str] | list[int] | None:
     """The names that `Vocabulary.save` saved: numbers where the source has numbers."""
     names = saved_ids(entry, "names")
     return None if names is None else names.to_pylist()
+
+
+def hub_names(path: Path, column: str) -> list[str] | None:
+    """What a hub calls the labels 0, 1, … of a column, from what it notes in the file; None where it notes nothing."""
+    with _told(path), pq.ParquetFile(path) as file:
+        noted = (file.schema_arrow.metadata or {}).get(b"huggingface", b"{}")
+    try:
+        names = json.loads(noted)["info"]["features"][column]["names"]
+    except (KeyError, TypeError, ValueError):
+        return None
+    return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
 
 
 def save_ids(store: Store, name: str, ids: pa.Array) -> None:

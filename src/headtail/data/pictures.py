@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headtail.data.cache import Entry, Store, cached, key_of
 from headtail.data.decode import open_rgb, whole
-from headtail.data.parquet import Columns, Vocabulary, check_same_kind, label_names
+from headtail.data.parquet import Columns, Vocabulary, check_same_kind, hub_names, label_names
 from headtail.data.points import DataSet, Points, Progress
 from headtail.data.split import hold_out
 from headtail.errors import HeadtailError
@@ -61,11 +61,19 @@ def read_pictures(
         points["train"],
         points["test"],
         validation=points.get("validation"),
-        label_names=label_names(entry),
+        label_names=_names(entry, train, points["train"].num_labels),
         notes=tuple(notes),
         digest=digest,
         whole=whole,
     )
+
+
+def _names(entry: Entry, train: Path, num_labels: int) -> list[str] | list[int] | None:
+    """The names of labels: strings, or what a hub calls their numbers."""
+    names = label_names(entry)
+    ids = [name for name in (range(num_labels) if names is None else names) if isinstance(name, int)]
+    words = hub_names(train, _column(Columns.of(train), LABEL)) if len(ids) == num_labels else None
+    return names if words is None or max(ids) >= len(words) else [words[i] for i in ids]
 
 
 def holds_pictures(columns: Columns) -> bool:

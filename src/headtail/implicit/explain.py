@@ -148,6 +148,7 @@ def explain(
     q = None if sampler is None or sampler.looks_at_model else sampler.log_q(torch.arange(labels.num_labels), batch_size).exp()
     never_drawn = 0 if q is None else int((q == 0).sum())
     keep = "(1 − q_y)" if getattr(sampler, "exclude_target", False) else "1"
+    told = "q_y'" if sampler is None or sampler.tells_marginal else "q̂_y'"  # a pool's: see Resampled
     return Explanation(
         family=loss.piece.name if loss.piece else "softmax",
         sampler="all labels" if sampler is None else type(sampler).__name__,
@@ -164,8 +165,8 @@ def explain(
         notes=inspect.notes(never_drawn),
         sampled_share={} if q is None else _shares(q, labels),
         optimal_share=_shares(optimal_q(margin, cases[0][1], cases[0][2], loss.piece), labels),
-        unbiased_with=None if sampler is None else f"importance: w = {keep}/(m · q_y')",
-        logit_adjusted_with=None if sampler is None else f"tail: w = π_y'/π_y · {keep}/(m · q_y')",
+        unbiased_with=None if sampler is None else f"importance: w = {keep}/(m · {told})",
+        logit_adjusted_with=None if sampler is None else f"tail: w = π_y'/π_y · {keep}/(m · {told})",
     )
 
 
@@ -262,7 +263,7 @@ class _Inspector:
         if self.sampler.looks_at_model:
             return [
                 *notes,
-                "The q of these negatives follows the model: `headtail explain --model RUN --data DATA` measures it on one.",
+                "The q of these negatives moves with the model: `headtail explain --model RUN --data DATA` measures it on one.",
             ]
         if never_drawn:
             notes.append(f"{never_drawn:,} labels are never drawn, so they are never pushed down, whatever the weights say.")

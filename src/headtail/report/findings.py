@@ -133,7 +133,9 @@ def _tie(tied: list[str], reference: Reference, slice_: str) -> str:
     against = f", {points(change.value)} {by.against} {reference.name}" if apart else ""
     value = percent(reference.measured.of(tied[0], by.metric, slice_).value)
     names = _listed(tied) if len(tied) <= MOST_NAMED else _count(len(tied), "scheme")
-    return f"{names} tie for the {by.best} {slice_.capitalize()} {by.name} ({value}{against})."
+    price = _price(reference, tied[0], "head") if apart and slice_ == "tail" else ""
+    price = price.replace("costs", "cost").replace("gains", "gain")  # there are several
+    return f"{names} tie for the {by.best} {slice_.capitalize()} {by.name} ({value}{against}){price}."
 
 
 def _price(reference: Reference, scheme: str, slice_: str) -> str:

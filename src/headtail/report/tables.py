@@ -148,7 +148,7 @@ def _noise(value: float | None) -> Cell:
 def _change(change: Estimate, itself: bool, sign: int) -> Cell:
     if itself and change.known:
         return Cell("0", 0.0)
-    settled = change.known and not abs(change.value) <= change.deviation
+    settled = change.known and change.value != 0 and not abs(change.value) <= change.deviation
     mark = "" if not settled else "up" if sign * change.value > 0 else "down"
     spread = "" if not math.isfinite(change.deviation) else f"± {100 * change.deviation:.1f}"
     return Cell(points(change.value), change.value, mark, spread)

@@ -20,8 +20,8 @@ class QuadraticKernel(Blocks):
     r"""$q_{y'} \propto \alpha \langle h, w_{y'} \rangle^2 + 1$ (Blanc and Rendle 2018), in at most 64 dimensions.
 
     The sum over a block is a quadratic form of h, so blocks are chosen, and labels inside them, exactly by the kernel. It
-    grows with the score far more slowly than the softmax does, and with scores below zero too: less noisy than uniform, noisier
-    than `Block`. Biases and margins are not looked at.
+    grows with the score far more slowly than the softmax does, and with scores below zero too: noisier than `Block`, and on a
+    trained model it may be noisier than uniform. Biases and margins are not looked at.
 
     Args:
         labels: the label distribution, or just the number of labels.
