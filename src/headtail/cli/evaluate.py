@@ -127,10 +127,10 @@ def open_model(folder: Path, data: str, how: Reading, device: Device, answers: b
     shapes = (facts["num_features"], len(model.head.weight)), (found.train.num_features, found.train.num_labels)
     on = f" ({told_apart(trained, found.read_as)[0]})" if trained else ""
     if shapes[0] != shapes[1] and not (answers and _within(found, *shapes[0])):
-        raise HeadtailError(
-            f"The model in `{folder}` has {shapes[0][0]:,} features and {shapes[0][1]:,} labels, but `{data}` has "
-            f"{shapes[1][0]:,} and {shapes[1][1]:,}. Pass the data it was trained on{on}, or data read the same way."
-        )
+        kinds = [("features", 0)] * (found.train.picture is None) + [("labels", 1)]
+        then, now = (" and ".join(f"{shape[i]:,} {what}" for what, i in kinds) for shape in shapes)
+        told = f"The model in `{folder}` has {then}, but `{data}` has {now}"
+        raise HeadtailError(f"{told}. Pass the data it was trained on{on}, or data read the same way.")
     names = facts.get("label_names", found.label_names)
     if (other := _other_label(names, found.label_names)) is not None:
         label, then, now = other

@@ -63,7 +63,8 @@ class Stats:
         heights = torch.tensor([math.log10(count) if count else -math.inf for _, count in facts["curve"]])
         line = sparkline(heights[torch.linspace(0, len(heights) - 1, min(50, len(heights))).long()])
         grid.add_row("rank–frequency", Text("head ") + line + Text(" tail", style=""))
-        grid.add_row("", Text("both axes logarithmic", style="dim"))
+        every = len(heights) == facts["num_labels"]  # then ranks stand side by side
+        grid.add_row("", Text("heights logarithmic" if every else "both axes logarithmic", style="dim"))
         console.print(Text(data.name, style="bold"))
         console.print(grid)
         table = Table(header_style="bold", box=None, padding=(0, 2))

@@ -98,7 +98,8 @@ def optimised_table(schemes: dict[str, dict[str, Any]], measured: Measured) -> T
     reference, by = Reference.of(measured), measured.yardstick
     shown = [name for name in SLICES if measured.known(by.metric, name)]
     headings = [Column("scheme", numeric=False), Column("implicit loss", numeric=False)]
-    headings += [Column("lean"), Column("noise"), *(Column(f"Δ {name}") for name in shown)]
+    whole = "balanced" if by.metric == "balanced-error" else "full"
+    headings += [Column("lean"), Column("noise"), *(Column(f"Δ {whole if name == 'full' else name}") for name in shown)]
     csv: list[list[Any]] = [["scheme", "loss", "equation", "rho", "leans", "lean", "noise", "m"]]
     csv[0] += [f"{slice_} {by.metric} {what}" for slice_ in shown for what in ("difference", "deviation")]
     rows = []
@@ -106,11 +107,12 @@ def optimised_table(schemes: dict[str, dict[str, Any]], measured: Measured) -> T
         about = schemes.get(name, {})
         changes = [reference.difference(name, by.metric, slice_) for slice_ in shown]
         loss = about.get("name") or ("no common name" if about.get("equation") else "–")
+        leans = "tail, by its answers" if name.endswith("+post-hoc") else about.get("leans") or ""
         rows.append(
             [
                 Cell(name, name),
                 Cell(loss, about.get("name") or "", detail=about.get("equation") or ""),
-                replace(_nats(about.get("lean"), sign=True), detail=about.get("leans") or ""),
+                replace(_nats(about.get("lean"), sign=True), detail=leans),
                 _noise(about.get("noise")),
                 *(_change(change, name == reference.scheme, by.sign) for change in changes),
             ]
