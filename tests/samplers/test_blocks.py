@@ -395,3 +395,12 @@ def test_worlds_of_blocks_have_a_cut_cluster_and_an_empty_block():
     sizes = BLOCK_WORLDS[0].sampler.size.tolist()
     assert 0 in sizes
     assert len(set(itertools.accumulate(sizes))) > 2
+
+
+def test_another_model_or_the_state_of_another_sampler_is_told():
+    sampler, label = Block(50, 4), torch.tensor([3])
+    sampler.draw(label, input=torch.randn(1, 8), weight=torch.randn(50, 8))
+    with pytest.raises(HeadtailError, match="rows of size 8, but hidden states have size 5"):
+        sampler.draw(label, input=torch.randn(1, 5), weight=torch.randn(50, 5))
+    with pytest.raises(HeadtailError, match="a sampler with another `dim` than 4"):
+        Block(50, 4, dim=4).load_state_dict(sampler.state_dict(), strict=False)

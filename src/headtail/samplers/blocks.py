@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from headtail.errors import check_count
+from headtail.errors import HeadtailError, check_count
 from headtail.kernels.compiled import HAS_TRITON
 from headtail.labels import Labels, number_of
 from headtail.margins import Separable, check_margin
@@ -181,6 +181,8 @@ class Blocks(Scheduled):
     def set_extra_state(self, state: Tensor) -> None:
         """Restore them."""
         self._taken, self._due, d = (int(v) for v in state[:3])
+        if len(state) - 3 != d * self.dim:
+            raise HeadtailError(f"This is the state of a sampler with another `dim` than {self.dim}. Make both with the same.")
         if d:  # without a projection the next draw takes one
             self.note("_left", state[3:].reshape(d, self.dim).float().to(self._left.device))
 
@@ -224,6 +226,11 @@ class Blocks(Scheduled):
 
     def _project(self, model: Scorer) -> Float[Tensor, "p k"]:
         hidden = _hidden(model)
+        if hidden.shape[-1] != len(self._left):
+            raise HeadtailError(
+                f"`{type(self).__name__}` has taken note of a table with rows of size {len(self._left)}, but hidden states have "
+                f"size {hidden.shape[-1]}. Make a new sampler for another model."
+            )
         self.bring("_left", hidden.device)
         return hidden @ self._left.to(hidden.dtype) / model.temperature
 
