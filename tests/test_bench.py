@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -114,16 +117,27 @@ def test_an_old_torch_is_measured_without_the_chunked_loss(monkeypatch, known_ra
     assert {one.method for one in machine.timings} == {"exact", "sampled"}
 
 
+ALONE = """
+import sys
+from headtail import bench
+from headtail.bench import Shape, memory_of, time_step
+method, shape = sys.argv[1], Shape(150_000, 64, 64, 64)
+bench._step(method, bench.SMALL, bench._table(bench.SMALL, "cpu"))()
+found = time_step(method, shape, "cpu").memory
+print(float("nan") if found is None else found / memory_of(method, shape))
+"""
+"""The memory of a step, in units of what is expected: in a process that has not left any behind, as `headtail bench` is."""
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_the_memory_of_a_step_is_as_expected(method):
     if method not in possible():
         pytest.skip("this torch has no chunked loss")
-    shape = Shape(150_000, 64, 64, 64)
-    bench._step(method, bench.SMALL, bench._table(bench.SMALL, "cpu"))()
-    found = time_step(method, shape, "cpu").memory
-    if found is None:
+    done = subprocess.run([sys.executable, "-c", ALONE, method], capture_output=True, text=True, check=True)
+    found = float(done.stdout)
+    if math.isnan(found):
         pytest.skip("this system does not tell the peak")
-    assert 0.6 < found / memory_of(method, shape) < 1.6
+    assert 0.6 < found < 1.6
 
 
 def test_the_chunks_of_a_small_batch_hold_at_least_one_example():

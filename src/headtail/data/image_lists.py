@@ -128,7 +128,12 @@ def is_bare(path: Path) -> bool:
     if _is_picture(path.name):
         return True
     with path.open("rb") as file:
-        return _is_picture(file.read(LOOKED_AT).decode("utf-8-sig", "replace").split("\n", 1)[0].strip())
+        first = file.read(LOOKED_AT).decode("utf-8-sig", "replace").split("\n", 1)[0].strip()
+    return _is_picture(first) and all(map(_is_picture, _lines(path)))  # where some have labels, one was lost
+
+
+def _lines(path: Path) -> list[str]:
+    return [line.strip() for line in path.read_text(encoding="utf-8-sig", errors="replace").splitlines() if line.strip()]
 
 
 def is_unlabelled(path: Path) -> bool:
@@ -145,7 +150,7 @@ def has_class_folders(folder: Path) -> bool:
 
 def _listing(path: Path, may_lack: bool) -> Listing:
     read = _from_folders if path.is_dir() else _from_json if path.suffix.lower() == ".json" else partial(_from_lines, may_lack)
-    if may_lack and is_bare(path) and (path.is_dir() or _is_picture(path.name)):
+    if may_lack and is_bare(path):
         read = _alone
     listing = read(path)
     if not listing.names:
@@ -160,8 +165,6 @@ def _from_lines(may_lack: bool, path: Path) -> Listing:
             for number, line in enumerate(lines, start=1):
                 if not (fields := line.rsplit(maxsplit=1)):
                     continue
-                if may_lack and _is_picture(line.strip()):
-                    fields = [line.strip(), NONE]
                 known = fields[-1].isascii() and fields[-1].isdigit() and int(fields[-1][:20]) < MOST_LABELS
                 if len(fields) < 2 or not (known or (may_lack and fields[1] == NONE)):
                     which = "a whole number from 0, or -1 for none" if may_lack else "a whole number from 0"
@@ -175,9 +178,11 @@ def _from_lines(may_lack: bool, path: Path) -> Listing:
 
 
 def _alone(path: Path) -> Listing:
-    """A picture, or those right in a folder, without labels."""
-    base, names = (path, [one.name for one in path.iterdir()]) if path.is_dir() else (path.parent, [path.name])
-    names = sorted(name for name in names if _is_picture(name))
+    """Pictures without labels: one, those right in a folder, or those of a list."""
+    if path.is_dir():
+        base, names = path, sorted(one.name for one in path.iterdir() if _is_picture(one.name))
+    else:
+        base, names = path.parent, [path.name] if _is_picture(path.name) else _lines(path)
     return Listing(path, base, names, np.full(len(names), -1, np.int64))
 
 
