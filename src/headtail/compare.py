@@ -184,6 +184,8 @@ def _check_same(cell: Cell, data: DataSet) -> None:
     """A folder keeps the run that was begun in it: another one is refused before anything is written."""
     if not any((cell.folder / name).exists() for name in ("results.csv", "checkpoint.safetensors", "model.safetensors")):
         return
+    if (cell.folder / "data.json").exists():
+        raise HeadtailError(f"`{cell.folder}` holds a comparison. Choose another folder for a run.")
     settings = cell.folder / "run.toml"
     before = asdict(Run.read(settings) if settings.exists() else cell.run)
     other = [f"`{name}`" for name, value in asdict(cell.run).items() if value != before[name]]
@@ -194,7 +196,9 @@ def _check_same(cell: Cell, data: DataSet) -> None:
 
 
 def check_same_data(folder: Path, data: DataSet) -> None:
-    """A folder's tables tell of one data set: another is refused before anything is written."""
+    """A folder's tables tell of one data set: another, or a single run's folder, is refused before anything is written."""
+    if (folder / ABOUT).exists():
+        raise HeadtailError(f"`{folder}` holds a run of `headtail train`. Choose another folder with `--out`.")
     tables = _noted(folder / "data.json")
     begun = {path.parent: _noted(path).get("data") for path in sorted(folder.glob(f"cells/*/{ABOUT}"))}
     held = {folder: tables["digest"]} if "digest" in tables else begun

@@ -493,3 +493,13 @@ def test_a_loss_over_all_labels_that_will_take_hours_is_told_before():
     note = patience(["softmax", "logit-adjusted", "within-batch:tail"], Training(dim=10**12), data)
     assert note is not None
     assert note.startswith("softmax and logit-adjusted score all 60 labels for each of 600 points")
+
+
+def test_runs_and_comparisons_keep_out_of_each_others_folders(finished, cell, capsys):
+    for words, folder, sentence in (
+        (["compare", DATA, *QUICK, "--schemes", "softmax"], cell, "holds a run of `headtail train`. Choose another folder"),
+        (["train", DATA, *QUICK, "--scheme", "softmax"], finished, "holds a comparison. Choose another folder for a run."),
+    ):
+        before = {path: path.read_bytes() for path in folder.glob("*") if path.is_file()}
+        assert sentence in told(capsys, [*words, "--out", str(folder)])
+        assert {path: path.read_bytes() for path in folder.glob("*") if path.is_file()} == before

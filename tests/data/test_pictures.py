@@ -198,6 +198,7 @@ def test_progress_is_told(folder):
         ([2, 0, 2, 0], ["ant", "bee", "cat"], ["ant", "cat"]),
         ([1, 0, 1, 0], ["ant", "bee", "cat"], ["ant", "bee"]),
         ([3, 0, 3, 0], ["ant", "bee", "cat"], [0, 3]),  # there is no fourth name
+        ([-2, 0, -2, 0], ["ant", "bee", "cat"], [-2, 0]),  # nor one before the first
         ([1, 0, 1, 0], None, None),
     ],
 )

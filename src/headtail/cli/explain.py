@@ -63,9 +63,8 @@ class Explain:
             return self._on_model()
         refuse(changed(self, "device"), WITHOUT_MODEL)
         if self.scheme is not None:
-            check_batch(
-                self.scheme, check_count("--batch", self.batch), self.negatives
-            )  # and a misspelt name: told before any work
+            # A misspelt name is told here too, before any work.
+            check_batch(self.scheme, check_count("--batch", self.batch), self.negatives)
         check_count("--batch", self.batch)
         labels = self.source.labels()
         names = PAPER if self.scheme is None else (self.scheme,)

@@ -123,6 +123,7 @@ class OnTrained:
         names = self.samplers or tuple("tilted" if n == "model" and target != "softmax" else n for n in LOOKED_AT)
         losses, missing = {}, {}
         for sampler in names:
+            own, refused = {}, None
             for m in numbers:
                 name = f"{prefix}{sampler}:{WEIGHTINGS[target]}@{m}"
                 try:
@@ -131,12 +132,13 @@ class OnTrained:
                         warnings.simplefilter("ignore")  # of labels that are never drawn: that was told in training
                         loss = scheme(name, labels)
                 except HeadtailError as error:
-                    if self.samplers and m == numbers[-1] and not any(known.startswith(f"{prefix}{sampler}:") for known in losses):
-                        raise  # it was asked for, and no number of negatives suits it
-                    missing[name] = in_command_line_words(error)
+                    refused, missing[name] = error, in_command_line_words(error)
                     continue
                 assert isinstance(loss, SampledLoss), "a sampler and a weighting make a sampled loss"
-                losses[name] = loss
+                own[name] = loss
+            if self.samplers and not own and refused is not None:
+                raise refused  # it was asked for, and no number of negatives suits it
+            losses |= own
         return losses, missing
 
 

@@ -73,7 +73,7 @@ def _names(entry: Entry, train: Path, num_labels: int) -> list[str] | list[int] 
     names = label_names(entry)
     ids = [name for name in (range(num_labels) if names is None else names) if isinstance(name, int)]
     words = hub_names(train, _column(Columns.of(train), LABEL)) if len(ids) == num_labels else None
-    return names if words is None or max(ids) >= len(words) else [words[i] for i in ids]
+    return names if words is None or not set(ids) <= set(range(len(words))) else [words[i] for i in ids]
 
 
 def holds_pictures(columns: Columns) -> bool:

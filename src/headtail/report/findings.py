@@ -133,21 +133,20 @@ def _tie(tied: list[str], reference: Reference, slice_: str) -> str:
     against = f", {points(change.value)} {by.against} {reference.name}" if apart else ""
     value = percent(reference.measured.of(tied[0], by.metric, slice_).value)
     names = _listed(tied) if len(tied) <= MOST_NAMED else _count(len(tied), "scheme")
-    price = _price(reference, tied[0], "head") if apart and slice_ == "tail" else ""
-    price = price.replace("costs", "cost").replace("gains", "gain")  # there are several
+    price = _price(reference, tied[0], "head", verbs=("cost", "gain")) if apart and slice_ == "tail" else ""
     return f"{names} tie for the {by.best} {slice_.capitalize()} {by.name} ({value}{against}){price}."
 
 
-def _price(reference: Reference, scheme: str, slice_: str) -> str:
-    by = reference.measured.yardstick
+def _price(reference: Reference, scheme: str, slice_: str, verbs: tuple[str, str] = ("costs", "gains")) -> str:
+    by, (costs, gains) = reference.measured.yardstick, verbs
     change = reference.difference(scheme, by.metric, slice_)
     if not change.known:
         return ""
     gain, where = by.sign * change.value, slice_.capitalize()
     size = f"{100 * abs(gain):.1f}"
     if size == "0.0":
-        return f" and costs nothing on {where}"
-    return f" and {'costs' if gain < 0 else 'gains'} {size} points on {where}" + (" too" if gain > 0 else "")
+        return f" and {costs} nothing on {where}"
+    return f" and {costs if gain < 0 else gains} {size} points on {where}" + (" too" if gain > 0 else "")
 
 
 @dataclass(frozen=True)
