@@ -161,8 +161,10 @@ def test_stats_tells_sizes_slices_and_the_curve(capsys):
     assert f"{int(counts.max())} at most" in out
     assert f"{len(load(DATA).train.labels.values):,} pairs" in out
     assert widest(out) <= 80
-    for word in ("600 to train, 100 to test", "Gini", "head █", "▁ tail", "torso", "Zipf law"):
+    for word in ("600 to train, 100 to test", "Gini", "head █", "▁ tail", "torso", "Zipf law", " heights logarithmic"):
         assert word in out
+    assert main(["stats", "synthetic:points=2000,test=100,labels=2000"]) == 0
+    assert "both axes logarithmic" in capsys.readouterr().out  # too many to stand side by side
     assert main(["stats", DATA, "--json", "--slices", "count"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["slices"]["sizes"] == {

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from headtail import Labels
+from headtail.bench import Machine, Shape, Timing
 from headtail.build import build_sampler, check_batch
-from headtail.cli import main
+from headtail.cli import bench, main
 from headtail.cli.on_model import NUMBERS
 from headtail.cli.words import NAMES, in_command_line_words
 from headtail.config import Training
@@ -183,3 +184,18 @@ def test_an_audit_of_a_model_sampler_is_small_and_says_so(capsys, monkeypatch):
     assert re.fullmatch(r"drawing 400 times: about \d+ seconds", captured.err.strip())
     assert main(["audit", "uniform", "--zipf", "100", "--draws", "2000"]) == 0
     assert "by default" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("first", "sentence"),
+    [
+        (1, "quicker one at all of these numbers of labels, from 600 on."),
+        (600, "quicker one at all of these numbers of labels, from 600 on."),
+        (5000, "quicker from about 5,000 labels on; below that, use the exact one."),
+    ],
+)
+def test_bench_claims_no_more_than_it_measured(monkeypatch, first, sentence):
+    shape = Shape(600, 8, 4, 256)
+    machine = Machine("x", "cpu", "2026-01-31", "2", None, 1.0, 1.0, (Timing("sampled", shape, 1.0, None),), {})
+    monkeypatch.setattr(bench, "crossover", lambda *_: first)
+    assert bench._sentence(machine, shape).endswith(sentence)

@@ -227,6 +227,8 @@ def test_the_advice_for_excluded_positives_has_its_factor():
     found = explain(scheme("uniform(excluded):constant", LABELS), LABELS)
     assert found.unbiased_with == "importance: w = (1 − q_y)/(m · q_y')"
     assert explain(scheme("softmax", LABELS), LABELS).unbiased_with is None
+    pool = explain(scheme("resampled:importance@8", LABELS), LABELS)  # whose draws carry no q of a label
+    assert pool.unbiased_with == "importance: w = 1/(m · q̂_y')"
 
 
 def test_what_explain_leaves_out_it_says():

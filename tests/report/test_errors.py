@@ -53,6 +53,8 @@ def test_errors_saved_on_the_tail_are_a_shift_to_the_tail_and_marked_as_gains():
     same = Measured(small({"softmax": [(0.2, 0.5)], "uniform:tail": [(0.2, 0.4)]}, **ERRORS))  # one seed has no deviation
     marks = {row[0].text: [cell.mark for cell in row[4:]] for row in optimised_table({}, same).rows}
     assert marks["uniform:tail"] == ["", "up"], "no difference is no loss"
+    balanced = Measured(CASES["pictures, two losses, no tail"]())
+    assert "Δ balanced" in [column.text for column in optimised_table({}, balanced).columns]
     about = {"softmax+post-hoc": {"name": "softmax", "lean": 0.0, "leans": "tail"}}
     [row] = (row for row in optimised_table(about, same).rows if row[0].text == "softmax+post-hoc")
     assert (row[2].text, row[2].detail) == ("0.00", "tail, by its answers")

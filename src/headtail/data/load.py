@@ -252,10 +252,5 @@ def told_apart(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, str]:
 
 
 def _typed(name: str, value: Any) -> str:
-    return (
-        f"`{value}`"
-        if name == "path"
-        else f"`--{name.replace('_', '-')} {value}`"
-        if value is not None
-        else f"without `--{name.replace('_', '-')}`"
-    )
+    option = f"--{name.replace('_', '-')}"
+    return f"`{value}`" if name == "path" else f"without `{option}`" if value is None else f"`{option} {value}`"
