@@ -10,10 +10,10 @@ release = version = installed("headtail")
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax", "sphinx.ext.viewcode"]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
-exclude_patterns = ["_build", "pictures"]
+exclude_patterns = ["_build", "figures"]
 html_theme = "furo"
 html_title = "headtail"
-html_static_path = ["pictures"]
+html_static_path = ["figures"]
 default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

@@ -4,7 +4,7 @@
 
 writes `longtail.csv` (test rows), `longtail-losses.csv` (training losses after some epochs and the last) and `longtail-classes.csv`
 (errors of classes, with their deviation over seeds) beside, and the tables into `docs/results-longtail.md`, between the lines that
-mark their place. Of what was not run there, these files keep what they hold. `docs/pictures/longtail.py` draws the pictures.
+mark their place. Of what was not run there, these files keep what they hold. `docs/figures/longtail.py` draws the pictures.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 writes `samplers.csv` (test rows), `samplers-tuning.csv`, `samplers-noise.csv` and `samplers-times.csv` beside, and the tables into
 `docs/results-samplers.md`, between the lines that mark their place. Of what was not run there, these files keep what they hold.
-`docs/pictures/samplers.py` draws the pictures. What was not trained here, but in the retrieval study with the same settings
+`docs/figures/samplers.py` draws the pictures. What was not trained here, but in the retrieval study with the same settings
 (`retrieval.csv`), comes from there.
 """
 

@@ -1,9 +1,9 @@
-"""Draws docs/pictures/longtail*.svg from experiments/results/longtail.csv and longtail-classes.csv.
+"""Draws docs/figures/longtail*.svg from experiments/results/longtail.csv and longtail-classes.csv.
 
 longtail.svg: errors of head, torso and tail, a row a data set, a column a sampler. longtail_classes.svg: the error of each class
 against its rank. longtail_sweep.svg: errors against the number of negatives. What was not run is left out.
 
-Run: .venv/bin/python docs/pictures/longtail.py
+Run: .venv/bin/python docs/figures/longtail.py
 """
 
 import csv

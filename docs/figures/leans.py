@@ -1,4 +1,4 @@
-"""Draws docs/pictures/leans.svg: where each scheme leans, and how noisy it is. Run: .venv/bin/python docs/pictures/leans.py"""
+"""Draws docs/figures/leans.svg: where each scheme leans, and how noisy it is. Run: .venv/bin/python docs/figures/leans.py"""
 
 from pathlib import Path
 

@@ -1,10 +1,10 @@
-"""Draws docs/pictures/samplers_*.svg from experiments/results/samplers*.csv and retrieval.csv.
+"""Draws docs/figures/samplers_*.svg from experiments/results/samplers*.csv and retrieval.csv.
 
 samplers_noise.svg: noise of the sampled loss against m, and the error of the table's gradient against the time of a batch (draw,
 loss and gradients).
 samplers_learning.svg: Recall@10 of head against tail, beside the loss over all labels that is meant, where that was run.
 
-Run: .venv/bin/python docs/pictures/samplers.py
+Run: .venv/bin/python docs/figures/samplers.py
 """
 
 import csv

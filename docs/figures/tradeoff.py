@@ -1,6 +1,6 @@
-"""Draws docs/pictures/tradeoff.svg: head against tail on three real data sets, from experiments/results/retrieval.csv.
+"""Draws docs/figures/tradeoff.svg: head against tail on three real data sets, from experiments/results/retrieval.csv.
 
-Run: .venv/bin/python docs/pictures/tradeoff.py
+Run: .venv/bin/python docs/figures/tradeoff.py
 """
 
 from collections import defaultdict

@@ -1,10 +1,10 @@
-"""Draws docs/pictures/head_step_*.svg from results/head_step.csv: time and memory of the head's step against the number of labels,
+"""Draws docs/figures/head_step_*.svg from results/head_step.csv: time and memory of the head's step against the number of labels,
 the number of labels from which sampling beats the fastest exact head, and time against m and batch. One file a device.
 
 Each line is a peer at its best: the fastest of its ways (eager, compiled, graphed) and number types. Where a cell was measured more
 than once, the last row counts. A line ends where memory does.
 
-Run: .venv/bin/python benchmarks/pictures.py
+Run: .venv/bin/python benchmarks/figures.py
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from machine import RESULTS
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
-PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
+FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 OPTIMISER = {"cpu": "adagrad", "cuda": "sgd"}
 """What both sampled and exact heads were measured with."""
 LOOK = {
@@ -90,7 +90,7 @@ def draw(axis: Any, rows: list[Row], size: str, number: str = "ms") -> None:
     axis.grid(alpha=0.25)
 
 
-def picture(device: str) -> None:
+def draw_figure(device: str) -> None:
     """All panels of a device."""
     rows = [row for row in rows_of(device) if row["optimiser"] == OPTIMISER[device]]
     if not rows:
@@ -126,16 +126,16 @@ def picture(device: str) -> None:
     where = f"{one['machine']}, torch {one['torch']}, {max(row['date'] for row in rows)}; {OPTIMISER[device]}"
     step = f"A training step of the label head: batch {one['batch']}, m {one['negatives']}, d {one['dim']}"
     figure.suptitle(f"{step}. {where}", fontsize=11)
-    PICTURES.mkdir(exist_ok=True)
-    figure.savefig(PICTURES / f"head_step_{device}.svg", metadata={"Date": None}, facecolor="white")
-    print(PICTURES / f"head_step_{device}.svg")
+    FIGURES.mkdir(exist_ok=True)
+    figure.savefig(FIGURES / f"head_step_{device}.svg", metadata={"Date": None}, facecolor="white")
+    print(FIGURES / f"head_step_{device}.svg")
 
 
 def main() -> None:
     """Whatever was measured."""
     plt.rcParams |= {"font.size": 10, "svg.hashsalt": "headtail", "axes.spines.top": False, "axes.spines.right": False}
     for device in OPTIMISER:
-        picture(device)
+        draw_figure(device)
 
 
 if __name__ == "__main__":
