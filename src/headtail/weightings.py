@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
 import torch
 from jaxtyping import Float64, Int
@@ -135,6 +135,39 @@ class Tail(FromMargin):
     def for_labels(self, labels: Labels) -> Tail:
         """With the grown label set's prior."""
         return Tail(labels, self.margin.strength)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WeighedDraw(Draw):
+    """A draw with its log-weights looked up ahead, which belong to one weighting and one batch of targets.
+
+    The weights are computed here and nowhere else, so a changed copy (`dataclasses.replace`) is weighed again.
+
+    Args:
+        weighting: gives the log-weights.
+        target: `[b]` the positives.
+    """
+
+    weighting: Weighting = field(repr=False)
+    target: Int[Tensor, " b"] = field(repr=False)
+    log_w: tuple[Tensor, Tensor] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "log_w", self.weighting.offsets(self, self.target))
+
+    @classmethod
+    def of(cls, draw: Draw, weighting: Weighting, target: Int[Tensor, " b"]) -> WeighedDraw:
+        """Weigh a draw for these targets."""
+        values = {item.name: getattr(draw, item.name) for item in fields(Draw) if item.init}
+        return cls(**values, weighting=weighting, target=target)
+
+
+def log_weights(weighting: Weighting, draw: Draw, target: Int[Tensor, " b"]) -> tuple[Tensor, Tensor]:
+    """(a, b) of a weighting; those looked up ahead only if they are this very weighting's for these very targets."""
+    if isinstance(draw, WeighedDraw) and draw.weighting is weighting and draw.target is target:
+        return draw.log_w
+    return weighting.offsets(draw, target)
 
 
 _NEEDS_MARGINAL = (

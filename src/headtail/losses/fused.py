@@ -20,7 +20,7 @@ from headtail.losses.terms import Settings, check_draw, check_input, check_table
 from headtail.optim import hand_over, is_taken
 from headtail.samplers.draw import Draw
 from headtail.targets import Pairs, Target
-from headtail.weightings import Weighting
+from headtail.weightings import Weighting, log_weights
 
 Kernel = Callable[..., LossGradients]
 
@@ -48,7 +48,7 @@ def ready_for_kernel(
     if kernels is None:
         return None
     check_kind("weighting", weighting, Weighting, "Importance()")
-    a, b = draw.log_w or weighting.offsets(draw, pairs.label)
+    a, b = log_weights(weighting, draw, pairs.label)
     return Ready(kernels, pairs, a, b) if b.dim() == draw.ids.dim() else None
 
 

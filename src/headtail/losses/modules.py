@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +18,7 @@ from headtail.losses.terms import Settings
 from headtail.margins import Margin, Unit
 from headtail.samplers import Draw, Sampler
 from headtail.targets import Target
-from headtail.weightings import Constant, FromMargin, Weighting, check_support
+from headtail.weightings import Constant, FromMargin, WeighedDraw, Weighting, check_support
 
 
 class Loss(nn.Module, ABC):
@@ -119,11 +118,14 @@ class SampledLoss(Loss):
         return self.sampler.draw(target, **model, generator=generator, ignore_index=ignore_index, tell_target=asks)
 
     def draw_ahead(self, target: Int[Tensor, " b"]) -> Draw | None:
-        """Negatives and their log-weights, to be passed as `draw`; None where drawing looks at the model."""
+        """Negatives with the log-weights of this loss, to be passed as `draw`; None where drawing looks at the model.
+
+        Another loss may take them too: it weighs them by its own weighting.
+        """
         if self.sampler.looks_at_model:
             return None
         draw = self.sampler.draw(target, ignore_index=None)
-        return replace(draw, log_w=self.weighting.offsets(draw, target))
+        return WeighedDraw.of(draw, self.weighting, target)
 
     def for_labels(self, labels: Labels) -> SampledLoss:
         """With sampler and weighting over the grown label set."""

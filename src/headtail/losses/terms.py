@@ -16,7 +16,7 @@ from headtail.margins import Margin, Unit
 from headtail.samplers.draw import Draw, every_label
 from headtail.tables import constant
 from headtail.targets import IGNORE_INDEX, Pairs, Target
-from headtail.weightings import FromMargin, Weighting
+from headtail.weightings import FromMargin, Weighting, log_weights
 
 
 class Options(TypedDict, total=False):
@@ -255,7 +255,7 @@ def _terms(
 ) -> Terms:
     """The logits come divided by the temperature, which scales the scores and nothing else: weights correct them afterwards."""
     check_kind("weighting", weighting, Weighting, "Importance()")
-    a, b = weighting.offsets(draw, pairs.label)
+    a, b = log_weights(weighting, draw, pairs.label)
     return Terms(f_y, f, a, b, settings.masks(pairs, draw.ids), pairs, draw, num_labels, settings)
 
 

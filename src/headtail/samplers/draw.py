@@ -28,7 +28,6 @@ class Draw:
         slots: for within-batch negatives, the places of the batch they were taken from: `items[draw.slots]` are their
             embeddings in a two-tower model.
         marginal: False where `log_q` is no probability of the label itself but still makes 1/(m·q) unbiased: see `Resampled`.
-        log_w: (a, b) of the weighting that will be asked for them, where they are known beforehand.
     """
 
     ids: Int[Tensor, "*b m"]
@@ -38,7 +37,6 @@ class Draw:
     log_keep: Float64[Tensor, " b"] | float = 0.0
     slots: Int[Tensor, " m"] | None = None
     marginal: bool = True
-    log_w: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
     log_m: Float64[Tensor, ""] = field(init=False, repr=False)
     """log m, −inf where there are no negatives at all; a tensor, so that compiled code need not know its value."""
 
