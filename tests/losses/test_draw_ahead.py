@@ -9,8 +9,8 @@ import torch
 
 from headtail import (
     Constant,
-    FromMargin,
     Frequency,
+    FromMargin,
     Importance,
     LabelHead,
     Labels,
