@@ -117,40 +117,46 @@ class _LossOfRows(torch.autograd.Function):
         collisions: tuple[Any, ...],
         extra: tuple[Any, ...],
     ) -> Tensor:
-        ctx.places = _places(weight, bias, positive, negatives) if ctx.needs_input_grad[2] else None
-        found, scale = kernel(input, weight, bias, positive, negatives, *collisions, *extra), collisions[-1]
-        ctx.save_for_backward(input, positive, negatives)
-        ctx.found, ctx.tables = found, (weight, bias)
-        if found.total is not None:
-            return found.total
+        places = _places(weight, bias, positive, negatives) if ctx.needs_input_grad[2] else None
+        result = kernel(input, weight, bias, positive, negatives, *collisions, *extra)
+        # Gradients are saved as autograd saves tensors: it frees them after the last backward, and not before.
+        rows, points = (None, None) if places is None else (places.rows, places.points)
+        gradients = result.of_input, result.of_scores, result.of_rows
+        ctx.save_for_backward(input, positive, negatives, *gradients, rows, points)
+        ctx.tables = weight, bias
+        if result.total is not None:
+            return result.total
+        scale = collisions[-1]
         if scale.stride(0) == 0:  # one factor for all
-            return found.loss.sum() * scale[:1].sum()
-        return torch.where(scale == 0, 0.0, found.loss * scale).sum()
+            return result.loss.sum() * scale[:1].sum()
+        return torch.where(scale == 0, 0.0, result.loss * scale).sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        input, positive, negatives = ctx.saved_tensors
-        (_, of_input, of_scores, of_rows, _), (weight, bias) = ctx.found, ctx.tables
-        ctx.found = None  # so that autograd may keep what it gets instead of copying it
+        input, positive, negatives, *gradients, rows, points = ctx.saved_tensors
         if not is_one(grads[0]):
-            of_input, of_scores = of_input * grads[0], of_scores * grads[0]
-            of_rows = None if of_rows is None else of_rows * grads[0]
-        if ctx.places is None:
-            rows, points = torch.cat([positive, negatives.reshape(-1)]), None
-        else:
-            wait_for(input.device, "entries")
-            rows, points = ctx.places.rows, ctx.places.points
+            gradients = [None if gradient is None else gradient * grads[0] for gradient in gradients]
+        elif _graph_is_kept():  # what is handed out may be changed, and what is saved is needed again
+            gradients = [None if gradient is None else gradient.clone() for gradient in gradients]
+        of_input, of_scores, of_rows = gradients
         grouped = points is not None
+        if grouped:
+            wait_for(input.device, "entries")
+        else:
+            rows = torch.cat([positive, negatives.reshape(-1)])
         if of_rows is None:
             point = torch.arange(len(input), device=input.device)
             owner = torch.cat([point, point.repeat_interleave(negatives.shape[1])])
-            of_weight = _gradient_of(weight, RowGradient(rows, input.detach(), owner, of_scores))
+            of_weight = RowGradient(rows, input.detach(), owner, of_scores)
         else:
-            of_weight = _gradient_of(weight, RowGradient(rows, of_rows, points, grouped=grouped))
+            of_weight = RowGradient(rows, of_rows, points, grouped=grouped)
+        weight, bias = ctx.tables
+        of_weight = _gradient_of(weight, of_weight, ctx.next_functions[1][0])
         of_bias = None
         if bias is not None:
-            of_bias = _gradient_of(bias, RowGradient(rows, of_scores[:, None], points, grouped=grouped))
+            of_bias = RowGradient(rows, of_scores[:, None], points, grouped=grouped)
+            of_bias = _gradient_of(bias, of_bias, ctx.next_functions[2][0])
         return None, of_input.to(input.dtype), of_weight, of_bias, None, None, None, None
 
 
@@ -182,8 +188,22 @@ def _one(dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.ones((), dtype=dtype, device=device)
 
 
-def _gradient_of(table: Tensor, gradient: RowGradient) -> Tensor | None:
-    """What autograd gets: nothing if an optimiser has taken it, rows of a table, or a row an entry where rows were gathered."""
+def _gradient_of(table: Tensor, gradient: RowGradient, node: Any) -> Tensor | None:
+    """What autograd gets: nothing if an optimiser has taken it, rows of a table, or a row per entry where rows were gathered."""
     if not table.is_leaf:
         return values_of(gradient)
-    return None if hand_over(table, gradient) else as_sparse(table, gradient)
+    taken = is_taken(table) and _is_accumulated(node) and hand_over(table, gradient)
+    return None if taken else as_sparse(table, gradient)
+
+
+def _is_accumulated(node: Any) -> bool:
+    """Whether this pass adds to the `.grad` behind a node: not where `torch.autograd.grad` or `backward(inputs=…)` runs."""
+    try:
+        return node is not None and torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # raised where `torch.autograd.grad` asks for this very gradient
+        return False
+
+
+def _graph_is_kept() -> bool:
+    """Whether a backward may follow this one (`retain_graph=True`)."""
+    return torch._C._autograd._get_current_graph_task_keep_graph()
