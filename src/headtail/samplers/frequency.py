@@ -63,9 +63,15 @@ class Frequency(InverseSampler):
             # Looked-up masses differ from the table's by rounding, so the threshold sits a little lower.
             self._log_threshold = math.log(smallest) - 1e-9 if len(certain) else math.inf
             table[certain] = 0.0
+        # A label with more than half of the mass lies last on the line, so that the others' sums
+        # are exact, however little is left to them.
+        self._largest, largest_mass = _above_half(table) if exclude_target else (None, 0.0)
+        if self._largest is not None:
+            table[self._largest] = 0.0
         self.register_buffer("certain", certain, persistent=False)
         self.register_buffer("cumulative", table.cumsum_(0), persistent=False)
-        self.total = float(self.cumulative[-1])
+        self._rest = float(self.cumulative[-1])
+        self.total = self._rest + largest_mass
 
     def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """α·log π, normalised; without replacement, log(inclusion / m)."""
@@ -83,12 +89,34 @@ class Frequency(InverseSampler):
     def below(self, ids: Tensor) -> Tensor:
         """The cumulative mass before each label."""
         cumulative = self.cumulative.to(ids.device)
-        return torch.where(ids > 0, cumulative[(ids - 1).clamp(min=0)], 0.0)
+        start = torch.where(ids > 0, cumulative[(ids - 1).clamp(min=0)], 0.0)
+        if self._largest is None:
+            return start
+        return torch.where(ids == self._largest, self._rest, start)
+
+    def end(self, ids: Tensor) -> Tensor:
+        """The cumulative mass up to each label."""
+        end = self.cumulative.to(ids.device)[ids]
+        if self._largest is None:
+            return end
+        return torch.where(ids == self._largest, self.total, end)
 
     def label_at(self, points: Tensor) -> Tensor:
         """Binary search; `right=True` steps over labels of zero mass."""
         check_same_device("sampler", self.cumulative, "target", points)
-        return torch.searchsorted(self.cumulative, points, right=True).clamp_(max=self.num_labels - 1)
+        ids = torch.searchsorted(self.cumulative, points, right=True)
+        ids = ids.clamp_(max=self.num_labels - 1)
+        if self._largest is None:
+            return ids
+        return torch.where(points < self._rest, ids, self._largest)
+
+    def log_keep(self, label: Int[Tensor, " b"]) -> Float64[Tensor, " b"] | float:
+        """log(1 − q_y) if the positive is excluded; where q_y is close to 1, from the others' sum."""
+        keep = super().log_keep(label)
+        if self._largest is None:
+            return keep
+        log_rest = math.log(self._rest) - math.log(self.total)
+        return torch.where(label == self._largest, log_rest, keep)
 
     def systematic(self, offset: Tensor) -> Tensor:
         """Labels of certain inclusion, then evenly spaced points over the others."""
@@ -139,6 +167,13 @@ def _certain_labels(mass: Tensor, m: int) -> tuple[Tensor, float]:
     below_one = free * largest < rest * (1 - 1e-12)
     s = int(below_one.int().argmax()) if bool(below_one.any()) else m
     return ids[:s].sort().values, float(largest[s - 1]) if s else math.inf
+
+
+def _above_half(mass: Tensor) -> tuple[int | None, float]:
+    """The label with more than half of all mass, and its mass; None and 0 where there is none."""
+    at = int(mass.argmax())
+    largest = float(mass[at])
+    return (at, largest) if 2 * largest > float(mass.sum()) else (None, 0.0)
 
 
 def _largest(mass: Tensor, k: int, block: int = 2**22) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,8 @@ from headtail.samplers.sampler import Sampler, Step, iid_variance
 class InverseSampler(Sampler):
     r"""A distribution $q_y = \text{mass}_y / \text{total}$, laid out as intervals on $[0, \text{total})$ and drawn by pointing.
 
-    Subclasses give the layout: `total`, `mass`, `below` (where a label's interval starts) and `label_at` (its inverse).
+    Subclasses give the layout: `total`, `mass`, `below` and `end` (where a label's interval starts
+    and ends) and `label_at`, which must be their exact inverse where the positive is excluded.
     """
 
     total: float
@@ -49,6 +50,10 @@ class InverseSampler(Sampler):
         """Where each label's interval starts."""
 
     @abstractmethod
+    def end(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
+        """Where each label's interval ends, as `label_at` sees it."""
+
+    @abstractmethod
     def label_at(self, points: Float64[Tensor, ...]) -> Int[Tensor, ...]:
         """The label whose interval holds each point of [0, total)."""
 
@@ -66,12 +71,24 @@ class InverseSampler(Sampler):
         if not self.replacement:
             ids = self.systematic(torch.rand(1, **options))
         elif self.exclude_target:
-            start, width = self.below(step.pairs.label)[:, None], self.mass(step.pairs.label)[:, None]
-            points = torch.rand(len(step.pairs.label), self.num_negatives, **options) * (self.total - width)
-            ids = self.label_at(points + torch.where(points >= start, width, 0.0))
+            shares = torch.rand(len(step.pairs.label), self.num_negatives, **options)
+            ids = self.others_at(shares, step.pairs.label[:, None])
         else:
             ids = self.label_at(torch.rand(self.num_negatives, **options) * self.total)
         return self.describe(ids, step.pairs.label, float(self.num_negatives))
+
+    def others_at(self, shares: Float64[Tensor, "b m"], label: Int[Tensor, "b 1"]) -> Tensor:
+        """`[b, m]` labels at these shares of a line without each positive's own interval.
+
+        Points are compared with the interval's two ends, so that no rounding puts one inside it
+        or behind the end of the line.
+        """
+        start = self.below(label)
+        end = self.end(label)
+        rest = start + (self.total - end)
+        points = torch.minimum(shares * rest, torch.nextafter(rest, torch.zeros_like(rest)))
+        points = torch.where(points < start, points, end + (points - start))
+        return self.label_at(points.clamp(max=math.nextafter(self.total, 0.0)))
 
     def systematic(self, offset: Float64[Tensor, " one"]) -> Int[Tensor, " m"]:
         """m evenly spaced points behind one random offset: label y is hit with probability exactly m·q_y, never twice."""

@@ -49,9 +49,20 @@ class LogUniform(InverseSampler):
         """log(r + 1)."""
         return self._rank(ids).log1p()
 
+    def end(self, ids: Tensor) -> Tensor:
+        """log(r + 2)."""
+        rank = self._rank(ids)
+        return torch.where(rank == self.num_labels - 1, self.total, (rank + 1).log1p())
+
     def label_at(self, points: Tensor) -> Tensor:
         """The rank is e^point − 1, rounded down."""
         rank = points.expm1().long().clamp_(0, self.num_labels - 1)
+        if self.exclude_target:
+            # The exponential rounds, so a point near the end of an interval may come out in the
+            # next one: compare it with where intervals start.
+            rank -= (rank.double().log1p() > points).long()
+            rank += ((rank + 1).double().log1p() <= points).long()
+            rank.clamp_(max=self.num_labels - 1)
         return rank if self.order is None else self.order[rank]
 
     def for_labels(self, labels: Labels) -> LogUniform:

@@ -51,6 +51,10 @@ class Uniform(InverseSampler):
         """Label y lies on [y, y + 1)."""
         return ids.double()
 
+    def end(self, ids: Tensor) -> Tensor:
+        """As above."""
+        return ids.double() + 1
+
     def label_at(self, points: Tensor) -> Tensor:
         """Round down."""
         return points.long().clamp_(max=self.num_labels - 1)
