@@ -134,12 +134,15 @@ class _LossOfRows(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        input, positive, negatives, *gradients, rows, points = ctx.saved_tensors
+        input, positive, negatives, of_input, of_scores, of_rows, rows, points = ctx.saved_tensors
         if not is_one(grads[0]):
-            gradients = [None if gradient is None else gradient * grads[0] for gradient in gradients]
+            of_input = of_input * grads[0]
+            of_scores = of_scores * grads[0]
+            of_rows = None if of_rows is None else of_rows * grads[0]
         elif _graph_is_kept():  # what is handed out may be changed, and what is saved is needed again
-            gradients = [None if gradient is None else gradient.clone() for gradient in gradients]
-        of_input, of_scores, of_rows = gradients
+            of_input = of_input.clone()
+            of_scores = of_scores.clone()
+            of_rows = None if of_rows is None else of_rows.clone()
         grouped = points is not None
         if grouped:
             wait_for(input.device, "entries")
@@ -206,4 +209,4 @@ def _is_accumulated(node: Any) -> bool:
 
 def _graph_is_kept() -> bool:
     """Whether a backward may follow this one (`retain_graph=True`)."""
-    return torch._C._autograd._get_current_graph_task_keep_graph()
+    return torch._C._autograd._get_current_graph_task_keep_graph()  # pyright: ignore[reportAttributeAccessIssue]
