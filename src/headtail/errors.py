@@ -67,6 +67,12 @@ def check_ids(name: str, ids: Any, num_labels: int | None) -> None:
         raise HeadtailError(f"`{name}` must hold label ids from 0 to {num_labels - 1}, but got {bad}.")
 
 
+def check_num_labels(name: str, size: int | None, other: str, num_labels: int | None) -> None:
+    """Refuse two things over different numbers of labels; None fits any number."""
+    if size is not None and num_labels is not None and size != num_labels:
+        raise HeadtailError(f"`{name}` has {size} labels, but {other} {num_labels}. Make them equal.")
+
+
 def check_same_device(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
     """Refuse two tensors on different devices."""
     if tensor.device != other.device:

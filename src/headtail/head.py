@@ -10,11 +10,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headtail.decay import Rows, catch_up, forgive, owed
-from headtail.errors import HeadtailError, check_count, check_kind, check_number, check_same_device
+from headtail.errors import HeadtailError, check_count, check_kind, check_num_labels, check_number, check_same_device
 from headtail.implicit.implied import implied_margin_of, lean_of, refuse_to_correct_twice
 from headtail.kernels.compiled import HAS_TRITON
 from headtail.labels import Labels, check_labels
-from headtail.losses import Loss, SampledLoss
+from headtail.losses import ExactLoss, Loss, SampledLoss
 from headtail.losses.terms import directions
 from headtail.targets import Pairs, Target
 
@@ -256,6 +256,8 @@ def _check_loss(loss: Loss, labels: Labels, sparse: bool) -> None:
         raise HeadtailError("`sparse=True` needs a sampled loss: an exact loss touches every row. Write `sparse=False`.")
     if isinstance(loss, SampledLoss) and loss.sampler.num_labels != labels.num_labels:
         raise HeadtailError(f"`loss` samples from {loss.sampler.num_labels} labels, but `labels` has {labels.num_labels}.")
+    if isinstance(loss, ExactLoss):
+        check_num_labels("loss.margin", loss.margin.num_labels, "`labels` has", labels.num_labels)
 
 
 def _grow(table: Tensor, fresh: Tensor, optimizer: torch.optim.Optimizer | None) -> None:

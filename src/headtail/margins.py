@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_kind, check_number
+from headtail.errors import HeadtailError, check_kind, check_num_labels, check_number
 from headtail.labels import Labels, check_labels
 from headtail.tables import Table, constant
 
@@ -30,6 +30,11 @@ class Margin(ABC):
     def neutral(self) -> bool:
         """Whether ρ(y, y) = 1 for every label: then the positive may stay in the sum, and the loss is a plain cross-entropy."""
         return False
+
+    @property
+    def num_labels(self) -> int | None:
+        """How many labels it is for; None where it fits any number."""
+        return None
 
     def for_labels(self, labels: Labels) -> Margin:
         """The same margin over a grown label set."""
@@ -52,15 +57,13 @@ class Separable(Margin):
         return self.log_positive(target)[:, None] + self.log_negative(ids)
 
 
-def check_margin(margin: Any, num_labels: int, kind: type[Margin] = Margin) -> None:
-    """Refuse what is no margin of this kind over so many labels."""
+def check_margin(margin: Any, num_labels: int, kind: type[Margin] = Margin, other: str = "the sampler") -> None:
+    """Refuse what is not a margin of this kind, or is over other labels than the sampler or the table."""
     if isinstance(getattr(margin, "margin", None), Margin):
         name = type(margin).__name__
         raise HeadtailError(f"`margin` must be a {kind.__name__}, but {name} is a weighting. Write `{name}(…).margin`.")
     check_kind("margin", margin, kind, "LogitAdjusted(labels)")
-    size = getattr(getattr(margin, "labels", margin), "num_labels", num_labels)
-    if size != num_labels:
-        raise HeadtailError(f"`margin` has {size} labels, but the sampler {num_labels}. Make them equal.")
+    check_num_labels("margin", margin.num_labels, other, num_labels)
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,11 @@ class LogitAdjusted(Separable):
         """Yes: π_y/π_y = 1."""
         return True
 
+    @property
+    def num_labels(self) -> int:
+        """L."""
+        return self.labels.num_labels
+
     def log_positive(self, ids: Tensor) -> Tensor:
         """−τ log π."""
         return -self.strength * self.labels.log_prior(ids)
@@ -144,6 +152,11 @@ class Equalised(Separable):
 
     def __post_init__(self) -> None:
         check_labels(self.labels)
+
+    @property
+    def num_labels(self) -> int:
+        """L."""
+        return self.labels.num_labels
 
     def log_positive(self, ids: Tensor) -> Tensor:
         """0."""
@@ -200,6 +213,11 @@ class Adaptive(Separable):
         check_labels(self.labels)
         check_number("largest", self.largest, low=0)
         self.labels.require_positive_prior("Adaptive(labels=…)")
+
+    @property
+    def num_labels(self) -> int:
+        """L."""
+        return self.labels.num_labels
 
     def log_positive(self, ids: Tensor) -> Tensor:
         """C·π^(−1/4), as largest·(π / min π)^(−1/4)."""

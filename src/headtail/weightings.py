@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_kind
+from headtail.errors import HeadtailError, check_kind, check_num_labels
 from headtail.labels import Labels, check_labels
 from headtail.margins import LogitAdjusted, Margin, Separable, Unit
 from headtail.samplers.draw import Draw
@@ -29,6 +29,11 @@ class Weighting(ABC):
     @abstractmethod
     def offsets(self, draw: Draw, target: Int[Tensor, " b"]) -> tuple[Float64[Tensor, " b"], Float64[Tensor, "*b m"]]:
         """(a `[b]`, b like `draw.ids`), with log w = a + b."""
+
+    @property
+    def num_labels(self) -> int | None:
+        """How many labels it is for; None where it fits any number."""
+        return None
 
     def for_labels(self, labels: Labels) -> Weighting:
         """The same weighting over a grown label set."""
@@ -93,6 +98,11 @@ class FromMargin(Weighting):
             a, b = constant(0.0, target), self.margin.log_rho(target, draw.ids)
         a = a + draw.log_keep if isinstance(draw.log_keep, Tensor) else a
         return a, less(b, draw.log_m, draw.log_q)
+
+    @property
+    def num_labels(self) -> int | None:
+        """As many as its margin is for."""
+        return self.margin.num_labels
 
     def for_labels(self, labels: Labels) -> FromMargin:
         """With the margin over the grown label set."""
@@ -187,16 +197,12 @@ def check_support(sampler: Sampler, weighting: Weighting) -> int:
     A sampler that follows the data (within-batch, queue) gets a warning: labels without examples are never in a batch, and
     nothing can be done. Any other gets refused, because smoothing or mixing would mend it.
     """
+    check_num_labels("sampler", sampler.num_labels, "`weighting`", weighting.num_labels)
     if not isinstance(weighting, FromMargin):
         if not sampler.tells_marginal:
             raise HeadtailError(_NEEDS_MARGINAL.format(type(weighting).__name__))
         return 0
     margin = weighting.margin
-    size = getattr(getattr(margin, "labels", margin), "num_labels", sampler.num_labels)
-    if size != sampler.num_labels:
-        raise HeadtailError(
-            f"The sampler has {sampler.num_labels} labels, but the weighting's `margin` has {size}. Make them equal."
-        )
     if not sampler.may_miss or not (sampler.tells_all or sampler.looks_at_model):
         return 0
     ids = torch.arange(sampler.num_labels)

@@ -12,11 +12,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from headtail.beside import beside, wait_for
-from headtail.errors import check_kind
 from headtail.gradients import as_sparse, values_of
 from headtail.kernels.compiled import HAS_TRITON
 from headtail.kernels.gradient import LossGradients, RowGradient
-from headtail.losses.terms import Settings, check_draw, check_input, check_table, directions
+from headtail.losses.terms import Settings, check_draw, check_input, check_table, check_weighting, directions
 from headtail.optim import hand_over, is_taken
 from headtail.samplers.draw import Draw
 from headtail.targets import Pairs, Target
@@ -47,7 +46,7 @@ def ready_for_kernel(
     kernels = _kernels_for(input, weight, bias, draw, settings)
     if kernels is None:
         return None
-    check_kind("weighting", weighting, Weighting, "Importance()")
+    check_weighting(weighting, "`weight`", len(weight))
     a, b = log_weights(weighting, draw, pairs.label)
     return Ready(kernels, pairs, a, b) if b.dim() == draw.ids.dim() else None
 

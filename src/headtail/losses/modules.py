@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from headtail.errors import check_kind, check_number
+from headtail.errors import check_kind, check_num_labels, check_number
 from headtail.labels import Labels
 from headtail.losses.decoupled import Piece, decoupled_loss, logistic, sampled_decoupled_loss
 from headtail.losses.softmax import sampled_softmax_loss, softmax_loss
@@ -93,6 +93,8 @@ class SampledLoss(Loss):
         **options: Any,
     ) -> Tensor:
         """Draw (unless a draw is given), and take the loss."""
+        check_kind("weight", weight, Tensor, "head.weight")
+        check_num_labels("sampler", self.sampler.num_labels, "`weight`", len(weight))
         if draw is None:
             draw = self.draw(input, weight, target, generator, bias, **options)
         options = {"temperature": self.temperature, **self.options, **options}

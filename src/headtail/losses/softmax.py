@@ -158,9 +158,10 @@ def softmax_loss(
     >>> torch.allclose(softmax_loss(hidden, table, target), exact)
     True
     """
-    settings, margin = Settings.of(options), Unit() if margin is None else margin
+    settings = Settings.of(options)
+    margin = Unit() if margin is None else margin
     everything_counts = settings.collisions in (None, "target") and settings.known_positives is None and not label_smoothing
-    if everything_counts and margin.neutral and isinstance(margin, Separable):
+    if everything_counts and isinstance(margin, Separable) and margin.neutral:
         return _cross_entropy(input, weight, bias, target, margin, settings)
     return _reduced(exact_terms(input, weight, bias, target, margin, settings), label_smoothing)
 
@@ -169,7 +170,7 @@ def _cross_entropy(
     input: Tensor, weight: Tensor, bias: Tensor | None, target: Target, margin: Separable, settings: Settings
 ) -> Tensor:
     """With ρ(y, y) = 1 the loss is log Σ_y' e^g_y' − g_y, g = f + log ρ₂: one sum a *point*, whatever its labels."""
-    pairs, f = exact_logits(input, weight, bias, target, settings)
+    pairs, f = exact_logits(input, weight, bias, target, margin, settings)
     g = f if isinstance(margin, Unit) else f + margin.log_negative(torch.arange(len(weight), device=weight.device)).to(f.dtype)
     if pairs.example is None:
         return settings.reduce(F.cross_entropy(g, pairs.label, reduction="none"), pairs)

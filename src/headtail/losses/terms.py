@@ -11,8 +11,17 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_choice, check_ids, check_kind, check_number, check_same_device, nearest
-from headtail.margins import Margin, Unit
+from headtail.errors import (
+    HeadtailError,
+    check_choice,
+    check_ids,
+    check_kind,
+    check_num_labels,
+    check_number,
+    check_same_device,
+    nearest,
+)
+from headtail.margins import Margin, Unit, check_margin
 from headtail.samplers.draw import Draw, every_label
 from headtail.tables import constant
 from headtail.targets import IGNORE_INDEX, Pairs, Target
@@ -184,6 +193,7 @@ def table_terms(
     check_table(input, weight, bias)
     pairs = Pairs.of(target, num_labels=len(weight), ignore_index=settings.ignore_index)
     check_draw(draw, pairs, len(weight))
+    check_weighting(weighting, "`weight`", len(weight))
     # One look-up for positives and negatives: one gather, and one sparse gradient.
     rows = torch.cat([pairs.label, draw.ids.reshape(-1)])
     split = [len(pairs.label), draw.ids.numel()]
@@ -209,6 +219,7 @@ def given_terms(
     """Terms from embeddings that an item tower made."""
     pairs = Pairs.of(target, num_labels=num_labels, ignore_index=settings.ignore_index)
     check_draw(draw, pairs, num_labels)
+    check_weighting(weighting, "`num_labels` is", num_labels)
     f_y, f = _logits(input, positive, negatives, pairs, settings)
     if f.shape[-1] != draw.ids.shape[-1] or draw.shared != (negatives.dim() == 2):
         raise HeadtailError(
@@ -227,18 +238,20 @@ def exact_terms(
     settings: Settings,
 ) -> Terms:
     """Terms of the exact loss: every label is drawn once, m·q = 1."""
-    pairs, f = exact_logits(input, weight, bias, target, settings)
+    margin = Unit() if margin is None else margin
+    pairs, f = exact_logits(input, weight, bias, target, margin, settings)
     f = pairs.rows(f)
     f_y = f.gather(1, pairs.label[:, None]).squeeze(1)
     draw = every_label(len(weight), weight.device)
-    return _terms(f_y, f, pairs, draw, FromMargin(Unit() if margin is None else margin), len(weight), settings)
+    return _terms(f_y, f, pairs, draw, FromMargin(margin), len(weight), settings)
 
 
 def exact_logits(
-    input: Tensor, weight: Tensor, bias: Tensor | None, target: Target, settings: Settings
+    input: Tensor, weight: Tensor, bias: Tensor | None, target: Target, margin: Margin, settings: Settings
 ) -> tuple[Pairs, Float[Tensor, "b L"]]:
-    """Checked targets, and the logits of all labels divided by the temperature."""
+    """Targets, and the logits of all labels divided by the temperature, once everything was checked."""
     check_table(input, weight, bias)
+    check_margin(margin, len(weight), other="`weight`")
     pairs = Pairs.of(target, num_labels=len(weight), ignore_index=settings.ignore_index)
     check_input(input, pairs)
     if settings.score == "cosine":
@@ -254,7 +267,6 @@ def _terms(
     f_y: Tensor, f: Tensor, pairs: Pairs, draw: Draw, weighting: Weighting, num_labels: int | None, settings: Settings
 ) -> Terms:
     """The logits come divided by the temperature, which scales the scores and nothing else: weights correct them afterwards."""
-    check_kind("weighting", weighting, Weighting, "Importance()")
     a, b = log_weights(weighting, draw, pairs.label)
     return Terms(f_y, f, a, b, settings.masks(pairs, draw.ids), pairs, draw, num_labels, settings)
 
@@ -297,6 +309,12 @@ def check_draw(draw: Draw, pairs: Pairs, num_labels: int | None) -> None:
         if len(tensor) != len(pairs.label):
             made, have = len(tensor), len(pairs.label)
             raise HeadtailError(f"`draw` was made for {made} targets, but there are {have}. Write `sampler.draw(target)` anew.")
+
+
+def check_weighting(weighting: Weighting, other: str, num_labels: int | None) -> None:
+    """Refuse a weighting over other labels than the table."""
+    check_kind("weighting", weighting, Weighting, "Importance()")
+    check_num_labels("weighting", weighting.num_labels, other, num_labels)
 
 
 def check_input(input: Tensor, pairs: Pairs) -> None:
