@@ -87,15 +87,15 @@ def learning_table(rows: Sequence[Row], data: str, target: str, on_cpu: dict[str
     longest = max((epochs for _, epochs in found), default=0.0)
     full = [values.get((target, longest, "recall@10", slice_), []) for slice_ in SLICES]
     columns = " | ".join(f"{metric.replace('recall', 'R')} {slice_}" for metric, slice_ in COLUMNS)
-    lines = [f"| scheme | epochs | CPU time | GPU time | seeds | {columns} | off by |", "|---|" + "--:|" * (len(COLUMNS) + 5)]
+    lines = [f"| scheme | epochs | CPU time | GPU time | seeds | {columns} | gap |", "|---|" + "--:|" * (len(COLUMNS) + 5)]
     for scheme, epochs in sorted(found, key=lambda key: (key[0] != target, on_cpu.get(sampler_of(key[0]), 0.0), key[0], -key[1])):
         cells = [shown(values.get((scheme, epochs, *column), [])) for column in COLUMNS]
         own = [values.get((scheme, epochs, "recall@10", slice_), []) for slice_ in SLICES]
         gaps = [100 * (mean_of(one) - mean_of(all_)) for one, all_ in zip(own, full, strict=True) if one and all_]
-        off = "" if scheme == target or not gaps else f"{max(map(abs, gaps)):.1f}"
+        gap = "" if scheme == target or not gaps else f"{max(map(abs, gaps)):.1f}"
         time = [in_uniform_runs(scheme, epochs / longest, times) for times in (on_cpu, on_gpu)]
         about = [f"{epochs:g}", *time, str(len(values[scheme, epochs, "recall@10", "full"]))]
-        lines.append(f"| {scheme} | " + " | ".join([*about, *cells, off]) + " |")
+        lines.append(f"| {scheme} | " + " | ".join([*about, *cells, gap]) + " |")
     return "\n".join(lines)
 
 
@@ -151,12 +151,14 @@ def measured(lines: Sequence[dict[str, str]], data: str, *devices: str) -> list[
 def times_table(times: Sequence[dict[str, str]]) -> str:
     """Markdown: milliseconds of a training step."""
     uniform = next((float(row["step_ms"]) for row in times if row["sampler"] == "uniform"), None)
-    lines = ["| sampler | step, ms | × uniform | of it taken anew | every … steps |", "|---|--:|--:|--:|--:|"]
+    lines = ["| sampler | step, ms | × uniform | refresh: ms per step (ms each) | refresh every … steps |", "|---|--:|--:|--:|--:|"]
     for row in sorted(times, key=lambda row: float(row["step_ms"])):
-        step, anew, every = float(row["step_ms"]), float(row["refresh_ms"]), int(row["every"])
+        step = float(row["step_ms"])
+        refresh = float(row["refresh_ms"])
+        every = int(row["every"])
         ratio = "–" if uniform is None else f"{step / uniform:.2g}"
-        about = f"{anew / every:.2g} ({anew:,.0f} ms)" if anew else "–"
-        lines.append(f"| {row['sampler']} | {step:.3g} | {ratio} | {about} | {every if anew else '–'} |")
+        share = f"{refresh / every:.2g} ({refresh:,.0f})" if refresh else "–"
+        lines.append(f"| {row['sampler']} | {step:.3g} | {ratio} | {share} | {every if refresh else '–'} |")
     return "\n".join(lines)
 
 
