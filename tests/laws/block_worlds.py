@@ -61,12 +61,16 @@ def mixed(sampler: Blocks, hidden: list[float]) -> Chances:
 
 
 def visiting(sampler: Blocks, hidden: list[float] | None = None) -> Callable[[int], Iterator[Outcome]]:
-    """All blocks that may be visited, and all labels that may be taken from each."""
+    """All blocks that may be visited, and all labels that may be taken from each.
+
+    Examples that are not finite have no part in the mean.
+    """
     model = MODEL if hidden is None else {**MODEL, "input": torch.tensor(hidden, dtype=torch.float64)[:, None]}
     examples = [1.0] if hidden is None else hidden
     sampler.draw(torch.zeros(len(examples), dtype=torch.int64), **model)
     sampler.eval()  # the summary stays
-    chances, m, visits = mixed(sampler, examples), sampler.num_negatives, sampler.visits
+    finite = [x for x in examples if math.isfinite(x)]
+    chances, m, visits = mixed(sampler, finite), sampler.num_negatives, sampler.visits
     each = -(-m // visits)
     possible = [b for b, chance in enumerate(chances.blocks) if chances.labels[b]]
 

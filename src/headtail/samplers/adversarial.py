@@ -6,7 +6,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from headtail.errors import check_count
@@ -15,7 +15,7 @@ from headtail.samplers.clusters import AT_A_TIME, projection
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Step
 from headtail.samplers.schedule import Scheduled, in_the_long_run
-from headtail.samplers.scorer import Scorer
+from headtail.samplers.scorer import Scorer, finite_rows
 from headtail.samplers.tree import depth_of, fit
 
 BY_CHANCE = 0.1
@@ -81,12 +81,14 @@ class Adversarial(Scheduled):
         """Each slot walks down the tree with the hidden state of one of its group, or takes any label."""
         model, label = step.scorer, step.pairs.label
         self._keep_up(model, label)
-        x, members = self._groups(model)
+        x, there = self._groups(model)
         options = {"dtype": torch.float64, "device": x.device, "generator": step.generator}
         points = torch.rand(len(x), self.num_negatives, 2 + self.depth, **options)
-        who = ((points[..., 0] - BY_CHANCE).clamp(min=0.0) / (1 - BY_CHANCE) * members[:, None]).long()
-        walker = x.gather(1, who.clamp(max=self.share - 1)[..., None].expand(-1, -1, x.shape[2]))
-        node = torch.zeros_like(who)
+        members = there.cumsum(1)
+        who = (points[..., 0] - BY_CHANCE).clamp(min=0.0) / (1 - BY_CHANCE) * members[:, -1:]
+        at = torch.searchsorted(members, who.long(), right=True).clamp_(max=self.share - 1)
+        walker = x.gather(1, at[..., None].expand(-1, -1, x.shape[2]))
+        node = torch.zeros_like(at)
         for level in range(self.depth):
             odds = (self.slope.to(x.dtype)[node] * walker).sum(2) + self.shift.to(x.dtype)[node]
             right = (points[..., 2 + level] < odds.double().sigmoid()) & ~self.closed[node]
@@ -97,7 +99,7 @@ class Adversarial(Scheduled):
         if step.tell_target:
             own = F.pad(label, (0, len(x) * self.share - len(label))).view(len(x), self.share)
             asked = torch.cat([ids, own], 1)
-        log_q = self._log_q(x, members, asked)
+        log_q = self._log_q(x, there, asked)
         of_target = log_q[:, self.num_negatives :].reshape(-1)[: len(label)] if step.tell_target else None
         ids, log_q = (t[:, : self.num_negatives].repeat_interleave(self.share, 0)[: len(label)] for t in (ids, log_q))
         return Draw(ids, log_q, of_target, float(self.num_negatives))
@@ -106,10 +108,10 @@ class Adversarial(Scheduled):
         """log q of any labels for each example of a batch, some labels at a time."""
         if self._due == 0:
             self._start(model, label)
-        x, members = self._groups(model)
+        x, there = self._groups(model)
         number, part = len(model.input), max(1, AT_A_TIME // (self.depth * max(1, x.shape[0] * self.share)))
         every = torch.arange(self.num_labels, device=x.device)
-        q = torch.cat([self._log_q(x, members, some.expand(len(x), -1)) for some in every.split(part)], 1)
+        q = torch.cat([self._log_q(x, there, some.expand(len(x), -1)) for some in every.split(part)], 1)
         q = q.repeat_interleave(self.share, 0)[:number]
         return q.gather(1, ids) if ids.dim() == 2 else q[:, ids.reshape(-1)]
 
@@ -168,7 +170,8 @@ class Adversarial(Scheduled):
         self.set_next_look()
         self.note("_left", self._next)
         left = self._left.to(model.input.device)
-        rows = torch.cat([part.float() @ left for part in model.weight.split(max(1, AT_A_TIME // model.weight.shape[1]))])
+        parts = model.weight.split(max(1, AT_A_TIME // model.weight.shape[1]))
+        rows = torch.cat([finite_rows(part.float() @ left) for part in parts])
         total = self.counts.sum().clamp(min=1.0)
         length = (self.squares.trace() / total / rows.square().sum(1).mean().clamp(min=1e-30)).sqrt()
         # A label's own row, as long as hidden states are, counts as one example: it is all that is known of labels not seen.
@@ -184,16 +187,21 @@ class Adversarial(Scheduled):
         for pairs in (self.sums, self.counts, self.squares):
             pairs.zero_()
 
-    def _groups(self, model: Scorer) -> tuple[Float[Tensor, "G g k"], Int[Tensor, " G"]]:
-        """Projected hidden states in groups, and how many examples each has."""
+    def _groups(self, model: Scorer) -> tuple[Float[Tensor, "G g k"], Bool[Tensor, "G g"]]:
+        """Projected hidden states in groups, 0 where they are not finite, and which of them count.
+
+        In a group without a finite hidden state the first counts, as a 0.
+        """
         wide = model.input.to(torch.promote_types(model.input.dtype, torch.float32))
         self.bring("_left", wide.device)
         x = wide @ self._left.to(wide.dtype)
         lacking = -len(x) % self.share
-        members = F.pad(torch.ones(len(x), dtype=torch.int64, device=x.device), (0, lacking)).view(-1, self.share).sum(1)
-        return F.pad(x, (0, 0, 0, lacking)).view(len(members), self.share, x.shape[1]), members
+        there = F.pad(x.isfinite().all(1), (0, lacking)).view(-1, self.share)
+        there[:, 0] |= ~there.any(1)
+        x = F.pad(finite_rows(x), (0, 0, 0, lacking))
+        return x.view(len(there), self.share, x.shape[1]), there
 
-    def _log_q(self, x: Float[Tensor, "G g k"], members: Int[Tensor, " G"], ids: Int[Tensor, "G n"]) -> Float64[Tensor, "G n"]:
+    def _log_q(self, x: Float[Tensor, "G g k"], there: Bool[Tensor, "G g"], ids: Int[Tensor, "G n"]) -> Float64[Tensor, "G n"]:
         """log of the mean q of each group, uniform share included."""
         level = torch.arange(self.depth, device=x.device)
         leaf = self.leaf[ids][..., None]
@@ -202,8 +210,8 @@ class Adversarial(Scheduled):
         odds = self.slope.to(x.dtype)[node] @ x[:, None].transpose(2, 3) + self.shift.to(x.dtype)[node][..., None]
         log_turn = F.logsigmoid(torch.where(right[..., None] > 0, odds, -odds).double())
         log_path = log_turn.masked_fill_(self.closed[node][..., None], 0.0).sum(2)
-        there = torch.arange(self.share, device=x.device) < members[:, None]
-        log_mean = log_path.masked_fill(~there[:, None], -math.inf).logsumexp(2) - members.double().log()[:, None]
+        log_members = there.sum(1, keepdim=True).double().log()
+        log_mean = log_path.masked_fill(~there[:, None], -math.inf).logsumexp(2) - log_members
         by_chance = torch.full_like(log_mean, math.log(BY_CHANCE / self.num_labels))
         return torch.logaddexp(math.log1p(-BY_CHANCE) + log_mean, by_chance)
 

@@ -20,7 +20,7 @@ from headtail.samplers.clusters import AT_A_TIME, lay_out, projection
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Step
 from headtail.samplers.schedule import Scheduled, in_the_long_run
-from headtail.samplers.scorer import Scorer
+from headtail.samplers.scorer import Scorer, finite_rows
 
 UNIFORM = 0.01
 """Share of uniform draws: every label can be drawn, and no weight exceeds 100 times a uniform sampler's."""
@@ -193,14 +193,17 @@ class Blocks(Scheduled):
         model = model.finite()
         weight = F.normalize(model.weight.float(), dim=-1) if model.score == "cosine" else model.weight.float()
         self.note("_left", projection(_hidden(model).float(), weight, self.dim))
-        rows = torch.cat([part.float() @ self._left for part in weight.split(max(1, AT_A_TIME // weight.shape[1]))])
+        parts = weight.split(max(1, AT_A_TIME // weight.shape[1]))
+        rows = torch.cat([finite_rows(part.float() @ self._left) for part in parts])
         # Along the last order, neighbours in score are neighbours in place: evenly spaced labels are spread well.
         spread = torch.arange(self.clusters, device=rows.device) * (self.num_labels - 1) // max(1, self.clusters - 1)
         spread = self.order.to(rows.device)[spread]
         layout = lay_out(rows, rows[spread], KMEANS_STEPS, self.most, self.blocks)
         every = torch.arange(self.num_labels, device=rows.device)
         place = torch.empty_like(layout.order).scatter_(0, layout.order, every)
-        bias = torch.zeros(self.num_labels, device=rows.device) if model.bias is None else model.bias.detach().reshape(-1).float()
+        bias = torch.zeros(self.num_labels, device=rows.device)
+        if model.bias is not None:
+            bias = model.bias.detach().reshape(-1).float().nan_to_num(0.0, 0.0, NEVER)
         if self.margin is not None:  # logits are divided by the temperature, margins are not
             bias = bias + (self.margin.log_negative(every).clamp(min=NEVER) * model.temperature).float()
         noted = {**layout._asdict(), "place": place, "rows": rows.index_select(0, layout.order), "offset": bias[layout.order]}
@@ -216,9 +219,16 @@ class Blocks(Scheduled):
         self.passed()
 
     def _examples(self, model: Scorer) -> tuple[Float[Tensor, "G g k"], Float[Tensor, "G g K"]]:
-        """Projected hidden states in groups, and the probability of each block for each; 0 where a group has fewer examples."""
+        """Projected hidden states in groups, and the probability of each block for each.
+
+        Both are 0 where a group has fewer examples, or one whose hidden state is not finite: it has
+        no part in the draw of its neighbours.
+        """
         x = self._project(model)
         chance = self.blocks_of(x, model.temperature)
+        counts = chance.sum(1, keepdim=True) > 0  # 1, or not a number
+        x = torch.where(counts, x, 0.0)
+        chance = torch.where(counts, chance, 0.0)
         lacking = -len(x) % self.share
         x, chance = (F.pad(t, (0, 0, 0, lacking)) for t in (x, chance))
         groups = len(x) // self.share
@@ -235,9 +245,14 @@ class Blocks(Scheduled):
         return hidden @ self._left.to(hidden.dtype) / model.temperature
 
     def _mix(self, chance: Float[Tensor, "G g K"]) -> Float64[Tensor, "G K"]:
-        """The probability of each block for a group: the mean over its examples, and a share by size."""
+        """The probability of each block for a group: the mean of its examples, and a share by size.
+
+        By size alone where no example of the group counts.
+        """
         of_group = chance.sum(1).double()
-        of_group = of_group / of_group.sum(1, keepdim=True)
+        total = of_group.sum(1, keepdim=True)
+        by_size = self.size.double() / self.num_labels
+        of_group = torch.where(total > 0, of_group / total, by_size)
         return (1 - UNIFORM) * of_group + UNIFORM * self.size.double() / self.num_labels
 
     def inside_of(
@@ -250,7 +265,9 @@ class Blocks(Scheduled):
         products = self.products(x, block, at)
         offset = torch.where(held, self.offset.to(x.dtype)[at] / temperature, torch.finfo(x.dtype).min)
         mass = self.labels_of(products, offset[:, :, None])
-        weight = chance.gather(2, block[:, None].expand(-1, chance.shape[1], -1)) / chance.sum((1, 2), keepdim=True)
+        weight = chance.gather(2, block[:, None].expand(-1, chance.shape[1], -1))
+        # The sum is the number of examples that count; with none, only the uniform share is left.
+        weight = weight / chance.sum((1, 2), keepdim=True).clamp(min=0.5)
         inside = (weight.transpose(1, 2)[:, :, None] @ mass).squeeze(2).double()
         inside = torch.where(held, (1 - UNIFORM) * inside + UNIFORM / self.num_labels, 0.0)
         return inside / inside.sum(2, keepdim=True)

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from headtail.samplers.scorer import finite_rows
+
 AT_A_TIME = 2**23
 """How many distances, or numbers of a table, are held at a time."""
 LABELS_COUNT = 0.1
@@ -40,7 +42,7 @@ def projection(hidden: Float[Tensor, "p d"], weight: Float[Tensor, "L d"], dim: 
     d = hidden.shape[1]
     if d <= dim:
         return torch.eye(d, dim, dtype=hidden.dtype, device=hidden.device)
-    some = weight[:: max(1, len(weight) // (8 * d))]
+    some = finite_rows(weight[:: max(1, len(weight) // (8 * d))])
     moments = [x.double().T @ x.double() for x in (hidden, some - some.mean(0))]
     of_hidden, of_labels = (moment / moment.trace().clamp(min=1e-300) for moment in moments)
     return torch.linalg.eigh(of_hidden + LABELS_COUNT * of_labels).eigenvectors[:, -dim:].to(hidden.dtype).contiguous()

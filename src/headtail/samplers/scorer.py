@@ -58,7 +58,17 @@ class Scorer:
 
     def finite(self) -> Scorer:
         """The same with zeros for hidden states that are not finite: for notes that outlive a step that is skipped."""
-        return replace(self, input=torch.where(self.input.isfinite().all(1, keepdim=True), self.input, 0.0))
+        return replace(self, input=finite_rows(self.input))
+
+
+def finite_rows(rows: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+    """The same with zeros for rows that are not finite.
+
+    >>> finite_rows(torch.tensor([[1.0, 2.0], [3.0, torch.nan]]))
+    tensor([[1., 2.],
+            [0., 0.]])
+    """
+    return torch.where(rows.isfinite().all(1, keepdim=True), rows, 0.0)
 
 
 def _wide(tensor: Tensor) -> Tensor:
