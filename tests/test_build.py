@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import pytest
+import torch
 
 from headtail import (
     DecoupledLoss,
@@ -33,6 +35,8 @@ LABELS = Labels.zipf(100)
     [
         ("within-batch:tail", SampledSoftmaxLoss, WithinBatch, None),
         ("within-batch:tail@32", SampledSoftmaxLoss, WithinBatch, 32),
+        ("within-batch:infonce", SampledSoftmaxLoss, WithinBatch, None),
+        ("queue(50):infonce@20", SampledSoftmaxLoss, Queue, 20),
         ("contrastive/frequency(0.75):tail(1)@256", SampledDecoupledLoss, Frequency, 256),
         ("uniform(excluded):importance@4", SampledSoftmaxLoss, Uniform, 4),
         ("frequency(0.5,without-replacement):relative@9", SampledSoftmaxLoss, Frequency, 9),
@@ -93,6 +97,9 @@ def test_the_paper_s_eight_schemes_are_there():
         ("frequency(0.5,excludd):tail", "Did you mean `excluded`"),
         ("uniform:constant(3)", "takes no arguments"),
         ("mixture:tail", "needs parts"),
+        ("within-batch:infonse", "Did you mean `infonce`"),
+        ("within-batch:infonce(2)", "takes no arguments"),
+        ("resampled:infonce", "Write weights that come from a margin"),
         ("uniform tail", "not of the form"),
         ("", "not of the form"),
         ("uniform:tail@", "whole number of negatives"),
@@ -124,6 +131,49 @@ def test_no_negatives_are_not_taken_for_the_default():
 @pytest.mark.parametrize("text", ["Within-Batch:Tail", "within_batch:tail", " within-batch:tail "])
 def test_capitals_and_underscores_do_not_matter(text):
     assert type(scheme(text, LABELS).sampler) is WithinBatch
+
+
+@pytest.mark.parametrize("text", ["softmax", "logit-adjusted", "uniform:tail@7", "within-batch:infonce"])
+def test_options_reach_the_loss(text):
+    loss = scheme(text, LABELS, score="cosine", temperature=0.05, label_smoothing=0.1, reduction="sum", ignore_index=3)
+    hidden, table, target = torch.randn(4, 5), torch.randn(LABELS.num_labels, 5), torch.tensor([0, 1, 3, 1])
+    draw = {"draw": loss.sampler.draw(target, ignore_index=3)} if hasattr(loss, "sampler") else {}
+    plain = scheme(text, LABELS)
+    options = {"score": "cosine", "temperature": 0.05, "label_smoothing": 0.1, "reduction": "sum", "ignore_index": 3}
+    assert torch.equal(loss(hidden, table, target, **draw), plain(hidden, table, target, **draw, **options))
+    assert not torch.equal(loss(hidden, table, target, **draw), plain(hidden, table, target, **draw, ignore_index=3))
+    assert loss.for_labels(LABELS).options == loss.options
+
+
+def test_an_option_takes_precedence_over_the_name():
+    assert scheme("softmax+post-hoc", LABELS).post_hoc == 1
+    assert scheme("softmax+post-hoc", LABELS, post_hoc=0.5).post_hoc == 0.5
+    assert scheme("hinge/uniform:tail", LABELS, score="cosine").settings.score == "cosine"
+    assert scheme("contrastive/uniform:tail", LABELS, temperature=0.5).settings.score == "cosine"
+
+
+def test_a_learnable_temperature_is_a_parameter_of_the_loss():
+    temperature = torch.nn.Parameter(torch.tensor(0.1))
+    assert list(scheme("uniform:tail", LABELS, temperature=temperature).parameters()) == [temperature]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "sentence"),
+    [
+        ("softmax", {"scor": "cosine"}, "`scor` is no option of this loss. Did you mean `score`?"),
+        ("uniform:tail", {"label_smooth": 0.1}, "Did you mean `label_smoothing`?"),
+        ("hinge/uniform:tail", {"label_smoothing": 0.1}, "`label_smoothing` is no option of this loss."),
+        ("uniform:tail", {"label_smoothing": 1.5}, "`label_smoothing` must be between 0 and 1"),
+        ("uniform:tail", {"temperature": 0}, "`temperature` must be above 0"),
+        ("uniform:tail", {"score": "euclidean"}, "`score` must be one of 'dot', 'cosine'"),
+        ("contrastive/uniform:tail", {"score": "dot"}, 'works on cosines: write `score="cosine"`'),
+        ("contrastive/uniform:tail", {"piece": None}, "write for example `hinge/uniform:tail`"),
+        ("uniform:tail", {"post_hoc": 1.0}, "correct twice"),
+    ],
+)
+def test_an_option_that_does_not_fit_gets_a_sentence(text, options, sentence):
+    with pytest.raises(HeadtailError, match=re.escape(sentence)):
+        scheme(text, LABELS, **options)
 
 
 def test_losses_from_names_can_be_pickled():

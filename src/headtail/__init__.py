@@ -56,7 +56,7 @@ from headtail.samplers import (
 from headtail.slices import Slices
 from headtail.streaming import StreamingLabels
 from headtail.targets import Ragged
-from headtail.weightings import Constant, FromMargin, Importance, Relative, Tail, Weighting
+from headtail.weightings import Constant, FromMargin, Importance, InfoNCE, Relative, Tail, Weighting
 
 __version__ = "0.1.0"
 
@@ -79,6 +79,7 @@ __all__ = [
     "Hard",
     "HeadtailError",
     "Importance",
+    "InfoNCE",
     "LabelHead",
     "Labels",
     "LogUniform",

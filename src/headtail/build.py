@@ -7,12 +7,11 @@ softmax+post-hoc                                    all labels, adjusted at pred
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from headtail.errors import HeadtailError, check_kind, check_number, nearest
+from headtail.errors import HeadtailError, check_kind
+from headtail.grammar import Arg, Call, check_known, read_call, split_count, text_of
 from headtail.implicit.implied import implied_margin_of, lean_of, refuse_to_correct_twice
 from headtail.labels import Labels, check_labels
 from headtail.losses import (
@@ -27,6 +26,7 @@ from headtail.losses import (
     logistic,
     squared_hinge,
 )
+from headtail.losses.decoupled import check_score
 from headtail.margins import Adaptive, Equalised, LogitAdjusted, Margin, Power, Separable, Unit
 from headtail.samplers import (
     Adversarial,
@@ -45,27 +45,19 @@ from headtail.samplers import (
     Uniform,
     WithinBatch,
 )
-from headtail.weightings import Constant, FromMargin, Importance, Relative, Tail, Weighting
+from headtail.weightings import Constant, FromMargin, Importance, InfoNCE, Relative, Tail, Weighting
 
 LOSSES = ("softmax", "contrastive", "logistic", "hinge", "squared-hinge")
 SAMPLERS = (
     *("uniform", "frequency", "log-uniform", "within-batch", "queue", "mixture", "model", "tilted", "hard", "resampled"),
     *("block", "quadratic-kernel", "fourier-kernel", "adversarial"),
 )
-WEIGHTINGS = ("constant", "importance", "relative", "tail", "equalised", "adaptive")
+WEIGHTINGS = ("constant", "importance", "relative", "tail", "infonce", "equalised", "adaptive")
+NEED_Q = ("constant", "relative", "infonce")
+"""Weightings that come from no margin, and so need the q of the labels themselves."""
 MARGINS = ("logit-adjusted", "equalised", "adaptive", "unit")
 PAPER = tuple(f"{sampler}:{weighting}" for sampler in ("uniform", "within-batch") for weighting in WEIGHTINGS[:4])
 """The schemes of the paper's table."""
-
-Arg = float | str
-
-
-@dataclass(frozen=True)
-class Call:
-    """A name with arguments: `frequency(0.75, excluded)`."""
-
-    name: str
-    args: tuple[Arg | Call, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,39 +95,42 @@ def parse(text: str) -> Scheme:
     check_kind("text", text, str, "within-batch:tail")
     typed, text = text, text.strip().lower().replace("_", "-")
     rest, post_hoc = (text[: -len("+post-hoc")], True) if text.endswith("+post-hoc") else (text, False)
-    rest, number = _split_count(rest, text)
+    rest, number = split_count(rest, text)
     loss, slash, rest_of = rest.partition("/")
     if slash:
-        _known(loss, LOSSES, "loss", text)
+        check_known(loss, LOSSES, "loss", text)
         rest = rest_of
     else:
         loss = rest if rest in LOSSES else "softmax"
     if ":" in rest:
-        sampler, weighting = (_call(part, text) for part in rest.split(":", 1))
-        _known(sampler.name, SAMPLERS, "sampler", text)
-        _known(weighting.name, WEIGHTINGS, "weighting", text)
-        if sampler.name == "resampled" and weighting.name in ("constant", "relative"):  # told before anything is read or trained
+        sampler, weighting = (read_call(part, text) for part in rest.split(":", 1))
+        check_known(sampler.name, SAMPLERS, "sampler", text)
+        check_known(weighting.name, WEIGHTINGS, "weighting", text)
+        if sampler.name == "resampled" and weighting.name in NEED_Q:  # refused before anything is read or trained
+            write = f"{rest.split(':', 1)[0]}:importance"
             raise HeadtailError(
-                f"`{typed}` chooses negatives from a pool, where nobody knows the q of a label that {weighting.name} weights need. "
-                f"Write weights that come from a margin, for example `{rest.split(':', 1)[0]}:importance`."
+                f"`{typed}` chooses negatives from a pool, where the q of a label is unknown, but {weighting.name} weights "
+                f"need it. Write weights that come from a margin, for example `{write}`."
             )
         return Scheme(typed, loss, sampler, weighting, None, number, post_hoc)
-    margin = Call("unit") if rest in LOSSES else _call(rest, text)
+    margin = Call("unit") if rest in LOSSES else read_call(rest, text)
     if margin.name in SAMPLERS:
         raise HeadtailError(f"`{typed}` is no scheme, only its sampler. Write a weighting too, for example `{rest}:importance`.")
-    _known(margin.name, (*MARGINS, *LOSSES, *PAPER), "scheme", text)
+    check_known(margin.name, (*MARGINS, *LOSSES, *PAPER), "scheme", text)
     if number is not None:
         raise HeadtailError(f"`{text}` uses all labels, so `@{number}` has no meaning there. Drop it.")
     return Scheme(typed, loss, margin=margin, post_hoc=post_hoc)
 
 
-def scheme(text: str, labels: Labels, num_negatives: int | None = None) -> Loss:
-    """Build the loss that a scheme name stands for.
+def scheme(text: str, labels: Labels, num_negatives: int | None = None, **options: Any) -> Loss:
+    """Build the loss that a scheme name describes.
 
     Args:
         text: the name, for example `"within-batch:tail"` or `"contrastive/uniform:importance@256"`.
         labels: the label distribution.
         num_negatives: m, where the name has no `@m`; by default 256, for within-batch the whole batch.
+        **options: keywords of the loss: `score`, `temperature`, `collisions`, `ignore_index`, `reduction`, `post_hoc`, and
+            `label_smoothing` for softmax losses. What the name decides already (`post_hoc` of `+post-hoc`) they override.
 
     >>> scheme("within-batch:tail", Labels.zipf(100))
     SampledSoftmaxLoss(
@@ -147,8 +142,13 @@ def scheme(text: str, labels: Labels, num_negatives: int | None = None) -> Loss:
     parsed = parse(text)
     number = num_negatives if parsed.num_negatives is None else parsed.num_negatives
     piece = _piece(parsed.loss)
-    options: dict[str, Any] = {} if piece is None else {"piece": piece, "score": "cosine" if piece.cosine else "dot"}
-    options |= {"post_hoc": 1.0} if parsed.post_hoc else {}
+    if "piece" in options:
+        raise HeadtailError(f"`piece` is part of a scheme's name: write for example `hinge/{text.rpartition('/')[2]}`.")
+    if parsed.post_hoc:
+        options = {"post_hoc": 1.0} | options
+    if piece is not None:
+        options = {"piece": piece, "score": "cosine" if piece.cosine else "dot"} | options
+        check_score(piece, options["score"])
     if parsed.margin is not None:
         margin = _margin(parsed.margin, labels, text)
         loss = SoftmaxLoss(margin, **options) if piece is None else DecoupledLoss(margin, **options)
@@ -166,20 +166,12 @@ def scheme(text: str, labels: Labels, num_negatives: int | None = None) -> Loss:
 
 def build_sampler(text: str, labels: Labels, num_negatives: int | None = None) -> Sampler:
     """Build a sampler from its name, for example `"frequency(0.75)@64"`."""
-    name, number = _split_count(text.strip().lower().replace("_", "-"), text)
+    name, number = split_count(text.strip().lower().replace("_", "-"), text)
     if ":" in name:
         raise HeadtailError(f"`{text}` is a whole scheme, but only a sampler is wanted. Write `{name.partition(':')[0]}`.")
-    call = _call(name, text)
-    _known(call.name, SAMPLERS, "sampler", text)
+    call = read_call(name, text)
+    check_known(call.name, SAMPLERS, "sampler", text)
     return _sampler(call, labels, num_negatives if number is None else number, text)
-
-
-def _split_count(text: str, whole: str) -> tuple[str, int | None]:
-    """What stands before and behind @."""
-    name, at, count = text.partition("@")
-    if at and not re.fullmatch(r"[1-9]\d*", count):
-        raise HeadtailError(f"`@{count}` in `{whole}` must be a whole number of negatives, for example `@256`.")
-    return name, int(count) if at else None
 
 
 def _sampler(
@@ -241,11 +233,11 @@ def _sampler(
                 raise HeadtailError(f"`resampled` in `{text}` needs a pool whose q is known. Take for example `resampled({size})`.")
             return Resampled(_sampler(cheap, labels, size, text, weighting, piece), m)
         case _:
-            parts = [arg if isinstance(arg, Call) else _call(str(arg), text) for arg in call.args]
+            parts = [arg if isinstance(arg, Call) else read_call(str(arg), text) for arg in call.args]
             if not parts:
                 raise HeadtailError(f"`mixture` in `{text}` needs parts, for example `mixture(uniform,within-batch)`.")
             for part in parts:
-                _known(part.name, SAMPLERS, "sampler", text)
+                check_known(part.name, SAMPLERS, "sampler", text)
             share = [m // len(parts) + (i < m % len(parts)) for i in range(len(parts))]
             inner = zip(parts, share, strict=True)
             return Mixture([_part(call, part, labels, max(1, n), text, weighting, piece) for part, n in inner])
@@ -261,10 +253,10 @@ def _part(
         raise HeadtailError(f"`resampled` in `{text}` does not know its q, which `{whole.name}` needs. Take `{write}`.")
     found = _sampler(part, labels, number, text, weighting, piece)
     if getattr(found, "exclude_target", False):
-        kept = [_text(arg) for arg in part.args if arg != "excluded"] + ["masked"] * (part.name in ("model", "tilted"))
+        kept = [text_of(arg) for arg in part.args if arg != "excluded"] + ["masked"] * (part.name in ("model", "tilted"))
         write = f"{part.name}({','.join(kept)})" if kept else part.name
         raise HeadtailError(
-            f"`{_text(part)}` in `{text}` never draws the positive, and q then differs from example to example. Write `{write}`."
+            f"`{text_of(part)}` in `{text}` never draws the positive, and q then differs from example to example. Write `{write}`."
         )
     return found
 
@@ -306,16 +298,17 @@ def _inner(call: Call, args: list[Arg | Call], names: tuple[str, ...], what: str
     """The one name among a call's arguments."""
     if len(args) > 1 or isinstance(args[0], float):
         raise HeadtailError(f"`{call.name}` in `{text}` takes one {what}, for example `{call.name}({names[0]})`.")
-    inner = args[0] if isinstance(args[0], Call) else _call(str(args[0]), text)
-    _known(inner.name, names, what, text)
+    inner = args[0] if isinstance(args[0], Call) else read_call(str(args[0]), text)
+    check_known(inner.name, names, what, text)
     return inner
 
 
 def _weighting(call: Call, labels: Labels, text: str) -> Weighting:
     match call.name:
-        case "constant" | "importance" | "relative":
+        case "constant" | "importance" | "relative" | "infonce":
             _number(call, text, None)
-            return {"constant": Constant, "importance": Importance, "relative": Relative}[call.name]()
+            kinds = {"constant": Constant, "importance": Importance, "relative": Relative, "infonce": InfoNCE}
+            return kinds[call.name]()
         case "tail":
             return Tail(labels, _number(call, text, 1.0))
         case _:
@@ -340,61 +333,18 @@ def _piece(loss: str) -> Piece | None:
     return {"contrastive": contrastive(), "logistic": logistic, "hinge": hinge, "squared-hinge": squared_hinge}.get(loss)
 
 
-def _call(text: str, whole: str) -> Call:
-    found = re.fullmatch(r"([a-z-]+)(?:\((.*)\))?", text.strip())
-    if not found:
-        raise HeadtailError(
-            f"`{text}` in `{whole}` is not of the form `name` or `name(arguments)`. Try `within-batch:tail(0.5)@256`."
-        )
-    return Call(found[1], tuple(_arg(part, whole) for part in _split(found[2] or "")))
-
-
-def _split(text: str) -> Iterable[str]:
-    """Split at commas that stand outside parentheses."""
-    depth, part = 0, ""
-    for char in text:
-        depth += (char == "(") - (char == ")")
-        if char == "," and depth == 0:
-            yield part.strip()
-            part = ""
-        else:
-            part += char
-    if part.strip() or text.endswith(","):
-        yield part.strip()
-
-
-def _arg(text: str, whole: str) -> Arg | Call:
-    try:
-        number = float(text)
-    except ValueError:
-        return _call(text, whole) if "(" in text else text
-    return check_number(f"{text} in {whole}", number)
-
-
 def _number(call: Call, text: str, default: float | None, flags: tuple[str, ...] = ()) -> float:
     """The one number a name may take, if it has a default; whatever else stands there must be one of `flags`."""
     numbers = [arg for arg in call.args if isinstance(arg, float)]
-    words = [_text(arg) for arg in call.args if not isinstance(arg, float)]
+    words = [text_of(arg) for arg in call.args if not isinstance(arg, float)]
     if len(numbers) > (default is not None) or (words and not flags):
         takes = "no arguments" if default is None and not flags else "at most one number" if default is not None else "no number"
         raise HeadtailError(f"`{call.name}` in `{text}` takes {takes}, but got `{', '.join(map(str, numbers + words))}`.")
     for word in words:
-        _known(word, flags, "option", text)
+        check_known(word, flags, "option", text)
     return numbers[0] if numbers else (default or 0.0)
-
-
-def _text(arg: Arg | Call) -> str:
-    if isinstance(arg, Call):
-        return f"{arg.name}({', '.join(map(_text, arg.args))})" if arg.args else arg.name
-    return arg if isinstance(arg, str) else f"{arg:g}"
 
 
 def _flags(call: Call) -> dict[str, bool]:
     options = {"exclude_target": True} if "excluded" in call.args else {}
     return options | ({"replacement": False} if "without-replacement" in call.args else {})
-
-
-def _known(name: str, names: tuple[str, ...], what: str, text: str) -> None:
-    if name not in names:
-        where = "" if name == text else f" in `{text}`"
-        raise HeadtailError(f"`{name}`{where} is no {what}.{nearest(name, names)} There are: {', '.join(names)}.")

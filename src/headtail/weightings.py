@@ -6,6 +6,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float64, Int
@@ -25,6 +26,9 @@ class Weighting(ABC):
     With a sampler q and m negatives, they imply the margin $\rho_{yy'} = m \cdot q_{y'} \cdot w_{yy'}$: the loss that training
     really minimises.
     """
+
+    collisions: ClassVar[str] = "target"
+    """Which draws do not count unless the loss says otherwise: see `Options`."""
 
     @abstractmethod
     def offsets(self, draw: Draw, target: Int[Tensor, " b"]) -> tuple[Float64[Tensor, " b"], Float64[Tensor, "*b m"]]:
@@ -53,6 +57,30 @@ class Constant(Weighting):
         """a = −log m, b = 0."""
         _check_marginal(self, draw)
         return less(constant(0.0, target), draw.log_m), constant(0.0, draw.ids)
+
+
+@dataclass(frozen=True)
+class InfoNCE(Weighting):
+    r"""$w_{yy'} = 1$: each negative counts once, as in InfoNCE (van den Oord et al. 2018) and `MultipleNegativesRankingLoss`.
+
+    ρ = m·q, and its loss grows like log m. Within the batch ρ = m·π_y': the equalised loss with all negatives weighing m times
+    as much. Frequent labels are pushed down as often as they occur, rare ones hardly, so it leans to the tail.
+
+    As in those losses, every other slot of the batch is a negative, even if it holds the positive's own label
+    (`collisions="slot"`, the default with `WithinBatch`); ρ is for y' ≠ y. About m·π_y such copies add to the 1 in the sum, which
+    divides ρ by 1 + m·π_y and leans further to the tail. Draws of other samplers are masked where they hit the positive.
+
+    >>> draw = Draw(torch.tensor([1, 2]), torch.zeros(2).double(), torch.zeros(1).double(), m=2.0)
+    >>> InfoNCE().offsets(draw, torch.tensor([0]))
+    (tensor([0.], dtype=torch.float64), tensor([0., 0.], dtype=torch.float64))
+    """
+
+    collisions: ClassVar[str] = "slot"
+
+    def offsets(self, draw: Draw, target: Tensor) -> tuple[Tensor, Tensor]:
+        """a = b = 0."""
+        _check_marginal(self, draw)
+        return constant(0.0, target), constant(0.0, draw.ids)
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from headtail import (
     logistic,
     sampled_decoupled_loss,
     sampled_softmax_loss,
+    scheme,
     softmax_loss,
     squared_hinge,
     two_tower_decoupled_loss,
@@ -633,3 +634,34 @@ def test_promising_that_nothing_is_ignored_changes_no_loss_and_is_checked(batch)
     assert torch.equal(*losses)
     with pytest.raises(HeadtailError, match="from 0 to 29, but got -100"):
         softmax_loss(hidden, table, torch.tensor([0, -100, 3, 29, 12, 7]), ignore_index=None)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.5, math.nan])
+@pytest.mark.parametrize("loss", ["softmax", "uniform:tail@7", "logistic/within-batch:tail"])
+def test_a_learnable_temperature_that_is_not_above_zero_is_refused(batch, value, loss):
+    temperature = torch.nn.Parameter(torch.tensor(value, dtype=f64))
+    with pytest.raises(HeadtailError, match="`temperature` must be above 0"):
+        scheme(loss, LABELS, temperature=temperature)
+    fine = torch.nn.Parameter(torch.tensor(0.5, dtype=f64))
+    module = scheme(loss, LABELS, temperature=fine)
+    assert module(*batch).isfinite()
+    with torch.no_grad():
+        fine.fill_(value)  # as a step of an optimiser may
+    with pytest.raises(HeadtailError, match=r"`temperature` must be above 0.*clamp_"):
+        module(*batch)
+
+
+def test_the_functions_refuse_a_learnable_temperature_below_zero(batch):
+    hidden, table, target = batch
+    below = torch.tensor(-1.0, requires_grad=True)
+    draw = Uniform(L, 5).draw(target)
+    calls = [
+        lambda: softmax_loss(hidden, table, target, temperature=below),
+        lambda: decoupled_loss(hidden, table, target, temperature=below),
+        lambda: sampled_softmax_loss(hidden, table, target, draw, Importance(), temperature=below),
+        lambda: sampled_decoupled_loss(hidden, table, target, draw, Importance(), temperature=below, sparse=True),
+        lambda: two_tower_softmax_loss(hidden, hidden, table[draw.ids], target, draw, Importance(), temperature=below),
+    ]
+    for call in calls:
+        with pytest.raises(HeadtailError, match="`temperature` must be above 0"):
+            call()

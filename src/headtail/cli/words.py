@@ -14,6 +14,7 @@ OPTIONS = {field.name: field.name for kind in (Run, Reading) for field in fields
 OPTIONS["batch_size"] = "batch"
 NAMES = {"".join(word.capitalize() for word in name.split("-")): name for name in (*SAMPLERS, *WEIGHTINGS, *MARGINS)}
 NAMES["ModelSoftmax"] = NAMES.pop("Model")
+NAMES["InfoNCE"] = NAMES.pop("Infonce")
 """What a class is called in a scheme."""
 PHRASES = {
     "`Labels.from_counts(counts, smoothing=1)`": "`--smoothing 1`",

@@ -16,7 +16,7 @@ from headtail.implicit.names import Name, recognise
 from headtail.labels import Labels, check_labels
 from headtail.losses import Loss, Piece, SampledLoss
 from headtail.margins import Margin
-from headtail.samplers import Sampler
+from headtail.samplers import Sampler, WithinBatch
 from headtail.weightings import FromMargin, Weighting
 
 
@@ -250,12 +250,25 @@ class _Inspector:
             return None
         return max(1, math.ceil(self.sampler.expected_m(self.batch_size) * squared / self.noise**2 * (1 - 1e-12)))
 
+    def _counts_copies(self) -> bool:
+        if not isinstance(self.sampler, WithinBatch) or self.weighting is None:
+            return False
+        settings = self.loss.settings
+        by_default = settings.collisions is None and settings.known_positives is None and self.weighting.collisions == "slot"
+        return settings.collisions == "slot" or by_default
+
     def notes(self, never_drawn: int) -> list[str]:
         notes = []
         if self.loss.post_hoc:
             notes.append(f"Answers are adjusted afterwards, f − {self.loss.post_hoc:g}·log π, which leans to the tail.")
         if self.loss.settings.collisions == "none":
             notes.append("Collisions are kept, so the positive also counts as its own negative: that is left out here.")
+        if self._counts_copies():
+            effect = "push its own label down" if self.piece else "divide it by about 1 + ρ(y, y), which leans further to the tail"
+            notes.append(
+                "Just the example's own slot is masked: copies of the positive in the batch count as negatives. "
+                f"ρ, which is for y' ≠ y, leaves them out; they {effect}."
+            )
         if self.loss.options.get("label_smoothing"):
             notes.append("Label smoothing is left out here.")
         if self.sampler is None:

@@ -98,6 +98,9 @@ def _power_law(positive: Tensor, negative: Tensor, log_prior: Tensor, num_labels
         return Name(f"softmax with {direction} negatives", "scaled decoupled loss", factor)
     if one.slope == 0:
         rho = _join(factor, _power("π_y'", two.slope))
+        if two.slope == 1 and factor == "m":
+            infonce = "InfoNCE: the equalised loss (Tan et al. 2020) with negatives upweighted m times"
+            return Name(infonce, "tail-heavy decoupled loss", rho)
         if two.slope > 0:
             return Name("equalised loss (Tan et al. 2020)", "tail-heavy decoupled loss", rho)
         return Name("softmax with upweighted rare negatives", "head-heavy decoupled loss", rho)

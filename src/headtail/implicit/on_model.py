@@ -310,7 +310,7 @@ def _first(draw: Draw, n: int) -> Draw:
     """The draw as the first n examples see it."""
     few = {name: value[:n] for name in ("log_q_target", "log_keep") if isinstance(value := getattr(draw, name), Tensor)}
     ids = {} if draw.shared else {"ids": draw.ids[:n], "log_q": draw.log_q[:n]}
-    return replace(draw, slots=None, **few, **ids)
+    return replace(draw, **few, **ids)
 
 
 def _effective(loss: SampledLoss, draw: Draw, label: Tensor, model: Scorer) -> float:

@@ -20,8 +20,8 @@ from headtail.losses.modules import (
     SampledSoftmaxLoss,
     SoftmaxLoss,
 )
+from headtail.losses.options import Options
 from headtail.losses.softmax import sampled_softmax, sampled_softmax_loss, softmax_loss, two_tower_softmax_loss
-from headtail.losses.terms import Options
 
 __all__ = [
     "DecoupledLoss",

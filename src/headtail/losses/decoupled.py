@@ -13,7 +13,8 @@ from torch import Tensor
 from headtail.errors import HeadtailError, check_kind, check_number
 from headtail.kernels.gradient import CONTRASTIVE, HINGE, LOGISTIC, SQUARED_HINGE
 from headtail.losses.fused import loss_of_rows, ready_for_kernel
-from headtail.losses.terms import Options, Settings, Terms, exact_terms, given_terms, table_terms
+from headtail.losses.options import Options, Settings
+from headtail.losses.terms import Terms, exact_terms, given_terms, table_terms
 from headtail.margins import Margin
 from headtail.samplers.draw import Draw
 from headtail.targets import Target
@@ -150,7 +151,7 @@ def sampled_decoupled_loss(
     settings = _settings(piece, options)
     if sparse and piece.code is not None and (ready := ready_for_kernel(input, weight, bias, target, draw, weighting, settings)):
         kernel = ready.kernels.sampled_decoupled
-        return loss_of_rows(kernel, input, weight, bias, ready.pairs, draw, ready.a, ready.b, settings, *piece.code)
+        return loss_of_rows(kernel, input, weight, bias, draw, ready, settings, *piece.code)
     return _reduced(table_terms(input, weight, bias, target, draw, weighting, sparse, settings), piece)
 
 
@@ -213,6 +214,11 @@ def _reduced(terms: Terms, piece: Piece) -> Tensor:
 def _settings(piece: Piece, options: Options) -> Settings:
     check_kind("piece", piece, Piece, "hinge")
     settings = Settings.of(options)
-    if piece.cosine and settings.score != "cosine":
-        raise HeadtailError(f'`piece={piece.name}` works on cosines: write `score="cosine"`.')
+    check_score(piece, settings.score)
     return settings
+
+
+def check_score(piece: Piece, score: str) -> None:
+    """Refuse dot products where a piece is made for cosines."""
+    if piece.cosine and score != "cosine":
+        raise HeadtailError(f'`piece={piece.name}` works on cosines: write `score="cosine"`.')

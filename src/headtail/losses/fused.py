@@ -15,7 +15,8 @@ from headtail.beside import beside, wait_for
 from headtail.gradients import as_sparse, values_of
 from headtail.kernels.compiled import HAS_TRITON
 from headtail.kernels.gradient import LossGradients, RowGradient
-from headtail.losses.terms import Settings, check_draw, check_input, check_table, check_weighting, directions
+from headtail.losses.options import Settings
+from headtail.losses.terms import check_draw, check_input, check_table, check_weighting, directions
 from headtail.optim import hand_over, is_taken
 from headtail.samplers.draw import Draw
 from headtail.targets import Pairs, Target
@@ -25,12 +26,18 @@ Kernel = Callable[..., LossGradients]
 
 
 class Ready(NamedTuple):
-    """Checked arguments that a kernel takes."""
+    """Checked arguments that a kernel takes.
+
+    Attributes:
+        kernels: the module with the kernels.
+        pairs: the targets.
+        collisions: what kernels compare, weigh and scale by: `[p]` what a draw must differ from (None where all draws count),
+            the same of each draw, a, b, `[p, m]` further draws that do not count (or None), and each pair's factor.
+    """
 
     kernels: Any
     pairs: Pairs
-    a: Tensor
-    b: Tensor
+    collisions: tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor | None, Tensor]
 
 
 def ready_for_kernel(
@@ -48,7 +55,11 @@ def ready_for_kernel(
         return None
     check_weighting(weighting, "`weight`", len(weight))
     a, b = log_weights(weighting, draw, pairs.label)
-    return Ready(kernels, pairs, a, b) if b.dim() == draw.ids.dim() else None
+    if b.dim() != draw.ids.dim():
+        return None
+    own, drawn = settings.compared(pairs, draw, weighting) or (None, draw.ids)
+    known = settings.masks(pairs, draw, weighting) if settings.looks_for_known else None
+    return Ready(kernels, pairs, (own, drawn, a, b, known, settings.scale(pairs).float()))
 
 
 def _kernels_for(input: Tensor, weight: Tensor, bias: Tensor | None, draw: Draw, settings: Settings) -> Any:
@@ -74,22 +85,18 @@ def loss_of_rows(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    pairs: Pairs,
     draw: Draw,
-    a: Tensor,
-    b: Tensor,
+    ready: Ready,
     settings: Settings,
     *extra: Any,
 ) -> Tensor:
     """The reduced loss by a kernel; `weight` and `bias` get row-sparse gradients."""
+    pairs = ready.pairs
     input = pairs.rows(input)
-    label = None if settings.collisions == "none" else pairs.label
-    known = settings.masks(pairs, draw.ids) if settings.looks_for_known else None
-    collisions = label, draw.ids, a, b, known, settings.scale(pairs).float()
     if settings.score == "dot":
         input = input if settings.temperature == 1 else input / settings.temperature
         given = kernel, input, weight, bias, pairs.label, draw.ids
-        return _LossOfRows.apply(*given, collisions, extra)  # pyright: ignore[reportReturnType]
+        return _LossOfRows.apply(*given, ready.collisions, extra)  # pyright: ignore[reportReturnType]
     # Directions are taken of the rows in use; what the kernel sees as its table is just them.
     rows = torch.cat([pairs.label, draw.ids.reshape(-1)])
     table = directions(F.embedding(rows, weight, sparse=True))
@@ -98,7 +105,7 @@ def loss_of_rows(
     if bias is not None:
         bias = F.embedding(rows, bias, sparse=True)
     given = kernel, directions(input) / settings.temperature, table, bias, positive, negatives
-    return _LossOfRows.apply(*given, collisions, extra)  # pyright: ignore[reportReturnType]
+    return _LossOfRows.apply(*given, ready.collisions, extra)  # pyright: ignore[reportReturnType]
 
 
 class _LossOfRows(torch.autograd.Function):

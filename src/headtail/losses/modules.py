@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from headtail.errors import check_kind, check_num_labels, check_number
 from headtail.labels import Labels
 from headtail.losses.decoupled import Piece, decoupled_loss, logistic, sampled_decoupled_loss
+from headtail.losses.options import Settings, check_temperature
 from headtail.losses.softmax import sampled_softmax_loss, softmax_loss
-from headtail.losses.terms import Settings
 from headtail.margins import Margin, Unit
 from headtail.samplers import Draw, Sampler
 from headtail.targets import Target
-from headtail.weightings import Constant, FromMargin, WeighedDraw, Weighting, check_support
+from headtail.weightings import Constant, FromMargin, InfoNCE, WeighedDraw, Weighting, check_support
 
 
 class Loss(nn.Module, ABC):
@@ -27,7 +27,7 @@ class Loss(nn.Module, ABC):
     Options that change from batch to batch (`known_positives`, `sample_weight`) are passed in the call.
 
     Args:
-        temperature: a number, or a parameter to learn it.
+        temperature: a number, or a parameter to learn it; above 0 (see `Options` for what is checked, and when).
         post_hoc: τ by which a `LabelHead` adjusts its answers afterwards, f − τ log π.
         **options: keywords of the function behind it: `score`, `collisions`, `ignore_index`, `reduction`, and
             `label_smoothing` for softmax losses.
@@ -39,12 +39,15 @@ class Loss(nn.Module, ABC):
     def __init__(self, *, temperature: float | Tensor = 1.0, post_hoc: float = 0.0, **options: Any) -> None:
         super().__init__()
         shared = {key: value for key, value in options.items() if key not in self.own_options}
-        self.settings = Settings.of({"temperature": temperature, **shared})
+        self.settings = Settings.of({"temperature": temperature, **shared}, ("post_hoc", *self.own_options))
+        if not isinstance(temperature, Tensor) or temperature.device.type != "meta":
+            check_temperature(temperature)
         if isinstance(temperature, Tensor) and not isinstance(temperature, nn.Parameter):
             self.register_buffer("temperature", temperature)
         else:
             self.temperature = temperature
         self.post_hoc = check_number("post_hoc", post_hoc)
+        check_number("label_smoothing", options.get("label_smoothing", 0.0), low=0, high=1)
         self.options = options
 
     def again(self) -> dict[str, Any]:
@@ -116,8 +119,9 @@ class SampledLoss(Loss):
         """Negatives for one batch; of the options of the call only `ignore_index` matters."""
         ignore_index = options.get("ignore_index", self.settings.ignore_index)
         model = {"input": input, "weight": weight, "bias": bias, "temperature": self.temperature, "score": self.settings.score}
-        asks = not isinstance(self.weighting, FromMargin | Constant)  # of the positive's q, which may cost as much as the draw
-        return self.sampler.draw(target, **model, generator=generator, ignore_index=ignore_index, tell_target=asks)
+        # Only these weights do without the positive's q, which may cost as much as the draw.
+        needs_target_q = not isinstance(self.weighting, FromMargin | Constant | InfoNCE)
+        return self.sampler.draw(target, **model, generator=generator, ignore_index=ignore_index, tell_target=needs_target_q)
 
     def draw_ahead(self, target: Int[Tensor, " b"]) -> Draw | None:
         """Negatives with the log-weights of this loss, to be passed as `draw`; None where drawing looks at the model.

@@ -11,15 +11,8 @@ from torch import Tensor
 
 from headtail.errors import HeadtailError, check_number
 from headtail.losses.fused import loss_of_rows, ready_for_kernel
-from headtail.losses.terms import (
-    Options,
-    Settings,
-    Terms,
-    exact_logits,
-    exact_terms,
-    given_terms,
-    table_terms,
-)
+from headtail.losses.options import Options, Settings
+from headtail.losses.terms import Terms, exact_logits, exact_terms, given_terms, table_terms
 from headtail.margins import Margin, Separable, Unit
 from headtail.samplers.draw import Draw
 from headtail.targets import Target
@@ -90,7 +83,7 @@ def sampled_softmax_loss(
     """
     settings = Settings.of(options)
     if sparse and not label_smoothing and (ready := ready_for_kernel(input, weight, bias, target, draw, weighting, settings)):
-        return loss_of_rows(ready.kernels.sampled_softmax, input, weight, bias, ready.pairs, draw, ready.a, ready.b, settings)
+        return loss_of_rows(ready.kernels.sampled_softmax, input, weight, bias, draw, ready, settings)
     terms = table_terms(input, weight, bias, target, draw, weighting, sparse, settings)
     return _reduced(terms, label_smoothing)
 

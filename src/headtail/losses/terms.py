@@ -1,155 +1,20 @@
-"""From embeddings to what a loss is made of: logits, log-weights, and which negatives do not count."""
+"""From embeddings to what a loss is made of: logits and log-weights."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from headtail.errors import (
-    HeadtailError,
-    check_choice,
-    check_ids,
-    check_kind,
-    check_num_labels,
-    check_number,
-    check_same_device,
-    nearest,
-)
+from headtail.errors import HeadtailError, check_ids, check_kind, check_num_labels, check_same_device
+from headtail.losses.options import Settings
 from headtail.margins import Margin, Unit, check_margin
 from headtail.samplers.draw import Draw, every_label
-from headtail.tables import constant
-from headtail.targets import IGNORE_INDEX, Pairs, Target
+from headtail.targets import Pairs, Target
 from headtail.weightings import FromMargin, Weighting, log_weights
-
-
-class Options(TypedDict, total=False):
-    """Keywords that all losses share.
-
-    Attributes:
-        temperature: logits are divided by it *before* the weights correct them; a number or a learnable scalar.
-        score: `"dot"`, or `"cosine"` to normalise inputs and label embeddings.
-        known_positives: labels of each example, `[b, k]` padded or ragged, that must not count as negatives.
-        collisions: which draws are masked: `"target"` (those that hit the positive; the default), `"known"` (all known
-            positives; the default once `known_positives` is given), or `"none"`.
-        sample_weight: `[b]` a weight for each example; `"mean"` divides by their sum.
-        ignore_index: targets (or padding) with this id count nowhere; −100, as in torch. None promises that there are none, which
-            saves a CUDA host some waiting.
-        reduction: `"mean"` over pairs, `"sum"`, or `"none"` for one value a pair.
-    """
-
-    temperature: float | Tensor
-    score: Literal["dot", "cosine"]
-    known_positives: Target | None
-    collisions: Literal["target", "known", "none"] | None
-    sample_weight: Tensor | None
-    ignore_index: int | None
-    reduction: Literal["mean", "sum", "none"]
-
-
-OPTION_NAMES = tuple(Options.__annotations__)
-
-
-@dataclass(frozen=True, eq=False)
-class Settings:
-    """`Options` with their defaults, checked."""
-
-    temperature: float | Tensor = 1.0
-    score: str = "dot"
-    known_positives: Target | None = None
-    collisions: str | None = None
-    sample_weight: Tensor | None = None
-    ignore_index: int | None = IGNORE_INDEX
-    reduction: str = "mean"
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Settings:
-        """From keywords; an unknown one is refused by name."""
-        for name in options:
-            if name not in OPTION_NAMES:
-                raise HeadtailError(f"`{name}` is no option of this loss.{nearest(name, OPTION_NAMES)} See `Options`.")
-        return cls(**options)
-
-    def __post_init__(self) -> None:
-        check_choice("score", self.score, ("dot", "cosine"))
-        check_choice("reduction", self.reduction, ("mean", "sum", "none"))
-        if self.collisions is not None:
-            check_choice("collisions", self.collisions, ("target", "known", "none"))
-        if self.known_positives is not None and self.collisions in ("target", "none"):
-            raise HeadtailError(
-                f'`known_positives` is masked only with `collisions="known"`, but got {self.collisions!r}. Drop one.'
-            )
-        if not isinstance(self.temperature, Tensor) and check_number("temperature", self.temperature) <= 0:
-            raise HeadtailError(f"`temperature` must be above 0, but got {self.temperature!r}.")
-        if self.sample_weight is not None:
-            check_kind("sample_weight", self.sample_weight, Tensor, "torch.ones(b)")
-
-    def masks(self, pairs: Pairs, ids: Int[Tensor, "*p m"]) -> Bool[Tensor, "p m"]:
-        """True for draws that do not count, by label id and never by position; all draws of an ignored pair."""
-        mask = pairs.ignored[:, None] if self.collisions == "none" else (pairs.label[:, None] == ids) | pairs.ignored[:, None]
-        known = self.known_positives
-        if known is None and self.collisions != "known":
-            return mask.expand(len(pairs.label), ids.shape[-1])
-        if known is None and not pairs.multi_label:
-            raise HeadtailError('`collisions="known"` needs `known_positives`, or multi-label targets that tell them.')
-        positives = pairs if known is None else Pairs.of(known, ignore_index=self.ignore_index, name="known_positives")
-        if positives.num_examples != pairs.num_examples:
-            raise HeadtailError(
-                f"`known_positives` has {positives.num_examples} examples but `target` has {pairs.num_examples}. Match them."
-            )
-        # One integer for each (example, label), so that membership is one look-up; label ids stay below 2^40.
-        taken = torch.where(positives.ignored, -1, (positives.example_of() << 40) | positives.label)
-        return mask | torch.isin((pairs.example_of()[:, None] << 40) | ids, taken)
-
-    @property
-    def looks_for_known(self) -> bool:
-        """Whether more than the positive itself may collide."""
-        return self.known_positives is not None or self.collisions == "known"
-
-    def scale(self, pairs: Pairs) -> Float[Tensor, " p"]:
-        """Each pair's factor in the reduced loss; 0 for ignored ones."""
-        if self.sample_weight is None and pairs.all_count:
-            n = 1 if self.reduction == "sum" else max(1, len(pairs.label))
-            return constant(1 / n, pairs.label, torch.float32)
-        weight = self.weights(pairs)
-        if self.reduction == "sum":
-            return weight
-        total = weight.sum()
-        return weight / torch.where(total == 0, torch.ones_like(total), total)
-
-    def weights(self, pairs: Pairs) -> Float[Tensor, " p"]:
-        """`sample_weight` for each pair, 1 without it; 0 for ignored ones."""
-        if self.sample_weight is None:
-            ones = torch.ones(len(pairs.label), device=pairs.label.device)
-            return ones if pairs.all_count else ones.masked_fill_(pairs.ignored, 0.0)
-        if self.sample_weight.shape != (pairs.num_examples,):
-            raise HeadtailError(
-                f"`sample_weight` must have one weight an example, shape [{pairs.num_examples}], "
-                f"but got {list(self.sample_weight.shape)}."
-            )
-        check_same_device("sample_weight", self.sample_weight, "target", pairs.label)
-        given = pairs.rows(self.sample_weight)
-        given = given.to(torch.promote_types(given.dtype, torch.float32)).masked_fill(pairs.ignored, 0.0)
-        if not torch.compiler.is_compiling() and given.device.type == "cpu" and not bool((given >= 0).all()):
-            raise HeadtailError("`sample_weight` must be numbers of at least 0, but some are negative or NaN. Mend them first.")
-        return given
-
-    def reduce(self, loss: Float[Tensor, " p"], pairs: Pairs) -> Tensor:
-        """Weighted mean over pairs, sum, or nothing; ignored pairs are selected away, never multiplied by 0."""
-        loss, weight = loss.masked_fill(pairs.ignored, 0.0), self.weights(pairs).to(loss.dtype)
-        loss = loss if self.sample_weight is None else loss * weight
-        if self.reduction == "none":
-            return loss
-        if self.reduction == "sum":
-            return loss.sum()
-        total = weight.sum()
-        # A batch in which nothing counts has loss 0, not 0/0.
-        return loss.sum() / torch.where(total == 0, torch.ones_like(total), total)
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,7 +133,7 @@ def _terms(
 ) -> Terms:
     """The logits come divided by the temperature, which scales the scores and nothing else: weights correct them afterwards."""
     a, b = log_weights(weighting, draw, pairs.label)
-    return Terms(f_y, f, a, b, settings.masks(pairs, draw.ids), pairs, draw, num_labels, settings)
+    return Terms(f_y, f, a, b, settings.masks(pairs, draw, weighting), pairs, draw, num_labels, settings)
 
 
 def _logits(input: Tensor, positive: Tensor, negatives: Tensor, pairs: Pairs, settings: Settings) -> tuple[Tensor, Tensor]:
