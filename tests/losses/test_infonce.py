@@ -215,11 +215,16 @@ def test_infonce_is_explained_as_the_equalised_loss_times_m():
     assert found.leans == "tail"
     assert found.lean == pytest.approx(equalised.lean)
     assert any("copies of the positive" in note for note in found.notes)
+    assert any("1 + m · π_y, which leans further to the tail" in note for note in found.notes)
     assert any("grows like log m" in note for note in found.notes)
     by_label = SampledSoftmaxLoss(WithinBatch(labels), InfoNCE(), collisions="target")
     assert not any("copies of the positive" in note for note in explain(by_label, labels, batch_size=128).notes)
     kept = SampledSoftmaxLoss(WithinBatch(labels), Tail(labels), collisions="slot")
-    assert any("copies of the positive" in note for note in explain(kept, labels, batch_size=128).notes)
+    notes = explain(kept, labels, batch_size=128).notes
+    assert any("copies of the positive" in note for note in notes)
+    assert not any("further to the tail" in note for note in notes), "ρ(y, y) = 1 for every label"
+    pushed = explain(scheme("logistic/within-batch:infonce", labels), labels, batch_size=128).notes
+    assert any("push its own label down" in note for note in pushed)
 
 
 def test_infonce_needs_a_q_that_is_known():

@@ -17,7 +17,7 @@ from headtail.labels import Labels, check_labels
 from headtail.losses import Loss, Piece, SampledLoss
 from headtail.margins import Margin
 from headtail.samplers import Sampler, WithinBatch
-from headtail.weightings import FromMargin, Weighting
+from headtail.weightings import FromMargin, InfoNCE, Weighting
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,9 @@ class _Inspector:
         if self.loss.settings.collisions == "none":
             notes.append("Collisions are kept, so the positive also counts as its own negative: that is left out here.")
         if self._counts_copies():
-            effect = "push its own label down" if self.piece else "divide it by about 1 + ρ(y, y), which leans further to the tail"
+            effect = "push its own label down" if self.piece else "divide it by about 1 + ρ(y, y)"
+            if isinstance(self.weighting, InfoNCE) and not self.piece:
+                effect += " = 1 + m · π_y, which leans further to the tail"
             notes.append(
                 "Just the example's own slot is masked: copies of the positive in the batch count as negatives. "
                 f"ρ, which is for y' ≠ y, leaves them out; they {effect}."
