@@ -1,10 +1,12 @@
-"""`headtail compare` on Delicious beside a straightforward PyTorch script that does the same epochs: time and peak memory.
+"""Time and peak memory of `headtail compare` on Delicious and of a plain PyTorch script for the
+same epochs.
 
     .venv/bin/python benchmarks/compare_cost.py DATA/delicious --epochs 5
 
-Both start as commands, read the text file, train ten schemes (eight sampled, full softmax, logit adjustment) and test them;
-headtail also writes models, event files, bootstrap intervals and the report; its kernels have been compiled once before. Memory is
-the largest sum, over a command's processes, of their proportional set size, so that shared pages count once.
+Both run as commands, read the text file, train ten schemes (eight sampled, full softmax, logit
+adjustment) and test them; headtail also writes models, event files, bootstrap intervals and the
+report. Its kernels have been compiled before. Memory is the peak, over time, of the summed
+proportional set size of a command's processes, so that shared pages count once.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ def measure(command: list[str], env: dict[str, str] | None = None) -> tuple[floa
     while process.returncode is None:
         peak = max(peak, memory(process.pid))
         with suppress(subprocess.TimeoutExpired):
-            process.wait(5)  # asking for memory more often would slow down what is measured
+            process.wait(5)  # reading memory more often would slow down what is measured
     if process.returncode:
         sys.exit(f"{' '.join(command)} failed with exit code {process.returncode}")
     return time.perf_counter() - begun, peak
@@ -48,12 +50,12 @@ def memory(pid: int) -> float:
         )
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except (OSError, StopIteration):
-        return 0.0  # it has just left
+        return 0.0  # it has just exited
     return kib / 1024 + sum(memory(int(child)) for child in children)
 
 
 def main() -> None:
-    """Run both, print the ratio, keep the rows."""
+    """Run both, print the ratio, record the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--epochs", type=int, default=5)
@@ -82,7 +84,7 @@ def main() -> None:
     print(f"{'':18} {'seconds':>8} {'MiB':>7}")
     for row in found:
         print(f"{row['what']:18} {row['seconds']:8.1f} {row['peak_mib']:7,}")
-    print(f"ratio {plain[0] / ours[0]:.1f} in time, {plain[1] / ours[1]:.2f} in memory; {rows:,} result rows; kept in {path}")
+    print(f"ratio {plain[0] / ours[0]:.1f} in time, {plain[1] / ours[1]:.2f} in memory; {rows:,} result rows; appended to {path}")
 
 
 if __name__ == "__main__":

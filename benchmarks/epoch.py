@@ -1,17 +1,22 @@
-"""Claim: a whole training step on sparse features (gather, encode, label head, backward, update) is hundreds of times as fast as
-full softmax with dense gradients. Beside it: PyTorch's sparse step, by optimiser, and how long an epoch and a comparison take.
+"""Time of a whole training step on sparse features (gather, encode, label head, backward, update),
+against PyTorch's sparse step and a full softmax with dense gradients, by optimiser; and of an epoch
+and of eight schemes with evaluation.
 
-Data are generated with the counts of AmazonCat-13K and WikiLSHTC-325K (headtail's `synthetic:` reader); hidden size 512, uniform
-negatives with importance weights, dropout 0.5. Parts:
+The data is generated with the counts of AmazonCat-13K and WikiLSHTC-325K (headtail's `synthetic:`
+reader); hidden size 512, uniform negatives with importance weights, dropout 0.5. Parts:
 
-`step`: the median step of headtail's `Trainer` (one CUDA graph on a GPU) and of peers: PyTorch with `embedding_bag(sparse=True)`
-and a sparse sampled softmax, PyTorch with full softmax and dense gradients, both also with `torch.compile`, and fbgemm's
-table-batched embeddings on the CPU. Peers' batches are gathered before the clock starts; headtail's are gathered while it runs.
-`epoch`: seconds of one epoch by `Trainer.fit`, after an epoch that is not timed.
-`schemes`: all eight schemes of the paper, ten epochs each, then the best 50 labels of every test point, in one go.
+`step`: the median step of headtail's `Trainer` (one CUDA graph on a GPU) and of peers: PyTorch with
+`embedding_bag(sparse=True)` and a sparse sampled softmax, PyTorch with full softmax and dense
+gradients, both also with `torch.compile`, and fbgemm's table-batched embeddings on the CPU. The
+peers' batches are gathered in advance; headtail's are gathered within the timed step.
+`epoch`: seconds for one epoch of `Trainer.fit`, after one that is not timed.
+`schemes`: all eight schemes of the paper, ten epochs each, followed by the top 50 labels of every
+test point.
 
-Run: .venv/bin/python benchmarks/epoch.py --device cpu [--part step epoch schemes] [--points 200000] [--fbgemm PYTHON]
-`--points` limits the training points (features and labels keep their number); the rows say so.
+Run: .venv/bin/python benchmarks/epoch.py --device cpu [--part step epoch schemes] [--points 200000]
+     [--fbgemm PYTHON]
+`--points` limits the training points but not the numbers of features and labels; the rows record
+it.
 """
 
 from __future__ import annotations
@@ -44,7 +49,7 @@ OPTIMISERS = {
 
 
 def cells_of(given: argparse.Namespace) -> Iterator[Cell]:
-    """All cells; headtail's first, and so in each setting."""
+    """Yield all cells, headtail's first in each setting."""
     known = [one for one in CATALOGUE if one.name in given.data]
     batch = given.batch or (1024 if given.device == "cuda" else 256)
     for part, one in itertools.product(given.part, known):
@@ -71,14 +76,14 @@ def cells_of(given: argparse.Namespace) -> Iterator[Cell]:
 
 
 def command(cell: Cell, given: argparse.Namespace) -> list[str]:
-    """The child for a cell."""
+    """The child process for a cell."""
     if cell.part == "step":
         return [given.fbgemm if cell.peer == "fbgemm" else sys.executable, "-m", "peers.steps"]
     return [sys.executable, "-m", "peers.epochs"]
 
 
 def row(cell: Cell, found: Found) -> dict[str, object]:
-    """What goes into the file."""
+    """The CSV row of a cell."""
     return {**asdict(cell), **{name: found.get(name, "") for name in NUMBERS}}
 
 
@@ -92,7 +97,7 @@ def line(one: dict[str, object]) -> str:
 
 
 def main() -> None:
-    """Measure, keep every row as it comes, print them all."""
+    """Measure, record each row at once, print them all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--part", nargs="+", default=["step", "epoch"], choices=("step", "epoch", "schemes"))
@@ -100,14 +105,14 @@ def main() -> None:
     parser.add_argument("--how", nargs="+", default=["eager", "compiled"])
     parser.add_argument("--peers", nargs="+", default=list(OPTIMISERS))
     parser.add_argument("--optimisers", nargs="+", default=list(OPTIMISERS["headtail"]))
-    parser.add_argument("--dtypes", nargs="+", default=["float32"], help="of headtail's tables on a GPU: float32, bfloat16")
+    parser.add_argument("--dtypes", nargs="+", default=["float32"], help="dtypes of headtail's tables on a GPU: float32, bfloat16")
     parser.add_argument("--points", type=int, default=0)
     parser.add_argument("--batch", type=int, default=0, help="256 on a CPU, 1024 on a GPU")
     parser.add_argument("--negatives", type=int, default=256)
     parser.add_argument("--dim", type=int, default=512)
     how_to_ask(parser, timeout=600)
     given = parser.parse_args()
-    paths = [str(HERE), str(Path(headtail.__file__).parents[1])]  # an interpreter of a peer has headtail from there
+    paths = [str(HERE), str(Path(headtail.__file__).parents[1])]  # a peer's interpreter imports headtail from there
     env = threads_each(given.threads) | {"PYTHONPATH": os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])])}
     rows, ours, path = [], {}, None
     for cell in cells_of(given):

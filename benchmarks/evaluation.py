@@ -1,8 +1,9 @@
-"""What it takes to find the best 50 of 325,056 labels, exactly, for the 587,084 test points of WikiLSHTC-325K.
+"""Time to find the exact top 50 of 325,056 labels for the 587,084 test points of WikiLSHTC-325K.
 
-Features like that data set's (1,617,899 of them, 42 a point), hidden size 512, all labels scored. headtail: `top_labels`, encoder
-included. Peers: PyTorch's `(hidden @ weight.T).topk(50)` for 1,024 points at a time, as it stands and compiled, on hidden states
-that are there already. Ids are compared before anything is timed.
+Features like that data set's (1,617,899 of them, 42 per point), hidden size 512, all labels scored.
+headtail: `top_labels`, with the encoder. PyTorch: `(hidden @ weight.T).topk(50)` for 1,024 points
+at a time, eager and compiled, on hidden states computed in advance. The label ids are compared
+before anything is timed.
 
 Run: .venv/bin/python benchmarks/evaluation.py --device cpu [--points 2048]
 """
@@ -51,29 +52,29 @@ def by_torch(hidden: Tensor, weight: Tensor, k: int, best: Callable[..., Tensor]
 
 
 def best_of(hidden: Tensor, weight: Tensor, k: int) -> Tensor:
-    """The k best labels."""
+    """The top k labels."""
     return (hidden @ weight.T).topk(k).indices
 
 
 def seconds_of(work: Callable[[], Tensor], repeats: int) -> float:
-    """The median."""
+    """Median seconds of a call."""
     times = []
     for _ in range(repeats):
         begun = time.perf_counter()
-        work()  # ends on the host, so nothing is left running
+        work()  # the result is on the host, so nothing is left running
         times.append(time.perf_counter() - begun)
     return statistics.median(times)
 
 
 def main() -> None:
-    """Measure, keep every row as it comes, print them all."""
+    """Measure, record each row at once, print them all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--points", type=int, default=0, help="2,048 on a CPU, all 587,084 on a GPU")
     parser.add_argument("--k", type=int, default=50)
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--tiny", action="store_true", help="small sizes, to see that everything runs; nothing is kept")
+    parser.add_argument("--tiny", action="store_true", help="small sizes, to check that everything runs; nothing is recorded")
     given = parser.parse_args()
     count = given.points or (WIKI.num_test if given.device == "cuda" else 2048)
     features, labels = (2000, 3000) if given.tiny else (WIKI.num_features, WIKI.num_labels)
@@ -100,7 +101,7 @@ def main() -> None:
             found["reason"] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:240]
         else:
             ours = seconds if ours is None else ours
-            # Scores may differ in their last digit, so neighbours may change places: the share of equal sets is what is told.
+            # Scores may differ in their last digit, so neighbours may swap: compare sets.
             same = (got[:BLOCK].sort(1).values == reference.sort(1).values).all(1).double().mean()
             found |= {"seconds": round(seconds, 4), "points_per_s": round(count / seconds), "agrees": round(float(same), 4)}
             found |= {"seconds_for_all": round(seconds / count * WIKI.num_test, 2), "times_headtail": f"{seconds / ours:.3g}"}

@@ -1,8 +1,9 @@
-"""Draws docs/figures/head_step_*.svg from results/head_step.csv: time and memory of the head's step against the number of labels,
-the number of labels from which sampling beats the fastest exact head, and time against m and batch. One file a device.
+"""Draws docs/figures/head_step_*.svg from results/head_step.csv: time and memory of the head's step
+against the number of labels, the number of labels from which sampling beats the fastest exact head,
+and time against m and batch. One file per device.
 
-Each line is a peer at its best: the fastest of its ways (eager, compiled, graphed) and number types. Where a cell was measured more
-than once, the last row counts. A line ends where memory does.
+Each line is the fastest variant of a library (eager, compiled, graphed; number types). Where a
+setting was measured more than once, the latest row counts. A line ends where memory runs out.
 
 Run: .venv/bin/python benchmarks/figures.py
 """
@@ -23,7 +24,7 @@ import matplotlib.pyplot as plt
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 OPTIMISER = {"cpu": "adagrad", "cuda": "sgd"}
-"""What both sampled and exact heads were measured with."""
+"""The optimiser that both sampled and exact heads were measured with."""
 LOOK = {
     "headtail": ("#1f6fd6", "o"),
     "PyTorch, sampled, sparse=True": ("#2e9e4f", "s"),
@@ -38,11 +39,11 @@ LOOK = {
 EXACT = ("PyTorch, full softmax", "F.linear_cross_entropy", "liger-kernel", "cut-cross-entropy")
 Row = dict[str, Any]
 Line = dict[int, float]
-"""From a size to a number."""
+"""Maps a size to a measured value."""
 
 
 def rows_of(device: str) -> list[Row]:
-    """What was measured on a device, last measurements only."""
+    """The latest row of each setting on a device."""
     path = RESULTS / "head_step.csv"
     if not path.exists():
         return []
@@ -63,7 +64,7 @@ def best(rows: Iterable[Row], peer: str, size: str, number: str = "ms") -> Line:
 
 
 def crossing(sampled: Line, exact: Line) -> str:
-    """In words: from how many labels on sampling is faster, between measured sizes by a straight line on logarithmic axes."""
+    """Describe from how many labels on sampling is faster (linear on logarithmic axes)."""
     shared = [size for size in sampled if size in exact]
     gaps = [math.log(exact[size] / sampled[size]) for size in shared]
     if not shared or all(gap <= 0 for gap in gaps):
@@ -77,7 +78,7 @@ def crossing(sampled: Line, exact: Line) -> str:
 
 
 def draw(axis: Any, rows: list[Row], size: str, number: str = "ms") -> None:
-    """A line a peer."""
+    """Plot one line per library."""
     for peer, (colour, marker) in LOOK.items():
         line = best(rows, peer, size, number)
         if line:
@@ -91,7 +92,7 @@ def draw(axis: Any, rows: list[Row], size: str, number: str = "ms") -> None:
 
 
 def draw_figure(device: str) -> None:
-    """All panels of a device."""
+    """Draw all panels of a device."""
     rows = [row for row in rows_of(device) if row["optimiser"] == OPTIMISER[device]]
     if not rows:
         return
@@ -111,10 +112,10 @@ def draw_figure(device: str) -> None:
     one = rows[0]
     fixed = {part: found[0] for part, found in sizes.items() if found}
     titles = {
-        axes[0, 0]: ("labels", f"milliseconds a step;\n{crossing(best(sizes['labels'], 'headtail', 'labels'), exact)}"),
+        axes[0, 0]: ("labels", f"milliseconds per step;\n{crossing(best(sizes['labels'], 'headtail', 'labels'), exact)}"),
         axes[0, 1]: ("labels", "MiB above table, optimiser state and counts"),
-        axes[1, 0]: ("m, negatives", f"milliseconds a step, {int(fixed['m']['labels']):,} labels" if "m" in fixed else ""),
-        axes[1, 1]: ("batch", f"milliseconds a step, {int(fixed['batch']['labels']):,} labels" if "batch" in fixed else ""),
+        axes[1, 0]: ("m, negatives", f"milliseconds per step, {int(fixed['m']['labels']):,} labels" if "m" in fixed else ""),
+        axes[1, 1]: ("batch", f"milliseconds per step, {int(fixed['batch']['labels']):,} labels" if "batch" in fixed else ""),
     }
     for part, axis in (("m", axes[1, 0]), ("batch", axes[1, 1])):
         axis.set_visible(part in fixed)
@@ -132,7 +133,7 @@ def draw_figure(device: str) -> None:
 
 
 def main() -> None:
-    """Whatever was measured."""
+    """Draw a figure for each device that was measured."""
     plt.rcParams |= {"font.size": 10, "svg.hashsalt": "headtail", "axes.spines.top": False, "axes.spines.right": False}
     for device in OPTIMISER:
         draw_figure(device)

@@ -1,21 +1,26 @@
-"""Claim: a training step of the label head costs about the same at ten thousand labels and at ten million, in time and in memory.
-Beside it: what sampled peers take, and from how many labels on sampling beats the exact softmax.
+"""Time and memory of a training step of the label head, from ten thousand to ten million labels, by
+headtail and by other libraries; and the number of labels from which sampling beats the exact
+softmax.
 
-A step takes hidden states `[b, d]` and targets `[b]`, and ends with the loss, the gradient of the hidden states and an updated
-label table. Sampled heads: m uniform negatives shared by the batch, importance weights. Exact heads: all labels, dense gradients.
-Ways: `eager`; `compiled` (`torch.compile` of the loss); on a GPU also `graphed` (16 steps, each with its own targets, in one CUDA
-graph; per step), which is how headtail's `Trainer` runs. Torch's row-sparse optimisers, liger-kernel 0.8.5 and cut-cross-entropy
-25.1.1 cannot be captured (tried: an error), for they ask the host. Times are medians; targets are uniform over all labels, so no
-cache helps.
+A step takes hidden states `[b, d]` and targets `[b]`, and ends with the loss, the gradient of the
+hidden states and an updated label table. Sampled heads: m uniform negatives shared by the batch,
+importance weights. Exact heads: all labels, dense gradients. Variants: `eager`; `compiled`
+(`torch.compile` of the loss); on a GPU also `graphed` (16 steps, each with its own targets, in one
+CUDA graph; time per step), which is how headtail's `Trainer` runs. Torch's row-sparse optimisers,
+liger-kernel 0.8.5 and cut-cross-entropy 25.1.1 synchronise with the host and cannot be captured.
+Times are medians; targets are uniform over all labels, so caches do not help.
 
-Memory is the peak above what the libraries take once loaded. `needed_mib` is the table, its optimiser state and headtail's vectors
-over labels; `above_mib` is all the rest: gradients, scores, scratch. On the CPU every row is a fresh process.
+Memory is the peak above that of the loaded libraries. `needed_mib` is the table, its optimiser
+state and headtail's vectors over labels; `above_mib` is the rest: gradients, scores, scratch. On
+the CPU every row is a fresh process.
 
-`others` are the cores that other processes used meanwhile: on a CPU a cell waits until there are none, and is measured again if
-some came. `times_headtail` is a row's time over headtail's for the same sizes and optimiser (graphed where it was measured so).
+`others` is the number of cores that other processes used meanwhile: on a CPU a measurement waits
+until it is almost zero, and is repeated if it was not. `times_headtail` is a row's time over
+headtail's for the same sizes and optimiser (graphed if measured).
 
-Run: .venv/bin/python benchmarks/head_step.py --device cpu [--part labels m batch huge] [--how eager compiled graphed]
-Peers in interpreters of their own (see README.md): --tensorflow PYTHON --fbgemm PYTHON
+Run: .venv/bin/python benchmarks/head_step.py --device cpu [--part labels m batch huge]
+     [--how eager compiled graphed]
+Libraries with their own interpreters (see README.md): --tensorflow PYTHON --fbgemm PYTHON
 """
 
 from __future__ import annotations
@@ -51,13 +56,13 @@ ONLY_ON = {"liger-kernel": "cuda", "cut-cross-entropy": "cuda", "fbgemm": "cpu",
 NOT_COMPILED = ("headtail", "liger-kernel", "cut-cross-entropy", "fbgemm", "TensorFlow")
 NOT_GRAPHED = ("PyTorch, sampled, sparse=True", "liger-kernel", "cut-cross-entropy", "fbgemm", "TensorFlow")
 HALF = ("headtail", "PyTorch, full softmax", "F.linear_cross_entropy", "liger-kernel", "cut-cross-entropy")
-"""Heads that are also measured in bfloat16, as LLM training uses them; cut-cross-entropy in nothing else."""
+"""Heads also measured in bfloat16, as LLM training uses them; cut-cross-entropy only so."""
 FEWER_DIGITS = ("headtail", "PyTorch, full softmax")
 """Heads that are also measured with `torch.set_float32_matmul_precision("high")`: tf32."""
 SWEEP = ("labels", "tiny")
 """Parts with every optimiser; the others have one."""
 MOST_COMPILED = 10**6
-"""Labels up to which compiled heads are measured: compiling again for each size takes longer than measuring."""
+"""Largest number of labels for compiled heads: compiling for each size takes longer than measuring."""
 
 
 class Sizes(NamedTuple):
@@ -87,7 +92,7 @@ def settings(part: str, cuda: bool) -> list[Sizes]:
 
 
 def cells_of(parts: list[str], device: str, hows: list[str], peers: list[str]) -> list[Cell]:
-    """All cells, headtail's first in each setting; graphed ones last, for a failed capture may spoil its process."""
+    """All cells, headtail's first; graphed ones last, because a failed capture may break a process."""
     cells = []
     for how, part in itertools.product(hows, parts):
         for sizes, peer in itertools.product(settings(part, device == "cuda"), peers):
@@ -101,7 +106,7 @@ def cells_of(parts: list[str], device: str, hows: list[str], peers: list[str]) -
 
 
 def measured(peer: str, how: str, part: str, device: str, labels: int) -> bool:
-    """Whether a peer can do this, and it is worth the time."""
+    """Whether a library supports this, and it is worth the time."""
     if ONLY_ON.get(peer, device) != device or (part == "huge" and peer != "headtail"):
         return False
     if how == "compiled":
@@ -110,28 +115,28 @@ def measured(peer: str, how: str, part: str, device: str, labels: int) -> bool:
 
 
 def dtypes(peer: str, optimiser: str, device: str) -> list[str]:
-    """What a peer is measured in."""
+    """The number types that a library is measured in."""
     half = device == "cuda" and optimiser == "sgd"
     more = ["tf32"] * (half and peer in FEWER_DIGITS) + ["bfloat16"] * (half and peer in HALF)
     return ["float32"] * (peer != "cut-cross-entropy") + more
 
 
 def batches(cells: list[Cell], device: str) -> list[list[Cell]]:
-    """What one process measures: a cell on the CPU, where memory is the process's; all of a peer on a GPU."""
+    """Cells per process: one on the CPU, where memory is per process; all of a library on a GPU."""
     if device == "cpu":
         return [[cell] for cell in cells]
     return [[cell for cell in cells if cell.peer == peer] for peer in dict.fromkeys(cell.peer for cell in cells)]
 
 
 def command(cell: Cell, given: argparse.Namespace) -> list[str]:
-    """The child for a peer."""
+    """The child process for a library."""
     if cell.peer == "TensorFlow":
         return [given.tensorflow, "-m", "peers.tensorflow_head"]
     return [given.fbgemm if cell.peer == "fbgemm" else sys.executable, "-m", "peers.heads"]
 
 
 def row(cell: Cell, found: Found) -> dict[str, object]:
-    """What goes into the file."""
+    """The CSV row of a cell."""
     sizes = {name: value for name, value in asdict(cell).items() if name != "shape"}
     return sizes | {name: found.get(name, "") for name in NUMBERS}
 
@@ -148,7 +153,7 @@ def table(rows: list[dict[str, object]]) -> str:
 
 
 def main() -> None:
-    """Measure, keep every row as it comes, print a table."""
+    """Measure, record each row at once, print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--part", nargs="+", default=["labels", "m", "batch", "huge"], choices=("labels", "m", "batch", "huge"))

@@ -1,4 +1,6 @@
-"""Claim: 100 million labels build in under 10 s and 2 GiB on top of the counts, and 1,000 draws take milliseconds.
+"""Time and memory to build samplers for 100 million labels, and the time of 1,000 draws.
+
+Target: under 10 s and 2 GiB besides the counts, and a few milliseconds per 1,000 draws.
 
 Run: .venv/bin/python benchmarks/large_label_sets.py [number of labels]
 """
@@ -31,7 +33,7 @@ def peak() -> float:
 
 
 def measure(name: str, size: int) -> None:
-    """One sampler, in a process of its own so that the peak is its own; prints a row."""
+    """Measure one sampler in a separate process, so that the peak is its own; prints a row."""
     counts = torch.randint(1, 1000, (size,))
     before, start = peak(), time.perf_counter()
     labels = ht.Labels.from_counts(counts)
@@ -49,13 +51,13 @@ def measure(name: str, size: int) -> None:
 
 
 def main() -> None:
-    """All samplers; rows go to results/large_label_sets.csv."""
+    """Measure all samplers; rows go to results/large_label_sets.csv."""
     size = int(float(sys.argv[1])) if len(sys.argv) > 1 else 100_000_000
     rows = []
     for name in SAMPLERS:
         done = subprocess.run([sys.executable, __file__, "--one", name, str(size)], capture_output=True, text=True, check=True)
         build, memory, draw = map(float, done.stdout.strip().splitlines()[-1].split(","))
-        print(f"{name:38s} build {build:6.2f} s   {memory:5.2f} GiB beyond the counts   1,000 draws {draw:7.3f} ms", flush=True)
+        print(f"{name:38s} build {build:6.2f} s   {memory:5.2f} GiB besides the counts   1,000 draws {draw:7.3f} ms", flush=True)
         rows.append(
             {
                 "labels": size,

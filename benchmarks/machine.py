@@ -1,4 +1,4 @@
-"""What every benchmark row says about where it was measured."""
+"""Machine, date and versions, which every benchmark row records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def append(name: str, rows: list[dict[str, object]]) -> Path:
     if not new:
         with path.open(newline="", encoding="utf-8") as file:
             if next(csv.reader(file)) != list(rows[0]):
-                raise SystemExit(f"{path} has other columns. Move it away, or give the new rows the same ones.")
+                raise SystemExit(f"{path} has other columns than the new rows. Rename the file, or give the rows the same columns.")
     with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         if new:

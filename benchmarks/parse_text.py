@@ -1,14 +1,16 @@
-"""Claim: text is read at least five times as fast as by scikit-learn, in bounded memory, and in under a second when cached.
+"""Time and memory to read text, against scikit-learn; and the time to read it from the cache.
 
-Both read the same header-less file, alternately, in one process pinned to one core, with one thread. Ours is all of `read_text`
-with an empty cache: digest, parsing and writing the cache; theirs is `load_svmlight_file(multilabel=True)`. Numba has compiled
-before (once an installation). Both results are compared. Wall time is what a user waits; processor time of the same runs is what
-a busy machine does not blur. Peak memory is that of a fresh process that imports the reader and reads the file, beside that of one
-which only imports. The second start is `read_text` in a fresh process with the file in the cache; importing torch and headtail is
-not counted.
+Target: at least five times as fast as scikit-learn, and under a second from the cache. Both read
+the same file without a header, alternately, in one process pinned to one core, with one thread.
+headtail: `read_text` with an empty cache, which includes the digest, parsing and writing the cache.
+scikit-learn: `load_svmlight_file(multilabel=True)`. Numba has compiled before. Both results are
+compared. A busy machine affects wall time more than processor time, so rows have both. Peak memory
+is that of a fresh process that imports the reader and reads the file, and of one that only imports.
+The second start is `read_text` in a fresh process with the file in the cache, without the import of
+torch and headtail.
 
-Files: Delicious' training points, if they are there (HEADTAIL_DATA), and generated lines with the shape of AmazonCat-13K: 5 labels
-and 71 features a point on average, values with six decimals.
+Files: Delicious' training points, if available (HEADTAIL_DATA), and generated lines with the shape
+of AmazonCat-13K: 5 labels and 71 features per point on average, values with six decimals.
 
 Run: .venv/bin/python benchmarks/parse_text.py [megabytes of the generated file] [repeats]
 """
@@ -68,7 +70,7 @@ class Timer:
 
 
 def compare(file: TextFile, read: tuple) -> None:
-    """Stop if the two readers disagree."""
+    """Raise if the two readers disagree."""
     matrix, labels = read
     bag = file.points.features
     assert isinstance(bag, Bag)
@@ -102,7 +104,7 @@ print(int(peak.split()[1]) / 1024, seconds)
 
 
 def measure(name: str, path: Path, cache: Path, repeats: int) -> dict[str, object]:
-    """One row."""
+    """Measure one file; returns its row."""
     ours, theirs = [Timer() for _ in range(repeats)], [Timer() for _ in range(repeats)]
     for our, their in zip(ours, theirs, strict=True):
         shutil.rmtree(cache, ignore_errors=True)
@@ -128,7 +130,7 @@ def measure(name: str, path: Path, cache: Path, repeats: int) -> dict[str, objec
 
 
 def main() -> None:
-    """Both files; rows go to results/parse_text.csv."""
+    """Measure both files; rows go to results/parse_text.csv."""
     megabytes = float(sys.argv[1]) if len(sys.argv) > 1 else 100
     repeats = int(sys.argv[2]) if len(sys.argv) > 2 else 5
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})

@@ -1,18 +1,24 @@
-"""Claim: a ResNet-56 step (batch 128, small pictures, 200 labels) costs at most 2.75 ms of one H200, over runs side by side.
+"""Time of a ResNet-56 step on small images (batch 128, 200 labels), alone and with several
+processes on one GPU.
 
-Pictures are random bytes. Parts:
+Target: at most 2.75 ms per step on an H200. Images are random bytes. Parts:
 
-`trainer`: what users get, `Trainer` under the recipe for CIFAR: pictures resident, augmented on the device, one CUDA graph a step;
-and the same step operation by operation.
-`bare`: the network with a plain linear layer and cross-entropy, eager and graphed; also with torch's convolutions, with torch's
-batch norm too, and compiled by torch, for comparison.
-`norm`: batch norm with shortcut and rectifier, forward and backward, by headtail's kernels and by torch, at the three shapes.
-`conv`: 3 × 3 convolutions and their gradients (of input and filter) by headtail's kernels and by torch, at the three shapes.
-`together`: several `trainer` processes at the same time; ms a step is the wall clock over all their steps. Start NVIDIA's MPS
-first (`nvidia-cuda-mps-control -d`), or kernels of different processes take turns.
+`trainer`: `Trainer` with the recipe for CIFAR, as users run it: images in GPU memory, augmented
+there, one CUDA graph per step; and the same step run eagerly.
+`bare`: the network with a plain linear layer and cross-entropy, eager and graphed; for comparison
+also with torch's convolutions, with torch's batch norm, and compiled by torch.
+`norm`: batch norm with shortcut and rectifier, forward and backward, with headtail's kernels and
+with torch, at the three shapes.
+`conv`: 3 × 3 convolutions and their gradients (input and filter) with headtail's kernels and with
+torch, at the three shapes.
+`together`: several `trainer` processes at the same time; the time per step is the wall-clock time
+divided by all their steps. Start NVIDIA's MPS first (`nvidia-cuda-mps-control -d`); otherwise
+kernels of different processes take turns.
 
-Run: .venv/bin/python benchmarks/picture_step.py [--part trainer bare norm conv together] [--workers 1 2 4 8] [--profile] [--tiny]
-`--profile` prints the kernels that take most of a step, and their number. `--tiny` is for a CPU: few steps of ResNet-20, not kept.
+Run: .venv/bin/python benchmarks/picture_step.py [--part trainer bare norm conv together]
+     [--workers 1 2 4 8] [--profile] [--tiny]
+`--profile` prints the slowest kernels of a step, and their number. `--tiny` is for a CPU: a few
+steps of ResNet-20, not recorded.
 """
 
 from __future__ import annotations
@@ -48,18 +54,18 @@ Step = Callable[[], object]
 
 
 def pictures(n: int) -> tuple[Tensor, Tensor]:
-    """Random pictures and labels."""
+    """Random images and labels."""
     return torch.randint(256, (n, 3, SIZE, SIZE), dtype=torch.uint8), torch.randint(LABELS, (n,))
 
 
 def wait() -> None:
-    """Until the device has done everything."""
+    """Wait until the device has finished."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
 def milliseconds(step: Step, steps: int) -> float:
-    """Of a step, the mean over some, after some that are not counted."""
+    """Mean milliseconds per step, after some steps that are not counted."""
     for _ in range(max(3, steps // 10)):
         step()
     wait()
@@ -71,7 +77,7 @@ def milliseconds(step: Step, steps: int) -> float:
 
 
 def profile(step: Step, name: str) -> None:
-    """Print what takes the time of five steps."""
+    """Print the slowest kernels of five steps."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as watched
 
@@ -81,12 +87,12 @@ def profile(step: Step, name: str) -> None:
             step()
         wait()
     table, by = seen.key_averages(), "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
-    print(f"\n{name}: {sum(one.count for one in table) / 5:.0f} kernels a step")
+    print(f"\n{name}: {sum(one.count for one in table) / 5:.0f} kernels per step")
     print(table.table(sort_by=by, row_limit=30, max_name_column_width=90))
 
 
 def make_trainer(given: argparse.Namespace, scheme: str) -> Trainer:
-    """Under the recipe for small pictures."""
+    """A trainer with the recipe for small images."""
     run = Run(**asdict(replace(cifar(), model=given.model, batch=given.batch, precision=given.precision)), scheme=scheme)
     train, label = pictures(given.pictures)
     points = Points(train, Ragged(label, torch.arange(len(label) + 1)), LABELS)
@@ -94,22 +100,22 @@ def make_trainer(given: argparse.Namespace, scheme: str) -> Trainer:
 
 
 def endless(trainer: Trainer) -> Iterator[Any]:
-    """Batches of epoch after epoch, as the trainer's step takes them."""
+    """Batches of one epoch after another, as the trainer's step takes them."""
     return itertools.chain.from_iterable(trainer.order(epoch) for epoch in itertools.count())
 
 
 def own_step(trainer: Trainer, order: Iterator[Any]) -> Tensor:
-    """As users get it."""
+    """The trainer's own step."""
     return trainer._take_step(next(order))
 
 
 def eager_step(trainer: Trainer, batch: Batch) -> Tensor:
-    """Operation by operation."""
+    """The same step, run eagerly."""
     return trainer.learn(trainer.model(batch))
 
 
 def of_trainer(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
-    """Steps of a trainer: as users get them, and operation by operation."""
+    """Steps of a trainer: its own, and run eagerly."""
     for scheme in given.schemes:
         trainer = make_trainer(given, scheme)
         order, batches = endless(trainer), trainer.batches
@@ -171,7 +177,7 @@ def norm_step(module: nn.Module, x: Tensor, shortcut: Tensor, grad: Tensor, kern
 
 
 def of_norm(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
-    """Forward and backward of one batch norm, graphed so that launching does not count."""
+    """Forward and backward of one batch norm, as a graph, so that launching does not matter."""
     dtype = torch.bfloat16 if given.precision == "bfloat16" else torch.float32
     for channels, side in ((16, SIZE), (32, SIZE // 2), (64, SIZE // 4)):
         for kernels in (True, False):
@@ -199,13 +205,13 @@ def conv_steps(x: Tensor, weight: Tensor, grad: Tensor, kernels: bool) -> dict[s
 
 
 def in_a_row(step: Step) -> None:
-    """So often that launching the graph does not count."""
+    """Repeat a step, so that launching the graph does not matter."""
     for _ in range(IN_A_ROW):
         step()
 
 
 def of_conv(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
-    """Many equal convolutions one after the other, graphed; on a CPU torch's only."""
+    """Many equal convolutions in a row, as a graph; on a CPU only torch's."""
     dtype = torch.bfloat16 if given.precision == "bfloat16" else torch.float32
     for channels, side in ((16, SIZE), (32, SIZE // 2), (64, SIZE // 4)):
         shapes = (given.batch, side, side, channels), (channels, 3, 3, channels), (given.batch, side, side, channels)
@@ -217,7 +223,7 @@ def of_conv(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
 
 
 def together(given: argparse.Namespace, workers: int) -> float:
-    """Milliseconds a step over processes that train at the same time."""
+    """Milliseconds per step over processes that train at the same time."""
     options = ["--steps", given.steps, "--device", given.device, "--model", given.model, "--batch", given.batch]
     options += ["--precision", given.precision, "--pictures", given.pictures, "--schemes", given.schemes[0], "--part", "worker"]
     command = [sys.executable, __file__, *map(str, options)]
@@ -239,7 +245,7 @@ def together(given: argparse.Namespace, workers: int) -> float:
 
 
 def work(given: argparse.Namespace) -> None:
-    """Be one of the processes: get ready, wait for the word, take the steps."""
+    """Run as one of the processes: prepare, wait for the signal, take the steps."""
     trainer = make_trainer(given, given.schemes[0])
     order = endless(trainer)
     trainer.model.train()
@@ -253,7 +259,7 @@ def work(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Measure, print, keep every row as it comes."""
+    """Measure, print, record each row at once."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
     parts = ["trainer", "bare", "norm", "conv"]

@@ -1,6 +1,8 @@
-"""What one would write in an afternoon: the same ten schemes in straightforward PyTorch, for `compare_cost.py` to stand beside.
+"""The ten schemes in plain PyTorch, as one would write them in an afternoon; `compare_cost.py` runs
+it.
 
-A `Dataset` of (features, label) pairs, a `DataLoader`, dense gradients, torch's own Adagrad, metrics by slice at the end.
+A `Dataset` of (features, label) pairs, a `DataLoader`, dense gradients, torch's own Adagrad,
+metrics by slice at the end.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Pairs(Dataset):
-    """One item a (point, label) pair."""
+    """One item per (point, label) pair."""
 
     def __init__(self, path: Path) -> None:
         lines = path.read_text().splitlines()

@@ -1,15 +1,18 @@
-"""Claim: on a trained Diginetica model a sampler has a fifth of uniform's noise, half of within-batch's, in 3 of its steps' time.
+"""Noise and step time of samplers on a trained Diginetica model; and how their cost grows with the
+number of labels.
 
-`resampled(512)` does on any; `block` on one that is half trained, as that made here. And: their cost grows like √L at most, from
-10^4 to 10^6 labels, refreshes included, in the long run and over the first 1,000 steps.
+Targets: a fifth of uniform's noise and half of within-batch's in at most three of uniform's steps;
+and a cost that grows no faster than √L from 10^4 to 10^6 labels, refreshes included, in long runs
+and over the first 1,000 steps. README.md says what the rows show.
 
 Run: .venv/bin/python benchmarks/samplers.py --data DATA/diginetica [--model RUN] [--threads 1]
      .venv/bin/python benchmarks/samplers.py --growth
 
-Noise is σ²/(mμ²), the squared error of the sampled softmax loss to first order, over examples of one training batch; it is taken by
-formula, not by drawing. A step is a whole one: batch, encoder, draw, loss, gradients, update, and its share of what a sampler takes
-anew now and then. Draws and refreshes are in processor time, which on one thread is what the clock of an idle machine would say.
-Without --model, a model is trained first: within-batch:importance, 3 epochs, about two minutes.
+Noise is σ²/(mμ²), the squared error of the sampled softmax loss to first order, over examples of
+one training batch, by formula. A step is a whole one: batch, encoder, draw, loss, gradients,
+update, and its share of the sampler's periodic refresh. Draws and refreshes are in processor time,
+which on one thread equals wall-clock time on an idle machine. Without --model, a model is trained
+first: within-batch:importance, 3 epochs, about two minutes.
 """
 
 from __future__ import annotations
@@ -51,12 +54,12 @@ SAMPLERS = (
     "adversarial",
 )
 EXAMPLES = 256
-"""Of the batch, whose noise is taken."""
+"""Examples of the batch for which noise is computed."""
 STEPS = 25
 BEGINNING = 1000
-"""Steps of a run in which refreshes come most often."""
+"""First steps of a run, in which refreshes are most frequent."""
 PAIRS = 410
-"""Batches that a sampler which learns from pairs sees before it is looked at."""
+"""Batches that a sampler which learns from pairs sees before it is measured."""
 
 
 def trained(data: DataSet, folder: Path | None) -> Model:
@@ -78,7 +81,7 @@ def noise(sampler: Sampler, model: Scorer, target: torch.Tensor, examples: int) 
     every, batch = torch.arange(len(model.weight)), len(target)
     few = Scorer(model.input[:examples], model.weight, model.bias)
     share = few.logits(slice(0, len(every))).double().softmax(1)
-    if isinstance(sampler, ht.Resampled):  # its q is not told, its variance is
+    if isinstance(sampler, ht.Resampled):  # it has no q per label, but a variance
         return sampler.variance_of_target(few, target[:examples], share.scatter(1, target[:examples, None], 0.0), batch)
     if sampler.looks_at_model:
         q = sampler.log_q_given(model, target, every)[:examples].exp()
@@ -103,11 +106,11 @@ def timed(call, times: int) -> float:
 
 
 def refresh_time(sampler: Sampler, model: Scorer) -> tuple[float, float, float]:
-    """Milliseconds of a refresh, its share of a step in the long run, and that in the first steps."""
+    """Milliseconds of a refresh, its share per step in long runs, and in the first steps."""
     if not isinstance(sampler, Blocks | ht.Adversarial):
         return 0.0, 0.0, 0.0
-    anew = sampler.take_summary if isinstance(sampler, Blocks) else sampler.refit
-    whole = timed(partial(anew, model), 3)
+    refresh = sampler.take_summary if isinstance(sampler, Blocks) else sampler.refit
+    whole = timed(partial(refresh, model), 3)
     taken, number = 0, 0
     while taken < BEGINNING:
         taken, number = next_look(taken, sampler.num_labels, sampler.every), number + 1
@@ -115,7 +118,7 @@ def refresh_time(sampler: Sampler, model: Scorer) -> tuple[float, float, float]:
 
 
 def on_model(data: DataSet, model: Model, names: tuple[str, ...], sizes: list[int], batch: int) -> list[dict[str, object]]:
-    """Noise, time a draw and time a step of each sampler and m."""
+    """Noise, time per draw and time per step of each sampler and m."""
     rows = []
     for m in sizes:
         trainers = {name: _trainer(data, model, name, m, batch) for name in names}
@@ -148,14 +151,14 @@ def on_model(data: DataSet, model: Model, names: tuple[str, ...], sizes: list[in
             row |= {"refresh_ms": f"{refresh:.1f}", "step_ms": f"{times[name][0] + a_step:.2f}"}
             row |= {"step_cpu_ms": f"{times[name][1] + a_step:.2f}", "threads": torch.get_num_threads()}
             row |= {"amortised_ms": f"{time_a_draw + a_step:.3f}", "amortised_at_first_ms": f"{time_a_draw + at_first:.3f}"}
-            told = ("sampler", "m", "noise_mean", "noise_median", "draw_ms", "step_ms", "step_cpu_ms")
-            print("  ".join(f"{key} {row[key]}" for key in told), flush=True)
+            printed = ("sampler", "m", "noise_mean", "noise_median", "draw_ms", "step_ms", "step_cpu_ms")
+            print("  ".join(f"{key} {row[key]}" for key in printed), flush=True)
             rows.append(row)
     return rows
 
 
 def _show_pairs(sampler: Sampler, model: Model, batches: Batches) -> None:
-    """Let a sampler that learns from pairs see some, as it would in training."""
+    """Show pairs to a sampler that learns from them, as training would."""
     sampler.train()
     for ids in islice(batches.order(0, 0), PAIRS):
         batch = batches.take(ids)
@@ -175,7 +178,7 @@ def _trainer(data: DataSet, model: Model, name: str, m: int, batch: int) -> Trai
 
 
 def _step_times(trainers: dict[str, Trainer]) -> dict[str, tuple[float, ...]]:
-    """Median step of each, by the clock and in processor time; turn by turn, so that what else the machine does meets all alike."""
+    """Median wall and processor time per step, in turns, so that other load affects all alike."""
     orders = {name: trainer.order(0, 0) for name, trainer in trainers.items()}
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in trainers}
     for _ in range(STEPS):
@@ -188,7 +191,7 @@ def _step_times(trainers: dict[str, Trainer]) -> dict[str, tuple[float, ...]]:
 
 
 def growth(names: tuple[str, ...], sizes: list[int], batch: int, m: int, dim: int) -> list[dict[str, object]]:
-    """Time a draw, and of a refresh, against the number of labels: a table of 100 directions with noise."""
+    """Time of a draw and of a refresh against the number of labels, on 100 noisy directions."""
     rows = []
     for size in sizes:
         torch.manual_seed(0)
@@ -207,8 +210,8 @@ def growth(names: tuple[str, ...], sizes: list[int], batch: int, m: int, dim: in
             row |= {"noise_mean": "", "noise_median": "", "draw_ms": f"{time_a_draw:.3f}", "refresh_ms": f"{refresh:.1f}"}
             row |= {"step_ms": "", "step_cpu_ms": "", "threads": torch.get_num_threads()}
             row |= {"amortised_ms": f"{time_a_draw + a_step:.3f}", "amortised_at_first_ms": f"{time_a_draw + at_first:.3f}"}
-            told = ("labels", "sampler", "draw_ms", "refresh_ms", "amortised_ms", "amortised_at_first_ms")
-            print("  ".join(f"{key} {row[key]}" for key in told), flush=True)
+            printed = ("labels", "sampler", "draw_ms", "refresh_ms", "amortised_ms", "amortised_at_first_ms")
+            print("  ".join(f"{key} {row[key]}" for key in printed), flush=True)
             rows.append(row)
     for name in names:
         own = [row for row in rows if row["sampler"] == name]
@@ -231,7 +234,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     if given.data is None and not given.growth:
-        parser.error("say where Diginetica lies: --data DATA/diginetica")
+        parser.error("--data is missing: give the folder of Diginetica, as in --data DATA/diginetica")
     torch.set_num_threads(given.threads)
     warnings.simplefilter("ignore")  # within-batch never draws labels without examples
     if given.growth:

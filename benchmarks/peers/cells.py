@@ -1,6 +1,7 @@
-"""Cells: what to measure, in processes of their own, so that memory is their own and a crash is a row and not the end.
+"""Cells: single measurements, each in its own process, so that memory is measured per cell and a
+crash becomes a row.
 
-Nothing here but the standard library: a peer's interpreter may have no torch.
+Only the standard library is used here: a peer's interpreter may not have torch.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from pathlib import Path
 
 MIB = 2**20
 WARM = 3
-"""Steps before the clock runs."""
+"""Steps before timing starts."""
 SECONDS = 1.5
-"""That a cell is timed for, if a step is quick."""
+"""How long a cell is timed, if a step is fast."""
 GROUP = 0.02
 """Seconds that a group of queued steps takes."""
 LEAST, MOST = 3, 400
-"""Steps (or repeats) that a median is taken over."""
+"""Steps (or repeats) for a median."""
 QUIET = 0.15
-"""Cores that others may use while a CPU is measured: two threads that wait for each other lose far more than their share."""
+"""Cores that other processes may use during a CPU measurement: waiting threads lose far more."""
 SHARE_OF_MEMORY = 0.8
-"""Of what is free, that a cell may take: too much is then an error of that cell and not of the machine."""
+"""Share of the free memory that a cell may use: more is an error of that cell only."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Cell:
 
     @property
     def setting(self) -> tuple[object, ...]:
-        """What must be equal for two rows to be compared."""
+        """What must be equal to compare two rows."""
         return self.labels, self.batch, self.negatives, self.dim, self.shape, self.optimiser
 
 
@@ -62,7 +63,7 @@ Found = dict[str, object]
 
 
 def serve(measure: Callable[[Cell], Found]) -> None:
-    """In a child: measure every cell that stands on standard input, one JSON line each, and answer alike."""
+    """In a child: measure every cell read from standard input, one JSON line each, and print JSON."""
     for line in sys.stdin:
         cell = Cell(**json.loads(line))
         try:
@@ -78,18 +79,18 @@ def serve(measure: Callable[[Cell], Found]) -> None:
 
 
 def how_to_ask(parser: argparse.ArgumentParser, timeout: float) -> None:
-    """Options that decide how cells are measured, not which."""
+    """Add options for how cells are measured."""
     parser.add_argument("--fbgemm", default=sys.executable, help="an interpreter with torch, headtail and fbgemm-gpu-cpu")
-    parser.add_argument("--timeout", type=float, default=timeout, help="seconds a process may take")
-    parser.add_argument("--patience", type=float, default=120, help="seconds to wait for a CPU that nobody else uses")
-    parser.add_argument("--tiny", action="store_true", help="small sizes, to see that everything runs; nothing is kept")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of every library, on a CPU")
+    parser.add_argument("--timeout", type=float, default=timeout, help="time limit of a process in seconds")
+    parser.add_argument("--patience", type=float, default=120, help="seconds to wait for an idle CPU")
+    parser.add_argument("--tiny", action="store_true", help="small sizes, to check that everything runs; nothing is recorded")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of every library, on a CPU")
 
 
 def ask_in_quiet(
     command: list[str], cell: Cell, timeout: float, env: dict[str, str] | None, patience: float, tries: int = 2
 ) -> Found:
-    """In the parent, for one cell on a CPU: measure when nobody else needs it, again if somebody came; the quietest try counts."""
+    """Measure one cell on an idle CPU, again if it was not idle; returns the quietest try."""
     found: list[Found] = []
     while len(found) < tries:
         wait_for_quiet(patience)
@@ -104,7 +105,7 @@ def _others(found: Found) -> float:
 
 
 def ask(command: list[str], cells: list[Cell], timeout: float, env: dict[str, str] | None = None) -> Iterator[tuple[Cell, Found]]:
-    """In the parent: a child that answers for these cells; those that it does not live to answer get the reason."""
+    """Measure cells in a child process; cells without an answer get the reason."""
     left = list(cells)
     if not Path(command[0]).exists():
         for cell in cells:
@@ -143,9 +144,9 @@ def times_of(step: Callable[[], object], wait: Callable[[], None] | None = None,
 
     Args:
         step: what to time.
-        wait: where the host only queues work (a GPU), returns when it is done; steps are then timed in groups long enough for it.
-        seconds: to go on for.
-        each: steps that one call of `step` takes.
+        wait: on a GPU, returns when queued work is done; steps are then timed in groups.
+        seconds: how long to measure.
+        each: number of steps in one call of `step`.
     """
     for _ in range(WARM):
         step()
@@ -161,7 +162,7 @@ def times_of(step: Callable[[], object], wait: Callable[[], None] | None = None,
 
 
 def _timed(step: Callable[[], object], wait: Callable[[], None] | None, group: int) -> tuple[float, float]:
-    """Wall and processor seconds a step."""
+    """Wall and processor seconds per step."""
     if wait is not None:
         wait()
     wall, cpu = time.perf_counter(), time.process_time()
@@ -173,8 +174,9 @@ def _timed(step: Callable[[], object], wait: Callable[[], None] | None, group: i
 
 
 def with_ratios(cell: Cell, found: Found, ours: dict[tuple[object, ...], Found]) -> Found:
-    """What was found, and how many times headtail's time for the same sizes and optimiser that is, by the wall's clock and the
-    processor's; headtail's own are remembered, and the last of them count.
+    """Add a cell's time relative to headtail's for the same sizes and optimiser, wall and processor.
+
+    headtail's own measurements are stored in `ours`, the latest one for each setting.
     """
     if "ms" not in found:
         return found
@@ -188,14 +190,14 @@ def with_ratios(cell: Cell, found: Found, ours: dict[tuple[object, ...], Found])
 
 
 def threads_each(threads: int) -> dict[str, str]:
-    """The environment in which every library takes so many threads."""
+    """Environment variables that set the number of threads of every library."""
     names = ("OMP", "MKL", "OPENBLAS", "NUMBA")
     more = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
     return dict.fromkeys([f"{name}_NUM_THREADS" for name in names] + list(more), str(threads))
 
 
 class Watch:
-    """How many cores everybody else uses, from now on; negative by rounding where nobody does."""
+    """Counts the cores that other processes use from now on; may be slightly below zero by rounding."""
 
     def __init__(self) -> None:
         self.begun, self.total, self.own = time.perf_counter(), _busy_seconds(), _own_seconds()
@@ -217,7 +219,7 @@ def _own_seconds() -> float:
 
 
 def wait_for_quiet(patience: float) -> None:
-    """Wait until nobody else uses the CPU, but no longer than so many seconds."""
+    """Wait for an idle CPU, at most `patience` seconds."""
     begun = time.perf_counter()
     while time.perf_counter() - begun < patience:
         watch = Watch()
@@ -227,17 +229,17 @@ def wait_for_quiet(patience: float) -> None:
 
 
 def bound_memory() -> None:
-    """Let an allocation beyond the machine's free memory fail here."""
+    """Make allocations beyond the free memory fail in this process."""
     free = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable"))
     resource.setrlimit(resource.RLIMIT_DATA, (int(SHARE_OF_MEMORY * free * 1024), -1))
 
 
 def reset_peak() -> None:
-    """Forget the highest memory so far."""
+    """Reset the peak memory of this process."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def memory_mib(what: str = "VmHWM") -> float:
-    """The highest memory of this process since `reset_peak`; with `VmRSS`, the present."""
+    """Peak memory of this process since `reset_peak`; with `VmRSS`, the current one."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(what))
     return int(line.split()[1]) / 1024

@@ -1,4 +1,6 @@
-"""Whole epochs by headtail's `Trainer`, and all schemes of the paper with their evaluation. A child of `epoch.py`."""
+"""Whole epochs of headtail's `Trainer`, and all schemes of the paper with evaluation; run by
+`epoch.py`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ EPOCHS, K = 10, 50
 
 
 def epoch(cell: Cell, data: DataSet) -> Found:
-    """Seconds of an epoch: the second where the first warms a GPU up, the only one on a CPU, which a few steps warm up before."""
+    """Seconds per epoch: the second one on a GPU, the only one, after a few steps, on a CPU."""
     ends: list[float] = []
 
     def watch(_: State, __: int, loss: float) -> None:
@@ -40,7 +42,7 @@ def epoch(cell: Cell, data: DataSet) -> Found:
 
 
 def schemes(cell: Cell, data: DataSet) -> Found:
-    """Seconds of all schemes of the paper: train, then answer with the best labels of every test point."""
+    """Seconds for all schemes of the paper: training, then the top labels of every test point."""
     begun, steps = time.perf_counter(), 0
     for scheme in PAPER:
         trained = Trainer(run_of(cell, scheme=scheme, epochs=EPOCHS), data, device=cell.device).fit()
@@ -53,7 +55,7 @@ def schemes(cell: Cell, data: DataSet) -> Found:
 
 
 def measure(cell: Cell) -> Found:
-    """One part."""
+    """Measure one part."""
     torch.manual_seed(0)
     data = generate(cell.shape)
     found = {"epoch": epoch, "schemes": schemes}[cell.part](cell, data)

@@ -1,8 +1,10 @@
-"""A training step of the label head alone, by headtail and by its peers that run on torch: hidden states and targets in; loss,
-gradient of the hidden states and an updated label table out. A child of `head_step.py`.
+"""A training step of the label head alone, with headtail and with other libraries on torch; run by
+`head_step.py`.
 
-Sampled heads draw m labels uniformly, with replacement, shared by the batch, mask a draw that is the target, and correct for
-sampling (importance weights). Exact heads score all labels. Targets are uniform over the labels, the hardest case for caches.
+A step takes hidden states and targets, and gives the loss, the gradient of the hidden states and an
+updated label table. Sampled heads draw m labels uniformly with replacement, shared by the batch,
+mask draws of the target, and use importance weights. Exact heads score all labels. Targets are
+uniform over the labels, the hardest case for caches.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ from peers.cells import MIB, Cell, Found, memory_mib, reset_peak, serve, times_o
 from torch import Tensor, nn
 
 BATCHES = 16
-"""Different batches that a cell goes through."""
+"""Number of different batches per cell."""
 ON_GPU = 0.4
-"""Seconds that a cell is timed for on a GPU, where steps are quick and alike."""
+"""Seconds of timing on a GPU, where steps are fast and uniform."""
 LR = 0.01
 TINY = {"labels": 5000, "batch": 8, "negatives": 8, "dim": 8}
 
@@ -28,14 +30,14 @@ Step = Callable[[Tensor, Tensor], None]
 
 
 class Made:
-    """A step, and the bytes that any implementation has to hold: table, optimiser state, vectors over labels."""
+    """A step, and the bytes any implementation must hold: table, optimiser state, label vectors."""
 
     def __init__(self, step: Step, needed: Callable[[], int], version: str = "") -> None:
         self.step, self.needed, self.version = step, needed, version
 
 
 def headtail(cell: Cell) -> Made:
-    """Ours: a fused loss, rows updated during backward."""
+    """headtail: a fused loss, rows updated during backward."""
     import headtail as ht
 
     labels = ht.Labels.from_counts(torch.ones(cell.labels, dtype=torch.int64))
@@ -54,7 +56,7 @@ def headtail(cell: Cell) -> Made:
 
 
 def sampled(cell: Cell, sparse: bool) -> Made:
-    """Sampled softmax as one writes it in PyTorch, over `F.embedding`."""
+    """Sampled softmax in plain PyTorch, with `F.embedding`."""
     weight = _table(cell)
     optimiser = _optimiser(weight, cell, sparse)
     loss = _maybe_compiled(sampled_loss, cell)
@@ -100,7 +102,7 @@ def full_softmax(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:
 
 
 def torch_fused(cell: Cell) -> Made:
-    """`F.linear_cross_entropy`; in chunks where its documentation says that these pay."""
+    """`F.linear_cross_entropy`; in chunks where its documentation recommends them."""
     options = nn.LinearCrossEntropyOptions() if cell.batch >= cell.dim else None  # pyright: ignore[reportAttributeAccessIssue]
     return exact(cell, lambda h, w, y: F.linear_cross_entropy(h, w, y, options=options))  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -121,7 +123,7 @@ def cut(cell: Cell) -> Made:
 
 
 def fbgemm(cell: Cell) -> Made:
-    """fbgemm's table-batched embedding: it looks rows up, and its backward updates them."""
+    """fbgemm's table-batched embedding, with the update in its backward."""
     from fbgemm_gpu import split_table_batched_embeddings_ops_training as tbe  # pyright: ignore[reportMissingImports]
     from fbgemm_gpu.split_embedding_configs import EmbOptimType  # pyright: ignore[reportMissingImports]
 
@@ -166,7 +168,7 @@ def measure(cell: Cell) -> Found:
     torch.manual_seed(0)
     if cell.how == "compiled":
         torch._dynamo.reset()
-    elif not cuda:  # loads whatever is loaded once, which is nobody's memory for labels
+    elif not cuda:  # loads everything that is loaded once, which is not memory for labels
         tiny = Cell(**{**vars(cell), **TINY})
         _run(PEERS[cell.peer](tiny), tiny, seconds=0.0)
     loaded = memory_mib("VmRSS")
@@ -203,7 +205,7 @@ def _run(made: Made, cell: Cell, **options: Any) -> Found:
 
 
 def _dtype(cell: Cell) -> torch.dtype:
-    """Of hidden states and table: products with 11 leading digits, tf32, are of float32 numbers."""
+    """Type of hidden states and table; tf32 is a mode of float32 products."""
     return torch.float32 if cell.dtype == "tf32" else getattr(torch, cell.dtype)
 
 
@@ -213,7 +215,7 @@ def _table(cell: Cell) -> nn.Parameter:
 
 
 def _optimiser(weight: Tensor, cell: Cell, sparse: bool) -> torch.optim.Optimizer:
-    """Torch's own; `fused=True`, which its documentation calls the fastest, where gradients are dense and it exists."""
+    """Torch's optimiser; `fused=True`, the fastest by its documentation, for dense gradients."""
     if sparse:
         kind = {"adagrad": torch.optim.Adagrad, "sgd": torch.optim.SGD, "adam": torch.optim.SparseAdam}[cell.optimiser]
         return kind([weight], lr=LR)

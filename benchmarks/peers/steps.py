@@ -1,7 +1,9 @@
-"""A whole training step on sparse features, by headtail's `Trainer` and by PyTorch and fbgemm: gather a batch, weighted bag of
-feature rows, dropout, label head, backward, update of both tables. A child of `epoch.py`.
+"""A whole training step on sparse features with headtail's `Trainer`, PyTorch and fbgemm; run by
+`epoch.py`.
 
-Peers get batches that were gathered and normalised beforehand; headtail's own gathering is timed.
+A step gathers a batch, sums weighted feature rows, applies dropout and the label head, and updates
+both tables. The peers' batches were gathered and normalised in advance; headtail's gathering is
+timed.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def run_of(cell: Cell, **more: object) -> Run:
 
 
 def headtail(cell: Cell, data: DataSet) -> Step:
-    """The trainer's step: one CUDA graph on a GPU, operation by operation on a CPU."""
+    """The trainer's step: one CUDA graph on a GPU, eager on a CPU."""
     trainer = Trainer(run_of(cell), data, device=cell.device)
     if cell.optimiser == "momentum":
         trainer.optimiser = RowSGD(trainer.model.parameters(), lr=LR, momentum=MOMENTUM).inside_backward()
@@ -69,7 +71,7 @@ def torch_step(cell: Cell, data: DataSet, sparse: bool) -> Step:
 
 
 def fbgemm_step(cell: Cell, data: DataSet) -> Step:
-    """fbgemm: both tables are updated by its backward."""
+    """fbgemm: its backward updates both tables."""
     from fbgemm_gpu import split_table_batched_embeddings_ops_training as tbe  # pyright: ignore[reportMissingImports]
     from fbgemm_gpu.split_embedding_configs import EmbOptimType  # pyright: ignore[reportMissingImports]
 
@@ -112,7 +114,7 @@ def measure(cell: Cell) -> Found:
 
 
 def _gathered(cell: Cell, data: DataSet) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Batches as columns, offsets, values of length 1 a point, and targets, over and over."""
+    """Cycle through batches: columns, offsets, values (length 1 per point) and targets."""
     batches, found = Batches(data.train, cell.batch, seed=0), []
     for ids in itertools.islice(itertools.chain.from_iterable(batches.order(epoch) for epoch in itertools.count()), BATCHES):
         bag = Picked(_bag(data), batches.point_of[ids]).gathered()

@@ -1,5 +1,5 @@
-"""The head's step by TensorFlow's `sampled_softmax_loss`, under `tf.function`. A child of `head_step.py`, in an interpreter that
-has TensorFlow and needs no torch.
+"""The head's step with TensorFlow's `sampled_softmax_loss` under `tf.function`; run by
+`head_step.py`, in an interpreter that has TensorFlow and needs no torch.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def measure(cell: Cell) -> Found:
 
 def _run(cell: Cell, **options: Any) -> tuple[Found, float]:
     weight = tf.Variable(tf.random.normal((cell.labels, cell.dim), stddev=cell.dim**-0.5))
-    bias = tf.constant(0.0, shape=(cell.labels,))  # not learnt: ours has none
-    # The optimiser whose sparse updates are TensorFlow's own kernels; Keras' goes through dense arithmetic.
+    bias = tf.constant(0.0, shape=(cell.labels,))  # not trained: headtail's head has none here
+    # This optimiser has sparse update kernels; that of Keras uses dense arithmetic.
     train = tf.compat.v1.train
     kind = {"adagrad": train.AdagradOptimizer, "sgd": train.GradientDescentOptimizer}[cell.optimiser]
     optimiser = kind(LR)
@@ -45,9 +45,9 @@ def _run(cell: Cell, **options: Any) -> tuple[Found, float]:
             loss = tf.reduce_mean(
                 tf.nn.sampled_softmax_loss(weight, bias, target, hidden, cell.negatives, cell.labels, sampled_values=draws)
             )
-        of_weight, of_hidden = tape.gradient(loss, [weight, hidden])
-        optimiser.apply_gradients([(of_weight, weight)])
-        return loss, of_hidden
+        grad_weight, grad_hidden = tape.gradient(loss, [weight, hidden])
+        optimiser.apply_gradients([(grad_weight, weight)])
+        return loss, grad_hidden
 
     done = 0
 
@@ -57,7 +57,7 @@ def _run(cell: Cell, **options: Any) -> tuple[Found, float]:
         done += 1
 
     one()
-    reset_peak()  # the numbers that tables are filled with at first are held twice, which is not the step's
+    reset_peak()  # initialisation holds the tables twice, which is not part of the step
     found = times_of(one, **options)
     tables = 2 if cell.optimiser == "adagrad" else 1
     return found, (4 * cell.labels * cell.dim * tables + 4 * cell.labels) / MIB

@@ -1,7 +1,8 @@
 """Draws docs/figures/longtail*.svg from experiments/results/longtail.csv and longtail-classes.csv.
 
-longtail.svg: errors of head, torso and tail, a row a data set, a column a sampler. longtail_classes.svg: the error of each class
-against its rank. longtail_sweep.svg: errors against the number of negatives. What was not run is left out.
+longtail.svg: errors on head, torso and tail, one row per data set, one column per sampler.
+longtail_classes.svg: the error of each class against its rank. longtail_sweep.svg: errors against
+the number of negatives. Combinations that were not run are left out.
 
 Run: .venv/bin/python docs/figures/longtail.py
 """
@@ -118,7 +119,7 @@ if len({m for *_, m in by_m}) > 1:
         axis.set_xscale("log", base=2)
         sizes = sorted({m for *_, m in by_m})
         axis.set_xticks(sizes, [f"{m:g}" for m in sizes])
-        axis.set(xlabel="m, negatives a step", ylabel="error, %")
+        axis.set(xlabel="m, negatives per step", ylabel="error, %")
         axis.set_title({"full": "balanced"}.get(slice_, slice_).capitalize(), loc="left", fontweight="bold", fontsize=10.5)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=9.5)

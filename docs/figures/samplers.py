@@ -1,8 +1,8 @@
 """Draws docs/figures/samplers_*.svg from experiments/results/samplers*.csv and retrieval.csv.
 
-samplers_noise.svg: noise of the sampled loss against m, and the error of the table's gradient against the time of a batch (draw,
-loss and gradients).
-samplers_learning.svg: Recall@10 of head against tail, beside the loss over all labels that is meant, where that was run.
+samplers_noise.svg: noise of the sampled loss against m, and the error of the table's gradient
+against the time of a batch (draw, loss and gradients).
+samplers_learning.svg: Recall@10 of head against tail, with the loss over all labels where it was run.
 
 Run: .venv/bin/python docs/figures/samplers.py
 """
@@ -40,7 +40,7 @@ SAMPLERS = {
 DATA = {"diginetica": "Diginetica, 43,097 items", "delicious": "Delicious, 983 labels", "generated": "Generated, 1,000,000 labels"}
 TARGETS = {"logit-adjusted": "tail", "softmax": "importance"}
 NOTHING = 1e-9
-"""Noise below this is rounding."""
+"""Noise below this is a rounding error."""
 plt.rcParams |= {"font.size": 10.5, "svg.hashsalt": "headtail", "axes.spines.top": False, "axes.spines.right": False}
 
 
@@ -86,7 +86,7 @@ for (line, target), (column, data) in product(enumerate(TARGETS), enumerate(show
         axis.set_title(f"{DATA[data].partition(',')[0]}, {target}", loc="left", fontweight="bold", fontsize=10.5)
     axes[1][column].set_xlabel("m, negatives")
     where = {"cpu": "one core of a CPU", "cuda": "H200"}[home[data]]
-    axes[3][column].set_xlabel(f"ms a batch, {where}")
+    axes[3][column].set_xlabel(f"ms per batch, {where}")
 for line in (0, 1):
     axes[line][0].set_ylabel("noise, σ²/(mμ²)")
     axes[line + 2][0].set_ylabel("error of the table's gradient")
