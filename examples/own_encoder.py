@@ -1,4 +1,4 @@
-"""Train an encoder of your own under a scheme, by the library: the same loop, checkpoints and metrics as the command line."""
+"""Train your own encoder with a scheme: the same loop, checkpoints and metrics as the command line."""
 
 import torch
 from torch import nn
@@ -22,7 +22,7 @@ class TwoLayers(nn.Module):
         self.out = nn.Linear(dim, dim)
 
     def forward(self, features: Bag) -> torch.Tensor:
-        """Features come as CSR rows: columns, offsets, values."""
+        """Features are CSR rows: columns, offsets, values."""
         hidden = self.bag(features.columns.long(), features.offsets, per_sample_weights=features.values)
         return self.out(torch.relu(hidden))
 
@@ -30,6 +30,6 @@ class TwoLayers(nn.Module):
 for scheme in ("within-batch:importance", "within-batch:tail"):
     run = Run(scheme=scheme, dim=64, batch=128, negatives=32, epochs=6)
     trained = Trainer(run, data, encoder=TwoLayers(data.train.num_features, run.dim)).fit()
-    found = measures_of(top_labels(trained.model, data.test, 50), data, data_slices(data))
-    recall = {one.slice: f"{100 * one.value:.1f}%" for one in found if one.metric == "recall@10"}
+    measures = measures_of(top_labels(trained.model, data.test, 50), data, data_slices(data))
+    recall = {row.slice: f"{100 * row.value:.1f}%" for row in measures if row.metric == "recall@10"}
     print(f"{scheme:26} Recall@10", recall)

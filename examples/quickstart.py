@@ -1,4 +1,4 @@
-"""Train a label head on sampled negatives with the loss you name, then ask for the best labels. Runs in seconds on a CPU."""
+"""Train a label head on sampled negatives with a named loss, then predict. Takes seconds on a CPU."""
 
 import torch
 
@@ -8,7 +8,7 @@ torch.manual_seed(0)
 num_labels, dim = 1_000, 32
 labels = ht.Labels.zipf(num_labels)
 
-# A toy world: each label has a direction, frequent labels come often.
+# Toy data: each label has a direction, and frequent labels are drawn often.
 directions = torch.nn.functional.normalize(torch.randn(num_labels, dim), dim=1)
 data = ht.Frequency(labels, num_negatives=256)
 
@@ -31,5 +31,5 @@ for name in ("within-batch:importance", "within-batch:relative", "within-batch:t
     right = head.topk(directions, k=1).indices[:, 0] == torch.arange(num_labels)
     slices = labels.slices()
     head_hits, tail_hits = (float(right[part].float().mean()) for part in (slices.head, slices.tail))
-    found = ht.explain(loss, labels, batch_size=256)
-    print(f"{name:26s} leans {found.leans:8s} head right {head_hits:5.1%}   tail right {tail_hits:5.1%}")
+    explanation = ht.explain(loss, labels, batch_size=256)
+    print(f"{name:26s} leans {explanation.leans:8s} head correct {head_hits:5.1%}   tail correct {tail_hits:5.1%}")

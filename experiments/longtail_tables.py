@@ -1,10 +1,11 @@
-"""From the runs of `longtail.py` to what is committed: rows, tables and pictures.
+"""Turn the runs of `longtail.py` into the committed rows and tables.
 
     .venv/bin/python experiments/longtail_tables.py experiments/results/longtail
 
-writes `longtail.csv` (test rows), `longtail-losses.csv` (training losses after some epochs and the last) and `longtail-classes.csv`
-(errors of classes, with their deviation over seeds) beside, and the tables into `docs/results-longtail.md`, between the lines that
-mark their place. Of what was not run there, these files keep what they hold. `docs/figures/longtail.py` draws the pictures.
+writes `longtail.csv` (test rows), `longtail-losses.csv` (training losses after some epochs and the
+last) and `longtail-classes.csv` (errors per class, with their standard deviation over seeds) next
+to the folder, and the tables into `docs/results-longtail.md`, between their markers. Rows of runs
+that are not in the folder are kept. `docs/figures/longtail.py` draws the figures.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ COLUMNS = (
     ("Prior-weighted", "class-weighted-error", "full"),
 )
 EPOCHS = (1, 2, 5, 20)
-"""After which training losses are kept, beside the last."""
+"""Epochs with recorded training losses, besides the last one."""
 ORDER = ("constant", "importance", "relative", "tail")
 
 
 def rows_of(folder: Path) -> list[Row]:
-    """Test rows of every run that is there, finished study or not; `dataset` is the study."""
+    """Test rows of every finished run; `dataset` is the study."""
     rows: dict[tuple[object, ...], Row] = {}
     for study in sorted(path for path in folder.iterdir() if path.is_dir()):
         files = [*sorted(study.glob("cells/*/results.csv")), *([study / "results.csv"] if (study / "results.csv").exists() else [])]
@@ -44,18 +45,18 @@ def rows_of(folder: Path) -> list[Row]:
 
 
 def losses_of(folder: Path) -> list[Row]:
-    """Mean training losses of some epochs and the last; `dataset` is the study."""
+    """Mean training losses of some epochs and of the last; `dataset` is the study."""
     found = []
     for path in sorted(folder.glob("*/cells/*/results.csv")):
         rows = [
             replace(row, dataset=path.parents[2].name) for row in read_rows(path) if (row.split, row.metric) == ("train", "loss")
         ]
         found += [row for row in rows if row.epoch in EPOCHS or row is rows[-1]]
-    return [row for row in found if not row.scheme.endswith("+post-hoc")]  # another's model
+    return [row for row in found if not row.scheme.endswith("+post-hoc")]  # it uses another run's model
 
 
 def class_means(folder: Path) -> list[dict[str, str]]:
-    """Errors of classes over seeds, of the studies' own grids; a sweep has too many runs to look at each class."""
+    """Mean error per class over seeds, without the sweep, which has too many runs."""
     found: dict[tuple[str, str, int], list[ClassError]] = defaultdict(list)
     for path in sorted(folder.glob(f"*/cells/*/{CLASSES}")):
         for row in read_rows(path, ClassError):
@@ -70,7 +71,7 @@ def class_means(folder: Path) -> list[dict[str, str]]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Markdown: schemes down, slices across, errors in percent with their deviation over seeds; – where a slice is empty."""
+    """Markdown table of errors in percent: schemes by slices, – where a slice is empty."""
     values: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for row in rows:
         values[row.scheme, row.metric, row.slice].append(row.value)
@@ -83,7 +84,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def sweep_table(rows: Sequence[Row], metric: str, slice_: str) -> str:
-    """Markdown: schemes of more than one number of negatives down, their numbers across."""
+    """Markdown table: schemes run with several numbers of negatives, by number."""
     values: dict[tuple[str, float], list[float]] = defaultdict(list)
     for row in rows:
         if row.m is not None and (row.metric, row.slice) == (metric, slice_):
@@ -99,7 +100,7 @@ def sweep_table(rows: Sequence[Row], metric: str, slice_: str) -> str:
 
 
 def sections(rows: Sequence[Row]) -> dict[str, str]:
-    """The tables by the name of their place."""
+    """The tables by the name of their marker."""
     of_study: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         of_study[row.dataset].append(row)
@@ -116,7 +117,7 @@ def _run(row: Row) -> tuple[str, str, int]:
 
 
 def _place(scheme: str) -> tuple[object, ...]:
-    """All-label losses first, in alphabetical order; then by sampler, weighting and number of negatives; the baseline last."""
+    """Sort key: all-label losses, then sampler, weighting and negatives; the baseline last."""
     name, _, m = scheme.partition("@")
     sampler, colon, weighting = name.partition(":")
     known = ORDER.index(weighting) if weighting in ORDER else len(ORDER)

@@ -2,12 +2,13 @@
 
     .venv/bin/python experiments/retrieval.py --data DATA --out experiments/results/retrieval
 
-Delicious (m = 64), Diginetica and Nowplaying (m = 256), and generated data of the shapes of AmazonCat-13K and WikiLSHTC-325K;
-within-batch and uniform × constant, importance, relative, tail, and the full softmax and logit-adjusted loss; softmax and
-cosine-contrastive losses. Each scheme tries the same learning rates on seed 0 and keeps the one whose own implicit loss, over all
-labels, is lowest on points held out of the training data; two more seeds follow with that rate. The test set chooses nothing.
+Delicious (m = 64), Diginetica and Nowplaying (m = 256), and generated data with the shapes of
+AmazonCat-13K and WikiLSHTC-325K; within-batch and uniform × constant, importance, relative, tail,
+and the full softmax and logit-adjusted loss; softmax and cosine-contrastive losses. Each scheme
+tries the same learning rates with seed 0 and keeps the one with the lowest implicit loss, over all
+labels, on held-out training points; two more seeds use that rate. The test set chooses nothing.
 
-Resumable: runs whose rows are in --out are not run again. `docs/results.md` says what came out and what it cost.
+Resumable: runs with rows in --out are not run again. The results are in docs/results.md.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ _LOADED: dict[str, DataSet] = {}
 
 
 def perform(task: Task) -> str:
-    """Tune, repeat with other seeds, and write one file of rows a run. Returns a line for people."""
+    """Tune, repeat with other seeds, and write one file of rows per run; returns a summary."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(task.threads)
     torch.set_float32_matmul_precision("high")
@@ -110,7 +111,7 @@ def perform(task: Task) -> str:
 
 
 def attempt(run: Run, task: Task) -> float:
-    """As `train`; a rate that diverges loses to the others."""
+    """As `train`; a rate that diverges is not chosen."""
     try:
         return train(run, task)
     except HeadtailError as error:
@@ -119,7 +120,7 @@ def attempt(run: Run, task: Task) -> float:
 
 
 def train(run: Run, task: Task) -> float:
-    """One run; its rows go to disk, its best validation value comes back."""
+    """Train one run and write its rows; returns its best validation value."""
     name = f"{slug(run.scheme)}-lr{run.lr:g}-seed{run.seed}-{fingerprint(run)}"
     path = task.path / "runs" / f"{name}.csv"
     if not path.exists():
@@ -138,12 +139,12 @@ def train(run: Run, task: Task) -> float:
 
 
 def slug(text: str) -> str:
-    """A name for files."""
+    """A file name for a scheme or data set."""
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
 
 
 def fingerprint(run: Run) -> str:
-    """Changes with any setting."""
+    """A digest of all settings."""
     return hashlib.blake2b(json.dumps(asdict(run), sort_keys=True).encode(), digest_size=4).hexdigest()
 
 
@@ -156,9 +157,7 @@ def main() -> int:
     parser.add_argument(
         "--only", nargs="*", type=int, default=which, choices=which, metavar="N", help="numbers of the studies to run"
     )
-    parser.add_argument(
-        "--workers", type=int, default=1, help="processes; more than one pays on a GPU with its multi-process service"
-    )
+    parser.add_argument("--workers", type=int, default=1, help="processes; several help on a GPU with its multi-process service")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args()
     tasks = [

@@ -1,9 +1,9 @@
-"""From the runs of `retrieval.py` to what is committed: one CSV of rows, one of the tuning, and the tables of docs/results.md.
+"""Turn the runs of `retrieval.py` into the committed rows, and print the tables of docs/results.md.
 
     .venv/bin/python experiments/retrieval_tables.py experiments/results/retrieval
 
-prints the tables in Markdown and writes `retrieval.csv` (test rows of the chosen learning rates) and `retrieval-tuning.csv` beside.
-Of schemes that were not run there, what both hold already stays.
+writes `retrieval.csv` (test rows of the chosen learning rates) and `retrieval-tuning.csv` next to
+the folder, and prints the tables in Markdown. Rows of schemes that are not in the folder are kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SLICES = ("head", "torso", "tail", "full")
 
 
 def gather(folder: Path) -> tuple[list[Row], list[dict[str, str]]]:
-    """Test rows of chosen runs, and what was tried."""
+    """Test rows of the chosen runs, and all learning rates that were tried."""
     rows: list[Row] = []
     tuning: list[dict[str, str]] = []
     for data in sorted(path for path in folder.iterdir() if path.is_dir()):
@@ -39,7 +39,7 @@ def gather(folder: Path) -> tuple[list[Row], list[dict[str, str]]]:
 
 
 def table(rows: list[Row], columns: list[tuple[str, str]], schemes: list[str]) -> str:
-    """Markdown: schemes down, (metric, slice) across, mean ± deviation in percent."""
+    """Markdown table: schemes by (metric, slice), mean ± standard deviation in percent."""
     values: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for row in rows:
         values[row.scheme, row.metric, row.slice].append(row.value)

@@ -1,22 +1,25 @@
-"""Which sampler when? Samplers that look at the model, beside those that do not.
+"""Which sampler to use? Samplers that look at the model, compared with samplers that do not.
 
     .venv/bin/python experiments/samplers.py --data DATA
 
-Delicious (983 labels), Diginetica (43,097) and generated data with a million labels; targets: the softmax (importance weights) and
-the logit-adjusted loss (tail weights); m = 64. Four questions, a study each:
+Delicious (983 labels), Diginetica (43,097) and generated data with a million labels; targets: the
+softmax (importance weights) and the logit-adjusted loss (tail weights); m = 64. Four questions, one
+study each:
 
-learn  Recall@k by slice after training with each sampler, at equal m; and with more negatives (`@m`) for the cheap ones
-time   milliseconds of a whole training step, with its share of what a sampler takes anew now and then
-fast   as learn, in the time that uniform's run takes: whose step costs more gets fewer epochs
+learn  Recall@k by slice after training with each sampler, at equal m; cheap ones also with more
+       negatives (`@m`)
+time   milliseconds of a whole training step, including the share of a sampler's periodic refresh
+fast   as learn, in the time of uniform's run: slower steps get fewer epochs
 noise  σ²/(mμ²), and the gradient against the exact one, on a trained model, for some m
 
-`--only` takes numbers of studies, which run in the order of their numbers, that of their importance. Processor time is what is
-measured on a CPU: give each process one thread (`--threads 1`), and start two with other studies to use two cores. On one core of
-an AMD EPYC a run on Diginetica takes from 2 minutes (uniform) to 11 (`block(1)`), on Delicious 1 to 4. Those named `exact` draw by
-a pass over all labels a step, 0.9 s on Diginetica, and like those of generated data want a GPU (`--device cuda --workers 4`).
+`--only` takes numbers of studies, which run in order of importance. On a CPU processor time is
+measured: give each process one thread (`--threads 1`), and start two with different studies to use
+two cores. On one core of an AMD EPYC a run on Diginetica takes from 2 minutes (uniform) to 11
+(`block(1)`), on Delicious 1 to 4. Studies named `exact` pass over all labels in every step, 0.9 s
+on Diginetica; run them and those of generated data on a GPU (`--device cuda --workers 4`).
 
-Resumable: finished runs are kept, and with `--minutes` the whole stops in time with every run saved. `samplers_tables.py` turns
-what is in --out into rows and tables; `docs/results-samplers.md` says what came out.
+Resumable: finished runs are kept, and `--minutes` stops in time with every run saved.
+`samplers_tables.py` turns --out into rows and tables; the results are in docs/results-samplers.md.
 """
 
 from __future__ import annotations
@@ -60,14 +63,14 @@ TRAINING = {
     "diginetica": Training(batch=1024, epochs=8, lr=0.02, dropout=0.5, schedule="constant", validation=0.1, patience=1),
     "generated": Training(batch=1024, epochs=2, lr=0.1, dim=64, dropout=0.0, schedule="constant", validation=0.0),
 }
-"""Those of the retrieval study, whose runs over all labels stand beside these; m = 64 everywhere. Of a million labels none are held
-out: the loss over all labels of a few points would take more memory than all the rest."""
+"""As in the retrieval study, which provides the runs over all labels; m = 64. With a million labels
+no points are held out: their loss over all labels would take more memory than everything else."""
 RATES = {"delicious": (0.04,), "diginetica": (0.02, 0.04), "generated": (0.1,)}
-"""Learning rates that each scheme tries on seed 0, to keep the one with the lowest loss over all labels on points held out."""
+"""Learning rates that each scheme tries with seed 0; the lowest loss on held-out points wins."""
 STEPS, LONGEST = 30, 20_000.0
-"""Steps that are timed, and the milliseconds after which fewer must do."""
+"""Steps that are timed, and the milliseconds after which fewer are enough."""
 MODEL, PAIRS = "block(1)", 4096
-"""Noise is looked at on the model that this sampler trained, with the hidden states of so many pairs."""
+"""Noise is measured on the model that this sampler trained, with hidden states of this many pairs."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +80,9 @@ class Study:
     Attributes:
         name: DATA-QUESTION, or DATA-QUESTION-MORE.
         samplers: as in scheme names, `@m` too; "full" for the loss over all labels.
-        targets: the losses over all labels that they shall stand for.
-        seeds: of learning.
-        numbers: m, for noise.
+        targets: the losses over all labels that they estimate.
+        seeds: seeds for learning.
+        numbers: values of m for noise.
     """
 
     name: str
@@ -90,12 +93,12 @@ class Study:
 
     @property
     def data(self) -> str:
-        """Which data."""
+        """Name of the data set."""
         return self.name.split("-")[0]
 
     @property
     def question(self) -> str:
-        """Which of the four."""
+        """Which of the four questions."""
         return self.name.split("-")[1]
 
 
@@ -105,7 +108,7 @@ GOOD = ("block", "block(1)")
 OTHERS = ("frequency(0.5)", "resampled", "quadratic-kernel", "fourier-kernel")
 POOLS = ("resampled(512,frequency(0.5))", "resampled(512,within-batch)")
 PASSES = ("hard", "tilted")
-"""A draw is a pass over all labels."""
+"""Samplers that pass over all labels for a draw."""
 ADJUSTED, PLAIN = ("logit-adjusted",), ("softmax",)
 
 STUDIES = (
@@ -132,7 +135,7 @@ STUDIES = (
 
 
 def named(sampler: str, target: str) -> str:
-    """The scheme of a sampler that stands for a target.
+    """The scheme with which a sampler estimates a target.
 
     >>> named("block(1)@8", "logit-adjusted"), named("full", "logit-adjusted")
     ('block(1):tail@8', 'logit-adjusted')
@@ -142,12 +145,12 @@ def named(sampler: str, target: str) -> str:
 
 
 def schemes(study: Study) -> list[str]:
-    """Of all targets."""
+    """The schemes of a study, for all its targets."""
     return [named(sampler, target) for target in study.targets for sampler in study.samplers]
 
 
 def grid_of(study: Study, data: DataSet, given: argparse.Namespace, rates: Mapping[str, float]) -> list[Cell]:
-    """The study's runs at these rates, seed by seed; runs of equal settings are shared by all studies of the data."""
+    """The study's runs at these rates, by seed; studies of the same data share equal runs."""
     training, home, grid = TRAINING[study.data], given.out / study.data, []
     times = {row["sampler"]: float(row["step_ms"]) for row in read_table(home / f"times-{given.device}.csv")}
     for name in (name for name in schemes(study) if name in rates):
@@ -158,23 +161,23 @@ def grid_of(study: Study, data: DataSet, given: argparse.Namespace, rates: Mappi
 
 
 def tried(home: Path, data: str) -> dict[str, dict[float, float]]:
-    """Lowest loss on points held out, by scheme and learning rate, of all finished runs with seed 0 and all epochs."""
+    """Lowest held-out loss by scheme and learning rate, of finished full-length runs with seed 0."""
     found: dict[str, dict[float, float]] = {}
     for path in sorted(home.glob("cells/*/results.csv")):
         run = Run.read(path.parent / "run.toml")
         if run.seed == 0 and run.epochs == TRAINING[data].epochs:
             losses = [row.value for row in read_rows(path) if row.metric == "implicit-loss"]
-            found.setdefault(run.scheme, {})[run.lr] = min(losses, default=math.inf)  # none held out: there is one rate
+            found.setdefault(run.scheme, {})[run.lr] = min(losses, default=math.inf)  # nothing held out: there is only one rate
     return found
 
 
 def chosen(home: Path, data: str) -> dict[str, float]:
-    """The learning rate of each scheme that was tried."""
+    """The best learning rate of each scheme that was tried."""
     return {name: min(losses, key=lambda rate: losses[rate]) for name, losses in tried(home, data).items()}
 
 
 def epochs_in_time(name: str, training: Training, times: dict[str, float]) -> int:
-    """Whole epochs in the time that all of uniform's take.
+    """Whole epochs in the time of uniform's run.
 
     >>> epochs_in_time("block:tail", Training(epochs=8), {"uniform": 10.0, "block": 28.0})
     3
@@ -182,25 +185,25 @@ def epochs_in_time(name: str, training: Training, times: dict[str, float]) -> in
     name, _, m = name.partition("@")
     sampler = name.partition(":")[0] + ("@" + m if m else "")
     if sampler not in times or "uniform" not in times:
-        raise HeadtailError(f"Nobody knows yet what a step with `{sampler}` takes. Run the study of times first.")
+        raise HeadtailError(f"The time that a step with `{sampler}` takes is unknown. Run the study of times first.")
     return max(1, round(training.epochs * times["uniform"] / times[sampler]))
 
 
 def learn(study: Study, source: Callable[[], DataSet], given: argparse.Namespace) -> int:
-    """Tune, then train and test with other seeds what is missing; returns how many schemes or runs failed."""
+    """Tune, then train and test missing runs with other seeds; returns the number of failures."""
     data, home, names = source(), given.out / study.data, schemes(study)
     if study.question == "learn":
         for rate in RATES[study.data]:
             everyone: dict[str, float] = {name: rate for name in names}  # noqa: C420 - which pyright cannot type
             first = [cell for cell in grid_of(study, data, given, everyone) if cell.run.seed == 0]
-            train(study, first, source, given)  # a rate that diverges loses to the others
+            train(study, first, source, given)  # a rate that diverges is not chosen
     rates = chosen(home, study.data)
     failed = train(study, grid_of(study, data, given, rates), source, given)
     return failed + len(set(names) - set(rates))
 
 
 def train(study: Study, grid: list[Cell], source: Callable[[], DataSet], given: argparse.Namespace) -> int:
-    """Train and test what is missing; returns how many runs failed."""
+    """Train and test missing runs; returns how many failed."""
     if not grid:
         return 0
     print(f"{study.name}: {sum(cell.done for cell in grid)} of {len(grid)} runs done", flush=True)
@@ -223,45 +226,46 @@ def train(study: Study, grid: list[Cell], source: Callable[[], DataSet], given: 
 
 
 def wanted(run: Run, data: str) -> bool:
-    """Whether noise is looked at on this run's model."""
+    """Whether noise is measured on this run's model."""
     models = {named(MODEL, target) for one in STUDIES if (one.data, one.question) == (data, "noise") for target in one.targets}
     return run.seed == 0 and run.scheme in models and run.epochs == TRAINING[data].epochs
 
 
 def measure_times(study: Study, source: Callable[[], DataSet], given: argparse.Namespace) -> int:
-    """Time the steps of what is missing."""
+    """Time the steps of samplers that have no time yet."""
     path, data = given.out / study.data / f"times-{given.device}.csv", source()
     rows = read_table(path)
     for sampler in study.samplers:
         if all(row["sampler"] != sampler for row in rows):
             run = Run(**asdict(TRAINING[study.data]), scheme=named(sampler, study.targets[0]))
-            step, anew, every = step_times(replace(run, validation=0.0), data, given.device)
-            row = {"sampler": sampler, "step_ms": f"{step + anew / every:.3f}", "refresh_ms": f"{anew:.1f}", "every": every}
+            step, refresh, every = step_times(replace(run, validation=0.0), data, given.device)
+            row = {"sampler": sampler, "step_ms": f"{step + refresh / every:.3f}", "refresh_ms": f"{refresh:.1f}", "every": every}
             rows.append({key: str(value) for key, value in row.items()})
             write_table(path, rows)
-            print(f"{study.name} {sampler}: {row['step_ms']} ms a step, {anew:.0f} ms every {every} steps among them", flush=True)
+            about = f"{row['step_ms']} ms per step, including {refresh:.0f} ms every {every} steps"
+            print(f"{study.name} {sampler}: {about}", flush=True)
     return 0
 
 
 def step_times(run: Run, data: DataSet, device: str) -> tuple[float, float, int]:
-    """Milliseconds of a step, of what the sampler takes anew, and after how many steps it does."""
+    """Milliseconds of a step and of a refresh of the sampler, and the steps between refreshes."""
     trainer, taken = Trainer(run, data, device=device), []
     for ids in islice(trainer.order(0), STEPS):
         taken.append(milliseconds(partial(trainer._take_step, ids), device))
         if sum(taken) > LONGEST and len(taken) > 2:
             break
     sampler, model = getattr(trainer.model.head.loss, "sampler", None), trainer.model
-    step = statistics.median(taken[len(taken) // 5 :])  # the first ones compile, or take a summary
+    step = statistics.median(taken[len(taken) // 5 :])  # the first ones compile or refresh
     if not isinstance(sampler, Blocks | Adversarial):
         return step, 0.0, 1
     hidden, _ = encoded_pairs(model, data.train, run.batch)
     scorer = Scorer(hidden, model.head.weight.detach(), model.head.bias)
-    anew = partial(sampler.take_summary if isinstance(sampler, Blocks) else sampler.refit, scorer)
-    return step, milliseconds(anew, device), sampler.every
+    refresh = sampler.take_summary if isinstance(sampler, Blocks) else sampler.refit
+    return step, milliseconds(partial(refresh, scorer), device), sampler.every
 
 
 def milliseconds(call: Callable[[], object], device: str) -> float:
-    """Of the processor, which others who share it do not slow down much; on a GPU, by the clock."""
+    """Processor time on a CPU, which other load affects little; wall-clock time on a GPU."""
     if device == "cpu":
         begun = time.process_time()
         call()
@@ -274,7 +278,7 @@ def milliseconds(call: Callable[[], object], device: str) -> float:
 
 
 def measure_noise(study: Study, source: Callable[[], DataSet], given: argparse.Namespace) -> int:
-    """Hold samplers against the exact gradient, one by one; returns how many models are missing."""
+    """Compare samplers with the exact gradient; returns how many models are missing."""
     path, data, missing = given.out / study.data / f"noise-{given.device}.csv", source(), 0
     for target in study.targets:
         name = named(MODEL, target)
@@ -309,14 +313,14 @@ def measure_noise(study: Study, source: Callable[[], DataSet], given: argparse.N
 
 
 def flat(one: OnModel) -> dict[str, str]:
-    """Its numbers by name."""
+    """The measurements by column name."""
     found = {name: value for name, value in asdict(one).items() if name not in ("scheme", "m")}
     parts = {f"{name}_{key}": value for name in ("hidden", "table") for key, value in found.pop(name).items()}
     return {name: f"{value:.6g}" for name, value in {**found, **parts}.items()}
 
 
 def perform(study: Study, source: Callable[[], DataSet], given: argparse.Namespace) -> int:
-    """What is missing of a study; returns how many runs failed."""
+    """Run what is missing of a study; returns how many runs failed."""
     return {"learn": learn, "fast": learn, "time": measure_times, "noise": measure_noise}[study.question](study, source, given)
 
 
@@ -330,10 +334,10 @@ def main() -> int:
     parser.add_argument(
         "--only", nargs="*", type=int, default=which, choices=which, metavar="N", help=f"numbers of studies: {names}"
     )
-    parser.add_argument("--seeds", type=int, default=3, help="at most so many seeds")
-    parser.add_argument("--workers", type=int, default=1, help="runs side by side")
-    parser.add_argument("--threads", type=int, default=None, help="of this process")
-    parser.add_argument("--minutes", type=float, default=None, help="stop then, with everything saved")
+    parser.add_argument("--seeds", type=int, default=3, help="largest number of seeds")
+    parser.add_argument("--workers", type=int, default=1, help="runs in parallel")
+    parser.add_argument("--threads", type=int, default=None, help="threads of this process")
+    parser.add_argument("--minutes", type=float, default=None, help="stop after this time, with everything saved")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args()
     torch.set_num_threads(given.threads or torch.get_num_threads())

@@ -1,11 +1,12 @@
-"""From the runs of `samplers.py` to what is committed: rows, and the tables of docs/results-samplers.md.
+"""Turn the runs of `samplers.py` into the committed rows and the tables of docs/results-samplers.md.
 
     .venv/bin/python experiments/samplers_tables.py experiments/results/samplers
 
-writes `samplers.csv` (test rows), `samplers-tuning.csv`, `samplers-noise.csv` and `samplers-times.csv` beside, and the tables into
-`docs/results-samplers.md`, between the lines that mark their place. Of what was not run there, these files keep what they hold.
-`docs/figures/samplers.py` draws the pictures. What was not trained here, but in the retrieval study with the same settings
-(`retrieval.csv`), comes from there.
+writes `samplers.csv` (test rows), `samplers-tuning.csv`, `samplers-noise.csv` and
+`samplers-times.csv` next to the folder, and the tables into `docs/results-samplers.md`, between
+their markers. Rows of runs that are not in the folder are kept. Runs that only the retrieval study
+has, with the same settings, are taken from `retrieval.csv`. `docs/figures/samplers.py` draws the
+figures.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ NOISE = {
 
 
 def rows_of(folder: Path) -> list[Row]:
-    """Test rows of finished runs at the rates chosen; `dataset` is DATA-learn, or DATA-fast for runs of fewer epochs."""
+    """Test rows of finished runs at the chosen rates; `dataset` is DATA-learn, or DATA-fast if shorter."""
     rows, rates = [], {data: chosen(folder / data, data) for data in TRAINING}
     for path in sorted(folder.glob("*/cells/*/results.csv")):
         data, run = path.parents[2].name, Run.read(path.parent / "run.toml")
@@ -52,7 +53,7 @@ def rows_of(folder: Path) -> list[Row]:
 
 
 def tuning_of(folder: Path, data: str) -> list[dict[str, str]]:
-    """Every rate that was tried on seed 0: what it was judged by, and Recall@10 on test points, which chose nothing."""
+    """Every rate tried with seed 0: its held-out loss, and test Recall@10, which chose nothing."""
     rates, losses, lines = chosen(folder / data, data), tried(folder / data, data), []
     for path in sorted((folder / data).glob("cells/*/results.csv")):
         run = Run.read(path.parent / "run.toml")
@@ -64,7 +65,7 @@ def tuning_of(folder: Path, data: str) -> list[dict[str, str]]:
 
 
 def with_retrieval(rows: Sequence[Row], beside: Path) -> list[Row]:
-    """And those of the retrieval study where there are none of ours: losses over all labels, and what it sampled with m = 64."""
+    """Add the retrieval study's rows where there are none: all-label losses, and m = 64."""
     have = {(row.dataset, row.scheme) for row in rows}
     known = [row for row in rows_in(beside) if row.dataset in TRAINING]
     for row in (replace(row, dataset=f"{row.dataset}-learn", epoch=TRAINING[row.dataset].epochs) for row in known):
@@ -75,9 +76,9 @@ def with_retrieval(rows: Sequence[Row], beside: Path) -> list[Row]:
 
 
 def learning_table(rows: Sequence[Row], data: str, target: str, on_cpu: dict[str, float], on_gpu: dict[str, float]) -> str:
-    """Markdown: schemes down, quickest first, slices across; and how far the worst slice is from the loss that is meant.
+    """Markdown table: schemes by slices, fastest first, with the largest gap to the target.
 
-    A run's time is told in those of uniform's whole run, from a step's milliseconds on a CPU and on a GPU.
+    Times are relative to uniform's whole run, from the milliseconds per step on a CPU and a GPU.
     """
     values: dict[tuple[str, float, str, str], list[float]] = defaultdict(list)
     for row in rows:
@@ -100,7 +101,7 @@ def learning_table(rows: Sequence[Row], data: str, target: str, on_cpu: dict[str
 
 
 def in_uniform_runs(scheme: str, share: float, times: dict[str, float]) -> str:
-    """The time of a share of the epochs, where uniform's for all of them is 1; – where nobody has measured.
+    """The time of a share of the epochs relative to uniform's whole run; – if not measured.
 
     >>> in_uniform_runs("block:tail", 3 / 8, {"uniform": 10.0, "block": 28.0})
     '1.1'
@@ -110,7 +111,7 @@ def in_uniform_runs(scheme: str, share: float, times: dict[str, float]) -> str:
 
 
 def sampler_of(scheme: str) -> str:
-    """`SAMPLER[@m]` of a scheme.
+    """The `SAMPLER[@m]` part of a scheme.
 
     >>> sampler_of("within-batch:tail@512"), sampler_of("softmax")
     ('within-batch@512', 'full')
@@ -121,12 +122,12 @@ def sampler_of(scheme: str) -> str:
 
 
 def mean_of(values: list[float]) -> float:
-    """Over seeds."""
+    """Mean over seeds."""
     return mean_and_deviation(values)[0]
 
 
 def noise_table(rows: Sequence[dict[str, str]], target: str, m: str = "64") -> str:
-    """Markdown: samplers down, noisiest first."""
+    """Markdown table: samplers, noisiest first."""
     lines = ["| sampler | " + " | ".join(NOISE) + " |", "|---|" + "--:|" * len(NOISE)]
     of_target = [row for row in rows if row["target"] == target and (row["m"] == m or row["sampler"] == "full")]
     for row in sorted(of_target, key=lambda row: -float(row["squared_error"])):
@@ -138,18 +139,18 @@ def noise_table(rows: Sequence[dict[str, str]], target: str, m: str = "64") -> s
 
 
 def number(value: float) -> str:
-    """Three digits, and what is rounding as 0."""
+    """Three digits; rounding errors as 0."""
     return "0" if abs(value) < 1e-9 else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def measured(lines: Sequence[dict[str, str]], data: str, *devices: str) -> list[dict[str, str]]:
-    """What was measured on some data, on the first of these devices on which anything was."""
+    """The measurements on a data set, on the first of these devices that has any."""
     by = {device: [line for line in lines if (line["data"], line["device"]) == (data, device)] for device in devices}
     return next((found for found in by.values() if found), [])
 
 
 def times_table(times: Sequence[dict[str, str]]) -> str:
-    """Markdown: milliseconds of a training step."""
+    """Markdown table: milliseconds per training step."""
     uniform = next((float(row["step_ms"]) for row in times if row["sampler"] == "uniform"), None)
     lines = ["| sampler | step, ms | × uniform | refresh: ms per step (ms each) | refresh every … steps |", "|---|--:|--:|--:|--:|"]
     for row in sorted(times, key=lambda row: float(row["step_ms"])):
@@ -199,7 +200,7 @@ def _run(row: Row) -> tuple[str, str, float, int]:
 
 
 def _with_held(path: Path, new: Sequence[dict[str, str]], *key: str) -> list[dict[str, str]]:
-    """And what a file holds of other keys."""
+    """The new lines, and those of the file with other keys."""
     return with_known(new, read_table(path), lambda line: tuple(line[name] for name in key))
 
 

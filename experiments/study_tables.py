@@ -1,6 +1,6 @@
-"""What turns runs into what is committed, for all three studies: CSV files, tables of means, and their places on pages.
+"""Shared by the tables of all three studies: CSV files, tables of means, and placing tables on pages.
 
-A study's rows outlive its runs. What is run again replaces what the files held of it, and all else stays (`with_known`).
+Rows outlive runs: new rows replace those of the same run, and all others are kept (`with_known`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Line = TypeVar("Line")
 
 
 def given_folder() -> Path:
-    """That of the runs, from the command line: without it, what is committed would be overwritten by nothing."""
+    """The folder of runs from the command line; exits without one, to protect the committed files."""
     folder = Path(sys.argv[1]) if len(sys.argv) == 2 else None
     if folder is None or not folder.is_dir():
-        sys.exit(f"Name one folder that holds a study's runs, as `{Path(sys.argv[0]).name} experiments/results/STUDY`.")
+        sys.exit(f"Name one folder with the runs of a study, as in `{Path(sys.argv[0]).name} experiments/results/STUDY`.")
     return folder
 
 
 def with_known(new: Sequence[Line], known: Iterable[Line], key: Callable[[Line], Any]) -> list[Line]:
-    """The new lines, and those known of whose key there is no new one.
+    """The new lines, and the known lines with other keys.
 
     >>> with_known([("a", 1)], [("a", 0), ("b", 0)], key=lambda line: line[0])
     [('a', 1), ('b', 0)]
@@ -38,12 +38,12 @@ def with_known(new: Sequence[Line], known: Iterable[Line], key: Callable[[Line],
 
 
 def rows_in(path: Path) -> list[Row]:
-    """Of a file of results; none if it is not there."""
+    """Rows of a results file; none if it does not exist."""
     return read_rows(path) if path.exists() else []
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
-    """Lines of a CSV file by column; none if it is not there."""
+    """Lines of a CSV file by column; none if it does not exist."""
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as file:
@@ -51,7 +51,7 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 
 def write_table(path: Path, lines: Sequence[dict[str, str]]) -> None:
-    """Beside, and renamed; nothing where there are none."""
+    """Write a CSV file atomically; does nothing without lines."""
     if not lines:
         return
     text = io.StringIO()
@@ -62,19 +62,19 @@ def write_table(path: Path, lines: Sequence[dict[str, str]]) -> None:
 
 
 def shown(values: Sequence[float]) -> str:
-    """Mean and deviation in percent; – where there is nothing to tell.
+    """Mean and standard deviation in percent; – without values.
 
     >>> shown([0.25, 0.35]), shown([float("nan")])
     ('30.0 ± 7.1', '–')
     """
-    if not values or any(value != value for value in values):  # noqa: PLR0124 - nan, of a slice without classes
+    if not values or any(value != value for value in values):  # noqa: PLR0124 - NaN for a slice without classes
         return "–"
     mean, deviation = mean_and_deviation(values)
     return f"{100 * mean:.1f}" + ("" if deviation is None else f" ± {100 * deviation:.1f}")
 
 
 def publish(page: Path, parts: dict[str, str]) -> None:
-    """Put tables into a page, if it is there, and print them."""
+    """Put tables into a page, if it exists, and print them."""
     if page.exists():
         write_text(page, place_in(page.read_text(encoding="utf-8"), parts))
     for name, part in parts.items():
@@ -82,7 +82,7 @@ def publish(page: Path, parts: dict[str, str]) -> None:
 
 
 def place_in(page: str, parts: dict[str, str]) -> str:
-    """The page with each table between `<!-- table NAME -->` and `<!-- end -->`; what has no place is left out."""
+    """Replace what is between `<!-- table NAME -->` and `<!-- end -->`; other tables are ignored."""
     for name, text in parts.items():
         mark = re.compile(rf"(<!-- table {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
         page = mark.sub(lambda found, text=text: f"{found[1]}{text}\n{found[2]}", page)

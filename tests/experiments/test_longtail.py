@@ -97,7 +97,7 @@ def test_a_study_prints_its_epochs_keeps_its_rows_and_drops_models_nobody_needs(
     small = study.Study("tiny", "", "exp", 8, ("softmax+post-hoc", "softmax", "within-batch:tail"), 3)
     assert study.perform(small, partial(longtail), QUICK, given(tmp_path), "python") == 0
     told = capsys.readouterr().out
-    assert f"tiny: {sum(COUNTS)} pictures, 8 classes, 2 epochs = 26 steps, 0 of 3 runs done, 2 of them trained" in told
+    assert f"tiny: {sum(COUNTS)} images, 8 classes, 2 epochs = 26 steps, 0 of 3 runs done, 2 of them trained" in told
     left = sorted(path.name for path in (tmp_path / "tiny" / "cells").rglob("*.safetensors"))
     assert left == []
     rows = read_rows(tmp_path / "tiny" / "results.csv")
