@@ -167,7 +167,7 @@ def test_a_learnable_temperature_is_a_parameter_of_the_loss():
         ("uniform:tail", {"temperature": 0}, "`temperature` must be above 0"),
         ("uniform:tail", {"score": "euclidean"}, "`score` must be one of 'dot', 'cosine'"),
         ("contrastive/uniform:tail", {"score": "dot"}, 'works on cosines: write `score="cosine"`'),
-        ("contrastive/uniform:tail", {"piece": None}, "write for example `hinge/uniform:tail`"),
+        ("contrastive/uniform:tail", {"piece": None}, "Write for example `hinge/uniform:tail`"),
         ("uniform:tail", {"post_hoc": 1.0}, "correct twice"),
     ],
 )

@@ -106,11 +106,12 @@ def parse(text: str) -> Scheme:
         sampler, weighting = (read_call(part, text) for part in rest.split(":", 1))
         check_known(sampler.name, SAMPLERS, "sampler", text)
         check_known(weighting.name, WEIGHTINGS, "weighting", text)
-        if sampler.name == "resampled" and weighting.name in NEED_Q:  # refused before anything is read or trained
+        if sampler.name == "resampled" and weighting.name in NEED_Q:
             write = f"{rest.split(':', 1)[0]}:importance"
             raise HeadtailError(
-                f"`{typed}` chooses negatives from a pool, where the q of a label is unknown, but {weighting.name} weights "
-                f"need it. Write weights that come from a margin, for example `{write}`."
+                f"`{typed}` chooses negatives from a pool, where the q of a label is unknown, but "
+                f"{weighting.name} weights need it. Write weights that come from a margin, for "
+                f"example `{write}`."
             )
         return Scheme(typed, loss, sampler, weighting, None, number, post_hoc)
     margin = Call("unit") if rest in LOSSES else read_call(rest, text)
@@ -129,8 +130,9 @@ def scheme(text: str, labels: Labels, num_negatives: int | None = None, **option
         text: the name, for example `"within-batch:tail"` or `"contrastive/uniform:importance@256"`.
         labels: the label distribution.
         num_negatives: m, where the name has no `@m`; by default 256, for within-batch the whole batch.
-        **options: keywords of the loss: `score`, `temperature`, `collisions`, `ignore_index`, `reduction`, `post_hoc`, and
-            `label_smoothing` for softmax losses. What the name decides already (`post_hoc` of `+post-hoc`) they override.
+        **options: keywords of the loss: `score`, `temperature`, `collisions`, `ignore_index`,
+            `reduction`, `post_hoc`, and `label_smoothing` for softmax losses. They take precedence
+            over the name, for example `post_hoc` over `+post-hoc`.
 
     >>> scheme("within-batch:tail", Labels.zipf(100))
     SampledSoftmaxLoss(
@@ -143,7 +145,8 @@ def scheme(text: str, labels: Labels, num_negatives: int | None = None, **option
     number = num_negatives if parsed.num_negatives is None else parsed.num_negatives
     piece = _piece(parsed.loss)
     if "piece" in options:
-        raise HeadtailError(f"`piece` is part of a scheme's name: write for example `hinge/{text.rpartition('/')[2]}`.")
+        write = f"hinge/{text.rpartition('/')[2]}"
+        raise HeadtailError(f"`piece` is part of a scheme's name. Write for example `{write}`.")
     if parsed.post_hoc:
         options = {"post_hoc": 1.0} | options
     if piece is not None:

@@ -58,7 +58,7 @@ class Separable(Margin):
 
 
 def check_margin(margin: Any, num_labels: int, kind: type[Margin] = Margin, other: str = "the sampler") -> None:
-    """Refuse what is not a margin of this kind, or is over other labels than the sampler or the table."""
+    """Refuse what is not a margin of this kind, or is over another number of labels."""
     if isinstance(getattr(margin, "margin", None), Margin):
         name = type(margin).__name__
         raise HeadtailError(f"`margin` must be a {kind.__name__}, but {name} is a weighting. Write `{name}(…).margin`.")

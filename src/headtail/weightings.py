@@ -61,14 +61,17 @@ class Constant(Weighting):
 
 @dataclass(frozen=True)
 class InfoNCE(Weighting):
-    r"""$w_{yy'} = 1$: each negative counts once, as in InfoNCE (van den Oord et al. 2018) and `MultipleNegativesRankingLoss`.
+    r"""$w_{yy'} = 1$: each negative counts once, as in InfoNCE (van den Oord et al. 2018).
 
-    ρ = m·q, and its loss grows like log m. Within the batch ρ = m·π_y': the equalised loss with all negatives weighing m times
-    as much. Frequent labels are pushed down as often as they occur, rare ones hardly, so it leans to the tail.
+    ρ = m·q, and its loss grows like log m. Within the batch ρ = m·π_y': the equalised loss with all
+    negatives weighing m times as much. Frequent labels are pushed down as often as they occur, rare
+    ones hardly, so it leans to the tail.
 
-    As in those losses, every other slot of the batch is a negative, even if it holds the positive's own label
-    (`collisions="slot"`, the default with `WithinBatch`); ρ is for y' ≠ y. About m·π_y such copies add to the 1 in the sum, which
-    divides ρ by 1 + m·π_y and leans further to the tail. Draws of other samplers are masked where they hit the positive.
+    As in sentence-transformers' `MultipleNegativesRankingLoss`, every other slot of the batch is a
+    negative, even if it holds the positive's own label (`collisions="slot"`, the default with
+    `WithinBatch`); ρ is for y' ≠ y. About m·π_y such copies add to the 1 in the sum, which divides ρ
+    by 1 + m·π_y and leans further to the tail. Draws of other samplers are masked where they hit
+    the positive.
 
     >>> draw = Draw(torch.tensor([1, 2]), torch.zeros(2).double(), torch.zeros(1).double(), m=2.0)
     >>> InfoNCE().offsets(draw, torch.tensor([0]))
@@ -177,9 +180,9 @@ class Tail(FromMargin):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WeighedDraw(Draw):
-    """A draw with its log-weights looked up ahead, which belong to one weighting and one batch of targets.
+    """A draw with its log-weights looked up ahead, of one weighting for one batch of targets.
 
-    The weights are computed here and nowhere else, so a changed copy (`dataclasses.replace`) is weighed again.
+    They are computed here and nowhere else: a changed copy (`dataclasses.replace`) is weighed again.
 
     Args:
         weighting: gives the log-weights.
@@ -202,7 +205,7 @@ class WeighedDraw(Draw):
 
 
 def log_weights(weighting: Weighting, draw: Draw, target: Int[Tensor, " b"]) -> tuple[Tensor, Tensor]:
-    """(a, b) of a weighting; those looked up ahead only if they are this very weighting's for these very targets."""
+    """(a, b) of a weighting; looked up ahead if by this very weighting for these very targets."""
     if isinstance(draw, WeighedDraw) and draw.weighting is weighting and draw.target is target:
         return draw.log_w
     return weighting.offsets(draw, target)

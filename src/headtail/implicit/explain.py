@@ -268,7 +268,7 @@ class _Inspector:
             if isinstance(self.weighting, InfoNCE) and not self.piece:
                 effect += " = 1 + m · π_y, which leans further to the tail"
             notes.append(
-                "Just the example's own slot is masked: copies of the positive in the batch count as negatives. "
+                "Only the example's own slot is masked: copies of the positive in the batch count as negatives. "
                 f"ρ, which is for y' ≠ y, leaves them out; they {effect}."
             )
         if self.loss.options.get("label_smoothing"):

@@ -31,8 +31,9 @@ class Ready(NamedTuple):
     Attributes:
         kernels: the module with the kernels.
         pairs: the targets.
-        collisions: what kernels compare, weigh and scale by: `[p]` what a draw must differ from (None where all draws count),
-            the same of each draw, a, b, `[p, m]` further draws that do not count (or None), and each pair's factor.
+        collisions: what kernels compare, weigh and scale by: `[p]` what a draw must differ from
+            (None where all draws count), the same of each draw, a, b, `[p, m]` further draws that
+            do not count (or None), and each pair's factor.
     """
 
     kernels: Any
@@ -125,7 +126,7 @@ class _LossOfRows(torch.autograd.Function):
     ) -> Tensor:
         places = _places(weight, bias, positive, negatives) if ctx.needs_input_grad[2] else None
         result = kernel(input, weight, bias, positive, negatives, *collisions, *extra)
-        # Gradients are saved as autograd saves tensors: it frees them after the last backward, and not before.
+        # Autograd frees what is saved here after the last backward, and not before.
         rows, points = (None, None) if places is None else (places.rows, places.points)
         gradients = result.of_input, result.of_scores, result.of_rows
         ctx.save_for_backward(input, positive, negatives, *gradients, rows, points)
@@ -145,7 +146,7 @@ class _LossOfRows(torch.autograd.Function):
             of_input = of_input * grads[0]
             of_scores = of_scores * grads[0]
             of_rows = None if of_rows is None else of_rows * grads[0]
-        elif _graph_is_kept():  # what is handed out may be changed, and what is saved is needed again
+        elif _graph_is_kept():  # what is handed out may be changed, and is needed again
             of_input = of_input.clone()
             of_scores = of_scores.clone()
             of_rows = None if of_rows is None else of_rows.clone()
@@ -198,7 +199,10 @@ def _one(dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def _gradient_of(table: Tensor, gradient: RowGradient, node: Any) -> Tensor | None:
-    """What autograd gets: nothing if an optimiser has taken it, rows of a table, or a row per entry where rows were gathered."""
+    """What autograd gets: nothing if an optimiser has taken it, else rows of a table.
+
+    Where rows were gathered, it gets a row per entry.
+    """
     if not table.is_leaf:
         return values_of(gradient)
     taken = is_taken(table) and _is_accumulated(node) and hand_over(table, gradient)
@@ -206,7 +210,10 @@ def _gradient_of(table: Tensor, gradient: RowGradient, node: Any) -> Tensor | No
 
 
 def _is_accumulated(node: Any) -> bool:
-    """Whether this pass adds to the `.grad` behind a node: not where `torch.autograd.grad` or `backward(inputs=…)` runs."""
+    """Whether this pass adds to the `.grad` behind a node.
+
+    It does not where `torch.autograd.grad` runs, or `backward(inputs=…)` for other inputs.
+    """
     try:
         return node is not None and torch._C._will_engine_execute_node(node)
     except RuntimeError:  # raised where `torch.autograd.grad` asks for this very gradient
@@ -215,4 +222,5 @@ def _is_accumulated(node: Any) -> bool:
 
 def _graph_is_kept() -> bool:
     """Whether a backward may follow this one (`retain_graph=True`)."""
-    return torch._C._autograd._get_current_graph_task_keep_graph()  # pyright: ignore[reportAttributeAccessIssue]
+    task = torch._C._autograd  # pyright: ignore[reportAttributeAccessIssue]
+    return task._get_current_graph_task_keep_graph()

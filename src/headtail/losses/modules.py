@@ -27,7 +27,8 @@ class Loss(nn.Module, ABC):
     Options that change from batch to batch (`known_positives`, `sample_weight`) are passed in the call.
 
     Args:
-        temperature: a number, or a parameter to learn it; above 0 (see `Options` for what is checked, and when).
+        temperature: a number, or a parameter to learn it; above 0 (`Options` says when this is
+            checked).
         post_hoc: τ by which a `LabelHead` adjusts its answers afterwards, f − τ log π.
         **options: keywords of the function behind it: `score`, `collisions`, `ignore_index`, `reduction`, and
             `label_smoothing` for softmax losses.
@@ -124,9 +125,10 @@ class SampledLoss(Loss):
         return self.sampler.draw(target, **model, generator=generator, ignore_index=ignore_index, tell_target=needs_target_q)
 
     def draw_ahead(self, target: Int[Tensor, " b"]) -> Draw | None:
-        """Negatives with the log-weights of this loss, to be passed as `draw`; None where drawing looks at the model.
+        """Negatives with the log-weights of this loss, to be passed as `draw`.
 
-        Another loss may take them too: it weighs them by its own weighting.
+        None where drawing looks at the model. Another loss may take them too: it weighs them by its
+        own weighting.
         """
         if self.sampler.looks_at_model:
             return None

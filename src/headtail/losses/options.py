@@ -21,15 +21,17 @@ class Options(TypedDict, total=False):
     """Keywords that all losses share.
 
     Attributes:
-        temperature: logits are divided by it *before* the weights correct them; a number or a learnable scalar, above 0. A
-            learnable one is checked when a module is made, and in every call on a CPU. On a GPU a call does not look, as the
-            host would wait: below 0 the order of the scores turns round, at 0 the loss is not finite. Keep it above 0 there,
-            with `temperature.clamp_(min=0.01)` under `torch.no_grad()` after each step.
+        temperature: logits are divided by it *before* the weights correct them; a number or a
+            learnable scalar, above 0. A learnable one is checked when a module is made, and in
+            every call on a CPU. A call on a GPU does not check it, because the host would wait:
+            below 0 the order of the scores is reversed, and at 0 the loss is not finite. Keep it
+            above 0 with `temperature.clamp_(min=0.01)` under `torch.no_grad()` after each step.
         score: `"dot"`, or `"cosine"` to normalise inputs and label embeddings.
         known_positives: labels of each example, `[b, k]` padded or ragged, that must not count as negatives.
-        collisions: which draws are masked: `"target"` (those that hit the positive; the default), `"known"` (all known
-            positives; the default once `known_positives` is given), `"slot"` (of within-batch negatives just the example itself;
-            the default of `InfoNCE`), or `"none"`.
+        collisions: which draws are masked: `"target"` (those that hit the positive; the default),
+            `"known"` (all known positives; the default once `known_positives` is given), `"slot"`
+            (of within-batch negatives only the example itself; the default of `InfoNCE`), or
+            `"none"`.
         sample_weight: `[b]` a weight for each example; `"mean"` divides by their sum.
         ignore_index: targets (or padding) with this id count nowhere; −100, as in torch. None promises that there are none, which
             saves a CUDA host some waiting.
@@ -62,7 +64,7 @@ class Settings:
 
     @classmethod
     def of(cls, options: Mapping[str, Any], more: tuple[str, ...] = ()) -> Settings:
-        """From keywords; an unknown one is refused by name, with the nearest of those that there are and `more`."""
+        """From keywords; an unknown one is refused, with the nearest of all names and `more`."""
         for name in options:
             if name not in OPTION_NAMES:
                 near = nearest(name, (*OPTION_NAMES, *more))
@@ -84,8 +86,16 @@ class Settings:
         if self.sample_weight is not None:
             check_kind("sample_weight", self.sample_weight, Tensor, "torch.ones(b)")
 
-    def compared(self, pairs: Pairs, draw: Draw, weighting: Weighting) -> tuple[Int[Tensor, " p"], Int[Tensor, "*p m"]] | None:
-        """What must differ for a draw to count: label and ids, with "slot" places in the batch; None where all draws count."""
+    def compared(
+        self,
+        pairs: Pairs,
+        draw: Draw,
+        weighting: Weighting,
+    ) -> tuple[Int[Tensor, " p"], Int[Tensor, "*p m"]] | None:
+        """What must differ for a draw to count: labels and ids, or places in the batch ("slot").
+
+        None where all draws count.
+        """
         mode = self.collisions
         if mode is None:
             as_weighted = self.known_positives is None and draw.slots is not None
@@ -96,8 +106,8 @@ class Settings:
             return pairs.label, draw.ids
         if draw.slots is None or draw.slots.shape != draw.ids.shape:
             raise HeadtailError(
-                '`collisions="slot"` needs draws that know their places in the batch, as those of `WithinBatch` do. '
-                'Write `collisions="target"` for others.'
+                '`collisions="slot"` needs draws that know their places in the batch, as those of '
+                '`WithinBatch` do. Write `collisions="target"` for others.'
             )
         return torch.arange(len(pairs.label), device=pairs.label.device), draw.slots
 

@@ -114,7 +114,7 @@ def exact_terms(
 def exact_logits(
     input: Tensor, weight: Tensor, bias: Tensor | None, target: Target, margin: Margin, settings: Settings
 ) -> tuple[Pairs, Float[Tensor, "b L"]]:
-    """Targets, and the logits of all labels divided by the temperature, once everything was checked."""
+    """Checked targets, and the logits of all labels divided by the temperature."""
     check_table(input, weight, bias)
     check_margin(margin, len(weight), other="`weight`")
     pairs = Pairs.of(target, num_labels=len(weight), ignore_index=settings.ignore_index)
