@@ -217,6 +217,10 @@ CASES = {
     "a piece that was not called": (lambda: decoupled_loss(HIDDEN, TABLE, TARGET, piece=contrastive), "`piece` must be a Piece"),
     "a margin by name": (lambda: SoftmaxLoss("logit-adjusted"), "LogitAdjusted(labels)"),
     "a weighting as a margin": (lambda: FromMargin(Tail(LABELS)), "`margin` must be a Margin"),
+    "a weighting as an exact loss's margin": (
+        lambda: softmax_loss(HIDDEN, TABLE, TARGET, Tail(LABELS)),
+        "Tail is a weighting",
+    ),
     "counts instead of labels in a margin": (lambda: Tail([1, 2]), "Labels.from_counts"),
     "labels of another size": (lambda: SampledSoftmaxLoss(Uniform(9, 2), Tail(LABELS)), "9 labels"),
     "a custom margin of another size": (

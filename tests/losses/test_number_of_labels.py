@@ -162,8 +162,3 @@ def test_margins_and_weightings_of_one_s_own_are_checked_too():
             sampled_softmax_loss(HIDDEN, TABLE, TARGET, DRAW, weighting)
         with pytest.raises(HeadtailError, match="10 labels"):
             SampledSoftmaxLoss(Uniform(10, 5), weighting)
-
-
-def test_a_weighting_is_not_taken_for_a_margin():
-    with pytest.raises(HeadtailError, match="Tail is a weighting"):
-        softmax_loss(HIDDEN, TABLE, TARGET, Tail(FEW))
