@@ -27,6 +27,7 @@ from headtail import (
     Unit,
     Weighting,
     decoupled_loss,
+    explain,
     sampled_decoupled_loss,
     sampled_softmax_loss,
     softmax_loss,
@@ -106,6 +107,12 @@ def test_a_head_does_not_grow_with_a_loss_over_other_labels(labels):
         with pytest.raises(HeadtailError, match=f"{labels.num_labels} labels, but `labels` has 12"):
             head.grow(grown, loss=loss)
     assert len(head.weight) == 10
+
+
+@pytest.mark.parametrize("labels", SIZES.values(), ids=SIZES)
+def test_a_loss_over_other_labels_is_not_explained(labels):
+    with pytest.raises(HeadtailError, match=f"`margin` has {labels.num_labels} labels, but `labels` has 10"):
+        explain(SoftmaxLoss(LogitAdjusted(labels)), FEW)
 
 
 def test_a_loss_put_into_a_head_later_is_checked_when_it_is_used():

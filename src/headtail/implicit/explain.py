@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_count, check_ids, check_kind, check_number
+from headtail.errors import HeadtailError, check_count, check_ids, check_kind, check_num_labels, check_number
 from headtail.implicit.implied import LEAN_FROM, claim, implied_margin_of, lean_of, median_labels, usual_slices
 from headtail.implicit.names import Name, recognise
 from headtail.labels import Labels, check_labels
@@ -140,6 +140,7 @@ def explain(
         raise HeadtailError(
             f"`loss` samples from {sampler.num_labels} labels, but `labels` has {labels.num_labels}. Pass the same."
         )
+    check_num_labels("margin", margin.num_labels, "`labels` has", labels.num_labels)
     m = None if sampler is None else sampler.expected_m(batch_size)
     named = recognise(margin, labels, m)
     lean = lean_of(margin, labels)
