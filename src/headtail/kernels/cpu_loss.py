@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headtail.kernels.compiled import keep_compiled
 from headtail.kernels.gradient import CONTRASTIVE, LOGISTIC, SQUARED_HINGE, LossGradients
+from headtail.tables import written_out
 
 keep_compiled()
 
@@ -20,28 +21,30 @@ NOTHING = np.float32(-np.inf)
 
 def sampled_softmax(
     input: Tensor, table: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor,
-    label: Tensor | None, ids: Tensor, a: Tensor, b: Tensor, known: Tensor | None, scale: Tensor,
+    label: Tensor | None, ids: Tensor, a: Tensor | float, b: Tensor | float, known: Tensor | None, scale: Tensor | float,
 ) -> LossGradients:  # fmt: skip
     """log[1 + Σ e^z], z = f_y' − f_y + a + b, of each example, with the gradients of Σ scale · loss; see `LossGradients`."""
     f_y, f, rows = _scores(input, table, bias, positive, negatives)
     top, loss, of_positive = torch.empty_like(f_y), torch.empty_like(f_y), torch.empty_like(f_y)
-    _shift(f.numpy(), f_y.numpy(), *_offsets(a, b), *_collisions(label, ids, known), top.numpy())
-    _share(f.exp_().numpy(), top.numpy(), scale.contiguous().numpy(), loss.numpy(), of_positive.numpy())
+    _shift(f.numpy(), f_y.numpy(), *_offsets(a, b, positive, negatives), *_collisions(label, ids, known), top.numpy())
+    _share(f.exp_().numpy(), top.numpy(), _scale(scale, f_y).contiguous().numpy(), loss.numpy(), of_positive.numpy())
     return _gradients(input, table, positive, negatives, rows, loss, of_positive, f)
 
 
 def sampled_decoupled(
     input: Tensor, table: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor,
-    label: Tensor | None, ids: Tensor, a: Tensor, b: Tensor, known: Tensor | None, scale: Tensor, piece: int, margin: float,
+    label: Tensor | None, ids: Tensor, a: Tensor | float, b: Tensor | float, known: Tensor | None, scale: Tensor | float,
+    piece: int, margin: float,
 ) -> LossGradients:  # fmt: skip
     """φ(f_y) + Σ e^(a + b) ϕ(−f_y') of each example, with the gradients of Σ scale · loss; see `LossGradients`."""
     f_y, f, rows = _scores(input, table, bias, positive, negatives)
     w = torch.empty_like(f)
-    _log_weights(w.numpy(), *_offsets(a, b), *_collisions(label, ids, known))
+    _log_weights(w.numpy(), *_offsets(a, b, positive, negatives), *_collisions(label, ids, known))
     counts = w.exp_() > 0  # what does not count is selected away: its term may be infinite
     value, slope = _piece(piece, -f, margin, positive=False)
     of_value, of_slope = _piece(piece, f_y, margin, positive=True)
     loss = of_value + torch.where(counts, w * value, 0.0).sum(1)
+    scale = _scale(scale, f_y)
     used = scale > 0
     of_positive = torch.where(used, scale * of_slope, 0.0)
     of_scores = torch.where(counts & used[:, None], -scale[:, None] * w * slope, 0.0)
@@ -101,8 +104,13 @@ def _piece(piece: int, z: Tensor, margin: float, *, positive: bool) -> tuple[Ten
     return (short * short, -2 * short) if piece == SQUARED_HINGE else (short, -(short > 0).float())
 
 
-def _offsets(a: Tensor, b: Tensor) -> tuple[np.ndarray, np.ndarray]:
+def _offsets(a: Tensor | float, b: Tensor | float, positive: Tensor, negatives: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    a, b = written_out(a, positive), written_out(b, negatives)
     return a.contiguous().numpy(), (b if b.dim() == 2 else b[None]).contiguous().numpy()
+
+
+def _scale(scale: Tensor | float, f_y: Tensor) -> Tensor:
+    return scale if isinstance(scale, Tensor) else torch.full_like(f_y, scale)
 
 
 def _collisions(label: Tensor | None, ids: Tensor, known: Tensor | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from headtail.kernels.cuda_pieces import rows_of
+from headtail.kernels.cuda_pieces import per_row, rows_of
 
 OWN = {"rows": 16, "block_d": 256, "num_warps": 4}
 
@@ -27,7 +27,8 @@ def own_scores(x, table, negatives, scores, m, d, rows: tl.constexpr, block_d: t
 
 @triton.jit
 def own_input(
-    table, positive, negatives, scale, stride_s, coefs, of_positive, of_input, m, d, rows: tl.constexpr, block_d: tl.constexpr
+    table, positive, negatives, scale, coefs, of_positive, of_input, m, d,
+    one_s: tl.constexpr, rows: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """Σ_j c_j w_j and the positive's row times its coefficient, for some columns of one example."""
     i, k = tl.program_id(0).to(tl.int64), tl.program_id(1) * block_d + tl.arange(0, block_d)
@@ -38,4 +39,4 @@ def own_input(
         g += tl.load(coefs + i * m + j, mask=j < m, other=0.0)[:, None] * w
     w_y = tl.load(table + tl.load(positive + i) * d + k, mask=k < d, other=0.0).to(tl.float32)
     whole = tl.sum(g, 0) + tl.load(of_positive + i) * w_y
-    tl.store(of_input + i * d + k, tl.where(tl.load(scale + i * stride_s) == 0, 0.0, whole), mask=k < d)
+    tl.store(of_input + i * d + k, tl.where(per_row(scale, i, i >= 0, one_s) == 0, 0.0, whole), mask=k < d)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from headtail.errors import HeadtailError, check_choice, check_kind, check_number, check_same_device, nearest
 from headtail.samplers.draw import Draw
-from headtail.tables import constant
 from headtail.targets import IGNORE_INDEX, Pairs, Target
 from headtail.weightings import Weighting
 
@@ -137,11 +136,11 @@ class Settings:
         """Whether more than the positive itself may collide."""
         return self.known_positives is not None or self.collisions == "known"
 
-    def scale(self, pairs: Pairs) -> Float[Tensor, " p"]:
-        """Each pair's factor in the reduced loss; 0 for ignored ones."""
+    def scale(self, pairs: Pairs) -> Float[Tensor, " p"] | float:
+        """Each pair's factor in the reduced loss, one number where all have the same; 0 for ignored ones."""
         if self.sample_weight is None and pairs.all_count:
             n = 1 if self.reduction == "sum" else max(1, len(pairs.label))
-            return constant(1 / n, pairs.label, torch.float32)
+            return 1 / n
         weight = self.weights(pairs)
         if self.reduction == "sum":
             return weight

@@ -15,7 +15,6 @@ from headtail.labels import Labels, number_of
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Sampler, Step
 from headtail.samplers.scorer import Scorer
-from headtail.tables import constant
 
 
 class ModelSampler(Sampler):
@@ -35,7 +34,7 @@ class ModelSampler(Sampler):
 
     def log_support(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
         """Every label may be drawn."""
-        return constant(0.0, ids)
+        return torch.zeros_like(ids, dtype=torch.float64)
 
     @property
     def tells_all(self) -> bool:

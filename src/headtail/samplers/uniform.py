@@ -12,7 +12,7 @@ from headtail.labels import Labels, number_of
 from headtail.samplers.draw import Draw
 from headtail.samplers.inverse import InverseSampler
 from headtail.samplers.sampler import Step
-from headtail.tables import constant
+from headtail.tables import Same, constant
 
 
 class Uniform(InverseSampler):
@@ -41,6 +41,13 @@ class Uniform(InverseSampler):
         """−log L each."""
         check_ids("ids", ids, self.num_labels)
         return constant(-math.log(self.num_labels), ids)
+
+    def describe(self, ids: Tensor, label: Tensor, m: float, batch_size: int | None = None) -> Draw:
+        """The `Draw` that holds these ids. Its log q is written out only for whoever reads it."""
+        check_ids("ids", ids, self.num_labels)
+        check_ids("label", label, self.num_labels)
+        log_q = -math.log(self.num_labels)
+        return Draw(ids, Same(log_q, ids), Same(log_q, label), m, self.log_keep(label))  # pyright: ignore[reportArgumentType]
 
     def mass(self, ids: Tensor) -> Tensor:
         """1 each."""
