@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headtail.errors import HeadtailError, check_count
 from headtail.losses import ExactLoss, SampledLoss
-from headtail.samplers import Draw, Resampled, Scorer
+from headtail.samplers import Draw, Resampled, Scorer, Step
 from headtail.timed import Timed, replayed_seconds, seconds_of
 from headtail.weightings import FromMargin
 
@@ -328,8 +328,8 @@ def _effective(loss: SampledLoss, draw: Draw, label: Tensor, model: Scorer) -> f
 def _variance(loss: SampledLoss, truth: _Truth, label: Tensor, batch_size: int) -> Float64[Tensor, " p"] | None:
     """The variance of the sum for each probe, for the softmax in units of its exact one; None where it has no formula."""
     sampler, model, found = loss.sampler, truth.model, []
-    if not sampler.tells_all and (not sampler.looks_at_model or (sampler.source == "batch" and sampler.tells_marginal)):
-        return None  # of nearest labels beside a batch, q is told for whole batches only
+    if not sampler.tells_all and not sampler.looks_at_model:
+        return None
     share = getattr(sampler, "share", 1)  # examples that share a draw are looked at together: on its own, each has another q
     size = share * max(1, LOOKED_AT_ONCE // len(model.weight) // share)
     for rows in torch.arange(len(label), device=label.device).split(size):
@@ -347,18 +347,18 @@ def _variance(loss: SampledLoss, truth: _Truth, label: Tensor, batch_size: int) 
 def _variance_of(loss: SampledLoss, model: Scorer, label: Tensor, cost: Tensor, batch_size: int) -> Tensor | None:
     """The variance of Σ w·cost over the draws."""
     sampler, every = loss.sampler, torch.arange(cost.shape[1], device=label.device)
+    step = Step.expected(label, batch_size, model)
     if isinstance(sampler, Resampled):
         assert isinstance(loss.weighting, FromMargin), "others are refused"
         term = loss.weighting.margin.log_rho(label, every).exp() * cost
-        return sampler.variance_of_target(model, label, term, batch_size)
-    log_q = sampler.log_q_given(model, label, every) if sampler.looks_at_model else sampler.log_q(every, batch_size)
-    log_q = log_q.expand(cost.shape)
-    of_target, keep = log_q.gather(1, label[:, None]).squeeze(1), sampler.log_keep_given(model, label)
+        return sampler.variance_of_target(step, term)
+    log_q = sampler.log_q_given(step, every)
+    of_target, keep = log_q.gather(1, label[:, None]).squeeze(1), sampler.log_keep_given(step)
     draw = Draw(every.expand_as(log_q), log_q, of_target, sampler.expected_m(batch_size), keep)
     a, b = loss.weighting.offsets(draw, label)
     # 0 · inf: what is never drawn has an infinite weight, and the positive no cost.
     term = torch.where((log_q == -math.inf) | (cost == 0), 0.0, (a[:, None] + b).exp() * cost)
-    return sampler.variance_given(model, label, term, batch_size)
+    return sampler.variance_given(step, term)
 
 
 class _Errors:

@@ -104,10 +104,11 @@ class Adversarial(Scheduled):
         ids, log_q = (t[:, : self.num_negatives].repeat_interleave(self.share, 0)[: len(label)] for t in (ids, log_q))
         return Draw(ids, log_q, of_target, float(self.num_negatives))
 
-    def log_q_given(self, model: Scorer, label: Int[Tensor, " p"], ids: Int[Tensor, "*p n"]) -> Float64[Tensor, "p n"]:
+    def log_q_given(self, step: Step, ids: Int[Tensor, "*p n"]) -> Float64[Tensor, "p n"]:
         """log q of any labels for each example of a batch, some labels at a time."""
+        model = step.scorer
         if self._due == 0:
-            self._start(model, label)
+            self._start(model, step.pairs.label)
         x, there = self._groups(model)
         number, part = len(model.input), max(1, AT_A_TIME // (self.depth * max(1, x.shape[0] * self.share)))
         every = torch.arange(self.num_labels, device=x.device)

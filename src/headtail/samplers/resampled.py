@@ -13,7 +13,6 @@ from headtail.labels import Labels
 from headtail.samplers.by_score import ModelSampler, pointed_at, running_sums
 from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Sampler, Step
-from headtail.samplers.scorer import Scorer
 
 
 class Resampled(ModelSampler):
@@ -67,9 +66,7 @@ class Resampled(ModelSampler):
         """m, whatever the batch."""
         return float(self.num_negatives)
 
-    def variance_of_target(
-        self, model: Scorer, label: Int[Tensor, " p"], term: Float64[Tensor, "p L"], batch_size: int | None = None
-    ) -> Float64[Tensor, " p"] | None:
+    def variance_of_target(self, step: Step, term: Float64[Tensor, "p L"]) -> Float64[Tensor, " p"] | None:
         r"""The variance of the sampled sum, with weights from the margin, where the whole sum has these terms T; None if not known.
 
         That of the pool's own estimate, and what drawing from the pool adds, where its M slots are independent:
@@ -77,18 +74,18 @@ class Resampled(ModelSampler):
         $$\frac{M - 1}{M m}\Big[\sum_{y'} T_{y'}^2 e^{-f_{y'}} \cdot \sum_{y'} e^{f_{y'}} - \Big(\sum_{y'} T_{y'}\Big)^2\Big].$$
 
         Args:
-            model: the examples.
-            label: `[p]` their positives.
+            step: the examples.
             term: `[p, L]`, 0 at the positive.
-            batch_size: B.
         """
-        size, every = self.pool.expected_m(batch_size), torch.arange(self.num_labels, device=label.device)
-        if self.pool.looks_at_model or not self.pool.tells_all or not self.pool.independent(batch_size):
+        if self.pool.looks_at_model or not self.pool.tells_all or not self.pool.independent(step.batch_size):
             return None
-        log_q = self.pool.log_q(every, batch_size) - self.pool.log_keep_given(model, label)[:, None]
+        label = step.pairs.label
+        every = torch.arange(self.num_labels, device=label.device)
+        size = self.pool.m_given(step)
+        log_q = self.pool.log_q_given(step, every) - self.pool.log_keep_given(step)[:, None]
         each = torch.where(term > 0, (term.log() - log_q - math.log(size)).exp(), 0.0)
-        of_pool = self.pool.variance_given(model, label, each, batch_size)
-        f = model.logits(every).double().masked_fill(label[:, None] == every, -math.inf)
+        of_pool = self.pool.variance_given(step, each)
+        f = step.scorer.logits(every).double().masked_fill(label[:, None] == every, -math.inf)
         spread = torch.logsumexp(torch.where(term > 0, 2 * term.log() - f, -math.inf), 1) + torch.logsumexp(f, 1)
         added = (spread.exp() - term.sum(1) ** 2).clamp(min=0) * (size - 1) / (size * self.num_negatives)
         return None if of_pool is None else of_pool + added
@@ -111,6 +108,11 @@ class Resampled(ModelSampler):
         """No."""
         return False
 
+    @property
+    def samplers(self) -> list[Sampler]:
+        """The pool."""
+        return [self.pool]
+
     def extra_repr(self) -> str:
         """m."""
         return f"num_negatives={self.num_negatives}"
@@ -118,7 +120,3 @@ class Resampled(ModelSampler):
     def for_labels(self, labels: Labels) -> Resampled:
         """With a pool of the grown label set."""
         return Resampled(self.pool.for_labels(labels), self.num_negatives)
-
-    def refresh(self, target: Int[Tensor, " n"]) -> None:
-        """Refresh the pool."""
-        self.pool.refresh(target)
