@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from headtail.errors import HeadtailError, check_kind, check_num_labels
 from headtail.labels import Labels, check_labels
 from headtail.margins import LogitAdjusted, Margin, Separable, Unit
-from headtail.samplers.draw import Draw, as_given
+from headtail.samplers.draw import Draw
 from headtail.samplers.sampler import Sampler
 from headtail.tables import constant, written_out
 
@@ -225,8 +225,7 @@ class WeighedDraw(Draw):
     @classmethod
     def of(cls, draw: Draw, weighting: Weighting, target: Int[Tensor, " b"]) -> WeighedDraw:
         """Weigh a draw for these targets."""
-        values = {item.name: as_given(draw, item.name) for item in fields(Draw) if item.init}
-        return cls(**values, weighting=weighting, target=target)
+        return cls(**draw.arguments(), weighting=weighting, target=target)
 
 
 def kernel_log_weights(weighting: Weighting, draw: Draw, target: Int[Tensor, " b"]) -> tuple[Tensor | float, Tensor | float]:

@@ -12,8 +12,7 @@ from torch import Tensor
 from headtail.errors import HeadtailError, check_ids, check_kind, check_num_labels, check_same_device
 from headtail.losses.options import Settings
 from headtail.margins import Margin, Unit, check_margin
-from headtail.samplers.draw import Draw, as_given, every_label
-from headtail.tables import Same
+from headtail.samplers.draw import Draw, every_label
 from headtail.targets import Pairs, Target
 from headtail.weightings import FromMargin, Weighting, log_weights
 
@@ -169,10 +168,8 @@ def check_draw(draw: Draw, pairs: Pairs, num_labels: int | None) -> None:
     check_kind("draw", draw, Draw, "sampler.draw(target)")
     check_same_device("draw.ids", draw.ids, "target", pairs.label)
     check_ids("draw.ids", draw.ids, num_labels)
-    rows = [] if draw.shared else [draw.ids]
-    rows += [t for t in (as_given(draw, "log_q_target"), draw.log_keep) if isinstance(t, Tensor | Same)]
-    for given in rows:
-        made, have = given.shape[0], len(pairs.label)
+    have = len(pairs.label)
+    for made in draw.made_for:
         if made != have:
             raise HeadtailError(f"`draw` was made for {made} targets, but there are {have}. Write `sampler.draw(target)` anew.")
 
