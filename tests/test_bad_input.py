@@ -236,7 +236,7 @@ CASES = {
     "a numpy target": (lambda: sampled(target=TARGET.numpy()), "torch.as_tensor"),
     "a matrix of zeros and ones as ids": (lambda: Labels.from_targets(torch.eye(4).long()), "target.bool()"),
     "a multi-hot matrix of another width": (lambda: sampled(target=torch.ones(3, 9, dtype=torch.bool)), "9 columns"),
-    "counts that grow into a matrix": (lambda: LABELS.grow([[1]]), "one number a new label"),
+    "counts that grow into a matrix": (lambda: LABELS.grow([[1]]), "one number per new label"),
     "an id beyond a uniform sampler": (lambda: Uniform(10, 2).log_q(torch.tensor([10])), "got 10"),
     "every one of no labels": (lambda: every_label(0), "`num_labels`"),
     # head and optimisers
