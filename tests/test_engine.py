@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headtail import bags, optim
+from headtail import bags, row_optimizer
 from headtail.compare import data_slices, measures_of
 from headtail.config import Run
 from headtail.data.load import load
@@ -48,8 +48,8 @@ def test_a_run_by_kernels_is_the_run_by_plain_torch(scheme, optimiser, data, mon
     monkeypatch.setattr(fused, "_kernels_for", lambda *_: None)
     monkeypatch.setattr(bags, "bag_kernels", lambda *_: None)
     monkeypatch.setattr(bottleneck, "bag_kernels", lambda *_: None)
-    monkeypatch.setattr(optim, "WORTH_KERNELS", 10**12)
-    monkeypatch.setattr(optim.RowOptimizer, "inside_backward", lambda self, on=True: self)
+    monkeypatch.setattr(row_optimizer, "WORTH_KERNELS", 10**12)
+    monkeypatch.setattr(row_optimizer.RowOptimizer, "inside_backward", lambda self, **_: self)
     plain, wanted = learnt(scheme, data, optimiser)
     assert any(not torch.equal(one, other) for one, other in zip(fast, plain, strict=True)), "two engines ran"
     for one, other in zip(fast, plain, strict=True):

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headtail import graphs, optim
+from headtail import graphs, row_optimizer
 from headtail.batches import Batches
 from headtail.config import Run
 from headtail.data.load import load
@@ -104,7 +104,7 @@ def test_points_of_one_label_each_can_be_masked_when_resident():
 def test_replayed_steps_are_the_steps_of_a_cpu(name, optimiser, sparse, clip, monkeypatch):
     """No scheme here has randomness that matters, so that both devices see the same."""
     monkeypatch.setattr(graphs, "DENSE_BELOW", 0)
-    monkeypatch.setattr(optim, "WORTH_KERNELS", 0)
+    monkeypatch.setattr(row_optimizer, "WORTH_KERNELS", 0)
     run = replace(SMALL, scheme=name, optimiser=optimiser, dropout=0.0, clip=clip)
     found = [Trainer(run, small_data(sparse=sparse), device=device) for device in ("cpu", "cuda")]
     sampled_and_summed = clip and optimiser == "adam" and (found[1].model.head.sparse or found[1].model.encoder.sparse)

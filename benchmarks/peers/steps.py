@@ -41,7 +41,7 @@ def headtail(cell: Cell, data: DataSet) -> Step:
     """The trainer's step: one CUDA graph on a GPU, eager on a CPU."""
     trainer = Trainer(run_of(cell), data, device=cell.device)
     if cell.optimiser == "momentum":
-        trainer.optimiser = RowSGD(trainer.model.parameters(), lr=LR, momentum=MOMENTUM).inside_backward()
+        trainer.optimiser = RowSGD(trainer.model.parameters(), lr=LR, momentum=MOMENTUM).inside_backward(at_once=True)
     trainer.model.train()
     ids = itertools.chain.from_iterable(trainer.order(epoch) for epoch in itertools.count())
     return lambda: trainer._take_step(next(ids))

@@ -1,6 +1,7 @@
 """headtail: name the loss you want, train on sampled negatives, and know what the sampling does to head and tail."""
 
 from headtail.build import scheme
+from headtail.clipping import clip_grad_norm_
 from headtail.errors import HeadtailError
 from headtail.head import LabelHead, TopK
 from headtail.implicit import Audit, Explanation, audit, explain, implied_margin, lean_of, optimal_q
@@ -30,7 +31,7 @@ from headtail.losses import (
 )
 from headtail.losses.fused import backward
 from headtail.margins import Adaptive, CustomSeparable, Equalised, LogitAdjusted, Margin, Pairwise, Power, Separable, Unit
-from headtail.optim import RowAdagrad, RowAdam, RowSGD, clip_grad_norm_
+from headtail.optim import RowAdagrad, RowAdam, RowSGD
 from headtail.samplers import (
     Adversarial,
     Block,

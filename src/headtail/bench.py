@@ -259,7 +259,7 @@ def _table(shape: Shape, device: str) -> nn.Parameter:
 def _step(method: Method, shape: Shape, table: nn.Parameter) -> Callable[[], None]:
     optimiser = RowAdagrad([table])
     if method == "sampled":
-        optimiser.inside_backward()
+        optimiser.inside_backward(at_once=True)
     loss = _loss(method, shape, table)
 
     def step() -> None:

@@ -15,7 +15,8 @@ from headtail.head import LabelHead
 from headtail.labels import Labels
 from headtail.losses import SampledLoss
 from headtail.models import Bottleneck, Model, ResNet
-from headtail.optim import RowAdagrad, RowAdam, RowOptimizer, RowSGD
+from headtail.optim import RowAdagrad, RowAdam, RowSGD
+from headtail.row_optimizer import RowOptimizer
 from headtail.sgd import DenseSGD
 
 SMALL_PICTURE = 64

@@ -14,7 +14,7 @@ from headtail.checkpoint import remembering
 from headtail.data.points import Bag, Picked, Points
 from headtail.models.bottleneck import Bottleneck
 from headtail.models.model import Batch
-from headtail.optim import RowOptimizer
+from headtail.row_optimizer import RowOptimizer
 from headtail.samplers.schedule import Scheduled
 from headtail.targets import IGNORE_INDEX, Ragged
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from headtail import checkpoint
 from headtail.batches import Batches
 from headtail.build_model import build_model, build_optimiser
+from headtail.clipping import clip_grad_norm_
 from headtail.config import Run
 from headtail.data.points import Bag, DataSet, Points, ragged_rows
 from headtail.decay import catch_up
@@ -29,7 +30,6 @@ from headtail.labels import Labels
 from headtail.losses import ExactLoss
 from headtail.losses.fused import backward
 from headtail.models import Model, ResNet
-from headtail.optim import clip_grad_norm_
 
 CHECK_EVERY, TELL_EVERY = 100, 1.0
 """Steps, and seconds where those take longer, between looks at the loss: for NaN, for the progress bar, for the clock."""
@@ -129,7 +129,9 @@ class Trainer:
         whole_points = run.batching == "points" or (run.batching == "auto" and shares_sums)
         self.optimiser = build_optimiser(run, self.model)
         if not run.clip:
-            self.optimiser.inside_backward()
+            # A table that two modules share gets two gradients, which must be summed first.
+            self.optimiser.inside_backward(at_once=not shares_parameters(self.model))
+        self._one = torch.ones((), device=self.device)
         self.batches = Batches(train, run.batch, run.seed, among=among, whole_points=whole_points)
         size = min(run.batch, int(self.labels.total))  # pairs, also where batches hold whole points
         self.validation = None if held_out is None else Validation(held_out, self.labels, run.stop_on, size)
@@ -222,7 +224,7 @@ class Trainer:
     def learn(self, loss: Tensor) -> Tensor:
         """Backward and update; returns the loss without its graph."""
         self.optimiser.zero_grad(set_to_none=True)
-        backward(loss)
+        backward(loss, self._one)
         if self.run.clip:
             clip_grad_norm_(self.model.parameters(), self.run.clip)
         value = loss.detach().double()  # not behind the updates, for which a GPU waits
@@ -308,6 +310,12 @@ class Trainer:
         checkpoint.restore_training_state(tensors, facts, self.model, self.optimiser)
         state: dict[str, Any] = facts["state"]
         self.state = State(**{**state, "curve": [tuple(point) for point in state["curve"]]})
+
+
+def shares_parameters(model: nn.Module) -> bool:
+    """Whether some parameter belongs to two modules, or to one by two names."""
+    every = [id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False)]
+    return len(set(every)) < len(every)
 
 
 @contextmanager

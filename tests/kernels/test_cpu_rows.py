@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from headtail import RowAdagrad, RowAdam, RowSGD, optim
+from headtail import RowAdagrad, RowAdam, RowSGD, row_optimizer
 from headtail.kernels import cpu_rows
 from headtail.kernels.gradient import RowGradient
 
@@ -60,7 +60,7 @@ def test_the_kernels_steps_are_as_near_to_the_truth_as_torch_s(num_rows, dim, sp
         calls = spy(patch)
         kernel = trained(rule, start, grads)
         assert len(calls) == STEPS, "the fast path ran"
-    monkeypatch.setattr(optim, "WORTH_KERNELS", 10**9)
+    monkeypatch.setattr(row_optimizer, "WORTH_KERNELS", 10**9)
     plain = trained(rule, start, grads)
     for by_kernel, by_torch, right in zip(kernel, plain, exact, strict=True):
         assert (by_kernel - right).norm() <= SLACK * (by_torch - right).norm() + 1e-7

@@ -13,12 +13,11 @@ from torch.autograd.function import once_differentiable
 from headtail.bags import bag_kernels, check_columns, lengths, weighted_bag
 from headtail.beside import beside, wait_for
 from headtail.data.points import Bag, Features, Picked
-from headtail.decay import catch_up, owed
+from headtail.decay import catch_up, decays, flush
 from headtail.errors import check_count
-from headtail.gradients import as_sparse
+from headtail.gradients import for_autograd
 from headtail.kernels.gradient import RowGradient
 from headtail.models.dropout import dropout, dropout_kernels, shift_and_drop, sum_of_parts
-from headtail.optim import hand_over
 
 
 class Bottleneck(nn.Module):
@@ -57,6 +56,8 @@ class Bottleneck(nn.Module):
         self.bias = nn.Parameter(torch.zeros(dim, device=device))
         nn.init.normal_(self.weight, std=dim**-0.5)
         self.sparse, self.normalise, self.feature_dropout, self.dropout = sparse, normalise, feature_dropout, dropout
+        self.register_state_dict_pre_hook(flush)
+        self.register_load_state_dict_pre_hook(flush)
 
     def forward(self, features: Features | Picked) -> Float[Tensor, "n d"]:
         """`[n, d]` hidden states."""
@@ -72,17 +73,17 @@ class Bottleneck(nn.Module):
         return shift_and_drop(values @ self.weight.to(values.dtype), self.bias, self.dropout, self.training)
 
     def _fuses(self) -> bool:
-        """Whether this is a plain training step: dropout of the hidden layer, none of features, nothing owed."""
+        """Whether this is a plain training step: no dropout of features, no lazy weight decay."""
         trains = self.training and torch.is_grad_enabled() and self.sparse and self.dropout > 0 and self.feature_dropout == 0
-        return trains and owed(self.weight) is None
+        return trains and not decays(self.weight)
 
     def _sum(self, features: Bag | Picked) -> Float[Tensor, "n d"]:
         drops = self.training and self.feature_dropout > 0
-        owing = owed(self.weight) is not None
+        lazy = decays(self.weight)
         normalise = self.normalise
-        if isinstance(features, Picked) and (drops or owing):
+        if isinstance(features, Picked) and (drops or lazy):
             features = features.gathered()
-        if isinstance(features, Bag) and owing:  # lazy weight decay reaches a row before it is read
+        if isinstance(features, Bag) and lazy:  # lazy weight decay reaches a row before it is read
             catch_up(self.weight, features.columns.long().unique())
         if isinstance(features, Bag) and drops:
             values = dropout(features.values, self.feature_dropout)
@@ -91,6 +92,11 @@ class Bottleneck(nn.Module):
                 values = values / per_point.repeat_interleave(features.offsets.diff(), output_size=len(values))
             features, normalise = replace(features, values=values), False
         return weighted_bag(features, self.weight, normalise=normalise, sparse=self.sparse)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and deepcopy: nothing may be left pending."""
+        flush(self)
+        return vars(self).copy()
 
 
 class _Encode(torch.autograd.Function):
@@ -121,6 +127,7 @@ class _Encode(torch.autograd.Function):
         (weight, bias), (rows, points, coefs, grouped) = ctx.tables, ctx.entries
         of_sum, parts = ctx.drops.backward(grads[0].contiguous(), ctx.drop)
         wait_for(weight.device, "entries")
-        of_bias, gradient = sum_of_parts(bias, parts), RowGradient(rows, of_sum, points, coefs, grouped)
-        of_weight = None if hand_over(weight, gradient) else as_sparse(weight, gradient)
+        node_of_weight, node_of_bias = (node for node, _ in ctx.next_functions)
+        of_bias = sum_of_parts(bias, parts, node_of_bias)
+        of_weight = for_autograd(weight, RowGradient(rows, of_sum, points, coefs, grouped), node_of_weight)
         return None, None, of_weight, of_bias, None, None, None
