@@ -180,7 +180,7 @@ def candidate(name: str, labels: Labels, shape: Shape, noise: float, machine: Ma
     loss = scheme(name, labels)
     if not isinstance(loss, SampledLoss):
         raise HeadtailError(f"`{name}` uses all labels and draws no negatives. Write a sampled scheme, for example `uniform:tail`.")
-    if loss.sampler.looks_at_model:
+    if loss.sampler.claims.looks_at_model:
         told = f"The noise of `{name}` depends on the model, and there is none"
         raise HeadtailError(f"{told}. `headtail advise --model RUN --data DATA` measures it on a trained one.")
     before = explain(loss, labels, batch_size=shape.batch, noise=noise)
@@ -192,7 +192,7 @@ def candidate(name: str, labels: Labels, shape: Shape, noise: float, machine: Ma
     if untrained is None or informed is None:
         return Candidate(name, untrained, informed, None, False)
     needed = max(untrained, informed)
-    fixed = loss.sampler.source == "batch"
+    fixed = loss.sampler.claims.source == "batch"
     m = shape.batch if fixed else needed
     estimate = predict("sampled", replace(shape, negatives=m), machine, memory)
     enough = needed <= (loss.sampler.expected_m(shape.batch) if fixed else labels.num_labels / 2)

@@ -255,7 +255,7 @@ def _part(
         write = f"hard({inside})" if whole.name == "hard" else f"resampled({16 * number},{inside})"
         raise HeadtailError(f"`resampled` in `{text}` does not know its q, which `{whole.name}` needs. Take `{write}`.")
     found = _sampler(part, labels, number, text, weighting, piece)
-    if getattr(found, "exclude_target", False):
+    if found.claims.excludes_target:
         kept = [text_of(arg) for arg in part.args if arg != "excluded"] + ["masked"] * (part.name in ("model", "tilted"))
         write = f"{part.name}({','.join(kept)})" if kept else part.name
         raise HeadtailError(

@@ -56,7 +56,7 @@ def build_model(
     exact, dim = parsed.sampler is None, run.dim
     if isinstance(encoder, ResNet):
         dim, sparse = encoder.dim, False
-    dot, plain = loss.settings.score == "dot", isinstance(loss, SampledLoss) and not loss.sampler.looks_at_model
+    dot, plain = loss.settings.score == "dot", isinstance(loss, SampledLoss) and not loss.sampler.claims.looks_at_model
     made = place_of_table(run, labels.num_labels * dim, device, narrow=sparse and dot and plain)
     head = LabelHead(labels, dim, loss, bias=dot, sparse=sparse and not exact, **made)
     return Model(encoder, head, mask_known=run.batching == "points" and not exact)

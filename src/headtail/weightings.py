@@ -267,11 +267,11 @@ def check_support(sampler: Sampler, weighting: Weighting) -> int:
     """
     check_num_labels("sampler", sampler.num_labels, "`weighting`", weighting.num_labels)
     if not isinstance(weighting, FromMargin):
-        if not sampler.tells_marginal:
+        if not sampler.claims.marginal:
             raise HeadtailError(_NEEDS_MARGINAL.format(type(weighting).__name__))
         return 0
     margin = weighting.margin
-    if not sampler.may_miss or not (sampler.tells_all or sampler.looks_at_model):
+    if not sampler.claims.may_miss:
         return 0
     ids = torch.arange(sampler.num_labels)
     wanted = margin.log_negative(ids) > -math.inf if isinstance(margin, Separable) else torch.ones_like(ids, dtype=torch.bool)
@@ -281,10 +281,10 @@ def check_support(sampler: Sampler, weighting: Weighting) -> int:
         first = int(missing.int().argmax())
         mend = "Smooth the counts (`Labels.from_counts(counts, smoothing=1)`) or mix in `Uniform`."
         sentence = (
-            f"`{type(sampler).__name__}` never draws {number} of {len(ids)} labels (the first is {first}), so no weights make it "
-            f"optimise this margin for them. {mend if sampler.source is None else 'Mix in `Uniform` if they matter.'}"
+            f"`{sampler.name}` never draws {number} of {len(ids)} labels (the first is {first}), so no weights make it "
+            f"optimise this margin for them. {mend if sampler.claims.source is None else 'Mix in `Uniform` if they matter.'}"
         )
-        if sampler.source is None:
+        if sampler.claims.source is None:
             raise HeadtailError(sentence)
         warnings.warn(sentence, stacklevel=3)
     return number

@@ -56,14 +56,14 @@ class Audit:
         check_count("--batch", self.batch)
         source, labels = self.source, self.source.labels()
         sampler = build_sampler(self.sampler, labels, self.negatives)
-        if sampler.looks_at_model and source.counts is None and source.zipf is None:
+        if sampler.claims.looks_at_model and source.counts is None and source.zipf is None:
             source = replace(source, zipf=LABELS[1])
             labels = source.labels()
             sampler = build_sampler(self.sampler, labels, self.negatives)
-        draws = DRAWS[sampler.looks_at_model] if draws is None else draws
+        draws = DRAWS[sampler.claims.looks_at_model] if draws is None else draws
         generator = torch.Generator().manual_seed(self.seed)
         hidden = table = None
-        if sampler.looks_at_model:  # any model will do
+        if sampler.claims.looks_at_model:  # any model will do
             hidden, table = (torch.randn(n, DIM, generator=generator) for n in (self.batch, labels.num_labels))
         options = {"draws": draws, "batch_size": self.batch, "generator": generator, "progress": partial(_bar, draws)}
         found = audit(sampler, labels, input=hidden, weight=table, **options)
@@ -72,10 +72,10 @@ class Audit:
             return 0 if found.passed else 1
         out = Console(highlight=False)
         out.print(Text(source.describe(labels), style="dim"))
-        if sampler.looks_at_model and (source is not self.source or self.draws is None):
+        if sampler.claims.looks_at_model and (source is not self.source or self.draws is None):
             out.print(Text(self._smaller(source, draws), style="dim"))
         verdict = Text("true", style="bold green3") if found.passed else Text("false", style="bold red")
-        claim = "claims its q" if sampler.tells_marginal else "claims that every label counts once on average"
+        claim = "claims its q" if sampler.claims.marginal else "claims that every label counts once on average"
         out.print(Text(f"{self.sampler} {claim}: ") + verdict)
         out.print(
             f"χ² = {found.statistic:,.1f} with {found.freedom:,} degrees of freedom, {found.draws:,} draws, p = {found.p_value:.3g}"

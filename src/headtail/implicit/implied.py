@@ -13,7 +13,7 @@ from headtail.errors import HeadtailError, check_kind
 from headtail.labels import Labels
 from headtail.losses.modules import ExactLoss, Loss, SampledLoss
 from headtail.margins import CustomSeparable, Margin, Pairwise, Separable
-from headtail.samplers import Draw, Sampler, Scorer, Step
+from headtail.samplers import Draw, FixedSampler, ModelSampler, Sampler, Scorer, Step
 from headtail.slices import Slices
 from headtail.weightings import FromMargin, Weighting
 
@@ -23,7 +23,7 @@ PAIRS_AT_ONCE = 2**20
 """Pairs of labels whose margin is held at a time."""
 
 
-def claim(sampler: Sampler, target: Int[Tensor, " n"], batch_size: int | None = None) -> Draw:
+def claim(sampler: FixedSampler, target: Int[Tensor, " n"], batch_size: int | None = None) -> Draw:
     """A draw that holds every label once, with what the sampler claims of each: the way to read off all its q and weights."""
     ids = torch.arange(sampler.num_labels, device=target.device)
     return sampler.describe(ids, target, sampler.expected_m(batch_size), batch_size)
@@ -46,9 +46,9 @@ def implied_margin(sampler: Sampler, weighting: Weighting, batch_size: int | Non
     >>> implied_margin(WithinBatch(labels), Constant(), batch_size=8).negative.exp()  # the equalised loss: ρ = π_y'
     tensor([0.7000, 0.2000, 0.1000], dtype=torch.float64)
     """
-    if sampler.looks_at_model:
+    if not isinstance(sampler, FixedSampler):
         return _implied_on_model(sampler, weighting, batch_size, model)
-    if not sampler.tells_all:
+    if not sampler.claims.knows_every_q:
         raise HeadtailError("`Given` knows the log q of its own ids only. Pass `log_q` as a function of ids to explain it.")
     if sampler.expected_m(batch_size) == 0:
         raise HeadtailError(f"`batch_size` is {batch_size}: an example alone has no negatives from its batch. Pass at least 2.")
@@ -62,11 +62,11 @@ def implied_margin(sampler: Sampler, weighting: Weighting, batch_size: int | Non
 
 
 def _implied_on_model(sampler: Sampler, weighting: Weighting, batch_size: int | None, model: Scorer | None) -> Margin:
-    if isinstance(weighting, FromMargin) and (model is None or not sampler.tells_marginal):
+    if isinstance(weighting, FromMargin) and (model is None or not sampler.claims.marginal):
         return weighting.margin
-    if model is None:
+    if model is None or not isinstance(sampler, ModelSampler):
         raise HeadtailError(
-            f"`{type(weighting).__name__}` on `{type(sampler).__name__}` optimises no fixed loss: its margin follows the scores of "
+            f"`{type(weighting).__name__}` on `{sampler.name}` optimises no fixed loss: its margin follows the scores of "
             "the model. Use weights that come from a margin, such as `importance` or `tail`."
         )
 
@@ -85,7 +85,7 @@ def _implied_on_model(sampler: Sampler, weighting: Weighting, batch_size: int | 
     return Pairwise(log_rho)
 
 
-def _log_rho(sampler: Sampler, weighting: Weighting, target: Tensor, others: Tensor, batch_size: int | None) -> Tensor:
+def _log_rho(sampler: FixedSampler, weighting: Weighting, target: Tensor, others: Tensor, batch_size: int | None) -> Tensor:
     draw = sampler.describe(others.squeeze(0) if len(others) == 1 else others, target, sampler.expected_m(batch_size), batch_size)
     a, b = weighting.offsets(draw, target)
     keep = torch.as_tensor(draw.log_keep, dtype=torch.float64)

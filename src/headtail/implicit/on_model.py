@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headtail.errors import HeadtailError, check_count
 from headtail.losses import ExactLoss, SampledLoss
-from headtail.samplers import Draw, Resampled, Scorer, Step
+from headtail.samplers import Draw, FixedSampler, ModelSampler, Resampled, Scorer, Step
 from headtail.timed import Timed, replayed_seconds, seconds_of
 from headtail.weightings import FromMargin
 
@@ -328,10 +328,11 @@ def _effective(loss: SampledLoss, draw: Draw, label: Tensor, model: Scorer) -> f
 def _variance(loss: SampledLoss, truth: _Truth, label: Tensor, batch_size: int) -> Float64[Tensor, " p"] | None:
     """The variance of the sum for each probe, for the softmax in units of its exact one; None where it has no formula."""
     sampler, model, found = loss.sampler, truth.model, []
-    if not sampler.tells_all and not sampler.looks_at_model:
+    claims = sampler.claims
+    if claims.marginal and not claims.knows_every_q:
         return None
-    share = getattr(sampler, "share", 1)  # examples that share a draw are looked at together: on its own, each has another q
-    size = share * max(1, LOOKED_AT_ONCE // len(model.weight) // share)
+    # Examples that share a draw are looked at together: on its own, each has another q.
+    size = claims.group * max(1, LOOKED_AT_ONCE // len(model.weight) // claims.group)
     for rows in torch.arange(len(label), device=label.device).split(size):
         few, y = replace(model, input=model.input[rows]), label[rows]
         f = few.logits(slice(0, len(model.weight))).double()
@@ -352,6 +353,7 @@ def _variance_of(loss: SampledLoss, model: Scorer, label: Tensor, cost: Tensor, 
         assert isinstance(loss.weighting, FromMargin), "others are refused"
         term = loss.weighting.margin.log_rho(label, every).exp() * cost
         return sampler.variance_of_target(step, term)
+    assert isinstance(sampler, FixedSampler | ModelSampler), "a sampler without q is a pool"
     log_q = sampler.log_q_given(step, every)
     of_target, keep = log_q.gather(1, label[:, None]).squeeze(1), sampler.log_keep_given(step)
     draw = Draw(every.expand_as(log_q), log_q, of_target, sampler.expected_m(batch_size), keep)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import final
+
 import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
 from headtail.errors import HeadtailError, check_count
 from headtail.labels import Labels, check_labels
+from headtail.samplers.claims import Claims
 from headtail.samplers.draw import Draw
-from headtail.samplers.sampler import Sampler, Step, iid_variance
+from headtail.samplers.interfaces import FixedSampler, iid_variance
+from headtail.samplers.sampler import Step
 from headtail.samplers.within_batch import require_seen
 
 
-class Queue(Sampler):
+@final
+class Queue(FixedSampler):
     r"""The last labels seen, from batches before this one: $q = \pi$, with more negatives than a small batch holds.
 
     Leans as within-batch does. The example's own label is not in the past by construction, so $m$ is plainly the number of
@@ -35,7 +40,6 @@ class Queue(Sampler):
     """
 
     past: Tensor
-    source = "past"
 
     def __init__(self, labels: Labels, capacity: int, num_negatives: int | None = None) -> None:
         super().__init__()
@@ -86,9 +90,9 @@ class Queue(Sampler):
         return f"num_labels={self.num_labels}, capacity={self.capacity}, num_negatives={self.num_negatives or 'all'}"
 
     @property
-    def may_miss(self) -> bool:
-        """If a label has no example."""
-        return self.labels.never_seen > 0
+    def claims(self) -> Claims:
+        """One draw for the whole batch, without labels that have no example."""
+        return Claims(may_miss=self.labels.never_seen > 0, memory=self.capacity, source="past")
 
     def for_labels(self, labels: Labels) -> Queue:
         """The same queue, content included, with the grown label set's frequencies."""
