@@ -79,8 +79,8 @@ class Draw:
 
     @property
     def made_for(self) -> list[int]:
-        """The number of targets that each of its parts was made for, of those that are for certain targets."""
-        log_q_target = self._same["log_q_target"] if "log_q_target" in self._same else self.log_q_target
+        """The numbers of targets that its parts were made for; empty where it suits any."""
+        log_q_target = self._same.get("log_q_target") or self.log_q_target
         parts = [*([] if self.shared else [self.ids]), log_q_target, self.log_keep]
         return [part.shape[0] for part in parts if isinstance(part, Tensor | Same)]
 
