@@ -168,6 +168,7 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
         """As torch's, without loading its compiler."""
         plain = getattr(torch.optim.Optimizer.add_param_group, "__wrapped__", torch.optim.Optimizer.add_param_group)
         plain(self, param_group)
+        self._link()
 
     def flush(self) -> None:
         """Apply all pending weight decay to all rows. Costs O(L) if there is any."""
@@ -214,6 +215,12 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
         super().__setstate__(state)
         if "_changed" not in vars(self):
             self._begin()
+            self._link()
+
+    def _link(self) -> None:
+        # Before a head is compiled: torch 2.11 does not notice that a parameter has gained an attribute.
+        for p in self._parameters():
+            linked(p)
 
     def _parameters(self) -> Iterator[Tensor]:
         return chain.from_iterable(group["params"] for group in self.param_groups)
