@@ -20,12 +20,12 @@ def explain_rows(runs: Iterable[Run], data: DataSet) -> list[Row]:
     rows = []
     for name, about in explain_schemes(runs, data).items():
         where = ("", data.name, "explain", parse(name).loss, name, about["m"], 0, 0, 0, "full")
-        rows += [Row(*where, metric, about[metric]) for metric in ("lean", "noise") if about.get(metric) is not None]
+        rows += [Row(*where, metric, about[metric]) for metric in ("lean", "noise_untrained") if about.get(metric) is not None]
     return rows
 
 
 def explain_schemes(runs: Iterable[Run], data: DataSet) -> dict[str, dict[str, Any]]:
-    """What each scheme optimises, where it leans and how noisy it is."""
+    """What each scheme optimises, where it leans, and its noise on an untrained model, worst slice."""
     found: dict[str, dict[str, Any]] = {}
     for run in runs:
         if run.scheme in found:
@@ -39,14 +39,14 @@ def explain_schemes(runs: Iterable[Run], data: DataSet) -> dict[str, dict[str, A
         except HeadtailError as error:
             found[run.scheme] = {"m": None, "notes": [str(error)]}
             continue
-        noise = max((x.noise for x in one.examples if x.noise is not None), default=None)
+        noises = [x.noise_untrained for x in one.examples if x.noise_untrained is not None]
         found[run.scheme] = {
             "name": one.name,
             "equation": one.equation,
             "rho": one.rho,
             "leans": "tail" if parse(run.scheme).post_hoc else one.leans,
             "lean": one.lean,
-            "noise": noise,
+            "noise_untrained": max(noises, default=None),
             "m": one.m,
             "notes": [*one.notes, *_batching_notes(run)],
         }

@@ -173,7 +173,7 @@ class Comparison:
             curve ([[rank, count], …], about 300 log-spaced points of the rank–frequency curve), and task ("classification" or
             "retrieval").
         schemes: what `explain` says of each scheme (`schemes.json`), in the order asked for: name, equation, rho, leans
-            ("head", "tail" or "neither"), lean (nats), noise (nats or None), m, notes.
+            ("head", "tail" or "neither"), lean (nats), noise_untrained (nats or None), m, notes.
         settings: the configuration (`run.toml`) by name.
         made_by: command, finished, versions (name: version), machine (`made_by.json`).
         failures: scheme and seed ("within-batch:tail, seed 0") of cells that failed: the sentence why.

@@ -82,7 +82,7 @@ def test_what_suits_the_data_or_stands_there_anyway_is_taken(tmp_path, kind, opt
         (["explain", "--target", "softmax", "--budget", "3"], "`--target`, `--budget` would do nothing: without `--model`"),
         (["explain", "--device", "cpu"], "`--device` would do nothing: without `--model`"),
         (["explain", "--last", "3"], "`--last` would do nothing: without `--model`"),
-        (["explain", "--zipf", "100", "--noise", "0.2", *MODEL], "`--zipf`, `--noise` would do nothing: with `--model`"),
+        (["explain", "--zipf", "100", *MODEL], "`--zipf` would do nothing: with `--model`"),
         (["advise", "--labels", "1000", "--samplers", "uniform"], "`--samplers` would do nothing: without `--model`"),
         (["advise", "--dim", "64", "--memory", "2", *MODEL], "`--dim`, `--memory` would do nothing: with `--model`"),
         (["advise", "--smoothing", "1", *MODEL], "`--smoothing` would do nothing: with `--model`"),

@@ -10,7 +10,8 @@ GLOSSARY = {
     "ρ (margin)": "how strongly label y' is pushed down when y is right, relative to the plain softmax.",
     "π (prior)": "the share of the training examples that a label has.",
     "lean": "log ρ(t, h) − log ρ(h, t) for a median tail label t and head label h, in nats: above 0 tail, below 0 head.",
-    "noise": "standard deviation of the sampled loss about the implicit one for an untrained model, in nats, worst slice.",
+    "untrained noise": "standard deviation of the sampled loss about the implicit one while all scores are equal, in nats, worst "
+    "slice. A trained model's is usually far larger, so it does not show how many negatives are enough.",
     "Recall@k": "the share of (point, right label) pairs in which the label is among the point's k best answers.",
     "Precision@k": "the share of the k best answers that are right.",
     "NDCG@k": "like precision, but a right answer counts more the higher it stands; 1 is the best order possible.",

@@ -99,8 +99,8 @@ def optimised_table(schemes: dict[str, dict[str, Any]], measured: Measured) -> T
     shown = [name for name in SLICES if measured.known(by.metric, name)]
     headings = [Column("scheme", numeric=False), Column("implicit loss", numeric=False)]
     whole = "balanced" if by.metric == "balanced-error" else "full"
-    headings += [Column("lean"), Column("noise"), *(Column(f"Δ {whole if name == 'full' else name}") for name in shown)]
-    csv: list[list[Any]] = [["scheme", "loss", "equation", "rho", "leans", "lean", "noise", "m"]]
+    headings += [Column("lean"), Column("untrained noise"), *(Column(f"Δ {whole if name == 'full' else name}") for name in shown)]
+    csv: list[list[Any]] = [["scheme", "loss", "equation", "rho", "leans", "lean", "noise_untrained", "m"]]
     csv[0] += [f"{slice_} {by.metric} {what}" for slice_ in shown for what in ("difference", "deviation")]
     rows = []
     for name in dict.fromkeys([*schemes, *measured.schemes]):
@@ -113,11 +113,12 @@ def optimised_table(schemes: dict[str, dict[str, Any]], measured: Measured) -> T
                 Cell(name, name),
                 Cell(loss, about.get("name") or "", detail=about.get("equation") or ""),
                 replace(_nats(about.get("lean"), sign=True), detail=leans),
-                _noise(about.get("noise")),
+                _noise(_untrained_noise(about)),
                 *(_change(change, name == reference.scheme, by.sign) for change in changes),
             ]
         )
-        facts = [about.get(key) for key in ("name", "equation", "rho", "leans", "lean", "noise", "m")]
+        facts = [about.get(key) for key in ("name", "equation", "rho", "leans", "lean")]
+        facts += [_untrained_noise(about), about.get("m")]
         csv.append([name, *facts, *(end for change in changes for end in (change.value, change.deviation))])
     return Table("optimised", "What each scheme optimises, and what it did", headings, rows, csv)
 
@@ -140,6 +141,11 @@ def _nats(value: float | None, *, sign: bool = False) -> Cell:
         return Cell("–", None)
     text = f"{value:+.2f}" if sign and abs(value) >= 0.005 else f"{abs(value):.2f}"
     return Cell(text.replace("-", "−"), value)
+
+
+def _untrained_noise(about: dict[str, Any]) -> float | None:
+    """The noise of an untrained model, which older comparisons call `noise`."""
+    return about.get("noise_untrained", about.get("noise"))
 
 
 def _noise(value: float | None) -> Cell:
