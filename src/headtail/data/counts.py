@@ -34,7 +34,7 @@ def _from_npy(path: Path) -> np.ndarray:
         ) from error
     if counts.dtype.kind not in "iuf":
         raise HeadtailError(f"{path} holds {counts.dtype}, not numbers. Save an integer array of counts.")
-    return counts.astype(np.int64) if counts.dtype.kind in "iu" else counts.astype(np.float64)
+    return counts if counts.dtype.kind in "iu" else counts.astype(np.float64)
 
 
 def _from_parquet(path: Path) -> np.ndarray:
