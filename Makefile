@@ -18,7 +18,7 @@ types: .venv/installed
 
 tests: .venv/installed  ## The second run checks every array's shape and dtype against its annotation
 	$(BIN)/pytest --quiet
-	$(BIN)/pytest --quiet --shapes tests/losses tests/laws/test_properties.py tests/test_head.py tests/test_optim.py
+	$(BIN)/pytest --quiet --shapes tests/losses tests/laws/test_properties.py tests/test_head.py tests/rows/test_optim.py
 
 docs: .venv/installed  ## Into docs/_build; a warning is an error
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from machine import append
 
-from headtail.build import PAPER
+from headtail.schemes.build import PAPER
 from headtail.data.cache import cache_folder
 
 SCHEMES = (*PAPER, "softmax", "logit-adjusted")

@@ -22,9 +22,9 @@ from torch import Tensor
 import headtail as ht
 from headtail.data.catalogue import CATALOGUE
 from headtail.data.points import Bag, Points
-from headtail.evaluate import top_labels
-from headtail.models import Bottleneck, Model
-from headtail.targets import Ragged
+from headtail.evaluation.topk import top_labels
+from headtail.encoders import Bottleneck, Model
+from headtail.core.targets import Ragged
 
 WIKI, BLOCK = CATALOGUE[2], 1024
 NUMBERS = ("seconds", "points_per_s", "seconds_for_all", "times_headtail", "agrees", "reason")

@@ -37,7 +37,7 @@ from sklearn.datasets import load_svmlight_file
 
 from headtail.data.catalogue import CATALOGUE
 from headtail.data.points import Bag
-from headtail.data.text import TextFile, read_text
+from headtail.data.readers.text import TextFile, read_text
 
 DATA = Path(os.environ.get("HEADTAIL_DATA") or Path(__file__).parents[2] / "shared" / "data")
 OURS = "from headtail.data import text, parse"

@@ -38,16 +38,17 @@ import torch.nn.functional as F
 from machine import append
 from torch import Tensor, nn
 
-from headtail.config import Run
+from headtail.training.config import Run
 from headtail.data.points import DataSet, Points
-from headtail.graphs import Resident, graph_of
-from headtail.models import ResNet, convolution
-from headtail.models import norm as norms
-from headtail.models.model import Batch
-from headtail.recipes import cifar
-from headtail.sgd import DenseSGD
-from headtail.targets import Ragged
-from headtail.train import Trainer
+from headtail.training.captured import Resident, graph_of
+from headtail.encoders import ResNet
+from headtail.encoders import convolution
+from headtail.encoders import norm as norms
+from headtail.encoders.model import Batch
+from headtail.training.recipes import cifar
+from headtail.rows.dense_sgd import DenseSGD
+from headtail.core.targets import Ragged
+from headtail.training.trainer import Trainer
 
 LABELS, SIZE, IN_A_ROW = 200, 32, 100
 Step = Callable[[], object]
@@ -196,7 +197,7 @@ def of_norm(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
 def conv_steps(x: Tensor, weight: Tensor, grad: Tensor, kernels: bool) -> dict[str, Step]:
     """A convolution, and its two gradients."""
     if kernels:
-        from headtail.kernels import cuda_conv
+        from headtail.kernels.triton import convolution as cuda_conv
 
         return {"forward": partial(cuda_conv.conv2d, x, weight), "backward": partial(cuda_conv.conv2d_backward, grad, x, weight)}
     how = [1, 1], [1, 1], [1, 1], False, [0, 0], 1

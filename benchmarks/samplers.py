@@ -29,16 +29,16 @@ import torch
 from machine import append
 
 import headtail as ht
-from headtail.batches import Batches
-from headtail.build import build_sampler
-from headtail.config import Run
+from headtail.data.batches import Batches
+from headtail.schemes.build import build_sampler
+from headtail.training.config import Run
 from headtail.data.load import load
 from headtail.data.points import DataSet
-from headtail.models import Model
+from headtail.encoders import Model
 from headtail.samplers import Sampler, Scorer
-from headtail.samplers.blocks import Blocks
-from headtail.samplers.schedule import next_look
-from headtail.train import Trainer, load_model
+from headtail.samplers.model.blocks import Blocks
+from headtail.samplers.model.schedule import next_look
+from headtail.training.trainer import Trainer, load_model
 
 SAMPLERS = (
     "uniform",

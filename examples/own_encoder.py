@@ -3,12 +3,12 @@
 import torch
 from torch import nn
 
-from headtail.compare import data_slices, measures_of
-from headtail.config import Run
+from headtail.comparison.compare import data_slices, measures_of
+from headtail.training.config import Run
 from headtail.data.load import load
 from headtail.data.points import Bag
-from headtail.evaluate import top_labels
-from headtail.train import Trainer
+from headtail.evaluation.topk import top_labels
+from headtail.training.trainer import Trainer
 
 data = load("synthetic:points=2000,test=500,features=400,labels=100")
 

@@ -35,13 +35,13 @@ from pathlib import Path
 
 import torch
 
-from headtail.build import PAPER
-from headtail.compare import Cell, cells, compare
-from headtail.config import Training
+from headtail.schemes.build import PAPER
+from headtail.comparison.compare import Cell, cells, compare
+from headtail.training.config import Training
 from headtail.data.load import Reading, load
 from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
-from headtail.recipes import cifar
+from headtail.training.recipes import cifar
 from headtail.report import write_report
 
 STEPS = 21_800

@@ -18,7 +18,7 @@ from pathlib import Path
 from study_tables import given_folder, publish, read_table, rows_in, shown, with_known, write_table
 
 from headtail.metrics import mean_and_deviation
-from headtail.results import CLASSES, POPULAR, ClassError, Row, read_rows, to_csv, write_text
+from headtail.comparison.results import CLASSES, POPULAR, ClassError, Row, read_rows, to_csv, write_text
 
 PAGE = Path(__file__).parents[1] / "docs" / "results-longtail.md"
 COLUMNS = (

@@ -29,15 +29,15 @@ from traceback import format_exception
 
 import torch
 
-from headtail.build import PAPER
-from headtail.compare import baseline_rows, data_slices, measures_of, rows_of
-from headtail.config import Run
+from headtail.schemes.build import PAPER
+from headtail.comparison.compare import baseline_rows, data_slices, measures_of, rows_of
+from headtail.training.config import Run
 from headtail.data.load import load
 from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
-from headtail.evaluate import top_labels
-from headtail.results import read_rows, to_csv, write_text
-from headtail.train import Trainer
+from headtail.evaluation.topk import top_labels
+from headtail.comparison.results import read_rows, to_csv, write_text
+from headtail.training.trainer import Trainer
 
 EXACT = ("softmax", "logit-adjusted")
 CONTRASTIVE = (*(f"contrastive/{name}" for name in PAPER), "contrastive", "contrastive/logit-adjusted")

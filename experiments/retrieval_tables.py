@@ -14,7 +14,7 @@ from pathlib import Path
 
 from study_tables import given_folder, read_table, rows_in, shown, with_known, write_table
 
-from headtail.results import Row, read_rows, to_csv, write_text
+from headtail.comparison.results import Row, read_rows, to_csv, write_text
 
 SLICES = ("head", "torso", "tail", "full")
 

@@ -39,20 +39,20 @@ from pathlib import Path
 import torch
 from study_tables import read_table, write_table
 
-from headtail.build import scheme
+from headtail.schemes.build import scheme
 from headtail.cli.on_model import WEIGHTINGS
-from headtail.compare import Cell, cells, compare
-from headtail.config import Run, Training
+from headtail.comparison.compare import Cell, cells, compare
+from headtail.training.config import Run, Training
 from headtail.data.load import load
 from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
-from headtail.evaluate import encoded_pairs
-from headtail.implicit.on_model import Batch, OnModel, exactly, on_model
+from headtail.evaluation.topk import encoded_pairs
+from headtail.implicit.quality import Batch, OnModel, exactly, on_model
 from headtail.losses import ExactLoss, SampledLoss
-from headtail.results import read_rows
+from headtail.comparison.results import read_rows
 from headtail.samplers import Adversarial, Scorer
-from headtail.samplers.blocks import Blocks
-from headtail.train import State, Trainer, Watch, load_model
+from headtail.samplers.model.blocks import Blocks
+from headtail.training.trainer import State, Trainer, Watch, load_model
 from longtail import lighten, until_stopped
 
 GENERATED = "synthetic:labels=1000000,points=2000000,test=5000,features=5000000,labels-a-point=4,features-a-point=80,zipf=0.5"

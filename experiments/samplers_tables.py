@@ -18,9 +18,9 @@ from pathlib import Path
 
 from study_tables import given_folder, publish, read_table, rows_in, shown, with_known, write_table
 
-from headtail.config import Run
+from headtail.training.config import Run
 from headtail.metrics import mean_and_deviation
-from headtail.results import Row, read_rows, to_csv, write_text
+from headtail.comparison.results import Row, read_rows, to_csv, write_text
 from samplers import CHEAP, TRAINING, chosen, tried
 
 PAGE = Path(__file__).parents[1] / "docs" / "results-samplers.md"

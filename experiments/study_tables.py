@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headtail.metrics import mean_and_deviation
-from headtail.results import Row, read_rows, write_text
+from headtail.comparison.results import Row, read_rows, write_text
 
 Line = TypeVar("Line")
 

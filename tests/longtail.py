@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from headtail.data.points import DataSet, Points
-from headtail.targets import Ragged
+from headtail.core.targets import Ragged
 
 COUNTS = (160, 120, 60, 40, 24, 10, 6, 4)
 """Training examples of each class: two of them head, three torso, three tail."""

@@ -14,8 +14,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headtail import HeadtailError, Labels, Ragged, Slices, bootstrap
-from headtail.bootstrap import intervals
+from headtail import HeadtailError, Labels, Ragged, Slices
+from headtail.evaluation import bootstrap
+from headtail.evaluation.bootstrap import intervals
 from headtail.metrics import Measure, inverse_propensity, label_errors, mean_and_deviation, measure, most_popular
 
 DATA = Path(os.environ.get("HEADTAIL_DATA") or Path(__file__).parents[2] / "shared" / "data")

@@ -11,11 +11,11 @@ import torch
 from peers.cells import MIB, Cell, Found, memory_mib, serve
 from peers.steps import run_of
 
-from headtail.build import PAPER
+from headtail.schemes.build import PAPER
 from headtail.data.points import DataSet
 from headtail.data.synthetic import generate
-from headtail.evaluate import top_labels
-from headtail.train import State, Trainer
+from headtail.evaluation.topk import top_labels
+from headtail.training.trainer import State, Trainer
 
 EPOCHS, K = 10, 50
 

@@ -18,12 +18,12 @@ from peers.cells import MIB, Cell, Found, memory_mib, reset_peak, serve, times_o
 from peers.heads import LR, fbgemm_table, full_softmax, sampled_loss
 from torch import Tensor, nn
 
-from headtail.batches import Batches
-from headtail.config import Run
+from headtail.data.batches import Batches
+from headtail.training.config import Run
 from headtail.data.points import Bag, DataSet, Picked
 from headtail.data.synthetic import generate
-from headtail.optim import RowSGD
-from headtail.train import Trainer
+from headtail.rows.optimizers import RowSGD
+from headtail.training.trainer import Trainer
 
 BATCHES = 16
 MOMENTUM = 0.9

@@ -19,7 +19,7 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt
 from matplotlib.patches import Rectangle
 
-from headtail.results import read_rows
+from headtail.comparison.results import read_rows
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "experiments" / "results"

@@ -12,7 +12,7 @@ import matplotlib
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
-from headtail.results import read_rows
+from headtail.comparison.results import read_rows
 
 HERE = Path(__file__)
 COLOURS = {"tail": "#1f6fd6", "constant": "#74aef2", "importance": "#8a8a8a", "relative": "#2e9e4f"}

@@ -1,10 +1,10 @@
 """headtail: name the loss you want, train on sampled negatives, and know what the sampling does to head and tail."""
 
-from headtail.build import scheme
+from headtail.schemes.build import scheme
 from headtail.errors import HeadtailError
 from headtail.head import LabelHead, TopK
 from headtail.implicit import Audit, Explanation, audit, explain, implied_margin, lean_of, optimal_q
-from headtail.labels import Labels
+from headtail.core.labels import Labels
 from headtail.losses import (
     DecoupledLoss,
     ExactLoss,
@@ -29,8 +29,8 @@ from headtail.losses import (
     two_tower_softmax_loss,
 )
 from headtail.losses.fused import backward
-from headtail.margins import Adaptive, CustomSeparable, Equalised, LogitAdjusted, Margin, Pairwise, Power, Separable, Unit
-from headtail.optim import RowAdagrad, RowAdam, RowSGD, clip_grad_norm_
+from headtail.core.margins import Adaptive, CustomSeparable, Equalised, LogitAdjusted, Margin, Pairwise, Power, Separable, Unit
+from headtail.rows.optimizers import RowAdagrad, RowAdam, RowSGD, clip_grad_norm_
 from headtail.samplers import (
     Adversarial,
     Block,
@@ -53,10 +53,10 @@ from headtail.samplers import (
     WithinBatch,
     every_label,
 )
-from headtail.slices import Slices
-from headtail.streaming import StreamingLabels
-from headtail.targets import Ragged
-from headtail.weightings import Constant, FromMargin, Importance, InfoNCE, Relative, Tail, Weighting
+from headtail.core.slices import Slices
+from headtail.core.streaming import StreamingLabels
+from headtail.core.targets import Ragged
+from headtail.core.weightings import Constant, FromMargin, Importance, InfoNCE, Relative, Tail, Weighting
 
 __version__ = "0.1.0"
 

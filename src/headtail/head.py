@@ -9,14 +9,14 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headtail.decay import Rows, catch_up, forgive, owed
+from headtail.rows.decay import Rows, catch_up, forgive, owed
 from headtail.errors import HeadtailError, check_count, check_kind, check_num_labels, check_number, check_same_device
 from headtail.implicit.implied import implied_margin_of, lean_of, refuse_to_correct_twice
 from headtail.kernels.compiled import HAS_TRITON
-from headtail.labels import Labels, check_labels
+from headtail.core.labels import Labels, check_labels
 from headtail.losses import ExactLoss, Loss, SampledLoss
 from headtail.losses.terms import directions
-from headtail.targets import Pairs, Target
+from headtail.core.targets import Pairs, Target
 
 BLOCK_SCORES = 2**24
 """How many scores `topk` holds at a time."""
@@ -214,7 +214,7 @@ class LabelHead(nn.Module):
         floats = hidden.dtype == self.weight.dtype == torch.float32 and hidden.device.type == "cuda" and HAS_TRITON
         if not plain or not floats or len(self.weight) < LARGE or k > MOST_BEST:
             return None
-        from headtail.kernels.cuda_topk import topk
+        from headtail.kernels.triton.topk import topk
 
         return topk
 

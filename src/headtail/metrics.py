@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Bool, Float64, Int, Int64
 from torch import Tensor
 
-from headtail.bootstrap import intervals
+from headtail.evaluation.bootstrap import intervals
 from headtail.errors import HeadtailError, check_count, check_ids
-from headtail.labels import Labels
-from headtail.slices import NAMES, Slices
-from headtail.targets import Pairs, Ragged
+from headtail.core.labels import Labels
+from headtail.core.slices import NAMES, Slices
+from headtail.core.targets import Pairs, Ragged
 
 DEEPEST = 50
 """The largest k of any metric: how many labels a ranking must hold, or all of them where there are fewer."""

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import headtail as ht
-from headtail import environment
-from headtail.bench import save
+from headtail.device import environment
+from headtail.machine.bench import save
 from headtail.cli import advise as command
 from headtail.cli import main
-from headtail.labels import Labels
+from headtail.core.labels import Labels
 from tests.cli.test_commands import told
-from tests.test_advise import planted
+from tests.machine.test_advise import planted
 
 FEW = ["advise", "--device", "cpu", "--memory", "64", "--labels", "2000"]
 

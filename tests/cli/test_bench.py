@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from headtail import bench
-from headtail.bench import Machine, saved
+from headtail.machine import bench
+from headtail.machine.bench import Machine, saved
 from headtail.cli import bench as command
 from headtail.cli import main
 from tests.cli.test_commands import told

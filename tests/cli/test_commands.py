@@ -18,11 +18,11 @@ import torch
 
 from headtail.cli import main
 from headtail.cli.compare import patience
-from headtail.config import Training
+from headtail.training.config import Training
 from headtail.data.load import load
-from headtail.evaluate import top_labels
-from headtail.results import Comparison, read_rows, to_csv
-from headtail.train import load_model
+from headtail.evaluation.topk import top_labels
+from headtail.comparison.results import Comparison, read_rows, to_csv
+from headtail.training.trainer import load_model
 
 DATA = "synthetic:points=600,test=100,features=200,labels=60"
 QUICK = ["--dim", "16", "--epochs", "1"]

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from headtail import checkpoint
+from headtail.training import checkpoint
 from headtail.cli import main
 from tests.cli.test_picture_commands import QUICK, painted
 

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from headtail.cli import main
-from headtail.config import Run
-from headtail.explained import negatives_of
-from headtail.results import read_rows
+from headtail.training.config import Run
+from headtail.comparison.explained import negatives_of
+from headtail.comparison.results import read_rows
 
 QUICK = ["--model", "resnet20", "--epochs", "1", "--batch", "16", "--device", "cpu"]
 

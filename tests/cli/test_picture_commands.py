@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from headtail.cli import main
-from headtail.results import read_rows
+from headtail.comparison.results import read_rows
 
 QUICK = ["--model", "resnet20", "--epochs", "1", "--batch", "16", "--scheme", "softmax", "--device", "cpu"]
 ERRORS = {("balanced-error", name) for name in ("head", "torso", "tail", "full")} | {("class-weighted-error", "full")}

@@ -11,8 +11,8 @@ import pytest
 
 from headtail.cli import main
 from headtail.data.load import load
-from headtail.evaluate import top_labels
-from headtail.train import load_model
+from headtail.evaluation.topk import top_labels
+from headtail.training.trainer import load_model
 from tests.cli.test_picture_commands import QUICK, painted
 
 SMALL = ["--dim", "8", "--epochs", "1", "--scheme", "softmax", "--device", "cpu"]

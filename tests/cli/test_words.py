@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from headtail import Labels
-from headtail.bench import Machine, Shape, Timing
-from headtail.build import build_sampler, check_batch
+from headtail.machine.bench import Machine, Shape, Timing
+from headtail.schemes.build import build_sampler, check_batch
 from headtail.cli import bench, main
 from headtail.cli.on_model import NUMBERS
 from headtail.cli.words import NAMES, in_command_line_words
-from headtail.config import Training
+from headtail.training.config import Training
 from headtail.errors import HeadtailError
 from tests.cli.test_commands import DATA, QUICK, told
 
@@ -79,7 +79,8 @@ def test_what_was_typed_is_never_taken_for_an_option():
 
 
 def test_every_sampler_and_weighting_has_its_name_here():
-    from headtail import samplers, weightings
+    from headtail import samplers
+    from headtail.core import weightings
 
     classes = {name for name in samplers.__all__ if isinstance(getattr(samplers, name), type)}
     abstract = {"Draw", "Given", "ModelSampler", "Sampler", "Scorer", "Step"}

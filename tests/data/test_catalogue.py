@@ -13,7 +13,7 @@ from headtail.data.image_files import ImageFiles
 from headtail.data.longtail import profile_counts
 from headtail.data.points import Bag, DataSet, Points
 from headtail.data.split import find_text, read_xc
-from headtail.targets import Ragged
+from headtail.core.targets import Ragged
 
 DELICIOUS = Path(os.environ.get("HEADTAIL_DATA") or Path(__file__).parents[3] / "shared" / "data") / "delicious"
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from headtail import HeadtailError
-from headtail.data.cifar import HUNDRED, TEN, find_cifar, read_cifar, unpickle
+from headtail.data.readers.cifar import HUNDRED, TEN, find_cifar, read_cifar, unpickle
 from headtail.data.load import Reading, load
 
 REAL = Path(os.environ.get("HEADTAIL_CIFAR10") or Path(__file__).parents[3] / "cifar10")
@@ -240,7 +240,7 @@ def test_bytes_that_lie_about_their_length_are_told():
     at = content.index(b"T" + struct.pack("<i", 6144))
     short = content[:at] + b"T" + struct.pack("<i", 6143) + content[at + 6 :]  # one byte less of pixels
     found = unpickle(short, Path("x"))
-    from headtail.data.cifar import _checked
+    from headtail.data.readers.cifar import _checked
 
     with pytest.raises(HeadtailError, match=r"`data` has 6,143 bytes for 2 pictures of 3,072"):
         _checked(Path("x"), found, TEN)

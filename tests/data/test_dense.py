@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 
 from headtail import HeadtailError, Ragged
-from headtail.data import dense
-from headtail.data.dense import read_dense
+from headtail.data.readers import dense
+from headtail.data.readers.dense import read_dense
 
 LISTS = [[2, 0], [1], [], [4, 1, 3]]
 FEATURES = torch.arange(12.0).reshape(4, 3) / 7

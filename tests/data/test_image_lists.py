@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from headtail import HeadtailError
-from headtail.data import image_lists
+from headtail.data.readers import image_lists
 from headtail.data.image_files import ImageFiles
 from headtail.data.load import Reading, load
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from headtail import HeadtailError
-from headtail.data import parquet
-from headtail.data.interactions import hold_out_items, read_interactions
+from headtail.data.readers import parquet
+from headtail.data.readers.interactions import hold_out_items, read_interactions
 
 DATA = Path(os.environ.get("HEADTAIL_DATA") or Path(__file__).parents[3] / "shared" / "data")
 

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from headtail import HeadtailError
-from headtail.data import pictures
+from headtail.data.readers import parquet_images as pictures
 from headtail.data.load import Reading, load
 
 

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from headtail import HeadtailError
-from headtail.data import parquet, sequences
-from headtail.data.sequences import read_sequences
+from headtail.data.readers import parquet
+from headtail.data.readers import sequences
+from headtail.data.readers.sequences import read_sequences
 
 DATA = Path(os.environ.get("HEADTAIL_DATA") or Path(__file__).parents[3] / "shared" / "data")
 

@@ -10,7 +10,7 @@ import torch
 from headtail.data.points import Points
 from headtail.data.split import TextFiles, find_text, hold_out, read_split, read_xc
 from headtail.errors import HeadtailError
-from headtail.targets import Ragged
+from headtail.core.targets import Ragged
 
 
 @pytest.fixture

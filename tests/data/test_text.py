@@ -18,9 +18,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headtail.data import text
+from headtail.data.readers import text
 from headtail.data.points import Bag, Points
-from headtail.data.text import read_text
+from headtail.data.readers.text import read_text
 from headtail.errors import HeadtailError
 
 ROOT = Path(__file__).parents[2]
@@ -305,7 +305,7 @@ def test_progress_ends_at_one_and_is_not_told_for_what_is_in_the_cache(write, mo
 
 
 def test_parsing_works_where_compiled_code_cannot_be_kept():
-    code = "import numpy as np; from headtail.data.parse import _whole; print(_whole(np.frombuffer(b'17 ', np.uint8), 0))"
+    code = "import numpy as np; from headtail.data.readers.parse_lines import _whole; print(_whole(np.frombuffer(b'17 ', np.uint8), 0))"
     # No source file lies in a zip archive here, so numba finds no folder for its cache.
     environment = os.environ | {"NUMBA_CACHE_LOCATOR_CLASSES": "ZipCacheLocator"}
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)

@@ -16,9 +16,9 @@ from types import ModuleType
 
 import pytest
 
-from headtail.compare import cells, compare
-from headtail.config import Training
-from headtail.results import POPULAR, Row, read_rows, to_csv
+from headtail.comparison.compare import cells, compare
+from headtail.training.config import Training
+from headtail.comparison.results import POPULAR, Row, read_rows, to_csv
 from tests.longtail import COUNTS, longtail
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -27,7 +27,7 @@ sys.path.append(str(EXPERIMENTS))  # they import each other
 
 def script(name: str) -> ModuleType:
     if name == "longtail":
-        pytest.importorskip("headtail.recipes", reason="the study trains by a recipe, and there is none")
+        pytest.importorskip("headtail.training.recipes", reason="the study trains by a recipe, and there is none")
     spec = importlib.util.spec_from_file_location(name, EXPERIMENTS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

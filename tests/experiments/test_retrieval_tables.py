@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headtail.results import Row, read_rows, to_csv
+from headtail.comparison.results import Row, read_rows, to_csv
 from tests.experiments.test_longtail import script
 
 

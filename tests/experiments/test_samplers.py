@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from headtail import Labels, scheme
-from headtail.config import Training
+from headtail.training.config import Training
 from headtail.data.synthetic import generate
 from headtail.errors import HeadtailError
-from headtail.results import Row, read_rows
+from headtail.comparison.results import Row, read_rows
 from tests.experiments.test_longtail import script
 
 SMALL = partial(generate, "synthetic:points=600,test=200,labels=60,features=200")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from headtail import HeadtailError, Labels, SampledSoftmaxLoss, Scorer, Tail, Uniform, WithinBatch, explain, logistic, scheme
-from headtail.implicit.on_model import Batch, Gradient, OnModel, best_within, exactly, frontier, on_model, quickest_with
+from headtail.implicit.quality import Batch, Gradient, OnModel, best_within, exactly, frontier, on_model, quickest_with
 
 LABELS = Labels.zipf(30)
 
@@ -227,7 +227,7 @@ def test_times_on_a_gpu_are_those_of_replayed_draws(name, monkeypatch):
     batch = Batch(*(t.cuda() for t in numbers), torch.randn(5000, 64, generator=generator).cuda(), probes=8, sets=1, size=256)
     found = []
     for replays in (4, 0):
-        monkeypatch.setattr("headtail.timed.REPLAYS", replays)
+        monkeypatch.setattr("headtail.device.timing.REPLAYS", replays)
         [one] = on_model(scheme("logit-adjusted", labels), {name: scheme(name, labels)}, batch, generator=seeded(1))
         found.append(one)
     assert 0 < found[0].draw_seconds < found[1].draw_seconds

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from headtail.bags import plain_weighted_bag, weighted_bag
+from headtail.encoders.weighted_bag import plain_weighted_bag, weighted_bag
 from headtail.data.points import Bag
-from headtail.kernels import cpu_bag
+from headtail.kernels.cpu import bag as cpu_bag
 
 SHAPES = [(1, 1, 1), (7, 5, 3), (33, 129, 17), (252, 507, 123)]
 SLACK = 1.5  # torch's bag fuses multiplication and addition, which saves one rounding of two

@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from headtail import RowAdagrad, RowAdam, RowSGD, optim
-from headtail.kernels import cpu_rows
+from headtail import RowAdagrad, RowAdam, RowSGD
+from headtail.rows import optimizers as optim
+from headtail.kernels.cpu import rows as cpu_rows
 from headtail.kernels.gradient import RowGradient
 
 STEPS = 4

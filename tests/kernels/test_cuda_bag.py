@@ -48,7 +48,7 @@ def on_device(*tensors: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("normalise", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_bags_are_as_near_to_the_truth_as_torch_on_ragged_shapes(shape, normalise: bool, dtype: torch.dtype):
-    from headtail.kernels import cuda_bag
+    from headtail.kernels.triton import bag as cuda_bag
 
     num, features, d, longest, batch = shape
     bag, weight, ids = csr(num, features, longest), torch.randn(features, d).to(dtype), torch.randint(num, (batch,))
@@ -66,7 +66,7 @@ def test_bags_are_as_near_to_the_truth_as_torch_on_ragged_shapes(shape, normalis
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("normalise", [False, True])
 def test_entries_are_the_batch_point_after_point_and_then_padding(shape, normalise: bool):
-    from headtail.kernels import cuda_bag
+    from headtail.kernels.triton import bag as cuda_bag
 
     num, features, _, longest, batch = shape
     bag = csr(num, features, longest)
@@ -91,7 +91,7 @@ def test_entries_are_the_batch_point_after_point_and_then_padding(shape, normali
 
 @in_triton
 def test_a_point_of_zeros_has_no_direction_and_too_little_room_harms_nobody():
-    from headtail.kernels import cuda_bag
+    from headtail.kernels.triton import bag as cuda_bag
 
     bag = on_device(torch.tensor([0, 2, 5]), torch.tensor([0, 1, 1, 2, 0]), torch.tensor([0.0, 0.0, 1.0, 2.0, 2.0]))
     out = torch.full((2, 3), torch.nan, device=DEVICE)

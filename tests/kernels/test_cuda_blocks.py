@@ -22,7 +22,7 @@ def test_everything_in_this_file_by_the_interpreter():
 @in_triton
 @pytest.mark.parametrize("shape", SHAPES)
 def test_products_are_those_of_float64_up_to_rounding_and_0_where_no_label_is(shape):
-    from headtail.kernels import cuda_blocks
+    from headtail.kernels.triton import blocks as cuda_blocks
 
     groups, share, visits, k, most = shape
     sizes = torch.randint(0, most + 1, (9,))

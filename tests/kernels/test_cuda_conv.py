@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headtail.models import convolution
+from headtail.encoders import convolution
 from tests.kernels.interpreter import DEVICE, GPU, elsewhere, in_triton, interpret
 
 pytest.importorskip("triton")
@@ -84,7 +84,7 @@ def test_gradients_repeat_themselves_bit_for_bit():
 
 @in_triton
 def test_parts_of_several_turns_are_summed_whole(monkeypatch):
-    from headtail.kernels import cuda_conv
+    from headtail.kernels.triton import convolution as cuda_conv
 
     for channels, tiles in cuda_conv.TILES.items():
         monkeypatch.setitem(cuda_conv.TILES, channels, tiles._replace(depth=16, parts=3))
@@ -95,8 +95,8 @@ def test_parts_of_several_turns_are_summed_whole(monkeypatch):
 
 @pytest.mark.skipif(not GPU, reason="no GPU here")
 def test_a_gpu_takes_the_kernels_for_what_fits_and_torch_for_the_rest(monkeypatch):
-    from headtail.kernels import cuda_conv
-    from headtail.models import ResNet
+    from headtail.kernels.triton import convolution as cuda_conv
+    from headtail.encoders import ResNet
 
     called = []
     plain = cuda_conv.conv2d

@@ -81,7 +81,7 @@ def kernel(q: SimpleNamespace, piece: int | None = None) -> Any:
 
 
 def whole(q: SimpleNamespace, piece: int | None = None) -> Any:
-    from headtail.kernels import cuda_loss
+    from headtail.kernels.triton import loss as cuda_loss
 
     if piece is None:
         return cuda_loss.sampled_softmax(**vars(q))
@@ -250,7 +250,7 @@ def a_scale_of_zero_gives_zero_gradients_whatever_the_loss() -> None:
 
 
 def a_batch_in_parts_gives_what_it_gives_whole() -> None:
-    from headtail.kernels import cuda_loss
+    from headtail.kernels.triton import loss as cuda_loss
 
     q = case(20, 19, 11)
     q.b = torch.randn(20, 19, device=DEVICE)

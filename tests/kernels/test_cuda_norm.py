@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from headtail.models import norm
-from headtail.models.norm import MOMENTUM, Norm, plain_norm
+from headtail.encoders import norm
+from headtail.encoders.norm import MOMENTUM, Norm, plain_norm
 from tests.kernels.interpreter import DEVICE, GPU, elsewhere, in_triton, interpret
 
 pytest.importorskip("triton")
@@ -80,7 +80,7 @@ def test_a_nan_is_not_rectified_away():
 
 @pytest.mark.skipif(not GPU, reason="no GPU here")
 def test_a_training_step_on_a_gpu_goes_through_the_kernels(monkeypatch):
-    from headtail.kernels import cuda_norm
+    from headtail.kernels.triton import norm as cuda_norm
 
     called = []
     plain = cuda_norm.norm

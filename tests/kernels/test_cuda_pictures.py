@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headtail.models.pictures import PAD, PLACES, Prepare, plain_prepared
+from headtail.encoders.prepare_images import PAD, PLACES, Prepare, plain_prepared
 from tests.kernels.interpreter import DEVICE, GPU, elsewhere, in_triton, interpret
 
 pytest.importorskip("triton")
@@ -21,7 +21,7 @@ def test_everything_in_this_file_by_the_interpreter():
 @pytest.mark.parametrize("moves", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_kernel_makes_what_the_plain_way_makes(shape, moves, dtype):
-    from headtail.kernels import cuda_pictures
+    from headtail.kernels.triton import images as cuda_pictures
 
     n, height, width = shape
     pictures = torch.randint(256, (n, 3, height, width), dtype=torch.uint8, device=DEVICE)
@@ -36,7 +36,7 @@ def test_the_kernel_makes_what_the_plain_way_makes(shape, moves, dtype):
 
 @pytest.mark.skipif(not GPU, reason="no GPU here")
 def test_a_gpu_prepares_by_the_kernel(monkeypatch):
-    from headtail.kernels import cuda_pictures
+    from headtail.kernels.triton import images as cuda_pictures
 
     called, plain = [], cuda_pictures.prepared
     monkeypatch.setattr(cuda_pictures, "prepared", lambda *args: called.append(1) or plain(*args))

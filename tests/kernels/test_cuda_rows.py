@@ -66,7 +66,7 @@ def entries_of(gradient: RowGradient) -> Tensor:
 
 
 def check(kind: str, tables: list[Tensor], gradient: RowGradient, lr: float | Tensor = 0.05) -> list[Tensor]:
-    from headtail.kernels import cuda_rows
+    from headtail.kernels.triton import rows as cuda_rows
 
     rows, entries = gradient.rows, entries_of(gradient)
     tables = [tables[0], tables[1][:, :1].contiguous()] if kind == ROWWISE else tables
@@ -87,7 +87,8 @@ def check(kind: str, tables: list[Tensor], gradient: RowGradient, lr: float | Te
 @pytest.fixture(params=["ranked", "sorted", "counted"])
 def grouping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each way of bringing equal rows together, however few there are, and short tiles for the long runs."""
-    from headtail.kernels import cuda_groups, cuda_rows
+    from headtail.kernels.triton import groups as cuda_groups
+    from headtail.kernels.triton import rows as cuda_rows
 
     if request.param != "ranked":
         for module in (cuda_groups, cuda_rows):
@@ -127,7 +128,7 @@ def test_one_row_repeated_all_the_time_and_one_among_many(grouping: str):
 
 @in_triton
 def test_counters_are_left_as_found_and_padding_touches_nothing(grouping: str):
-    from headtail.kernels import cuda_groups
+    from headtail.kernels.triton import groups as cuda_groups
 
     check("sgd_rows", *problem(50, 60, 3, 0, points=True))
     if grouping == "counted":
@@ -146,7 +147,7 @@ def test_equal_calls_give_equal_bits_where_that_is_asked_for(grouping: str):
 
 @in_triton
 def test_bfloat16_rows_are_rounded_up_or_down_with_the_right_odds():
-    from headtail.kernels import cuda_rows
+    from headtail.kernels.triton import rows as cuda_rows
 
     n, d = (64, 512) if GPU else (16, 512)
     start = torch.ones(n, d, dtype=torch.bfloat16, device=DEVICE)
@@ -170,7 +171,7 @@ def test_bfloat16_rows_are_rounded_up_or_down_with_the_right_odds():
 
 @in_triton
 def test_bfloat16_updates_are_the_float32_ones_rounded_to_a_neighbour_and_not_a_number_stays_so():
-    from headtail.kernels import cuda_rows
+    from headtail.kernels.triton import rows as cuda_rows
 
     tables, gradient = problem(40, 90, 7, 1)
     tables[0] = tables[0].bfloat16()
@@ -193,7 +194,7 @@ def test_bfloat16_updates_are_the_float32_ones_rounded_to_a_neighbour_and_not_a_
 
 @in_triton
 def test_no_entries_change_nothing():
-    from headtail.kernels import cuda_rows
+    from headtail.kernels.triton import rows as cuda_rows
 
     p = torch.ones(3, 2, device=DEVICE)
     cuda_rows.sgd_rows(p, RowGradient(torch.empty(0, dtype=torch.int64), torch.empty(0, 2)), 0.1)
@@ -203,7 +204,7 @@ def test_no_entries_change_nothing():
 @pytest.mark.skipif(not GPU, reason="needs a GPU")
 @pytest.mark.parametrize("n", [1280, 50_000])
 def test_row_updates_can_be_captured_in_a_graph(n: int):
-    from headtail.kernels import cuda_rows
+    from headtail.kernels.triton import rows as cuda_rows
 
     tables, gradient = problem(10_000, n, 64, 1, points=True)
     (p, total), lr = tables, torch.tensor(0.05, device=DEVICE)
@@ -224,7 +225,7 @@ def test_row_updates_can_be_captured_in_a_graph(n: int):
 
 @in_triton
 def test_the_dense_kernel_is_as_near_to_the_truth_as_torch_on_ragged_shapes():
-    from headtail.kernels import cuda_rows
+    from headtail.kernels.triton import rows as cuda_rows
 
     for shape in ((1, 1), (3, 517), (2, 1024), (41, 129)):
         p, total, grad = torch.randn(shape), torch.rand(shape), torch.randn(shape)

@@ -22,7 +22,7 @@ def test_everything_in_this_file_by_the_interpreter():
 
 def check(hidden: Tensor, table: Tensor, bias: Tensor | None, shift: Tensor | None, k: int) -> None:
     """No label left out may beat one that was returned by more than rounding does."""
-    from headtail.kernels import cuda_topk
+    from headtail.kernels.triton import topk as cuda_topk
 
     hidden, table = hidden.to(DEVICE), table.to(DEVICE)
     bias, shift = (None if t is None else t.to(DEVICE) for t in (bias, shift))
@@ -53,7 +53,7 @@ def test_the_best_labels_are_those_of_float64_up_to_rounding(shape, terms: int):
 
 @in_triton
 def test_ordinary_points_are_certain_at_once():
-    from headtail.kernels import cuda_topk
+    from headtail.kernels.triton import topk as cuda_topk
 
     n, num_labels, d, k = (2000, 100_000, 512, 50) if GPU else (10, 2000, 64, 5)
     hidden, table = torch.randn(n, d, device=DEVICE), torch.randn(num_labels, d, device=DEVICE)
@@ -68,7 +68,7 @@ def cut(x: Tensor) -> Tensor:
 @in_triton
 @pytest.mark.parametrize("rounded", ["both", "hidden", "table"])
 def test_no_label_left_out_beats_the_bound_where_tf32_can_hardly_tell_labels_apart(rounded: str, monkeypatch: pytest.MonkeyPatch):
-    from headtail.kernels import cuda_topk
+    from headtail.kernels.triton import topk as cuda_topk
 
     seen, candidates = [], cuda_topk._candidates
     monkeypatch.setattr(cuda_topk, "_candidates", lambda *args: seen.append(candidates(*args)) or seen[-1])
@@ -107,7 +107,7 @@ def test_adversaries_are_answered_exactly(case: str):
 
 @in_triton
 def test_batches_may_be_cut_and_the_precision_of_products_is_left_as_found(monkeypatch: pytest.MonkeyPatch):
-    from headtail.kernels import cuda_topk
+    from headtail.kernels.triton import topk as cuda_topk
 
     monkeypatch.setattr(cuda_topk, "SCORES", 4000)
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cuda.matmul.fp32_precision

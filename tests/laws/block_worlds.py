@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 
 from headtail import Adversarial, Block, FourierKernel, QuadraticKernel
-from headtail.samplers.adversarial import BY_CHANCE
-from headtail.samplers.blocks import UNIFORM, Blocks
+from headtail.samplers.model.adversarial import BY_CHANCE
+from headtail.samplers.model.blocks import UNIFORM, Blocks
 
 from .worlds import MODEL, L, Outcome, World, middle, scripted
 

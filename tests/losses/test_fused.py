@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import headtail as ht
-from headtail.kernels import cpu_loss
+from headtail.kernels.cpu import loss as cpu_loss
 from headtail.losses import fused
 from headtail.losses.decoupled import contrastive, hinge, logistic, squared_hinge
-from headtail.targets import Pairs
+from headtail.core.targets import Pairs
 
 LABELS = ht.Labels.zipf(37)
 KERNELS = ("sampled_softmax", "sampled_decoupled")

@@ -43,7 +43,7 @@ from headtail import (
     two_tower_softmax_loss,
 )
 from headtail.losses import softmax as losses_softmax
-from headtail.targets import Pairs
+from headtail.core.targets import Pairs
 
 L, D, B = 30, 8, 6
 LABELS = Labels.zipf(L)

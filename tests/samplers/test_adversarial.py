@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from headtail import Adversarial, Labels, Scorer, audit
-from headtail.samplers.tree import depth_of, fit
+from headtail.samplers.model.tree import depth_of, fit
 
 
 def clouds(number: int = 6, each: int = 40, d: int = 5) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,31 +10,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headtail import (
-    Adversarial,
-    Block,
-    Equalised,
-    FourierKernel,
-    HeadtailError,
-    Importance,
-    LabelHead,
-    Labels,
-    LogitAdjusted,
-    QuadraticKernel,
-    Relative,
-    SampledSoftmaxLoss,
-    Scorer,
-    Unit,
-    audit,
-    scheme,
-    train,
-)
-from headtail.samplers.blocks import UNIFORM
-from headtail.samplers.clusters import lay_out, nearest, projection
-from headtail.train import Stopped, Trainer
+from headtail import Adversarial, Block, Equalised, FourierKernel, HeadtailError, Importance, LabelHead, Labels, LogitAdjusted, QuadraticKernel, Relative, SampledSoftmaxLoss, Scorer, Unit, audit, scheme
+from headtail.training import trainer as train
+from headtail.samplers.model.blocks import UNIFORM
+from headtail.samplers.model.clusters import lay_out, nearest, projection
+from headtail.training.trainer import Stopped, Trainer
 from tests.laws.block_worlds import BLOCK_WORLDS, mixed, visiting
 from tests.laws.worlds import MODEL, L
-from tests.test_train import DATA, SMALL, Stop, assert_same_model
+from tests.training.test_train import DATA, SMALL, Stop, assert_same_model
 
 KINDS = {"block": Block, "quadratic kernel": QuadraticKernel, "fourier kernel": FourierKernel}
 each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -238,8 +221,8 @@ def test_summaries_are_taken_at_first_often_and_then_every_so_many_steps(monkeyp
 
 @pytest.mark.parametrize("kind", [*KINDS.values(), Adversarial], ids=[*KINDS, "adversarial"])
 def test_a_first_look_that_takes_long_is_told_once_with_the_next(kind, monkeypatch, recwarn):
-    monkeypatch.setattr("headtail.samplers.schedule.LONG", -1.0)
-    monkeypatch.setattr("headtail.samplers.schedule.MANY", 300)
+    monkeypatch.setattr("headtail.samplers.model.schedule.LONG", -1.0)
+    monkeypatch.setattr("headtail.samplers.model.schedule.MANY", 300)
     sampler = kind(LABELS, 4, share=4)
     with pytest.warns(UserWarning, match=r"300 labels took 0 s\. .* again after 32 steps, .* every 100 steps"):
         drawn(sampler, model(4))
@@ -378,7 +361,7 @@ def test_blocks_are_never_larger_than_allowed_and_hold_each_label_once():
 def test_the_nearest_centroid_is_found_in_parts_as_in_one(monkeypatch):
     rows, centroids = torch.randn(50, 3), torch.randn(7, 3)
     truth = torch.cdist(rows, centroids).argmin(1)
-    monkeypatch.setattr("headtail.samplers.clusters.IN_CACHE", 40)
+    monkeypatch.setattr("headtail.samplers.model.clusters.IN_CACHE", 40)
     assert torch.equal(nearest(rows, centroids), truth)
 
 

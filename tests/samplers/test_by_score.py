@@ -155,7 +155,7 @@ def test_equal_seeds_give_equal_draws_and_other_seeds_others(make):
 
 @each_known
 def test_no_block_holds_scores_of_the_whole_batch_and_table(make):
-    with mock.patch("headtail.samplers.scorer.SCORES_AT_ONCE", 8 * 7):
+    with mock.patch("headtail.samplers.model.scorer.SCORES_AT_ONCE", 8 * 7):
         seen = []
         plain = Scorer.logits
         with mock.patch.object(Scorer, "logits", lambda self, rows: seen.append(plain(self, rows)) or seen[-1]):

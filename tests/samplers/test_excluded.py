@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headtail import Frequency, Labels, LogUniform, Uniform
-from headtail.samplers.inverse import InverseSampler
+from headtail.samplers.fixed.inverse import InverseSampler
 from tests.laws.worlds import scripted
 
 EXTREME = {

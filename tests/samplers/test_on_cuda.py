@@ -11,15 +11,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from headtail import Labels, Queue, Resampled, Sampler, Scorer, audit, graphs
-from headtail.build import SAMPLERS, parse
-from headtail.config import Run
+from headtail import Labels, Queue, Resampled, Sampler, Scorer, audit
+from headtail.training import captured as graphs
+from headtail.schemes.build import SAMPLERS, parse
+from headtail.training.config import Run
 from headtail.data.points import DataSet, Points
-from headtail.graphs import Graph
-from headtail.samplers.schedule import Scheduled
-from headtail.targets import Ragged
-from headtail.train import Stopped, Trainer
-from tests.test_train import Stop
+from headtail.training.captured import Graph
+from headtail.samplers.model.schedule import Scheduled
+from headtail.core.targets import Ragged
+from headtail.training.trainer import Stopped, Trainer
+from tests.training.test_train import Stop
 
 DEVICE = "cuda"
 cuda = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")]
@@ -182,7 +183,7 @@ def test_the_host_does_not_wait_for_a_draw(name, waiting_is_an_error):
 @on_gpu
 @each(*BY_SCORE)
 def test_a_deterministic_run_repeats_itself_and_resumes_bit_for_bit(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("headtail.train.CHECK_EVERY", 1)
+    monkeypatch.setattr("headtail.training.trainer.CHECK_EVERY", 1)
     run = run_of(name, deterministic=True, dim=WIDER)
     stop = Stop(after=45)  # behind the first refresh
     with pytest.raises(Stopped):

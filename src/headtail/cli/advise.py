@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headtail import environment
-from headtail.advise import CANDIDATES, MOST_EXPLAINED, REFERENCES, Advice, Candidate, candidate, choose
-from headtail.bench import Machine, Shape, bench_file, saved
-from headtail.build import parse
+from headtail.device import environment
+from headtail.machine.advise import CANDIDATES, MOST_EXPLAINED, REFERENCES, Advice, Candidate, candidate, choose
+from headtail.machine.bench import Machine, Shape, bench_file, saved
+from headtail.schemes.build import parse
 from headtail.cli.bench import BATCHES, HEADINGS, milliseconds
 from headtail.cli.device import Device
 from headtail.cli.on_model import NUMBERS, WITH_MODEL, OnTrained, advice, measured_table, to_dict
@@ -28,9 +28,9 @@ from headtail.cli.tables import left_out
 from headtail.cli.unused import changed, refuse
 from headtail.cli.words import in_command_line_words
 from headtail.errors import HeadtailError, check_count, check_number
-from headtail.implicit.on_model import frontier
-from headtail.labels import Labels
-from headtail.memory import memory_left
+from headtail.implicit.quality import frontier
+from headtail.core.labels import Labels
+from headtail.device.memory import memory_left
 
 MOST_LABELS = 200_000_000
 """More than one machine trains."""

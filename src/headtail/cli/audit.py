@@ -17,7 +17,7 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from headtail.build import build_sampler
+from headtail.schemes.build import build_sampler
 from headtail.cli.source import DEFAULT_ZIPF, Source
 from headtail.errors import check_count
 from headtail.implicit import audit

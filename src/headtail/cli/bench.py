@@ -13,11 +13,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from headtail.advise import crossover
-from headtail.bench import SIZES, Machine, Method, Shape, Tell, Timing, bench_file, measure, measurements, save
+from headtail.machine.advise import crossover
+from headtail.machine.bench import SIZES, Machine, Method, Shape, Tell, Timing, bench_file, measure, measurements, save
 from headtail.cli.device import Device, choose
 from headtail.errors import check_count
-from headtail.results import check_writable
+from headtail.comparison.results import check_writable
 
 BATCHES = {"cpu": 256, "cuda": 1024}
 HEADINGS: dict[Method, str] = {"exact": "exact softmax", "chunked": "chunked exact", "sampled": "sampled"}

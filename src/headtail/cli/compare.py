@@ -14,8 +14,8 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from headtail.build import PAPER, check_batch, parse
-from headtail.build_model import encoder_name
+from headtail.schemes.build import PAPER, check_batch, parse
+from headtail.training.build_model import encoder_name
 from headtail.cli.device import Device, choose
 from headtail.cli.notes import notes_on
 from headtail.cli.progress import Training as TrainingBars
@@ -23,8 +23,8 @@ from headtail.cli.progress import reading
 from headtail.cli.recipe import Recipe, with_recipe
 from headtail.cli.report import hand_out
 from headtail.cli.unused import check_features, check_negatives, check_validation, typed_negatives
-from headtail.compare import SliceRule, cells, compare
-from headtail.config import Training
+from headtail.comparison.compare import SliceRule, cells, compare
+from headtail.training.config import Training
 from headtail.data.load import Reading, load
 from headtail.data.points import DataSet
 from headtail.errors import HeadtailError, check_count

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headtail import environment
-from headtail.config import Run
+from headtail.device import environment
+from headtail.training.config import Run
 from headtail.data.cache import cache_folder
 from headtail.errors import HeadtailError
-from headtail.results import check_writable
+from headtail.comparison.results import check_writable
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def _cache() -> str:
 
 
 def _kernels() -> str:
-    from headtail.bags import plain_weighted_bag, weighted_bag
+    from headtail.encoders.weighted_bag import plain_weighted_bag, weighted_bag
     from headtail.data.points import Bag
 
     bag, table = Bag(torch.tensor([0, 2, 3]), torch.tensor([0, 3, 1]).int(), torch.rand(3), 4), torch.randn(4, 8)
@@ -73,7 +73,7 @@ def _gpu() -> str:
 
 def _training() -> str:
     from headtail.data.synthetic import generate
-    from headtail.train import Trainer
+    from headtail.training.trainer import Trainer
 
     data = generate("synthetic:points=400,test=50,features=200,labels=50")
     run = Run(scheme="within-batch:tail", dim=16, epochs=2, batch=32)

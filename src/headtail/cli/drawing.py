@@ -8,8 +8,8 @@ import torch
 from rich.text import Text
 from torch import Tensor
 
-from headtail.labels import Labels
-from headtail.margins import Margin, Separable
+from headtail.core.labels import Labels
+from headtail.core.margins import Margin, Separable
 
 BARS = "▁▂▃▄▅▆▇█"
 TAIL, HEAD = "dodger_blue1", "green3"

@@ -16,17 +16,17 @@ from torch import Tensor
 from headtail.cli.device import Device, choose
 from headtail.cli.progress import reading
 from headtail.cli.tables import measures_table
-from headtail.compare import SliceRule, best_labels, check_measurable, data_slices, measures_of, row_of
-from headtail.config import Run, data_of
+from headtail.comparison.compare import SliceRule, best_labels, check_measurable, data_slices, measures_of, row_of
+from headtail.training.config import Run, data_of
 from headtail.data.facts import task_of
 from headtail.data.load import Reading, load, told_apart
 from headtail.data.points import Bag, DataSet, Points
 from headtail.errors import HeadtailError, check_count
-from headtail.evaluate import blocks, top_labels
-from headtail.models import Model
-from headtail.predictions import write_predictions
-from headtail.results import to_csv, write_text
-from headtail.train import load_model
+from headtail.evaluation.topk import blocks, top_labels
+from headtail.encoders import Model
+from headtail.evaluation.predictions import write_predictions
+from headtail.comparison.results import to_csv, write_text
+from headtail.training.trainer import load_model
 
 Names = list[str] | list[int] | None
 SCORES_AT_ONCE = 2**24

@@ -14,7 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from headtail.build import PAPER, check_batch, parse, scheme
+from headtail.schemes.build import PAPER, check_batch, parse, scheme
 from headtail.cli.device import Device
 from headtail.cli.drawing import HEAD, TAIL, head_to_tail, lean_bar, number
 from headtail.cli.on_model import NUMBERS, WITH_MODEL, WITHOUT_MODEL, OnTrained, measured_table, to_dict, verdict, with_name
@@ -24,7 +24,7 @@ from headtail.cli.unused import changed, check_negatives, refuse
 from headtail.cli.words import in_command_line_words
 from headtail.errors import HeadtailError, check_count
 from headtail.implicit import Explanation, explain
-from headtail.labels import Labels
+from headtail.core.labels import Labels
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headtail.cli.unused import options_in
-from headtail.compare import SliceRule, data_slices
-from headtail.config import Training
+from headtail.comparison.compare import SliceRule, data_slices
+from headtail.training.config import Training
 from headtail.data.points import DataSet
-from headtail.recipes import RECIPES
-from headtail.slices import NAMES
-from headtail.train import split_validation
+from headtail.training.recipes import RECIPES
+from headtail.core.slices import NAMES
+from headtail.training.trainer import split_validation
 
 
 def notes_on(data: DataSet, training: Training, slices: SliceRule, recipe: str | None, typed: Sequence[str]) -> list[str]:

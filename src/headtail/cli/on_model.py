@@ -17,7 +17,7 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from headtail.build import check_batch, parse, scheme
+from headtail.schemes.build import check_batch, parse, scheme
 from headtail.cli.device import Device
 from headtail.cli.evaluate import open_model
 from headtail.cli.tables import broken
@@ -25,8 +25,8 @@ from headtail.cli.unused import changed, refuse
 from headtail.cli.words import in_command_line_words
 from headtail.data.load import Reading
 from headtail.errors import HeadtailError, check_count, check_number
-from headtail.evaluate import encoded_pairs
-from headtail.implicit.on_model import Batch, OnModel, best_within, exactly, frontier, on_model, quickest_with
+from headtail.evaluation.topk import encoded_pairs
+from headtail.implicit.quality import Batch, OnModel, best_within, exactly, frontier, on_model, quickest_with
 from headtail.losses import ExactLoss, SampledLoss
 
 LOOKED_AT = ("uniform", "frequency(0.5)", "within-batch", "resampled", "block", "hard", "model")

@@ -12,9 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from headtail.cli.words import in_command_line_words
-from headtail.compare import Cell
+from headtail.comparison.compare import Cell
 from headtail.data.points import Progress as Reader
-from headtail.train import State, Watch
+from headtail.training.trainer import State, Watch
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from dataclasses import fields, replace
 from typing import Any, Literal, TypeVar
 
 from headtail.cli.unused import options_in
-from headtail.config import Training
-from headtail.recipes import RECIPES
+from headtail.training.config import Training
+from headtail.training.recipes import RECIPES
 
 Recipe = Literal["cifar", "imagenet-lt", "inaturalist"]
 Settings = TypeVar("Settings", bound=Training)

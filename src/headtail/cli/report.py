@@ -10,7 +10,7 @@ import tyro
 
 from headtail.cli.tables import show_results
 from headtail.cli.words import in_command_line_words
-from headtail.results import Comparison
+from headtail.comparison.results import Comparison
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from headtail.cli.unused import changed, refuse
 from headtail.data.counts import read_counts
 from headtail.errors import HeadtailError, check_count
 from headtail.implicit.implied import usual_slices
-from headtail.labels import Labels
+from headtail.core.labels import Labels
 
 DEFAULT_ZIPF = 10_000
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from headtail.cli.drawing import sparkline
 from headtail.cli.progress import reading
-from headtail.compare import SliceRule, data_slices
+from headtail.comparison.compare import SliceRule, data_slices
 from headtail.data.facts import facts_of
 from headtail.data.image_files import ImageFiles
 from headtail.data.load import Reading, load

@@ -16,7 +16,7 @@ from rich.text import Text
 from headtail.cli.drawing import HEAD, TAIL
 from headtail.data.facts import Task
 from headtail.metrics import mean_and_deviation
-from headtail.results import POPULAR, Comparison, Row
+from headtail.comparison.results import POPULAR, Comparison, Row
 
 COLUMNS = (
     ("Head", "recall@10", "head"),

@@ -13,7 +13,7 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from headtail.build import check_batch, parse
+from headtail.schemes.build import check_batch, parse
 from headtail.cli.device import Device, choose
 from headtail.cli.notes import notes_on
 from headtail.cli.progress import Training as TrainingBars
@@ -21,8 +21,8 @@ from headtail.cli.progress import reading
 from headtail.cli.recipe import Recipe, with_recipe
 from headtail.cli.tables import measures_table
 from headtail.cli.unused import check_features, check_negatives, check_validation, typed_negatives
-from headtail.compare import Cell, SliceRule, data_slices, run_cell
-from headtail.config import Run
+from headtail.comparison.compare import Cell, SliceRule, data_slices, run_cell
+from headtail.training.config import Run
 from headtail.data.facts import task_of
 from headtail.data.load import Reading, load
 from headtail.errors import HeadtailError

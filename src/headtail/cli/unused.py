@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headtail.build import parse
-from headtail.config import Training
+from headtail.schemes.build import parse
+from headtail.training.config import Training
 from headtail.errors import HeadtailError
 
 

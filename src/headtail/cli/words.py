@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 
-from headtail.build import MARGINS, SAMPLERS, WEIGHTINGS
-from headtail.config import Run
+from headtail.schemes.build import MARGINS, SAMPLERS, WEIGHTINGS
+from headtail.training.config import Run
 from headtail.data.load import Reading
 
 AMBIGUOUS = ("test", "format", "split")  # words that sentences also use for other things

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from headtail.errors import HeadtailError
-from headtail.labels import Labels
+from headtail.core.labels import Labels
 
 
 def read_counts(path: Path, smoothing: float = 0.0) -> Labels:

@@ -10,7 +10,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from headtail.data.points import Bag, DataSet
-from headtail.slices import NAMES, Slices
+from headtail.core.slices import NAMES, Slices
 
 CURVE_POINTS = 300
 Task = Literal["classification", "retrieval"]

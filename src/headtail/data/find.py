@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from headtail.data.cifar import find_cifar
-from headtail.data.image_lists import has_class_folders, is_bare, is_list, is_unlabelled
+from headtail.data.readers.cifar import find_cifar
+from headtail.data.readers.image_lists import has_class_folders, is_bare, is_list, is_unlabelled
 from headtail.data.shards import SHARD, part_of
 from headtail.data.split import find_text, stem
 from headtail.errors import HeadtailError

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headtail.data.catalogue import KnownPictures, check, check_pictures, check_profile, recognise, recognise_pictures
-from headtail.data.cifar import find_cifar, read_cifar
+from headtail.data.readers.cifar import find_cifar, read_cifar
 from headtail.data.find import WHAT, Files, find, kind_of
-from headtail.data.image_lists import is_bare, read_images
+from headtail.data.readers.image_lists import is_bare, read_images
 from headtail.data.longtail import Profile, long_tail
 from headtail.data.points import DataSet, Progress
 from headtail.data.shards import part_of, shards_of
 from headtail.data.split import hold_out, read_xc, stem
-from headtail.data.text import read_text
+from headtail.data.readers.text import read_text
 from headtail.errors import HeadtailError, check_exists, check_number
 
 
@@ -158,7 +158,7 @@ def _read_text(files: Files, reading: Reading, progress: Progress | None) -> Dat
 
 
 def _read_dense(files: Files, reading: Reading, progress: Progress | None) -> DataSet:
-    from headtail.data.dense import read_dense
+    from headtail.data.readers.dense import read_dense
 
     data = read_dense(files.train, files.test, holdout=reading.holdout, progress=progress)
     return replace(data, name=_name(files.train, data.name))
@@ -190,17 +190,17 @@ def _thinned(data: DataSet, known: KnownPictures | None, profile: Profile, imbal
 
 def _read_parquet(asked: str, files: Files, reading: Reading, progress: Progress | None) -> DataSet:
     if asked == "images":
-        from headtail.data.pictures import read_pictures
+        from headtail.data.readers.parquet_images import read_pictures
 
         files = _tested(files)
         given = {"holdout": reading.holdout, "skip_bad_images": reading.skip_bad_images, "progress": progress}
         data = read_pictures(files.train, files.test, files.validation, **given)
     elif asked == "sequences":
-        from headtail.data.sequences import read_sequences
+        from headtail.data.readers.sequences import read_sequences
 
         data = read_sequences(files.train, files.test, last=reading.last, progress=progress)
     else:
-        from headtail.data.interactions import read_interactions
+        from headtail.data.readers.interactions import read_interactions
 
         data = read_interactions(files.train, files.test, holdout=reading.holdout, progress=progress)
     read = (files.train, files.test, files.validation if asked == "images" else None)
@@ -211,8 +211,8 @@ def _read_parquet(asked: str, files: Files, reading: Reading, progress: Progress
 
 def _parquet_format(train: Path, test: Path | None, asked: str) -> str:
     """Sequences, interactions or pictures (images): what is asked for, or told by the columns."""
-    from headtail.data.parquet import Columns
-    from headtail.data.pictures import holds_pictures
+    from headtail.data.readers.parquet import Columns
+    from headtail.data.readers.parquet_images import holds_pictures
 
     if asked != "auto":
         return asked

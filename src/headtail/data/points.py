@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headtail.data.image_files import ImageFiles
 from headtail.errors import HeadtailError
-from headtail.targets import Ragged
+from headtail.core.targets import Ragged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,7 +60,7 @@ class Bag:
         return Bag(picked.offsets, self.columns[picked.values], self.values[picked.values], self.num_columns)
 
     def _rows_by_kernel(self, ids: Int64[Tensor, " k"]) -> Bag:
-        from headtail.kernels import cpu_bag
+        from headtail.kernels.cpu import bag as cpu_bag
 
         offsets = torch.zeros(len(ids) + 1, dtype=torch.int64)
         torch.cumsum(self.offsets[ids + 1] - self.offsets[ids], 0, out=offsets[1:])

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headtail.data.cache import digest
 from headtail.data.points import Bag, DataSet, Points, Progress
-from headtail.data.text import TextFile, existing, read_text
+from headtail.data.readers.text import TextFile, existing, read_text
 from headtail.errors import HeadtailError, check_number
 
 _PACKED = re.compile(r"\.(gz|bz2|xz)$")

@@ -14,7 +14,7 @@ from headtail.data.cache import Entry, Store, cached
 from headtail.data.catalogue import CATALOGUE
 from headtail.data.points import Bag, DataSet, Points, Progress
 from headtail.errors import HeadtailError, nearest
-from headtail.targets import Ragged
+from headtail.core.targets import Ragged
 
 CHUNK = 16_384
 """Points made at a time. Part of the data: each chunk has its own stream of random numbers."""

@@ -4,7 +4,7 @@ from headtail.implicit.audit import Audit, audit
 from headtail.implicit.explain import Example, Explanation, explain, optimal_q
 from headtail.implicit.implied import implied_margin, lean_of
 from headtail.implicit.names import recognise
-from headtail.implicit.on_model import OnModel, on_model
+from headtail.implicit.quality import OnModel, on_model
 
 __all__ = [
     "Audit",

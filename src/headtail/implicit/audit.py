@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headtail.errors import HeadtailError, check_count, check_ids
 from headtail.implicit.audit_pool import mean_weights
-from headtail.labels import Labels, check_labels
+from headtail.core.labels import Labels, check_labels
 from headtail.samplers import Draw, Frequency, Given, Sampler, Scorer
 
 SMALLEST_EXPECTED = 5.0

@@ -13,11 +13,11 @@ from torch import Tensor
 from headtail.errors import HeadtailError, check_count, check_ids, check_kind, check_num_labels, check_number
 from headtail.implicit.implied import LEAN_FROM, claim, implied_margin_of, lean_of, median_labels, usual_slices
 from headtail.implicit.names import Name, recognise
-from headtail.labels import Labels, check_labels
+from headtail.core.labels import Labels, check_labels
 from headtail.losses import Loss, Piece, SampledLoss
-from headtail.margins import Margin
+from headtail.core.margins import Margin
 from headtail.samplers import Sampler, WithinBatch
-from headtail.weightings import FromMargin, InfoNCE, Weighting
+from headtail.core.weightings import FromMargin, InfoNCE, Weighting
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from jaxtyping import Int
 from torch import Tensor
 
 from headtail.errors import HeadtailError, check_kind
-from headtail.labels import Labels
+from headtail.core.labels import Labels
 from headtail.losses.modules import ExactLoss, Loss, SampledLoss
-from headtail.margins import CustomSeparable, Margin, Pairwise, Separable
+from headtail.core.margins import CustomSeparable, Margin, Pairwise, Separable
 from headtail.samplers import Draw, Sampler, Scorer
-from headtail.slices import Slices
-from headtail.weightings import FromMargin, Weighting
+from headtail.core.slices import Slices
+from headtail.core.weightings import FromMargin, Weighting
 
 LEAN_FROM = 1e-6
 """Below this many nats a loss leans nowhere."""

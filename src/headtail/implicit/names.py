@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from headtail.labels import Labels
-from headtail.margins import Margin, Separable
+from headtail.core.labels import Labels
+from headtail.core.margins import Margin, Separable
 
 TOLERANCE = 1e-7
 

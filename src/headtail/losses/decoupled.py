@@ -15,10 +15,10 @@ from headtail.kernels.gradient import CONTRASTIVE, HINGE, LOGISTIC, SQUARED_HING
 from headtail.losses.fused import loss_of_rows, ready_for_kernel
 from headtail.losses.options import Options, Settings
 from headtail.losses.terms import Terms, exact_terms, given_terms, table_terms
-from headtail.margins import Margin
-from headtail.samplers.draw import Draw
-from headtail.targets import Target
-from headtail.weightings import Weighting
+from headtail.core.margins import Margin
+from headtail.core.draw import Draw
+from headtail.core.targets import Target
+from headtail.core.weightings import Weighting
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from headtail.beside import beside, wait_for
-from headtail.gradients import as_sparse, values_of
+from headtail.device.side_streams import beside, wait_for
+from headtail.rows.gradients import as_sparse, values_of
 from headtail.kernels.compiled import HAS_TRITON
 from headtail.kernels.gradient import LossGradients, RowGradient
 from headtail.losses.options import Settings
 from headtail.losses.terms import check_draw, check_input, check_table, check_weighting, directions
-from headtail.optim import hand_over, is_taken
-from headtail.samplers.draw import Draw
-from headtail.targets import Pairs, Target
-from headtail.weightings import Weighting, log_weights
+from headtail.rows.optimizers import hand_over, is_taken
+from headtail.core.draw import Draw
+from headtail.core.targets import Pairs, Target
+from headtail.core.weightings import Weighting, log_weights
 
 Kernel = Callable[..., LossGradients]
 
@@ -75,9 +75,9 @@ def _kernels_for(input: Tensor, weight: Tensor, bias: Tensor | None, draw: Draw,
     if not all(t.is_contiguous() for t in tensors):
         return None
     if input.device.type == "cpu" and dtypes == {torch.float32}:
-        from headtail.kernels import cpu_loss as kernels
+        from headtail.kernels.cpu import loss as kernels
     elif input.device.type == "cuda" and dtypes <= {torch.float32, torch.bfloat16} and HAS_TRITON:
-        from headtail.kernels import cuda_loss as kernels
+        from headtail.kernels.triton import loss as kernels
     return kernels
 
 
@@ -174,7 +174,7 @@ def _places(weight: Tensor, bias: Tensor | None, positive: Tensor, negatives: Te
     """On a GPU, where the gradient goes: found beside the loss, once for weight and bias, if an optimiser takes both at once."""
     if weight.device.type != "cuda" or negatives.dim() != 1 or not all(t is None or is_taken(t) for t in (weight, bias)):
         return None
-    from headtail.kernels.cuda_groups import grouped
+    from headtail.kernels.triton.groups import grouped
 
     with beside(weight.device, "entries"):  # as all grouping, which has one workspace
         rows = torch.cat([positive, negatives])

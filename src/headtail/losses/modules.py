@@ -11,14 +11,14 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from headtail.errors import check_kind, check_num_labels, check_number
-from headtail.labels import Labels
+from headtail.core.labels import Labels
 from headtail.losses.decoupled import Piece, decoupled_loss, logistic, sampled_decoupled_loss
 from headtail.losses.options import Settings, check_temperature
 from headtail.losses.softmax import sampled_softmax_loss, softmax_loss
-from headtail.margins import Margin, Unit
+from headtail.core.margins import Margin, Unit
 from headtail.samplers import Draw, Sampler
-from headtail.targets import Target
-from headtail.weightings import Constant, FromMargin, InfoNCE, WeighedDraw, Weighting, check_support
+from headtail.core.targets import Target
+from headtail.core.weightings import Constant, FromMargin, InfoNCE, WeighedDraw, Weighting, check_support
 
 
 class Loss(nn.Module, ABC):

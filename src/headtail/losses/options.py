@@ -11,10 +11,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headtail.errors import HeadtailError, check_choice, check_kind, check_number, check_same_device, nearest
-from headtail.samplers.draw import Draw
-from headtail.tables import constant
-from headtail.targets import IGNORE_INDEX, Pairs, Target
-from headtail.weightings import Weighting
+from headtail.core.draw import Draw
+from headtail.core.lookup import constant
+from headtail.core.targets import IGNORE_INDEX, Pairs, Target
+from headtail.core.weightings import Weighting
 
 
 class Options(TypedDict, total=False):

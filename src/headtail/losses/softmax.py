@@ -13,10 +13,10 @@ from headtail.errors import HeadtailError, check_number
 from headtail.losses.fused import loss_of_rows, ready_for_kernel
 from headtail.losses.options import Options, Settings
 from headtail.losses.terms import Terms, exact_logits, exact_terms, given_terms, table_terms
-from headtail.margins import Margin, Separable, Unit
-from headtail.samplers.draw import Draw
-from headtail.targets import Target
-from headtail.weightings import Importance, Weighting
+from headtail.core.margins import Margin, Separable, Unit
+from headtail.core.draw import Draw
+from headtail.core.targets import Target
+from headtail.core.weightings import Importance, Weighting
 
 
 def sampled_softmax(

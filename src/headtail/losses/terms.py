@@ -11,10 +11,10 @@ from torch import Tensor
 
 from headtail.errors import HeadtailError, check_ids, check_kind, check_num_labels, check_same_device
 from headtail.losses.options import Settings
-from headtail.margins import Margin, Unit, check_margin
-from headtail.samplers.draw import Draw, every_label
-from headtail.targets import Pairs, Target
-from headtail.weightings import FromMargin, Weighting, log_weights
+from headtail.core.margins import Margin, Unit, check_margin
+from headtail.core.draw import Draw, every_label
+from headtail.core.targets import Pairs, Target
+from headtail.core.weightings import FromMargin, Weighting, log_weights
 
 
 @dataclass(frozen=True, eq=False)

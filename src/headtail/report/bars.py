@@ -8,7 +8,7 @@ from headtail.report.figure import SHARES, Figure, axis, panel_title, plain
 from headtail.report.findings import points, with_error
 from headtail.report.look import looks
 from headtail.report.measured import SLICES, Estimate, Measured, Reference
-from headtail.results import POPULAR
+from headtail.comparison.results import POPULAR
 
 RECALLS = ("recall@1", "recall@10", "recall@50")
 GAP = 0.075

@@ -10,7 +10,7 @@ from headtail.report.findings import Agreement, pareto_front, points, with_error
 from headtail.report.look import looks
 from headtail.report.measured import Estimate, Measured, Reference
 from headtail.report.scatter import named_scatter, share_format
-from headtail.slices import NAMES
+from headtail.core.slices import NAMES
 
 _MOVED = {1: "{} minus head Recall@10", -1: "error saved on the {} minus on the head"}
 FRONT = "Pareto front: no scheme is better on both"

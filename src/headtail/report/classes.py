@@ -11,7 +11,7 @@ from headtail.report.charts import shaded
 from headtail.report.figure import LAYOUT, Figure, axis, plain
 from headtail.report.findings import percent
 from headtail.report.look import Look, families, looks
-from headtail.results import ClassError, Comparison
+from headtail.comparison.results import ClassError, Comparison
 
 PARTS = 20
 """A line is smoothed over this share of the ranks: a class has so few test points that its own error says little."""

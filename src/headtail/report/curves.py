@@ -10,7 +10,7 @@ from headtail.report.figure import SHARES, Figure, axis, panel_title, plain
 from headtail.report.findings import percent
 from headtail.report.look import Look, looks
 from headtail.report.measured import Estimate
-from headtail.results import Comparison
+from headtail.comparison.results import Comparison
 
 Curve = list[tuple[float, Estimate]]
 """Epochs, and the mean over the seeds that reached each."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from headtail.results import POPULAR
+from headtail.comparison.results import POPULAR
 
 # Colours are names of CSS variables, which page.css defines for light and for dark. Okabe and Ito's eight, made for
 # colour-blind readers.

@@ -7,8 +7,8 @@ import statistics
 from collections import defaultdict
 from dataclasses import dataclass
 
-from headtail.results import POPULAR, Comparison, Row
-from headtail.slices import NAMES
+from headtail.comparison.results import POPULAR, Comparison, Row
+from headtail.core.slices import NAMES
 
 SLICES = (*NAMES, "full")
 

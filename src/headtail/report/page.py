@@ -24,7 +24,7 @@ from headtail.report.findings import Agreement, takeaway
 from headtail.report.glossary import GLOSSARY
 from headtail.report.measured import RECALL, Measured, Reference
 from headtail.report.tables import cards, facts_table, metrics_table, optimised_table
-from headtail.results import POPULAR, Comparison, write_text
+from headtail.comparison.results import POPULAR, Comparison, write_text
 
 FACTS = ("num_features", "num_pairs", "features_per_point", "digest")
 """Facts of the data that have no card."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from headtail.report.findings import percent, points, with_error
 from headtail.report.measured import SLICES, Estimate, Measured, Reference
-from headtail.results import POPULAR
+from headtail.comparison.results import POPULAR
 
 LOWER_IS_BETTER = ("balanced-error", "class-weighted-error")
 

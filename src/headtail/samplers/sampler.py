@@ -11,10 +11,10 @@ from jaxtyping import Float64, Int
 from torch import Tensor, nn
 
 from headtail.errors import HeadtailError
-from headtail.labels import Labels
-from headtail.samplers.draw import Draw
-from headtail.samplers.scorer import Scorer
-from headtail.targets import IGNORE_INDEX, Pairs, Target
+from headtail.core.labels import Labels
+from headtail.core.draw import Draw
+from headtail.samplers.model.scorer import Scorer
+from headtail.core.targets import IGNORE_INDEX, Pairs, Target
 
 
 class Step(NamedTuple):

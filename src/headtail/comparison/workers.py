@@ -1,0 +1,154 @@
+"""Cells of a grid in processes of their own: one thread each beats many threads on one small step."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from headtail.data.points import DataSet
+from headtail.errors import HeadtailError
+from headtail.training.interrupts import Stopped, interrupts
+from headtail.training.trainer import State, Watch
+
+if TYPE_CHECKING:
+    from headtail.comparison.compare import Cell
+
+Source = Callable[[], DataSet]
+"""Gives the data set, in whatever process it is called."""
+Work = Callable[["Cell", DataSet, "Watch", Any], Any]
+"""Does a cell, given a watcher and an event that asks it to stop."""
+
+
+class Outcome(NamedTuple):
+    """What became of a cell: what its work returned, or what it raised."""
+
+    cell: Cell
+    result: Any
+    error: BaseException | None
+
+
+def in_turn(
+    cells: Sequence[Cell], data: DataSet, work: Work, watch: Callable[[Cell], Watch], *, threads: int
+) -> Generator[Outcome, None, None]:
+    """One cell after the other, in this process."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for cell in cells:
+            try:
+                outcome = Outcome(cell, work(cell, data, watch(cell), None), None)
+            except Exception as error:
+                outcome = Outcome(cell, None, error)
+            yield outcome
+    finally:
+        torch.set_num_threads(before)
+
+
+def side_by_side(
+    cells: Sequence[Cell], source: Source, work: Work, watch: Callable[[Cell], Watch], *, workers: int, threads: int
+) -> Generator[Outcome, None, None]:
+    """Several cells at a time, in processes; outcomes come as they are ready.
+
+    A process that died, or whose GPU reported a fault, takes down others that share the GPU: what they had in hand goes on, from
+    its last checkpoint, in new processes, once. Ctrl-C asks the workers to save and stop, and so does closing the generator. A
+    worker whose parent is gone leaves too.
+    """
+    for again in (True, False):
+        lost: list[Cell] = []
+        with closing(_in_processes(cells, source, work, watch, workers=workers, threads=threads)) as outcomes:
+            for outcome in outcomes:
+                if again and isinstance(outcome.error, BrokenProcessPool | torch.AcceleratorError):
+                    lost.append(outcome.cell)
+                elif isinstance(outcome.error, BrokenProcessPool):
+                    raise HeadtailError(
+                        "A worker process died, probably for want of memory. Run the same command again with fewer `--workers`."
+                    ) from outcome.error
+                else:
+                    yield outcome
+        if not lost:
+            return
+        cells = lost
+
+
+def _in_processes(
+    cells: Sequence[Cell], source: Source, work: Work, watch: Callable[[Cell], Watch], *, workers: int, threads: int
+) -> Generator[Outcome, None, None]:
+    context = get_context("spawn")
+    news, stop = context.Queue(), context.Event()
+    watchers = {cell.title: watch(cell) for cell in cells}
+    with ProcessPoolExecutor(workers, context, _begin, (news, stop, threads, os.getpid())) as pool, interrupts() as interrupted:
+        with _unheard():
+            waiting = {pool.submit(_perform, cell, source, work): cell for cell in cells}
+        try:
+            while waiting and not interrupted.is_set():
+                done, _ = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+                _pass_on(news, watchers)
+                for future in done:
+                    cell, error = waiting.pop(future), future.exception()
+                    yield Outcome(cell, None if error else future.result(), error)
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+        if interrupted.is_set():
+            raise Stopped
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Processes begun in here do not hear Ctrl-C, not even while they start; they hear of it from their parent."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a Ctrl-C now waits, and is not lost
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _pass_on(news: Any, watchers: dict[str, Watch]) -> None:
+    while not news.empty():
+        title, state, steps, loss = news.get()
+        watchers[title](state, steps, loss)
+
+
+_WORKER: dict[str, Any] = {}
+"""What a worker process knows; empty in the parent."""
+
+
+def _begin(news: Any, stop: Any, threads: int, parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # again: not every system passes it on
+    torch.set_num_threads(threads)
+    news.cancel_join_thread()  # news that nobody reads any more must not keep the process
+    _WORKER.update(news=news, stop=stop, data=None)
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    atexit.register(os._exit, 0)  # all that matters is on disk; taking torch apart would take half a second
+
+
+def _leave_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.1)
+    os._exit(1)
+
+
+def _perform(cell: Cell, source: Source, work: Work) -> Any:
+    if _WORKER["stop"].is_set():
+        raise Stopped
+    if _WORKER["data"] is None:
+        _WORKER["data"] = source()
+
+    def tell(state: State, steps: int, loss: float) -> None:
+        _WORKER["news"].put((cell.title, state, steps, loss))
+
+    return work(cell, _WORKER["data"], tell, _WORKER["stop"])

@@ -1,0 +1,186 @@
+"""StreamingLabels: label frequencies estimated while the data pass by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float64, Int
+from torch import Tensor
+
+from headtail.errors import HeadtailError, check_count, check_ids, check_number
+from headtail.core.labels import Labels, check_labels
+from headtail.core.targets import IGNORE_INDEX, Pairs, Target
+
+_STATE = ("gap", "last", "seen", "clock")
+FEW = 2**16
+"""Labels that are summed over with every batch."""
+
+
+class StreamingLabels(Labels):
+    r"""Labels whose frequencies are not known beforehand, or drift: π is estimated from the gaps between a label's appearances.
+
+    The estimate is that of Yi et al. (2019), "Sampling-bias-corrected neural modeling for large corpus item recommendations": a
+    label that comes every $B_y$ examples has $\pi_y = 1/B_y$. When it comes again, $\Delta$ examples after the last time,
+
+    $$B_y \leftarrow (1 - \alpha)\,B_y + \alpha\,\Delta .$$
+
+    Departures from the paper: time is counted in examples, not in steps, and a label that comes c times in a batch has had c gaps
+    of $\Delta/c$, so that frequent labels are not capped at one a batch; the first $1/\alpha$ gaps are averaged plainly, so that
+    nothing is left of a start value; and a label that stays away is taken to come now, where that makes it rarer, so that what
+    vanished is forgotten.
+
+    Use it wherever `Labels` is used, and call `update` with every batch, before the loss. `WithinBatch`, `Queue`, margins and
+    weightings follow it; `Frequency` and `LogUniform` hold tables and keep the frequencies they were made with. `log_prior` is a
+    look-up, normalised by a sum over all labels; of more than 65,536, that is taken anew only after as many examples.
+
+    Args:
+        num_labels: L.
+        rate: α; about 1/α appearances of a label are remembered.
+
+    >>> labels = StreamingLabels(3, rate=0.05)
+    >>> for _ in range(100):
+    ...     labels = labels.update(torch.tensor([0, 0, 1, 0]))
+    >>> labels.log_prior(torch.tensor([0, 1])).exp()
+    tensor([0.7481, 0.2494], dtype=torch.float64)
+    """
+
+    gap: Tensor
+    last: Tensor
+    seen: Tensor
+    clock: Tensor
+    rate: float
+    sum: Tensor
+    summed_at: int
+
+    def __init__(self, num_labels: int, rate: float = 0.01) -> None:
+        size = check_count("num_labels", num_labels)
+        if not 0 < check_number("rate", rate) <= 1:
+            raise HeadtailError(f"`rate` must be above 0 and at most 1, but got {rate!r}. Write for example 0.01.")
+        zeros = torch.zeros(size, dtype=torch.int64)
+        object.__setattr__(self, "rate", float(rate))
+        self._set(gap=zeros.double(), last=zeros, seen=zeros.clone(), clock=torch.zeros((), dtype=torch.int64))
+
+    @classmethod
+    def starting_from(cls, labels: Labels, rate: float = 0.01) -> StreamingLabels:
+        """Begin with known counts, as if they had just passed by.
+
+        >>> StreamingLabels.starting_from(Labels.from_counts([3, 1])).prior
+        tensor([0.7500, 0.2500], dtype=torch.float64)
+        """
+        check_labels(labels)
+        stream, counts = cls(labels.num_labels, rate), labels.counts.double()
+        clock = torch.tensor(round(labels.total), device=counts.device)
+        seen = counts.ceil().long()
+        gap = torch.where(seen > 0, labels.total / counts.clamp(min=1e-300), 0.0)
+        stream._set(gap=gap, last=torch.where(seen > 0, clock, 0), seen=seen, clock=clock)
+        return stream
+
+    def update(self, target: Target, ignore_index: int = IGNORE_INDEX) -> StreamingLabels:
+        """Take the labels of the next batch in; unlike that of `Labels`, in place."""
+        pairs = Pairs.of(target, num_labels=self.num_labels, ignore_index=ignore_index)
+        ids, count = pairs.label[~pairs.ignored].to(self.gap.device).unique(return_counts=True)
+        self.clock.add_(count.sum())
+        gaps = (self.clock - self.last[ids]).double() / count
+        # The first 1/α gaps are averaged plainly, later ones fade.
+        share = torch.maximum(1 - (1 - self.rate) ** count.double(), count / (self.seen[ids] + count))
+        self.gap[ids] = torch.lerp(self.gap[ids], gaps, share)
+        self.last[ids] = self.clock
+        self.seen[ids] += count
+        if int(self.clock) - self.summed_at >= self.num_labels - FEW:
+            self._sum_up()
+        return self
+
+    def _sum_up(self) -> None:
+        object.__setattr__(self, "sum", self._rates(self.gap, self.last, self.seen).sum())
+        object.__setattr__(self, "summed_at", int(self.clock))
+
+    def _rates(self, gap: Tensor, last: Tensor, seen: Tensor) -> Float64[Tensor, ...]:
+        """1/B; one that stays away is taken to come now if that makes it rarer, one that never came to be the next to come."""
+        waited = (self.clock.to(gap.device) - last).double()
+        gap = torch.maximum(gap, torch.lerp(gap, waited, self.rate))
+        return 1 / torch.where(seen > 0, gap, waited + self.num_labels)
+
+    def _log(self, ids: Int[Tensor, ...], smoothing: float) -> Float64[Tensor, ...]:
+        check_ids("ids", ids, self.num_labels)
+        at = ids.long().to(self.gap.device)
+        return (self._rates(self.gap[at], self.last[at], self.seen[at]) / self.sum).log().to(ids.device)
+
+    @property
+    def prior(self) -> Float64[Tensor, " L"]:
+        """`[L]` the estimate of now, normalised."""
+        rates = self._rates(self.gap, self.last, self.seen)
+        return rates / rates.sum()
+
+    @property
+    def counts(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """`[L]` π times the number of examples that passed by."""
+        return self.prior * self.total
+
+    @property
+    def total(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The number of examples that passed by, at least 1."""
+        return max(1.0, float(self.clock))
+
+    @property
+    def rarest(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The smallest prior."""
+        return float(self.prior.min())
+
+    @property
+    def never_seen(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """0: any label may be the next to come."""
+        return 0
+
+    @property
+    def num_labels(self) -> int:
+        """L."""
+        return len(self.gap)
+
+    def fixed(self) -> Labels:
+        """Labels with the frequencies of now, which stay."""
+        return Labels(self.counts)
+
+    def grow(self, counts: Any) -> StreamingLabels:
+        """New labels behind the old ones, as if this many examples of them had just passed by, usually none.
+
+        >>> StreamingLabels.starting_from(Labels.from_counts([2, 2])).grow([1]).prior
+        tensor([0.4000, 0.4000, 0.2000], dtype=torch.float64)
+        """
+        more = torch.as_tensor(counts).tolist()
+        added = StreamingLabels.starting_from(Labels.from_counts([*more, max(1.0, self.total)]))
+        grown = StreamingLabels(self.num_labels + len(added.gap) - 1, self.rate)
+        parts = {name: torch.cat([getattr(self, name), getattr(added, name)[:-1].to(self.gap.device)]) for name in _STATE[:3]}
+        parts["gap"][: self.num_labels] *= 1 + sum(more) / max(1.0, self.total)  # the new ones came in between
+        grown._set(
+            **parts | {"last": torch.where(parts["last"] > self.clock, self.clock, parts["last"]), "clock": self.clock.clone()}
+        )
+        return grown
+
+    def to(self, device: torch.device | str) -> StreamingLabels:
+        """A copy on another device, which from then on is updated apart from this one."""
+        moved = StreamingLabels(self.num_labels, self.rate)
+        moved._set(**{name: tensor.to(device, copy=True) for name, tensor in self.state_dict().items()})
+        return moved
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All that was learnt: tensors, for a checkpoint."""
+        return {name: getattr(self, name) for name in _STATE}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on where `state_dict` was taken."""
+        for name in _STATE:
+            found = state.get(name)
+            if found is None or found.shape != getattr(self, name).shape:
+                shape = None if found is None else list(found.shape)
+                raise HeadtailError(f"`state` has a `{name}` of shape {shape}, but {list(getattr(self, name).shape)} is wanted.")
+            getattr(self, name).copy_(found)
+        self._sum_up()
+
+    def _set(self, **tensors: Tensor) -> None:
+        for name, tensor in tensors.items():
+            object.__setattr__(self, name, tensor)
+        self._sum_up()
+
+    def __repr__(self) -> str:
+        return f"StreamingLabels(num_labels={self.num_labels}, rate={self.rate:g}, examples={int(self.clock):,})"

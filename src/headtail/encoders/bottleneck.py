@@ -1,0 +1,126 @@
+"""The paper's encoder: sparse features, one linear hidden layer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from headtail.encoders.weighted_bag import bag_kernels, check_columns, lengths, weighted_bag
+from headtail.device.side_streams import beside, wait_for
+from headtail.data.points import Bag, Features, Picked
+from headtail.rows.decay import catch_up, owed
+from headtail.errors import check_count
+from headtail.rows.gradients import as_sparse
+from headtail.kernels.gradient import RowGradient
+from headtail.encoders.dropout import dropout, dropout_kernels, shift_and_drop, sum_of_parts
+from headtail.rows.optimizers import hand_over
+
+
+class Bottleneck(nn.Module):
+    r"""$h = \frac{x}{\lVert x \rVert} W + c$: features to a hidden layer of width 512 with a linear activation.
+
+    Args:
+        num_features: D.
+        dim: d, the width.
+        sparse: give W row-sparse gradients, for row optimisers.
+        normalise: scale each point's features to length 1.
+        feature_dropout: share of features dropped in training.
+        dropout: share of the hidden layer dropped in training.
+        device: where W is made.
+        dtype: of W; sums are float32 in any case.
+
+    >>> bag = Bag(torch.tensor([0, 2, 3]), torch.tensor([0, 2, 1]).int(), torch.ones(3), 3)
+    >>> Bottleneck(3, 8)(bag).shape
+    torch.Size([2, 8])
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        dim: int = 512,
+        *,
+        sparse: bool = False,
+        normalise: bool = True,
+        feature_dropout: float = 0.0,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        shape = check_count("num_features", num_features), check_count("dim", dim)
+        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.zeros(dim, device=device))
+        nn.init.normal_(self.weight, std=dim**-0.5)
+        self.sparse, self.normalise, self.feature_dropout, self.dropout = sparse, normalise, feature_dropout, dropout
+
+    def forward(self, features: Features | Picked) -> Float[Tensor, "n d"]:
+        """`[n, d]` hidden states."""
+        if not isinstance(features, Tensor):
+            bags, drops = bag_kernels(self.weight), dropout_kernels(self.weight)
+            if isinstance(features, Picked) and self._fuses() and bags is not None and drops is not None:
+                given = self.weight, self.bias, features, self.normalise, self.dropout
+                return _Encode.apply(bags, drops, *given)  # pyright: ignore[reportReturnType]
+            return shift_and_drop(self._sum(features), self.bias, self.dropout, self.training)
+        values = dropout(features, self.feature_dropout, self.training)
+        if self.normalise:  # by the length that the features had before dropout
+            values = values / torch.linalg.vector_norm(features, dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+        return shift_and_drop(values @ self.weight.to(values.dtype), self.bias, self.dropout, self.training)
+
+    def _fuses(self) -> bool:
+        """Whether this is a plain training step: dropout of the hidden layer, none of features, nothing owed."""
+        trains = self.training and torch.is_grad_enabled() and self.sparse and self.dropout > 0 and self.feature_dropout == 0
+        return trains and owed(self.weight) is None
+
+    def _sum(self, features: Bag | Picked) -> Float[Tensor, "n d"]:
+        drops = self.training and self.feature_dropout > 0
+        owing = owed(self.weight) is not None
+        normalise = self.normalise
+        if isinstance(features, Picked) and (drops or owing):
+            features = features.gathered()
+        if isinstance(features, Bag) and owing:  # lazy weight decay reaches a row before it is read
+            catch_up(self.weight, features.columns.long().unique())
+        if isinstance(features, Bag) and drops:
+            values = dropout(features.values, self.feature_dropout)
+            if normalise:  # by the length that the features had before dropout
+                per_point = lengths(features).clamp(min=torch.finfo(torch.float32).tiny)
+                values = values / per_point.repeat_interleave(features.offsets.diff(), output_size=len(values))
+            features, normalise = replace(features, values=values), False
+        return weighted_bag(features, self.weight, normalise=normalise, sparse=self.sparse)
+
+
+class _Encode(torch.autograd.Function):
+    """`shift_and_drop(weighted_bag(…), bias, share)` in one node."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, bags: Any, drops: Any, weight: Tensor, bias: Tensor, picked: Picked, normalise: bool, share: float
+    ) -> Tensor:
+        check_columns(picked.bag, weight)
+        rows = picked.bag.offsets, picked.bag.columns, picked.bag.values, picked.ids
+        out = torch.empty(len(picked), weight.shape[1], device=weight.device)
+        with beside(weight.device, "entries"):  # where the gradient goes follows from the ids, and is found meanwhile
+            ctx.entries, ctx.read = (
+                bags.entries(*rows, normalise, picked.most, len(weight)),
+                rows,
+            )  # held until backward waits
+        with beside(weight.device, "noise"):
+            ctx.drops, ctx.drop, ctx.tables = drops, drops.drop_for(out, share), (weight, bias)
+        bags.weighted_bag(*rows, weight, normalise, out)
+        wait_for(weight.device, "noise")
+        drops.forward(out, bias.detach(), ctx.drop)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (weight, bias), (rows, points, coefs, grouped) = ctx.tables, ctx.entries
+        of_sum, parts = ctx.drops.backward(grads[0].contiguous(), ctx.drop)
+        wait_for(weight.device, "entries")
+        of_bias, gradient = sum_of_parts(bias, parts), RowGradient(rows, of_sum, points, coefs, grouped)
+        of_weight = None if hand_over(weight, gradient) else as_sparse(weight, gradient)
+        return None, None, of_weight, of_bias, None, None, None

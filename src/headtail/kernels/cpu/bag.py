@@ -1,0 +1,110 @@
+"""The weighted bag on the CPU, by numba: rows are scaled and added in place, and nothing of size [nnz, d] is ever made."""
+
+from __future__ import annotations
+
+from typing import no_type_check  # numba takes bare functions, not those that `pytest --shapes` has wrapped
+
+import numpy as np
+import torch
+from numba import config, njit, prange, set_num_threads
+from torch import Tensor
+
+from headtail.kernels.compiled import keep_compiled
+from headtail.kernels.cpu.rows import add_up
+
+keep_compiled()
+
+WORTH_THREADS = 2**22
+"""Multiplications from which more than one thread pays."""
+SMALLEST = np.finfo(np.float32).tiny
+"""A point without features stays as it is: its length is never taken to be 0."""
+
+
+def weighted_bag(
+    offsets: Tensor, columns: Tensor, values: Tensor, ids: Tensor, weight: Tensor, normalise: bool, out: Tensor
+) -> None:
+    """out[i] = s_i · Σ_j values[j] · weight[columns[j]] over the entries j of row ids[i]; s_i is 1, or 1/length to normalise."""
+    arrays = tuple(tensor.detach().numpy() for tensor in (offsets, columns, values, ids, weight, out))
+    threads = min(torch.get_num_threads(), config.NUMBA_NUM_THREADS)  # pyright: ignore[reportAttributeAccessIssue]
+    if threads == 1 or len(columns) * out.shape[1] < WORTH_THREADS:
+        # Threads that wait for work take the core from others: where one is enough, none are started.
+        _one_thread(normalise, *arrays)
+    else:
+        set_num_threads(threads)
+        _many_threads(normalise, *arrays)
+
+
+def entries(
+    offsets: Tensor, columns: Tensor, values: Tensor, ids: Tensor, normalise: bool, most: int | None, num_rows: int
+) -> tuple[Tensor, Tensor, Tensor, bool]:
+    """(rows, points, coefs, grouped) of a `RowGradient`: what a gradient of each row of the bag adds to which row of the table."""
+    ids_, offsets_ = ids.numpy(), offsets.numpy()
+    n = int(count(offsets_, ids_))
+    rows, points, coefs = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.float32)
+    _entries(offsets_, columns.numpy(), values.detach().numpy(), ids_, normalise, rows, points, coefs)
+    return torch.from_numpy(rows), torch.from_numpy(points), torch.from_numpy(coefs), False
+
+
+@njit(cache=True)
+@no_type_check
+def _scale(start, stop, values):
+    total = values.dtype.type(0)
+    for j in range(start, stop):
+        total += values[j] * values[j]
+    return values.dtype.type(1) / max(np.sqrt(total), SMALLEST)
+
+
+@njit(cache=True)
+@no_type_check
+def _row(start, stop, columns, values, weight, normalise, row):
+    add_up(row, columns[start:stop], values[start:stop], weight)
+    if normalise:
+        scale = _scale(start, stop, values)
+        for k in range(len(row)):
+            row[k] *= scale
+
+
+@njit(cache=True)
+@no_type_check
+def _one_thread(normalise, offsets, columns, values, ids, weight, out):
+    for i in range(len(ids)):
+        _row(offsets[ids[i]], offsets[ids[i] + 1], columns, values, weight, normalise, out[i])
+
+
+@njit(parallel=True, cache=True)
+@no_type_check
+def _many_threads(normalise, offsets, columns, values, ids, weight, out):
+    for i in prange(len(ids)):
+        _row(offsets[ids[i]], offsets[ids[i] + 1], columns, values, weight, normalise, out[i])
+
+
+@njit(cache=True)
+@no_type_check
+def count(offsets, ids):
+    """How many entries these rows hold."""
+    total = 0
+    for i in range(len(ids)):
+        total += offsets[ids[i] + 1] - offsets[ids[i]]
+    return total
+
+
+@njit(cache=True)
+@no_type_check
+def _entries(offsets, columns, values, ids, normalise, rows, points, coefs):
+    e = 0
+    for i in range(len(ids)):
+        start, stop = offsets[ids[i]], offsets[ids[i] + 1]
+        scale = _scale(start, stop, values) if normalise else values.dtype.type(1)
+        for j in range(start, stop):
+            rows[e], points[e], coefs[e] = columns[j], i, scale * values[j]
+            e += 1
+
+
+@njit(cache=True)
+@no_type_check
+def take(offsets, columns, values, ids, new_offsets, new_columns, new_values):
+    """Rows `ids` of a bag, one after the other; `new_offsets` tells where each begins."""
+    for i in range(len(ids)):
+        start, to = offsets[ids[i]], new_offsets[i]
+        for j in range(new_offsets[i + 1] - to):
+            new_columns[to + j], new_values[to + j] = columns[start + j], values[start + j]

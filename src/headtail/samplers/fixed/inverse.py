@@ -1,0 +1,138 @@
+"""Fixed distributions drawn by inverting their cumulative mass: with replacement, without, or excluding the positive."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+import torch
+from jaxtyping import Float64, Int
+from torch import Tensor
+
+from headtail.errors import HeadtailError, check_count
+from headtail.core.draw import Draw
+from headtail.samplers.sampler import Sampler, Step, iid_variance
+
+
+class InverseSampler(Sampler):
+    r"""A distribution $q_y = \text{mass}_y / \text{total}$, laid out as intervals on $[0, \text{total})$ and drawn by pointing.
+
+    Subclasses give the layout: `total`, `mass`, `below` and `end` (where a label's interval starts
+    and ends) and `label_at`, which must be their exact inverse where the positive is excluded.
+    """
+
+    total: float
+
+    def __init__(self, num_labels: int, num_negatives: int, *, replacement: bool, exclude_target: bool) -> None:
+        super().__init__()
+        self.num_labels = check_count("num_labels", num_labels)
+        self.num_negatives = check_count("num_negatives", num_negatives)
+        self.replacement, self.exclude_target = bool(replacement), bool(exclude_target)
+        if exclude_target and not replacement:
+            raise HeadtailError(
+                "`exclude_target=True` draws with replacement only. Drop one of the two: without replacement, a draw that hits "
+                "the positive is masked in the loss."
+            )
+        if exclude_target and num_labels == 1:
+            raise HeadtailError("`exclude_target=True` leaves nothing to draw from when there is only 1 label.")
+        if not replacement and num_negatives > num_labels:
+            raise HeadtailError(
+                f"`num_negatives` is {num_negatives}, but without replacement there are only {num_labels} labels to draw. "
+                f"Write `num_negatives={num_labels}` or `replacement=True`."
+            )
+
+    @abstractmethod
+    def mass(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
+        """Length of each label's interval."""
+
+    @abstractmethod
+    def below(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
+        """Where each label's interval starts."""
+
+    @abstractmethod
+    def end(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
+        """Where each label's interval ends, as `label_at` sees it."""
+
+    @abstractmethod
+    def label_at(self, points: Float64[Tensor, ...]) -> Int[Tensor, ...]:
+        """The label whose interval holds each point of [0, total)."""
+
+    def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
+        """log q = log mass − log total."""
+        return self.mass(ids).log() - math.log(self.total)
+
+    def log_keep(self, label: Int[Tensor, " b"]) -> Float64[Tensor, " b"] | float:
+        """log(1 − q_y) if the positive is excluded."""
+        return torch.log1p(-self.log_q(label).exp()) if self.exclude_target else 0.0
+
+    def pick(self, step: Step) -> Draw:
+        """Point at the line: m random points, m evenly spaced ones, or random points beside the positive's interval."""
+        options = {"dtype": torch.float64, "device": step.pairs.label.device, "generator": step.generator}
+        if not self.replacement:
+            ids = self.systematic(torch.rand(1, **options))
+        elif self.exclude_target:
+            shares = torch.rand(len(step.pairs.label), self.num_negatives, **options)
+            ids = self.others_at(shares, step.pairs.label[:, None])
+        else:
+            ids = self.label_at(torch.rand(self.num_negatives, **options) * self.total)
+        return self.describe(ids, step.pairs.label, float(self.num_negatives))
+
+    def others_at(self, shares: Float64[Tensor, "b m"], label: Int[Tensor, "b 1"]) -> Tensor:
+        """`[b, m]` labels at these shares of a line without each positive's own interval.
+
+        Points are compared with the interval's two ends, so that no rounding puts one inside it
+        or behind the end of the line.
+        """
+        start = self.below(label)
+        end = self.end(label)
+        rest = start + (self.total - end)
+        points = torch.minimum(shares * rest, torch.nextafter(rest, torch.zeros_like(rest)))
+        points = torch.where(points < start, points, end + (points - start))
+        return self.label_at(points.clamp(max=math.nextafter(self.total, 0.0)))
+
+    def systematic(self, offset: Float64[Tensor, " one"]) -> Int[Tensor, " m"]:
+        """m evenly spaced points behind one random offset: label y is hit with probability exactly m·q_y, never twice."""
+        m = self.num_negatives
+        steps = torch.arange(m, dtype=torch.float64, device=offset.device)
+        return self.label_at((steps + offset) * (self.total / m))
+
+    def extra_repr(self) -> str:
+        """Size and options."""
+        options = ["" if self.replacement else "replacement=False", "exclude_target=True" if self.exclude_target else ""]
+        return ", ".join(filter(None, [f"num_labels={self.num_labels}, num_negatives={self.num_negatives}", *options]))
+
+    def expected_m(self, batch_size: int | None = None) -> float:
+        """m, whatever the batch."""
+        return float(self.num_negatives)
+
+    def independent(self, batch_size: int | None = None) -> bool:
+        """Only with replacement."""
+        return self.replacement
+
+    def variance_of_sum(self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None) -> float | None:
+        """m·V_q[t] for independent draws; without replacement, the integral over the one random offset."""
+        if not self.replacement:
+            return self._systematic_variance(term)
+        q = self.log_q(torch.arange(self.num_labels, device=term.device)).exp()
+        if self.exclude_target:
+            q[label] = 0.0
+            q = q / q.sum()
+        return self.num_negatives * iid_variance(q, term)[1]
+
+    def _systematic_variance(self, term: Tensor) -> float:
+        # As the offset u runs over [0, 1), the sum changes only where u passes the fractional position of a label's end: there
+        # that label leaves and the next one enters. Between these points the sum is constant, so the integral is a finite sum.
+        ids = torch.arange(self.num_labels, device=term.device)
+        ids = ids[self.mass(ids) > 0]
+        if len(ids) < 2:
+            return 0.0
+        layout, spacing = term[ids], self.total / self._steps()
+        ends = (self.below(ids) + self.mass(ids))[:-1] / spacing
+        at, by = (ends - ends.floor()).sort()
+        sums = torch.cat([layout.new_zeros(1), layout.diff()[by].cumsum(0)])
+        widths = torch.cat([at, at.new_ones(1)]) - torch.cat([at.new_zeros(1), at])
+        mean = (widths * sums).sum()
+        return float((widths * (sums - mean) ** 2).sum())
+
+    def _steps(self) -> int:
+        return self.num_negatives

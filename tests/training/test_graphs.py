@@ -1,0 +1,239 @@
+"""Resident data, on any device; steps as CUDA graphs, where there is a GPU."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+import torch
+
+from headtail.training import captured as graphs
+from headtail.rows import optimizers as optim
+from headtail.data.batches import Batches
+from headtail.training.config import Run
+from headtail.data.load import load
+from headtail.data.points import Points
+from headtail.training.captured import Graph, Resident, pad_labels
+from headtail.encoders import Bottleneck
+from headtail.core.targets import Ragged
+from headtail.training.trainer import Stopped, Trainer
+from tests.training.test_train import DATA, RUNS, SMALL, Stop, small_data
+
+CPU = torch.device("cpu")
+cuda = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")]
+
+
+def on_gpu(test):
+    for mark in cuda:
+        test = mark(test)
+    return test
+
+
+def test_labels_are_padded_with_what_is_ignored():
+    assert pad_labels(Ragged.from_lists([[3, 1], [], [2]])).tolist() == [[3, 1], [-100, -100], [2, -100]]
+
+
+@pytest.mark.parametrize("dense_below", [0, 10**6], ids=["gathered", "dense"])
+@pytest.mark.parametrize("whole_points", [True, False], ids=["points", "pairs"])
+@pytest.mark.parametrize("sparse", [True, False], ids=["sparse features", "dense features"])
+def test_a_resident_batch_has_the_loss_of_the_batch_that_is_gathered(dense_below, whole_points, sparse, monkeypatch):
+    monkeypatch.setattr(graphs, "DENSE_BELOW", dense_below)
+    data = small_data(sparse=sparse)
+    batching = "points" if whole_points else "pairs"
+    for scheme in ("softmax", "uniform(without-replacement):tail@12"):
+        trainer = Trainer(replace(SMALL, scheme=scheme, batching=batching, dropout=0.0), data)
+        batches = trainer.batches
+        resident = Resident(data.train, batches.point_of, whole_points, batches.size, CPU)
+        ids = next(batches.order(0))
+        losses = [trainer.model(batch).item() for batch in (batches.take(ids), resident.take(*resident.look_up(ids)))]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+@pytest.mark.parametrize("whole_points", [True, False], ids=["points", "pairs"])
+@pytest.mark.parametrize("dense_below", [0, 10**6], ids=["gathered", "dense"])
+def test_the_size_foretold_is_the_size_taken(dense_below, whole_points, monkeypatch):
+    monkeypatch.setattr(graphs, "DENSE_BELOW", dense_below)
+    points = DATA.train
+    resident = Resident(points, Batches(points, 8, 0).point_of, whole_points, 8, CPU)
+    bag = resident.bag
+    features = [resident.dense] if bag is None else [bag.offsets[1:], bag.columns, bag.values]
+    held = [features, [resident.target, resident.point_of]]
+    assert Resident.size(points, whole_points) == tuple(sum(t.numel() * t.element_size() for t in one) for one in held)
+
+
+@pytest.mark.parametrize("whole_points", [True, False], ids=["points", "pairs"])
+def test_the_longest_batch_there_can_be_has_as_many_entries_as_foretold(whole_points, monkeypatch):
+    monkeypatch.setattr(graphs, "DENSE_BELOW", 0)
+    point_of = Batches(DATA.train, 8, 0).point_of
+    resident = Resident(DATA.train, point_of, whole_points, 8, CPU)
+    lengths = DATA.train.features.offsets.diff()
+    ids = (lengths if whole_points else lengths[point_of]).argsort(descending=True)[:8]
+    features = resident.take(*resident.look_up(ids)).features
+    assert len(features.gathered().columns) == features.most
+
+
+def test_an_epoch_shuffled_ahead_is_the_epoch_in_its_order_and_none_follows_the_last():
+    batches = Batches(DATA.train, 8, 0)
+    graph = Graph.__new__(Graph)  # its order needs no GPU, its capture does
+    graph.resident = Resident(DATA.train, batches.point_of, False, 8, CPU)
+    graph.batches, graph.device, graph.epochs, graph._threads, graph._ahead = batches, CPU, 2, ThreadPoolExecutor(1), {}
+    for epoch in range(2):
+        for start in (0, batches.steps - 1):
+            found, wanted = list(graph.order(epoch, start)), [graph.resident.look_up(ids) for ids in batches.order(epoch, start)]
+            assert len(found) == len(wanted) == batches.steps - start
+            assert all(
+                torch.equal(one, other) for pair in zip(found, wanted, strict=True) for one, other in zip(*pair, strict=True)
+            )
+        assert set(graph._ahead) == ({1} if epoch == 0 else set())
+
+
+def test_points_of_one_label_each_can_be_masked_when_resident():
+    points = Points(torch.eye(4), Ragged.from_lists([[0], [1], [2], [0]]), 3)
+    run = replace(SMALL, scheme="uniform:tail@2", batching="points", validation=0.0)
+    trainer = Trainer(run, replace(DATA, train=points, test=points))
+    resident = Resident(points, trainer.batches.point_of, True, 4, CPU)
+    assert trainer.model(resident.take(*resident.look_up(torch.arange(4)))).isfinite()
+
+
+@on_gpu
+@pytest.mark.parametrize("name", ["softmax", "logit-adjusted", "uniform(without-replacement):tail@12"])
+@pytest.mark.parametrize("optimiser", ["adagrad", "sgd", "adam"])
+@pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
+@pytest.mark.parametrize("clip", [0.0, 1.0], ids=["inside backward", "clipped"])
+def test_replayed_steps_are_the_steps_of_a_cpu(name, optimiser, sparse, clip, monkeypatch):
+    """No scheme here has randomness that matters, so that both devices see the same."""
+    monkeypatch.setattr(graphs, "DENSE_BELOW", 0)
+    monkeypatch.setattr(optim, "WORTH_KERNELS", 0)
+    run = replace(SMALL, scheme=name, optimiser=optimiser, dropout=0.0, clip=clip)
+    found = [Trainer(run, small_data(sparse=sparse), device=device) for device in ("cpu", "cuda")]
+    sampled_and_summed = clip and optimiser == "adam" and (found[1].model.head.sparse or found[1].model.encoder.sparse)
+    assert isinstance(found[1]._take_step, Graph) != bool(sampled_and_summed)
+    one, other = (trainer.fit() for trainer in found)
+    assert [value for *_, value in one.state.curve] == pytest.approx([value for *_, value in other.state.curve], rel=1e-3)
+    for weight, too in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.allclose(weight, too.cpu(), atol=2e-3)
+
+
+@on_gpu
+def test_capturing_leaves_weights_optimiser_and_randomness_as_they_were():
+    trainer = Trainer(RUNS["adagrad"], DATA, device="cuda")
+    on_cpu = Trainer(RUNS["adagrad"], DATA)
+    assert isinstance(trainer._take_step, Graph)
+    for weight, too in zip(trainer.model.parameters(), on_cpu.model.parameters(), strict=True):
+        assert torch.equal(weight.cpu(), too)
+        assert not trainer.optimiser.state[weight]["sum"].any()
+    torch.manual_seed(RUNS["adagrad"].seed)
+    assert torch.equal(trainer._random["random.cuda"], torch.cuda.get_rng_state())
+
+
+@on_gpu
+@pytest.mark.parametrize("name", ["adam with lazy decay", "queue", "part of a queue", "all labels", "whole points"])
+def test_what_the_host_must_know_in_every_step_is_not_graphed(name):
+    assert not isinstance(Trainer(RUNS[name], DATA, device="cuda")._take_step, Graph)
+
+
+@on_gpu
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_on_a_gpu_stopped_and_resumed_goes_on_as_before(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("headtail.training.trainer.CHECK_EVERY", 1)
+    whole = Trainer(RUNS[name], DATA, tmp_path / "whole", device="cuda").fit()
+    stop = Stop(whole.steps_per_epoch + 3)
+    with pytest.raises(Stopped):
+        Trainer(RUNS[name], DATA, tmp_path / "parts", device="cuda", watch=stop, stop=stop.event).fit()
+    parts = Trainer(RUNS[name], DATA, tmp_path / "parts", device="cuda").fit()
+    assert [value for *_, value in whole.state.curve] == pytest.approx([value for *_, value in parts.state.curve], rel=1e-3)
+
+
+@on_gpu
+def test_data_that_do_not_fit_travel_step_by_step(monkeypatch):
+    monkeypatch.setattr(graphs, "SHARE_OF_MEMORY", 0.0)
+    run = replace(SMALL, dropout=0.0)
+    with pytest.warns(UserWarning, match="features travel step by step"):
+        trainer = Trainer(run, DATA, device="cuda")
+    assert not isinstance(trainer._take_step, Graph)
+    curve = [value for *_, value in trainer.fit().state.curve]
+    assert curve == pytest.approx([value for *_, value in Trainer(run, DATA).fit().state.curve], rel=1e-3)
+
+
+@on_gpu
+def test_features_in_pinned_memory_are_as_good_as_on_the_gpu(monkeypatch):
+    monkeypatch.setattr(graphs, "DENSE_BELOW", 0)
+    trainer = Trainer(replace(SMALL, scheme="uniform(without-replacement):tail@12", dropout=0.0), DATA, device="cuda")
+    batches, ids = trainer.batches, next(trainer.batches.order(0)).cuda()
+    found = []
+    for pinned in (True, False):
+        resident = Resident(DATA.train, batches.point_of, False, batches.size, trainer.device, pinned=pinned)
+        assert resident.bag.columns.is_cuda != pinned
+        found.append(trainer.model(resident.take(*resident.look_up(ids))).item())
+    assert found[0] == found[1]
+
+
+@on_gpu
+@pytest.mark.parametrize("scheme", ["within-batch:tail", "contrastive/uniform:importance", "uniform(excluded):relative@16"])
+def test_a_deterministic_run_repeats_itself_and_resumes_bit_for_bit_on_a_gpu(scheme, tmp_path, monkeypatch):
+    monkeypatch.setattr("headtail.training.trainer.CHECK_EVERY", 1)
+    data = load("synthetic:points=4000,test=200,features=6000,labels=400,features-a-point=30")
+    run = Run(scheme=scheme, dim=64, batch=512, negatives=32, epochs=2, validation=0.0, deterministic=True)
+    one, other = (Trainer(run, data, device="cuda").fit() for _ in range(2))
+    stop = Stop(after=7)
+    with pytest.raises(Stopped):
+        Trainer(run, data, tmp_path, device="cuda", watch=stop, stop=stop.event).fit()
+    resumed = Trainer(run, data, tmp_path, device="cuda").fit()
+    for weight, again, later in zip(*(t.model.parameters() for t in (one, other, resumed)), strict=True):
+        assert torch.equal(weight, again)
+        assert torch.equal(weight, later)
+
+
+class Asking(torch.nn.Module):
+    """An encoder that makes the host wait, which no graph can hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Bottleneck(DATA.train.num_features, SMALL.dim)
+
+    def forward(self, features):
+        hidden = self.inner(features)
+        return hidden * (1.0 if float(hidden.detach().sum()) < 1e9 else 0.0)
+
+
+@on_gpu
+def test_a_step_that_cannot_be_captured_runs_operation_by_operation_and_says_so():
+    run = replace(SMALL, scheme="within-batch:tail", dropout=0.5)
+    with pytest.warns(UserWarning, match="cannot be captured"):
+        trainer = Trainer(run, DATA, device="cuda", encoder=Asking())
+    assert not isinstance(trainer._take_step, Graph)
+    curve = [value for _, name, value in trainer.fit().state.curve if name == "loss"]
+    assert curve[-1] < curve[0]
+
+
+@on_gpu
+@pytest.mark.parametrize("share", [graphs.SHARE_OF_MEMORY, 0.0], ids=["resident", "travelling"])
+def test_where_gradients_go_may_be_found_late_even_for_two_tables_of_one_size(share, monkeypatch):
+    from headtail.kernels.triton import groups as cuda_groups
+
+    class Slow:
+        """A kernel that comes late."""
+
+        def __init__(self, kernel) -> None:
+            self.kernel = kernel
+
+        def __getitem__(self, grid):
+            torch.cuda._sleep(10**7)
+            return self.kernel[grid]
+
+    monkeypatch.setattr(graphs, "SHARE_OF_MEMORY", share)
+    data = load("synthetic:points=3400,test=8,features=5000,labels=5000,features-a-point=80")
+    run = Run(scheme="model:importance@64", batch=2048, epochs=1, dim=16, lr=0.1, optimiser="sgd", dropout=0.0)
+    changes = []
+    for kernel in (cuda_groups._start, Slow(cuda_groups._start)):
+        monkeypatch.setattr(cuda_groups, "_start", kernel)
+        with nullcontext() if share else pytest.warns(UserWarning, match="travel step by step"):
+            trainer = Trainer(run, data, device="cuda")
+        before = [p.detach().clone() for p in trainer.model.parameters()]
+        trainer._take_step(next(iter(trainer.order(0))))
+        torch.cuda.synchronize()
+        changes.append([p.detach() - old for p, old in zip(trainer.model.parameters(), before, strict=True)])
+    for one, other in zip(*changes, strict=True):
+        assert (one - other).norm() <= 1e-4 * one.norm(), "but for the order of sums"
