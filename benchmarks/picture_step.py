@@ -35,22 +35,23 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from machine import append
 from torch import Tensor, nn
 
-from headtail.training.config import Run
+from headtail.core.targets import Ragged
 from headtail.data.points import DataSet, Points
-from headtail.training.captured import Resident, graph_of
-from headtail.encoders import ResNet
-from headtail.encoders import convolution
+from headtail.encoders import ResNet, convolution
 from headtail.encoders import norm as norms
 from headtail.encoders.model import Batch
-from headtail.training.recipes import cifar
 from headtail.rows.dense_sgd import DenseSGD
-from headtail.core.targets import Ragged
+from headtail.training.captured import Resident, graph_of
+from headtail.training.config import Run
+from headtail.training.recipes import cifar
 from headtail.training.trainer import Trainer
+from machine import append
 
-LABELS, SIZE, IN_A_ROW = 200, 32, 100
+LABELS = 200
+SIZE = 32
+IN_A_ROW = 100
 Step = Callable[[], object]
 
 
@@ -87,14 +88,18 @@ def profile(step: Step, name: str) -> None:
         for _ in range(5):
             step()
         wait()
-    table, by = seen.key_averages(), "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
+    table = seen.key_averages()
+    by = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
     print(f"\n{name}: {sum(one.count for one in table) / 5:.0f} kernels per step")
     print(table.table(sort_by=by, row_limit=30, max_name_column_width=90))
 
 
 def make_trainer(given: argparse.Namespace, scheme: str) -> Trainer:
     """A trainer with the recipe for small images."""
-    run = Run(**asdict(replace(cifar(), model=given.model, batch=given.batch, precision=given.precision)), scheme=scheme)
+    run = Run(
+        **asdict(replace(cifar(), model=given.model, batch=given.batch, precision=given.precision)),
+        scheme=scheme,
+    )
     train, label = pictures(given.pictures)
     points = Points(train, Ragged(label, torch.arange(len(label) + 1)), LABELS)
     return Trainer(run, DataSet("random", points, points), device=given.device)
@@ -119,9 +124,12 @@ def of_trainer(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
     """Steps of a trainer: its own, and run eagerly."""
     for scheme in given.schemes:
         trainer = make_trainer(given, scheme)
-        order, batches = endless(trainer), trainer.batches
+        order = endless(trainer)
+        batches = trainer.batches
         trainer.model.train()
-        resident = Resident(batches.points, batches.point_of, batches.whole_points, batches.size, trainer.device)
+        resident = Resident(
+            batches.points, batches.point_of, batches.whole_points, batches.size, trainer.device
+        )
         batch = resident.take(*resident.look_up(next(batches.order(0))))
         yield f"{scheme}, {type(trainer._take_step).__name__}", partial(own_step, trainer, order)
         yield f"{scheme}, eager", partial(eager_step, trainer, batch)
@@ -132,7 +140,9 @@ class Bare(nn.Module):
 
     def __init__(self, given: argparse.Namespace) -> None:
         super().__init__()
-        self.encoder = ResNet(int(given.model.removeprefix("resnet")), narrow=given.precision == "bfloat16")
+        self.encoder = ResNet(
+            int(given.model.removeprefix("resnet")), narrow=given.precision == "bfloat16"
+        )
         self.linear = nn.Linear(self.encoder.dim, LABELS)
 
     def forward(self, some: Tensor, label: Tensor) -> Tensor:
@@ -143,7 +153,8 @@ class Bare(nn.Module):
 def of_bare(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
     """Steps without the library's loop and head."""
     for how in ("headtail's kernels", "headtail's norm", "torch's operations", "compiled"):
-        norms.HAS_TRITON, convolution.HAS_TRITON = how.startswith("headtail"), how == "headtail's kernels"
+        norms.HAS_TRITON = how.startswith("headtail")
+        convolution.HAS_TRITON = how == "headtail's kernels"
         torch.manual_seed(0)
         model = Bare(given).to(given.device)
         some, label = (one.to(given.device) for one in pictures(given.batch))
@@ -184,7 +195,10 @@ def of_norm(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
         for kernels in (True, False):
             module = norms.Norm(channels).to(given.device)
             shape = given.batch, side, side, channels
-            x, shortcut, grad = (torch.randn(shape, device=given.device).to(dtype).permute(0, 3, 1, 2) for _ in range(3))
+            x, shortcut, grad = (
+                torch.randn(shape, device=given.device).to(dtype).permute(0, 3, 1, 2)
+                for _ in range(3)
+            )
             x.requires_grad_()
             shortcut.requires_grad_()
 
@@ -199,9 +213,14 @@ def conv_steps(x: Tensor, weight: Tensor, grad: Tensor, kernels: bool) -> dict[s
     if kernels:
         from headtail.kernels.triton import convolution as cuda_conv
 
-        return {"forward": partial(cuda_conv.conv2d, x, weight), "backward": partial(cuda_conv.conv2d_backward, grad, x, weight)}
+        return {
+            "forward": partial(cuda_conv.conv2d, x, weight),
+            "backward": partial(cuda_conv.conv2d_backward, grad, x, weight),
+        }
     how = [1, 1], [1, 1], [1, 1], False, [0, 0], 1
-    backward = partial(torch.ops.aten.convolution_backward, grad, x, weight, None, *how, [True, True, False])
+    backward = partial(
+        torch.ops.aten.convolution_backward, grad, x, weight, None, *how, [True, True, False]
+    )
     return {"forward": partial(F.conv2d, x, weight, padding=1), "backward": backward}
 
 
@@ -215,21 +234,61 @@ def of_conv(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
     """Many equal convolutions in a row, as a graph; on a CPU only torch's."""
     dtype = torch.bfloat16 if given.precision == "bfloat16" else torch.float32
     for channels, side in ((16, SIZE), (32, SIZE // 2), (64, SIZE // 4)):
-        shapes = (given.batch, side, side, channels), (channels, 3, 3, channels), (given.batch, side, side, channels)
-        x, weight, grad = (torch.randn(shape, device=given.device).to(dtype).permute(0, 3, 1, 2) for shape in shapes)
+        shapes = (
+            (given.batch, side, side, channels),
+            (channels, 3, 3, channels),
+            (given.batch, side, side, channels),
+        )
+        x, weight, grad = (
+            torch.randn(shape, device=given.device).to(dtype).permute(0, 3, 1, 2)
+            for shape in shapes
+        )
         for kernels in (True, False) if given.device == "cuda" else (False,):
             for what, step in conv_steps(x, weight, grad, kernels).items():
-                name = f"{IN_A_ROW} x {what}, {channels} channels, {'headtail' if kernels else 'torch'}"
-                yield name, captured(partial(in_a_row, step)) if given.device == "cuda" else partial(in_a_row, step)
+                name = (
+                    f"{IN_A_ROW} x {what}, {channels} channels, "
+                    f"{'headtail' if kernels else 'torch'}"
+                )
+                yield (
+                    name,
+                    captured(partial(in_a_row, step))
+                    if given.device == "cuda"
+                    else partial(in_a_row, step),
+                )
 
 
 def together(given: argparse.Namespace, workers: int) -> float:
     """Milliseconds per step over processes that train at the same time."""
-    options = ["--steps", given.steps, "--device", given.device, "--model", given.model, "--batch", given.batch]
-    options += ["--precision", given.precision, "--pictures", given.pictures, "--schemes", given.schemes[0], "--part", "worker"]
+    options = [
+        "--steps",
+        given.steps,
+        "--device",
+        given.device,
+        "--model",
+        given.model,
+        "--batch",
+        given.batch,
+    ]
+    options += [
+        "--precision",
+        given.precision,
+        "--pictures",
+        given.pictures,
+        "--schemes",
+        given.schemes[0],
+        "--part",
+        "worker",
+    ]
     command = [sys.executable, __file__, *map(str, options)]
-    children = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(workers)]
-    pipes = [(child.stdin, child.stdout) for child in children if child.stdin is not None and child.stdout is not None]
+    children = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(workers)
+    ]
+    pipes = [
+        (child.stdin, child.stdout)
+        for child in children
+        if child.stdin is not None and child.stdout is not None
+    ]
     for _, out in pipes:
         while out.readline() not in ("ready\n", ""):
             pass
@@ -261,8 +320,12 @@ def work(given: argparse.Namespace) -> None:
 
 def main() -> None:
     """Measure, print, record each row at once."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda")
+    )
     parts = ["trainer", "bare", "norm", "conv"]
     parser.add_argument("--part", nargs="+", default=parts, choices=(*parts, "together", "worker"))
     parser.add_argument("--model", default="resnet56")
@@ -276,7 +339,11 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true")
     given = parser.parse_args()
     if given.tiny:
-        given.model, given.steps, given.pictures, given.batch, given.workers = "resnet20", 3, 64, 8, [1, 2]
+        given.model = "resnet20"
+        given.steps = 3
+        given.pictures = 64
+        given.batch = 8
+        given.workers = [1, 2]
     if given.part == ["worker"]:
         work(given)
         return
@@ -288,7 +355,12 @@ def main() -> None:
         if not given.tiny:
             append("picture_step", [{"part": part, "how": how, **about, "ms": f"{ms:.4f}"}])
 
-    for part, steps in (("trainer", of_trainer), ("bare", of_bare), ("norm", of_norm), ("conv", of_conv)):
+    for part, steps in (
+        ("trainer", of_trainer),
+        ("bare", of_bare),
+        ("norm", of_norm),
+        ("conv", of_conv),
+    ):
         for how, step in steps(given) if part in given.part else ():
             keep(part, how, milliseconds(step, given.steps))
             if given.profile:

@@ -4,10 +4,10 @@ import torch
 from torch import nn
 
 from headtail.comparison.compare import data_slices, measures_of
-from headtail.training.config import Run
 from headtail.data.load import load
 from headtail.data.points import Bag
 from headtail.evaluation.topk import top_labels
+from headtail.training.config import Run
 from headtail.training.trainer import Trainer
 
 data = load("synthetic:points=2000,test=500,features=400,labels=100")
@@ -23,7 +23,9 @@ class TwoLayers(nn.Module):
 
     def forward(self, features: Bag) -> torch.Tensor:
         """Features are CSR rows: columns, offsets, values."""
-        hidden = self.bag(features.columns.long(), features.offsets, per_sample_weights=features.values)
+        hidden = self.bag(
+            features.columns.long(), features.offsets, per_sample_weights=features.values
+        )
         return self.out(torch.relu(hidden))
 
 

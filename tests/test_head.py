@@ -47,7 +47,9 @@ def test_training_brings_the_loss_down_and_the_right_label_up():
     """Fifty clusters of points, one a label."""
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(50, 16, generator=generator)
-    head = LabelHead(LABELS, 16, SampledSoftmaxLoss(WithinBatch(LABELS), Tail(LABELS)), bias=True, sparse=True)
+    head = LabelHead(
+        LABELS, 16, SampledSoftmaxLoss(WithinBatch(LABELS), Tail(LABELS)), bias=True, sparse=True
+    )
     optimiser = RowAdam(head.parameters(), lr=0.05)
     for _ in range(150):
         target = torch.randint(50, (64,), generator=generator)
@@ -76,7 +78,9 @@ def test_topk_never_holds_all_scores(monkeypatch):
     monkeypatch.setattr(head_module, "BLOCK_SCORES", 40)
     widths = []
     linear = F.linear
-    monkeypatch.setattr(F, "linear", lambda h, w, *rest: widths.append(len(w)) or linear(h, w, *rest))
+    monkeypatch.setattr(
+        F, "linear", lambda h, w, *rest: widths.append(len(w)) or linear(h, w, *rest)
+    )
     head.topk(torch.randn(4, 8), 5)
     assert max(widths) == 10
     assert sum(widths) == 50
@@ -113,9 +117,14 @@ def test_a_loss_that_leans_to_the_tail_is_not_corrected_twice(loss):
     assert head.topk(torch.randn(2, 8), 3, post_hoc=1.0, correct_twice=True).indices.shape == (2, 3)
 
 
-@pytest.mark.parametrize("loss", [unbiased(), SampledSoftmaxLoss(WithinBatch(LABELS), Relative()), SoftmaxLoss()])
+@pytest.mark.parametrize(
+    "loss", [unbiased(), SampledSoftmaxLoss(WithinBatch(LABELS), Relative()), SoftmaxLoss()]
+)
 def test_losses_without_a_lean_to_the_tail_may_be_adjusted_afterwards(loss):
-    assert LabelHead(LABELS, 8, loss).topk(torch.randn(2, 8), 3, post_hoc=1.0).indices.shape == (2, 3)
+    assert LabelHead(LABELS, 8, loss).topk(torch.randn(2, 8), 3, post_hoc=1.0).indices.shape == (
+        2,
+        3,
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,7 +141,9 @@ def test_losses_without_a_lean_to_the_tail_may_be_adjusted_afterwards(loss):
 )
 def test_new_labels_get_rows_and_old_rows_and_state_stay(make):
     row = "Row" in type(make([torch.nn.Parameter(torch.ones(1, 1))])).__name__
-    head = LabelHead(LABELS, 8, SampledSoftmaxLoss(Queue(LABELS, 16), Tail(LABELS)), bias=True, sparse=row)
+    head = LabelHead(
+        LABELS, 8, SampledSoftmaxLoss(Queue(LABELS, 16), Tail(LABELS)), bias=True, sparse=row
+    )
     optimiser = make(head.parameters())
 
     def step(size):
@@ -145,7 +156,11 @@ def test_new_labels_get_rows_and_old_rows_and_state_stay(make):
     weight = head.weight
     head.state_dict()  # catches lazy weight decay up, so that rows can be compared
     rows = head.weight.detach().clone()
-    state = {k: v.clone() for k, v in optimiser.state[weight].items() if isinstance(v, torch.Tensor) and v.shape == weight.shape}
+    state = {
+        k: v.clone()
+        for k, v in optimiser.state[weight].items()
+        if isinstance(v, torch.Tensor) and v.shape == weight.shape
+    }
     assert state
     head.grow(LABELS.grow([4, 2, 9]), optimiser)
     assert head.weight is weight
@@ -186,12 +201,16 @@ def test_a_head_saves_and_restores_with_its_queue():
     other = LabelHead(LABELS, 4, loss())
     other.load_state_dict(head.state_dict())
     hidden = torch.randn(3, 4)
-    assert head(hidden, torch.tensor([4, 5, 6])).item() == other(hidden, torch.tensor([4, 5, 6])).item()
+    assert (
+        head(hidden, torch.tensor([4, 5, 6])).item()
+        == other(hidden, torch.tensor([4, 5, 6])).item()
+    )
 
 
 def test_options_of_a_batch_reach_the_loss():
     head = LabelHead(LABELS, 4, unbiased())
-    hidden, target = torch.randn(2, 4), torch.tensor([1, 2])
+    hidden = torch.randn(2, 4)
+    target = torch.tensor([1, 2])
     draw = head.loss.draw(hidden, head.weight, target)
     plain = head(hidden, target, draw=draw)
     first = head(hidden, target, draw=draw, sample_weight=torch.tensor([1.0, 0.0]))
@@ -201,7 +220,13 @@ def test_options_of_a_batch_reach_the_loss():
 
 
 @pytest.mark.parametrize(
-    "name", ["softmax", "within-batch:tail", "contrastive/frequency(0.75):importance@16", "hinge/uniform:constant@8"]
+    "name",
+    [
+        "softmax",
+        "within-batch:tail",
+        "contrastive/frequency(0.75):importance@16",
+        "hinge/uniform:constant@8",
+    ],
 )
 def test_heads_built_from_scheme_names_train(name):
     head = LabelHead(LABELS, 4, scheme(name, LABELS))
@@ -215,7 +240,9 @@ def test_an_exact_loss_has_no_sparse_gradient():
 
 
 def decaying_head(sparse: bool = True) -> tuple[LabelHead, torch.optim.Optimizer, torch.Tensor]:
-    """A head whose rows see no gradient but a decay of 0.95 a step, in which only few rows are touched."""
+    """A head whose rows see no gradient but a decay of 0.95 a step, in which only few rows are
+    touched.
+    """
     head = LabelHead(LABELS, 4, unbiased(), sparse=sparse)
     start = head.weight.detach().clone()
     return head, RowSGD(head.parameters(), lr=0.1, weight_decay=0.5), start
@@ -246,7 +273,11 @@ def test_a_second_optimiser_does_not_lose_what_the_first_owes():
     assert torch.allclose(head.weight, start * 0.95**5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("copy_of", [copy.deepcopy, lambda head: pickle.loads(pickle.dumps(head))], ids=["deepcopy", "pickle"])
+@pytest.mark.parametrize(
+    "copy_of",
+    [copy.deepcopy, lambda head: pickle.loads(pickle.dumps(head))],
+    ids=["deepcopy", "pickle"],
+)
 def test_a_copied_head_owes_nothing_and_answers_the_same(copy_of):
     head, optimiser, start = decaying_head()
     idle_steps(head, optimiser, 5)
@@ -254,7 +285,9 @@ def test_a_copied_head_owes_nothing_and_answers_the_same(copy_of):
     assert torch.allclose(twin.weight, start * 0.95**5, rtol=1e-5)
     idle_steps(head, optimiser, 2)
     hidden = torch.randn(2, 4)
-    assert torch.allclose(twin.topk(hidden, 3).values / 0.95**-2, head.topk(hidden, 3).values, rtol=1e-4)
+    assert torch.allclose(
+        twin.topk(hidden, 3).values / 0.95**-2, head.topk(hidden, 3).values, rtol=1e-4
+    )
 
 
 def test_restored_weights_are_not_decayed_for_the_past():
@@ -268,13 +301,16 @@ def test_restored_weights_are_not_decayed_for_the_past():
 
 
 def test_the_forward_pass_reads_decayed_rows():
-    """Row 7 is drawn again after steps without it: the loss must be that of a head decayed in every step."""
+    """Row 7 is drawn again after steps without it: the loss must be that of a head decayed in every
+    step.
+    """
     start = torch.randn(50, 4)
     head = LabelHead(LABELS, 4, unbiased(), sparse=True)
     with torch.no_grad():
         head.weight.copy_(start)
     optimiser = RowSGD(head.parameters(), lr=0.1, weight_decay=0.5)
-    hidden, target = torch.randn(1, 4), torch.tensor([3])
+    hidden = torch.randn(1, 4)
+    target = torch.tensor([3])
 
     def draw(label: int):
         return Given(50, torch.tensor([label]), torch.tensor([0.02]).log()).draw(target)
@@ -305,7 +341,9 @@ def test_new_rows_owe_no_decay_of_the_time_before_them():
 def test_padding_touches_no_row():
     """Label 0 is nobody's target here: its row must not move, not even by momentum or by moments."""
     for make in (lambda p: RowSGD(p, lr=0.1, momentum=0.9), lambda p: RowAdam(p, lr=0.1)):
-        head = LabelHead(LABELS, 4, SampledSoftmaxLoss(Uniform(LABELS, 3), Importance()), sparse=True)
+        head = LabelHead(
+            LABELS, 4, SampledSoftmaxLoss(Uniform(LABELS, 3), Importance()), sparse=True
+        )
         optimiser = make(head.parameters())
         head(torch.randn(1, 4), torch.tensor([0])).backward()
         optimiser.step()
@@ -325,13 +363,19 @@ def test_answers_are_scaled_by_the_temperature_and_adjusted_in_every_block(monke
     hidden = torch.randn(3, 8)
     monkeypatch.setattr(head_module, "BLOCK_SCORES", 3 * 20)
     adjusted = (hidden @ head.weight.T) / 0.2 - LABELS.prior.log().float()
-    assert torch.allclose(head.topk(hidden, 6, post_hoc=1.0).values, adjusted.topk(6).values, rtol=1e-5)
-    assert torch.allclose(head.topk(hidden, 6).values, ((hidden @ head.weight.T) / 0.2).topk(6).values, rtol=1e-5)
+    assert torch.allclose(
+        head.topk(hidden, 6, post_hoc=1.0).values, adjusted.topk(6).values, rtol=1e-5
+    )
+    assert torch.allclose(
+        head.topk(hidden, 6).values, ((hidden @ head.weight.T) / 0.2).topk(6).values, rtol=1e-5
+    )
 
 
 def test_a_learnable_temperature_is_trained_and_saved():
     tau = torch.nn.Parameter(torch.tensor(0.5))
-    head = LabelHead(LABELS, 4, SampledSoftmaxLoss(Uniform(LABELS, 5), Importance(), temperature=tau))
+    head = LabelHead(
+        LABELS, 4, SampledSoftmaxLoss(Uniform(LABELS, 5), Importance(), temperature=tau)
+    )
     assert "loss.temperature" in head.state_dict()
     optimiser = torch.optim.SGD(head.parameters(), lr=0.01)
     head(torch.randn(4, 4), torch.tensor([1, 2, 3, 4])).backward()
@@ -413,7 +457,8 @@ def test_an_ignore_index_of_the_call_reaches_the_sampler():
     hidden = torch.randn(6, 4)
     told = SampledSoftmaxLoss(WithinBatch(LABELS), Tail(LABELS), ignore_index=0)
     asked = SampledSoftmaxLoss(WithinBatch(LABELS), Tail(LABELS))
-    head, other = LabelHead(LABELS, 4, told), LabelHead(LABELS, 4, asked)
+    head = LabelHead(LABELS, 4, told)
+    other = LabelHead(LABELS, 4, asked)
     other.load_state_dict(head.state_dict())
     assert other(hidden, target, ignore_index=0).item() == head(hidden, target).item()
     assert asked(hidden, head.weight, target, ignore_index=0).item() == head(hidden, target).item()

@@ -13,7 +13,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def run(code: str, **kwargs) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, **kwargs).stdout.strip()
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, **kwargs
+    ).stdout.strip()
 
 
 def test_importing_headtail_loads_nothing_heavy_beyond_torch():

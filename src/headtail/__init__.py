@@ -1,10 +1,34 @@
-"""headtail: name the loss you want, train on sampled negatives, and know what the sampling does to head and tail."""
+"""headtail: name the loss you want, train on sampled negatives, and know what the sampling does to
+head and tail.
+"""
 
-from headtail.schemes.build import scheme
+from headtail.core.labels import Labels
+from headtail.core.margins import (
+    Adaptive,
+    CustomSeparable,
+    Equalised,
+    LogitAdjusted,
+    Margin,
+    Pairwise,
+    Power,
+    Separable,
+    Unit,
+)
+from headtail.core.slices import Slices
+from headtail.core.streaming import StreamingLabels
+from headtail.core.targets import Ragged
+from headtail.core.weightings import (
+    Constant,
+    FromMargin,
+    Importance,
+    InfoNCE,
+    Relative,
+    Tail,
+    Weighting,
+)
 from headtail.errors import HeadtailError
 from headtail.head import LabelHead, TopK
 from headtail.implicit import Audit, Explanation, audit, explain, implied_margin, lean_of, optimal_q
-from headtail.core.labels import Labels
 from headtail.losses import (
     DecoupledLoss,
     ExactLoss,
@@ -29,7 +53,6 @@ from headtail.losses import (
     two_tower_softmax_loss,
 )
 from headtail.losses.fused import backward
-from headtail.core.margins import Adaptive, CustomSeparable, Equalised, LogitAdjusted, Margin, Pairwise, Power, Separable, Unit
 from headtail.rows.optimizers import RowAdagrad, RowAdam, RowSGD, clip_grad_norm_
 from headtail.samplers import (
     Adversarial,
@@ -53,10 +76,7 @@ from headtail.samplers import (
     WithinBatch,
     every_label,
 )
-from headtail.core.slices import Slices
-from headtail.core.streaming import StreamingLabels
-from headtail.core.targets import Ragged
-from headtail.core.weightings import Constant, FromMargin, Importance, InfoNCE, Relative, Tail, Weighting
+from headtail.schemes.build import scheme
 
 __version__ = "0.1.0"
 

@@ -17,12 +17,24 @@ class HeadtailError(ValueError):
     """Bad input, told in one sentence: what was passed, what was found, what to write instead."""
 
 
-def check_number(name: str, value: Any, *, low: float | None = None, high: float | None = None) -> float:
+def check_number(
+    name: str, value: Any, *, low: float | None = None, high: float | None = None
+) -> float:
     """Return `value` as a float if it is a finite number inside [low, high]."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(number := float(value)):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, Real)
+        or not math.isfinite(number := float(value))
+    ):
         raise HeadtailError(f"`{name}` must be a finite number, but got {value!r}.")
     if (low is not None and number < low) or (high is not None and number > high):
-        bounds = f"at least {low}" if high is None else f"at most {high}" if low is None else f"between {low} and {high}"
+        bounds = (
+            f"at least {low}"
+            if high is None
+            else f"at most {high}"
+            if low is None
+            else f"between {low} and {high}"
+        )
         raise HeadtailError(f"`{name}` must be {bounds}, but got {value!r}.")
     return number
 
@@ -37,40 +49,59 @@ def check_count(name: str, value: Any) -> int:
 def check_kind(name: str, value: Any, kind: type, example: str) -> None:
     """Refuse what is not of this kind, and show how to write one."""
     if not isinstance(value, kind):
-        got = f"the class {value.__name__} itself" if isinstance(value, type) else type(value).__name__
+        got = (
+            f"the class {value.__name__} itself"
+            if isinstance(value, type)
+            else type(value).__name__
+        )
         got = repr(value) if isinstance(value, str) else got
-        raise HeadtailError(f"`{name}` must be a {kind.__name__}, but got {got}. Write for example `{example}`.")
+        raise HeadtailError(
+            f"`{name}` must be a {kind.__name__}, but got {got}. Write for example `{example}`."
+        )
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """Refuse what is not one of `choices`."""
     if value not in choices:
-        raise HeadtailError(f"`{name}` must be one of {', '.join(map(repr, choices))}, but got {value!r}.")
+        raise HeadtailError(
+            f"`{name}` must be one of {', '.join(map(repr, choices))}, but got {value!r}."
+        )
 
 
 def check_ids(name: str, ids: Any, num_labels: int | None) -> None:
     """Refuse label ids that are no integers or lie outside 0 … num_labels − 1.
 
-    Values are looked at on the CPU only: on a GPU the look would make the host wait, and indexing asserts there anyway.
+    Values are looked at on the CPU only: on a GPU the look would make the host wait, and indexing
+        asserts there anyway.
     """
     check_kind(name, ids, Tensor, "torch.tensor([3, 1, 4])")
     if ids.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8):
         raise HeadtailError(
-            f"`{name}` must hold integer label ids, but got {ids.dtype}. Floats lose ids above 16,777,216: use `{name}.long()` "
+            f"`{name}` must hold integer label ids, but got {ids.dtype}. Floats lose ids above "
+            f"16,777,216: use `{name}.long()` "
             "on the original integers."
         )
-    if num_labels is None or torch.compiler.is_compiling() or ids.device.type != "cpu" or ids.numel() == 0:
+    if (
+        num_labels is None
+        or torch.compiler.is_compiling()
+        or ids.device.type != "cpu"
+        or ids.numel() == 0
+    ):
         return
     low, high = (int(v) for v in ids.aminmax())
     if low < 0 or high >= num_labels:
         bad = low if low < 0 else high
-        raise HeadtailError(f"`{name}` must hold label ids from 0 to {num_labels - 1}, but got {bad}.")
+        raise HeadtailError(
+            f"`{name}` must hold label ids from 0 to {num_labels - 1}, but got {bad}."
+        )
 
 
 def check_num_labels(name: str, size: int | None, other: str, num_labels: int | None) -> None:
     """Refuse two things over different numbers of labels; None fits any number."""
     if size is not None and num_labels is not None and size != num_labels:
-        raise HeadtailError(f"`{name}` has {size} labels, but {other} {num_labels}. Make them equal.")
+        raise HeadtailError(
+            f"`{name}` has {size} labels, but {other} {num_labels}. Make them equal."
+        )
 
 
 def check_same_device(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
@@ -85,7 +116,11 @@ def check_same_device(name: str, tensor: Tensor, other_name: str, other: Tensor)
 def check_exists(path: Path, otherwise: str = "") -> Path:
     """Refuse a path where nothing is, and name the nearest neighbour, or else say `otherwise`."""
     if not path.exists():
-        near = nearest(path.name, (one.name for one in path.parent.iterdir())) if path.parent.is_dir() else ""
+        near = (
+            nearest(path.name, (one.name for one in path.parent.iterdir()))
+            if path.parent.is_dir()
+            else ""
+        )
         raise HeadtailError(f"`{path}` does not exist.{near or otherwise}")
     return path
 

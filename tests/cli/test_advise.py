@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import headtail as ht
-from headtail.device import environment
-from headtail.machine.bench import save
 from headtail.cli import advise as command
 from headtail.cli import main
 from headtail.core.labels import Labels
+from headtail.device import environment
+from headtail.machine.bench import save
 from tests.cli.test_commands import told
 from tests.machine.test_advise import planted
 
@@ -31,7 +31,19 @@ def flat(text):
 
 
 def test_many_labels_are_sampled_with_the_negatives_that_explain_asks_for(capsys):
-    arguments = ["advise", "--device", "cpu", "--memory", "64", "--labels", "5e4", "--dim", "256", "--batch", "1024"]
+    arguments = [
+        "advise",
+        "--device",
+        "cpu",
+        "--memory",
+        "64",
+        "--labels",
+        "5e4",
+        "--dim",
+        "256",
+        "--batch",
+        "1024",
+    ]
     assert main([*arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["choice"] == "sampled"
@@ -56,7 +68,10 @@ def test_many_labels_are_sampled_with_the_negatives_that_explain_asks_for(capsys
     [
         (["--noise", "0.001"], 'ht.scheme("softmax", labels)'),
         (["--noise", "0.3"], "inside_backward()"),
-        (["--noise", "0.3", "--schemes", "within-batch:tail"], 'ht.scheme("within-batch:tail", labels)'),
+        (
+            ["--noise", "0.3", "--schemes", "within-batch:tail"],
+            'ht.scheme("within-batch:tail", labels)',
+        ),
         (["--noise", "0.001", "--memory", "0.02"], "linear_cross_entropy"),
     ],
 )
@@ -64,11 +79,42 @@ def test_the_code_that_is_shown_runs(capsys, options, words):
     if words == "linear_cross_entropy" and not hasattr(torch.nn.functional, words):
         pytest.skip("this torch has no chunked loss")
     labels = Labels.zipf(20_000)
-    assert main(["advise", "--device", "cpu", "--memory", "64", "--labels", "2e4", "--dim", "32", "--batch", "512", *options]) == 0
-    code = [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("    ") and line.strip()]
+    assert (
+        main(
+            [
+                "advise",
+                "--device",
+                "cpu",
+                "--memory",
+                "64",
+                "--labels",
+                "2e4",
+                "--dim",
+                "32",
+                "--batch",
+                "512",
+                *options,
+            ]
+        )
+        == 0
+    )
+    code = [
+        line.strip()
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("    ") and line.strip()
+    ]
     assert words in " ".join(code)
-    hidden, target, table = torch.randn(512, 32), torch.randint(20_000, (512,)), torch.randn(20_000, 32)
-    names = {"ht": ht, "torch": torch, "labels": labels, "hidden": hidden, "target": target, "table": table}
+    hidden = torch.randn(512, 32)
+    target = torch.randint(20_000, (512,))
+    table = torch.randn(20_000, 32)
+    names = {
+        "ht": ht,
+        "torch": torch,
+        "labels": labels,
+        "hidden": hidden,
+        "target": target,
+        "table": table,
+    }
     exec("\n".join(code), names)
     assert torch.isfinite(names["head"](hidden, target) if "head" in names else names["loss"])
 
@@ -94,12 +140,18 @@ def test_a_measurement_of_this_machine_is_used_and_one_of_another_is_not(capsys)
     machine = planted()
     save(machine)
     assert main(FEW) == 0
-    assert "bench-cpu.json` is of planted: `headtail bench` measures this one." in flat(capsys.readouterr().out)
+    assert "bench-cpu.json` is of planted: `headtail bench` measures this one." in flat(
+        capsys.readouterr().out
+    )
     save(replace(machine, name=environment.machine("cpu")))
     assert main([*FEW, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert "measured here on 2026-01-31" in found["basis"]
-    expected = 0.002 + 1.5 * 6 * 256 * 2000 * 512 / 1e11 + 2.0 * 4 * (7 * 256 * 2000 + 8 * 2000 * 512) / 1e10
+    expected = (
+        0.002
+        + 1.5 * 6 * 256 * 2000 * 512 / 1e11
+        + 2.0 * 4 * (7 * 256 * 2000 + 8 * 2000 * 512) / 1e10
+    )
     assert found["estimates"]["exact"]["seconds"] == pytest.approx(expected, rel=0.02)
 
 
@@ -114,7 +166,21 @@ def test_a_gpu_need_not_be_there(capsys, monkeypatch):
 def test_labels_come_from_a_file_too(tmp_path, capsys):
     path = tmp_path / "counts.txt"
     path.write_text("90\n30\n0\n7\n1\n")
-    assert main(["advise", "--device", "cpu", "--counts", str(path), "--schemes", "within-batch:tail", "uniform:importance"]) == 0
+    assert (
+        main(
+            [
+                "advise",
+                "--device",
+                "cpu",
+                "--counts",
+                str(path),
+                "--schemes",
+                "within-batch:tail",
+                "uniform:importance",
+            ]
+        )
+        == 0
+    )
     out = flat(capsys.readouterr().out)
     assert "5 labels" in out
     assert "Left out: within-batch:tail." in out
@@ -123,7 +189,11 @@ def test_labels_come_from_a_file_too(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--labels", "0"], "`--labels` must be a whole number from 2 to 200,000,000, such as 3e6 or 3_000_000, but got '0'."),
+        (
+            ["--labels", "0"],
+            "`--labels` must be a whole number from 2 to 200,000,000, such as 3e6 or 3_000_000, "
+            "but got '0'.",
+        ),
         (["--labels", "many"], "but got 'many'"),
         (["--labels", "2.5"], "but got '2.5'"),
         (["--labels", "1e999"], "but got '1e999'"),
@@ -145,7 +215,9 @@ def test_bad_arguments_get_one_sentence(capsys, arguments, sentence):
 def test_no_number_of_labels_and_no_memory_are_asked_for(capsys, monkeypatch):
     assert "Write for example `--labels 3e6`" in told(capsys, ["advise"])
     monkeypatch.setattr(command, "memory_left", lambda device: None)
-    assert "for example `--memory 64`" in told(capsys, ["advise", "--device", "cpu", "--labels", "100"])
+    assert "for example `--memory 64`" in told(
+        capsys, ["advise", "--device", "cpu", "--labels", "100"]
+    )
 
 
 def test_a_damaged_measurement_is_told(capsys):

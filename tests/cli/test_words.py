@@ -9,16 +9,28 @@ import numpy as np
 import pytest
 
 from headtail import Labels
-from headtail.machine.bench import Machine, Shape, Timing
-from headtail.schemes.build import build_sampler, check_batch
 from headtail.cli import bench, main
 from headtail.cli.on_model import NUMBERS
 from headtail.cli.words import NAMES, in_command_line_words
-from headtail.training.config import Training
 from headtail.errors import HeadtailError
+from headtail.machine.bench import Machine, Shape, Timing
+from headtail.schemes.build import build_sampler, check_batch
+from headtail.training.config import Training
 from tests.cli.test_commands import DATA, QUICK, told
 
-HELP = ("compare", "train", "evaluate", "predict", "stats", "report", "explain", "audit", "bench", "advise", "doctor")
+HELP = (
+    "compare",
+    "train",
+    "evaluate",
+    "predict",
+    "stats",
+    "report",
+    "explain",
+    "audit",
+    "bench",
+    "advise",
+    "doctor",
+)
 
 
 @pytest.mark.parametrize(
@@ -27,33 +39,54 @@ HELP = ("compare", "train", "evaluate", "predict", "stats", "report", "explain",
         (["train", DATA, "--scheme", "modell:importance"], "Did you mean `model`?"),
         (
             ["train", DATA, "--scheme", "model"],
-            "`model` is no scheme, only its sampler. Write a weighting too, for example `model:importance`.",
+            "`model` is no scheme, only its sampler. Write a weighting too, for example "
+            "`model:importance`.",
         ),
         (["explain", "model(3):importance"], "`model` in `model(3):importance` takes no number"),
         (["explain", "mixture(model,uniform):importance"], "Write `model(masked)`."),
         (["explain", "mixture(frequency(0.5,excluded),uniform):tail"], "Write `frequency(0.5)`."),
         (["explain", "hard(8,model):importance"], "Write `model(masked)`."),
-        (["explain", "mixture(resampled,uniform):tail"], "`resampled(2048,mixture(uniform,within-batch))`"),
+        (
+            ["explain", "mixture(resampled,uniform):tail"],
+            "`resampled(2048,mixture(uniform,within-batch))`",
+        ),
         (["explain", "hard(8,resampled):tail"], "`hard(uniform)`"),
         (["explain", "resampled(9999,resampled):tail"], "Take for example `resampled(9999)`."),
         (["explain", "model:constant"], "`constant` on `model` optimises no fixed loss"),
-        (["explain", "logit-adjusted+post-hoc"], "Drop `+post-hoc`, or train with a loss that leans to neither"),
+        (
+            ["explain", "logit-adjusted+post-hoc"],
+            "Drop `+post-hoc`, or train with a loss that leans to neither",
+        ),
         (["explain", "within-batch:tail", "--batch", "1"], "`--batch` is 1"),
-        (["explain", "within-batch:tail@9999", "--batch", "64"], "`@9999` in `within-batch:tail@9999` is more than the 64 labels"),
-        (["train", DATA, "--scheme", "within-batch:tail@65", "--batch", "64"], "Write `@64` at most, or a larger `--batch`."),
-        (["compare", DATA, "--schemes", "queue(32):tail@64"], "is more than the 32 labels that the queue remembers"),
+        (
+            ["explain", "within-batch:tail@9999", "--batch", "64"],
+            "`@9999` in `within-batch:tail@9999` is more than the 64 labels",
+        ),
+        (
+            ["train", DATA, "--scheme", "within-batch:tail@65", "--batch", "64"],
+            "Write `@64` at most, or a larger `--batch`.",
+        ),
+        (
+            ["compare", DATA, "--schemes", "queue(32):tail@64"],
+            "is more than the 32 labels that the queue remembers",
+        ),
         (["explain", "resampled(8):importance@64"], "draws 64 negatives from a pool of 8"),
         (["explain", "--zipf", "1"], "`--zipf` must be at least 2"),
         (["advise", "--labels", "1"], "from 2 to"),
         (["explian"], "`explian` is no command. Did you mean `explain`?"),
-        (["audit", "uniform", "--draws", "0"], "`--draws` must be a whole number of at least 1, but got 0."),
+        (
+            ["audit", "uniform", "--draws", "0"],
+            "`--draws` must be a whole number of at least 1, but got 0.",
+        ),
     ],
 )
 def test_a_sentence_says_what_to_write(tmp_path, monkeypatch, capsys, arguments, sentence):
     monkeypatch.chdir(tmp_path)
     found = told(capsys, arguments)
     assert sentence in found
-    assert not re.search(r"--model`|[a-z]_|=True|\(labels|\(\)", found.replace("`--model RUN`", "")), "words of Python"
+    assert not re.search(
+        r"--model`|[a-z]_|=True|\(labels|\(\)", found.replace("`--model RUN`", "")
+    ), "words of Python"
 
 
 def test_counts_of_two_axes_are_refused_without_a_word_of_python(tmp_path, capsys):
@@ -69,13 +102,21 @@ def test_a_folder_with_another_run_names_the_options_that_differ(tmp_path, capsy
     folder = ["--out", str(tmp_path / "run")]
     assert main(["train", DATA, *QUICK, "--scheme", "uniform:tail", *folder]) == 0
     capsys.readouterr()
-    assert "other `--dim`, `--scheme`." in told(capsys, ["train", DATA, "--dim", "8", "--epochs", "1", *folder])
+    assert "other `--dim`, `--scheme`." in told(
+        capsys, ["train", DATA, "--dim", "8", "--epochs", "1", *folder]
+    )
 
 
 def test_what_was_typed_is_never_taken_for_an_option():
-    for text in ("`model` in `run.toml` is no setting of a run. Did you mean `model` or `lr`?", "`seed` is no command."):
+    for text in (
+        "`model` in `run.toml` is no setting of a run. Did you mean `model` or `lr`?",
+        "`seed` is no command.",
+    ):
         assert in_command_line_words(text) == text
-    assert in_command_line_words("Write `Importance()` or `Tail(labels)`, `dim=8`.") == "Write `importance` or `tail`, `--dim 8`."
+    assert (
+        in_command_line_words("Write `Importance()` or `Tail(labels)`, `dim=8`.")
+        == "Write `importance` or `tail`, `--dim 8`."
+    )
 
 
 def test_every_sampler_and_weighting_has_its_name_here():
@@ -85,7 +126,9 @@ def test_every_sampler_and_weighting_has_its_name_here():
     classes = {name for name in samplers.__all__ if isinstance(getattr(samplers, name), type)}
     abstract = {"Draw", "Given", "ModelSampler", "Sampler", "Scorer", "Step"}
     assert classes - abstract <= set(NAMES)
-    assert {"Constant", "Importance", "Relative", "Tail"} <= {name for name in NAMES if hasattr(weightings, name)}
+    assert {"Constant", "Importance", "Relative", "Tail"} <= {
+        name for name in NAMES if hasattr(weightings, name)
+    }
 
 
 def test_as_many_negatives_as_the_batch_has_are_no_mistake():
@@ -96,19 +139,30 @@ def test_as_many_negatives_as_the_batch_has_are_no_mistake():
 
 
 M = {  # what stands in the help of each command
-    "train": "Number of negatives m, where the scheme has no @m; for within-batch that many of the batch. (default: 64)",
-    "compare": "Number of negatives m, where the scheme has no @m; for within-batch that many of the batch. (default: 64)",
+    "train": (
+        "Number of negatives m, where the scheme has no @m; for within-batch that many of the "
+        "batch. (default: 64)"
+    ),
+    "compare": (
+        "Number of negatives m, where the scheme has no @m; for within-batch that many of the "
+        "batch. (default: 64)"
+    ),
     "explain": "Number of negatives m, where the scheme has no @m; by default 256, for within-batch the whole batch, and with "
     "--model 16, 64 and 256 in turn.",
     "audit": "Number of negatives m, where the sampler has no @m; by default 256, for within-batch the whole batch, for a queue "
     "all that it remembers.",
     "bench": "Number of negatives m of the sampled loss, shared by the batch. (default: 256)",
-    "advise": "A trained model: then samplers are measured on it, with m of 16, 64 and 256, instead of predicted.",
+    "advise": (
+        "A trained model: then samplers are measured on it, with m of 16, 64 and 256, instead of "
+        "predicted."
+    ),
 }
 
 
 @pytest.mark.parametrize("command", M)
-def test_the_number_of_negatives_is_told_in_the_same_words_by_every_command(command, capsys, monkeypatch):
+def test_the_number_of_negatives_is_told_in_the_same_words_by_every_command(
+    command, capsys, monkeypatch
+):
     monkeypatch.setenv("COLUMNS", "400")
     with pytest.raises(SystemExit):
         main([command, "--help"])
@@ -124,7 +178,9 @@ def test_the_number_of_negatives_is_what_the_help_says(capsys):
     assert (sampler.capacity, sampler.num_negatives) == (256, None)
 
 
-def test_the_slices_of_the_header_are_those_of_the_shares_and_their_rule_is_told(capsys, monkeypatch):
+def test_the_slices_of_the_header_are_those_of_the_shares_and_their_rule_is_told(
+    capsys, monkeypatch
+):
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["explain", "within-batch:tail", "--zipf", "2"]) == 0
     out = capsys.readouterr().out
@@ -139,12 +195,17 @@ def test_one_reason_for_four_schemes_is_told_once(capsys, monkeypatch):
     assert main(["explain", "--zipf", "100", "--batch", "1"]) == 0
     out = capsys.readouterr().out
     assert out.count("an example alone has no negatives") == 1
-    assert "Left out: within-batch:constant, within-batch:importance, within-batch:relative, within-batch:tail." in out
+    assert (
+        "Left out: within-batch:constant, within-batch:importance, within-batch:relative, "
+        "within-batch:tail." in out
+    )
 
 
 def test_where_every_run_failed_no_table_is_shown(tmp_path, capsys):
     schemes = ["logit-adjusted+post-hoc", "equalised+post-hoc"]
-    assert main(["compare", DATA, *QUICK, "--schemes", *schemes, "--out", str(tmp_path / "none")]) == 1
+    assert (
+        main(["compare", DATA, *QUICK, "--schemes", *schemes, "--out", str(tmp_path / "none")]) == 1
+    )
     out = capsys.readouterr().out
     assert "Nothing was trained: all 2 runs failed." in out
     assert "most-popular" not in out
@@ -197,6 +258,8 @@ def test_an_audit_of_a_model_sampler_is_small_and_says_so(capsys, monkeypatch):
 )
 def test_bench_claims_no_more_than_it_measured(monkeypatch, first, sentence):
     shape = Shape(600, 8, 4, 256)
-    machine = Machine("x", "cpu", "2026-01-31", "2", None, 1.0, 1.0, (Timing("sampled", shape, 1.0, None),), {})
+    machine = Machine(
+        "x", "cpu", "2026-01-31", "2", None, 1.0, 1.0, (Timing("sampled", shape, 1.0, None),), {}
+    )
     monkeypatch.setattr(bench, "crossover", lambda *_: first)
     assert bench._sentence(machine, shape).endswith(sentence)

@@ -17,24 +17,45 @@ from pathlib import Path
 import pytest
 
 from headtail import HeadtailError
-from headtail.comparison import compare
 from headtail.cli import main
+from headtail.comparison import compare
 from headtail.comparison.compare import Cell, cells, run_cell
-from headtail.training.config import Run, Training
-from headtail.data.load import load
 from headtail.comparison.results import POPULAR, ClassError, Comparison, read_rows, to_csv
+from headtail.data.load import load
+from headtail.training.config import Run, Training
 from headtail.training.trainer import Stopped
 
 DATA = "synthetic:points=600,test=100,features=200,labels=60"
 SCHEMES = ("within-batch:tail", "softmax")
 SLICES = ("full", "head", "torso", "tail")
-BY_SLICE = ("recall@1", "recall@10", "recall@50", "macro-recall@10", "balanced-error", "coverage@10")
-EVERY = {(metric, slice_) for metric in BY_SLICE for slice_ in SLICES} | {("class-weighted-error", "full")}
+BY_SLICE = (
+    "recall@1",
+    "recall@10",
+    "recall@50",
+    "macro-recall@10",
+    "balanced-error",
+    "coverage@10",
+)
+EVERY = {(metric, slice_) for metric in BY_SLICE for slice_ in SLICES} | {
+    ("class-weighted-error", "full")
+}
 EVERY |= {(f"{metric}@{k}", "full") for metric in ("precision", "ndcg", "psp") for k in (1, 3, 5)}
 
 
 def arguments(out, *more, schemes=SCHEMES, epochs=2):
-    return ["compare", DATA, "--dim", "16", "--epochs", str(epochs), "--schemes", *schemes, "--out", str(out), *more]
+    return [
+        "compare",
+        DATA,
+        "--dim",
+        "16",
+        "--epochs",
+        str(epochs),
+        "--schemes",
+        *schemes,
+        "--out",
+        str(out),
+        *more,
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -66,17 +87,23 @@ def trained(monkeypatch):
 
 
 def cell_files(folder):
-    return {path: path.stat().st_mtime_ns for path in (folder / "cells").rglob("*") if path.is_file()}
+    return {
+        path: path.stat().st_mtime_ns for path in (folder / "cells").rglob("*") if path.is_file()
+    }
 
 
 def test_every_scheme_seed_metric_and_slice_has_one_row(finished):
     found = Comparison.read(finished)
-    test = Counter((row.scheme, row.seed, row.metric, row.slice) for row in found.rows if row.split == "test")
+    test = Counter(
+        (row.scheme, row.seed, row.metric, row.slice) for row in found.rows if row.split == "test"
+    )
     expected = {(scheme, seed, *what) for scheme in SCHEMES for seed in (0, 1) for what in EVERY}
     assert set(test) == expected | {(POPULAR, 0, *what) for what in EVERY}
     assert set(test.values()) == {1}
     folders = {path.name for path in (finished / "cells").iterdir()}
-    assert {row.run for row in found.rows if row.split == "test" and row.scheme != POPULAR} == folders
+    assert {
+        row.run for row in found.rows if row.split == "test" and row.scheme != POPULAR
+    } == folders
     assert found.failures == {}
     assert list(found.schemes) == list(SCHEMES)
     assert found.settings["schemes"] == list(SCHEMES)
@@ -90,7 +117,12 @@ def test_curves_and_what_is_known_before_training_are_rows_too(finished):
         if row.split in ("train", "validation"):
             curves[row.scheme, row.seed, row.metric].append(row.epoch)
     metrics = ("loss", "implicit-loss")
-    assert curves == {(scheme, seed, metric): [1, 2] for scheme in SCHEMES for seed in (0, 1) for metric in metrics}
+    assert curves == {
+        (scheme, seed, metric): [1, 2]
+        for scheme in SCHEMES
+        for seed in (0, 1)
+        for metric in metrics
+    }
     known = {(row.scheme, row.metric): row.value for row in rows if row.split == "explain"}
     assert known["within-batch:tail", "lean"] > 0
     assert known["softmax", "lean"] == 0
@@ -98,16 +130,22 @@ def test_curves_and_what_is_known_before_training_are_rows_too(finished):
 
 
 def test_the_baseline_is_the_most_frequent_labels_for_everybody(finished):
-    data, rows = load(DATA), read_rows(finished / "results.csv")
+    data = load(DATA)
+    rows = read_rows(finished / "results.csv")
     counts = Counter(data.train.labels.values.tolist())
     best = {label for label, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:10]}
     truth = data.test.labels.values.tolist()
-    value = next(row.value for row in rows if (row.scheme, row.metric, row.slice) == (POPULAR, "recall@10", "full"))
+    value = next(
+        row.value
+        for row in rows
+        if (row.scheme, row.metric, row.slice) == (POPULAR, "recall@10", "full")
+    )
     assert value == pytest.approx(sum(label in best for label in truth) / len(truth))
 
 
 def test_finished_cells_are_read_and_not_run_again(folder, trained):
-    before, results = cell_files(folder), (folder / "results.csv").read_bytes()
+    before = cell_files(folder)
+    results = (folder / "results.csv").read_bytes()
     (folder / "results.csv").unlink()
     assert main(arguments(folder, "--seeds", "2")) == 0
     assert trained == []
@@ -127,15 +165,23 @@ def test_new_seeds_and_schemes_run_alone_and_other_settings_make_new_cells(folde
 
 
 def test_other_slices_measure_again_without_training_and_leave_the_cells_alone(folder, trained):
-    before, rows = cell_files(folder), read_rows(folder / "results.csv")
+    before = cell_files(folder)
+    rows = read_rows(folder / "results.csv")
     assert main(arguments(folder, "--seeds", "2", "--slices", "count")) == 0
     again = read_rows(folder / "results.csv")
     assert trained == []
     assert cell_files(folder) == before
 
     def of(rows, slice_):
-        kept = [row for row in rows if row.split == "test" and row.slice == slice_ and row.scheme != POPULAR]
-        return [(row.scheme, row.seed, row.metric, row.epoch, row.value, row.low, row.high) for row in kept]
+        kept = [
+            row
+            for row in rows
+            if row.split == "test" and row.slice == slice_ and row.scheme != POPULAR
+        ]
+        return [
+            (row.scheme, row.seed, row.metric, row.epoch, row.value, row.low, row.high)
+            for row in kept
+        ]
 
     assert of(again, "full") == of(rows, "full")
     assert of(again, "tail") != of(rows, "tail")
@@ -144,7 +190,9 @@ def test_other_slices_measure_again_without_training_and_leave_the_cells_alone(f
     assert read_rows(folder / "results.csv") == rows
 
 
-def test_a_failing_cell_costs_itself_alone_and_is_tried_again(tmp_path, monkeypatch, capsys, trained):
+def test_a_failing_cell_costs_itself_alone_and_is_tried_again(
+    tmp_path, monkeypatch, capsys, trained
+):
     def fail(self):
         if (self.run.scheme, self.run.seed) == ("softmax", 1):
             raise RuntimeError("the sky fell")
@@ -173,7 +221,9 @@ def test_a_failing_cell_costs_itself_alone_and_is_tried_again(tmp_path, monkeypa
 def test_runs_that_diverge_are_told_in_a_sentence_and_the_report_is_written(tmp_path, capsys):
     assert main(arguments(tmp_path, "--lr", "1e9", "--optimiser", "sgd", "--batch", "16")) == 1
     for cell in SCHEMES:
-        assert f"Training `{cell}` diverged" in Comparison.read(tmp_path).failures[f"{cell}, seed 0"]
+        assert (
+            f"Training `{cell}` diverged" in Comparison.read(tmp_path).failures[f"{cell}, seed 0"]
+        )
     captured = capsys.readouterr()
     assert "Traceback" not in captured.err
     assert f"Nothing was trained: all {len(SCHEMES)} runs failed." in captured.out
@@ -192,7 +242,10 @@ def test_an_interrupt_in_this_process_says_how_to_go_on(tmp_path, monkeypatch, c
 
     monkeypatch.setattr(compare.Trainer, "fit", fit)
     assert main(arguments(tmp_path / "my folder")) == 130
-    assert f"To go on: headtail {shlex.join(arguments(tmp_path / 'my folder'))}" in capsys.readouterr().err
+    assert (
+        f"To go on: headtail {shlex.join(arguments(tmp_path / 'my folder'))}"
+        in capsys.readouterr().err
+    )
     assert main(["train", DATA, "--out", str(tmp_path / "run")]) == 130
     assert f"To go on: headtail train {DATA} --out {tmp_path / 'run'}" in capsys.readouterr().err
 
@@ -211,20 +264,27 @@ def test_a_damaged_cell_is_told_with_its_file_and_the_others_stand(folder, capsy
 
 def test_a_model_that_does_not_suit_the_data_is_told_once_and_nothing_is_begun(tmp_path, capsys):
     assert main(arguments(tmp_path / "out", "--model", "resnet20")) == 2
-    assert capsys.readouterr().err.count("takes pictures, but the features are rows of numbers") == 1
+    assert (
+        capsys.readouterr().err.count("takes pictures, but the features are rows of numbers") == 1
+    )
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_that_takes_no_files_is_refused_before_any_work(tmp_path, trained, capsys):
     (tmp_path / "file").write_text("mine")
     assert main(arguments(tmp_path / "file")) == 2
-    assert "file` cannot be written: it is no folder. Choose another folder." in capsys.readouterr().err
+    assert (
+        "file` cannot be written: it is no folder. Choose another folder."
+        in capsys.readouterr().err
+    )
     assert trained == []
     assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_errors_of_classes_that_other_runs_left_are_not_taken_for_those_of_these(folder):
-    (folder / "classes.csv").write_text(to_csv([ClassError("other", "softmax", None, 0, 0, "", 5, 2, 0.5)], ClassError))
+    (folder / "classes.csv").write_text(
+        to_csv([ClassError("other", "softmax", None, 0, 0, "", 5, 2, 0.5)], ClassError)
+    )
     assert main(arguments(folder, "--seeds", "2")) == 0
     assert Comparison.read(folder).classes == []
 
@@ -233,13 +293,18 @@ OTHER = DATA.replace("60", "61")
 
 
 @pytest.mark.parametrize("without", ["", "data.json"])
-def test_a_folder_keeps_its_data_and_refuses_others_before_any_work(folder, trained, capsys, without):
+def test_a_folder_keeps_its_data_and_refuses_others_before_any_work(
+    folder, trained, capsys, without
+):
     if without:  # as where the first comparison was stopped before its end
         (folder / without).unlink()
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert main([OTHER if word == DATA else word for word in arguments(folder)]) == 2
     told = " ".join(capsys.readouterr().err.split())
-    assert f"comparison` holds a comparison on `{DATA}`, but now the data are `{OTHER}`. Choose another folder with `--out`" in told
+    assert (
+        f"comparison` holds a comparison on `{DATA}`, but now the data are `{OTHER}`. Choose "
+        "another folder with `--out`" in told
+    )
     assert trained == []
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
@@ -247,22 +312,39 @@ def test_a_folder_keeps_its_data_and_refuses_others_before_any_work(folder, trai
 def test_data_read_in_another_way_are_other_data_and_so_are_those_that_changed(tmp_path, capsys):
     lines = [f"{i % 5},{i % 3 + 5} {i % 7}:1 {7 + i % 11}:1" for i in range(60)]
     (tmp_path / "train.txt").write_text("\n".join(lines))
-    how = ["compare", str(tmp_path / "train.txt"), "--schemes", "softmax", "--dim", "4", "--epochs", "1"]
+    how = [
+        "compare",
+        str(tmp_path / "train.txt"),
+        "--schemes",
+        "softmax",
+        "--dim",
+        "4",
+        "--epochs",
+        "1",
+    ]
     how += ["--out", str(tmp_path / "out")]
     assert main(how) == 0
     assert main([*how, "--holdout", "0.5"]) == 2
-    assert "train.txt` `--holdout 0.2`, but now the data are" in " ".join(capsys.readouterr().err.split())
+    assert "train.txt` `--holdout 0.2`, but now the data are" in " ".join(
+        capsys.readouterr().err.split()
+    )
     (tmp_path / "train.txt").write_text("\n".join(lines[1:]))
     assert main(how) == 2
-    assert "train.txt`, but their content has changed since. Choose" in " ".join(capsys.readouterr().err.split())
+    assert "train.txt`, but their content has changed since. Choose" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_a_folder_keeps_its_run_and_refuses_another_before_it_writes(tmp_path):
     data = load(DATA)
-    slices, run = compare.data_slices(data), Run(scheme="softmax", dim=8, epochs=1)
+    slices = compare.data_slices(data)
+    run = Run(scheme="softmax", dim=8, epochs=1)
     rows = run_cell(Cell(run, tmp_path), data, slices)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(HeadtailError, match=r"holds a run with other `scheme`, `seed`. Choose another folder, or delete it."):
+    with pytest.raises(
+        HeadtailError,
+        match=r"holds a run with other `scheme`, `seed`. Choose another folder, or delete it.",
+    ):
         run_cell(Cell(Run(scheme="uniform:tail", dim=8, epochs=1, seed=3), tmp_path), data, slices)
     other = load(OTHER)
     with pytest.raises(HeadtailError, match=r"holds a run with other data"):
@@ -276,11 +358,18 @@ def test_what_a_killed_process_left_half_written_is_swept_up(tmp_path):
     for name in (".checkpoint.safetensors.4711", ".model.safetensors.4711"):
         (tmp_path / name).write_text("half")
     run_cell(Cell(Run(dim=8, epochs=1), tmp_path), data, compare.data_slices(data))
-    assert {one.name for one in tmp_path.iterdir()} == {"run.toml", "about.json", "events", "model.safetensors", "results.csv"}
+    assert {one.name for one in tmp_path.iterdir()} == {
+        "run.toml",
+        "about.json",
+        "events",
+        "model.safetensors",
+        "results.csv",
+    }
 
 
 def test_settings_and_data_have_folders_of_their_own(tmp_path):
-    data, other = load(DATA), load(OTHER)
+    data = load(DATA)
+    other = load(OTHER)
     grids = [
         cells(Training(), ["softmax", "mixture(uniform,queue(8)):tail"], 2, data, tmp_path),
         cells(Training(lr=0.1), ["softmax"], 1, data, tmp_path),
@@ -303,12 +392,24 @@ def uninterrupted(tmp_path_factory):
 
 @pytest.fixture
 def begin():
-    """Starts the same comparison with two workers, as a process group of its own that is gone after the test."""
+    """Starts the same comparison with two workers, as a process group of its own that is gone after
+    the test.
+    """
     begun = []
 
     def start(folder):
-        line = [sys.executable, "-m", "headtail", *arguments(folder, "--seeds", "2", "--patience", "40", "--workers", "2", **LONG)]
-        how = {"stderr": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
+        line = [
+            sys.executable,
+            "-m",
+            "headtail",
+            *arguments(folder, "--seeds", "2", "--patience", "40", "--workers", "2", **LONG),
+        ]
+        how = {
+            "stderr": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "text": True,
+            "env": {**os.environ, "OMP_NUM_THREADS": "1"},
+        }
         begun.append(subprocess.Popen(line, **how, start_new_session=True))
         return begun[-1]
 
@@ -347,7 +448,9 @@ def alive(pid):
         return False
 
 
-def test_killed_again_and_again_the_results_are_those_of_an_uninterrupted_run(tmp_path, begin, uninterrupted):
+def test_killed_again_and_again_the_results_are_those_of_an_uninterrupted_run(
+    tmp_path, begin, uninterrupted
+):
     process = begin(tmp_path)
     wait_until(moments(tmp_path, "checkpoint.safetensors"), process)
     os.killpg(process.pid, signal.SIGKILL)  # everything at once, as a machine that goes down
@@ -366,7 +469,11 @@ def test_killed_again_and_again_the_results_are_those_of_an_uninterrupted_run(tm
 def test_ctrl_c_saves_says_how_to_go_on_and_workers_change_nothing(tmp_path, begin, uninterrupted):
     for starting in (True, False):
         process = begin(tmp_path)
-        moment = (lambda pid=process.pid: len(children(pid)) > 1) if starting else moments(tmp_path, "checkpoint.safetensors")
+        moment = (
+            (lambda pid=process.pid: len(children(pid)) > 1)
+            if starting
+            else moments(tmp_path, "checkpoint.safetensors")
+        )
         wait_until(moment, process)
         os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group
         _, told = process.communicate(timeout=60)
@@ -374,5 +481,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_workers_change_nothing(tmp_path, beg
         assert "Stopped, and saved. To go on: headtail compare synthetic:points=600" in told
         assert "Traceback" not in told
         assert len(moments(tmp_path, "results.csv")()) < 4
-    assert main(arguments(tmp_path, "--seeds", "2", "--patience", "40", "--workers", "2", **LONG)) == 0
+    assert (
+        main(arguments(tmp_path, "--seeds", "2", "--patience", "40", "--workers", "2", **LONG)) == 0
+    )
     assert (tmp_path / "results.csv").read_bytes() == uninterrupted

@@ -9,7 +9,17 @@ import math
 import pytest
 
 from headtail import HeadtailError
-from headtail.comparison.results import CLASSES, COLUMNS, ClassError, Comparison, Row, check_writable, read_rows, to_csv, write_text
+from headtail.comparison.results import (
+    CLASSES,
+    COLUMNS,
+    ClassError,
+    Comparison,
+    Row,
+    check_writable,
+    read_rows,
+    to_csv,
+    write_text,
+)
 
 ROWS = [
     Row(
@@ -26,7 +36,22 @@ ROWS = [
         "psp@1",
         0.1,
     ),
-    Row("", "data", "explain", "softmax", "softmax", None, 0, 0.5, 0, "full", "lean", 1 / 3, -1e-300, 2.0),
+    Row(
+        "",
+        "data",
+        "explain",
+        "softmax",
+        "softmax",
+        None,
+        0,
+        0.5,
+        0,
+        "full",
+        "lean",
+        1 / 3,
+        -1e-300,
+        2.0,
+    ),
     Row("", "zählt", "test", "", "most-popular", None, 0, 0, 0, "head", "recall@1", math.nan),
 ]
 
@@ -59,7 +84,9 @@ def test_errors_of_classes_come_back_and_are_no_other_rows(tmp_path):
     assert (again[1].m, again[1].name, math.isnan(again[1].error)) == (8.0, "", True)
     assert to_csv(again, ClassError) == path.read_text()
     assert path.read_text().splitlines()[0] == "dataset,scheme,m,seed,label,name,train,test,error"
-    with pytest.raises(HeadtailError, match="is no results file of headtail: its columns must be run, dataset"):
+    with pytest.raises(
+        HeadtailError, match="is no results file of headtail: its columns must be run, dataset"
+    ):
         read_rows(path)
     path.write_text(path.read_text().replace(",12,50,", ",12,some,"))
     with pytest.raises(HeadtailError, match=r"classes.csv` is damaged in row 2: invalid literal"):
@@ -69,10 +96,19 @@ def test_errors_of_classes_come_back_and_are_no_other_rows(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (lambda text: "", "is no results file of headtail: its columns must be run, dataset, split"),
+        (
+            lambda text: "",
+            "is no results file of headtail: its columns must be run, dataset, split",
+        ),
         (lambda text: text.replace("metric", "measure", 1), "is no results file of headtail"),
-        (lambda text: text[: text.rindex("most-popular")], r"is damaged in row 4: it has 5 columns instead of 14"),
-        (lambda text: text.replace("0.1,,", "much,,"), "is damaged in row 2: could not convert string to float: 'much'"),
+        (
+            lambda text: text[: text.rindex("most-popular")],
+            r"is damaged in row 4: it has 5 columns instead of 14",
+        ),
+        (
+            lambda text: text.replace("0.1,,", "much,,"),
+            "is damaged in row 2: could not convert string to float: 'much'",
+        ),
         (lambda text: text.replace("0.1,,", ",,"), "is damaged in row 2"),
         (lambda text: text.replace("64.0,1,", "64.0,one,"), "is damaged in row 2: invalid literal"),
         (lambda text: text.replace("zählt", "z\udcffhlt"), "is no CSV file: 'utf-8' codec"),
@@ -95,7 +131,10 @@ def test_a_failing_disk_leaves_what_was_there_and_nothing_beside_it(tmp_path, mo
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(HeadtailError, match=r"results.csv` cannot be written: No space left on device. What was there before"):
+    with pytest.raises(
+        HeadtailError,
+        match=r"results.csv` cannot be written: No space left on device. What was there before",
+    ):
         write_text(path, "after")
     assert path.read_text() == "before"
     assert [one.name for one in tmp_path.iterdir()] == ["results.csv"]
@@ -105,7 +144,9 @@ def test_a_file_in_the_place_of_a_folder_is_told(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(HeadtailError, match=r"cannot be written"):
         write_text(tmp_path / "file" / "results.csv", "text")
-    with pytest.raises(HeadtailError, match=r"file` cannot be written: it is no folder. Choose another."):
+    with pytest.raises(
+        HeadtailError, match=r"file` cannot be written: it is no folder. Choose another."
+    ):
         check_writable(tmp_path / "file", "Choose another.")
     check_writable(tmp_path / "new" / "folder", "")
     assert list((tmp_path / "new" / "folder").iterdir()) == []
@@ -131,10 +172,19 @@ def test_a_comparison_is_read_from_its_folder(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
-        ("data.json", None, "is no finished comparison: `.*data.json` cannot be read. Pass one made by `headtail compare`"),
+        (
+            "data.json",
+            None,
+            "is no finished comparison: `.*data.json` cannot be read. Pass one made by `headtail "
+            "compare`",
+        ),
         ("results.csv", None, "results.csv` cannot be read: No such file"),
         ("results.csv", "x", "results.csv` is no results file of headtail"),
-        ("schemes.json", "{", "is damaged: .* Run `headtail compare` again; finished cells are kept"),
+        (
+            "schemes.json",
+            "{",
+            "is damaged: .* Run `headtail compare` again; finished cells are kept",
+        ),
         ("failures.json", "[]", "is damaged: failures.json holds no JSON object"),
         ("run.toml", "x", "is damaged"),
     ],
@@ -144,4 +194,6 @@ def test_a_damaged_comparison_is_told_in_one_sentence(tmp_path, name, text, sent
     (folder / name).unlink() if text is None else (folder / name).write_text(text)
     with pytest.raises(HeadtailError, match=sentence) as told:
         Comparison.read(folder)
-    assert str(told.value).count("headtail compare") <= 1, "one sentence, not one wrapped in another"
+    assert str(told.value).count("headtail compare") <= 1, (
+        "one sentence, not one wrapped in another"
+    )

@@ -12,9 +12,9 @@ import torch
 
 from headtail import HeadtailError
 from headtail.comparison.compare import Cell, _sentence
+from headtail.comparison.workers import in_turn, side_by_side
 from headtail.training.config import Run
 from headtail.training.trainer import State
-from headtail.comparison.workers import in_turn, side_by_side
 
 CELLS = [Cell(Run(scheme="softmax", seed=seed), Path(f"seed{seed}")) for seed in range(4)]
 
@@ -47,12 +47,16 @@ def break_down_once(folder, how, cell, data, watch, stop):
         (folder / "broken").touch()
         if how == "process":
             os._exit(3)
-        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nFor debugging …")
+        raise torch.AcceleratorError(
+            "CUDA error: an illegal memory access was encountered\nFor debugging …"
+        )
     return cell.run.seed
 
 
 def lose_the_gpu(cell, data, watch, stop):
-    raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nFor debugging …")
+    raise torch.AcceleratorError(
+        "CUDA error: an illegal memory access was encountered\nFor debugging …"
+    )
 
 
 def mark_and_wait(folder, cell, data, watch, stop):
@@ -63,7 +67,9 @@ def mark_and_wait(folder, cell, data, watch, stop):
 
 
 def seen_by(outcomes):
-    found = {cell.run.seed: (result, str(error) if error else None) for cell, result, error in outcomes}
+    found = {
+        cell.run.seed: (result, str(error) if error else None) for cell, result, error in outcomes
+    }
     return found.pop(1), found
 
 
@@ -83,7 +89,9 @@ def test_side_by_side_brings_results_failures_and_news_from_other_processes():
 
     failed, rest = seen_by(side_by_side(CELLS, nothing, work, watch, workers=2, threads=1))
     assert failed == (None, "Seed 1 is unlucky.")
-    assert {seed: result[:3] for seed, (result, _) in rest.items()} == {seed: (seed, "the data", 1) for seed in (0, 2, 3)}
+    assert {seed: result[:3] for seed, (result, _) in rest.items()} == {
+        seed: (seed, "the data", 1) for seed in (0, 2, 3)
+    }
     assert all(result[3] != os.getpid() for result, _ in rest.values())
     assert (0, 0, 10, 0.5) in heard
     assert set(heard) <= {(seed, seed, 10, 0.5) for seed in range(4)}
@@ -96,7 +104,11 @@ def test_a_worker_that_dies_is_told_with_a_way_out():
 
 @pytest.mark.parametrize("how", ["process", "GPU"])
 def test_what_a_fault_took_down_is_done_once_more(tmp_path, how):
-    outcomes = list(side_by_side(CELLS, nothing, partial(break_down_once, tmp_path, how), quiet, workers=2, threads=1))
+    outcomes = list(
+        side_by_side(
+            CELLS, nothing, partial(break_down_once, tmp_path, how), quiet, workers=2, threads=1
+        )
+    )
     assert (tmp_path / "broken").exists()
     assert sorted(outcome.result for outcome in outcomes) == [0, 1, 2, 3]
 
@@ -109,7 +121,9 @@ def test_a_gpu_that_is_lost_again_is_a_failure_of_one_line():
 
 
 def test_closing_early_stops_the_running_and_cancels_the_rest(tmp_path):
-    outcomes = side_by_side(CELLS, nothing, partial(mark_and_wait, tmp_path), quiet, workers=1, threads=1)
+    outcomes = side_by_side(
+        CELLS, nothing, partial(mark_and_wait, tmp_path), quiet, workers=1, threads=1
+    )
     assert str(next(outcomes).error) == "The first fails at once."
     outcomes.close()
     assert "3" not in {one.name for one in tmp_path.iterdir()}

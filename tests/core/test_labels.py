@@ -13,14 +13,18 @@ def test_the_prior_is_counts_over_their_sum_in_float64():
     labels = Labels.from_counts([70, 20, 10])
     assert labels.prior.dtype == torch.float64
     assert labels.prior.tolist() == [0.7, 0.2, 0.1]
-    assert labels.log_prior(torch.tensor([2, 0])).exp().tolist() == pytest.approx([0.1, 0.7], rel=1e-15)
+    assert labels.log_prior(torch.tensor([2, 0])).exp().tolist() == pytest.approx(
+        [0.1, 0.7], rel=1e-15
+    )
 
 
 def test_unseen_labels_have_no_prior_unless_smoothing_is_asked_for():
     assert Labels.from_counts([3, 0]).prior.tolist() == [1.0, 0.0]
     smoothed = Labels.from_counts([3, 0], smoothing=0.5)
     assert smoothed.prior.tolist() == [3.5 / 4, 0.5 / 4]
-    assert smoothed.log_frequency(torch.tensor(1)) == -torch.inf, "what batches hold is never smoothed"
+    assert smoothed.log_frequency(torch.tensor(1)) == -torch.inf, (
+        "what batches hold is never smoothed"
+    )
     assert smoothed.never_seen == 1
 
 
@@ -35,7 +39,9 @@ def test_a_prior_of_1e_minus_12_keeps_its_digits():
         torch.tensor([0, 2, 2, 3, -100]),
         torch.tensor([[0, 2], [2, -100], [3, -100]]),
         Ragged.from_lists([[0, 2], [], [2, 3]]),
-        torch.nested.nested_tensor([torch.tensor([0, 2]), torch.tensor([2, 3])], layout=torch.jagged),
+        torch.nested.nested_tensor(
+            [torch.tensor([0, 2]), torch.tensor([2, 3])], layout=torch.jagged
+        ),
         torch.tensor([[True, False, True, False], [False, False, True, True]]),
     ],
     ids=["dense", "padded", "ragged", "nested", "multi-hot"],
@@ -81,7 +87,9 @@ def test_pairs_know_their_example_and_what_is_padding():
     assert pairs.example is not None
     assert pairs.example.tolist() == [0, 0, 1, 1]
     assert pairs.ignored.tolist() == [False, False, False, True]
-    assert pairs.label.tolist() == [2, 1, 3, 2], "padding borrows a label that is in the batch anyway"
+    assert pairs.label.tolist() == [2, 1, 3, 2], (
+        "padding borrows a label that is in the batch anyway"
+    )
 
 
 def test_ids_beyond_float32_s_integers_stay_themselves():

@@ -7,14 +7,14 @@ from collections import Counter
 import pytest
 import torch
 
+from headtail.core.labels import Labels
+from headtail.core.targets import Ragged
 from headtail.data.batches import Batches
+from headtail.data.points import Bag, Picked, Points
+from headtail.encoders import Batch
+from headtail.errors import HeadtailError
 from headtail.training.build_model import build_model
 from headtail.training.config import Run
-from headtail.data.points import Bag, Picked, Points
-from headtail.errors import HeadtailError
-from headtail.core.labels import Labels
-from headtail.encoders import Batch
-from headtail.core.targets import Ragged
 from tests.training.test_train import small_data
 
 POINTS = small_data().train
@@ -22,18 +22,28 @@ POINTS = small_data().train
 
 def pairs_of(points: Points) -> list[tuple[int, int]]:
     """(point, label), the slow way."""
-    offsets, values = points.labels.offsets.tolist(), points.labels.values.tolist()
+    offsets = points.labels.offsets.tolist()
+    values = points.labels.values.tolist()
     return [(i, label) for i in range(len(points)) for label in values[offsets[i] : offsets[i + 1]]]
 
 
 def told(batches: Batches, ids: torch.Tensor) -> list[tuple[int, int]]:
     """The (point, label) pairs of a batch; points are known by a feature that is their number."""
     batch = batches.take(ids)
-    features = batch.features.gathered().to_dense() if isinstance(batch.features, Picked) else batch.features
+    features = (
+        batch.features.gathered().to_dense()
+        if isinstance(batch.features, Picked)
+        else batch.features
+    )
     number = features[:, 0].long().tolist()
     if isinstance(batch.target, Ragged):
-        offsets, values = batch.target.offsets.tolist(), batch.target.values.tolist()
-        return [(number[i], label) for i in range(len(number)) for label in values[offsets[i] : offsets[i + 1]]]
+        offsets = batch.target.offsets.tolist()
+        values = batch.target.values.tolist()
+        return [
+            (number[i], label)
+            for i in range(len(number))
+            for label in values[offsets[i] : offsets[i + 1]]
+        ]
     row = range(len(number)) if batch.row is None else batch.row.tolist()
     return [(number[i], label) for i, label in zip(row, batch.target.tolist(), strict=True)]
 
@@ -41,13 +51,17 @@ def told(batches: Batches, ids: torch.Tensor) -> list[tuple[int, int]]:
 def numbered(points: Points, sparse: bool) -> Points:
     """The same labels; the only feature of a point is its number."""
     dense = torch.arange(len(points), dtype=torch.float32)[:, None]
-    bag = Bag(torch.arange(len(points) + 1), torch.zeros(len(points), dtype=torch.int32), dense[:, 0], 1)
+    bag = Bag(
+        torch.arange(len(points) + 1), torch.zeros(len(points), dtype=torch.int32), dense[:, 0], 1
+    )
     return Points(bag if sparse else dense, points.labels, points.num_labels)
 
 
 @pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
 @pytest.mark.parametrize("whole_points", [True, False], ids=["points", "pairs"])
-def test_every_pair_comes_once_an_epoch_but_for_a_remainder_smaller_than_a_batch(sparse, whole_points):
+def test_every_pair_comes_once_an_epoch_but_for_a_remainder_smaller_than_a_batch(
+    sparse, whole_points
+):
     points = numbered(POINTS, sparse)
     batches = Batches(points, 7, seed=1, whole_points=whole_points)
     found = Counter(pair for ids in batches.order(epoch=0) for pair in told(batches, ids))
@@ -65,7 +79,9 @@ def test_an_epoch_that_divides_evenly_leaves_nothing_out():
 
 
 @pytest.mark.parametrize("whole_points", [True, False], ids=["points", "pairs"])
-def test_epochs_are_shuffled_differently_and_each_can_be_repeated_and_entered_anywhere(whole_points):
+def test_epochs_are_shuffled_differently_and_each_can_be_repeated_and_entered_anywhere(
+    whole_points,
+):
     batches = Batches(POINTS, 7, seed=1, whole_points=whole_points)
     again = Batches(POINTS, 7, seed=1, whole_points=whole_points)
     other = Batches(POINTS, 7, seed=2, whole_points=whole_points)
@@ -87,12 +103,17 @@ def test_a_point_whose_pairs_meet_is_encoded_once_and_the_loss_does_not_notice()
     batch = batches.take(ids)
     assert batch.row is not None
     assert len(batch.features) < len(ids)
-    model = build_model(Run(dim=4, dropout=0.0, scheme="softmax"), Labels.zipf(12), POINTS.num_features)
+    model = build_model(
+        Run(dim=4, dropout=0.0, scheme="softmax"), Labels.zipf(12), POINTS.num_features
+    )
     alone = Batch(POINTS.features.rows(batches.point_of[ids]), None, batch.target)
     assert len(alone.features) == len(ids)
-    shared, separate = model(batch), model(alone)
+    shared = model(batch)
+    separate = model(alone)
     assert torch.allclose(shared, separate, rtol=1e-6)
-    gradients = [torch.autograd.grad(loss, model.encoder.weight)[0].to_dense() for loss in (shared, separate)]
+    gradients = [
+        torch.autograd.grad(loss, model.encoder.weight)[0].to_dense() for loss in (shared, separate)
+    ]
     assert torch.allclose(*gradients, atol=1e-6)
 
 
@@ -118,12 +139,16 @@ def test_whole_points_bring_all_their_labels_and_about_the_pairs_asked_for():
     assert isinstance(target, Ragged)
     offsets = POINTS.labels.offsets
     wanted = [POINTS.labels.values[offsets[i] : offsets[i + 1]].tolist() for i in ids.tolist()]
-    assert [target.values[a:b].tolist() for a, b in zip(target.offsets[:-1], target.offsets[1:], strict=True)] == wanted
+    assert [
+        target.values[a:b].tolist()
+        for a, b in zip(target.offsets[:-1], target.offsets[1:], strict=True)
+    ] == wanted
 
 
 @pytest.mark.parametrize("whole_points", [True, False], ids=["points", "pairs"])
 def test_only_the_points_named_are_used(whole_points):
-    points, among = numbered(POINTS, sparse=True), torch.tensor([3, 5, 8, 13, 21])
+    points = numbered(POINTS, sparse=True)
+    among = torch.tensor([3, 5, 8, 13, 21])
     batches = Batches(points, 2, seed=0, among=among, whole_points=whole_points)
     used = {point for ids in batches.order(0) for point, _ in told(batches, ids)}
     assert used <= set(among.tolist())

@@ -43,7 +43,11 @@ class Builder:
 
 
 def entries(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.name != "digests") if folder.exists() else []
+    return (
+        sorted(path.name for path in folder.iterdir() if path.name != "digests")
+        if folder.exists()
+        else []
+    )
 
 
 def test_what_was_appended_comes_back_in_order_with_its_dtype_and_shape(source):
@@ -142,7 +146,8 @@ def test_an_array_may_not_change_its_dtype_while_it_is_written(source):
 
 def test_what_a_killed_process_left_is_removed_a_day_later(source, folder):
     folder.mkdir(parents=True, exist_ok=True)
-    old, young = folder / ".entry.old", folder / ".entry.young"
+    old = folder / ".entry.old"
+    young = folder / ".entry.young"
     for left in (old, young):
         left.mkdir()
         (left / "values").write_bytes(b"half")

@@ -32,7 +32,10 @@ def test_counts_are_read_from_parquet_in_label_order(tmp_path, columns, counts):
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
-        ({"label": [0], "n": [1]}, r"c.parquet holds label \(int64\), n \(int64\), but needs a column `count`"),
+        (
+            {"label": [0], "n": [1]},
+            r"c.parquet holds label \(int64\), n \(int64\), but needs a column `count`",
+        ),
         ({"count": ["5"]}, r"holds count \(string\), but needs a column `count` of numbers"),
         ({"count": [5, None]}, "has rows without a count"),
         ({"label": [0, 2], "count": [5, 1]}, "each label id from 0 to 1 must stand once"),

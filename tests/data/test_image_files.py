@@ -1,4 +1,6 @@
-"""Pictures that stay in their files: the same pixels whoever decodes them, in order, and sentences for the rest."""
+"""Pictures that stay in their files: the same pixels whoever decodes them, in order, and sentences
+for the rest.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,12 @@ def files(tmp_path):
     return ImageFiles(tuple(str(tmp_path / f"{i}.png") for i in range(12)), size=8)
 
 
-BATCHES = [torch.tensor([3, 1, 7]), torch.tensor([0]), torch.tensor([11, 11, 2, 5]), torch.tensor([4, 6])]
+BATCHES = [
+    torch.tensor([3, 1, 7]),
+    torch.tensor([0]),
+    torch.tensor([11, 11, 2, 5]),
+    torch.tensor([4, 6]),
+]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -44,7 +51,9 @@ def test_what_is_cut_out_follows_from_the_seed_and_the_picture_alone(files):
     assert torch.equal(files.decoded(ids, train=True, seed=1), first)
     again = files.decoded(ids, train=True, seed=2)
     assert all(not torch.equal(one, other) for one, other in zip(first, again, strict=True))
-    assert torch.equal(files.decoded(ids, train=False, seed=1), files.decoded(ids, train=False, seed=2))
+    assert torch.equal(
+        files.decoded(ids, train=False, seed=1), files.decoded(ids, train=False, seed=2)
+    )
 
 
 def test_about_half_of_the_training_pictures_are_flipped(tmp_path):
@@ -83,8 +92,12 @@ def test_a_bad_picture_in_a_stream_is_a_sentence_that_names_the_file(files, work
 
 
 def test_the_death_of_a_worker_is_a_sentence(files, monkeypatch):
-    monkeypatch.setattr(ImageFiles, "_decoded_or_told", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
-    with pytest.raises(HeadtailError, match=r"A process that decodes pictures died, probably for want of memory"):
+    monkeypatch.setattr(
+        ImageFiles, "_decoded_or_told", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+    )
+    with pytest.raises(
+        HeadtailError, match=r"A process that decodes pictures died, probably for want of memory"
+    ):
         list(files.stream(BATCHES, train=False, seed=0, workers=1))
 
 

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from headtail import HeadtailError
-from headtail.data.readers import image_lists
 from headtail.data.image_files import ImageFiles
 from headtail.data.load import Reading, load
+from headtail.data.readers import image_lists
 
 
 @pytest.fixture
@@ -24,7 +24,9 @@ def folder(tmp_path):
 
 def draw(path, seed=0):
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (20, 30, 3), dtype=np.uint8)).save(path, "JPEG")
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (20, 30, 3), dtype=np.uint8)).save(
+        path, "JPEG"
+    )
 
 
 def write_list(path, lines, base=None, missing=()):
@@ -35,7 +37,11 @@ def write_list(path, lines, base=None, missing=()):
             draw((base or path.parent) / name, i)
 
 
-IMAGENET = [("train/n01440764/n01440764_190.JPEG", 0), ("train/n01443537/n01443537_16.JPEG", 1), ("train/n01440764/x y.JPEG", 0)]
+IMAGENET = [
+    ("train/n01440764/n01440764_190.JPEG", 0),
+    ("train/n01443537/n01443537_16.JPEG", 1),
+    ("train/n01440764/x y.JPEG", 0),
+]
 IMAGENET_TEST = [("val/ILSVRC2012_val_00000001.JPEG", 1), ("val/ILSVRC2012_val_00000002.JPEG", 0)]
 PLACES = [("data_256/a/airport_terminal/00000001.jpg", 0), ("data_256/z/zoo/00000002.jpg", 1)]
 NATURE = [("train_val2018/Plantae/7477/3b60.jpg", 1), ("train_val2018/Aves/2822/4713.jpg", 0)]
@@ -58,7 +64,11 @@ def test_the_lists_of_the_long_tail_community_are_read(folder, prefix, train, te
     assert data.train.features.paths == tuple(str(folder / name) for name, _ in train)
     assert data.train.labels.values.tolist() == [label for _, label in train]
     assert data.test.labels.values.tolist() == [label for _, label in test]
-    assert (data.train.num_labels, data.train.picture, data.train.num_features) == (2, (224, 224), 3 * 224 * 224)
+    assert (data.train.num_labels, data.train.picture, data.train.num_features) == (
+        2,
+        (224, 224),
+        3 * 224 * 224,
+    )
     pictures = data.test.features.decoded(torch.tensor([0]), train=False, seed=0)
     assert pictures.shape == (1, 3, 224, 224)
     assert data.notes[0] == "Read as picture files."
@@ -88,14 +98,17 @@ def test_paths_start_from_the_root_or_beside_the_list(folder, tmp_path):
     with pytest.raises(HeadtailError) as told:
         load(folder)
     assert str(told.value) == (
-        f"`{folder / 'a_train.txt'}` names `{PLACES[0][0]}`, which is not in `{folder}`, and 1 more of its 2. "
+        f"`{folder / 'a_train.txt'}` names `{PLACES[0][0]}`, which is not in `{folder}`, and 1 "
+        "more of its 2. "
         "Say where paths start from (`root`), or leave such pictures out (`skip_bad_images`)."
     )
     data = load(folder, Reading(root=tmp_path / "disk", holdout=0.5))
     assert all(path.startswith(str(tmp_path / "disk")) for path in data.train.features.paths)
     draw(folder / "beside.jpg")
     write_list(folder / "a_test.txt", [("beside.jpg", 0)])
-    assert load(folder, Reading(root=tmp_path / "disk")).test.features.paths == (str(folder / "beside.jpg"),)
+    assert load(folder, Reading(root=tmp_path / "disk")).test.features.paths == (
+        str(folder / "beside.jpg"),
+    )
     (tmp_path / "empty").mkdir()
     with pytest.raises(HeadtailError, match=r"which is neither in `.*empty` nor in `.*zoo`"):
         load(folder, Reading(root=tmp_path / "empty"))
@@ -123,8 +136,14 @@ def test_a_bad_line_is_told(folder, lines, sentence):
     [
         ("", "ImageNet_LT_PART.txt` lists no picture"),
         ("\n\n", "ImageNet_LT_PART.txt` lists no picture"),
-        ("val/1.JPEG\nval/2.JPEG 0\n", "ImageNet_LT_PART.txt, line 1: `val/1.JPEG` is no path with a label id"),
-        ("val/1.JPEG,0\n", "ImageNet_LT_PART.txt, line 1: `val/1.JPEG,0` is no path with a label id"),
+        (
+            "val/1.JPEG\nval/2.JPEG 0\n",
+            "ImageNet_LT_PART.txt, line 1: `val/1.JPEG` is no path with a label id",
+        ),
+        (
+            "val/1.JPEG,0\n",
+            "ImageNet_LT_PART.txt, line 1: `val/1.JPEG,0` is no path with a label id",
+        ),
     ],
 )
 def test_a_damaged_part_is_told_of_and_not_left_out(folder, part, text, sentence):
@@ -176,7 +195,10 @@ def test_labels_beyond_those_of_training_are_told(folder):
     write_list(folder / "a_train.txt", PLACES)
     write_list(folder / "a_test.txt", [PLACES[0]])
     write_list(folder / "a_val.txt", [("t/1.jpg", 0), ("t/2.jpg", 2)])
-    with pytest.raises(HeadtailError, match=r"a_val.txt`: `t/2.jpg` has the label 2, but training .* has labels 0 … 1"):
+    with pytest.raises(
+        HeadtailError,
+        match=r"a_val.txt`: `t/2.jpg` has the label 2, but training .* has labels 0 … 1",
+    ):
         load(folder)
 
 
@@ -186,7 +208,9 @@ def test_a_test_picture_needs_no_label_of_training(folder):
     data = load(folder)
     assert (len(data.test), data.test.labels.offsets.tolist()) == (3, [0, 0, 1, 1])
     assert data.test.labels.values.tolist() == [0]
-    assert "2 of 3 test pictures have a label that never occurs in training, or none" in " ".join(data.notes)
+    assert "2 of 3 test pictures have a label that never occurs in training, or none" in " ".join(
+        data.notes
+    )
     assert "no training picture" not in " ".join(data.notes)
 
 
@@ -198,19 +222,26 @@ def test_labels_without_a_training_picture_are_counted_in_a_note(folder):
 
 def test_test_lists_do_not_train(folder):
     write_list(folder / "a_test.txt", PLACES)
-    with pytest.raises(HeadtailError, match=r"holds a_test.txt, which is not for training. Add a list called `train`"):
+    with pytest.raises(
+        HeadtailError,
+        match=r"holds a_test.txt, which is not for training. Add a list called `train`",
+    ):
         load(folder)
 
 
 def test_a_list_of_files_without_an_ending_is_read_if_it_is_asked_for(folder):
     write_list(folder / "all", [(f"picture {i}", i % 2) for i in range(5)])
-    assert load(folder / "all", Reading(format="images")).train.features.paths[0] == str(folder / "picture 0")
+    assert load(folder / "all", Reading(format="images")).train.features.paths[0] == str(
+        folder / "picture 0"
+    )
 
 
 def test_two_training_lists_are_not_mixed(folder):
     write_list(folder / "a_train.txt", PLACES)
     write_list(folder / "b_train.txt", PLACES)
-    with pytest.raises(HeadtailError, match=r"holds a_train.txt, b_train.txt. Name the list to train on"):
+    with pytest.raises(
+        HeadtailError, match=r"holds a_train.txt, b_train.txt. Name the list to train on"
+    ):
         load(folder)
 
 
@@ -221,21 +252,32 @@ def nature(listed, categories=(3, 5, 9), **changed):
     """As the challenge of 2018 writes it."""
     held = {
         "info": {"year": 2018},
-        "images": [{"id": 10 + i, "file_name": name, "width": 30, "height": 20} for i, (name, _) in enumerate(listed)],
+        "images": [
+            {"id": 10 + i, "file_name": name, "width": 30, "height": 20}
+            for i, (name, _) in enumerate(listed)
+        ],
         "licenses": [],
-        "annotations": [{"id": i, "image_id": 10 + i, "category_id": category} for i, (_, category) in enumerate(listed)],
-        "categories": [{"id": one, "name": f"species {one}", "supercategory": "Aves"} for one in reversed(categories)],
+        "annotations": [
+            {"id": i, "image_id": 10 + i, "category_id": category}
+            for i, (_, category) in enumerate(listed)
+        ],
+        "categories": [
+            {"id": one, "name": f"species {one}", "supercategory": "Aves"}
+            for one in reversed(categories)
+        ],
     }
     return json.dumps({key: value for key, value in (held | changed).items() if value is not None})
 
 
 def test_inaturalists_own_files_are_read(folder):
-    train, test = [("train_val2018/Aves/9/a.jpg", 9), ("train_val2018/Aves/3/b.jpg", 3)], [("train_val2018/Aves/5/c.jpg", 5)]
+    train = [("train_val2018/Aves/9/a.jpg", 9), ("train_val2018/Aves/3/b.jpg", 3)]
+    test = [("train_val2018/Aves/5/c.jpg", 5)]
     for i, (name, _) in enumerate(train + test):
         draw(folder / name, i)
     (folder / "train2018.json").write_text(nature(train))
     (folder / "val2018.json").write_text(nature(test))
-    (folder / "test2018.json").write_text(nature([("test2018/x.jpg", 3)], annotations=None))  # its labels are secret
+    # its labels are secret
+    (folder / "test2018.json").write_text(nature([("test2018/x.jpg", 3)], annotations=None))
     (folder / "categories.json").write_text("[]")
     data = load(folder)
     assert (data.name, data.train.num_labels) == ("zoo", 3)
@@ -248,9 +290,18 @@ def test_inaturalists_own_files_are_read(folder):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (nature([("a.jpg", 4)]), r"an annotation names the category 4, but its 3 categories do not hold it"),
-        (nature([("a.jpg", 3)], images=[{"id": 7, "file_name": "a.jpg"}]), r"names the image 10, which is not among its images"),
-        (nature([("a.jpg", 3)], categories=(3,), images=None), r"lacks 'images'; a JSON list has `images` \(id, file_name\)"),
+        (
+            nature([("a.jpg", 4)]),
+            r"an annotation names the category 4, but its 3 categories do not hold it",
+        ),
+        (
+            nature([("a.jpg", 3)], images=[{"id": 7, "file_name": "a.jpg"}]),
+            r"names the image 10, which is not among its images",
+        ),
+        (
+            nature([("a.jpg", 3)], categories=(3,), images=None),
+            r"lacks 'images'; a JSON list has `images` \(id, file_name\)",
+        ),
         (nature([("a.jpg", 3)], images=[{"id": 10}]), r"lacks 'file_name'"),
         (nature([("a.jpg", 3)], images=[7]), r"is no readable JSON list"),
         (nature([("a.jpg", 3)])[:-20], r"is no readable JSON list of pictures"),
@@ -304,7 +355,9 @@ def test_class_folders_are_read_in_the_order_of_their_names(folder):
     draw(folder / "val" / "yak" / "1.jpg")
     assert load(folder).test.labels.offsets.tolist() == [0, 0, 1]
     draw(folder / "test" / "ant" / "1.jpg")
-    with pytest.raises(HeadtailError, match=r"val` has the label `yak`, which training \(`.*train`\) has not"):
+    with pytest.raises(
+        HeadtailError, match=r"val` has the label `yak`, which training \(`.*train`\) has not"
+    ):
         load(folder)
 
 
@@ -331,10 +384,17 @@ def test_bad_files_can_be_left_out_and_are_counted(folder, monkeypatch):
     with pytest.raises(HeadtailError, match=r"names `4.jpg`, which is not in"):
         load(folder)
     data = load(folder, Reading(skip_bad_images=True))
-    assert [path.rsplit("/", 1)[1] for path in data.train.features.paths] == [f"{i}.jpg" for i in (0, 1, 2, 3, 6, 8, 10, 11)]
+    assert [path.rsplit("/", 1)[1] for path in data.train.features.paths] == [
+        f"{i}.jpg" for i in (0, 1, 2, 3, 6, 8, 10, 11)
+    ]
     assert data.train.labels.values.tolist() == [i % 3 for i in (0, 1, 2, 3, 6, 8, 10, 11)]
-    assert data.notes[1] == "Left out 2 of 12 pictures of a_train.txt that do not exist; the first is `4.jpg`."
-    assert data.notes[2] == f"Left out 2 of 12 pictures of a_train.txt; the first: `{folder / '7.jpg'}` " + (
+    assert (
+        data.notes[1]
+        == "Left out 2 of 12 pictures of a_train.txt that do not exist; the first is `4.jpg`."
+    )
+    assert data.notes[
+        2
+    ] == f"Left out 2 of 12 pictures of a_train.txt; the first: `{folder / '7.jpg'}` " + (
         "is cut off before the picture is complete."
     )
     monkeypatch.setattr(ImageFiles, "bad", None)  # what was found is remembered
@@ -371,7 +431,13 @@ def test_profiles_thin_lists_too(folder):
     write_list(folder / "a_train.txt", [(f"{i}.jpg", i % 2) for i in range(8)])
     write_list(folder / "a_test.txt", [("0.jpg", 0)])
     data = load(folder, Reading(profile="exp", imbalance=4))
-    assert [path.rsplit("/", 1)[1] for path in data.train.features.paths] == ["0.jpg", "1.jpg", "2.jpg", "4.jpg", "6.jpg"]
+    assert [path.rsplit("/", 1)[1] for path in data.train.features.paths] == [
+        "0.jpg",
+        "1.jpg",
+        "2.jpg",
+        "4.jpg",
+        "6.jpg",
+    ]
     assert data.name == "a-exp4"
 
 
@@ -379,6 +445,10 @@ def test_progress_is_told(folder, monkeypatch):
     monkeypatch.setattr(image_lists, "TOLD", 1)
     write_list(folder / "a_train.txt", PLACES * 2)
     heard = []
-    load(folder, Reading(skip_bad_images=True), progress=lambda what, share: heard.append((what, share)))
+    load(
+        folder,
+        Reading(skip_bad_images=True),
+        progress=lambda what, share: heard.append((what, share)),
+    )
     assert ("looking for the pictures of a_train.txt", 0.5) in heard
     assert ("decoding every picture once", 0.0) in heard

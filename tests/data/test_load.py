@@ -35,18 +35,42 @@ def npz(path, number=10):
 
 ITEMS = [[1, 2, 3, 4, 1], [4, 3, 2, 1]]
 PAIRS = [(user, item) for user in range(1, 7) for item in range(5, 10) if (user, item) != (1, 9)]
-LONG = {"user_id": [user for user, _ in PAIRS], "item_id": [item for _, item in PAIRS], "time": range(29)}
+LONG = {
+    "user_id": [user for user, _ in PAIRS],
+    "item_id": [item for _, item in PAIRS],
+    "time": range(29),
+}
 TEXT = "4 5 3\n0,2 1:0.5\n1 0:2\n2 3:1\n0 4:1\n"
 
 
 @pytest.mark.parametrize(
     ("train", "test", "note"),
     [
-        ({"session_id": [1, 2], "items": ITEMS}, {"items": ITEMS, "target": [1, 2]}, "Read as sequences: prefix → next item."),
-        ({"user_id": [1, 2], "items": ITEMS}, {"user_id": [1, 2], "items": ITEMS, "target": [1, 2]}, "Read as sequences"),
-        ({"session_id": [1, 2], "items": ITEMS}, {"session_id": [1, 2], "items": ITEMS}, "Read as sequences: prefix → next item."),
-        ({"user_id": [1, 2], "items": ITEMS}, None, "Read as sequences: prefix → next item, with the last item"),
-        ({"user_id": [1, 2], "items": [[1, 2], [3]]}, {"user_id": [1, 2], "items": [[3], [1]]}, "Read as interactions"),
+        (
+            {"session_id": [1, 2], "items": ITEMS},
+            {"items": ITEMS, "target": [1, 2]},
+            "Read as sequences: prefix → next item.",
+        ),
+        (
+            {"user_id": [1, 2], "items": ITEMS},
+            {"user_id": [1, 2], "items": ITEMS, "target": [1, 2]},
+            "Read as sequences",
+        ),
+        (
+            {"session_id": [1, 2], "items": ITEMS},
+            {"session_id": [1, 2], "items": ITEMS},
+            "Read as sequences: prefix → next item.",
+        ),
+        (
+            {"user_id": [1, 2], "items": ITEMS},
+            None,
+            "Read as sequences: prefix → next item, with the last item",
+        ),
+        (
+            {"user_id": [1, 2], "items": [[1, 2], [3]]},
+            {"user_id": [1, 2], "items": [[3], [1]]},
+            "Read as interactions",
+        ),
         (LONG, None, "Read as interactions"),
         (LONG, {"user_id": [1], "items": [[9]]}, "Read as interactions"),
     ],
@@ -95,12 +119,24 @@ def test_reading_says_how(folder):
     (folder / "train.txt").write_text(TEXT.replace("2 3:1", "2 3:1 x"))
     with pytest.raises(HeadtailError, match="line 4"):
         load(folder / "train.txt", Reading(test=folder / "other.txt"))
-    assert len(load(folder / "train.txt", Reading(test=folder / "other.txt", skip_bad_lines=True)).train) == 3
+    assert (
+        len(
+            load(
+                folder / "train.txt", Reading(test=folder / "other.txt", skip_bad_lines=True)
+            ).train
+        )
+        == 3
+    )
     (folder / "points").write_text(TEXT)
     assert len(load(folder / "points", Reading(test=folder / "other.txt", format="xc")).train) == 4
     parquet(folder / "a.parquet", user_id=[1, 2], items=ITEMS)
-    assert len(load(folder / "a.parquet", Reading(last=1)).train.features.columns) == 3  # prefixes [1], [1, 2] and [4]
-    assert load(folder / "a.parquet", Reading(format="interactions")).notes[0].startswith("Read as interactions")
+    # prefixes [1], [1, 2] and [4]
+    assert len(load(folder / "a.parquet", Reading(last=1)).train.features.columns) == 3
+    assert (
+        load(folder / "a.parquet", Reading(format="interactions"))
+        .notes[0]
+        .startswith("Read as interactions")
+    )
 
 
 def test_split_files_are_found_and_their_column_chosen(folder):
@@ -134,7 +170,11 @@ def test_what_cannot_be_read_is_told(folder):
         (folder, Reading(format="sequences"), r"no list column `items`, only `photo`, `label`"),
         (folder, Reading(format="dense"), r"shop` holds nothing to read as dense. Expected is"),
         (folder, Reading(format="xc"), r"holds no text file"),
-        (folder / "train.parquet", Reading(format="xc"), r"the ending .parquet does not fit the format xc"),
+        (
+            folder / "train.parquet",
+            Reading(format="xc"),
+            r"the ending .parquet does not fit the format xc",
+        ),
         (folder, Reading(test=folder / "tets.parquet"), r"tets.parquet` does not exist"),
         (folder, Reading(holdout=1), "`holdout` must be between 0 and 1, both excluded, but got 1"),
     ]:
@@ -143,10 +183,14 @@ def test_what_cannot_be_read_is_told(folder):
 
 
 def test_endings_and_empty_folders_are_told(folder):
-    with pytest.raises(HeadtailError, match=r"shop` holds nothing to read. Expected is a Parquet file"):
+    with pytest.raises(
+        HeadtailError, match=r"shop` holds nothing to read. Expected is a Parquet file"
+    ):
         load(folder)
     (folder / "points.csv").write_text("1,2,3")
-    with pytest.raises(HeadtailError, match=r"points.csv`: the ending .csv is not known.*pass the format xc"):
+    with pytest.raises(
+        HeadtailError, match=r"points.csv`: the ending .csv is not known.*pass the format xc"
+    ):
         load(folder / "points.csv")
     with pytest.raises(HeadtailError, match=r"holds nothing to read"):
         load(folder)
@@ -154,10 +198,14 @@ def test_endings_and_empty_folders_are_told(folder):
     with pytest.raises(HeadtailError, match=r"points.csv`: the ending .csv"):
         load(folder / "a.npz", Reading(test=folder / "points.csv"))
     (folder / "points.txt").write_text(TEXT)
-    with pytest.raises(HeadtailError, match=r"points.txt` is not of the same format as .*a.npz` \(dense\)"):
+    with pytest.raises(
+        HeadtailError, match=r"points.txt` is not of the same format as .*a.npz` \(dense\)"
+    ):
         load(folder / "a.npz", Reading(test=folder / "points.txt"))
     npz(folder / "b.npz")
-    with pytest.raises(HeadtailError, match=r"holds a.npz, b.npz, and none of them is called `train`"):
+    with pytest.raises(
+        HeadtailError, match=r"holds a.npz, b.npz, and none of them is called `train`"
+    ):
         load(folder)
 
 
@@ -168,7 +216,9 @@ def test_the_door_opens_without_the_heavy_libraries():
     assert found.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize(("name", "train", "test"), [("beauty", 233_284, 36_208), ("delicious", 12_920, 3_185)])
+@pytest.mark.parametrize(
+    ("name", "train", "test"), [("beauty", 233_284, 36_208), ("delicious", 12_920, 3_185)]
+)
 def test_real_folders_open(name, train, test):
     if not (DATA / name).exists():
         pytest.skip(f"{name} is not in {DATA}; set HEADTAIL_DATA to the folder that holds it")

@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 
 from headtail import HeadtailError
-from headtail.data.readers import parquet_images as pictures
 from headtail.data.load import Reading, load
+from headtail.data.readers import parquet_images as pictures
 
 
 @pytest.fixture
@@ -45,12 +45,22 @@ def test_pictures_come_out_pixel_by_pixel_in_the_order_of_the_file(folder, monke
     write(folder / "train.parquet", pixels(8), [3, 0, 1, 2, 0, 1, 2, 3])
     write(folder / "val.parquet", pixels(2, seed=1), [3, 1])
     data = load(folder)
-    assert (data.name, data.train.picture, data.train.num_features, data.train.num_labels) == ("zoo", (4, 6), 72, 4)
+    assert (data.name, data.train.picture, data.train.num_features, data.train.num_labels) == (
+        "zoo",
+        (4, 6),
+        72,
+        4,
+    )
     assert torch.equal(data.train.features, torch.from_numpy(pixels(8).transpose(0, 3, 1, 2)))
-    assert torch.equal(data.test.features, torch.from_numpy(pixels(2, seed=1).transpose(0, 3, 1, 2)))
+    assert torch.equal(
+        data.test.features, torch.from_numpy(pixels(2, seed=1).transpose(0, 3, 1, 2))
+    )
     assert data.train.labels.values.tolist() == [3, 0, 1, 2, 0, 1, 2, 3]
     assert data.test.labels.values.tolist() == [3, 1]
-    assert data.notes == ("Read as pictures.", "There are no other test pictures than those of val.parquet.")
+    assert data.notes == (
+        "Read as pictures.",
+        "There are no other test pictures than those of val.parquet.",
+    )
     assert data.label_names is None
     assert data.validation is None
 
@@ -63,7 +73,9 @@ def test_a_test_file_goes_before_a_validation_file_which_then_validates(folder):
     assert (len(data.train), len(data.test), len(data.validation)) == (4, 3, 2)
 
 
-@pytest.mark.parametrize(("image", "label", "struct"), [("img", "fine_label", True), ("Image", "Label", False)])
+@pytest.mark.parametrize(
+    ("image", "label", "struct"), [("img", "fine_label", True), ("Image", "Label", False)]
+)
 def test_columns_may_be_called_and_nested_as_hubs_do_it(folder, image, label, struct):
     write(folder / "train.parquet", pixels(3), ["cat", "dog", "cat"], image, label, struct)
     write(folder / "test.parquet", pixels(1), ["dog"], image, label, struct)
@@ -93,9 +105,17 @@ def test_the_second_time_they_come_from_the_cache(folder, monkeypatch):
     ("images", "labels", "sentence"),
     [
         ([png(pixels(1)[0]), b"no picture"], [0, 1], r"train.parquet, row 1` is no picture"),
-        ([png(pixels(1)[0])[:60], b""], [0, 1], r"train.parquet, row 0` (is cut off|cannot be decoded)"),
+        (
+            [png(pixels(1)[0])[:60], b""],
+            [0, 1],
+            r"train.parquet, row 0` (is cut off|cannot be decoded)",
+        ),
         ([png(pixels(1)[0]), None], [0, 1], r"train.parquet, row 1` is empty"),
-        ([pixels(1)[0], pixels(1, 5, 5)[0]], [0, 1], r"row 1: the picture has 5 × 5 pixels, but those before it 6 × 4. Pictures"),
+        (
+            [pixels(1)[0], pixels(1, 5, 5)[0]],
+            [0, 1],
+            r"row 1: the picture has 5 × 5 pixels, but those before it 6 × 4. Pictures",
+        ),
         ([pixels(1)[0], pixels(1)[0]], [0, None], r"column `label`: row 1 \(from 0\) is null"),
         ([pixels(1)[0], pixels(1)[0]], [0.5, 1.5], r"column `label` holds double, but ids must be"),
     ],
@@ -115,14 +135,18 @@ def test_bad_pictures_can_be_left_out_and_are_counted(folder):
     write(folder / "test.parquet", [b"", pixels(1)[0]], [0, 1])
     data = load(folder, Reading(skip_bad_images=True))
     assert data.train.labels.values.tolist() == [0, 1]
-    assert torch.equal(data.train.features[1], torch.from_numpy(pixels(1, seed=2)[0].transpose(2, 0, 1)))
+    assert torch.equal(
+        data.train.features[1], torch.from_numpy(pixels(1, seed=2)[0].transpose(2, 0, 1))
+    )
     assert data.test.labels.values.tolist() == [1]
     assert (data.train.rows.tolist(), data.test.rows.tolist()) == ([0, 3], [1])
     assert "Left out 2 of 4 pictures of train.parquet; the first: `" in data.notes[1]
     assert "row 1` is no picture" in data.notes[1]
     assert data.notes[2].startswith("Left out 1 of 2 pictures of test.parquet")
     write(folder / "train.parquet", [b"", b"x"], [0, 1])
-    with pytest.raises(HeadtailError, match=r"train.parquet` has no picture that can be decoded: .*row 0` is empty"):
+    with pytest.raises(
+        HeadtailError, match=r"train.parquet` has no picture that can be decoded: .*row 0` is empty"
+    ):
         load(folder, Reading(skip_bad_images=True))
 
 
@@ -131,30 +155,46 @@ def test_labels_that_training_does_not_have_are_told(folder):
     write(folder / "val.parquet", pixels(2), [1, 2])
     write(folder / "test.parquet", pixels(3), pa.array([2, 1, None]))
     with pytest.raises(
-        HeadtailError, match=r"val.parquet`: row 1 \(from 0\) has the label 2, which is not among the 2 of training"
+        HeadtailError,
+        match=r"val.parquet`: row 1 \(from 0\) has the label 2, which is not among the 2 of training",
     ):
         load(folder)
     (folder / "val.parquet").unlink()
     data = load(folder)
-    assert (data.test.labels.values.tolist(), data.test.labels.offsets.tolist()) == ([1], [0, 0, 1, 1])
-    assert "2 of 3 test pictures have a label that never occurs in training, or none" in " ".join(data.notes)
+    assert (data.test.labels.values.tolist(), data.test.labels.offsets.tolist()) == (
+        [1],
+        [0, 0, 1, 1],
+    )
+    assert "2 of 3 test pictures have a label that never occurs in training, or none" in " ".join(
+        data.notes
+    )
     write(folder / "test.parquet", pixels(2), ["0", "1"])
-    with pytest.raises(HeadtailError, match=r"column `label` holds strings, but training has numbers"):
+    with pytest.raises(
+        HeadtailError, match=r"column `label` holds strings, but training has numbers"
+    ):
         load(folder)
 
 
 def test_a_label_of_minus_one_is_none_as_hubs_write_it(folder):
     write(folder / "train.parquet", pixels(3), [1, -1, 0])
-    none = r"train.parquet`: row 1 \(from 0\) has the label −1, which stands for none. Drop such rows; a label of that name is a"
+    none = (
+        r"train.parquet`: row 1 \(from 0\) has the label −1, which stands for none. Drop such "
+        r"rows; a label of that name is a"
+    )
     with pytest.raises(HeadtailError, match=none):
         load(folder)
     write(folder / "train.parquet", pixels(3), [-1, -1, -1])
-    with pytest.raises(HeadtailError, match=r"train.parquet` has no labels: all 3 are −1. Train on a file that has some"):
+    with pytest.raises(
+        HeadtailError,
+        match=r"train.parquet` has no labels: all 3 are −1. Train on a file that has some",
+    ):
         load(folder)
     write(folder / "train.parquet", pixels(3), [1, 0, 1])
     write(folder / "test.parquet", pixels(2), [1, 0])
     write(folder / "validation.parquet", pixels(2), [-1, -1])
-    with pytest.raises(HeadtailError, match=r"validation.parquet` has no labels: all 2 are −1. Leave that file out"):
+    with pytest.raises(
+        HeadtailError, match=r"validation.parquet` has no labels: all 2 are −1. Leave that file out"
+    ):
         load(folder)
 
 
@@ -162,12 +202,19 @@ def test_a_label_of_minus_one_is_none_as_hubs_write_it(folder):
 def test_a_test_part_without_any_label_is_told_with_the_part_to_measure_on(folder, labels):
     write(folder / "train.parquet", pixels(4), [1, 0, 1, 0])
     write(folder / "test.parquet", pixels(2), pa.array(labels, pa.int64()))
-    told = "test.parquet has no labels (all are −1 or null): its pictures are answered, but not measured."
+    told = (
+        "test.parquet has no labels (all are −1 or null): its pictures are answered, but not "
+        "measured."
+    )
     data = load(folder)
     assert (len(data.test), data.test.num_pairs) == (2, 0)
-    assert data.notes[1:] == (f"{told} To measure, name a part that has labels with `--test`, or leave that file out.",)
+    assert data.notes[1:] == (
+        f"{told} To measure, name a part that has labels with `--test`, or leave that file out.",
+    )
     write(folder / "val.parquet", pixels(2), [0, 1])
-    assert load(folder).notes[1:] == (f"{told} To measure, name val.parquet with `--test`, or leave that file out.",)
+    assert load(folder).notes[1:] == (
+        f"{told} To measure, name val.parquet with `--test`, or leave that file out.",
+    )
     measured = load(folder, Reading(test=folder / "val.parquet"))
     assert measured.test.labels.values.tolist() == [0, 1]
     assert measured.validation is None, "what is tested on must not choose the epoch too"
@@ -175,13 +222,21 @@ def test_a_test_part_without_any_label_is_told_with_the_part_to_measure_on(folde
 
 def test_columns_that_hold_no_pictures_are_told(folder):
     pq.write_table(pa.table({"image": ["a.jpg"], "label": [0]}), folder / "train.parquet")
-    with pytest.raises(HeadtailError, match=r"column `image` holds string, but must hold encoded pictures as bytes"):
+    with pytest.raises(
+        HeadtailError, match=r"column `image` holds string, but must hold encoded pictures as bytes"
+    ):
         load(folder)
-    pq.write_table(pa.table({"image": pa.array([], pa.binary()), "label": pa.array([], pa.int64())}), folder / "train.parquet")
+    pq.write_table(
+        pa.table({"image": pa.array([], pa.binary()), "label": pa.array([], pa.int64())}),
+        folder / "train.parquet",
+    )
     with pytest.raises(HeadtailError, match=r"train.parquet` has no rows"):
         load(folder)
     pq.write_table(pa.table({"photo": [b"x"], "label": [0]}), folder / "train.parquet")
-    with pytest.raises(HeadtailError, match=r"has the columns `photo`, `label`. Pictures need the columns `image` and `label`"):
+    with pytest.raises(
+        HeadtailError,
+        match=r"has the columns `photo`, `label`. Pictures need the columns `image` and `label`",
+    ):
         load(folder, Reading(format="images"))
 
 
@@ -207,6 +262,8 @@ def test_labels_have_the_names_that_a_hub_notes(folder, labels, names, wanted):
         path = folder / f"{part}.parquet"
         write(path, pixels(4), labels)
         noted = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
-        table = pq.read_table(path).replace_schema_metadata({b"huggingface": json.dumps(noted).encode()})
+        table = pq.read_table(path).replace_schema_metadata(
+            {b"huggingface": json.dumps(noted).encode()}
+        )
         pq.write_table(table, path)
     assert load(folder).label_names == wanted

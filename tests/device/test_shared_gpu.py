@@ -10,8 +10,8 @@ import pytest
 
 from headtail.comparison import compare
 from headtail.comparison.compare import cells
-from headtail.training.config import Training
 from headtail.device.shared_gpu import CONTROL, shared_gpu
+from headtail.training.config import Training
 from tests.longtail import longtail
 
 NAMES = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
@@ -39,7 +39,11 @@ def fake(tmp_path, monkeypatch):
     def make(start: str = 'touch "$state"', absent: int = 1) -> Path:
         program = tmp_path / "bin" / CONTROL
         program.parent.mkdir()
-        program.write_text(FAKE.format(state=tmp_path / "running", log=tmp_path / "log", start=start, absent=absent))
+        program.write_text(
+            FAKE.format(
+                state=tmp_path / "running", log=tmp_path / "log", start=start, absent=absent
+            )
+        )
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
         return tmp_path
@@ -53,7 +57,9 @@ def heard(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("absent", [0, 1])
 def test_it_is_begun_in_a_private_folder_and_ended_even_after_an_error(fake, absent):
-    folder, said, places = fake(absent=absent), [], []
+    folder = fake(absent=absent)
+    said = []
+    places = []
 
     def fail() -> None:
         places.extend(Path(os.environ[name]) for name in NAMES)
@@ -66,7 +72,9 @@ def test_it_is_begun_in_a_private_folder_and_ended_even_after_an_error(fake, abs
         fail()
     pipe = places[0]
     assert heard(folder) == ["get_server_list", "start", "quit"]
-    assert f"quit pipe={pipe}" in (folder / "log").read_text(), "the one that was begun is the one that is ended"
+    assert f"quit pipe={pipe}" in (folder / "log").read_text(), (
+        "the one that was begun is the one that is ended"
+    )
     assert not (folder / "running").exists()
     assert not pipe.parent.exists()
     assert not set(NAMES) & set(os.environ)
@@ -88,23 +96,34 @@ def test_without_it_one_line_is_said_and_the_work_goes_on(monkeypatch, tmp_path)
     said = []
     with shared_gpu(said.append):
         assert not set(NAMES) & set(os.environ)
-    assert said == [f"`{CONTROL}` is not here, so runs take turns on the GPU instead of sharing it."]
+    assert said == [
+        f"`{CONTROL}` is not here, so runs take turns on the GPU instead of sharing it."
+    ]
 
 
 def test_one_that_does_not_start_is_told_and_leaves_nothing_behind(fake, monkeypatch):
-    folder, said = fake(start="exit 1"), []
+    folder = fake(start="exit 1")
+    said = []
     monkeypatch.setenv(NAMES[1], "/mine")
     with shared_gpu(said.append):
         assert os.environ.get(NAMES[0]) is None
         assert os.environ[NAMES[1]] == "/mine"
-    assert said == [f"`{CONTROL} -d` did not start, so runs take turns on the GPU instead of sharing it."]
+    assert said == [
+        f"`{CONTROL} -d` did not start, so runs take turns on the GPU instead of sharing it."
+    ]
     assert heard(folder) == ["get_server_list", "start"]
     assert os.environ[NAMES[1]] == "/mine"
 
 
-@pytest.mark.parametrize(("device", "workers", "begins"), [("cuda", 2, 1), ("cuda", 1, 0), ("cpu", 2, 0)])
-def test_a_comparison_shares_a_gpu_only_where_runs_are_side_by_side_on_one(fake, monkeypatch, tmp_path, device, workers, begins):
-    folder, data, inside = fake(), longtail(), []
+@pytest.mark.parametrize(
+    ("device", "workers", "begins"), [("cuda", 2, 1), ("cuda", 1, 0), ("cpu", 2, 0)]
+)
+def test_a_comparison_shares_a_gpu_only_where_runs_are_side_by_side_on_one(
+    fake, monkeypatch, tmp_path, device, workers, begins
+):
+    folder = fake()
+    data = longtail()
+    inside = []
 
     def workless(cells, *_, **__):
         inside.append(NAMES[0] in os.environ)
@@ -115,5 +134,7 @@ def test_a_comparison_shares_a_gpu_only_where_runs_are_side_by_side_on_one(fake,
     monkeypatch.setattr(compare.environment, "machine", lambda _: "no GPU here")
     grid = cells(Training(), ("softmax", "uniform:tail", "softmax+post-hoc"), 1, data, tmp_path)
     compare.compare(grid, longtail, tmp_path, device=device, workers=workers)
-    assert inside == [bool(begins), False], "what is measured in this process is no client of the service"
+    assert inside == [bool(begins), False], (
+        "what is measured in this process is no client of the service"
+    )
     assert (heard(folder).count("start") if begins else (folder / "log").exists()) == begins

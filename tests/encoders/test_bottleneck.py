@@ -5,21 +5,24 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headtail.encoders.weighted_bag import lengths
 from headtail.data.points import Bag, Picked
+from headtail.encoders import Bottleneck, bottleneck
+from headtail.encoders.weighted_bag import lengths
 from headtail.errors import HeadtailError
-from headtail.encoders import Bottleneck
-from headtail.encoders import bottleneck
 from tests.kernels.test_cpu_bag import ragged_bag
 
 BAG = ragged_bag(33, 20)
 
 
 def plain(bag: Bag) -> Bag:
-    """With each column once a row, as readers give it: only then is the length of the row that of its entries."""
+    """With each column once a row, as readers give it: only then is the length of the row that of
+    its entries.
+    """
     dense = bag.to_dense()
     row, column = dense.nonzero(as_tuple=True)
-    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), torch.bincount(row, minlength=len(bag)).cumsum(0)])
+    offsets = torch.cat(
+        [torch.zeros(1, dtype=torch.int64), torch.bincount(row, minlength=len(bag)).cumsum(0)]
+    )
     return Bag(offsets, column.int(), dense[row, column], bag.num_columns)
 
 
@@ -46,8 +49,10 @@ def test_a_point_without_features_stays_at_the_bias():
 
 
 def test_sparse_and_dense_features_give_the_table_the_same_gradient():
-    bag, gradients = plain(BAG), []
-    start, upstream = torch.randn(20, 6), torch.randn(33, 6)
+    bag = plain(BAG)
+    gradients = []
+    start = torch.randn(20, 6)
+    upstream = torch.randn(33, 6)
     for features, sparse in ((bag, True), (bag, False), (bag.to_dense(), False)):
         encoder = Bottleneck(20, 6, sparse=sparse)
         encoder.weight.data.copy_(start)
@@ -82,7 +87,9 @@ def test_dropping_features_keeps_the_mean_and_divides_by_the_length_before():
 
 @pytest.mark.parametrize("normalise", [True, False])
 def test_a_training_step_in_one_node_is_the_step_in_two(normalise, monkeypatch):
-    ids, found, used = torch.tensor([5, 0, 3, 5, 32, 1]), [], []
+    ids = torch.tensor([5, 0, 3, 5, 32, 1])
+    found = []
+    used = []
     node = bottleneck._Encode.apply
     monkeypatch.setattr(bottleneck._Encode, "apply", lambda *args: used.append(1) or node(*args))
     for features in (Picked(BAG, ids), BAG.rows(ids)):

@@ -17,7 +17,12 @@ def like(*shape: int, dtype: torch.dtype = torch.bfloat16, device: str = "cuda",
     """What `fits` looks at of a tensor on a device that need not be there."""
     stored = torch.empty(shape, dtype=dtype, device="meta")
     stored = stored.contiguous(memory_format=torch.channels_last) if last else stored
-    about = {"device": torch.device(device), "dtype": dtype, "shape": stored.shape, "numel": stored.numel}
+    about = {
+        "device": torch.device(device),
+        "dtype": dtype,
+        "shape": stored.shape,
+        "numel": stored.numel,
+    }
     return types.SimpleNamespace(**about, is_contiguous=stored.is_contiguous)
 
 
@@ -47,7 +52,20 @@ def test_kernels_take_three_by_three_filters_of_few_channels_in_bfloat16_on_a_gp
         (like(0, 16, 7, 9), FILTER, 1, 1),
         (like(2**15, 16, 64, 64), FILTER, 1, 1),
     ],
-    ids=["CPU", "float32", "filter", "layout", "filter's layout", "stride", "padding", "1 × 1", "stem", "wide", "empty", "large"],
+    ids=[
+        "CPU",
+        "float32",
+        "filter",
+        "layout",
+        "filter's layout",
+        "stride",
+        "padding",
+        "1 × 1",
+        "stem",
+        "wide",
+        "empty",
+        "large",
+    ],
 )
 def test_kernels_are_not_asked_for_what_they_do_not_take(monkeypatch, x, weight, stride, padding):
     monkeypatch.setattr(convolution, "HAS_TRITON", True)
@@ -66,8 +84,11 @@ def test_nobody_is_asked_without_triton_or_for_channels_that_are_switched_off(mo
 
 
 def test_elsewhere_it_is_torchs_convolution():
-    x, weight = torch.randn(2, 16, 6, 5), torch.randn(8, 16, 3, 3)
-    assert torch.equal(convolve(x, weight, stride=2, padding=1), F.conv2d(x, weight, stride=2, padding=1))
+    x = torch.randn(2, 16, 6, 5)
+    weight = torch.randn(8, 16, 3, 3)
+    assert torch.equal(
+        convolve(x, weight, stride=2, padding=1), F.conv2d(x, weight, stride=2, padding=1)
+    )
 
 
 def test_a_small_network_asks_for_the_kernels_wherever_its_size_stays(monkeypatch):

@@ -15,7 +15,9 @@ def test_the_share_is_dropped_and_the_mean_stays(share):
     assert abs(rounded - share) <= 1 / 256
     assert (out == 0).float().mean().item() == pytest.approx(rounded, abs=0.01)
     assert out.max().item() == pytest.approx(1 / (1 - rounded), rel=1e-6)
-    assert out.double().mean().item() == pytest.approx(1, abs=6 * (rounded / (1 - rounded) / out.numel()) ** 0.5)
+    assert out.double().mean().item() == pytest.approx(
+        1, abs=6 * (rounded / (1 - rounded) / out.numel()) ** 0.5
+    )
 
 
 def test_each_number_is_dropped_by_itself():

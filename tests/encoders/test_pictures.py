@@ -1,4 +1,6 @@
-"""Pictures made ready for a network: normalised by what was measured, moved and mirrored as documented."""
+"""Pictures made ready for a network: normalised by what was measured, moved and mirrored as
+documented.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from headtail.core.targets import Ragged
 from headtail.data.points import Bag, Points
-from headtail.errors import HeadtailError
 from headtail.encoders import prepare_images as room
 from headtail.encoders.prepare_images import PAD, PLACES, Prepare, moved
-from headtail.core.targets import Ragged
+from headtail.errors import HeadtailError
 
 
 def pictures(n: int, height: int = 6, width: int = 7) -> torch.Tensor:
@@ -43,14 +45,17 @@ def test_a_channel_of_one_value_is_not_divided_by_zero():
 
 def test_every_moved_picture_is_a_part_of_the_padded_one_or_its_mirror_image():
     given = pictures(400)
-    padded, seen = F.pad(given, (PAD, PAD, PAD, PAD)), set()
+    padded = F.pad(given, (PAD, PAD, PAD, PAD))
+    seen = set()
     for one, around in zip(shifted(given), padded, strict=True):
         places = [
             (down, right, mirrored)
             for down in range(2 * PAD + 1)
             for right in range(2 * PAD + 1)
             for mirrored in (False, True)
-            if torch.equal(one.flip(2) if mirrored else one, around[:, down : down + 6, right : right + 7])
+            if torch.equal(
+                one.flip(2) if mirrored else one, around[:, down : down + 6, right : right + 7]
+            )
         ]
         assert places
         seen.update(places)
@@ -66,7 +71,8 @@ def test_about_half_of_the_pictures_are_mirrored():
 
 
 def test_pictures_are_moved_in_training_only_and_by_the_seed():
-    prepare, given = Prepare(), pictures(30)
+    prepare = Prepare()
+    given = pictures(30)
     torch.manual_seed(3)
     one = prepare(given)
     torch.manual_seed(3)
@@ -78,7 +84,9 @@ def test_pictures_are_moved_in_training_only_and_by_the_seed():
 
 
 def test_what_is_no_picture_is_refused_with_its_shape():
-    with pytest.raises(HeadtailError, match=r"uint8 of shape .* but got torch.float32 of shape \[2, 3, 4, 4\]"):
+    with pytest.raises(
+        HeadtailError, match=r"uint8 of shape .* but got torch.float32 of shape \[2, 3, 4, 4\]"
+    ):
         Prepare()(torch.zeros(2, 3, 4, 4))
     with pytest.raises(HeadtailError, match=r"but got torch.uint8 of shape \[2, 48\]"):
         Prepare()(torch.zeros(2, 48, dtype=torch.uint8))

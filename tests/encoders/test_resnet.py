@@ -8,26 +8,37 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from headtail.errors import HeadtailError
 from headtail.encoders.resnet import Block, Convolution, ResNet, WideBlock, narrowed
+from headtail.errors import HeadtailError
 
 
 def pictures(n: int, size: int = 32) -> torch.Tensor:
     return torch.randint(256, (n, 3, size, size), dtype=torch.uint8)
 
 
-# He et al. (2016), table 6: 0.27M, 0.46M, 0.85M with a layer of 650 weights for ten labels. ResNet-50: 25,557,032 less 2,049,000.
-@pytest.mark.parametrize(("depth", "weights"), [(20, 269_722 - 650), (32, 464_154 - 650), (56, 853_018 - 650), (50, 23_508_032)])
+# He et al. (2016), table 6: 0.27M, 0.46M, 0.85M with a layer of 650 weights for ten labels.
+# ResNet-50: 25,557,032 less 2,049,000.
+@pytest.mark.parametrize(
+    ("depth", "weights"),
+    [(20, 269_722 - 650), (32, 464_154 - 650), (56, 853_018 - 650), (50, 23_508_032)],
+)
 def test_a_network_has_as_many_weights_and_layers_as_published(depth, weights):
     encoder = ResNet(depth)
     assert sum(p.numel() for p in encoder.parameters()) == weights
-    main = [name for name, module in encoder.named_modules() if isinstance(module, Convolution) and "project" not in name]
+    main = [
+        name
+        for name, module in encoder.named_modules()
+        if isinstance(module, Convolution) and "project" not in name
+    ]
     assert len(main) == depth - 1  # and the label head
 
 
-@pytest.mark.parametrize(("depth", "size", "places", "dim"), [(20, 32, 8, 64), (20, 30, 8, 64), (50, 64, 2, 2048)])
+@pytest.mark.parametrize(
+    ("depth", "size", "places", "dim"), [(20, 32, 8, 64), (20, 30, 8, 64), (50, 64, 2, 2048)]
+)
 def test_the_last_block_sees_the_size_it_should(depth, size, places, dim):
-    encoder, seen = ResNet(depth), []
+    encoder = ResNet(depth)
+    seen = []
     encoder.blocks[-1].register_forward_hook(lambda _, __, out: seen.append(out.shape))
     assert encoder(pictures(2, size)).shape == (2, dim)
     assert seen == [(2, dim, places, places)]
@@ -37,7 +48,11 @@ def test_every_weight_gets_a_gradient():
     for depth in (20, 50):
         encoder = ResNet(depth, augment=False)
         encoder(pictures(4)).square().sum().backward()
-        dead = [name for name, p in encoder.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
+        dead = [
+            name
+            for name, p in encoder.named_parameters()
+            if p.grad is None or not p.grad.isfinite().all()
+        ]
         assert not dead
         if depth == 20:
             assert all(bool(p.grad.any()) for p in encoder.parameters() if p.grad is not None)
@@ -58,7 +73,10 @@ def test_a_wide_block_begins_as_the_identity_and_strides_in_its_middle():
     x = torch.rand(2, 16, 5, 5)
     weights = [block.conv1.weight, block.conv2.weight, block.conv3.weight]
     assert torch.equal(block(x, iter(weights)), x)
-    assert [WideBlock(16, 4, stride=2).get_submodule(name).stride for name in ("conv1", "conv2", "conv3", "project")] == [
+    assert [
+        WideBlock(16, 4, stride=2).get_submodule(name).stride
+        for name in ("conv1", "conv2", "conv3", "project")
+    ] == [
         1,
         2,
         1,
@@ -67,13 +85,20 @@ def test_a_wide_block_begins_as_the_identity_and_strides_in_its_middle():
 
 
 def test_a_small_network_is_what_its_definition_says():
-    encoder, given = ResNet(20, augment=False).eval(), pictures(3)
+    encoder = ResNet(20, augment=False).eval()
+    given = pictures(3)
     weights = dict(encoder.named_parameters())
     x = (given - 128.0) / 64
 
     def layer(x, conv, norm, stride=1):
         x = F.conv2d(x, weights[f"{conv}.weight"], stride=stride, padding=1)
-        return F.batch_norm(x, torch.zeros(x.shape[1]), torch.ones(x.shape[1]), weights[f"{norm}.weight"], weights[f"{norm}.bias"])
+        return F.batch_norm(
+            x,
+            torch.zeros(x.shape[1]),
+            torch.ones(x.shape[1]),
+            weights[f"{norm}.weight"],
+            weights[f"{norm}.bias"],
+        )
 
     x = layer(x, "stem.conv", "stem.norm").relu()
     for i in range(9):
@@ -86,7 +111,10 @@ def test_a_small_network_is_what_its_definition_says():
 
 
 def test_narrow_weights_are_rounded_once_and_their_gradients_come_back_wide():
-    weights = [torch.randn(4, 3, 3, 3).to(memory_format=torch.channels_last).requires_grad_(), torch.randn(2, 5).requires_grad_()]
+    weights = [
+        torch.randn(4, 3, 3, 3).to(memory_format=torch.channels_last).requires_grad_(),
+        torch.randn(2, 5).requires_grad_(),
+    ]
     short = narrowed(weights)
     assert all(torch.equal(a, b.bfloat16()) for a, b in zip(short, weights, strict=True))
     sum((s.float() * (i + 2)).sum() for i, s in enumerate(short)).backward()
@@ -98,14 +126,19 @@ def test_narrow_weights_are_rounded_once_and_their_gradients_come_back_wide():
 
 
 def test_bfloat16_changes_hidden_states_and_gradients_by_its_rounding_only(monkeypatch):
-    one, given, found, direction = ResNet(20, augment=False), pictures(16), [], torch.randn(16, 64)
+    one = ResNet(20, augment=False)
+    given = pictures(16)
+    found = []
+    direction = torch.randn(16, 64)
     for dtype in (torch.float32, torch.bfloat16):
         encoder = copy.deepcopy(one)
         monkeypatch.setattr(encoder, "dtype_on", lambda _, dtype=dtype: dtype)
         hidden = encoder(given)
         assert hidden.dtype == torch.float32
         (hidden * direction).sum().backward()
-        found.append((hidden.detach(), encoder.stem.conv.weight.grad, encoder.blocks[-1].norm2.running_var))
+        found.append(
+            (hidden.detach(), encoder.stem.conv.weight.grad, encoder.blocks[-1].norm2.running_var)
+        )
     for wide, narrow in zip(*found, strict=True):
         assert not torch.equal(wide, narrow)
         assert F.cosine_similarity(wide.flatten(), narrow.flatten(), dim=0) > 0.95
@@ -118,7 +151,8 @@ def test_hidden_states_are_dropped_in_training_only():
 
 
 def test_a_network_can_be_copied():
-    encoder, given = ResNet(20).eval(), pictures(2)
+    encoder = ResNet(20).eval()
+    given = pictures(2)
     assert torch.equal(copy.deepcopy(encoder)(given), encoder(given))
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from headtail import HeadtailError
+from headtail.core.targets import Ragged
 from headtail.data.image_files import ImageFiles
 from headtail.data.points import Points
 from headtail.evaluation.predictions import write_predictions
-from headtail.core.targets import Ragged
 
 POINTS = Points(torch.zeros(3, 1), Ragged.from_lists([[], [], []]), 3)
 TOP = torch.tensor([[2, 0], [1, -1], [-1, -1]])
@@ -22,14 +22,23 @@ SCORES = torch.tensor([[0.5, 0.25], [-1.0, 9.0], [9.0, 9.0]])
 
 
 def read(path):
-    return (pyarrow.parquet.read_table(path) if path.suffix == ".parquet" else pyarrow.csv.read_csv(path)).to_pydict()
+    return (
+        pyarrow.parquet.read_table(path)
+        if path.suffix == ".parquet"
+        else pyarrow.csv.read_csv(path)
+    ).to_pydict()
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 def test_one_row_a_point_and_rank_without_empty_places(tmp_path, ending):
     path = tmp_path / "new" / f"top.{ending}"
     write_predictions(path, POINTS, TOP, SCORES)
-    assert read(path) == {"point": [0, 0, 1], "rank": [1, 2, 1], "label": [2, 0, 1], "score": [0.5, 0.25, -1.0]}
+    assert read(path) == {
+        "point": [0, 0, 1],
+        "rank": [1, 2, 1],
+        "label": [2, 0, 1],
+        "score": [0.5, 0.25, -1.0],
+    }
     write_predictions(path, POINTS, TOP, SCORES, ["a, b", 'say "c"', "é"])
     assert read(path)["label"] == ["é", "a, b", 'say "c"']
     assert [one.name for one in path.parent.iterdir()] == [path.name]
@@ -39,8 +48,12 @@ def test_one_row_a_point_and_rank_without_empty_places(tmp_path, ending):
 def test_a_point_is_told_by_its_row_and_its_user_and_numbers_stay_numbers(tmp_path, ending):
     path = tmp_path / f"top.{ending}"
     for users in (pa.array([70, 50, 60]), pa.array(["x, y", "", 'ü"'])):
-        points = Points(POINTS.features, POINTS.labels, 3, rows=torch.tensor([9, 4, 6]), users=users)
-        write_predictions(path, points.select(torch.tensor([1, 0])), TOP[:2], SCORES[:2], [30, 10, 20])
+        points = Points(
+            POINTS.features, POINTS.labels, 3, rows=torch.tensor([9, 4, 6]), users=users
+        )
+        write_predictions(
+            path, points.select(torch.tensor([1, 0])), TOP[:2], SCORES[:2], [30, 10, 20]
+        )
         names = users.to_pylist()
         assert list(read(path).items()) == [
             ("point", [4, 4, 9]),
@@ -49,11 +62,16 @@ def test_a_point_is_told_by_its_row_and_its_user_and_numbers_stay_numbers(tmp_pa
             ("label", [20, 30, 10]),
             ("score", [0.5, 0.25, -1.0]),
         ]
-    assert ending == "parquet" or path.read_text().splitlines()[0] == '"point","user","rank","label","score"'
+    assert (
+        ending == "parquet"
+        or path.read_text().splitlines()[0] == '"point","user","rank","label","score"'
+    )
 
 
 def test_a_picture_file_is_told_by_its_path(tmp_path):
-    points = Points(ImageFiles(("a.jpg", "b.jpg", "c.jpg")), POINTS.labels, 3).select(torch.tensor([2, 1, 0]))
+    points = Points(ImageFiles(("a.jpg", "b.jpg", "c.jpg")), POINTS.labels, 3).select(
+        torch.tensor([2, 1, 0])
+    )
     write_predictions(tmp_path / "top.csv", points, TOP, SCORES)
     found = read(tmp_path / "top.csv")
     assert (found["point"], found["path"]) == ([2, 2, 1], ["c.jpg", "c.jpg", "b.jpg"])

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from headtail.comparison.compare import cells, compare
-from headtail.training.config import Run, Training
+from headtail.comparison.results import Comparison, read_rows
 from headtail.data.load import load
 from headtail.report import write_report
-from headtail.comparison.results import Comparison, read_rows
+from headtail.training.config import Run, Training
 from headtail.training.trainer import Trainer, load_model
 
 SMALL = "synthetic:points=300,test=60,labels=20,features=80"

@@ -1,4 +1,6 @@
-"""The sampled losses by Triton against float64: interpreted where there is no GPU, for real and on larger shapes elsewhere."""
+"""The sampled losses by Triton against float64: interpreted where there is no GPU, for real and on
+larger shapes elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ pytest.importorskip("triton")
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 PIECES = {None: None, 0: logistic, 1: hinge, 2: squared_hinge, 3: contrastive(0.1)}
-SMALL = [(1, 1, 1), (3, 1, 5), (1, 37, 70), (67, 35, 17), (5, 70, 130), (130, 5, 9)]  # (b, m, d); the last two are summed in parts
+# (b, m, d); the last two are summed in parts
+SMALL = [(1, 1, 1), (3, 1, 5), (1, 37, 70), (67, 35, 17), (5, 70, 130), (130, 5, 9)]
 LARGE = [(1024, 256, 512), (1000, 300, 515), (130, 2100, 1100), (2, 5000, 64)] if GPU else []
 NAMES = ("loss", "of_input", "of_positive", "of_negatives", "of_scores")
 
@@ -36,11 +39,15 @@ class Outputs(NamedTuple):
     of_scores: Tensor
 
 
-def case(b: int, m: int, d: int, own: bool = False, dtype: torch.dtype = torch.float32, bias: bool = True) -> SimpleNamespace:
+def case(
+    b: int, m: int, d: int, own: bool = False, dtype: torch.dtype = torch.float32, bias: bool = True
+) -> SimpleNamespace:
     """Random inputs with collisions, known positives, and examples that do not count."""
     torch.manual_seed(b + m + d)
-    rows, drawn = 2 * m + 3, (b, m) if own else (m,)
-    positive, negatives = torch.randint(rows, (b,)), torch.randint(rows, drawn)
+    rows = 2 * m + 3
+    drawn = (b, m) if own else (m,)
+    positive = torch.randint(rows, (b,))
+    negatives = torch.randint(rows, drawn)
     inputs = SimpleNamespace(
         input=torch.randn(b, d).to(dtype),
         table=(torch.randn(rows, d) * 2 / d**0.5).to(dtype),
@@ -60,18 +67,24 @@ def case(b: int, m: int, d: int, own: bool = False, dtype: torch.dtype = torch.f
 
 
 def cosines(q: SimpleNamespace) -> SimpleNamespace:
-    """The same with scores as the contrastive loss knows them: rows of length 1, about 60 degrees apart, and no bias.
+    """The same with scores as the contrastive loss knows them: rows of length 1, about 60 degrees
+    apart, and no bias.
 
-    Its slope grows with the score, so that of a score of 15 terms of size 1 the last digit alone may be more than is allowed here.
+    Its slope grows with the score, so that of a score of 15 terms of size 1 the last digit alone
+    may be more than is allowed here.
     """
     spread = q.table / q.table.std()
-    return SimpleNamespace(**vars(q) | {"input": normalize(q.input + 1), "table": normalize(spread + 1), "bias": None})
+    return SimpleNamespace(
+        **vars(q) | {"input": normalize(q.input + 1), "table": normalize(spread + 1), "bias": None}
+    )
 
 
 def kernel(q: SimpleNamespace, piece: int | None = None) -> Any:
     """The outputs by themselves: those of positives and of negatives lie one behind the other."""
-    found, n = whole(q, piece), len(q.input)
-    of_positive, of_scores = found.of_scores[:n], found.of_scores[n:].reshape(q.negatives.shape)
+    found = whole(q, piece)
+    n = len(q.input)
+    of_positive = found.of_scores[:n]
+    of_scores = found.of_scores[n:].reshape(q.negatives.shape)
     if found.of_rows is None:
         return Outputs(found.loss, found.of_input, of_positive, None, of_scores)
     dead = (q.scale == 0).expand(n)
@@ -88,16 +101,20 @@ def whole(q: SimpleNamespace, piece: int | None = None) -> Any:
     return cuda_loss.sampled_decoupled(**vars(q), piece=piece, margin=0.1)
 
 
-def plain(q: SimpleNamespace, piece: int | None = None, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+def plain(
+    q: SimpleNamespace, piece: int | None = None, dtype: torch.dtype = torch.float32
+) -> dict[str, Tensor]:
     """The same by PyTorch and autograd."""
     torch.backends.cuda.matmul.allow_tf32 = False
     shared = q.negatives.dim() == 1
-    x, rows = q.input.to(dtype).clone().requires_grad_(), q.table.to(dtype)[q.negatives].requires_grad_()
+    x = q.input.to(dtype).clone().requires_grad_()
+    rows = q.table.to(dtype)[q.negatives].requires_grad_()
     f_y = (x * q.table.to(dtype)[q.positive]).sum(1)
     scores = x @ rows.T if shared else (x[:, None] * rows).sum(2)
     drawn_bias = torch.zeros_like(q.negatives, dtype=dtype)
     if q.bias is not None:
-        f_y, drawn_bias = f_y + q.bias.to(dtype)[q.positive].flatten(), q.bias.flatten().to(dtype)[q.negatives]
+        f_y = f_y + q.bias.to(dtype)[q.positive].flatten()
+        drawn_bias = q.bias.flatten().to(dtype)[q.negatives]
     drawn_bias.requires_grad_()
     f_y.retain_grad()
     mask = torch.zeros_like(scores, dtype=torch.bool) if q.known is None else q.known
@@ -107,19 +124,34 @@ def plain(q: SimpleNamespace, piece: int | None = None, dtype: torch.dtype = tor
     loss = sampled_softmax(*terms) if piece is None else sampled_decoupled(*terms, PIECES[piece])
     alive = q.scale != 0
     (loss[alive] * q.scale[alive].to(dtype)).sum().backward()
-    out = {"loss": loss.detach(), "of_input": x.grad, "of_positive": f_y.grad, "of_scores": drawn_bias.grad}
+    out = {
+        "loss": loss.detach(),
+        "of_input": x.grad,
+        "of_positive": f_y.grad,
+        "of_scores": drawn_bias.grad,
+    }
     return out | ({"of_negatives": rows.grad} if shared else {})
 
 
-def compare(q: SimpleNamespace, piece: int | None = None, found: dict[str, Any] | None = None) -> None:
+def compare(
+    q: SimpleNamespace, piece: int | None = None, found: dict[str, Any] | None = None
+) -> None:
     """Each output is as near to the truth as plain float32."""
     outputs: dict[str, Any] = found or kernel(q, piece)._asdict()
-    usual, truth = plain(q, piece), plain(q, piece, torch.float64)
+    usual = plain(q, piece)
+    truth = plain(q, piece, torch.float64)
     for name, exact in truth.items():
-        error, allowed = (outputs[name] - exact).norm(), (usual[name] - exact).norm()
+        error = (outputs[name] - exact).norm()
+        allowed = (usual[name] - exact).norm()
         assert outputs[name].shape == exact.shape, name
         slack = 1e-7 + 4e-7 * exact.norm()  # one score of a handful may be rounded luckily
-        assert error <= 1.1 * allowed + slack, (tuple(q.input.shape), piece, name, float(error), float(allowed))
+        assert error <= 1.1 * allowed + slack, (
+            tuple(q.input.shape),
+            piece,
+            name,
+            float(error),
+            float(allowed),
+        )
     assert ("of_negatives" in truth) == (outputs["of_negatives"] is not None)
 
 
@@ -156,7 +188,8 @@ def nothing_collides_without_labels_and_ids_need_not_be_rows() -> None:
     q.ids = q.negatives
     compare(q)
     q = case(9, 21, 8)
-    q.label, q.ids = torch.arange(9, device=DEVICE), torch.arange(21, device=DEVICE) % 9
+    q.label = torch.arange(9, device=DEVICE)
+    q.ids = torch.arange(21, device=DEVICE) % 9
     compare(q)
     assert not torch.equal(found.loss, kernel(q).loss)
 
@@ -166,7 +199,8 @@ def one_number_for_all_is_held_once() -> None:
         for piece in (None, 0):
             q = case(7, 19, 12, own=own)
             q.a, q.scale = (
-                torch.tensor(v, dtype=t, device=DEVICE).expand(7) for v, t in ((0.3, torch.float64), (0.1, torch.float32))
+                torch.tensor(v, dtype=t, device=DEVICE).expand(7)
+                for v, t in ((0.3, torch.float64), (0.1, torch.float32))
             )
             if not own:
                 q.b = torch.tensor(-2.0, dtype=torch.float64, device=DEVICE).expand(19)
@@ -201,8 +235,10 @@ def extreme_weights_and_scores_neither_overflow_nor_lose_digits() -> None:
 def the_small_loss_of_a_sure_example_keeps_its_digits() -> None:
     for piece in (None, 0):
         q = case(6, 9, 4, bias=False)
-        q.a, q.b = q.a * 0, q.b * 0
-        q.input, q.table = torch.ones_like(q.input), torch.full_like(q.table, -2.0)
+        q.a = q.a * 0
+        q.b = q.b * 0
+        q.input = torch.ones_like(q.input)
+        q.table = torch.full_like(q.table, -2.0)
         q.table[q.positive] = 2.0  # what is not masked has a score of −8, and the positive one of 8
         q.known[:] = q.known | (q.table[q.negatives][:, 0] > 0)
         exact = plain(q, piece, torch.float64)["loss"]
@@ -234,17 +270,31 @@ def a_scale_of_zero_gives_zero_gradients_whatever_the_loss() -> None:
             for bad in (torch.nan, torch.inf):
                 q = case(9, 18, 9, own=own)
                 dead = q.scale == 0
-                last = len(q.table) - 1  # a row that only dead examples read; label and ids are the same tensors
+                # a row that only dead examples read; label and ids are the same tensors
+                last = len(q.table) - 1
                 q.positive.clamp_(max=last - 1)[dead] = last
                 q.negatives.clamp_(max=last - 1)
-                q.input[dead], q.a[dead], q.table[last] = bad, bad, bad
+                q.input[dead] = bad
+                q.a[dead] = bad
+                q.table[last] = bad
                 found = kernel(q, piece)
                 assert found.of_input[dead].eq(0).all()
                 assert found.of_positive[dead].eq(0).all()
                 assert not own or found.of_scores[dead].eq(0).all()
                 of_examples = ["loss", "of_input", "of_positive", *["of_scores"] * own]
-                rest = {name: value[~dead] if name in of_examples else value for name, value in found._asdict().items()}
-                for name in ("input", "positive", "label", "a", "known", "scale", *["negatives", "ids", "b"] * own):
+                rest = {
+                    name: value[~dead] if name in of_examples else value
+                    for name, value in found._asdict().items()
+                }
+                for name in (
+                    "input",
+                    "positive",
+                    "label",
+                    "a",
+                    "known",
+                    "scale",
+                    *["negatives", "ids", "b"] * own,
+                ):
                     setattr(q, name, getattr(q, name)[~dead])
                 compare(q, piece, rest)  # the others are as they would be without the dead ones
 
@@ -254,11 +304,15 @@ def a_batch_in_parts_gives_what_it_gives_whole() -> None:
 
     q = case(20, 19, 11)
     q.b = torch.randn(20, 19, device=DEVICE)
-    whole, cuda_loss.WORKSPACE = kernel(q), 19 * 8
+    whole = kernel(q)
+    cuda_loss.WORKSPACE = 19 * 8
     compare(q)
-    parts, cuda_loss.WORKSPACE = kernel(q), 2**24
+    parts = kernel(q)
+    cuda_loss.WORKSPACE = 2**24
     for name in NAMES:
-        assert torch.allclose(getattr(whole, name), getattr(parts, name), rtol=1e-5, atol=1e-6), name
+        assert torch.allclose(getattr(whole, name), getattr(parts, name), rtol=1e-5, atol=1e-6), (
+            name
+        )
 
 
 def bfloat16_is_summed_in_float32() -> None:
@@ -267,16 +321,24 @@ def bfloat16_is_summed_in_float32() -> None:
             if not own and not GPU:
                 continue  # the interpreter cannot multiply matrices of bfloat16
             q = case(*shape, own=own, dtype=torch.bfloat16)
-            found, truth = kernel(q, piece)._asdict(), plain(q, piece, torch.float64)
+            found = kernel(q, piece)._asdict()
+            truth = plain(q, piece, torch.float64)
             for name, exact in truth.items():
-                allowed = 2**-8 if name in ("of_input", "of_negatives") else 1e-5  # their coefficients are bfloat16 too
+                # their coefficients are bfloat16 too
+                allowed = 2**-8 if name in ("of_input", "of_negatives") else 1e-5
                 assert found[name].dtype == torch.float32
-                assert (found[name] - exact).norm() <= allowed * exact.norm() + 1e-6, (shape, own, piece, name)
+                assert (found[name] - exact).norm() <= allowed * exact.norm() + 1e-6, (
+                    shape,
+                    own,
+                    piece,
+                    name,
+                )
 
 
 def a_bfloat16_input_takes_a_float32_table() -> None:
     q = case(9, 21, 40, own=not GPU, dtype=torch.bfloat16)
-    same, q.table = kernel(q), q.table.float()
+    same = kernel(q)
+    q.table = q.table.float()
     assert torch.equal(same.loss, kernel(q).loss)
 
 
@@ -286,7 +348,11 @@ def equal_inputs_give_equal_bits() -> None:
             q = case(*(LARGE or SMALL)[0], own=own)
             first = kernel(q, piece)
             for _ in range(5 if GPU else 1):
-                assert all(torch.equal(s, t) for s, t in zip(first, kernel(q, piece), strict=True) if s is not None)
+                assert all(
+                    torch.equal(s, t)
+                    for s, t in zip(first, kernel(q, piece), strict=True)
+                    if s is not None
+                )
 
 
 def a_cuda_graph_replays_it_on_new_values() -> None:
@@ -303,7 +369,9 @@ def a_cuda_graph_replays_it_on_new_values() -> None:
             q.negatives.copy_(q.negatives.flip(-1))
             graph.replay()
             expected = whole(q, piece)
-            assert all(torch.equal(s, t) for s, t in zip(out, expected, strict=True) if s is not None)
+            assert all(
+                torch.equal(s, t) for s, t in zip(out, expected, strict=True) if s is not None
+            )
 
 
 CHECKS = [
@@ -328,9 +396,13 @@ CHECKS = [
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, str]:
-    """All checks in one process of their own, because Triton reads its environment when it is imported."""
+    """All checks in one process of their own, because Triton reads its environment when it is
+    imported.
+    """
     environment = os.environ | ({} if GPU else {"TRITON_INTERPRET": "1"})
-    done = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, __file__], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

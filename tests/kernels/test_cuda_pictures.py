@@ -26,19 +26,23 @@ def test_the_kernel_makes_what_the_plain_way_makes(shape, moves, dtype):
     n, height, width = shape
     pictures = torch.randint(256, (n, 3, height, width), dtype=torch.uint8, device=DEVICE)
     chance = torch.arange(n, device=DEVICE) % (2 * PLACES) if moves else None
-    mean, std = torch.tensor([100.0, 120.0, 90.0], device=DEVICE), torch.tensor([60.0, 50.0, 70.0], device=DEVICE)
+    mean = torch.tensor([100.0, 120.0, 90.0], device=DEVICE)
+    std = torch.tensor([60.0, 50.0, 70.0], device=DEVICE)
     ours = cuda_pictures.prepared(pictures, chance, mean, std, PAD, dtype)
     plain = plain_prepared(pictures, chance, mean, std, dtype)
     assert ours.dtype == plain.dtype == dtype
     assert ours.stride() == plain.stride() or min(shape) == 1
-    assert torch.allclose(ours.float(), plain.float(), atol=1e-5, rtol=1e-6 if dtype == torch.float32 else 2**-7)
+    assert torch.allclose(
+        ours.float(), plain.float(), atol=1e-5, rtol=1e-6 if dtype == torch.float32 else 2**-7
+    )
 
 
 @pytest.mark.skipif(not GPU, reason="no GPU here")
 def test_a_gpu_prepares_by_the_kernel(monkeypatch):
     from headtail.kernels.triton import images as cuda_pictures
 
-    called, plain = [], cuda_pictures.prepared
+    called = []
+    plain = cuda_pictures.prepared
     monkeypatch.setattr(cuda_pictures, "prepared", lambda *args: called.append(1) or plain(*args))
     Prepare().cuda()(torch.zeros(2, 3, 8, 8, dtype=torch.uint8, device="cuda"))
     assert called

@@ -18,7 +18,12 @@ RULES = {
     "adagrad": lambda p: ht.RowAdagrad(p, lr=0.1),
     "decayed adam": lambda p: ht.RowAdam(p, lr=0.1, weight_decay=0.01),
 }
-SCHEMES = ["uniform:importance@20", "uniform(excluded):tail@20", "contrastive/within-batch:tail", "hinge/frequency:importance@20"]
+SCHEMES = [
+    "uniform:importance@20",
+    "uniform(excluded):tail@20",
+    "contrastive/within-batch:tail",
+    "hinge/frequency:importance@20",
+]
 
 
 def model_of(scheme: str, dim: int = 24) -> Model:
@@ -31,9 +36,14 @@ def model_of(scheme: str, dim: int = 24) -> Model:
 def batch_of(seed: int) -> Batch:
     generator = torch.Generator().manual_seed(seed)
     offsets = torch.arange(0, 101, 5)
-    columns, values = torch.randint(FEATURES, (100,), generator=generator).int(), torch.rand(100, generator=generator)
+    columns = torch.randint(FEATURES, (100,), generator=generator).int()
+    values = torch.rand(100, generator=generator)
     ids = torch.randint(20, (33,), generator=generator)
-    return Batch(Picked(Bag(offsets, columns, values, FEATURES), ids), None, torch.randint(3000, (33,), generator=generator))
+    return Batch(
+        Picked(Bag(offsets, columns, values, FEATURES), ids),
+        None,
+        torch.randint(3000, (33,), generator=generator),
+    )
 
 
 def trained(model: Model, optimiser, steps: int = 4) -> list[torch.Tensor]:
@@ -49,8 +59,10 @@ def trained(model: Model, optimiser, steps: int = 4) -> list[torch.Tensor]:
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_an_update_inside_backward_is_the_update_after_it(scheme, rule):
-    after, inside = model_of(scheme), model_of(scheme)
-    wanted, found = trained(after, rule(after.parameters())), trained(inside, rule(inside.parameters()).inside_backward())
+    after = model_of(scheme)
+    inside = model_of(scheme)
+    wanted = trained(after, rule(after.parameters()))
+    found = trained(inside, rule(inside.parameters()).inside_backward())
     start = model_of(scheme)
     for (name, before), one, other in zip(start.named_parameters(), found, wanted, strict=True):
         assert torch.allclose(one, other, atol=2e-5), name

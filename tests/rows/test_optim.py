@@ -12,12 +12,15 @@ from headtail import HeadtailError, RowAdagrad, RowAdam, RowSGD, clip_grad_norm_
 from headtail.rows.decay import catch_up, owed, owes
 
 f64 = torch.float64
-SIZE, DIM = 12, 3
+SIZE = 12
+DIM = 3
 OPTIMISERS = {
     "sgd": lambda p, **k: RowSGD(p, lr=0.1, **k),
     "momentum": lambda p, **k: RowSGD(p, lr=0.1, momentum=0.9, **k),
     "adagrad": lambda p, **k: RowAdagrad(p, lr=0.1, initial_accumulator_value=0.1, **k),
-    "rowwise adagrad": lambda p, **k: RowAdagrad(p, lr=0.1, initial_accumulator_value=0.1, per_row=True, **k),
+    "rowwise adagrad": lambda p, **k: RowAdagrad(
+        p, lr=0.1, initial_accumulator_value=0.1, per_row=True, **k
+    ),
     "adam": lambda p, **k: RowAdam(p, lr=0.1, **k),
 }
 each_optimiser = pytest.mark.parametrize("make", OPTIMISERS.values(), ids=OPTIMISERS)
@@ -30,7 +33,10 @@ def table() -> torch.nn.Parameter:
 def batches(steps: int = 8, seed: int = 3):
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
-        yield torch.randint(SIZE, (5,), generator=generator), torch.randn(5, DIM, dtype=f64, generator=generator)
+        yield (
+            torch.randint(SIZE, (5,), generator=generator),
+            torch.randn(5, DIM, dtype=f64, generator=generator),
+        )
 
 
 def run(weight, optimiser, *, sparse: bool, steps=None, schedule=None):
@@ -58,7 +64,8 @@ def run(weight, optimiser, *, sparse: bool, steps=None, schedule=None):
     ids=["SGD", "SparseAdam", "Adagrad", "Adagrad with a start"],
 )
 def test_row_optimisers_are_torch_s_own_on_sparse_gradients(ours, theirs):
-    mine, other = table(), table()
+    mine = table()
+    other = table()
     run(mine, ours([mine]), sparse=True)
     run(other, theirs([other]), sparse=True)
     assert torch.allclose(mine, other, rtol=1e-13, atol=0)
@@ -67,15 +74,19 @@ def test_row_optimisers_are_torch_s_own_on_sparse_gradients(ours, theirs):
 @each_optimiser
 def test_dense_gradients_that_touch_every_row_give_the_same_steps(make):
     everything = [(torch.arange(SIZE), torch.randn(SIZE, DIM, dtype=f64)) for _ in range(5)]
-    one, other = table(), table()
+    one = table()
+    other = table()
     run(one, make([one], weight_decay=0.1), sparse=True, steps=everything)
     run(other, make([other], weight_decay=0.1), sparse=False, steps=everything)
     assert torch.allclose(one, other, rtol=1e-12)
 
 
 def test_one_number_a_row_is_the_sum_of_the_rows_mean_squares():
-    weight, rows = table(), torch.tensor([2, 7])
-    optimiser, before, grad = RowAdagrad([weight], lr=0.1, per_row=True), table().detach(), torch.randn(2, DIM, dtype=f64)
+    weight = table()
+    rows = torch.tensor([2, 7])
+    optimiser = RowAdagrad([weight], lr=0.1, per_row=True)
+    before = table().detach()
+    grad = torch.randn(2, DIM, dtype=f64)
     for _ in range(2):
         weight.grad = torch.sparse_coo_tensor(rows[None], grad, weight.shape)
         optimiser.step()
@@ -88,7 +99,8 @@ def test_one_number_a_row_is_the_sum_of_the_rows_mean_squares():
 
 def test_momentum_touching_every_row_is_torch_s_sgd():
     everything = [(torch.arange(SIZE), torch.randn(SIZE, DIM, dtype=f64)) for _ in range(5)]
-    one, other = table(), table()
+    one = table()
+    other = table()
     run(one, RowSGD([one], lr=0.1, momentum=0.9), sparse=True, steps=everything)
     run(other, torch.optim.SGD([other], lr=0.1, momentum=0.9), sparse=False, steps=everything)
     assert torch.allclose(one, other, rtol=1e-12)
@@ -99,7 +111,12 @@ def test_untouched_rows_and_their_moments_stand_still(make):
     weight = table()
     before = weight.detach().clone()
     optimiser = make([weight])
-    run(weight, optimiser, sparse=True, steps=[(torch.tensor([1, 4, 1]), torch.zeros(3, DIM, dtype=f64))])
+    run(
+        weight,
+        optimiser,
+        sparse=True,
+        steps=[(torch.tensor([1, 4, 1]), torch.zeros(3, DIM, dtype=f64))],
+    )
     untouched = [i for i in range(SIZE) if i not in (1, 4)]
     assert torch.equal(weight[untouched], before[untouched])
     assert not torch.equal(weight[[1, 4]], before[[1, 4]])
@@ -134,12 +151,18 @@ def test_lazy_weight_decay_is_exact_across_a_changing_learning_rate(make):
 
 
 def test_weight_decay_with_dense_gradients_is_adamw_s_decay():
-    one, other = table(), table()
+    one = table()
+    other = table()
     everything = [(torch.arange(SIZE), torch.zeros(SIZE, DIM, dtype=f64)) for _ in range(4)]
     run(one, RowSGD([one], lr=0.0, weight_decay=0.5), sparse=False, steps=everything)
     assert torch.equal(one, other), "no learning rate, no decay"
     run(one, RowAdam([one], lr=0.01, weight_decay=0.5, eps=1e-12), sparse=False, steps=everything)
-    run(other, torch.optim.AdamW([other], lr=0.01, weight_decay=0.5, eps=1e-12), sparse=False, steps=everything)
+    run(
+        other,
+        torch.optim.AdamW([other], lr=0.01, weight_decay=0.5, eps=1e-12),
+        sparse=False,
+        steps=everything,
+    )
     assert torch.allclose(one, other, rtol=1e-9)
 
 
@@ -160,7 +183,13 @@ def test_a_restored_optimiser_goes_on_as_if_never_interrupted(make):
     run(resumed, after, sparse=True, steps=all_steps[4:])
     after.flush()
     assert torch.allclose(resumed, whole, rtol=1e-12)
-    assert set(saved["state"].get(0, {})) <= {"momentum_buffer", "sum", "exp_avg", "exp_avg_sq", "step"}, "nothing lazy on disk"
+    assert set(saved["state"].get(0, {})) <= {
+        "momentum_buffer",
+        "sum",
+        "exp_avg",
+        "exp_avg_sq",
+        "step",
+    }, "nothing lazy on disk"
 
 
 def test_learning_rate_schedulers_drive_row_optimisers():
@@ -181,7 +210,9 @@ def test_a_decay_that_would_flip_the_weights_is_refused():
 
 
 def test_clipping_sums_repeated_rows_before_taking_the_norm():
-    sparse, dense, other = table(), table(), torch.nn.Parameter(torch.ones(2, dtype=f64))
+    sparse = table()
+    dense = table()
+    other = torch.nn.Parameter(torch.ones(2, dtype=f64))
     ids = torch.tensor([1, 1, 1, 7])
     for weight, kind in ((sparse, True), (dense, False)):
         (F.embedding(ids, weight, sparse=kind) ** 3).sum().backward()
@@ -237,7 +268,9 @@ def test_rows_catch_up_even_in_a_step_without_decay():
 def test_copying_the_optimiser_first_loses_no_decay():
     weight = torch.nn.Parameter(torch.ones(3, 1, dtype=f64))
     optimiser = RowSGD([weight], lr=0.1, weight_decay=1.0)
-    run(weight, optimiser, sparse=True, steps=[(torch.tensor([0]), torch.ones(1, 1, dtype=f64))] * 3)
+    run(
+        weight, optimiser, sparse=True, steps=[(torch.tensor([0]), torch.ones(1, 1, dtype=f64))] * 3
+    )
     copied, twin = copy.deepcopy((optimiser, weight))
     assert twin[2].item() == pytest.approx(0.9**3)
     copied.flush()
@@ -248,7 +281,9 @@ def test_a_bfloat16_table_is_decayed_by_the_whole_factor():
     weight = torch.nn.Parameter(torch.ones(2, 8, dtype=torch.bfloat16))
     optimiser = RowSGD([weight], lr=0.1, weight_decay=0.03)
     for _ in range(100):
-        weight.grad = torch.sparse_coo_tensor(torch.tensor([[0]]), torch.zeros(1, 8, dtype=torch.bfloat16), (2, 8))
+        weight.grad = torch.sparse_coo_tensor(
+            torch.tensor([[0]]), torch.zeros(1, 8, dtype=torch.bfloat16), (2, 8)
+        )
         optimiser.step()
     optimiser.flush()
     assert weight[1, 0].item() == pytest.approx(0.997**100, rel=2**-8)
@@ -265,7 +300,9 @@ def test_decay_told_by_one_table_and_taken_over_by_another_is_owed_there(make):
     assert (received < 0).any()
     taken = torch.nn.Parameter(whole.detach().clone())
     after = make([taken], weight_decay=0.2)
-    after.state[taken].update({name: copy.deepcopy(value) for name, value in optimiser.state[whole].items()})
+    after.state[taken].update(
+        {name: copy.deepcopy(value) for name, value in optimiser.state[whole].items()}
+    )
     owes(taken, received.clone(), log_decay)
     for weight, its in ((whole, optimiser), (taken, after)):
         run(weight, its, sparse=True, steps=all_steps[4:])
@@ -279,13 +316,22 @@ def test_a_table_that_never_decayed_owes_nothing():
     assert owed(weight) is None
 
 
-@pytest.mark.parametrize("ids", [[1, 4, 9], [1, 4, 4], [4, 1, 4]], ids=["ascending", "repeated at once", "repeated later"])
+@pytest.mark.parametrize(
+    "ids",
+    [[1, 4, 9], [1, 4, 4], [4, 1, 4]],
+    ids=["ascending", "repeated at once", "repeated later"],
+)
 @pytest.mark.parametrize("size", [(SIZE, 1), (SIZE, 2**14)], ids=["small", "large"])
 @pytest.mark.parametrize("dtype", [torch.float32, f64])
 def test_rows_are_summed_before_a_step_however_the_gradient_comes(ids, size, dtype):
-    """Ascending rows are taken as they are, large float32 ones are summed by the kernel, others by torch."""
+    """Ascending rows are taken as they are, large float32 ones are summed by the kernel, others by
+    torch.
+    """
     weight = torch.nn.Parameter(torch.zeros(size, dtype=dtype))
-    (F.embedding(torch.tensor(ids), weight, sparse=True) * torch.arange(1.0, 4.0, dtype=dtype)[:, None]).sum().backward()
+    (
+        F.embedding(torch.tensor(ids), weight, sparse=True)
+        * torch.arange(1.0, 4.0, dtype=dtype)[:, None]
+    ).sum().backward()
     RowSGD([weight], lr=1.0).step()
     wanted = torch.zeros(size, dtype=dtype)
     for row, value in zip(ids, (1.0, 2.0, 3.0), strict=True):
@@ -295,6 +341,8 @@ def test_rows_are_summed_before_a_step_however_the_gradient_comes(ids, size, dty
 
 def test_a_large_sparse_vector_is_optimised_too():
     weight = torch.nn.Parameter(torch.zeros(2**16))
-    weight.grad = torch.sparse_coo_tensor(torch.arange(2**16).flip(0)[None], torch.ones(2**16), (2**16,))
+    weight.grad = torch.sparse_coo_tensor(
+        torch.arange(2**16).flip(0)[None], torch.ones(2**16), (2**16,)
+    )
     RowSGD([weight], lr=1.0).step()
     assert (weight == -1).all()

@@ -28,19 +28,33 @@ def test_what_is_no_finite_number_stays_so(value):
 
 @pytest.mark.parametrize(
     "rule",
-    [lambda p: RowSGD(p, 1e-4), lambda p: RowSGD(p, 1e-4, momentum=0.5), lambda p: RowAdagrad(p, 1e-3), lambda p: RowAdam(p, 1e-4)],
+    [
+        lambda p: RowSGD(p, 1e-4),
+        lambda p: RowSGD(p, 1e-4, momentum=0.5),
+        lambda p: RowAdagrad(p, 1e-3),
+        lambda p: RowAdam(p, 1e-4),
+    ],
 )
 @pytest.mark.parametrize("sparse", [True, False])
 def test_many_small_steps_of_a_bfloat16_table_add_up(rule, sparse):
-    """Each is far below the distance of two neighbours, so rounding to the nearest would lose them all."""
+    """Each is far below the distance of two neighbours, so rounding to the nearest would lose them
+    all.
+    """
     torch.manual_seed(0)
-    tables = [torch.nn.Parameter(torch.ones(8, 256, dtype=dtype)) for dtype in (torch.bfloat16, torch.float64)]
+    tables = [
+        torch.nn.Parameter(torch.ones(8, 256, dtype=dtype))
+        for dtype in (torch.bfloat16, torch.float64)
+    ]
     for table in tables:
         optimiser = rule([table])
         for _ in range(100):
             grad = torch.ones(3, 256, dtype=table.dtype)
             rows = torch.tensor([[1, 2, 5]])
-            table.grad = torch.sparse_coo_tensor(rows, grad, table.shape) if sparse else torch.ones_like(table)
+            table.grad = (
+                torch.sparse_coo_tensor(rows, grad, table.shape)
+                if sparse
+                else torch.ones_like(table)
+            )
             optimiser.step()
     moved, right = (table[1].detach().double().mean() - 1 for table in tables)
     assert moved == pytest.approx(float(right), rel=0.1)

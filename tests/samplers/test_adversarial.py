@@ -38,22 +38,30 @@ def test_where_hidden_states_tell_nothing_the_tree_knows_how_popular_labels_are(
 @pytest.mark.parametrize("scale", [0.0, 1.0, 1e4])
 def test_q_sums_to_one_and_is_finite_and_carried_by_draws(number: int, scale: float):
     generator = torch.Generator().manual_seed(0)
-    scorer = Scorer(scale * torch.randn(7, 4, generator=generator), torch.randn(number, 4, generator=generator))
+    scorer = Scorer(
+        scale * torch.randn(7, 4, generator=generator), torch.randn(number, 4, generator=generator)
+    )
     target = torch.arange(7) % number
     sampler = Adversarial(number, 9, share=3)
     draw = sampler.draw(target, input=scorer.input, weight=scorer.weight)
     log_q = sampler.log_q_given(scorer, target, torch.arange(number))
-    assert torch.allclose(log_q.exp().sum(1), torch.ones(7, dtype=torch.float64), rtol=0, atol=1e-12)
+    assert torch.allclose(
+        log_q.exp().sum(1), torch.ones(7, dtype=torch.float64), rtol=0, atol=1e-12
+    )
     assert bool(log_q.isfinite().all())
     assert draw.ids.shape == (7, 9)
     assert torch.allclose(draw.log_q, log_q.gather(1, draw.ids), rtol=0, atol=1e-5)
-    assert torch.allclose(draw.log_q_target, log_q.gather(1, target[:, None]).squeeze(1), rtol=0, atol=1e-5)
+    assert torch.allclose(
+        draw.log_q_target, log_q.gather(1, target[:, None]).squeeze(1), rtol=0, atol=1e-5
+    )
 
 
 def test_the_q_of_a_group_is_the_mean_of_its_examples_and_the_last_group_may_be_small():
     hidden, label = clouds()
-    scorer, few = Scorer(hidden[::48][:5], torch.randn(6, 5)), label[::48][:5]
-    one, three = Adversarial(6, 4, share=1), Adversarial(6, 4, share=3)
+    scorer = Scorer(hidden[::48][:5], torch.randn(6, 5))
+    few = label[::48][:5]
+    one = Adversarial(6, 4, share=1)
+    three = Adversarial(6, 4, share=3)
     three.load_state_dict(one.state_dict())
     for sampler in (one, three):
         sampler._start(Scorer(hidden, scorer.weight), label)
@@ -66,17 +74,28 @@ def test_the_q_of_a_group_is_the_mean_of_its_examples_and_the_last_group_may_be_
 def test_real_draws_follow_the_claimed_q_also_when_the_table_has_moved_on():
     labels = Labels.zipf(50)
     generator = torch.Generator().manual_seed(0)
-    given = {"input": torch.randn(8, 4, generator=generator), "weight": torch.randn(50, 4, generator=generator)}
+    given = {
+        "input": torch.randn(8, 4, generator=generator),
+        "weight": torch.randn(50, 4, generator=generator),
+    }
     sampler = Adversarial(labels, 6, share=3).eval()
     sampler.draw(torch.arange(8), **given)
     moved = given | {"weight": torch.randn(50, 4, generator=generator)}
-    found = audit(sampler, labels, draws=1_000, batch_size=8, **moved, generator=torch.Generator().manual_seed(1))
+    found = audit(
+        sampler,
+        labels,
+        draws=1_000,
+        batch_size=8,
+        **moved,
+        generator=torch.Generator().manual_seed(1),
+    )
     assert found.passed, found
 
 
 def test_a_saved_sampler_goes_on_with_the_same_draws_and_the_same_trees():
     sampler = Adversarial(40, 4, share=2, dim=3)
-    hidden, weight = torch.randn(200, 6, 7), torch.randn(40, 7)
+    hidden = torch.randn(200, 6, 7)
+    weight = torch.randn(40, 7)
     target = torch.randint(40, (200, 6))
     for step in range(40):
         sampler.draw(target[step], input=hidden[step], weight=weight)
@@ -85,7 +104,12 @@ def test_a_saved_sampler_goes_on_with_the_same_draws_and_the_same_trees():
     trees = set()
     for step in range(40, 120):
         both = [
-            s.draw(target[step], input=hidden[step], weight=weight, generator=torch.Generator().manual_seed(step))
+            s.draw(
+                target[step],
+                input=hidden[step],
+                weight=weight,
+                generator=torch.Generator().manual_seed(step),
+            )
             for s in (sampler, again)
         ]
         assert torch.equal(both[0].ids, both[1].ids)
@@ -107,12 +131,16 @@ def test_every_label_has_a_leaf_of_its_own_and_halves_differ_by_one_at_most():
 
 def test_a_grown_label_set_gets_a_new_tree():
     torch.manual_seed(0)
-    labels, hidden, target = Labels.from_counts([3] * 60), torch.randn(60, 8), torch.arange(60)
+    labels = Labels.from_counts([3] * 60)
+    hidden = torch.randn(60, 8)
+    target = torch.arange(60)
     sampler = Adversarial(labels, 16, share=4)
     for _ in range(60):  # long enough for a tree to be there
         sampler.draw(target, input=hidden, weight=torch.randn(60, 8))
     grown = sampler.for_labels(labels.grow([1, 1, 1, 1]))
     assert grown.num_labels == 64
     assert grown.share == 4
-    q = grown.log_q_given(Scorer(hidden[:2], torch.randn(64, 8)), target[:2], torch.arange(64)).exp()
+    q = grown.log_q_given(
+        Scorer(hidden[:2], torch.randn(64, 8)), target[:2], torch.arange(64)
+    ).exp()
     assert torch.allclose(q.sum(1), torch.ones(2, dtype=torch.float64))

@@ -10,10 +10,27 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headtail import Adversarial, Block, Equalised, FourierKernel, HeadtailError, Importance, LabelHead, Labels, LogitAdjusted, QuadraticKernel, Relative, SampledSoftmaxLoss, Scorer, Unit, audit, scheme
-from headtail.training import trainer as train
+from headtail import (
+    Adversarial,
+    Block,
+    Equalised,
+    FourierKernel,
+    HeadtailError,
+    Importance,
+    LabelHead,
+    Labels,
+    LogitAdjusted,
+    QuadraticKernel,
+    Relative,
+    SampledSoftmaxLoss,
+    Scorer,
+    Unit,
+    audit,
+    scheme,
+)
 from headtail.samplers.model.blocks import UNIFORM
 from headtail.samplers.model.clusters import lay_out, nearest, projection
+from headtail.training import trainer as train
 from headtail.training.trainer import Stopped, Trainer
 from tests.laws.block_worlds import BLOCK_WORLDS, mixed, visiting
 from tests.laws.worlds import MODEL, L
@@ -26,17 +43,24 @@ LABELS = Labels.zipf(300)
 
 def model(p: int = 12, labels: int = 300, d: int = 6, scale: float = 1.0, **options) -> Scorer:
     generator = torch.Generator().manual_seed(0)
-    given = {"input": torch.randn(p, d, generator=generator), "weight": scale * torch.randn(labels, d, generator=generator)}
+    given = {
+        "input": torch.randn(p, d, generator=generator),
+        "weight": scale * torch.randn(labels, d, generator=generator),
+    }
     return Scorer(**{**given, **options})
 
 
 def drawn(sampler, scorer: Scorer, target=None, seed: int = 0):
     target = torch.arange(len(scorer.input)) % sampler.num_labels if target is None else target
-    given = {name: getattr(scorer, name) for name in ("input", "weight", "bias", "temperature", "score")}
+    given = {
+        name: getattr(scorer, name) for name in ("input", "weight", "bias", "temperature", "score")
+    }
     return sampler.draw(target, **given, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("hidden", [[1.0, -0.5], [0.0, 2.0], [1.0, math.nan], [math.inf, 2.0]], ids=str)
+@pytest.mark.parametrize(
+    "hidden", [[1.0, -0.5], [0.0, 2.0], [1.0, math.nan], [math.inf, 2.0]], ids=str
+)
 @each_kind
 def test_a_group_draws_each_label_as_often_as_the_mean_of_its_examples_q(kind, hidden):
     sampler = kind(L, 2, share=2, visits=1, dim=1)
@@ -58,21 +82,34 @@ def test_a_group_draws_each_label_as_often_as_the_mean_of_its_examples_q(kind, h
 def test_with_a_margin_labels_are_drawn_for_the_loss_that_is_meant(kind, temperature):
     """Inside a block by ρ·e^f exactly; and so the sum that is meant varies less."""
     scorer = model(scale=0.3, bias=torch.linspace(-1, 1, 300), temperature=temperature)
-    margin, every, label = LogitAdjusted(LABELS), torch.arange(300), torch.zeros(12, dtype=torch.int64)
+    margin = LogitAdjusted(LABELS)
+    every = torch.arange(300)
+    label = torch.zeros(12, dtype=torch.int64)
     plain, meant = (kind(LABELS, 8, share=1, margin=one).eval() for one in (None, margin))
     mass = (scorer.logits(every).double() + margin.log_negative(every)).exp()
     q = [sampler.log_q_given(scorer, label, every).exp() for sampler in (plain, meant)]
     assert torch.allclose(q[1].sum(1), torch.ones(12).double())
     block = meant._block_of(meant.place)
     for one in block.unique() if kind is Block else ():
-        shares = [t / t.sum(1, keepdim=True) for t in (q[1][:, block == one] - UNIFORM / 300, mass[:, block == one])]
+        shares = [
+            t / t.sum(1, keepdim=True)
+            for t in (q[1][:, block == one] - UNIFORM / 300, mass[:, block == one])
+        ]
         assert torch.allclose(*shares, rtol=0, atol=0.01)
-    noise = [sampler.variance_given(scorer, label, mass / p) for sampler, p in zip((plain, meant), q, strict=True)]
+    noise = [
+        sampler.variance_given(scorer, label, mass / p)
+        for sampler, p in zip((plain, meant), q, strict=True)
+    ]
     assert float(noise[1].log().mean()) < float(noise[0].log().mean()) - 0.7, "half at most"
 
 
 def test_schemes_tell_blocks_what_they_are_meant_for():
-    kinds = {"block:tail": LogitAdjusted, "block(1):importance": Unit, "fourier-kernel:tail": LogitAdjusted, "block:constant": None}
+    kinds = {
+        "block:tail": LogitAdjusted,
+        "block(1):importance": Unit,
+        "fourier-kernel:tail": LogitAdjusted,
+        "block:constant": None,
+    }
     for name, kind in kinds.items():
         margin = scheme(name, LABELS).sampler.margin
         assert margin is None if kind is None else isinstance(margin, kind)
@@ -149,24 +186,32 @@ def test_a_table_that_changed_under_a_stale_summary_changes_no_q(kind):
         {"score": "cosine"},
         {"bias": torch.linspace(-3, 3, 300)[:, None]},
         {"d": 100, "dim": 8},
-        {"input": torch.randn(7, 6, dtype=torch.bfloat16), "weight": torch.randn(300, 6, dtype=torch.bfloat16)},
+        {
+            "input": torch.randn(7, 6, dtype=torch.bfloat16),
+            "weight": torch.randn(300, 6, dtype=torch.bfloat16),
+        },
     ],
     ids=", ".join,
 )
 def test_q_sums_to_one_and_is_finite_and_carried_by_draws(kind, case):
     case = dict(case)
-    m, dim = case.pop("m", 6), case.pop("dim", 16)
+    m = case.pop("m", 6)
+    dim = case.pop("dim", 16)
     scorer = model(**case)
     number = len(scorer.weight)
     sampler = kind(number, m, share=3, dim=dim)
     target = torch.arange(len(scorer.input)) % number
     draw = drawn(sampler, scorer, target)
     log_q = sampler.log_q_given(scorer, target, torch.arange(number))
-    assert torch.allclose(log_q.exp().sum(1), torch.ones(len(target), dtype=torch.float64), rtol=0, atol=1e-12)
+    assert torch.allclose(
+        log_q.exp().sum(1), torch.ones(len(target), dtype=torch.float64), rtol=0, atol=1e-12
+    )
     assert bool(log_q.isfinite().all()), "every label can be drawn"
     assert draw.ids.shape == (len(target), m)
     assert torch.allclose(draw.log_q, log_q.gather(1, draw.ids), rtol=0, atol=1e-5)
-    assert torch.allclose(draw.log_q_target, log_q.gather(1, target[:, None]).squeeze(1), rtol=0, atol=1e-5)
+    assert torch.allclose(
+        draw.log_q_target, log_q.gather(1, target[:, None]).squeeze(1), rtol=0, atol=1e-5
+    )
 
 
 @each_kind
@@ -179,7 +224,8 @@ def test_looking_into_all_blocks_at_once_or_one_by_one_gives_the_same(kind):
     place = torch.arange(sampler.most)
     at = (sampler.start[block][..., None] + place).clamp(max=299)
     held = (place < sampler.size[block][..., None])[:, :, None].expand(-1, -1, 4, -1)
-    one, other = sampler.at_once(x, at), sampler.by_block(x, block)
+    one = sampler.at_once(x, at)
+    other = sampler.by_block(x, block)
     assert torch.allclose(one[held], other[held], rtol=1e-5, atol=1e-6)
     assert float(one[held].std()) > 0.1
 
@@ -205,10 +251,13 @@ def test_block_has_far_less_variance_than_uniform_draws_have():
 
 
 def test_summaries_are_taken_at_first_often_and_then_every_so_many_steps(monkeypatch):
-    sampler, scorer = Block(LABELS, 4, share=4, refresh=100), model(4)
+    sampler = Block(LABELS, 4, share=4, refresh=100)
+    scorer = model(4)
     taken = []
     take = sampler.take_summary
-    monkeypatch.setattr(sampler, "take_summary", lambda given: (taken.append(sampler._taken), take(given)))
+    monkeypatch.setattr(
+        sampler, "take_summary", lambda given: (taken.append(sampler._taken), take(given))
+    )
     for _ in range(330):
         drawn(sampler, scorer)
     assert taken == [0, 32, 64, 128, 228, 328]
@@ -224,7 +273,9 @@ def test_a_first_look_that_takes_long_is_told_once_with_the_next(kind, monkeypat
     monkeypatch.setattr("headtail.samplers.model.schedule.LONG", -1.0)
     monkeypatch.setattr("headtail.samplers.model.schedule.MANY", 300)
     sampler = kind(LABELS, 4, share=4)
-    with pytest.warns(UserWarning, match=r"300 labels took 0 s\. .* again after 32 steps, .* every 100 steps"):
+    with pytest.warns(
+        UserWarning, match=r"300 labels took 0 s\. .* again after 32 steps, .* every 100 steps"
+    ):
         drawn(sampler, model(4))
     recwarn.clear()
     for _ in range(40):
@@ -234,18 +285,27 @@ def test_a_first_look_that_takes_long_is_told_once_with_the_next(kind, monkeypat
 
 
 @pytest.mark.parametrize("kind", [*KINDS.values(), Adversarial], ids=[*KINDS, "adversarial"])
-def test_draws_can_be_replayed_unless_a_look_is_due_for_notes_stay_where_they_are(kind, monkeypatch):
-    sampler, looks = kind(LABELS, 4, share=4, dim=4, refresh=40), []
+def test_draws_can_be_replayed_unless_a_look_is_due_for_notes_stay_where_they_are(
+    kind, monkeypatch
+):
+    sampler = kind(LABELS, 4, share=4, dim=4, refresh=40)
+    looks = []
     look = "refit" if kind is Adversarial else "take_summary"
     real = getattr(sampler, look)
     monkeypatch.setattr(sampler, look, lambda given: (looks.append(sampler._taken), real(given)))
     drawn(sampler, model(4, d=9))
-    hold = {name: value for name, value in {**dict(sampler.named_buffers()), **vars(sampler)}.items() if torch.is_tensor(value)}
-    before, places = {name: value.clone() for name, value in hold.items()}, {name: v.data_ptr() for name, v in hold.items()}
+    hold = {
+        name: value
+        for name, value in {**dict(sampler.named_buffers()), **vars(sampler)}.items()
+        if torch.is_tensor(value)
+    }
+    before = {name: value.clone() for name, value in hold.items()}
+    places = {name: v.data_ptr() for name, v in hold.items()}
     fresh = kind(LABELS, 4, share=4, dim=4, refresh=40).get_extra_state()
     sampler.set_extra_state(sampler.get_extra_state())
     for number in range(1, 130):
-        due, seen = sampler.due, len(looks)
+        due = sampler.due
+        seen = len(looks)
         if number % 10 == 0 and not due:
             sampler.passed()  # as if replayed
         else:
@@ -257,12 +317,15 @@ def test_draws_can_be_replayed_unless_a_look_is_due_for_notes_stay_where_they_ar
     drawn(sampler, model(4, d=9))
     now = {**dict(sampler.named_buffers()), **vars(sampler)}
     assert {name: now[name].data_ptr() for name in places} == places
-    assert not all(torch.equal(before[name], now[name]) for name in before), "but something was noted"
+    assert not all(torch.equal(before[name], now[name]) for name in before), (
+        "but something was noted"
+    )
 
 
 @pytest.mark.parametrize("kind", [*KINDS.values(), Adversarial], ids=[*KINDS, "adversarial"])
 def test_a_sampler_that_was_first_used_without_gradients_can_be_trained_with(kind):
-    sampler, scorer = kind(LABELS, 4, share=4, dim=4), model(4, d=9)
+    sampler = kind(LABELS, 4, share=4, dim=4)
+    scorer = model(4, d=9)
     with torch.inference_mode():
         drawn(sampler, scorer)
     for _ in range(40):
@@ -272,14 +335,16 @@ def test_a_sampler_that_was_first_used_without_gradients_can_be_trained_with(kin
 
 @each_kind
 def test_a_saved_sampler_goes_on_with_the_same_draws(kind):
-    sampler, scorer = kind(LABELS, 4, share=2, dim=4), model(6, d=9)
+    sampler = kind(LABELS, 4, share=2, dim=4)
+    scorer = model(6, d=9)
     for _ in range(40):
         drawn(sampler, scorer)
     again = kind(LABELS, 4, share=2, dim=4)
     again.load_state_dict(copy.deepcopy(sampler.state_dict()))
     other = model(6, d=9, weight=torch.randn(300, 9))
     for seed in range(40):
-        one, two = drawn(sampler, other, seed=seed), drawn(again, other, seed=seed)
+        one = drawn(sampler, other, seed=seed)
+        two = drawn(again, other, seed=seed)
         assert torch.equal(one.ids, two.ids)
         assert torch.equal(one.log_q, two.log_q)
 
@@ -298,19 +363,24 @@ def test_a_grown_label_set_is_drawn_from_whole(kind):
 
 
 def test_only_weights_that_ask_for_the_positive_s_q_pay_for_it():
-    scorer, target = model(6), torch.arange(6)
+    scorer = model(6)
+    target = torch.arange(6)
     for weighting, told in ((Importance(), False), (Relative(), True)):
         loss = SampledSoftmaxLoss(Block(LABELS, 4), weighting)
         assert (loss.draw(scorer.input, scorer.weight, target).log_q_target is not None) == told
         assert bool(loss(scorer.input, scorer.weight, target).isfinite())
 
 
-@pytest.mark.parametrize("name", ["block(4)", "block(1,uniform)", "quadratic-kernel(2)", "fourier-kernel", "adversarial(4)"])
+@pytest.mark.parametrize(
+    "name",
+    ["block(4)", "block(1,uniform)", "quadratic-kernel(2)", "fourier-kernel", "adversarial(4)"],
+)
 def test_a_head_trains_under_its_name(name):
     torch.manual_seed(0)
     labels = Labels.from_counts([3] * 60)
     head = LabelHead(labels, 8, scheme(f"{name}:importance@16", labels))
-    hidden, target = torch.randn(60, 8), torch.arange(60)
+    hidden = torch.randn(60, 8)
+    target = torch.arange(60)
     optimiser = torch.optim.Adam(head.parameters(), lr=0.1)
     for _ in range(60):
         optimiser.zero_grad()
@@ -359,7 +429,8 @@ def test_blocks_are_never_larger_than_allowed_and_hold_each_label_once():
 
 
 def test_the_nearest_centroid_is_found_in_parts_as_in_one(monkeypatch):
-    rows, centroids = torch.randn(50, 3), torch.randn(7, 3)
+    rows = torch.randn(50, 3)
+    centroids = torch.randn(7, 3)
     truth = torch.cdist(rows, centroids).argmin(1)
     monkeypatch.setattr("headtail.samplers.model.clusters.IN_CACHE", 40)
     assert torch.equal(nearest(rows, centroids), truth)
@@ -382,7 +453,8 @@ def test_worlds_of_blocks_have_a_cut_cluster_and_an_empty_block():
 
 
 def test_another_model_or_the_state_of_another_sampler_is_told():
-    sampler, label = Block(50, 4), torch.tensor([3])
+    sampler = Block(50, 4)
+    label = torch.tensor([3])
     sampler.draw(label, input=torch.randn(1, 8), weight=torch.randn(50, 8))
     with pytest.raises(HeadtailError, match="rows of size 8, but hidden states have size 5"):
         sampler.draw(label, input=torch.randn(1, 5), weight=torch.randn(50, 5))

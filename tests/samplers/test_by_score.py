@@ -42,10 +42,14 @@ KNOWN = {
     "model, masked": lambda labels, m: ModelSoftmax(labels, m, exclude_target=False),
     "tilted": lambda labels, m: Tilted(labels, m, LogitAdjusted(labels)),
     "tilted, decoupled": lambda labels, m: Tilted(labels, m, LogitAdjusted(labels), logistic),
-    "tilted, hinge, masked": lambda labels, m: Tilted(labels, m, LogitAdjusted(labels), hinge, exclude_target=False),
+    "tilted, hinge, masked": lambda labels, m: Tilted(
+        labels, m, LogitAdjusted(labels), hinge, exclude_target=False
+    ),
     "hard": lambda labels, m: Hard(Uniform(labels, m), 3),
     "hard, within the batch": lambda labels, m: Hard(WithinBatch(labels, m), 3),
-    "mixture": lambda labels, m: Mixture([ModelSoftmax(labels, m, exclude_target=False), Uniform(labels, 2)]),
+    "mixture": lambda labels, m: Mixture(
+        [ModelSoftmax(labels, m, exclude_target=False), Uniform(labels, 2)]
+    ),
 }
 POOLED = {
     "resampled": lambda labels, m: Resampled(Uniform(labels, 16), m),
@@ -64,18 +68,25 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def a_model(rows: int, labels: int = 40, dim: int = 4) -> dict[str, torch.Tensor]:
-    return {"input": torch.randn(rows, dim, generator=seeded(1)), "weight": torch.randn(labels, dim, generator=seeded(2))}
+    return {
+        "input": torch.randn(rows, dim, generator=seeded(1)),
+        "weight": torch.randn(labels, dim, generator=seeded(2)),
+    }
 
 
 @each_known
 def test_real_draws_follow_the_claimed_q(make):
-    found = audit(make(LABELS, 6), LABELS, draws=800, batch_size=3, generator=seeded(3), **a_model(3))
+    found = audit(
+        make(LABELS, 6), LABELS, draws=800, batch_size=3, generator=seeded(3), **a_model(3)
+    )
     assert found.passed, found
 
 
 @each_pooled
 def test_real_draws_from_a_pool_count_once_on_average(make):
-    found = audit(make(LABELS, 6), LABELS, draws=600, batch_size=8, generator=seeded(4), **a_model(8))
+    found = audit(
+        make(LABELS, 6), LABELS, draws=600, batch_size=8, generator=seeded(4), **a_model(8)
+    )
     assert found.passed, found
 
 
@@ -89,11 +100,15 @@ def test_a_pool_that_forgets_its_q_or_its_size_is_caught():
         def pick(self, step):
             draw = super().pick(step)
             log_q = step.model.logits(draw.ids).double()
-            return type(draw)(draw.ids, log_q - log_q.logsumexp(1, keepdim=True), None, draw.m, marginal=False)
+            return type(draw)(
+                draw.ids, log_q - log_q.logsumexp(1, keepdim=True), None, draw.m, marginal=False
+            )
 
     for wrong in (Forgets, TakesScoresForQ):
         sampler = wrong(Frequency(LABELS, 16, 0.5), 6)
-        assert not audit(sampler, LABELS, draws=1_000, batch_size=4, generator=seeded(), **a_model(4)).passed
+        assert not audit(
+            sampler, LABELS, draws=1_000, batch_size=4, generator=seeded(), **a_model(4)
+        ).passed
 
 
 @each_known
@@ -105,26 +120,36 @@ def test_q_sums_to_one_for_every_example(make):
 
 @each_known
 def test_a_draw_carries_the_q_of_the_table_as_it_is_now(make):
-    """The table changes between draws, and hidden states, biases, temperature and cosines all count."""
-    sampler, label = make(LABELS, 6), torch.tensor([0, 7, 39, 7])
+    """The table changes between draws, and hidden states, biases, temperature and cosines all
+    count.
+    """
+    sampler = make(LABELS, 6)
+    label = torch.tensor([0, 7, 39, 7])
     options = {"bias": torch.linspace(-2, 2, 40), "temperature": 0.3, "score": "cosine"}
     for change in range(3):
         model = a_model(4)
         model["weight"] = model["weight"] * 2**change
         model["weight"][5] += change
         draw = sampler.draw(label, generator=seeded(change), **model, **options)
-        told = sampler.log_q_given(Scorer(model["input"], model["weight"], **options), label, draw.ids)
-        of_target = sampler.log_q_given(Scorer(model["input"], model["weight"], **options), label, label[:, None])
+        told = sampler.log_q_given(
+            Scorer(model["input"], model["weight"], **options), label, draw.ids
+        )
+        of_target = sampler.log_q_given(
+            Scorer(model["input"], model["weight"], **options), label, label[:, None]
+        )
         assert torch.allclose(draw.log_q, told, rtol=0, atol=1e-5)
         assert torch.allclose(draw.log_q_target, of_target.squeeze(1), rtol=0, atol=1e-5)
 
 
 @each
-@pytest.mark.parametrize("case", ["equal", "one dominates", "the positive dominates", "two labels", "one example"])
+@pytest.mark.parametrize(
+    "case", ["equal", "one dominates", "the positive dominates", "two labels", "one example"]
+)
 def test_extreme_scores_give_finite_draws_and_losses(make, case: str):
     labels = Labels.from_counts([5, 2]) if case == "two labels" else LABELS
     label = torch.tensor([1]) if case == "one example" else torch.tensor([1, 0, 1, 1])
-    hidden, table = torch.ones(len(label), 1), torch.zeros(labels.num_labels, 1)
+    hidden = torch.ones(len(label), 1)
+    table = torch.zeros(labels.num_labels, 1)
     if "dominates" in case:
         table[1 if "positive" in case else 0] = 1e4
     sampler = make(labels, 50)
@@ -134,7 +159,10 @@ def test_extreme_scores_give_finite_draws_and_losses(make, case: str):
     assert not draw.log_q.isnan().any()
     if getattr(sampler, "exclude_target", False):
         assert not bool((draw.ids == label[:, None]).any())
-    for loss in (SampledSoftmaxLoss(sampler, Importance()), SampledDecoupledLoss(sampler, Tail(labels), logistic)):
+    for loss in (
+        SampledSoftmaxLoss(sampler, Importance()),
+        SampledDecoupledLoss(sampler, Tail(labels), logistic),
+    ):
         value = loss(hidden.requires_grad_(), table.requires_grad_(), label, draw=draw)
         value.backward()
         assert torch.isfinite(value), value
@@ -158,10 +186,14 @@ def test_no_block_holds_scores_of_the_whole_batch_and_table(make):
     with mock.patch("headtail.samplers.model.scorer.SCORES_AT_ONCE", 8 * 7):
         seen = []
         plain = Scorer.logits
-        with mock.patch.object(Scorer, "logits", lambda self, rows: seen.append(plain(self, rows)) or seen[-1]):
+        with mock.patch.object(
+            Scorer, "logits", lambda self, rows: seen.append(plain(self, rows)) or seen[-1]
+        ):
             small = make(LABELS, 6).draw(torch.arange(8), generator=seeded(), **a_model(8))
         assert max(one.numel() for one in seen) <= 8 * max(7, small.ids.shape[1] + 1)
-        found = audit(make(LABELS, 6), LABELS, draws=500, batch_size=8, generator=seeded(5), **a_model(8))
+        found = audit(
+            make(LABELS, 6), LABELS, draws=500, batch_size=8, generator=seeded(5), **a_model(8)
+        )
         assert found.passed, found
 
 
@@ -170,26 +202,36 @@ def test_no_block_holds_scores_of_the_whole_batch_and_table(make):
 def test_tilted_gives_the_exact_loss_in_every_single_draw(margin: str, piece):
     margin = LogitAdjusted(LABELS) if margin == "adjusted" else Importance().margin
     model = {name: one.double() for name, one in a_model(16).items()}
-    label, sampler = torch.arange(16), Tilted(LABELS, 1, margin, piece)
+    label = torch.arange(16)
+    sampler = Tilted(LABELS, 1, margin, piece)
     kind = (
         SampledSoftmaxLoss(sampler, FromMargin(margin))
         if piece is None
         else SampledDecoupledLoss(sampler, FromMargin(margin), piece)
     )
-    exact = (softmax_loss if piece is None else decoupled_loss)(model["input"], model["weight"], label, margin, reduction="none")
+    exact = (softmax_loss if piece is None else decoupled_loss)(
+        model["input"], model["weight"], label, margin, reduction="none"
+    )
     for seed in range(5):
-        sampled = kind(model["input"], model["weight"], label, generator=seeded(seed), reduction="none")
+        sampled = kind(
+            model["input"], model["weight"], label, generator=seeded(seed), reduction="none"
+        )
         assert torch.allclose(sampled, exact, rtol=1e-12)
 
 
 def test_a_hinge_that_is_satisfied_everywhere_is_sampled_uniformly_and_costs_nothing():
-    hidden, table = torch.ones(1, 1), torch.full((4, 1), -5.0)
+    hidden = torch.ones(1, 1)
+    table = torch.full((4, 1), -5.0)
     sampler = Tilted(4, 2000, Importance().margin, hinge)
     draw = sampler.draw(torch.tensor([1]), input=hidden, weight=table, generator=seeded())
-    assert torch.bincount(draw.ids[0], minlength=4).tolist() == pytest.approx([667, 0, 667, 667], abs=70)
+    assert torch.bincount(draw.ids[0], minlength=4).tolist() == pytest.approx(
+        [667, 0, 667, 667], abs=70
+    )
     assert draw.log_q.exp().unique().tolist() == [0.25]
     assert float(draw.log_keep.exp()) == pytest.approx(0.75)
-    loss = SampledDecoupledLoss(sampler, Importance(), hinge)(hidden, table, torch.tensor([1]), draw=draw)
+    loss = SampledDecoupledLoss(sampler, Importance(), hinge)(
+        hidden, table, torch.tensor([1]), draw=draw
+    )
     assert loss.item() == pytest.approx(6.0), "the positive's own term"
 
 
@@ -200,7 +242,11 @@ def test_weights_that_need_a_q_are_refused_for_draws_from_a_pool():
             SampledSoftmaxLoss(sampler, weighting)
         with pytest.raises(HeadtailError, match="from a pool"):
             weighting.offsets(sampler.draw(torch.tensor([1]), **a_model(1)), torch.tensor([1]))
-    for wrap in (lambda: Mixture([sampler, Uniform(40, 2)]), lambda: Hard(sampler, 2), lambda: Resampled(sampler, 2)):
+    for wrap in (
+        lambda: Mixture([sampler, Uniform(40, 2)]),
+        lambda: Hard(sampler, 2),
+        lambda: Resampled(sampler, 2),
+    ):
         with pytest.raises(HeadtailError, match="Resampled"):
             wrap()
 

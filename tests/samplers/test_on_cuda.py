@@ -1,4 +1,6 @@
-"""Every sampler by name on a GPU: it trains, its q is that of float64 on a CPU, and it draws what it claims."""
+"""Every sampler by name on a GPU: it trains, its q is that of float64 on a CPU, and it draws what
+it claims.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,13 @@ import torch
 from torch import Tensor
 
 from headtail import Labels, Queue, Resampled, Sampler, Scorer, audit
-from headtail.training import captured as graphs
-from headtail.schemes.build import SAMPLERS, parse
-from headtail.training.config import Run
-from headtail.data.points import DataSet, Points
-from headtail.training.captured import Graph
-from headtail.samplers.model.schedule import Scheduled
 from headtail.core.targets import Ragged
+from headtail.data.points import DataSet, Points
+from headtail.samplers.model.schedule import Scheduled
+from headtail.schemes.build import SAMPLERS, parse
+from headtail.training import captured as graphs
+from headtail.training.captured import Graph
+from headtail.training.config import Run
 from headtail.training.trainer import Stopped, Trainer
 from tests.training.test_train import Stop
 
@@ -27,19 +29,43 @@ cuda = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reas
 
 CAPTURED = (
     *("uniform", "frequency(0.5)", "log-uniform", "within-batch", "mixture(uniform,within-batch)"),
-    *("model", "model(masked)", "tilted", "tilted(logit-adjusted)", "hard(4)", "hard(4,frequency)", "mixture(uniform,hard)"),
+    *(
+        "model",
+        "model(masked)",
+        "tilted",
+        "tilted(logit-adjusted)",
+        "hard(4)",
+        "hard(4,frequency)",
+        "mixture(uniform,hard)",
+    ),
     *("resampled(32)", "resampled(32,frequency(0.5))"),
 )
 """Their steps are one CUDA graph."""
 LOOKING = (
-    *("block(4)", "block(1)", "block(4,uniform)", "quadratic-kernel(4)", "fourier-kernel(4)", "adversarial(4)"),
+    *(
+        "block(4)",
+        "block(1)",
+        "block(4,uniform)",
+        "quadratic-kernel(4)",
+        "fourier-kernel(4)",
+        "adversarial(4)",
+    ),
     *("mixture(uniform,block(4))", "hard(4,block(4))", "resampled(32,block(4))"),
 )
 """So are theirs, but for those in which they look at the whole table."""
 REMEMBERING = ("queue(64)",)
-"""What it keeps is the host's business in every step, so that its steps run operation by operation."""
+"""What it keeps is the host's business in every step, so that its steps run operation by operation.
+"""
 EVERY = (*CAPTURED, *LOOKING, *REMEMBERING)
-BY_SCORE = ("model", "hard(4)", "resampled(32)", "block(4)", "quadratic-kernel(4)", "fourier-kernel(4)", "adversarial(4)")
+BY_SCORE = (
+    "model",
+    "hard(4)",
+    "resampled(32)",
+    "block(4)",
+    "quadratic-kernel(4)",
+    "fourier-kernel(4)",
+    "adversarial(4)",
+)
 RUN = Run(dim=16, batch=32, epochs=2, lr=0.2, validation=0.0, dropout=0.0)
 NUM_LABELS = 80
 WIDER = 160
@@ -94,7 +120,14 @@ def case(name: str) -> Case:
         hidden = trained.model.encoder(data().train.features[:16].to(DEVICE))
     losses = [value for _, metric, value in trained.state.curve if metric == "loss"]
     head = trained.model.head
-    return Case(trainer, losses, trained.labels, head.loss.sampler, target, {"input": hidden, "weight": head.weight.detach()})
+    return Case(
+        trainer,
+        losses,
+        trained.labels,
+        head.loss.sampler,
+        target,
+        {"input": hidden, "weight": head.weight.detach()},
+    )
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -118,14 +151,20 @@ def test_a_run_learns_and_is_captured_unless_a_queue_is_filled(name):
 def test_replayed_steps_and_looks_between_them_are_those_taken_one_by_one(name, monkeypatch):
     run = run_of(name, deterministic=True, dim=WIDER)
     replayed = Trainer(run, data(), device=DEVICE)
-    monkeypatch.setattr(graphs, "Scheduled", Queue)  # then whatever remembers keeps its steps out of a graph
+    # then whatever remembers keeps its steps out of a graph
+    monkeypatch.setattr(graphs, "Scheduled", Queue)
     taken = Trainer(run, data(), device=DEVICE)
     assert isinstance(replayed._take_step, Graph)
     assert not isinstance(taken._take_step, Graph)
     one, other = (trainer.fit() for trainer in (replayed, taken))
     for weight, too in zip(one.model.parameters(), other.model.parameters(), strict=True):
         assert torch.allclose(weight, too, rtol=1e-3, atol=1e-4)
-    looked = [module._due for trainer in (replayed, taken) for module in trainer.model.modules() if isinstance(module, Scheduled)]
+    looked = [
+        module._due
+        for trainer in (replayed, taken)
+        for module in trainer.model.modules()
+        if isinstance(module, Scheduled)
+    ]
     assert len(set(looked)) == 1
     assert looked[0] > 64, "there was a look after 0, 32 and 64 steps"
 
@@ -135,15 +174,21 @@ def test_replayed_steps_and_looks_between_them_are_those_taken_one_by_one(name, 
 def test_log_q_is_that_of_float64_on_a_cpu(name):
     found = case(name)
     draw = found.sampler.draw(found.target, **found.model, generator=seeded())
-    ids, label = draw.ids.cpu(), found.target.cpu()
-    there, model = copy.deepcopy(found.sampler).cpu(), Scorer(*(t.cpu().double() for t in found.model.values()))
+    ids = draw.ids.cpu()
+    label = found.target.cpu()
+    there = copy.deepcopy(found.sampler).cpu()
+    model = Scorer(*(t.cpu().double() for t in found.model.values()))
     assert draw.ids.device.type == DEVICE
     if isinstance(found.sampler, Resampled):
         # Each slot's chance follows from the pool, which is drawn first.
         pool = found.sampler.pool.draw(found.target, **found.model, generator=seeded())
         pooled, log_q0 = (one.cpu().expand(16, -1) for one in (pool.ids, pool.log_q))
         score = model.logits(pooled) - log_q0
-        score = score.masked_fill(pooled == label[:, None], -torch.inf).log_softmax(1) + log_q0 + torch.tensor(pool.m).log()
+        score = (
+            score.masked_fill(pooled == label[:, None], -torch.inf).log_softmax(1)
+            + log_q0
+            + torch.tensor(pool.m).log()
+        )
         slot = (pooled[:, None] == ids[:, :, None]).int().argmax(2)
         assert torch.equal(pooled.gather(1, slot), ids)
         assert torch.allclose(draw.log_q.cpu(), score.gather(1, slot), rtol=0, atol=1e-4)
@@ -160,7 +205,9 @@ def test_log_q_is_that_of_float64_on_a_cpu(name):
 @each(*EVERY)
 def test_draws_follow_the_claimed_q(name):
     found = case(name)
-    judged = audit(found.sampler, found.labels, draws=300, batch_size=16, generator=seeded(1), **found.model)
+    judged = audit(
+        found.sampler, found.labels, draws=300, batch_size=16, generator=seeded(1), **found.model
+    )
     assert judged.passed, judged
 
 
@@ -188,7 +235,9 @@ def test_a_deterministic_run_repeats_itself_and_resumes_bit_for_bit(name, tmp_pa
     stop = Stop(after=45)  # behind the first refresh
     with pytest.raises(Stopped):
         Trainer(run, data(), tmp_path, device=DEVICE, watch=stop, stop=stop.event).fit()
-    again, resumed = (Trainer(run, data(), folder, device=DEVICE).fit() for folder in (None, tmp_path))
+    again, resumed = (
+        Trainer(run, data(), folder, device=DEVICE).fit() for folder in (None, tmp_path)
+    )
     for weight, later in zip(again.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(weight, later)
 
@@ -198,6 +247,10 @@ def test_a_deterministic_run_repeats_itself_and_resumes_bit_for_bit(name, tmp_pa
 @each(*BY_SCORE)
 def test_tables_of_other_precision_can_be_drawn_from(name, dtype):
     found = case(name)
-    draw = found.sampler.draw(found.target, **{key: value.to(dtype) for key, value in found.model.items()}, generator=seeded())
+    draw = found.sampler.draw(
+        found.target,
+        **{key: value.to(dtype) for key, value in found.model.items()},
+        generator=seeded(),
+    )
     assert draw.log_q.dtype == torch.float64
     assert bool(draw.log_q.isfinite().all())

@@ -65,7 +65,17 @@ def test_arguments_reach_their_objects():
     assert isinstance(scheme("uniform:adaptive(0.3)", LABELS).weighting, FromMargin)
 
 
-@pytest.mark.parametrize("text", ["softmax", "logit-adjusted", "equalised", "adaptive", "softmax+post-hoc", "logit-adjusted(0.5)"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "softmax",
+        "logit-adjusted",
+        "equalised",
+        "adaptive",
+        "softmax+post-hoc",
+        "logit-adjusted(0.5)",
+    ],
+)
 def test_all_label_losses_have_names(text):
     assert type(scheme(text, LABELS)) is SoftmaxLoss
     assert parse(text).post_hoc == text.endswith("post-hoc")
@@ -133,15 +143,37 @@ def test_capitals_and_underscores_do_not_matter(text):
     assert type(scheme(text, LABELS).sampler) is WithinBatch
 
 
-@pytest.mark.parametrize("text", ["softmax", "logit-adjusted", "uniform:tail@7", "within-batch:infonce"])
+@pytest.mark.parametrize(
+    "text", ["softmax", "logit-adjusted", "uniform:tail@7", "within-batch:infonce"]
+)
 def test_options_reach_the_loss(text):
-    loss = scheme(text, LABELS, score="cosine", temperature=0.05, label_smoothing=0.1, reduction="sum", ignore_index=3)
-    hidden, table, target = torch.randn(4, 5), torch.randn(LABELS.num_labels, 5), torch.tensor([0, 1, 3, 1])
+    loss = scheme(
+        text,
+        LABELS,
+        score="cosine",
+        temperature=0.05,
+        label_smoothing=0.1,
+        reduction="sum",
+        ignore_index=3,
+    )
+    hidden = torch.randn(4, 5)
+    table = torch.randn(LABELS.num_labels, 5)
+    target = torch.tensor([0, 1, 3, 1])
     draw = {"draw": loss.sampler.draw(target, ignore_index=3)} if hasattr(loss, "sampler") else {}
     plain = scheme(text, LABELS)
-    options = {"score": "cosine", "temperature": 0.05, "label_smoothing": 0.1, "reduction": "sum", "ignore_index": 3}
-    assert torch.equal(loss(hidden, table, target, **draw), plain(hidden, table, target, **draw, **options))
-    assert not torch.equal(loss(hidden, table, target, **draw), plain(hidden, table, target, **draw, ignore_index=3))
+    options = {
+        "score": "cosine",
+        "temperature": 0.05,
+        "label_smoothing": 0.1,
+        "reduction": "sum",
+        "ignore_index": 3,
+    }
+    assert torch.equal(
+        loss(hidden, table, target, **draw), plain(hidden, table, target, **draw, **options)
+    )
+    assert not torch.equal(
+        loss(hidden, table, target, **draw), plain(hidden, table, target, **draw, ignore_index=3)
+    )
     assert loss.for_labels(LABELS).options == loss.options
 
 
@@ -154,7 +186,9 @@ def test_an_option_takes_precedence_over_the_name():
 
 def test_a_learnable_temperature_is_a_parameter_of_the_loss():
     temperature = torch.nn.Parameter(torch.tensor(0.1))
-    assert list(scheme("uniform:tail", LABELS, temperature=temperature).parameters()) == [temperature]
+    assert list(scheme("uniform:tail", LABELS, temperature=temperature).parameters()) == [
+        temperature
+    ]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +196,11 @@ def test_a_learnable_temperature_is_a_parameter_of_the_loss():
     [
         ("softmax", {"scor": "cosine"}, "`scor` is no option of this loss. Did you mean `score`?"),
         ("uniform:tail", {"label_smooth": 0.1}, "Did you mean `label_smoothing`?"),
-        ("hinge/uniform:tail", {"label_smoothing": 0.1}, "`label_smoothing` is no option of this loss."),
+        (
+            "hinge/uniform:tail",
+            {"label_smoothing": 0.1},
+            "`label_smoothing` is no option of this loss.",
+        ),
         ("uniform:tail", {"label_smoothing": 1.5}, "`label_smoothing` must be between 0 and 1"),
         ("uniform:tail", {"temperature": 0}, "`temperature` must be above 0"),
         ("uniform:tail", {"score": "euclidean"}, "`score` must be one of 'dot', 'cosine'"),

@@ -14,13 +14,17 @@ from safetensors import SafetensorError
 from torch import nn
 
 from headtail import Labels, Mixture, Queue, RowAdam, Uniform
-from headtail.training import checkpoint
-from headtail.data.cache import cached
-from headtail.rows.decay import owed
-from headtail.errors import HeadtailError
 from headtail.comparison.results import write_text
+from headtail.data.cache import cached
+from headtail.errors import HeadtailError
+from headtail.rows.decay import owed
+from headtail.training import checkpoint
 
-TENSORS = {"weight": torch.arange(6.0).reshape(2, 3).T, "rows": torch.tensor([3, 1]), "none": torch.zeros(0, 4)}
+TENSORS = {
+    "weight": torch.arange(6.0).reshape(2, 3).T,
+    "rows": torch.tensor([3, 1]),
+    "none": torch.zeros(0, 4),
+}
 FACTS = {"curve": [[1, "loss", 0.1]], "best": float("inf"), "first": None}
 
 
@@ -30,8 +34,13 @@ def test_what_is_loaded_is_what_was_saved(tmp_path):
     tensors, facts = checkpoint.load(path)
     assert facts == FACTS
     assert tensors.keys() == TENSORS.keys()
-    assert all(torch.equal(tensors[name], TENSORS[name]) and tensors[name].dtype == TENSORS[name].dtype for name in tensors)
-    assert [one.name for one in path.parent.iterdir()] == ["checkpoint.safetensors"], "nothing is left beside it"
+    assert all(
+        torch.equal(tensors[name], TENSORS[name]) and tensors[name].dtype == TENSORS[name].dtype
+        for name in tensors
+    )
+    assert [one.name for one in path.parent.iterdir()] == ["checkpoint.safetensors"], (
+        "nothing is left beside it"
+    )
 
 
 def full(*_, **__):
@@ -39,7 +48,9 @@ def full(*_, **__):
 
 
 def full_in_rust(*_, **__):
-    raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+    raise SafetensorError(
+        "Error while serializing: I/O error: No space left on device (os error 28)"
+    )
 
 
 def interrupted(*_, **__):
@@ -57,7 +68,9 @@ def interrupted(*_, **__):
     ],
     ids=["writing", "writing in safetensors", "renaming", "syncing", "Ctrl-C"],
 )
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(where, what, how, tmp_path, monkeypatch):
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    where, what, how, tmp_path, monkeypatch
+):
     path = tmp_path / "checkpoint.safetensors"
     checkpoint.save(path, TENSORS, FACTS)
     before = path.read_bytes()
@@ -91,14 +104,21 @@ def test_files_may_be_read_by_whoever_may_read_a_plain_one(tmp_path, monkeypatch
 
 def test_a_folder_that_is_a_file_gets_a_sentence(tmp_path):
     (tmp_path / "file").write_text("")
-    for path in (tmp_path / "file" / "checkpoint.safetensors", tmp_path / "file" / "deep" / "checkpoint.safetensors"):
-        with pytest.raises(HeadtailError, match=r"cannot be written: (File exists|Not a directory)"):
+    for path in (
+        tmp_path / "file" / "checkpoint.safetensors",
+        tmp_path / "file" / "deep" / "checkpoint.safetensors",
+    ):
+        with pytest.raises(
+            HeadtailError, match=r"cannot be written: (File exists|Not a directory)"
+        ):
             checkpoint.save(path, TENSORS, FACTS)
 
 
 def test_what_a_killed_process_left_half_written_is_swept_away_in_time(tmp_path):
     path = tmp_path / "checkpoint.safetensors"
-    left, recent, other = (tmp_path / name for name in (f".{path.name}.123", f".{path.name}.124", ".other"))
+    left, recent, other = (
+        tmp_path / name for name in (f".{path.name}.123", f".{path.name}.124", ".other")
+    )
     for one in (left, recent, other):
         one.write_text("half")
         os.utime(one, (time.time() - 7200,) * 2)
@@ -107,7 +127,9 @@ def test_what_a_killed_process_left_half_written_is_swept_away_in_time(tmp_path)
     assert {one.name for one in tmp_path.iterdir()} == {path.name, recent.name, other.name}
 
 
-@pytest.mark.parametrize("content", ["missing", "empty", "truncated", "text", "another program's", "a list for facts"])
+@pytest.mark.parametrize(
+    "content", ["missing", "empty", "truncated", "text", "another program's", "a list for facts"]
+)
 def test_a_file_that_is_no_checkpoint_gets_a_sentence(content, tmp_path):
     path = tmp_path / "checkpoint.safetensors"
     checkpoint.save(path, TENSORS, FACTS)
@@ -118,8 +140,12 @@ def test_a_file_that_is_no_checkpoint_gets_a_sentence(content, tmp_path):
     elif content == "a list for facts":
         safetensors.torch.save_file({"weight": torch.ones(2)}, path, {"facts": "[1]"})
     else:
-        path.write_bytes({"empty": b"", "truncated": path.read_bytes()[:-5], "text": b"hello" * 50}[content])
-    with pytest.raises(HeadtailError, match=r"checkpoint.safetensors` cannot be read as a checkpoint: .*Delete it") as told:
+        path.write_bytes(
+            {"empty": b"", "truncated": path.read_bytes()[:-5], "text": b"hello" * 50}[content]
+        )
+    with pytest.raises(
+        HeadtailError, match=r"checkpoint.safetensors` cannot be read as a checkpoint: .*Delete it"
+    ) as told:
         checkpoint.load(path)
     if content.startswith("an"):
         assert "not written by headtail" in str(told.value)
@@ -127,7 +153,9 @@ def test_a_file_that_is_no_checkpoint_gets_a_sentence(content, tmp_path):
 
 def test_weights_of_another_shape_are_refused_by_name():
     tensors = checkpoint.weights_of(nn.Linear(3, 2))
-    with pytest.raises(HeadtailError, match=r"`model.weight` has shape \[2, 3\], but the model's \[2, 4\]"):
+    with pytest.raises(
+        HeadtailError, match=r"`model.weight` has shape \[2, 3\], but the model's \[2, 4\]"
+    ):
         checkpoint.restore_weights(tensors, nn.Linear(4, 2))
     with pytest.raises(HeadtailError, match=r"`model.bias` has shape None"):
         checkpoint.restore_weights({"model.weight": torch.ones(2, 3)}, nn.Linear(3, 2))
@@ -142,7 +170,8 @@ class Table(nn.Module):
 
 
 def test_a_queue_inside_a_model_is_restored_with_its_fill_level():
-    one, other = Table(), Table()
+    one = Table()
+    other = Table()
     one.sampler.draw(torch.tensor([4, 5, 6, 7]))
     one.sampler.draw(torch.tensor([1, 2, 3]))
     checkpoint.restore_weights(checkpoint.weights_of(one), other)
@@ -162,8 +191,11 @@ def step(table: Table, optimiser: RowAdam, row: int) -> None:
 
 
 def test_pending_decay_is_saved_as_pending_and_owed_by_the_restored_table():
-    one, other = Table(), Table()
-    optimiser, another = (RowAdam(table.parameters(), lr=0.1, weight_decay=0.5) for table in (one, other))
+    one = Table()
+    other = Table()
+    optimiser, another = (
+        RowAdam(table.parameters(), lr=0.1, weight_decay=0.5) for table in (one, other)
+    )
     for row in (0, 1, 0):
         step(one, optimiser, row)
     tensors, facts = checkpoint.training_state(one, optimiser)
@@ -181,7 +213,9 @@ def test_pending_decay_is_saved_as_pending_and_owed_by_the_restored_table():
 def test_restored_weights_owe_nothing_from_before():
     table = Table()
     optimiser = RowAdam(table.parameters(), lr=0.1, weight_decay=0.5)
-    weights = {name: tensor.detach().clone() for name, tensor in checkpoint.weights_of(table).items()}
+    weights = {
+        name: tensor.detach().clone() for name, tensor in checkpoint.weights_of(table).items()
+    }
     step(table, optimiser, 0)
     checkpoint.restore_weights(weights, table)
     optimiser.flush()

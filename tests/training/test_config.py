@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from headtail.training.config import Run
 from headtail.errors import HeadtailError
+from headtail.training.config import Run
 
 
 @pytest.mark.parametrize(
     "run",
     [
         Run(),
-        Run(scheme="contrastive/frequency(0.75):tail@256", seed=2**63 - 1, lr=1e-7, smoothing=0.5, normalise=False, clip=1e20),
+        Run(
+            scheme="contrastive/frequency(0.75):tail@256",
+            seed=2**63 - 1,
+            lr=1e-7,
+            smoothing=0.5,
+            normalise=False,
+            clip=1e20,
+        ),
         Run(
             optimiser="sgd",
             momentum=0.9,
@@ -22,7 +29,13 @@ from headtail.errors import HeadtailError
             precision="bfloat16",
             augment=False,
         ),
-        Run(scheme='odd "name" \\ with\tsigns, ü', stop_on="recall@10", optimiser="adam", schedule="cosine", batching="points"),
+        Run(
+            scheme='odd "name" \\ with\tsigns, ü',
+            stop_on="recall@10",
+            optimiser="adam",
+            schedule="cosine",
+            batching="points",
+        ),
     ],
 )
 def test_a_run_is_the_same_after_a_way_through_toml(run, tmp_path):
@@ -41,7 +54,11 @@ def test_a_run_is_the_same_after_a_way_through_toml(run, tmp_path):
         ({"dropout": 1.0}, "`dropout` is a share from 0 up to but not including 1"),
         ({"validation": -0.1}, "`validation`"),
         ({"smoothing": -1.0}, "`smoothing` must be at least 0"),
-        ({"optimiser": "adamw"}, "`optimiser` must be one of 'adagrad', 'rowwise-adagrad', 'adam', 'sgd', but got 'adamw'"),
+        (
+            {"optimiser": "adamw"},
+            "`optimiser` must be one of 'adagrad', 'rowwise-adagrad', 'adam', 'sgd', but got "
+            "'adamw'",
+        ),
         ({"schedule": "step"}, "`schedule` must be one of"),
         ({"batching": "rows"}, "`batching` must be one of"),
         ({"stop_on": "recall@5"}, "`stop_on` must be one of"),
@@ -99,8 +116,14 @@ def test_the_learning_rate_rises_and_falls_as_written():
     ("values", "fragment"),
     [
         ({"momentum": 0.9}, "`momentum` is for sgd, but `optimiser` is adagrad"),
-        ({"drops": (0.5,)}, "`drops` belong to `schedule=steps`, and only to it, but `schedule` is linear"),
-        ({"schedule": "steps"}, "`drops` belong to `schedule=steps`, and only to it, but there are no `drops`"),
+        (
+            {"drops": (0.5,)},
+            "`drops` belong to `schedule=steps`, and only to it, but `schedule` is linear",
+        ),
+        (
+            {"schedule": "steps"},
+            "`drops` belong to `schedule=steps`, and only to it, but there are no `drops`",
+        ),
     ],
 )
 def test_settings_that_make_no_sense_together_are_refused_before_any_work(values, fragment):
@@ -110,4 +133,6 @@ def test_settings_that_make_no_sense_together_are_refused_before_any_work(values
 
 def test_the_learning_rate_falls_to_a_tenth_at_each_drop():
     run = Run(lr=1.0, schedule="steps", drops=(0.5, 0.8))
-    assert [run.learning_rate(step, 10) for step in (0, 4, 5, 7, 8, 9)] == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
+    assert [run.learning_rate(step, 10) for step in (0, 4, 5, 7, 8, 9)] == pytest.approx(
+        [1, 1, 0.1, 0.1, 0.01, 0.01]
+    )

@@ -31,19 +31,27 @@ from headtail import (
 )
 from tests.samplers.test_samplers import SAMPLERS
 
-pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")]
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"),
+]
 LABELS = Labels.zipf(40)
 
 
 @pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS)
-@pytest.mark.parametrize("weighting", [Constant(), Importance(), Relative(), Tail(LABELS)], ids=lambda w: type(w).__name__)
+@pytest.mark.parametrize(
+    "weighting",
+    [Constant(), Importance(), Relative(), Tail(LABELS)],
+    ids=lambda w: type(w).__name__,
+)
 def test_a_gpu_gives_the_loss_and_gradient_that_a_cpu_gives(make, weighting):
     sampler = make().cuda()
     target = torch.randint(40, (16,), device="cuda")
     sampler.refresh(torch.randint(40, (30,), device="cuda"))
     draw = sampler.draw(target)
     assert draw.ids.is_cuda
-    hidden, table = torch.randn(16, 8, device="cuda"), torch.randn(40, 8, device="cuda")
+    hidden = torch.randn(16, 8, device="cuda")
+    table = torch.randn(40, 8, device="cuda")
     on_cpu = type(draw)(
         draw.ids.cpu(),
         draw.log_q.cpu(),
@@ -70,7 +78,13 @@ def test_drawing_does_not_make_the_host_wait(make):
     torch.cuda.set_sync_debug_mode("error")
     try:
         draw = sampler.draw(target)
-        sampled_softmax_loss(torch.randn(16, 8, device="cuda"), torch.randn(40, 8, device="cuda"), target, draw, Importance())
+        sampled_softmax_loss(
+            torch.randn(16, 8, device="cuda"),
+            torch.randn(40, 8, device="cuda"),
+            target,
+            draw,
+            Importance(),
+        )
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -79,7 +93,8 @@ def test_drawing_does_not_make_the_host_wait(make):
 def test_half_precision_and_autocast_work_on_a_gpu(dtype):
     target = torch.randint(40, (16,), device="cuda")
     draw = WithinBatch(LABELS).draw(target)
-    hidden, table = torch.randn(16, 64, device="cuda"), torch.randn(40, 64, device="cuda", requires_grad=True)
+    hidden = torch.randn(16, 64, device="cuda")
+    table = torch.randn(40, 64, device="cuda", requires_grad=True)
     with torch.autocast("cuda", dtype=dtype):
         loss = sampled_softmax_loss(hidden, table, target, draw, Tail(LABELS))
     loss.backward()
@@ -90,19 +105,26 @@ def test_half_precision_and_autocast_work_on_a_gpu(dtype):
     assert low.isfinite()
 
 
-@pytest.mark.parametrize("make", [lambda p: RowSGD(p, 0.1, 0.9, 0.01), lambda p: RowAdagrad(p, 0.1), lambda p: RowAdam(p, 0.1)])
+@pytest.mark.parametrize(
+    "make",
+    [lambda p: RowSGD(p, 0.1, 0.9, 0.01), lambda p: RowAdagrad(p, 0.1), lambda p: RowAdam(p, 0.1)],
+)
 def test_a_head_trains_grows_and_answers_on_a_gpu(make):
     sampler = Mixture([Queue(LABELS, 32), Frequency(LABELS, 8, 0.5, replacement=False)])
-    head = LabelHead(LABELS, 8, SampledSoftmaxLoss(sampler, Tail(LABELS)), bias=True, sparse=True).cuda()
+    head = LabelHead(
+        LABELS, 8, SampledSoftmaxLoss(sampler, Tail(LABELS)), bias=True, sparse=True
+    ).cuda()
     optimiser = make(head.parameters())
     first = last = 0.0
-    hidden, target = torch.randn(64, 8, device="cuda"), torch.arange(64, device="cuda") % 40
+    hidden = torch.randn(64, 8, device="cuda")
+    target = torch.arange(64, device="cuda") % 40
     for step in range(60):
         optimiser.zero_grad()
         loss = head(hidden, target)
         loss.backward()
         optimiser.step()
-        first, last = (loss.item() if step == 1 else first), loss.item()
+        first = loss.item() if step == 1 else first
+        last = loss.item()
     assert last < first
     head.grow(LABELS.grow([3, 2]))
     head(hidden, target + 2).backward()
@@ -113,11 +135,14 @@ def test_a_head_trains_grows_and_answers_on_a_gpu(make):
 def test_losses_compile_whole_on_a_gpu():
     target = torch.randint(40, (16,), device="cuda")
     draw = Uniform(LABELS, 8).draw(target)
-    hidden, table = torch.randn(16, 8, device="cuda"), torch.randn(40, 8, device="cuda")
+    hidden = torch.randn(16, 8, device="cuda")
+    table = torch.randn(40, 8, device="cuda")
     LABELS.log_prior(target)
     compiled = torch.compile(sampled_softmax_loss, fullgraph=True)
     found = compiled(hidden, table, target, draw, Tail(LABELS))
-    assert torch.allclose(found, sampled_softmax_loss(hidden, table, target, draw, Tail(LABELS)), rtol=1e-4)
+    assert torch.allclose(
+        found, sampled_softmax_loss(hidden, table, target, draw, Tail(LABELS)), rtol=1e-4
+    )
 
 
 def test_unsorted_counts_given_negatives_and_labels_on_the_gpu_work():
@@ -134,15 +159,21 @@ def test_unsorted_counts_given_negatives_and_labels_on_the_gpu_work():
             head(torch.randn(16, 8, device="cuda"), target).backward()
             assert head.topk(torch.randn(2, 8, device="cuda"), 3, post_hoc=1.0).indices.is_cuda
             assert explain(head, labels).leans == "neither"
-            assert audit(sampler, labels, draws=500, generator=torch.Generator("cuda").manual_seed(0)).passed
-        given = Given(40, torch.tensor([1, 2]), torch.tensor([0.1, 0.2]).log(), torch.full((16,), 0.1).log())
+            assert audit(
+                sampler, labels, draws=500, generator=torch.Generator("cuda").manual_seed(0)
+            ).passed
+        given = Given(
+            40, torch.tensor([1, 2]), torch.tensor([0.1, 0.2]).log(), torch.full((16,), 0.1).log()
+        )
         for weighting in (Tail(labels), Relative()):
             head = LabelHead(labels, 8, SampledSoftmaxLoss(given, weighting)).cuda()
             head(torch.randn(16, 8, device="cuda"), target).backward()
 
 
 def test_pending_weight_decay_follows_the_table_to_the_gpu():
-    head = LabelHead(LABELS, 4, SampledSoftmaxLoss(Uniform(LABELS, 3), Importance()), sparse=True).cuda()
+    head = LabelHead(
+        LABELS, 4, SampledSoftmaxLoss(Uniform(LABELS, 3), Importance()), sparse=True
+    ).cuda()
     start = head.weight.detach().clone()
     optimiser = RowSGD(head.parameters(), lr=0.1, weight_decay=0.5)
     for _ in range(4):
@@ -158,7 +189,11 @@ def test_pending_weight_decay_follows_the_table_to_the_gpu():
 def test_the_best_labels_of_a_large_table_are_those_of_all_scores(bias, post_hoc):
     labels = Labels.zipf(20_000)
     head = LabelHead(
-        labels, 48, SampledSoftmaxLoss(Uniform(labels, 8), Importance(), temperature=0.5), bias=bias, device="cuda"
+        labels,
+        48,
+        SampledSoftmaxLoss(Uniform(labels, 8), Importance(), temperature=0.5),
+        bias=bias,
+        device="cuda",
     ).cuda()
     if bias:
         torch.nn.init.normal_(head.bias)
@@ -175,16 +210,22 @@ def test_the_best_labels_of_a_large_table_are_those_of_all_scores(bias, post_hoc
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rule", [RowSGD, RowAdagrad, RowAdam])
 def test_updates_inside_backward_are_those_after_it_on_a_gpu(rule, dtype):
-    labels, found = Labels.zipf(5000), []
+    labels = Labels.zipf(5000)
+    found = []
     for inside in (True, False):
         torch.manual_seed(0)
         loss = SampledSoftmaxLoss(Uniform(labels, 64), Importance())
-        head = LabelHead(labels, 32, loss, bias=True, sparse=True, device="cuda", dtype=dtype).cuda()
+        head = LabelHead(
+            labels, 32, loss, bias=True, sparse=True, device="cuda", dtype=dtype
+        ).cuda()
         optimiser = rule(head.parameters(), lr=0.05)
         optimiser = optimiser.inside_backward() if inside else optimiser
         for _ in range(3):
             optimiser.zero_grad()
-            head(torch.randn(40, 32, device="cuda", dtype=dtype), torch.randint(5000, (40,), device="cuda")).backward()
+            head(
+                torch.randn(40, 32, device="cuda", dtype=dtype),
+                torch.randint(5000, (40,), device="cuda"),
+            ).backward()
             assert (head.weight.grad is None) == inside
             optimiser.step()
         found.append(head.weight.detach().float())

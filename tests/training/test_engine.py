@@ -1,22 +1,29 @@
-"""The fast engine and the plain one learn the same: kernels and updates inside backward change nothing but the last digits."""
+"""The fast engine and the plain one learn the same: kernels and updates inside backward change
+nothing but the last digits.
+"""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from headtail.encoders import weighted_bag as bags
-from headtail.rows import optimizers as optim
 from headtail.comparison.compare import data_slices, measures_of
-from headtail.training.config import Run
 from headtail.data.load import load
+from headtail.encoders import bottleneck
+from headtail.encoders import weighted_bag as bags
 from headtail.evaluation.topk import top_labels
 from headtail.losses import fused
-from headtail.encoders import bottleneck
+from headtail.rows import optimizers as optim
+from headtail.training.config import Run
 from headtail.training.trainer import Trainer
 
 RATES = {"adagrad": 0.05, "sgd": 1.0}
-SCHEMES = ["uniform:importance", "within-batch:tail", "uniform(excluded):relative@16", "contrastive/within-batch:constant"]
+SCHEMES = [
+    "uniform:importance",
+    "within-batch:tail",
+    "uniform(excluded):relative@16",
+    "contrastive/within-batch:constant",
+]
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +31,9 @@ def data():
     return load("synthetic:points=3000,test=400,features=600,labels=300")
 
 
-def learnt(scheme: str, data, optimiser: str) -> tuple[list[torch.Tensor], dict[tuple[str, str], float]]:
+def learnt(
+    scheme: str, data, optimiser: str
+) -> tuple[list[torch.Tensor], dict[tuple[str, str], float]]:
     """The weights of a run and what they reach on the test points."""
     run = Run(
         scheme=scheme,
@@ -39,7 +48,9 @@ def learnt(scheme: str, data, optimiser: str) -> tuple[list[torch.Tensor], dict[
     )
     trained = Trainer(run, data).fit()
     found = measures_of(top_labels(trained.model, data.test, 50), data, data_slices(data))
-    return [p.detach() for p in trained.model.parameters()], {(one.metric, one.slice): one.value for one in found}
+    return [p.detach() for p in trained.model.parameters()], {
+        (one.metric, one.slice): one.value for one in found
+    }
 
 
 @pytest.mark.parametrize("optimiser", ["adagrad", "sgd"])
@@ -52,7 +63,9 @@ def test_a_run_by_kernels_is_the_run_by_plain_torch(scheme, optimiser, data, mon
     monkeypatch.setattr(optim, "WORTH_KERNELS", 10**12)
     monkeypatch.setattr(optim.RowOptimizer, "inside_backward", lambda self, on=True: self)
     plain, wanted = learnt(scheme, data, optimiser)
-    assert any(not torch.equal(one, other) for one, other in zip(fast, plain, strict=True)), "two engines ran"
+    assert any(not torch.equal(one, other) for one, other in zip(fast, plain, strict=True)), (
+        "two engines ran"
+    )
     for one, other in zip(fast, plain, strict=True):
         assert (one - other).norm() <= 1e-3 * other.norm()
     assert reached == pytest.approx(wanted, abs=0.01)

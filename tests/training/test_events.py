@@ -20,7 +20,10 @@ RUN = replace(SMALL, epochs=4, patience=4)
 def written(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """(step, value) of each curve in the order in which TensorBoard shows them."""
     files = EventAccumulator(str(folder)).Reload()
-    return {tag: [(event.step, event.value) for event in files.Scalars(tag)] for tag in files.Tags()["scalars"]}
+    return {
+        tag: [(event.step, event.value) for event in files.Scalars(tag)]
+        for tag in files.Tags()["scalars"]
+    }
 
 
 def trained_with_events(run_folder: Path, stop: Stop | None = None) -> Trained:
@@ -32,30 +35,47 @@ def trained_with_events(run_folder: Path, stop: Stop | None = None) -> Trained:
             stop(state, steps, loss)
 
     try:
-        return Trainer(RUN, DATA, run_folder, watch=both, stop=None if stop is None else stop.event).fit()
+        return Trainer(
+            RUN, DATA, run_folder, watch=both, stop=None if stop is None else stop.event
+        ).fit()
     finally:
         events.close()
 
 
 def test_tensorboard_reads_the_curve_that_the_run_tells(tmp_path):
     trained = trained_with_events(tmp_path)
-    steps, found = trained.steps_per_epoch, written(tmp_path / "events")
+    steps = trained.steps_per_epoch
+    found = written(tmp_path / "events")
     for metric, tag in (("loss", "train/loss"), ("implicit-loss", "validation/implicit-loss")):
-        wanted = [(epoch * steps, value) for epoch, name, value in trained.state.curve if name == metric]
+        wanted = [
+            (epoch * steps, value) for epoch, name, value in trained.state.curve if name == metric
+        ]
         assert [step for step, _ in found[tag]] == [step for step, _ in wanted]
-        assert [value for _, value in found[tag]] == pytest.approx([value for _, value in wanted], rel=1e-6)
-    assert [step for step, _ in found["train/recent loss"]] == [1, steps, 2 * steps, 3 * steps, 4 * steps]
+        assert [value for _, value in found[tag]] == pytest.approx(
+            [value for _, value in wanted], rel=1e-6
+        )
+    assert [step for step, _ in found["train/recent loss"]] == [
+        1,
+        steps,
+        2 * steps,
+        3 * steps,
+        4 * steps,
+    ]
     assert all(math.isfinite(value) for _, value in found["train/recent loss"])
 
 
-@pytest.mark.parametrize("where", ["in an epoch", "before an epoch's last step", "at an epoch's last step"])
+@pytest.mark.parametrize(
+    "where", ["in an epoch", "before an epoch's last step", "at an epoch's last step"]
+)
 def test_a_run_stopped_and_resumed_has_the_curve_of_one_that_was_not(where, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "CHECK_EVERY", 4)
     steps = trained_with_events(tmp_path / "whole").steps_per_epoch
     monkeypatch.setattr(train, "CHECK_EVERY", 1)  # lets the watch stop where it wants
-    after = {"in an epoch": steps + 4, "before an epoch's last step": 2 * steps - 2, "at an epoch's last step": 2 * steps - 1}[
-        where
-    ]
+    after = {
+        "in an epoch": steps + 4,
+        "before an epoch's last step": 2 * steps - 2,
+        "at an epoch's last step": 2 * steps - 1,
+    }[where]
     with pytest.raises(Stopped):
         trained_with_events(tmp_path / "parts", Stop(after))
     monkeypatch.setattr(train, "CHECK_EVERY", 4)

@@ -9,15 +9,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headtail.training import captured as graphs
-from headtail.rows import optimizers as optim
+from headtail.core.targets import Ragged
 from headtail.data.batches import Batches
-from headtail.training.config import Run
 from headtail.data.load import load
 from headtail.data.points import Points
-from headtail.training.captured import Graph, Resident, pad_labels
 from headtail.encoders import Bottleneck
-from headtail.core.targets import Ragged
+from headtail.rows import optimizers as optim
+from headtail.training import captured as graphs
+from headtail.training.captured import Graph, Resident, pad_labels
+from headtail.training.config import Run
 from headtail.training.trainer import Stopped, Trainer
 from tests.training.test_train import DATA, RUNS, SMALL, Stop, small_data
 
@@ -32,13 +32,19 @@ def on_gpu(test):
 
 
 def test_labels_are_padded_with_what_is_ignored():
-    assert pad_labels(Ragged.from_lists([[3, 1], [], [2]])).tolist() == [[3, 1], [-100, -100], [2, -100]]
+    assert pad_labels(Ragged.from_lists([[3, 1], [], [2]])).tolist() == [
+        [3, 1],
+        [-100, -100],
+        [2, -100],
+    ]
 
 
 @pytest.mark.parametrize("dense_below", [0, 10**6], ids=["gathered", "dense"])
 @pytest.mark.parametrize("whole_points", [True, False], ids=["points", "pairs"])
 @pytest.mark.parametrize("sparse", [True, False], ids=["sparse features", "dense features"])
-def test_a_resident_batch_has_the_loss_of_the_batch_that_is_gathered(dense_below, whole_points, sparse, monkeypatch):
+def test_a_resident_batch_has_the_loss_of_the_batch_that_is_gathered(
+    dense_below, whole_points, sparse, monkeypatch
+):
     monkeypatch.setattr(graphs, "DENSE_BELOW", dense_below)
     data = small_data(sparse=sparse)
     batching = "points" if whole_points else "pairs"
@@ -47,7 +53,10 @@ def test_a_resident_batch_has_the_loss_of_the_batch_that_is_gathered(dense_below
         batches = trainer.batches
         resident = Resident(data.train, batches.point_of, whole_points, batches.size, CPU)
         ids = next(batches.order(0))
-        losses = [trainer.model(batch).item() for batch in (batches.take(ids), resident.take(*resident.look_up(ids)))]
+        losses = [
+            trainer.model(batch).item()
+            for batch in (batches.take(ids), resident.take(*resident.look_up(ids)))
+        ]
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
@@ -60,7 +69,9 @@ def test_the_size_foretold_is_the_size_taken(dense_below, whole_points, monkeypa
     bag = resident.bag
     features = [resident.dense] if bag is None else [bag.offsets[1:], bag.columns, bag.values]
     held = [features, [resident.target, resident.point_of]]
-    assert Resident.size(points, whole_points) == tuple(sum(t.numel() * t.element_size() for t in one) for one in held)
+    assert Resident.size(points, whole_points) == tuple(
+        sum(t.numel() * t.element_size() for t in one) for one in held
+    )
 
 
 @pytest.mark.parametrize("whole_points", [True, False], ids=["points", "pairs"])
@@ -78,13 +89,20 @@ def test_an_epoch_shuffled_ahead_is_the_epoch_in_its_order_and_none_follows_the_
     batches = Batches(DATA.train, 8, 0)
     graph = Graph.__new__(Graph)  # its order needs no GPU, its capture does
     graph.resident = Resident(DATA.train, batches.point_of, False, 8, CPU)
-    graph.batches, graph.device, graph.epochs, graph._threads, graph._ahead = batches, CPU, 2, ThreadPoolExecutor(1), {}
+    graph.batches = batches
+    graph.device = CPU
+    graph.epochs = 2
+    graph._threads = ThreadPoolExecutor(1)
+    graph._ahead = {}
     for epoch in range(2):
         for start in (0, batches.steps - 1):
-            found, wanted = list(graph.order(epoch, start)), [graph.resident.look_up(ids) for ids in batches.order(epoch, start)]
+            found = list(graph.order(epoch, start))
+            wanted = [graph.resident.look_up(ids) for ids in batches.order(epoch, start)]
             assert len(found) == len(wanted) == batches.steps - start
             assert all(
-                torch.equal(one, other) for pair in zip(found, wanted, strict=True) for one, other in zip(*pair, strict=True)
+                torch.equal(one, other)
+                for pair in zip(found, wanted, strict=True)
+                for one, other in zip(*pair, strict=True)
             )
         assert set(graph._ahead) == ({1} if epoch == 0 else set())
 
@@ -98,7 +116,9 @@ def test_points_of_one_label_each_can_be_masked_when_resident():
 
 
 @on_gpu
-@pytest.mark.parametrize("name", ["softmax", "logit-adjusted", "uniform(without-replacement):tail@12"])
+@pytest.mark.parametrize(
+    "name", ["softmax", "logit-adjusted", "uniform(without-replacement):tail@12"]
+)
 @pytest.mark.parametrize("optimiser", ["adagrad", "sgd", "adam"])
 @pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
 @pytest.mark.parametrize("clip", [0.0, 1.0], ids=["inside backward", "clipped"])
@@ -108,10 +128,16 @@ def test_replayed_steps_are_the_steps_of_a_cpu(name, optimiser, sparse, clip, mo
     monkeypatch.setattr(optim, "WORTH_KERNELS", 0)
     run = replace(SMALL, scheme=name, optimiser=optimiser, dropout=0.0, clip=clip)
     found = [Trainer(run, small_data(sparse=sparse), device=device) for device in ("cpu", "cuda")]
-    sampled_and_summed = clip and optimiser == "adam" and (found[1].model.head.sparse or found[1].model.encoder.sparse)
+    sampled_and_summed = (
+        clip
+        and optimiser == "adam"
+        and (found[1].model.head.sparse or found[1].model.encoder.sparse)
+    )
     assert isinstance(found[1]._take_step, Graph) != bool(sampled_and_summed)
     one, other = (trainer.fit() for trainer in found)
-    assert [value for *_, value in one.state.curve] == pytest.approx([value for *_, value in other.state.curve], rel=1e-3)
+    assert [value for *_, value in one.state.curve] == pytest.approx(
+        [value for *_, value in other.state.curve], rel=1e-3
+    )
     for weight, too in zip(one.model.parameters(), other.model.parameters(), strict=True):
         assert torch.allclose(weight, too.cpu(), atol=2e-3)
 
@@ -129,7 +155,9 @@ def test_capturing_leaves_weights_optimiser_and_randomness_as_they_were():
 
 
 @on_gpu
-@pytest.mark.parametrize("name", ["adam with lazy decay", "queue", "part of a queue", "all labels", "whole points"])
+@pytest.mark.parametrize(
+    "name", ["adam with lazy decay", "queue", "part of a queue", "all labels", "whole points"]
+)
 def test_what_the_host_must_know_in_every_step_is_not_graphed(name):
     assert not isinstance(Trainer(RUNS[name], DATA, device="cuda")._take_step, Graph)
 
@@ -141,9 +169,13 @@ def test_a_run_on_a_gpu_stopped_and_resumed_goes_on_as_before(name, tmp_path, mo
     whole = Trainer(RUNS[name], DATA, tmp_path / "whole", device="cuda").fit()
     stop = Stop(whole.steps_per_epoch + 3)
     with pytest.raises(Stopped):
-        Trainer(RUNS[name], DATA, tmp_path / "parts", device="cuda", watch=stop, stop=stop.event).fit()
+        Trainer(
+            RUNS[name], DATA, tmp_path / "parts", device="cuda", watch=stop, stop=stop.event
+        ).fit()
     parts = Trainer(RUNS[name], DATA, tmp_path / "parts", device="cuda").fit()
-    assert [value for *_, value in whole.state.curve] == pytest.approx([value for *_, value in parts.state.curve], rel=1e-3)
+    assert [value for *_, value in whole.state.curve] == pytest.approx(
+        [value for *_, value in parts.state.curve], rel=1e-3
+    )
 
 
 @on_gpu
@@ -154,34 +186,52 @@ def test_data_that_do_not_fit_travel_step_by_step(monkeypatch):
         trainer = Trainer(run, DATA, device="cuda")
     assert not isinstance(trainer._take_step, Graph)
     curve = [value for *_, value in trainer.fit().state.curve]
-    assert curve == pytest.approx([value for *_, value in Trainer(run, DATA).fit().state.curve], rel=1e-3)
+    assert curve == pytest.approx(
+        [value for *_, value in Trainer(run, DATA).fit().state.curve], rel=1e-3
+    )
 
 
 @on_gpu
 def test_features_in_pinned_memory_are_as_good_as_on_the_gpu(monkeypatch):
     monkeypatch.setattr(graphs, "DENSE_BELOW", 0)
-    trainer = Trainer(replace(SMALL, scheme="uniform(without-replacement):tail@12", dropout=0.0), DATA, device="cuda")
-    batches, ids = trainer.batches, next(trainer.batches.order(0)).cuda()
+    trainer = Trainer(
+        replace(SMALL, scheme="uniform(without-replacement):tail@12", dropout=0.0),
+        DATA,
+        device="cuda",
+    )
+    batches = trainer.batches
+    ids = next(trainer.batches.order(0)).cuda()
     found = []
     for pinned in (True, False):
-        resident = Resident(DATA.train, batches.point_of, False, batches.size, trainer.device, pinned=pinned)
+        resident = Resident(
+            DATA.train, batches.point_of, False, batches.size, trainer.device, pinned=pinned
+        )
         assert resident.bag.columns.is_cuda != pinned
         found.append(trainer.model(resident.take(*resident.look_up(ids))).item())
     assert found[0] == found[1]
 
 
 @on_gpu
-@pytest.mark.parametrize("scheme", ["within-batch:tail", "contrastive/uniform:importance", "uniform(excluded):relative@16"])
-def test_a_deterministic_run_repeats_itself_and_resumes_bit_for_bit_on_a_gpu(scheme, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "scheme",
+    ["within-batch:tail", "contrastive/uniform:importance", "uniform(excluded):relative@16"],
+)
+def test_a_deterministic_run_repeats_itself_and_resumes_bit_for_bit_on_a_gpu(
+    scheme, tmp_path, monkeypatch
+):
     monkeypatch.setattr("headtail.training.trainer.CHECK_EVERY", 1)
     data = load("synthetic:points=4000,test=200,features=6000,labels=400,features-a-point=30")
-    run = Run(scheme=scheme, dim=64, batch=512, negatives=32, epochs=2, validation=0.0, deterministic=True)
+    run = Run(
+        scheme=scheme, dim=64, batch=512, negatives=32, epochs=2, validation=0.0, deterministic=True
+    )
     one, other = (Trainer(run, data, device="cuda").fit() for _ in range(2))
     stop = Stop(after=7)
     with pytest.raises(Stopped):
         Trainer(run, data, tmp_path, device="cuda", watch=stop, stop=stop.event).fit()
     resumed = Trainer(run, data, tmp_path, device="cuda").fit()
-    for weight, again, later in zip(*(t.model.parameters() for t in (one, other, resumed)), strict=True):
+    for weight, again, later in zip(
+        *(t.model.parameters() for t in (one, other, resumed)), strict=True
+    ):
         assert torch.equal(weight, again)
         assert torch.equal(weight, later)
 
@@ -225,7 +275,15 @@ def test_where_gradients_go_may_be_found_late_even_for_two_tables_of_one_size(sh
 
     monkeypatch.setattr(graphs, "SHARE_OF_MEMORY", share)
     data = load("synthetic:points=3400,test=8,features=5000,labels=5000,features-a-point=80")
-    run = Run(scheme="model:importance@64", batch=2048, epochs=1, dim=16, lr=0.1, optimiser="sgd", dropout=0.0)
+    run = Run(
+        scheme="model:importance@64",
+        batch=2048,
+        epochs=1,
+        dim=16,
+        lr=0.1,
+        optimiser="sgd",
+        dropout=0.0,
+    )
     changes = []
     for kernel in (cuda_groups._start, Slow(cuda_groups._start)):
         monkeypatch.setattr(cuda_groups, "_start", kernel)
@@ -234,6 +292,8 @@ def test_where_gradients_go_may_be_found_late_even_for_two_tables_of_one_size(sh
         before = [p.detach().clone() for p in trainer.model.parameters()]
         trainer._take_step(next(iter(trainer.order(0))))
         torch.cuda.synchronize()
-        changes.append([p.detach() - old for p, old in zip(trainer.model.parameters(), before, strict=True)])
+        changes.append(
+            [p.detach() - old for p, old in zip(trainer.model.parameters(), before, strict=True)]
+        )
     for one, other in zip(*changes, strict=True):
         assert (one - other).norm() <= 1e-4 * one.norm(), "but for the order of sums"

@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
+from headtail.data.load import load
 from headtail.training import trainer as train
 from headtail.training.config import Run
-from headtail.data.load import load
 from headtail.training.interrupts import SIGNALS, Stopped, interrupts
 from headtail.training.trainer import Trainer
 
@@ -41,7 +41,8 @@ def test_a_run_saves_and_stops_at_a_signal_and_goes_on_from_there(tmp_path, data
         Trainer(RUN, data, tmp_path, watch=stop).fit()
     assert signal.getsignal(number) == before
     assert (tmp_path / "checkpoint.safetensors").exists()
-    found, whole = Trainer(RUN, data, tmp_path).fit(), Trainer(RUN, data).fit()
+    found = Trainer(RUN, data, tmp_path).fit()
+    whole = Trainer(RUN, data).fit()
     assert found.model.head.weight.equal(whole.model.head.weight)
 
 
@@ -67,7 +68,9 @@ def test_a_signal_that_is_ignored_stays_ignored():
 def test_slow_steps_are_told_of_one_by_one_and_change_nothing(data, monkeypatch):
     def seen():
         steps = []
-        trained = Trainer(RUN, data, watch=lambda state, *_: steps.append((state.epoch, state.step))).fit()
+        trained = Trainer(
+            RUN, data, watch=lambda state, *_: steps.append((state.epoch, state.step))
+        ).fit()
         return steps, trained
 
     few, plain = seen()
@@ -75,5 +78,7 @@ def test_slow_steps_are_told_of_one_by_one_and_change_nothing(data, monkeypatch)
     every, slow = seen()
     per_epoch = Trainer(RUN, data).batches.steps
     assert len(few) < len(every)
-    assert [step for epoch, step in every if epoch == 0][:per_epoch] == list(range(1, per_epoch + 1))
+    assert [step for epoch, step in every if epoch == 0][:per_epoch] == list(
+        range(1, per_epoch + 1)
+    )
     assert slow.model.head.weight.equal(plain.model.head.weight)

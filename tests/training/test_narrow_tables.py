@@ -1,4 +1,6 @@
-"""Large tables in bfloat16 learn what float32 ones learn, and are float32 wherever a CPU reads them."""
+"""Large tables in bfloat16 learn what float32 ones learn, and are float32 wherever a CPU reads
+them.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +9,26 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headtail.training import build_model as building
-from headtail.training.build_model import build_model, place_of_table
 from headtail.comparison.compare import data_slices, measures_of
-from headtail.training.config import Run
+from headtail.core.labels import Labels
 from headtail.data.load import load
 from headtail.evaluation.topk import top_labels
+from headtail.training import build_model as building
+from headtail.training.build_model import build_model, place_of_table
 from headtail.training.captured import Graph
-from headtail.core.labels import Labels
+from headtail.training.config import Run
 from headtail.training.trainer import Trainer, load_model
 
-RUN = Run(scheme="within-batch:tail", dim=64, batch=64, negatives=32, epochs=3, lr=0.05, validation=0.1, dropout=0.2)
+RUN = Run(
+    scheme="within-batch:tail",
+    dim=64,
+    batch=64,
+    negatives=32,
+    epochs=3,
+    lr=0.05,
+    validation=0.1,
+    dropout=0.2,
+)
 NARROW = replace(RUN, precision="bfloat16")
 GPU = torch.device("cuda")
 
@@ -29,12 +40,20 @@ def data():
 
 def reached(model, data) -> dict[tuple[str, str], float]:
     found = measures_of(top_labels(model, data.test, 50), data, data_slices(data))
-    return {(one.metric, one.slice): one.value for one in found if one.metric in ("recall@10", "precision@1")}
+    return {
+        (one.metric, one.slice): one.value
+        for one in found
+        if one.metric in ("recall@10", "precision@1")
+    }
 
 
 def test_tables_are_narrow_on_a_gpu_if_they_are_large_and_it_is_asked_for():
-    large, small = building.LARGE, building.LARGE - 1
-    assert place_of_table(NARROW, large, GPU, narrow=True) == {"device": GPU, "dtype": torch.bfloat16}
+    large = building.LARGE
+    small = building.LARGE - 1
+    assert place_of_table(NARROW, large, GPU, narrow=True) == {
+        "device": GPU,
+        "dtype": torch.bfloat16,
+    }
     for run, numbers, device, narrow in (
         (RUN, large, GPU, True),
         (NARROW, small, GPU, True),
@@ -56,7 +75,9 @@ def test_tables_are_narrow_on_a_gpu_if_they_are_large_and_it_is_asked_for():
 )
 def test_label_tables_are_narrow_where_few_rows_are_read_as_they_are(scheme, dtype, monkeypatch):
     monkeypatch.setattr(building, "LARGE", 0)
-    monkeypatch.setattr(building, "place_of_table", lambda *_, narrow: {"dtype": torch.bfloat16 if narrow else None})
+    monkeypatch.setattr(
+        building, "place_of_table", lambda *_, narrow: {"dtype": torch.bfloat16 if narrow else None}
+    )
     model = build_model(replace(NARROW, scheme=scheme), Labels.zipf(50), 20)
     assert model.head.weight.dtype == dtype
     assert model.encoder.weight.dtype == torch.bfloat16
@@ -70,10 +91,18 @@ def rate(optimiser: str) -> float:
 
 
 @pytest.mark.parametrize("optimiser", ["adagrad", "rowwise-adagrad", "sgd"])
-def test_narrow_tables_learn_the_same_and_are_read_as_float32(optimiser, data, tmp_path, monkeypatch):
-    wanted = reached(Trainer(replace(RUN, optimiser=optimiser, lr=rate(optimiser)), data).fit().model, data)
+def test_narrow_tables_learn_the_same_and_are_read_as_float32(
+    optimiser, data, tmp_path, monkeypatch
+):
+    wanted = reached(
+        Trainer(replace(RUN, optimiser=optimiser, lr=rate(optimiser)), data).fit().model, data
+    )
     monkeypatch.setattr(building, "place_of_table", lambda *_, narrow: {"dtype": torch.bfloat16})
-    narrow = Trainer(replace(NARROW, optimiser=optimiser, lr=rate(optimiser)), data, tmp_path).fit().model
+    narrow = (
+        Trainer(replace(NARROW, optimiser=optimiser, lr=rate(optimiser)), data, tmp_path)
+        .fit()
+        .model
+    )
     assert narrow.head.weight.dtype == narrow.encoder.weight.dtype == torch.bfloat16
     found = reached(narrow, data)
     assert found == pytest.approx(wanted, abs=0.04)
@@ -81,7 +110,8 @@ def test_narrow_tables_learn_the_same_and_are_read_as_float32(optimiser, data, t
     monkeypatch.undo()
     model = load_model(tmp_path)[0]
     assert model.head.weight.dtype == model.encoder.weight.dtype == torch.float32
-    assert reached(model, data) == pytest.approx(found, abs=0.01)  # hidden states are no longer rounded
+    # hidden states are no longer rounded
+    assert reached(model, data) == pytest.approx(found, abs=0.01)
 
 
 @pytest.mark.cuda
@@ -94,6 +124,8 @@ def test_a_gpu_trains_narrow_tables_in_one_graph(optimiser, data, tmp_path, monk
     assert isinstance(trainer._take_step, Graph)
     assert trainer.model.head.weight.dtype == trainer.model.encoder.weight.dtype == torch.bfloat16
     found = reached(trainer.fit().model, data)
-    wide = reached(Trainer(replace(run, precision="float32"), data, device="cuda").fit().model, data)
+    wide = reached(
+        Trainer(replace(run, precision="float32"), data, device="cuda").fit().model, data
+    )
     assert found == pytest.approx(wide, abs=0.04)
     assert reached(load_model(tmp_path)[0], data) == pytest.approx(found, abs=0.01)

@@ -1,4 +1,6 @@
-"""Runs on pictures: they learn, resume bit for bit, come back from disk, and follow the paper's recipes."""
+"""Runs on pictures: they learn, resume bit for bit, come back from disk, and follow the paper's
+recipes.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +11,22 @@ import pytest
 import torch
 from torch import Tensor
 
+from headtail.cli.recipe import with_recipe
+from headtail.comparison.compare import cells, compare
+from headtail.core.labels import Labels
+from headtail.core.targets import Ragged
+from headtail.data.points import DataSet, Points
+from headtail.encoders import Bottleneck, ResNet
+from headtail.errors import HeadtailError
+from headtail.evaluation.topk import top_labels
+from headtail.rows.dense_sgd import DenseSGD
+from headtail.rows.optimizers import RowAdagrad, RowSGD
 from headtail.training import checkpoint
 from headtail.training import trainer as train
 from headtail.training.build_model import build_encoder, build_model
-from headtail.cli.recipe import with_recipe
-from headtail.comparison.compare import cells, compare
-from headtail.training.config import Run, Training
-from headtail.data.points import DataSet, Points
-from headtail.errors import HeadtailError
-from headtail.evaluation.topk import top_labels
 from headtail.training.captured import Graph, Resident
-from headtail.core.labels import Labels
-from headtail.encoders import Bottleneck, ResNet
-from headtail.rows.optimizers import RowAdagrad, RowSGD
+from headtail.training.config import Run, Training
 from headtail.training.recipes import cifar, imagenet_lt, inaturalist
-from headtail.rows.dense_sgd import DenseSGD
-from headtail.core.targets import Ragged
 from headtail.training.trainer import Stopped, Trainer, load_model
 from tests.training.test_train import DATA as ROWS
 from tests.training.test_train import SMALL as ROWS_RUN
@@ -32,18 +34,27 @@ from tests.training.test_train import Stop, assert_same_model
 
 LABELS = 4
 RUN = replace(
-    Run(**vars(cifar()), scheme="within-batch:tail"), model="resnet20", batch=16, negatives=8, epochs=2, lr=0.05, weight_decay=1e-3
+    Run(**vars(cifar()), scheme="within-batch:tail"),
+    model="resnet20",
+    batch=16,
+    negatives=8,
+    epochs=2,
+    lr=0.05,
+    weight_decay=1e-3,
 )
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
 
 class Files:
-    """Pictures that are decoded one by one, as image files are; what is random in one follows from (seed, id)."""
+    """Pictures that are decoded one by one, as image files are; what is random in one follows from
+    (seed, id).
+    """
 
     size = 8
 
     def __init__(self, pictures: Tensor, asked: list[tuple]) -> None:
-        self.pictures, self.asked = pictures, asked
+        self.pictures = pictures
+        self.asked = asked
 
     def __len__(self) -> int:
         return len(self.pictures)
@@ -53,11 +64,16 @@ class Files:
 
     def decoded(self, ids: Tensor, *, train: bool, seed: int) -> Tensor:
         noise = [
-            torch.randint(20, (3, 8, 8), generator=torch.Generator().manual_seed(seed % 1000 * 1000 + i)) for i in ids.tolist()
+            torch.randint(
+                20, (3, 8, 8), generator=torch.Generator().manual_seed(seed % 1000 * 1000 + i)
+            )
+            for i in ids.tolist()
         ]
         return self.pictures[ids] + (torch.stack(noise).byte() if train else 0)
 
-    def stream(self, batches: Iterable[Tensor], *, train: bool, seed: int, workers: int) -> Iterator[Tensor]:
+    def stream(
+        self, batches: Iterable[Tensor], *, train: bool, seed: int, workers: int
+    ) -> Iterator[Tensor]:
         self.asked.append((train, seed, workers))
         return (self.decoded(ids, train=train, seed=seed) for ids in batches)
 
@@ -74,7 +90,9 @@ def picture_data(*, files: bool = False) -> DataSet:
     generator = torch.Generator().manual_seed(5)
 
     def points(n: int) -> Points:
-        label = torch.multinomial(1 / (torch.arange(LABELS) + 1.0), n, replacement=True, generator=generator)
+        label = torch.multinomial(
+            1 / (torch.arange(LABELS) + 1.0), n, replacement=True, generator=generator
+        )
         label[:LABELS] = torch.arange(LABELS)
         pictures = torch.randint(80, (n, 3, 8, 8), generator=generator)
         for i, y in enumerate(label.tolist()):
@@ -93,9 +111,13 @@ def accuracy(model, points: Points) -> float:
     return float((top_labels(model, points, 1)[:, 0] == points.labels.values).float().mean())
 
 
-@pytest.mark.parametrize("scheme", ["within-batch:tail", "softmax", "contrastive/uniform:importance"])
+@pytest.mark.parametrize(
+    "scheme", ["within-batch:tail", "softmax", "contrastive/uniform:importance"]
+)
 def test_a_network_learns_colours(scheme):
-    trained = Trainer(replace(RUN, scheme=scheme, epochs=6, augment=False, drops=(0.7,)), DATA).fit()
+    trained = Trainer(
+        replace(RUN, scheme=scheme, epochs=6, augment=False, drops=(0.7,)), DATA
+    ).fit()
     losses = [value for _, name, value in trained.state.curve if name == "loss"]
     assert losses[-1] < losses[0]
     assert accuracy(trained.model, DATA.test) > 0.8
@@ -115,7 +137,10 @@ def test_a_picture_run_stopped_after_any_step_goes_on_bit_for_bit(files, tmp_pat
     assert_same_model(whole, parts)
     for one, other in zip(whole.model.buffers(), parts.model.buffers(), strict=True):
         assert torch.equal(one, other)
-    saved = [checkpoint.load(tmp_path / name / "checkpoint.safetensors")[0] for name in ("whole", "parts")]
+    saved = [
+        checkpoint.load(tmp_path / name / "checkpoint.safetensors")[0]
+        for name in ("whole", "parts")
+    ]
     assert any(name.endswith("momentum_buffer") for name in saved[0])
     assert any(name.endswith("running_var") for name in saved[0])
     assert all(torch.equal(tensor, saved[1][name]) for name, tensor in saved[0].items())
@@ -136,7 +161,8 @@ def test_evaluation_in_blocks_and_at_once_are_the_same(monkeypatch):
     model = Trainer(RUN, DATA).model.eval()
     whole = top_labels(model, DATA.test, 2)
     monkeypatch.setattr("headtail.evaluation.topk.PICTURE_NUMBERS", 7 * 3 * 64)
-    sizes, plain = [], model.encoder.forward
+    sizes = []
+    plain = model.encoder.forward
     model.encoder.forward = lambda pictures: sizes.append(len(pictures)) or plain(pictures)
     assert torch.equal(top_labels(model, DATA.test, 2), whole)
     assert sizes == [7, 7, 7, 7, 7, 5]
@@ -157,8 +183,14 @@ def test_files_are_decoded_in_the_epoch_s_order_with_the_epoch_s_seed_and_augmen
     trainer.fit()
     asked = data.train.features.asked  # pyright: ignore[reportAttributeAccessIssue]
     assert asked == [(True, epoch, torch.get_num_threads()) for epoch in range(RUN.epochs)]
-    steps = [(trainer.batches.point_of[ids], epoch) for epoch in range(RUN.epochs) for ids in trainer.batches.order(epoch)]
-    expected = [data.train.features.decoded(points, train=True, seed=epoch) for points, epoch in steps]  # pyright: ignore
+    steps = [
+        (trainer.batches.point_of[ids], epoch)
+        for epoch in range(RUN.epochs)
+        for ids in trainer.batches.order(epoch)
+    ]
+    expected = [
+        data.train.features.decoded(points, train=True, seed=epoch) for points, epoch in steps
+    ]  # pyright: ignore
     assert all(torch.equal(one, other) for one, other in zip(seen, expected, strict=True))
     assert not trainer.model.encoder.prepare.augment
     plain = Trainer(replace(RUN, augment=False), data)
@@ -168,10 +200,17 @@ def test_files_are_decoded_in_the_epoch_s_order_with_the_epoch_s_seed_and_augmen
 
 def test_pictures_need_a_network_and_rows_of_numbers_the_bottleneck():
     assert isinstance(build_encoder(Run(), 30, None, sparse=False), Bottleneck)
-    assert [build_encoder(Run(), 0, (size, size), sparse=False).depth for size in (32, 64, 65, 224)] == [56, 56, 50, 50]
-    with pytest.raises(HeadtailError, match="`model=bottleneck` takes rows of numbers, but the features are pictures"):
+    assert [
+        build_encoder(Run(), 0, (size, size), sparse=False).depth for size in (32, 64, 65, 224)
+    ] == [56, 56, 50, 50]
+    with pytest.raises(
+        HeadtailError,
+        match="`model=bottleneck` takes rows of numbers, but the features are pictures",
+    ):
         Trainer(replace(RUN, model="bottleneck", precision="float32"), DATA)
-    with pytest.raises(HeadtailError, match="`model=resnet20` takes pictures, but the features are rows"):
+    with pytest.raises(
+        HeadtailError, match="`model=resnet20` takes pictures, but the features are rows"
+    ):
         Trainer(RUN, ROWS)
 
 
@@ -186,7 +225,9 @@ class Grey(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.linear, self.dim = torch.nn.Linear(64, 8), 2  # a `dim` of its own means nothing to us
+        # a `dim` of its own means nothing to us
+        self.linear = torch.nn.Linear(64, 8)
+        self.dim = 2
 
     def forward(self, pictures: Tensor) -> Tensor:
         return self.linear(pictures.float().mean(1).flatten(1) / 255)
@@ -207,12 +248,16 @@ def test_sgd_is_torch_s_own_for_networks_and_row_wise_for_tables():
     rows = Trainer(replace(ROWS_RUN, optimiser="sgd", momentum=0.5), ROWS).optimiser
     assert isinstance(rows, RowSGD)
     assert rows.defaults["momentum"] == 0.5
-    assert isinstance(Trainer(replace(RUN, optimiser="adagrad", momentum=0.0), DATA).optimiser, RowAdagrad)
+    assert isinstance(
+        Trainer(replace(RUN, optimiser="adagrad", momentum=0.0), DATA).optimiser, RowAdagrad
+    )
 
 
 def test_weight_decay_is_coupled_and_passes_through_momentum():
     weight = torch.nn.Parameter(torch.tensor([2.0]))
-    optimiser, expected, velocity = DenseSGD([weight], lr=0.1, momentum=0.9, weight_decay=0.5), 2.0, 0.0
+    optimiser = DenseSGD([weight], lr=0.1, momentum=0.9, weight_decay=0.5)
+    expected = 2.0
+    velocity = 0.0
     for _ in range(3):
         weight.grad = torch.ones(1)
         optimiser.advance()
@@ -238,18 +283,37 @@ def test_the_recipes_are_the_paper_s():
     assert imagenet_lt().learning_rate(0, 90) == pytest.approx(0.4)
     assert imagenet_lt().learning_rate(45, 90) == pytest.approx(0.2)
     for recipe in (cifar(), imagenet_lt(), inaturalist()):
-        assert (recipe.optimiser, recipe.momentum, recipe.validation, recipe.dropout) == ("sgd", 0.9, 0.0, 0.0)
+        assert (recipe.optimiser, recipe.momentum, recipe.validation, recipe.dropout) == (
+            "sgd",
+            0.9,
+            0.0,
+            0.0,
+        )
 
 
 def test_what_the_user_types_wins_over_the_recipe_even_where_it_is_the_default():
     default = Training()
-    typed = ["compare", "DATA", "--recipe", "cifar", "--batch=256", "--no-augment", "--weight_decay", "0.0"]
+    typed = [
+        "compare",
+        "DATA",
+        "--recipe",
+        "cifar",
+        "--batch=256",
+        "--no-augment",
+        "--weight_decay",
+        "0.0",
+    ]
     found = with_recipe("cifar", replace(default, augment=False), typed)
     assert (found.batch, found.augment, found.weight_decay) == (256, False, 0.0)
     assert (found.epochs, found.lr, found.model) == (256, 0.1, "resnet56")
-    assert with_recipe("cifar", replace(default, schedule="cosine"), ["--schedule", "cosine"]).drops == ()
+    assert (
+        with_recipe("cifar", replace(default, schedule="cosine"), ["--schedule", "cosine"]).drops
+        == ()
+    )
     assert with_recipe("cifar", default, ["--optimiser", "adagrad"]).momentum == 0.0
-    assert with_recipe("cifar", replace(default, momentum=0.5), ["--momentum", "0.5"]).momentum == 0.5
+    assert (
+        with_recipe("cifar", replace(default, momentum=0.5), ["--momentum", "0.5"]).momentum == 0.5
+    )
     assert with_recipe(None, default, []) is default
     with pytest.raises(HeadtailError, match="`momentum` is for sgd"):
         with_recipe(None, replace(default, momentum=0.5), ["--momentum", "0.5"])
@@ -260,7 +324,9 @@ def test_a_comparison_of_pictures_runs_to_its_report(tmp_path):
     grid = cells(training, ("within-batch:tail", "softmax"), 1, DATA, tmp_path)
     found = compare(grid, lambda: DATA, tmp_path, slices="count")
     assert not found.failures
-    tested = {row.scheme for row in found.rows if row.split == "test" and row.metric == "balanced-error"}
+    tested = {
+        row.scheme for row in found.rows if row.split == "test" and row.metric == "balanced-error"
+    }
     assert {"within-batch:tail", "softmax"} <= tested
 
 
@@ -268,11 +334,17 @@ def test_a_comparison_of_pictures_runs_to_its_report(tmp_path):
 @on_gpu
 @pytest.mark.parametrize("scheme", ["softmax", "uniform(without-replacement):tail@4"])
 def test_a_captured_picture_step_is_the_step_of_a_cpu(scheme, monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # convolutions in all digits, as on a CPU
-    run = replace(RUN, scheme=scheme, augment=False, precision="float32", epochs=1, lr=0.01, drops=(0.5,))
-    here, there = Trainer(run, DATA), Trainer(run, DATA, device="cuda")
+    # convolutions in all digits, as on a CPU
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    run = replace(
+        RUN, scheme=scheme, augment=False, precision="float32", epochs=1, lr=0.01, drops=(0.5,)
+    )
+    here = Trainer(run, DATA)
+    there = Trainer(run, DATA, device="cuda")
     assert isinstance(there._take_step, Graph)
-    for one, other in zip(here.model.state_dict().values(), there.model.state_dict().values(), strict=True):
+    for one, other in zip(
+        here.model.state_dict().values(), there.model.state_dict().values(), strict=True
+    ):
         assert torch.equal(one, other.cpu())  # the trial steps are undone, running means too
     found = [[value for *_, value in trainer.fit().state.curve] for trainer in (here, there)]
     assert found[0] == pytest.approx(found[1], rel=2e-3)
@@ -282,7 +354,8 @@ def test_a_captured_picture_step_is_the_step_of_a_cpu(scheme, monkeypatch):
 @on_gpu
 @pytest.mark.parametrize("files", [False, True], ids=["resident", "files"])
 def test_a_picture_run_in_bfloat16_learns_and_resumes_on_a_gpu(files, tmp_path, monkeypatch):
-    data, run = picture_data(files=files), replace(RUN, epochs=6, augment=False, drops=(0.7,))
+    data = picture_data(files=files)
+    run = replace(RUN, epochs=6, augment=False, drops=(0.7,))
     trained = Trainer(run, data, device="cuda").fit()
     assert accuracy(trained.model, DATA.test) > 0.8
     monkeypatch.setattr(train, "CHECK_EVERY", 1)

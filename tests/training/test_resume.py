@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from headtail.training import checkpoint
-from headtail.training import trainer as train
 from headtail.cli import main
 from headtail.data.cache import cache_folder
 from headtail.errors import HeadtailError
 from headtail.kernels.cpu import bag as cpu_bag  # noqa: F401 - compiled before a test sends the cache elsewhere
+from headtail.training import checkpoint
+from headtail.training import trainer as train
 from headtail.training.trainer import State, Stopped, Trainer
 from tests.training.test_train import DATA, RUNS, SMALL, Stop, assert_same_model
 
@@ -28,13 +28,16 @@ each_run = pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 
 
 def last_checkpoint(folder: Path) -> tuple[dict[str, torch.Tensor], dict]:
-    """All that a run would go on with; the divergence mark depends on when somebody looked, and decides nothing else."""
+    """All that a run would go on with; the divergence mark depends on when somebody looked, and
+    decides nothing else.
+    """
     tensors, facts = checkpoint.load(folder / "checkpoint.safetensors")
     return tensors, {**facts, "state": {**facts["state"], "first_loss": None}}
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    (tensors, facts), (tensors_too, facts_too) = last_checkpoint(one), last_checkpoint(other)
+    tensors, facts = last_checkpoint(one)
+    tensors_too, facts_too = last_checkpoint(other)
     assert facts == facts_too
     assert tensors.keys() == tensors_too.keys()
     for name, tensor in tensors.items():
@@ -125,7 +128,8 @@ while True:
 
 
 def test_a_run_killed_again_and_again_at_random_moments_ends_as_if_nothing_had_happened(tmp_path):
-    command, root = [sys.executable, "-c", KILLER, tmp_path], Path(__file__).parents[1]
+    command = [sys.executable, "-c", KILLER, tmp_path]
+    root = Path(__file__).parents[1]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)
     kills, code = map(int, done.stdout.split())
     assert code == 0, done.stderr
@@ -135,7 +139,8 @@ def test_a_run_killed_again_and_again_at_random_moments_ends_as_if_nothing_had_h
 
 def breaking(trainer: Trainer, at: int, how) -> Trainer:
     """Do something in a certain step."""
-    forward, count = trainer.model.forward, [0]
+    forward = trainer.model.forward
+    count = [0]
 
     def forward_and_break(batch):
         count[0] += 1
@@ -146,11 +151,16 @@ def breaking(trainer: Trainer, at: int, how) -> Trainer:
     return trainer
 
 
-def test_a_loss_that_is_no_number_stops_the_run_with_a_sentence_and_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):
+def test_a_loss_that_is_no_number_stops_the_run_with_a_sentence_and_keeps_the_last_good_checkpoint(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(train, "CHECK_EVERY", 1)
-    broken = breaking(Trainer(SMALL, DATA, tmp_path / "parts", save_every=0.0), 6, lambda loss: loss * math.nan)
+    broken = breaking(
+        Trainer(SMALL, DATA, tmp_path / "parts", save_every=0.0), 6, lambda loss: loss * math.nan
+    )
     with pytest.raises(
-        HeadtailError, match=r"`softmax` diverged: the loss is nan in epoch 1, step 6.*smaller `lr` than 0.1.*parts`"
+        HeadtailError,
+        match=r"`softmax` diverged: the loss is nan in epoch 1, step 6.*smaller `lr` than 0.1.*parts`",
     ):
         broken.fit()
     assert last_checkpoint(tmp_path / "parts")[1]["state"]["step"] == 5
@@ -178,18 +188,42 @@ def test_weights_that_are_no_numbers_are_never_saved(tmp_path, monkeypatch):
         breaking(trainer, 4, spoil).fit()
     tensors, facts = last_checkpoint(tmp_path)
     assert facts["state"]["step"] == 3
-    assert all(tensor.isfinite().all() for name, tensor in tensors.items() if name.startswith("model."))
+    assert all(
+        tensor.isfinite().all() for name, tensor in tensors.items() if name.startswith("model.")
+    )
 
 
-def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_ends_with_the_same_table(tmp_path, capsys, monkeypatch):
-    for name, value in {"HEADTAIL_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1", "COLUMNS": "300"}.items():
+def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_ends_with_the_same_table(
+    tmp_path, capsys, monkeypatch
+):
+    for name, value in {
+        "HEADTAIL_CACHE": str(tmp_path / "cache"),
+        "OMP_NUM_THREADS": "1",
+        "COLUMNS": "300",
+    }.items():
         monkeypatch.setenv(name, value)
     data = "synthetic:points=1500,test=100,features=200,labels=50"
-    settings = ["--scheme", "within-batch:tail", "--dim", "16", "--batch", "16", "--epochs", "4", "--device", "cpu"]
-    parts, whole = (["train", data, "--out", str(tmp_path / part / "run"), *settings] for part in ("parts", "whole"))
+    settings = [
+        "--scheme",
+        "within-batch:tail",
+        "--dim",
+        "16",
+        "--batch",
+        "16",
+        "--epochs",
+        "4",
+        "--device",
+        "cpu",
+    ]
+    parts, whole = (
+        ["train", data, "--out", str(tmp_path / part / "run"), *settings]
+        for part in ("parts", "whole")
+    )
 
     compiled = os.environ | {"NUMBA_CACHE_DIR": os.environ.get("NUMBA_CACHE_DIR", COMPILED)}
-    interrupted = subprocess.Popen([sys.executable, "-m", "headtail", *parts], env=compiled, stderr=subprocess.PIPE, text=True)
+    interrupted = subprocess.Popen(
+        [sys.executable, "-m", "headtail", *parts], env=compiled, stderr=subprocess.PIPE, text=True
+    )
     until = time.monotonic() + 60
     while not (tmp_path / "parts/run/events").exists() and time.monotonic() < until:
         time.sleep(0.005)
@@ -205,4 +239,6 @@ def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_ends_with_the_same_
         tables.append(capsys.readouterr().out.replace("/whole/", "/parts/"))
     assert "recall@10" in tables[0]
     assert tables[0] == tables[1]
-    assert (tmp_path / "parts/run/results.csv").read_bytes() == (tmp_path / "whole/run/results.csv").read_bytes()
+    assert (tmp_path / "parts/run/results.csv").read_bytes() == (
+        tmp_path / "whole/run/results.csv"
+    ).read_bytes()

@@ -9,42 +9,66 @@ from dataclasses import replace
 import pytest
 import torch
 
+from headtail.core.targets import Ragged
+from headtail.data.points import Bag, DataSet, Points
+from headtail.encoders import Bottleneck
+from headtail.errors import HeadtailError
+from headtail.evaluation.topk import Validation, top_labels
 from headtail.training import checkpoint
 from headtail.training import trainer as train
 from headtail.training.build_model import build_model, build_optimiser
 from headtail.training.config import Run
-from headtail.data.points import Bag, DataSet, Points
-from headtail.errors import HeadtailError
-from headtail.evaluation.topk import Validation, top_labels
-from headtail.encoders import Bottleneck
-from headtail.core.targets import Ragged
 from headtail.training.trainer import State, Trained, Trainer, load_model, split_validation
 
-NUM_LABELS, NUM_FEATURES = 12, 30
+NUM_LABELS = 12
+NUM_FEATURES = 30
 SMALL = Run(dim=8, batch=16, negatives=8, epochs=3, lr=0.1, validation=0.2, dropout=0.5)
 RUNS = {
     "adagrad": replace(SMALL, scheme="within-batch:tail"),
-    "adam with lazy decay": replace(SMALL, scheme="uniform:importance@4", optimiser="adam", lr=0.02, weight_decay=0.5),
-    "sgd, clipped": replace(SMALL, scheme="uniform(excluded):relative@4", optimiser="sgd", clip=1.0, feature_dropout=0.2, seed=3),
+    "adam with lazy decay": replace(
+        SMALL, scheme="uniform:importance@4", optimiser="adam", lr=0.02, weight_decay=0.5
+    ),
+    "sgd, clipped": replace(
+        SMALL,
+        scheme="uniform(excluded):relative@4",
+        optimiser="sgd",
+        clip=1.0,
+        feature_dropout=0.2,
+        seed=3,
+    ),
     "queue": replace(SMALL, scheme="queue(64):importance", schedule="cosine", stop_on="recall@10"),
-    "part of a queue": replace(SMALL, scheme="mixture(queue,uniform):tail@6", weight_decay=0.1, validation=0.0),
-    "all labels": replace(SMALL, scheme="softmax", weight_decay=0.05, warmup=5, stop_on="precision@1"),
+    "part of a queue": replace(
+        SMALL, scheme="mixture(queue,uniform):tail@6", weight_decay=0.1, validation=0.0
+    ),
+    "all labels": replace(
+        SMALL, scheme="softmax", weight_decay=0.05, warmup=5, stop_on="precision@1"
+    ),
     "whole points": replace(SMALL, scheme="uniform:tail@4", batching="points"),
-    "by score, with lazy decay": replace(SMALL, scheme="model:tail@4", optimiser="adam", lr=0.02, weight_decay=0.5),
+    "by score, with lazy decay": replace(
+        SMALL, scheme="model:tail@4", optimiser="adam", lr=0.02, weight_decay=0.5
+    ),
     "nearest beside a queue": replace(SMALL, scheme="hard(2,queue(32)):constant@6"),
-    "from a pool": replace(SMALL, scheme="resampled(16,frequency(0.5)):importance@4", batching="points"),
+    "from a pool": replace(
+        SMALL, scheme="resampled(16,frequency(0.5)):importance@4", batching="points"
+    ),
 }
 
 
 def small_data(*, sparse: bool = True) -> DataSet:
-    """Points of one to three labels, frequent and rare; each label shows in two features of its own, beside noise."""
+    """Points of one to three labels, frequent and rare; each label shows in two features of its
+    own, beside noise.
+    """
     generator = torch.Generator().manual_seed(7)
 
     def points(n: int) -> Points:
-        labels, columns, values = [], [], []
+        labels = []
+        columns = []
+        values = []
         for i in range(n):
             count = int(torch.randint(1, 4, (), generator=generator))
-            own = torch.multinomial(1 / (torch.arange(NUM_LABELS) + 1.0), count, generator=generator).tolist()
+            own = torch.multinomial(
+                1 / (torch.arange(NUM_LABELS) + 1.0), count, generator=generator
+            ).tolist()
             own = sorted({*own, i} if i < NUM_LABELS else own)  # every label occurs
             noise = 24 + int(torch.randint(6, (), generator=generator))
             labels.append(own)
@@ -62,7 +86,9 @@ DATA = small_data()
 
 
 def assert_same_model(one: Trained, other: Trained) -> None:
-    for (name, weight), too in zip(one.model.named_parameters(), other.model.parameters(), strict=True):
+    for (name, weight), too in zip(
+        one.model.named_parameters(), other.model.parameters(), strict=True
+    ):
         assert torch.equal(weight, too), name
     assert one.state.curve == other.state.curve
     assert one.state.best_epoch == other.state.best_epoch
@@ -72,7 +98,8 @@ class Stop:
     """A watch that stops the run after some steps."""
 
     def __init__(self, after: int) -> None:
-        self.after, self.event = after, threading.Event()
+        self.after = after
+        self.event = threading.Event()
 
     def __call__(self, state: State, steps: int, loss: float) -> None:
         if state.epoch * steps + state.step >= self.after:
@@ -80,7 +107,8 @@ class Stop:
 
 
 def test_randomness_used_between_making_a_trainer_and_training_changes_nothing():
-    early, late = Trainer(SMALL, DATA), Trainer(SMALL, DATA)
+    early = Trainer(SMALL, DATA)
+    late = Trainer(SMALL, DATA)
     torch.rand(5)
     first = early.fit()
     torch.manual_seed(99)
@@ -95,7 +123,8 @@ def test_another_seed_gives_another_model():
 def test_training_learns_what_the_features_tell():
     trained = Trainer(replace(SMALL, epochs=40, scheme="uniform:importance@6"), DATA).fit()
     top = top_labels(trained.model, DATA.test, 1)[:, 0].tolist()
-    offsets, values = DATA.test.labels.offsets.tolist(), DATA.test.labels.values.tolist()
+    offsets = DATA.test.labels.offsets.tolist()
+    values = DATA.test.labels.values.tolist()
     hits = sum(label in values[offsets[i] : offsets[i + 1]] for i, label in enumerate(top))
     assert hits >= 36, "of 40"
 
@@ -112,9 +141,14 @@ def test_a_saved_model_answers_as_the_trained_one(sparse, scheme, tmp_path):
 
 
 def test_lazy_decay_reaches_the_encoder_s_rows_before_they_are_read():
-    """With plain SGD, rows that are decayed late but before they are read train as rows that are decayed in every step."""
-    run = replace(SMALL, scheme="uniform:importance@4", optimiser="sgd", weight_decay=1.0, dropout=0.0)
-    trainer, found = Trainer(run, DATA), []
+    """With plain SGD, rows that are decayed late but before they are read train as rows that are
+    decayed in every step.
+    """
+    run = replace(
+        SMALL, scheme="uniform:importance@4", optimiser="sgd", weight_decay=1.0, dropout=0.0
+    )
+    trainer = Trainer(run, DATA)
+    found = []
     for sparse in (True, False):
         torch.manual_seed(0)
         model = build_model(run, trainer.labels, NUM_FEATURES, sparse=sparse)
@@ -137,10 +171,13 @@ class Script:
     """Validation values as written, and the weights they were measured on."""
 
     def __init__(self, values: list[float]) -> None:
-        self.values, self.seen = values, []
+        self.values = values
+        self.seen = []
 
     def __call__(self, model) -> float:
-        self.seen.append({name: weight.detach().clone() for name, weight in model.named_parameters()})
+        self.seen.append(
+            {name: weight.detach().clone() for name, weight in model.named_parameters()}
+        )
         return self.values[len(self.seen) - 1]
 
 
@@ -164,7 +201,9 @@ def test_training_stops_when_it_gets_no_better_and_returns_the_best_weights(
     trained = Trainer(run, DATA, tmp_path if folder else None).fit()
     assert trained.state.epoch == epochs
     assert trained.state.best_epoch == best
-    assert [value for _, metric, value in trained.state.curve if metric == stop_on] == pytest.approx(values[:epochs], nan_ok=True)
+    assert [
+        value for _, metric, value in trained.state.curve if metric == stop_on
+    ] == pytest.approx(values[:epochs], nan_ok=True)
     for name, weight in trained.model.named_parameters():
         assert torch.equal(weight, script.seen[best - 1][name])
         assert best == epochs or not torch.equal(weight, script.seen[-1][name])
@@ -179,7 +218,8 @@ def test_without_validation_the_last_weights_are_kept(tmp_path):
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path):
-    first, looks = Trainer(SMALL, DATA, tmp_path).fit(), []
+    first = Trainer(SMALL, DATA, tmp_path).fit()
+    looks = []
     again = Trainer(SMALL, DATA, tmp_path, watch=lambda *_: looks.append(1)).fit()
     assert not looks
     assert_same_model(first, again)
@@ -188,17 +228,26 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
 def test_the_curve_s_losses_are_means_over_an_epoch_s_steps(monkeypatch):
     losses = []
     learn = Trainer.learn
-    monkeypatch.setattr(Trainer, "learn", lambda self, loss: losses.append(loss.item()) or learn(self, loss))
+    monkeypatch.setattr(
+        Trainer, "learn", lambda self, loss: losses.append(loss.item()) or learn(self, loss)
+    )
     trained = Trainer(SMALL, DATA).fit()
     steps = trained.steps_per_epoch
     curve = [value for _, metric, value in trained.state.curve if metric == "loss"]
-    assert curve == pytest.approx([sum(losses[i * steps : (i + 1) * steps]) / steps for i in range(3)], rel=1e-6)
+    assert curve == pytest.approx(
+        [sum(losses[i * steps : (i + 1) * steps]) / steps for i in range(3)], rel=1e-6
+    )
 
 
 def test_the_learning_rate_falls_over_all_epochs_together(monkeypatch):
-    trainer, rates = Trainer(replace(SMALL, patience=9), DATA), []
+    trainer = Trainer(replace(SMALL, patience=9), DATA)
+    rates = []
     step = trainer.optimiser.advance
-    monkeypatch.setattr(trainer.optimiser, "advance", lambda: rates.append(trainer.optimiser.param_groups[0]["lr"]) or step())
+    monkeypatch.setattr(
+        trainer.optimiser,
+        "advance",
+        lambda: rates.append(trainer.optimiser.param_groups[0]["lr"]) or step(),
+    )
     trainer.fit()
     total = 3 * trainer.batches.steps
     assert rates == pytest.approx([0.1 * (1 - done / total) for done in range(total)])
@@ -206,7 +255,9 @@ def test_the_learning_rate_falls_over_all_epochs_together(monkeypatch):
 
 def test_a_learning_rate_far_too_high_is_told_as_such():
     run = replace(SMALL, scheme="uniform:importance@4", optimiser="sgd", lr=1e6)
-    with pytest.raises(HeadtailError, match=r"diverged: the loss is .* Try a smaller `lr` than 1e\+06"):
+    with pytest.raises(
+        HeadtailError, match=r"diverged: the loss is .* Try a smaller `lr` than 1e\+06"
+    ):
         Trainer(run, DATA).fit()
 
 
@@ -214,19 +265,26 @@ def test_other_settings_and_other_data_are_refused_and_what_is_there_is_left_alo
     Trainer(SMALL, DATA, tmp_path).fit()
     before = (tmp_path / "checkpoint.safetensors").read_bytes()
     for run, data in ((replace(SMALL, lr=0.2), DATA), (SMALL, replace(DATA, digest="other"))):
-        with pytest.raises(HeadtailError, match=r"checkpoint.safetensors` belongs to a run with other settings or other data"):
+        with pytest.raises(
+            HeadtailError,
+            match=r"checkpoint.safetensors` belongs to a run with other settings or other data",
+        ):
             Trainer(run, data, tmp_path).fit()
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
 
 
 def test_what_is_no_checkpoint_or_model_of_ours_is_refused_with_a_sentence(tmp_path):
     Trainer(SMALL, DATA, tmp_path).fit()
-    model, path = (tmp_path / "model.safetensors").read_bytes(), tmp_path / "checkpoint.safetensors"
+    model = (tmp_path / "model.safetensors").read_bytes()
+    path = tmp_path / "checkpoint.safetensors"
     whole = path.read_bytes()
     (tmp_path / "model.safetensors").write_bytes(whole)
     with pytest.raises(HeadtailError, match="is no trained model"):
         load_model(tmp_path)
-    for content, fragment in ((model, "is no checkpoint of a run"), (whole[:-100], "cannot be read as a checkpoint")):
+    for content, fragment in (
+        (model, "is no checkpoint of a run"),
+        (whole[:-100], "cannot be read as a checkpoint"),
+    ):
         path.write_bytes(content)
         with pytest.raises(HeadtailError, match=fragment):
             Trainer(SMALL, DATA, tmp_path).fit()
@@ -242,7 +300,9 @@ def test_held_out_points_are_the_same_for_all_and_are_not_trained_on():
     assert len(among) == 80
     counts = torch.bincount(held_out.labels.values, minlength=NUM_LABELS)
     trained = Trainer(SMALL, DATA).labels.counts
-    assert torch.equal(trained + counts, torch.bincount(DATA.train.labels.values, minlength=NUM_LABELS))
+    assert torch.equal(
+        trained + counts, torch.bincount(DATA.train.labels.values, minlength=NUM_LABELS)
+    )
     own = split_validation(replace(DATA, validation=DATA.test), 0.2)
     assert own[0] is None
     assert own[1] is not None
@@ -259,11 +319,21 @@ def test_held_out_points_without_labels_are_not_validated_on():
 def test_an_all_label_loss_over_whole_points_is_the_loss_over_their_pairs(name):
     gradients = []
     for batching in ("points", "pairs"):
-        run = replace(SMALL, scheme=name, batching=batching, batch=10**6, validation=0.0, dropout=0.0, clip=1e9)
+        run = replace(
+            SMALL,
+            scheme=name,
+            batching=batching,
+            batch=10**6,
+            validation=0.0,
+            dropout=0.0,
+            clip=1e9,
+        )
         trainer = Trainer(run, DATA)  # clipping: gradients are held
         loss = trainer.model(trainer.batches.take(next(trainer.batches.order(0))))
         parameters = list(trainer.model.parameters())
-        gradients.append([loss.detach(), *(grad.to_dense() for grad in torch.autograd.grad(loss, parameters))])
+        gradients.append(
+            [loss.detach(), *(grad.to_dense() for grad in torch.autograd.grad(loss, parameters))]
+        )
     for by_points, by_pairs in zip(*gradients, strict=True):
         assert torch.allclose(by_points, by_pairs, atol=1e-6)
 
@@ -271,13 +341,18 @@ def test_an_all_label_loss_over_whole_points_is_the_loss_over_their_pairs(name):
 def test_whole_points_mask_all_their_labels_as_negatives():
     """With every label drawn once, against the slow sum over labels that a point does not have."""
     run = replace(
-        SMALL, scheme=f"uniform(without-replacement):importance@{NUM_LABELS}", batching="points", validation=0.0, dropout=0.0
+        SMALL,
+        scheme=f"uniform(without-replacement):importance@{NUM_LABELS}",
+        batching="points",
+        validation=0.0,
+        dropout=0.0,
     )
     trainer = Trainer(run, DATA)
     ids = next(trainer.batches.order(0))
     found = trainer.model(trainer.batches.take(ids))
     logits = trainer.model.head.logits(trainer.model.encoder(DATA.train.features.rows(ids)))
-    offsets, values = DATA.train.labels.offsets.tolist(), DATA.train.labels.values.tolist()
+    offsets = DATA.train.labels.offsets.tolist()
+    values = DATA.train.labels.values.tolist()
     losses = []
     for f, i in zip(logits.double().tolist(), ids.tolist(), strict=True):
         own = values[offsets[i] : offsets[i + 1]]
@@ -308,10 +383,15 @@ def test_users_that_are_tested_later_are_not_held_out():
 @pytest.mark.parametrize("where", ["build_model", "eager_step"])
 def test_a_full_gpu_is_told_in_a_sentence(monkeypatch, where):
     def full(*_, **__):
-        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.19 GiB. GPU 0 has …")
+        raise torch.cuda.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 1.19 GiB. GPU 0 has …"
+        )
 
     monkeypatch.setattr(*((train, where) if where == "build_model" else (Trainer, where)), full)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 140 * 2**30))
     what = r"The model's tables \(0.0 GiB\)" if where == "build_model" else "A step"
-    with pytest.raises(HeadtailError, match=f"^{what} found no room on the GPU: 1.0 of its 140 GiB are free. Run fewer at once"):
+    with pytest.raises(
+        HeadtailError,
+        match=f"^{what} found no room on the GPU: 1.0 of its 140 GiB are free. Run fewer at once",
+    ):
         Trainer(SMALL, DATA).fit()

@@ -71,7 +71,9 @@ def _check_command(argv: list[str]) -> None:
     """A misspelt command is answered with the right one."""
     names = [get_args(one)[1].name for one in get_args(Command)]
     if argv and not argv[0].startswith("-") and argv[0] not in names:
-        raise HeadtailError(f"`{argv[0]}` is no command.{nearest(argv[0], names)} There are: {', '.join(names)}.")
+        raise HeadtailError(
+            f"`{argv[0]}` is no command.{nearest(argv[0], names)} There are: {', '.join(names)}."
+        )
 
 
 def _parse(argv: list[str]) -> Command:
@@ -86,12 +88,15 @@ def _parse(argv: list[str]) -> Command:
                 registry=REGISTRY,
             )
     except SystemExit as leaving:
-        # A bad value that a dataclass refuses: its own sentence is shorter than what tyro makes of it.
+        # A bad value that a dataclass refuses: its own sentence is shorter than what tyro makes of
+        # it.
         error: BaseException | None = leaving
         while error is not None and not isinstance(error, HeadtailError):
             error = error.__context__
         if error is not None:
-            raise HeadtailError(re.sub(r"^`(\w+)`", lambda name: f"`--{name[1].replace('_', '-')}`", str(error))) from error
+            raise HeadtailError(
+                re.sub(r"^`(\w+)`", lambda name: f"`--{name[1].replace('_', '-')}`", str(error))
+            ) from error
         told.seek(0)
         sys.stderr.write(told.read())
         raise

@@ -16,10 +16,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headtail.device import environment
-from headtail.machine.advise import CANDIDATES, MOST_EXPLAINED, REFERENCES, Advice, Candidate, candidate, choose
-from headtail.machine.bench import Machine, Shape, bench_file, saved
-from headtail.schemes.build import parse
 from headtail.cli.bench import BATCHES, HEADINGS, milliseconds
 from headtail.cli.device import Device
 from headtail.cli.on_model import NUMBERS, WITH_MODEL, OnTrained, advice, measured_table, to_dict
@@ -27,10 +23,22 @@ from headtail.cli.source import Source
 from headtail.cli.tables import left_out
 from headtail.cli.unused import changed, refuse
 from headtail.cli.words import in_command_line_words
+from headtail.core.labels import Labels
+from headtail.device import environment
+from headtail.device.memory import memory_left
 from headtail.errors import HeadtailError, check_count, check_number
 from headtail.implicit.quality import frontier
-from headtail.core.labels import Labels
-from headtail.device.memory import memory_left
+from headtail.machine.advise import (
+    CANDIDATES,
+    MOST_EXPLAINED,
+    REFERENCES,
+    Advice,
+    Candidate,
+    candidate,
+    choose,
+)
+from headtail.machine.bench import Machine, Shape, bench_file, saved
+from headtail.schemes.build import parse
 
 MOST_LABELS = 200_000_000
 """More than one machine trains."""
@@ -39,13 +47,16 @@ UNITS = {"": 1, "k": 10**3, "m": 10**6}
 
 @dataclass(frozen=True)
 class Advise:
-    """Exact, chunked or sampled loss? Predicts time and memory of a training step, and the negatives that keep noise small.
+    """Exact, chunked or sampled loss? Predicts time and memory of a training step, and the
+    negatives that keep noise small.
 
     Predictions come from what `headtail bench` measured here, or else from reference figures.
     """
 
     labels: str | None = None
-    """How many labels, for example 3e6, 3_000_000 or 3M; they are taken to follow Zipf's law. Or say --counts."""
+    """How many labels, for example 3e6, 3_000_000 or 3M; they are taken to follow Zipf's law. Or
+    say --counts.
+    """
     source: Annotated[Source, tyro.conf.OmitArgPrefixes] = field(default_factory=Source)
     """Which labels."""
     dim: int = 512
@@ -61,7 +72,9 @@ class Advise:
     noise: float = 0.1
     """The wished standard deviation of the sampled loss, in nats."""
     trained: Annotated[OnTrained, tyro.conf.OmitArgPrefixes] = field(default_factory=OnTrained)
-    """A trained model: then samplers are measured on it, with m of 16, 64 and 256, instead of predicted."""
+    """A trained model: then samplers are measured on it, with m of 16, 64 and 256, instead of
+    predicted.
+    """
     json: bool = False
     """Print JSON for programs."""
 
@@ -71,20 +84,31 @@ class Advise:
         if self.trained.model is not None:
             return self._on_model()
         self._check()
-        device = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
+        device = (
+            ("cuda" if torch.cuda.is_available() else "cpu")
+            if self.device == "auto"
+            else self.device
+        )
         batch = BATCHES[device] if self.batch is None else check_count("--batch", self.batch)
         machine, basis = _basis(device)
         memory = self._memory(device)
-        source = self.source if self.labels is None else replace(self.source, zipf=count_of(self.labels))
+        source = (
+            self.source if self.labels is None else replace(self.source, zipf=count_of(self.labels))
+        )
         labels = source.labels()
         shape = Shape(labels.num_labels, self.dim, batch, min(256, labels.num_labels))
-        looking = Console(stderr=True).status(f"looking at {len(self.schemes)} samplers for {labels.num_labels:,} labels")
+        looking = Console(stderr=True).status(
+            f"looking at {len(self.schemes)} samplers for {labels.num_labels:,} labels"
+        )
         with looking, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found, missing = self._candidates(labels, shape, machine, memory)
         advice = choose(shape, found, machine, memory)
         if self.json:
-            sys.stdout.write(json.dumps(_dict(advice, basis, memory, missing), indent=2, ensure_ascii=False) + "\n")
+            sys.stdout.write(
+                json.dumps(_dict(advice, basis, memory, missing), indent=2, ensure_ascii=False)
+                + "\n"
+            )
             return 0
         console = Console(highlight=False)
         console.print(Text(source.describe(labels), style="dim"))
@@ -98,14 +122,29 @@ class Advise:
         return 0
 
     def _on_model(self) -> int:
-        if self.labels is not None or self.source.counts is not None or self.source.zipf is not None:
-            raise HeadtailError("`--model` has labels of its own: drop `--labels`, `--counts` and `--zipf`.")
-        refuse(changed(self, "dim", "memory", "schemes", "noise") + changed(self.source, "exponent", "smoothing"), WITH_MODEL)
+        if (
+            self.labels is not None
+            or self.source.counts is not None
+            or self.source.zipf is not None
+        ):
+            raise HeadtailError(
+                "`--model` has labels of its own: drop `--labels`, `--counts` and `--zipf`."
+            )
+        refuse(
+            changed(self, "dim", "memory", "schemes", "noise")
+            + changed(self.source, "exponent", "smoothing"),
+            WITH_MODEL,
+        )
         options = self.trained
-        found, missing, about, target = options.measure(NUMBERS, 256 if self.batch is None else self.batch, self.device)
+        found, missing, about, target = options.measure(
+            NUMBERS, 256 if self.batch is None else self.batch, self.device
+        )
         best, sentence = advice(found, options.budget)
         if self.json:
-            told = {**to_dict(found, missing, options.budget), "best": None if best is None else best.scheme}
+            told = {
+                **to_dict(found, missing, options.budget),
+                "best": None if best is None else best.scheme,
+            }
             sys.stdout.write(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
             return 0
         console = Console(highlight=False)
@@ -115,39 +154,70 @@ class Advise:
         for line in left_out(missing):
             console.print(line)
         if len(best_of) < len(found):
-            rest = f"{len(found) - len(best_of)} of the {len(found)} losses that were measured are left out"
-            console.print(Text(f"{rest}: another is quicker and more exact. `headtail explain --model` shows all.", style="dim"))
+            rest = (
+                f"{len(found) - len(best_of)} of the {len(found)} losses that were measured are "
+                "left out"
+            )
+            console.print(
+                Text(
+                    f"{rest}: another is quicker and more exact. `headtail explain --model` shows "
+                    "all.",
+                    style="dim",
+                )
+            )
         console.print(Text(sentence, style="bold"))
         if best is not None:
             console.print(Text(f'    loss = ht.scheme("{best.scheme}", labels)'), soft_wrap=True)
         return 0
 
     def _check(self) -> None:
-        if self.labels is not None and (self.source.counts is not None or self.source.zipf is not None):
+        if self.labels is not None and (
+            self.source.counts is not None or self.source.zipf is not None
+        ):
             raise HeadtailError("`--labels` excludes `--counts` and `--zipf`: drop one.")
         if self.labels is None and self.source.counts is None and self.source.zipf is None:
-            raise HeadtailError("How many labels are there? Write for example `--labels 3e6`, or `--counts FILE`.")
+            raise HeadtailError(
+                "How many labels are there? Write for example `--labels 3e6`, or `--counts FILE`."
+            )
         check_count("--dim", self.dim)
         check_number("--noise", self.noise, low=1e-6)
         if not self.schemes:
-            raise HeadtailError("`--schemes` needs at least one name, for example `uniform:importance`.")
+            raise HeadtailError(
+                "`--schemes` needs at least one name, for example `uniform:importance`."
+            )
         for name in self.schemes:
             parsed = parse(name)
             if parsed.sampler is None:
-                raise HeadtailError(f"`{name}` uses all labels, which is looked at anyway. Write a sampled scheme: `uniform:tail`.")
+                raise HeadtailError(
+                    f"`{name}` uses all labels, which is looked at anyway. Write a sampled scheme: "
+                    "`uniform:tail`."
+                )
             if parsed.num_negatives is not None:
-                raise HeadtailError(f"`{name}` names its m, which is what is looked for. Drop `@{parsed.num_negatives}`.")
+                raise HeadtailError(
+                    f"`{name}` names its m, which is what is looked for. Drop "
+                    f"`@{parsed.num_negatives}`."
+                )
 
     def _memory(self, device: str) -> int:
         if self.memory is not None:
             return int(check_number("--memory", self.memory, low=1e-3) * 2**30)
-        there = memory_left(device) if device == "cpu" or torch.cuda.is_available() else REFERENCES[device].memory
+        there = (
+            memory_left(device)
+            if device == "cpu" or torch.cuda.is_available()
+            else REFERENCES[device].memory
+        )
         if there is None:
-            raise HeadtailError("How much memory this machine has cannot be told. Write it in GiB, for example `--memory 64`.")
+            raise HeadtailError(
+                "How much memory this machine has cannot be told. Write it in GiB, for example "
+                "`--memory 64`."
+            )
         return there
 
-    def _candidates(self, labels: Labels, shape: Shape, machine: Machine, memory: int) -> tuple[list[Candidate], dict[str, str]]:
-        found, missing = [], {}
+    def _candidates(
+        self, labels: Labels, shape: Shape, machine: Machine, memory: int
+    ) -> tuple[list[Candidate], dict[str, str]]:
+        found = []
+        missing = {}
         for name in dict.fromkeys(self.schemes):
             try:
                 found.append(candidate(name, labels, shape, self.noise, machine, memory))
@@ -164,11 +234,14 @@ def count_of(text: str) -> int:
     >>> [count_of(text) for text in ("3e6", "3_000_000", "2.5M", "100k", "1,000")]
     [3000000, 3000000, 2500000, 100000, 1000]
     """
-    match = re.fullmatch(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE]\+?[0-9]{1,2})?)([kKmM]?)", text.strip())
+    match = re.fullmatch(
+        r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE]\+?[0-9]{1,2})?)([kKmM]?)", text.strip()
+    )
     number = float(re.sub("[_,]", "", match[1])) * UNITS[match[2].lower()] if match else 0.0
     if not 2 <= number <= MOST_LABELS or number != int(number):
         raise HeadtailError(
-            f"`--labels` must be a whole number from 2 to {MOST_LABELS:,}, such as 3e6 or 3_000_000, but got {text!r}."
+            f"`--labels` must be a whole number from 2 to {MOST_LABELS:,}, such as 3e6 or "
+            f"3_000_000, but got {text!r}."
         )
     return int(number)
 
@@ -186,11 +259,21 @@ def _basis(device: str) -> tuple[Machine, str]:
             f"Predicted from figures of another machine: {reference.name}. "
             f"`{bench_file(device)}` is of {found.name}: `headtail bench` measures this one."
         )
-    return found, f"Predicted from what `headtail bench` measured here on {found.date}: {found.name}."
+    return (
+        found,
+        f"Predicted from what `headtail bench` measured here on {found.date}: {found.name}.",
+    )
 
 
 def _table(title: str, columns: tuple[str, ...]) -> Table:
-    table = Table(title=title, title_style="bold", title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title=title,
+        title_style="bold",
+        title_justify="left",
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
     for column in columns:
         table.add_column(column, justify="left" if column == columns[0] else "right", no_wrap=True)
     table.caption_justify = "left"
@@ -209,18 +292,33 @@ def _costs(advice: Advice, shape: Shape, memory: int, *, measured: bool) -> Tabl
         fits = Text("yes") if one.fits else Text("no", style="red")
         style = "bold" if method == advice.choice else ""
         speed = f"{shape.batch / one.seconds:,.0f}"
-        table.add_row(Text(shown, style=style), milliseconds(one.seconds), speed, f"{one.memory / 2**30:,.2f}", fits)
-    trust = "right within a factor of about 2" if measured else "for that other machine; ratios carry over better than times"
+        table.add_row(
+            Text(shown, style=style),
+            milliseconds(one.seconds),
+            speed,
+            f"{one.memory / 2**30:,.2f}",
+            fits,
+        )
+    trust = (
+        "right within a factor of about 2"
+        if measured
+        else "for that other machine; ratios carry over better than times"
+    )
     table.caption = f"Expected, not measured: {trust}."
     return table
 
 
 def _negatives(advice: Advice, shape: Shape, noise: float) -> Table:
-    table = _table(f"Negatives that keep the noise below ±{noise:g} nats", ("scheme", "untrained", "knows π", "ms", ""))
+    table = _table(
+        f"Negatives that keep the noise below ±{noise:g} nats",
+        ("scheme", "untrained", "knows π", "ms", ""),
+    )
     for one in advice.candidates:
         ms = milliseconds(one.estimate.seconds) if one.estimate and one.enough else "–"
         told = [_number(m) for m in (one.untrained, one.informed)]
-        table.add_row(Text(one.scheme, style="bold" if one is advice.best else ""), *told, ms, _verdict(one))
+        table.add_row(
+            Text(one.scheme, style="bold" if one is advice.best else ""), *told, ms, _verdict(one)
+        )
     table.caption = (
         "untrained: all scores equal.  knows π: scores are log π, what a model learns first.\n"
         "Where few labels score high, noise is larger: pass a model's scores to `explain`."
@@ -234,29 +332,47 @@ def _verdict(one: Candidate) -> Text:
     if one.estimate is None:
         return Text("no m does", style="yellow")
     if not one.enough:
-        return Text(f"batch > {one.needed:,}" if _from_batch(one.scheme) else "too many", style="yellow")
+        return Text(
+            f"batch > {one.needed:,}" if _from_batch(one.scheme) else "too many", style="yellow"
+        )
     return Text("" if one.estimate.fits else "does not fit", style="red")
 
 
 def _recommendation(advice: Advice, shape: Shape, noise: float) -> str:
     if advice.choice is None:
         least = min(one.memory for one in advice.estimates.values()) / 2**30
-        return f"Nothing fits: even the leanest needs {least:,.1f} GiB. Use a smaller `--dim`, or a machine with more memory."
+        return (
+            f"Nothing fits: even the leanest needs {least:,.1f} GiB. Use a smaller `--dim`, or a "
+            "machine with more memory."
+        )
     seconds = {method: one.seconds for method, one in advice.estimates.items()}
     mine = seconds[advice.choice]
     whole = "the exact softmax" if advice.choice == "exact" else "the chunked exact softmax"
     if advice.choice != "sampled":
         if advice.why == "noise":
-            return f"Use {whole}: no sampler looked at keeps the noise below ±{noise:g} with fewer than half of all labels."
-        why = f"it is expected to be {_times(seconds['sampled'] / mine)} as fast as sampling enough negatives, and has no noise"
+            return (
+                f"Use {whole}: no sampler looked at keeps the noise below ±{noise:g} with fewer "
+                "than half of all labels."
+            )
+        why = (
+            f"it is expected to be {_times(seconds['sampled'] / mine)} as fast as sampling enough "
+            "negatives, and has no noise"
+        )
         return f"Use {whole}: {why}." + (_CLOSE if advice.close else "")
     best = advice.best
     assert best is not None, "a sampled choice is a candidate"
-    use = f"Use the sampled loss, {best.scheme} with {_number(advice.estimates['sampled'].shape.negatives)} negatives"
+    use = (
+        f"Use the sampled loss, {best.scheme} with "
+        f"{_number(advice.estimates['sampled'].shape.negatives)} negatives"
+    )
     if advice.why == "memory":
         return f"{use}: a loss over all labels does not fit into memory."
-    other = min(one.seconds for method, one in advice.estimates.items() if method != "sampled" and one.fits)
-    return f"{use}: expected to be {_times(other / mine)} as fast as a loss over all labels." + (_CLOSE if advice.close else "")
+    other = min(
+        one.seconds for method, one in advice.estimates.items() if method != "sampled" and one.fits
+    )
+    return f"{use}: expected to be {_times(other / mine)} as fast as a loss over all labels." + (
+        _CLOSE if advice.close else ""
+    )
 
 
 _CLOSE = " That is too close to call: measure both."
@@ -267,13 +383,16 @@ def _code(advice: Advice, shape: Shape) -> str:
         return ""
     if advice.choice == "chunked":
         return (
-            f"    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size={shape.chunk}, chunking_method=None)\n"
-            "    loss = torch.nn.functional.linear_cross_entropy(hidden, table, target, options=options)"
+            f"    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size={shape.chunk}, "
+            "chunking_method=None)\n"
+            "    loss = torch.nn.functional.linear_cross_entropy(hidden, table, target, "
+            "options=options)"
         )
     if advice.choice == "exact":
         return f'    head = ht.LabelHead(labels, {shape.dim}, ht.scheme("softmax", labels))'
     assert advice.best is not None, "a sampled choice is a candidate"
-    m, name = advice.estimates["sampled"].shape.negatives, advice.best.scheme
+    m = advice.estimates["sampled"].shape.negatives
+    name = advice.best.scheme
     name = name if _from_batch(name) else f"{name}@{m}"
     return (
         f'    head = ht.LabelHead(labels, {shape.dim}, ht.scheme("{name}", labels), sparse=True)\n'

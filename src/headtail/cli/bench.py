@@ -13,19 +13,35 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from headtail.machine.advise import crossover
-from headtail.machine.bench import SIZES, Machine, Method, Shape, Tell, Timing, bench_file, measure, measurements, save
 from headtail.cli.device import Device, choose
-from headtail.errors import check_count
 from headtail.comparison.results import check_writable
+from headtail.errors import check_count
+from headtail.machine.advise import crossover
+from headtail.machine.bench import (
+    SIZES,
+    Machine,
+    Method,
+    Shape,
+    Tell,
+    Timing,
+    bench_file,
+    measure,
+    measurements,
+    save,
+)
 
 BATCHES = {"cpu": 256, "cuda": 1024}
-HEADINGS: dict[Method, str] = {"exact": "exact softmax", "chunked": "chunked exact", "sampled": "sampled"}
+HEADINGS: dict[Method, str] = {
+    "exact": "exact softmax",
+    "chunked": "chunked exact",
+    "sampled": "sampled",
+}
 
 
 @dataclass(frozen=True)
 class Bench:
-    """How long does a training step of the label head take on this machine, over all labels and on sampled negatives?
+    """How long does a training step of the label head take on this machine, over all labels and on
+    sampled negatives?
 
     Takes about a minute, and is kept in the cache folder, where `headtail advise` looks.
     """
@@ -69,8 +85,11 @@ class Bench:
 def _bar(total: int) -> Iterator[Tell]:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task, done = bar.add_task("measuring", total=total), 0
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("measuring", total=total)
+        done = 0
 
         def tell(what: str) -> None:
             nonlocal done
@@ -81,8 +100,17 @@ def _bar(total: int) -> Iterator[Tell]:
 
 
 def _table(found: Machine, shape: Shape) -> Table:
-    table = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, title_style="bold", title_justify="left")
-    table.title = f"One training step, batch {shape.batch:,}, dim {shape.dim:,}, {shape.negatives:,} negatives: ms and GiB"
+    table = Table(
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        title_style="bold",
+        title_justify="left",
+    )
+    table.title = (
+        f"One training step, batch {shape.batch:,}, dim {shape.dim:,}, {shape.negatives:,} "
+        "negatives: ms and GiB"
+    )
     table.add_column("labels", justify="right", no_wrap=True)
     for heading in [*HEADINGS.values(), "top 10"]:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -90,12 +118,17 @@ def _table(found: Machine, shape: Shape) -> Table:
         here = {one.method: one for one in found.timings if one.shape == _at(shape, labels)}
         quickest = min((one.seconds for one in here.values()), default=0.0)
         cells = [_cell(here.get(method), quickest) for method in HEADINGS]
-        answers = Text(f"{found.answers[labels]:,.0f}/s") if labels in found.answers else Text("–", style="dim")
+        answers = (
+            Text(f"{found.answers[labels]:,.0f}/s")
+            if labels in found.answers
+            else Text("–", style="dim")
+        )
         table.add_row(f"{labels:,}", *cells, answers)
     table.caption_justify = "left"
     table.caption = (
         "Forward, backward and Adagrad, float32; memory: table, state and workspace at the peak.\n"
-        f"–: not in this torch, or too slow or too large here.  Copy {found.bandwidth / 1e9:,.0f} GB/s, "
+        f"–: not in this torch, or too slow or too large here.  Copy {found.bandwidth / 1e9:,.0f} "
+        "GB/s, "
         f"matrix product {found.rate / 1e9:,.0f} GFLOP/s."
     )
     return table
@@ -111,11 +144,20 @@ def _cell(one: Timing | None, quickest: float) -> Text:
 def _sentence(found: Machine, shape: Shape) -> str:
     labels = crossover(shape, found)
     if labels is None:
-        return "The exact loss costs the same at all of these numbers of labels, so none is too many for it yet."
+        return (
+            "The exact loss costs the same at all of these numbers of labels, so none is too many "
+            "for it yet."
+        )
     fewest = min(one.shape.labels for one in found.timings)
     if labels <= fewest:
-        return f"The sampled loss is the quicker one at all of these numbers of labels, from {fewest:,} on."
-    return f"The sampled loss is quicker from about {float(f'{labels:.2g}'):,.0f} labels on; below that, use the exact one."
+        return (
+            "The sampled loss is the quicker one at all of these numbers of labels, from "
+            f"{fewest:,} on."
+        )
+    return (
+        f"The sampled loss is quicker from about {float(f'{labels:.2g}'):,.0f} labels on; below "
+        "that, use the exact one."
+    )
 
 
 def _at(shape: Shape, labels: int) -> Shape:

@@ -12,13 +12,15 @@ from headtail.core.labels import Labels
 from headtail.core.margins import Margin, Separable
 
 BARS = "▁▂▃▄▅▆▇█"
-TAIL, HEAD = "dodger_blue1", "green3"
+TAIL = "dodger_blue1"
+HEAD = "green3"
 
 
 def lean_bar(lean: float, scale: float, width: int = 8) -> Text:
     """A bar that grows to the left (head) or right (tail) of a middle line."""
     filled = 0 if scale == 0 else min(width, round(abs(lean) / scale * width))
-    left, right = Text("·" * width, style="dim"), Text("·" * width, style="dim")
+    left = Text("·" * width, style="dim")
+    right = Text("·" * width, style="dim")
     if lean < 0:
         left = Text("·" * (width - filled), style="dim") + Text("█" * filled, style=HEAD)
     elif lean > 0:
@@ -27,12 +29,19 @@ def lean_bar(lean: float, scale: float, width: int = 8) -> Text:
 
 
 def head_to_tail(margin: Margin, labels: Labels, width: int = 40) -> Text | None:
-    """A sparkline over labels from the most frequent to the rarest: how much the loss favours each, log ρ(y, ·) − log ρ(·, y)."""
+    """A sparkline over labels from the most frequent to the rarest: how much the loss favours each,
+    log ρ(y, ·) − log ρ(·, y).
+    """
     if not isinstance(margin, Separable):
         return None
     order = labels.counts.argsort(descending=True, stable=True)
     # Ranks in equal steps of the logarithm: half of a long tail's story is in its first few labels.
-    ranks = torch.logspace(0, torch.log10(torch.tensor(float(len(order)))).item(), width).long().clamp(1, len(order)) - 1
+    ranks = (
+        torch.logspace(0, torch.log10(torch.tensor(float(len(order)))).item(), width)
+        .long()
+        .clamp(1, len(order))
+        - 1
+    )
     ids = order[ranks]
     favour = (margin.log_positive(ids) - margin.log_negative(ids)).float()
     return sparkline(favour)
@@ -43,7 +52,8 @@ def sparkline(values: Tensor) -> Text:
     finite = values[torch.isfinite(values)]
     if len(finite) == 0:
         return Text("–")
-    low, span = float(finite.min()), float(finite.max() - finite.min())
+    low = float(finite.min())
+    span = float(finite.max() - finite.min())
     flat = span < 1e-6
     text = Text()
     for value in values.tolist():

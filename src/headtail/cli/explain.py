@@ -14,26 +14,36 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from headtail.schemes.build import PAPER, check_batch, parse, scheme
 from headtail.cli.device import Device
 from headtail.cli.drawing import HEAD, TAIL, head_to_tail, lean_bar, number
-from headtail.cli.on_model import NUMBERS, WITH_MODEL, WITHOUT_MODEL, OnTrained, measured_table, to_dict, verdict, with_name
+from headtail.cli.on_model import (
+    NUMBERS,
+    WITH_MODEL,
+    WITHOUT_MODEL,
+    OnTrained,
+    measured_table,
+    to_dict,
+    verdict,
+    with_name,
+)
 from headtail.cli.source import Source
 from headtail.cli.tables import left_out
 from headtail.cli.unused import changed, check_negatives, refuse
 from headtail.cli.words import in_command_line_words
+from headtail.core.labels import Labels
 from headtail.errors import HeadtailError, check_count
 from headtail.implicit import Explanation, explain
-from headtail.core.labels import Labels
+from headtail.schemes.build import PAPER, check_batch, parse, scheme
 
 
 @dataclass(frozen=True)
 class Explain:
-    """What a scheme really optimises, where it leans and how noisy it is, before any training; with --model, how well samplers do
-    on a trained model.
+    """What a scheme really optimises, where it leans and how noisy it is, before any training; with
+    --model, how well samplers do on a trained model.
 
-    Without a scheme: the paper's table for your labels. Scheme names: SAMPLER:WEIGHTING, for example within-batch:tail,
-    frequency(0.75):importance@64, contrastive/uniform:constant; or an all-label loss: softmax, logit-adjusted, equalised, adaptive.
+    Without a scheme: the paper's table for your labels. Scheme names: SAMPLER:WEIGHTING, for
+    example within-batch:tail, frequency(0.75):importance@64, contrastive/uniform:constant; or an
+    all-label loss: softmax, logit-adjusted, equalised, adaptive.
     """
 
     scheme: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[SCHEME]")] = None
@@ -43,10 +53,12 @@ class Explain:
     batch: int = 256
     """Examples in a batch, which decides the number of within-batch negatives."""
     negatives: int | None = None
-    """Number of negatives m, where the scheme has no @m; by default 256, for within-batch the whole batch, and with --model 16, 64
-    and 256 in turn."""
+    """Number of negatives m, where the scheme has no @m; by default 256, for within-batch the whole
+    batch, and with --model 16, 64 and 256 in turn.
+    """
     noise: float = 0.1
-    """The wished standard deviation of the sampled loss, in nats, for which the needed m is told."""
+    """The wished standard deviation of the sampled loss, in nats, for which the needed m is told.
+    """
     trained: Annotated[OnTrained, tyro.conf.OmitArgPrefixes] = field(default_factory=OnTrained)
     """A trained model to look at."""
     device: Device = "auto"
@@ -68,14 +80,18 @@ class Explain:
         check_count("--batch", self.batch)
         labels = self.source.labels()
         names = PAPER if self.scheme is None else (self.scheme,)
-        working = Console(stderr=True).status(f"explaining {len(names)} schemes for {labels.num_labels:,} labels")
+        working = Console(stderr=True).status(
+            f"explaining {len(names)} schemes for {labels.num_labels:,} labels"
+        )
         with working, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what they warn of stands in the notes
             found, missing = self._explain_all(names, labels)
         if self.json:
             rows = [{"scheme": name, **one.to_dict()} for name, one in found.items()]
             rows += [{"scheme": name, "left_out": sentence} for name, sentence in missing.items()]
-            sys.stdout.write(json.dumps(rows[0] if self.scheme else rows, indent=2, ensure_ascii=False) + "\n")
+            sys.stdout.write(
+                json.dumps(rows[0] if self.scheme else rows, indent=2, ensure_ascii=False) + "\n"
+            )
             return 0
         console = Console(highlight=False)
         console.print(Text(self.source.describe(labels), style="dim"))
@@ -89,14 +105,23 @@ class Explain:
         return 0
 
     def _on_model(self) -> int:
-        refuse(changed(self.source, "counts", "zipf", "exponent", "smoothing") + changed(self, "noise"), WITH_MODEL)
+        refuse(
+            changed(self.source, "counts", "zipf", "exponent", "smoothing")
+            + changed(self, "noise"),
+            WITH_MODEL,
+        )
         options = with_name(self.trained, self.scheme)
         named = None if self.scheme is None else parse(self.scheme).num_negatives
         m = self.negatives if named is None else named
         numbers = NUMBERS if m is None else (check_count("--negatives", m),)
-        found, missing, about, target = options.measure(numbers, check_count("--batch", self.batch), self.device)
+        found, missing, about, target = options.measure(
+            numbers, check_count("--batch", self.batch), self.device
+        )
         if self.json:
-            sys.stdout.write(json.dumps(to_dict(found, missing, options.budget), indent=2, ensure_ascii=False) + "\n")
+            sys.stdout.write(
+                json.dumps(to_dict(found, missing, options.budget), indent=2, ensure_ascii=False)
+                + "\n"
+            )
             return 0
         console = Console(highlight=False)
         console.print(Text(about, style="dim"))
@@ -106,9 +131,12 @@ class Explain:
         console.print(Text(verdict(found, options.budget), style="bold"))
         return 0
 
-    def _explain_all(self, names: tuple[str, ...], labels: Labels) -> tuple[dict[str, Explanation], dict[str, str]]:
+    def _explain_all(
+        self, names: tuple[str, ...], labels: Labels
+    ) -> tuple[dict[str, Explanation], dict[str, str]]:
         """Explanations, and of the paper's table what cannot be had for these labels."""
-        found, missing = {}, {}
+        found = {}
+        missing = {}
         for name in names:
             try:
                 loss = scheme(name, labels, self.negatives)
@@ -121,9 +149,24 @@ class Explain:
 
 
 def _table(found: dict[str, Explanation], *, wide: bool) -> Table:
-    table = Table(title="What each scheme really optimises", title_style="bold", header_style="bold", expand=False)
-    for column in ("scheme", "implicit loss", *(("ρ", "head ◂ leans ▸ tail") if wide else ()), "lean", "noise"):
-        table.add_column(column, justify="right" if column in ("lean", "noise") else "left", no_wrap=column != "implicit loss")
+    table = Table(
+        title="What each scheme really optimises",
+        title_style="bold",
+        header_style="bold",
+        expand=False,
+    )
+    for column in (
+        "scheme",
+        "implicit loss",
+        *(("ρ", "head ◂ leans ▸ tail") if wide else ()),
+        "lean",
+        "noise",
+    ):
+        table.add_column(
+            column,
+            justify="right" if column in ("lean", "noise") else "left",
+            no_wrap=column != "implicit loss",
+        )
     scale = max(abs(one.lean) for one in found.values()) or 1.0
     previous = None
     for name, one in found.items():
@@ -135,10 +178,18 @@ def _table(found: dict[str, Explanation], *, wide: bool) -> Table:
         worst = max((x.noise for x in one.examples if x.noise is not None), default=None)
         middle = (one.rho, lean_bar(one.lean, scale, width=9)) if wide else ()
         noise = "–" if worst is None else f"{worst:.2g}"
-        table.add_row(name, Text(one.name or "–", style=style), *middle, Text(f"{one.lean:+.2f}", style=style), noise)
+        table.add_row(
+            name,
+            Text(one.name or "–", style=style),
+            *middle,
+            Text(f"{one.lean:+.2f}", style=style),
+            noise,
+        )
     table.caption = (
-        "lean: log ρ(t, h) − log ρ(h, t) of a median tail and head label, in nats; above 0 tail, below 0 head.\n"
-        "noise: standard deviation of the sampled loss for an untrained model, in nats, worst slice."
+        "lean: log ρ(t, h) − log ρ(h, t) of a median tail and head label, in nats; above 0 tail, "
+        "below 0 head.\n"
+        "noise: standard deviation of the sampled loss for an untrained model, in nats, worst "
+        "slice."
     )
     return table
 
@@ -148,9 +199,16 @@ def _panel(name: str, one: Explanation, labels: Labels, wished: float) -> Panel:
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column()
-    facts.add_row("optimises", Text(one.name or f"a {one.family} loss with no common name", style=f"bold {style}"))
+    facts.add_row(
+        "optimises",
+        Text(one.name or f"a {one.family} loss with no common name", style=f"bold {style}"),
+    )
     facts.add_row("", one.equation)
-    lean = "to neither head nor tail" if one.leans == "neither" else f"to the {one.leans} by {abs(one.lean):.2f} nats"
+    lean = (
+        "to neither head nor tail"
+        if one.leans == "neither"
+        else f"to the {one.leans} by {abs(one.lean):.2f} nats"
+    )
     facts.add_row("leans", Text(lean, style=style))
     line = head_to_tail(one.margin, labels)
     if line is not None:
@@ -159,7 +217,8 @@ def _panel(name: str, one: Explanation, labels: Labels, wished: float) -> Panel:
         facts.add_row("negatives", f"m = {one.m:g} effective")
         if one.sampled_share:
             facts.add_row("they fall on", _shares(one.sampled_share))
-    if any(one.optimal_share.values()):  # where all scores are 0, some losses have no gradient to be noisy
+    # where all scores are 0, some losses have no gradient to be noisy
+    if any(one.optimal_share.values()):
         facts.add_row("q* (least noise)", _shares(one.optimal_share))
     parts: list[Table | Text] = [facts, Text(), _examples(one, wished)]
     if one.m is not None:
@@ -168,13 +227,28 @@ def _panel(name: str, one: Explanation, labels: Labels, wished: float) -> Panel:
         advice.add_row(Text("to be logit-adjusted", style="dim"), one.logit_adjusted_with or "–")
         parts += [Text(), advice]
     parts += [Text(f"Note: {note}", style="yellow") for note in one.notes]
-    return Panel(Group(*parts), title=f"[bold]{name}[/]", border_style=style, expand=False, padding=(1, 1))
+    return Panel(
+        Group(*parts), title=f"[bold]{name}[/]", border_style=style, expand=False, padding=(1, 1)
+    )
 
 
 def _examples(one: Explanation, wished: float) -> Table:
-    table = Table(title="For an untrained model", title_justify="left", title_style="dim", header_style="bold", box=None)
+    table = Table(
+        title="For an untrained model",
+        title_justify="left",
+        title_style="dim",
+        header_style="bold",
+        box=None,
+    )
     decoupled = one.family != "softmax"
-    columns = ["slice", "label", "loss", "implicit", "bias", "variance" if decoupled else "σ²/(mμ²)"]
+    columns = [
+        "slice",
+        "label",
+        "loss",
+        "implicit",
+        "bias",
+        "variance" if decoupled else "σ²/(mμ²)",
+    ]
     columns += [] if decoupled else ["Jensen gap"]
     for column in [*columns, f"m for ±{wished:g}"]:
         table.add_column(column, justify="left" if column == columns[0] else "right")

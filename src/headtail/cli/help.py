@@ -20,7 +20,9 @@ def optional(about: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     others = [one for one in kinds if one is not NoneType]
     if get_origin(about.type) not in (Union, UnionType) or len(others) != 1 or len(kinds) != 2:
         return None
-    found = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(others[0], set(about.markers)))
+    found = ConstructorRegistry.get_primitive_spec(
+        PrimitiveTypeInfo.make(others[0], set(about.markers))
+    )
     return _or_nothing(found, None) if isinstance(found, PrimitiveConstructorSpec) else None
 
 
@@ -29,7 +31,9 @@ def several(about: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """Of any number of words: where there are none by default, the help says so and leaves no gap."""
     if get_origin(about.type) is not tuple or get_args(about.type)[1:] != (...,):
         return None
-    one = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(get_args(about.type)[0], set(about.markers)))
+    one = ConstructorRegistry.get_primitive_spec(
+        PrimitiveTypeInfo.make(get_args(about.type)[0], set(about.markers))
+    )
     if not isinstance(one, PrimitiveConstructorSpec):
         return None
     found = replace(
@@ -37,16 +41,24 @@ def several(about: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
         nargs="*",
         metavar=f"[{one.metavar} …]",
         instance_from_str=lambda words: tuple(one.instance_from_str([word]) for word in words),
-        str_from_instance=lambda values: [word for value in values for word in one.str_from_instance(value)],
+        str_from_instance=lambda values: [
+            word for value in values for word in one.str_from_instance(value)
+        ],
         is_instance=lambda value: isinstance(value, tuple) and all(map(one.is_instance, value)),
     )
     return _or_nothing(found, ())
 
 
-def _or_nothing(found: PrimitiveConstructorSpec[Any], nothing: Any) -> PrimitiveConstructorSpec[Any]:
+def _or_nothing(
+    found: PrimitiveConstructorSpec[Any], nothing: Any
+) -> PrimitiveConstructorSpec[Any]:
     return replace(
         found,
-        instance_from_str=lambda words: nothing if words in ([], [NONE], ["None"]) else found.instance_from_str(words),
-        str_from_instance=lambda value: [NONE] if value == nothing else found.str_from_instance(value),
+        instance_from_str=lambda words: (
+            nothing if words in ([], [NONE], ["None"]) else found.instance_from_str(words)
+        ),
+        str_from_instance=lambda value: (
+            [NONE] if value == nothing else found.str_from_instance(value)
+        ),
         is_instance=lambda value: value == nothing or found.is_instance(value),
     )

@@ -17,7 +17,6 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from headtail.schemes.build import check_batch, parse, scheme
 from headtail.cli.device import Device
 from headtail.cli.evaluate import open_model
 from headtail.cli.tables import broken
@@ -26,11 +25,22 @@ from headtail.cli.words import in_command_line_words
 from headtail.data.load import Reading
 from headtail.errors import HeadtailError, check_count, check_number
 from headtail.evaluation.topk import encoded_pairs
-from headtail.implicit.quality import Batch, OnModel, best_within, exactly, frontier, on_model, quickest_with
+from headtail.implicit.quality import (
+    Batch,
+    OnModel,
+    best_within,
+    exactly,
+    frontier,
+    on_model,
+    quickest_with,
+)
 from headtail.losses import ExactLoss, SampledLoss
+from headtail.schemes.build import check_batch, parse, scheme
 
 LOOKED_AT = ("uniform", "frequency(0.5)", "within-batch", "resampled", "block", "hard", "model")
-"""Samplers that are shown unless others are named; `model` becomes `tilted` where the target has a margin."""
+"""Samplers that are shown unless others are named; `model` becomes `tilted` where the target has a
+margin.
+"""
 NUMBERS = (16, 64, 256)
 """Of negatives."""
 Target = Literal["softmax", "logit-adjusted", "equalised", "adaptive"]
@@ -59,15 +69,23 @@ class OnTrained:
     """Look at a trained model instead of an untrained one."""
 
     model: Path | None = None
-    """Folder of a finished run: measure samplers on its model, against the exact gradient. Needs --data."""
+    """Folder of a finished run: measure samplers on its model, against the exact gradient. Needs
+    --data.
+    """
     data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None
     """The data of that run, as for headtail train."""
     target: Target | None = None
-    """The loss over all labels that sampling shall stand for; by default that of the scheme that is named, or of the run."""
+    """The loss over all labels that sampling shall stand for; by default that of the scheme that is
+    named, or of the run.
+    """
     samplers: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SAMPLER …")] = ()
-    """Samplers to measure, without weights; else uniform, frequency(0.5), within-batch, resampled, block, hard, model or tilted."""
+    """Samplers to measure, without weights; else uniform, frequency(0.5), within-batch, resampled,
+    block, hard, model or tilted.
+    """
     budget: float | None = None
-    """Milliseconds that drawing, loss and gradients of a batch may take: the best sampler within is named."""
+    """Milliseconds that drawing, loss and gradients of a batch may take: the best sampler within is
+    named.
+    """
     repeats: int = 4
     """Draws of each sampler for each of four sets of examples, over which it is averaged."""
     seed: int = 0
@@ -79,26 +97,40 @@ class OnTrained:
         """Refuse what has no meaning."""
         if self.model is None and self.data is None:
             given = changed(self, "target", "samplers", "budget", "repeats", "seed")
-            refuse(given + changed(self.reading, *(one.name for one in fields(Reading))), WITHOUT_MODEL)
+            refuse(
+                given + changed(self.reading, *(one.name for one in fields(Reading))), WITHOUT_MODEL
+            )
             return
         if self.model is None or self.data is None:
-            have, miss = ("--data", "--model RUN") if self.model is None else ("--model", "--data DATA")
-            raise HeadtailError(f"`{have}` needs `{miss}` beside it: a trained model is looked at on its data.")
+            have, miss = (
+                ("--data", "--model RUN") if self.model is None else ("--model", "--data DATA")
+            )
+            raise HeadtailError(
+                f"`{have}` needs `{miss}` beside it: a trained model is looked at on its data."
+            )
         for name in self.samplers:
             if set(name) & {":", "@"}:
                 sampler = re.split("[:@]", name)[0]
-                raise HeadtailError(f"`{name}` is a whole scheme, but only a sampler is wanted. Write `{sampler}`.")
+                raise HeadtailError(
+                    f"`{name}` is a whole scheme, but only a sampler is wanted. Write `{sampler}`."
+                )
         check_count("--repeats", self.repeats)
         if self.budget is not None:
             check_number("--budget", self.budget, low=1e-6)
 
-    def measure(self, numbers: Sequence[int], batch: int, device: Device) -> tuple[list[OnModel], dict[str, str], str, str]:
-        """Every sampler with each number of negatives; those left out, with a sentence; a line about the model; and the target."""
+    def measure(
+        self, numbers: Sequence[int], batch: int, device: Device
+    ) -> tuple[list[OnModel], dict[str, str], str, str]:
+        """Every sampler with each number of negatives; those left out, with a sentence; a line
+        about the model; and the target.
+        """
         assert self.model is not None, "asked for by the caller"
         assert self.data is not None, "checked"
         model, run, data = open_model(self.model, self.data, self.reading, device)
         family = parse(run.scheme).loss
-        labels, head, prefix = model.head.labels, model.head, "" if family == "softmax" else f"{family}/"
+        labels = model.head.labels
+        head = model.head
+        prefix = "" if family == "softmax" else f"{family}/"
         wanted = self.target or target_of(run.scheme) or "softmax"
         name = family if wanted == "softmax" else prefix + wanted
         exact = scheme(name, labels)
@@ -108,10 +140,20 @@ class OnTrained:
         hidden, target = encoded_pairs(model, data.train, max(ENCODED, 2 * batch), self.seed)
         size = min(batch, len(target))
         with torch.no_grad():
-            examples = Batch(hidden, target, head.weight, head.bias, probes=max(1, size // 16), sets=min(4, size), size=size)
+            examples = Batch(
+                hidden,
+                target,
+                head.weight,
+                head.bias,
+                probes=max(1, size // 16),
+                sets=min(4, size),
+                size=size,
+            )
             generator = torch.Generator().manual_seed(self.seed)
             torch.manual_seed(self.seed)
-            found = on_model(exact, losses, examples, repeats=self.repeats, generator=generator, progress=_bar)
+            found = on_model(
+                exact, losses, examples, repeats=self.repeats, generator=generator, progress=_bar
+            )
             found.append(exactly(name, exact, examples))
         looked_at = f"{examples.sets} times {examples.probes} of {size:,} examples"
         about = f"{run.scheme} on {data.name}, {labels.num_labels:,} labels; {looked_at}"
@@ -120,21 +162,29 @@ class OnTrained:
     def _losses(
         self, prefix: str, target: Target, labels: Any, numbers: Sequence[int], batch: int
     ) -> tuple[dict[str, SampledLoss], dict[str, str]]:
-        names = self.samplers or tuple("tilted" if n == "model" and target != "softmax" else n for n in LOOKED_AT)
-        losses, missing = {}, {}
+        names = self.samplers or tuple(
+            "tilted" if n == "model" and target != "softmax" else n for n in LOOKED_AT
+        )
+        losses = {}
+        missing = {}
         for sampler in names:
-            own, refused = {}, None
+            own = {}
+            refused = None
             for m in numbers:
                 name = f"{prefix}{sampler}:{WEIGHTINGS[target]}@{m}"
                 try:
                     check_batch(name, batch)
                     with warnings.catch_warnings():
-                        warnings.simplefilter("ignore")  # of labels that are never drawn: that was told in training
+                        # of labels that are never drawn: that was told in training
+                        warnings.simplefilter("ignore")
                         loss = scheme(name, labels)
                 except HeadtailError as error:
-                    refused, missing[name] = error, in_command_line_words(error)
+                    refused = error
+                    missing[name] = in_command_line_words(error)
                     continue
-                assert isinstance(loss, SampledLoss), "a sampler and a weighting make a sampled loss"
+                assert isinstance(loss, SampledLoss), (
+                    "a sampler and a weighting make a sampled loss"
+                )
                 own[name] = loss
             if self.samplers and not own and refused is not None:
                 raise refused  # it was asked for, and no number of negatives suits it
@@ -144,23 +194,44 @@ class OnTrained:
 
 def _bar(names: Sequence[str]) -> Iterable[str]:
     console = Console(stderr=True)
-    return track(names, "measuring", console=console, transient=True, disable=not console.is_terminal)
+    return track(
+        names, "measuring", console=console, transient=True, disable=not console.is_terminal
+    )
 
 
 def measured_table(found: Sequence[OnModel], target: str, width: int) -> Table:
-    """One line a scheme; those that no other beats in time and error stand out, where there are others."""
+    """One line a scheme; those that no other beats in time and error stand out, where there are
+    others.
+    """
     best = {one.scheme for one in frontier(found)}
     best = best if len(best) < len(found) else set()
     wide = width >= max((len(one.scheme) for one in found), default=0) + WIDE
-    table = Table(title=f"Against the exact {target} gradient", title_style="bold", title_justify="left", header_style="bold")
-    table.box, table.pad_edge, table.collapse_padding, table.caption_justify = SIMPLE_HEAD, False, True, "left"
+    table = Table(
+        title=f"Against the exact {target} gradient",
+        title_style="bold",
+        title_justify="left",
+        header_style="bold",
+    )
+    table.box = SIMPLE_HEAD
+    table.pad_edge = False
+    table.collapse_padding = True
+    table.caption_justify = "left"
     columns = ["scheme", "Δ loss", "σ²/(mμ²)", "n_eff", "cos h", "cos W", "error W", "ms"]
-    columns = columns if not wide else [*columns[:5], "bias h", *columns[5:6], "bias W", "error W", "draw ms", "step ms"]
+    columns = (
+        columns
+        if not wide
+        else [*columns[:5], "bias h", *columns[5:6], "bias W", "error W", "draw ms", "step ms"]
+    )
     for column in columns:
         name = column == "scheme"
-        table.add_column(column, justify="left" if name else "right", no_wrap=not name, overflow="fold")
+        table.add_column(
+            column, justify="left" if name else "right", no_wrap=not name, overflow="fold"
+        )
     rows = [(one, _cells(one)) for one in found]
-    numbers = (max([len(column), *(len(cells[column]) for _, cells in rows)]) + GAP for column in columns[1:])
+    numbers = (
+        max([len(column), *(len(cells[column]) for _, cells in rows)]) + GAP
+        for column in columns[1:]
+    )
     room = width - sum(numbers) - GAP
     previous = None
     for one, cells in rows:
@@ -171,14 +242,18 @@ def measured_table(found: Sequence[OnModel], target: str, width: int) -> Table:
         name = Text(broken(one.scheme, room), style="bold" if one.scheme in best else "")
         table.add_row(name, *(cells[column] for column in columns[1:]))
     table.caption = (
-        "Of each example for itself, on average: Δ loss (mean sampled less exact loss), σ²/(mμ²), n_eff "
+        "Of each example for itself, on average: Δ loss (mean sampled less exact loss), σ²/(mμ²), "
+        "n_eff "
         "(effective number of negatives), and the gradient of its hidden state (h).\n"
-        "Of a whole batch: cos W and error W, of the label table's gradient. Examples that share a draw "
+        "Of a whole batch: cos W and error W, of the label table's gradient. Examples that share a "
+        "draw "
         "err together there, which σ²/(mμ²) does not show.\n"
         "cos, error: of the sampled gradient against the exact one, in units of its length.\n"
         f"{'step ms' if wide else 'ms'}: draw, loss and gradients of a batch."
     )
-    table.caption += "  bias: length of the mean error; bias W: of those looked at, together." if wide else ""
+    table.caption += (
+        "  bias: length of the mean error; bias W: of those looked at, together." if wide else ""
+    )
     table.caption += "  bold: no other is both quicker and more exact." if best else ""
     return table
 
@@ -205,15 +280,25 @@ def verdict(found: Sequence[OnModel], budget: float | None) -> str:
         return "No sampler could be measured."
     if budget is None:
         best = frontier(found)
-        quickest, exactest = best[0], best[-1]
+        quickest = best[0]
+        exactest = best[-1]
         if quickest is exactest:
-            return f"Use {quickest.scheme}: it is the quickest and its gradient errs least ({quickest.table.error:.2g})."
-        ends = (f"{one.scheme} ({1e3 * one.step_seconds:.3g} ms, error {one.table.error:.2g})" for one in (quickest, exactest))
+            return (
+                f"Use {quickest.scheme}: it is the quickest and its gradient errs least "
+                f"({quickest.table.error:.2g})."
+            )
+        ends = (
+            f"{one.scheme} ({1e3 * one.step_seconds:.3g} ms, error {one.table.error:.2g})"
+            for one in (quickest, exactest)
+        )
         return "The quickest is {}, the most exact {}. `--budget MS` chooses between.".format(*ends)
     one = best_within(found, budget / 1e3)
     if one is None:
         least = min(found, key=lambda one: one.step_seconds)
-        return f"Nothing takes {budget:g} ms or less: the quickest is {least.scheme} with {1e3 * least.step_seconds:.3g} ms."
+        return (
+            f"Nothing takes {budget:g} ms or less: the quickest is {least.scheme} with "
+            f"{1e3 * least.step_seconds:.3g} ms."
+        )
     quality = f"error {one.table.error:.2g}, cosine {one.table.cosine:.3f}"
     return f"Within {budget:g} ms a batch, use {one.scheme}: its gradient errs least ({quality})."
 
@@ -224,12 +309,21 @@ def advice(found: Sequence[OnModel], budget: float | None) -> tuple[OnModel | No
         return best_within(found, budget / 1e3), verdict(found, budget)
     one = quickest_with(found, GOOD_COSINE)
     if one is None:
-        return None, f"No loss that was measured has a gradient with a cosine of {GOOD_COSINE:g}. Ask for more `--negatives`."
-    what = f"the quickest whose gradient points the right way (cosine {one.table.cosine:.3f}, at least {GOOD_COSINE:g})"
+        return (
+            None,
+            f"No loss that was measured has a gradient with a cosine of {GOOD_COSINE:g}. Ask for "
+            "more `--negatives`.",
+        )
+    what = (
+        f"the quickest whose gradient points the right way (cosine {one.table.cosine:.3f}, at "
+        f"least {GOOD_COSINE:g})"
+    )
     return one, f"Use {one.scheme}: {what}, {1e3 * one.step_seconds:.3g} ms a batch."
 
 
-def to_dict(found: Sequence[OnModel], missing: dict[str, str], budget: float | None) -> dict[str, Any]:
+def to_dict(
+    found: Sequence[OnModel], missing: dict[str, str], budget: float | None
+) -> dict[str, Any]:
     """For JSON."""
     best = None if budget is None else best_within(found, budget / 1e3)
     return {
@@ -241,22 +335,30 @@ def to_dict(found: Sequence[OnModel], missing: dict[str, str], budget: float | N
 
 
 def with_name(options: OnTrained, name: str | None) -> OnTrained:
-    """The options with the sampler of a scheme that was named, before others, and the target that its weights stand for."""
+    """The options with the sampler of a scheme that was named, before others, and the target that
+    its weights stand for.
+    """
     if name is None:
         return options
     parsed = parse(name)
     if parsed.sampler is None:
-        raise HeadtailError(f"`{name}` uses all labels: it is the exact loss. Name a sampled scheme, or drop it.")
+        raise HeadtailError(
+            f"`{name}` uses all labels: it is the exact loss. Name a sampled scheme, or drop it."
+        )
     target = options.target or target_of(name)
     if target is None:
         told = f"The weights of `{name}` stand for none of {', '.join(WEIGHTINGS)}"
-        raise HeadtailError(f"{told}. Say with `--target` what it shall stand for; it is then measured with the weights of that.")
+        raise HeadtailError(
+            f"{told}. Say with `--target` what it shall stand for; it is then measured with the "
+            "weights of that."
+        )
     sampler = name.partition("@")[0].rpartition("/")[2].partition(":")[0]
     return replace(options, samplers=(sampler, *options.samplers), target=target)
 
 
 def target_of(name: str) -> Target | None:
-    """The loss over all labels that a scheme is or stands for, where it is one of those that can be asked for.
+    """The loss over all labels that a scheme is or stands for, where it is one of those that can be
+    asked for.
 
     >>> [target_of(name) for name in ("block:tail@8", "contrastive", "uniform:constant")]
     ['logit-adjusted', 'softmax', None]

@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from headtail.cli.words import in_command_line_words
@@ -21,7 +28,9 @@ from headtail.training.trainer import State, Watch
 def reading(console: Console) -> Iterator[Reader]:
     """A bar for a reader, shown on terminals only."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task("reading", total=1.0)
 
         def tell(what: str, share: float) -> None:
@@ -31,35 +40,55 @@ def reading(console: Console) -> Iterator[Reader]:
 
 
 class Training:
-    """Bars: cells of the grid, and for each run at work its steps, loss, examples a second and time left."""
+    """Bars: cells of the grid, and for each run at work its steps, loss, examples a second and time
+    left.
+    """
 
     def __init__(self, console: Console, cells: int) -> None:
-        self.console, self.running = console, {}
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[facts]}"))
+        self.console = console
+        self.running = {}
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[facts]}"),
+        )
         self.bar = Progress(
-            *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
+            *columns,
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
         )
         self.grid = self.bar.add_task("all runs", total=cells, facts="", visible=cells > 1)
 
     def begin(self, cell: Cell) -> None:
-        """Show a cell from now on: its first step, in which a sampler may look at all labels, can take long."""
+        """Show a cell from now on: its first step, in which a sampler may look at all labels, can
+        take long.
+        """
         self.running[cell.title] = self.bar.add_task(cell.title, total=None, facts="")
 
     def watch(self, cell: Cell) -> Watch:
         """A watcher for one cell."""
-        batch, first, begun = cell.run.batch, 0, 0.0
+        batch = cell.run.batch
+        first = 0
+        begun = 0.0
 
         def tell(state: State, steps: int, loss: float) -> None:
             nonlocal first, begun
             done = state.epoch * steps + state.step
             if not begun:
-                first, begun = done, time.monotonic()
+                first = done
+                begun = time.monotonic()
             if cell.title not in self.running:
                 self.begin(cell)
             speed = (done - first) * batch / max(1e-9, time.monotonic() - begun)
             self.bar.update(self.running[cell.title], completed=done, total=cell.run.epochs * steps)
             if math.isfinite(loss) and speed:
-                self.bar.update(self.running[cell.title], facts=f"loss {loss:.3f}  {speed:,.0f} examples/s")
+                self.bar.update(
+                    self.running[cell.title], facts=f"loss {loss:.3f}  {speed:,.0f} examples/s"
+                )
 
         return tell
 
@@ -69,6 +98,9 @@ class Training:
         if cell.title in self.running:
             self.bar.remove_task(self.running.pop(cell.title))
         if sentence is not None:
-            self.console.print(Text(f"{cell.title} failed: ", style="yellow") + Text(in_command_line_words(sentence), style=""))
+            self.console.print(
+                Text(f"{cell.title} failed: ", style="yellow")
+                + Text(in_command_line_words(sentence), style="")
+            )
         elif not self.console.is_terminal:
             self.console.print(f"{cell.title}: done", highlight=False)

@@ -15,7 +15,8 @@ Settings = TypeVar("Settings", bound=Training)
 
 
 def with_recipe(recipe: Recipe | None, settings: Settings, typed: Sequence[str]) -> Settings:
-    """The recipe's settings, except for those among `typed`, the arguments of the command; all checked beside each other.
+    """The recipe's settings, except for those among `typed`, the arguments of the command; all
+    checked beside each other.
 
     >>> with_recipe("cifar", Training(epochs=2), ["compare", "DATA", "--epochs", "2"]).epochs
     2
@@ -26,8 +27,14 @@ def with_recipe(recipe: Recipe | None, settings: Settings, typed: Sequence[str])
         settings.check_together()
         return settings
     named = options_in(typed)
-    own = {field.name for field in fields(Training) if named & {f"--{_option(field.name)}", f"--no-{_option(field.name)}"}}
-    values: dict[str, Any] = {field.name: getattr(RECIPES[recipe](), field.name) for field in fields(Training)}
+    own = {
+        field.name
+        for field in fields(Training)
+        if named & {f"--{_option(field.name)}", f"--no-{_option(field.name)}"}
+    }
+    values: dict[str, Any] = {
+        field.name: getattr(RECIPES[recipe](), field.name) for field in fields(Training)
+    }
     belongs = {"momentum": ("optimiser", 0.0), "drops": ("schedule", ())}  # and goes with it
     values |= {name: default for name, (owner, default) in belongs.items() if owner in own}
     values |= {name: getattr(settings, name) for name in own}

@@ -32,8 +32,13 @@ def hand_out(found: Comparison, path: Path) -> None:
     """Write the report and print the table, in the words of the command line."""
     from headtail.report import write_report  # plotly is slow to load
 
-    failures = {title: in_command_line_words(sentence) for title, sentence in found.failures.items()}
-    schemes = {name: one | {"notes": [*map(in_command_line_words, one["notes"])]} for name, one in found.schemes.items()}
+    failures = {
+        title: in_command_line_words(sentence) for title, sentence in found.failures.items()
+    }
+    schemes = {
+        name: one | {"notes": [*map(in_command_line_words, one["notes"])]}
+        for name, one in found.schemes.items()
+    }
     found = replace(found, failures=failures, schemes=schemes)
     write_report(found, path)
     show_results(found, path)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from headtail.errors import HeadtailError
 from headtail.schemes.build import parse
 from headtail.training.config import Training
-from headtail.errors import HeadtailError
 
 
 def refuse(options: Sequence[str], because: str) -> None:
@@ -19,13 +19,20 @@ def refuse(options: Sequence[str], because: str) -> None:
     """
     if options:
         listed = ", ".join(f"`{one}`" for one in options)
-        raise HeadtailError(f"{listed} would do nothing: {because}. Leave {'it' if len(options) == 1 else 'them'} out.")
+        raise HeadtailError(
+            f"{listed} would do nothing: {because}. Leave {'it' if len(options) == 1 else 'them'} "
+            "out."
+        )
 
 
 def changed(options: Any, *names: str) -> list[str]:
     """Those of these options whose value is not that by default, as they are typed."""
     usual = type(options)()
-    return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) != getattr(usual, name)]
+    return [
+        f"--{name.replace('_', '-')}"
+        for name in names
+        if getattr(options, name) != getattr(usual, name)
+    ]
 
 
 def options_in(typed: Sequence[str]) -> set[str]:
@@ -41,23 +48,32 @@ def check_negatives(typed: Sequence[str], schemes: Sequence[str]) -> None:
     """Refuse `--negatives` where no scheme takes its m from it."""
     parsed = {name: parse(name) for name in schemes}
     if all(one.sampler is None or one.num_negatives is not None for one in parsed.values()):
-        why = (f"{name} {'uses all labels' if one.sampler is None else 'has its own m'}" for name, one in parsed.items())
+        why = (
+            f"{name} {'uses all labels' if one.sampler is None else 'has its own m'}"
+            for name, one in parsed.items()
+        )
         refuse(_among(typed, "--negatives"), ", ".join(why))
 
 
 def typed_negatives(settings: Training, typed: Sequence[str]) -> int | None:
-    """The number of negatives that somebody asked for; None where it is that by default, which a small batch may fall short of."""
+    """The number of negatives that somebody asked for; None where it is that by default, which a
+    small batch may fall short of.
+    """
     return settings.negatives if _among(typed, "--negatives") else None
 
 
 def check_validation(settings: Training, typed: Sequence[str]) -> None:
     """Refuse ways to look at held-out points where there are none."""
     if settings.validation == 0:
-        refuse(_among(typed, "--stop-on", "--patience"), "no points are held out (`--validation 0`)")
+        refuse(
+            _among(typed, "--stop-on", "--patience"), "no points are held out (`--validation 0`)"
+        )
 
 
 def check_features(picture: tuple[int, int] | None, typed: Sequence[str]) -> None:
-    """Refuse what is only for pictures where there are none, and only for rows of numbers where there are."""
+    """Refuse what is only for pictures where there are none, and only for rows of numbers where
+    there are.
+    """
     if picture is None:
         refuse(_among(typed, "--augment", "--no-augment"), "only pictures are cut and mirrored")
     else:

@@ -5,14 +5,22 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 
+from headtail.data.load import Reading
 from headtail.schemes.build import MARGINS, SAMPLERS, WEIGHTINGS
 from headtail.training.config import Run
-from headtail.data.load import Reading
 
 AMBIGUOUS = ("test", "format", "split")  # words that sentences also use for other things
-OPTIONS = {field.name: field.name for kind in (Run, Reading) for field in fields(kind) if field.name not in AMBIGUOUS}
+OPTIONS = {
+    field.name: field.name
+    for kind in (Run, Reading)
+    for field in fields(kind)
+    if field.name not in AMBIGUOUS
+}
 OPTIONS["batch_size"] = "batch"
-NAMES = {"".join(word.capitalize() for word in name.split("-")): name for name in (*SAMPLERS, *WEIGHTINGS, *MARGINS)}
+NAMES = {
+    "".join(word.capitalize() for word in name.split("-")): name
+    for name in (*SAMPLERS, *WEIGHTINGS, *MARGINS)
+}
 NAMES["ModelSoftmax"] = NAMES.pop("Model")
 NAMES["InfoNCE"] = NAMES.pop("Infonce")
 """What a class is called in a scheme."""
@@ -28,7 +36,9 @@ PHRASES = {
 } | {f"`{name}` would": f"`--{name}` would" for name in AMBIGUOUS}
 """What only Python users can write, and what stands for it here."""
 AS_TYPED = r"Did you mean [^?]*\?|`[^`]*` (?=in `|is no )"
-"""What people typed, or may type, stays as it is: `model` is a sampler in a scheme, and a setting in a file."""
+"""What people typed, or may type, stays as it is: `model` is a sampler in a scheme, and a setting
+in a file.
+"""
 
 
 def in_command_line_words(error: Exception | str) -> str:

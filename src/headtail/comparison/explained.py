@@ -6,12 +6,12 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from headtail.schemes.build import parse, scheme
-from headtail.training.config import Run
+from headtail.comparison.results import Row
 from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
 from headtail.implicit import explain
-from headtail.comparison.results import Row
+from headtail.schemes.build import parse, scheme
+from headtail.training.config import Run
 from headtail.training.trainer import split_validation, training_labels
 
 
@@ -20,7 +20,11 @@ def explain_rows(runs: Iterable[Run], data: DataSet) -> list[Row]:
     rows = []
     for name, about in explain_schemes(runs, data).items():
         where = ("", data.name, "explain", parse(name).loss, name, about["m"], 0, 0, 0, "full")
-        rows += [Row(*where, metric, about[metric]) for metric in ("lean", "noise") if about.get(metric) is not None]
+        rows += [
+            Row(*where, metric, about[metric])
+            for metric in ("lean", "noise")
+            if about.get(metric) is not None
+        ]
     return rows
 
 
@@ -30,7 +34,9 @@ def explain_schemes(runs: Iterable[Run], data: DataSet) -> dict[str, dict[str, A
     for run in runs:
         if run.scheme in found:
             continue
-        labels = training_labels(data.train, split_validation(data, run.validation)[0], run.smoothing)
+        labels = training_labels(
+            data.train, split_validation(data, run.validation)[0], run.smoothing
+        )
         size = min(run.batch, int(labels.total))
         try:
             with warnings.catch_warnings():
@@ -55,8 +61,15 @@ def explain_schemes(runs: Iterable[Run], data: DataSet) -> dict[str, dict[str, A
 
 def _batching_notes(run: Run) -> list[str]:
     sampler = parse(run.scheme).sampler
-    if run.batching == "points" and sampler is not None and sampler.name in ("within-batch", "queue", "mixture"):
-        return ["Batches hold whole points, whose labels come together: q is then not the prior, and the loss not quite this one."]
+    if (
+        run.batching == "points"
+        and sampler is not None
+        and sampler.name in ("within-batch", "queue", "mixture")
+    ):
+        return [
+            "Batches hold whole points, whose labels come together: q is then not the prior, and "
+            "the loss not quite this one."
+        ]
     return []
 
 

@@ -93,7 +93,8 @@ AGAIN = "Delete it and run the command that made it again."
 
 def to_csv(rows: Iterable[Record], kind: type[Record] = Row) -> str:
     """Rows as CSV text; numbers keep every digit."""
-    text, columns = io.StringIO(), [(field.name, str(field.type)) for field in fields(kind)]
+    text = io.StringIO()
+    columns = [(field.name, str(field.type)) for field in fields(kind)]
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([name for name, _ in columns])
     for row in rows:
@@ -108,16 +109,27 @@ def read_rows(path: str | Path, kind: type[Record] = Row) -> list[Record]:
         with Path(path).open(newline="", encoding="utf-8") as file:
             lines = list(csv.reader(file))
     except OSError as error:
-        raise HeadtailError(f"`{path}` cannot be read: {error.strerror}. Is it a folder made by `headtail compare`?") from error
+        raise HeadtailError(
+            f"`{path}` cannot be read: {error.strerror}. Is it a folder made by `headtail compare`?"
+        ) from error
     except (csv.Error, UnicodeError) as error:
         raise HeadtailError(f"`{path}` is no CSV file: {error}. {AGAIN}") from error
     if not lines or tuple(lines[0]) != columns:
-        raise HeadtailError(f"`{path}` is no results file of headtail: its columns must be {', '.join(columns)}. {AGAIN}")
-    return [_row(line, kind, f"`{path}` is damaged in row {number}") for number, line in enumerate(lines[1:], start=2) if line]
+        raise HeadtailError(
+            f"`{path}` is no results file of headtail: its columns must be {', '.join(columns)}. "
+            f"{AGAIN}"
+        )
+    return [
+        _row(line, kind, f"`{path}` is damaged in row {number}")
+        for number, line in enumerate(lines[1:], start=2)
+        if line
+    ]
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file beside and rename it, so that a reader sees the old content or the new, never a half."""
+    """Write a file beside and rename it, so that a reader sees the old content or the new, never a
+    half.
+    """
 
     def write(beside: Path) -> None:
         with beside.open("w", encoding="utf-8") as file:
@@ -129,12 +141,15 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_beside(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` make a file beside `path`, and give it that name once it is whole; if that fails, nothing stays behind."""
+    """Let `write` make a file beside `path`, and give it that name once it is whole; if that fails,
+    nothing stays behind.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside.touch()
-        mode = beside.stat().st_mode & 0o777  # what the user lets a plain file have; some writers make theirs for its owner alone
+        # what the user lets a plain file have; some writers make theirs for its owner alone
+        mode = beside.stat().st_mode & 0o777
         write(beside)
         beside.chmod(mode)
         beside.replace(path)
@@ -144,7 +159,8 @@ def write_beside(path: Path, write: Callable[[Path], None]) -> None:
         if not isinstance(error, OSError):
             raise
         raise HeadtailError(
-            f"`{path}` cannot be written: {error.strerror or error}. What was there before is untouched."
+            f"`{path}` cannot be written: {error.strerror or error}. What was there before is "
+            "untouched."
         ) from error
 
 
@@ -156,7 +172,11 @@ def check_writable(folder: Path, advice: str) -> None:
             file.write(b"x")
             file.flush()
     except OSError as error:
-        why = "it is no folder" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+        why = (
+            "it is no folder"
+            if isinstance(error, FileExistsError | NotADirectoryError)
+            else error.strerror
+        )
         raise HeadtailError(f"`{folder}` cannot be written: {why}. {advice}") from error
 
 
@@ -166,17 +186,20 @@ class Comparison:
 
     Attributes:
         rows: every number.
-        data: facts about the data (`data.json`): name, train_points, test_points, num_features, num_labels, num_pairs,
-            labels_per_point, features_per_point, never_seen, gini, imbalance, digest, notes (list of sentences), slices
-            ({"rule": sentence, "sizes": {slice: labels}, "last_rank": {slice: rank of its rarest label, from 1},
-            "rarest": {slice: examples of its rarest label}, "pairs": {slice: training pairs}}) and
-            curve ([[rank, count], …], about 300 log-spaced points of the rank–frequency curve), and task ("classification" or
-            "retrieval").
-        schemes: what `explain` says of each scheme (`schemes.json`), in the order asked for: name, equation, rho, leans
-            ("head", "tail" or "neither"), lean (nats), noise (nats or None), m, notes.
+        data: facts about the data (`data.json`): name, train_points, test_points, num_features,
+            num_labels, num_pairs, labels_per_point, features_per_point, never_seen, gini,
+            imbalance, digest, notes (list of sentences), slices ({"rule": sentence, "sizes":
+            {slice: labels}, "last_rank": {slice: rank of its rarest label, from 1}, "rarest":
+            {slice: examples of its rarest label}, "pairs": {slice: training pairs}}) and curve
+            ([[rank, count], …], about 300 log-spaced points of the rank–frequency curve), and task
+            ("classification" or "retrieval").
+        schemes: what `explain` says of each scheme (`schemes.json`), in the order asked for: name,
+            equation, rho, leans ("head", "tail" or "neither"), lean (nats), noise (nats or None),
+            m, notes.
         settings: the configuration (`run.toml`) by name.
         made_by: command, finished, versions (name: version), machine (`made_by.json`).
-        failures: scheme and seed ("within-batch:tail, seed 0") of cells that failed: the sentence why.
+        failures: scheme and seed ("within-batch:tail, seed 0") of cells that failed: the sentence
+            why.
         classes: the error of each label, for classification (`classes.csv`).
     """
 
@@ -205,13 +228,15 @@ class Comparison:
             )
         except OSError as error:
             raise HeadtailError(
-                f"`{folder}` is no finished comparison: `{error.filename}` cannot be read. Pass one made by `headtail compare`."
+                f"`{folder}` is no finished comparison: `{error.filename}` cannot be read. Pass "
+                "one made by `headtail compare`."
             ) from error
         except HeadtailError:
             raise
         except ValueError as error:
             raise HeadtailError(
-                f"`{folder}` is damaged: {error}. Run `headtail compare` again; finished cells are kept."
+                f"`{folder}` is damaged: {error}. Run `headtail compare` again; finished cells are "
+                "kept."
             ) from error
 
 
@@ -225,9 +250,13 @@ def _json(path: Path) -> dict[str, Any]:
 def _row(line: list[str], kind: type[Record], damaged: str) -> Record:
     columns = fields(kind)
     if len(line) != len(columns):
-        raise HeadtailError(f"{damaged}: it has {len(line)} columns instead of {len(columns)}. {AGAIN}")
+        raise HeadtailError(
+            f"{damaged}: it has {len(line)} columns instead of {len(columns)}. {AGAIN}"
+        )
     try:
-        return kind(*(_value(str(column.type), text) for column, text in zip(columns, line, strict=True)))
+        return kind(
+            *(_value(str(column.type), text) for column, text in zip(columns, line, strict=True))
+        )
     except ValueError as error:
         raise HeadtailError(f"{damaged}: {error}. {AGAIN}") from error
 

@@ -39,7 +39,12 @@ class Outcome(NamedTuple):
 
 
 def in_turn(
-    cells: Sequence[Cell], data: DataSet, work: Work, watch: Callable[[Cell], Watch], *, threads: int
+    cells: Sequence[Cell],
+    data: DataSet,
+    work: Work,
+    watch: Callable[[Cell], Watch],
+    *,
+    threads: int,
 ) -> Generator[Outcome, None, None]:
     """One cell after the other, in this process."""
     before = torch.get_num_threads()
@@ -56,23 +61,33 @@ def in_turn(
 
 
 def side_by_side(
-    cells: Sequence[Cell], source: Source, work: Work, watch: Callable[[Cell], Watch], *, workers: int, threads: int
+    cells: Sequence[Cell],
+    source: Source,
+    work: Work,
+    watch: Callable[[Cell], Watch],
+    *,
+    workers: int,
+    threads: int,
 ) -> Generator[Outcome, None, None]:
     """Several cells at a time, in processes; outcomes come as they are ready.
 
-    A process that died, or whose GPU reported a fault, takes down others that share the GPU: what they had in hand goes on, from
-    its last checkpoint, in new processes, once. Ctrl-C asks the workers to save and stop, and so does closing the generator. A
-    worker whose parent is gone leaves too.
+    A process that died, or whose GPU reported a fault, takes down others that share the GPU: what
+    they had in hand goes on, from its last checkpoint, in new processes, once. Ctrl-C asks the
+    workers to save and stop, and so does closing the generator. A worker whose parent is gone
+    leaves too.
     """
     for again in (True, False):
         lost: list[Cell] = []
-        with closing(_in_processes(cells, source, work, watch, workers=workers, threads=threads)) as outcomes:
+        with closing(
+            _in_processes(cells, source, work, watch, workers=workers, threads=threads)
+        ) as outcomes:
             for outcome in outcomes:
                 if again and isinstance(outcome.error, BrokenProcessPool | torch.AcceleratorError):
                     lost.append(outcome.cell)
                 elif isinstance(outcome.error, BrokenProcessPool):
                     raise HeadtailError(
-                        "A worker process died, probably for want of memory. Run the same command again with fewer `--workers`."
+                        "A worker process died, probably for want of memory. Run the same command "
+                        "again with fewer `--workers`."
                     ) from outcome.error
                 else:
                     yield outcome
@@ -82,12 +97,22 @@ def side_by_side(
 
 
 def _in_processes(
-    cells: Sequence[Cell], source: Source, work: Work, watch: Callable[[Cell], Watch], *, workers: int, threads: int
+    cells: Sequence[Cell],
+    source: Source,
+    work: Work,
+    watch: Callable[[Cell], Watch],
+    *,
+    workers: int,
+    threads: int,
 ) -> Generator[Outcome, None, None]:
     context = get_context("spawn")
-    news, stop = context.Queue(), context.Event()
+    news = context.Queue()
+    stop = context.Event()
     watchers = {cell.title: watch(cell) for cell in cells}
-    with ProcessPoolExecutor(workers, context, _begin, (news, stop, threads, os.getpid())) as pool, interrupts() as interrupted:
+    with (
+        ProcessPoolExecutor(workers, context, _begin, (news, stop, threads, os.getpid())) as pool,
+        interrupts() as interrupted,
+    ):
         with _unheard():
             waiting = {pool.submit(_perform, cell, source, work): cell for cell in cells}
         try:
@@ -95,7 +120,8 @@ def _in_processes(
                 done, _ = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
                 _pass_on(news, watchers)
                 for future in done:
-                    cell, error = waiting.pop(future), future.exception()
+                    cell = waiting.pop(future)
+                    error = future.exception()
                     yield Outcome(cell, None if error else future.result(), error)
         finally:
             stop.set()
@@ -106,11 +132,14 @@ def _in_processes(
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """Processes begun in here do not hear Ctrl-C, not even while they start; they hear of it from their parent."""
+    """Processes begun in here do not hear Ctrl-C, not even while they start; they hear of it from
+    their parent.
+    """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a Ctrl-C now waits, and is not lost
+    # a Ctrl-C now waits, and is not lost
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
@@ -133,7 +162,8 @@ def _begin(news: Any, stop: Any, threads: int, parent: int) -> None:
     news.cancel_join_thread()  # news that nobody reads any more must not keep the process
     _WORKER.update(news=news, stop=stop, data=None)
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
-    atexit.register(os._exit, 0)  # all that matters is on disk; taking torch apart would take half a second
+    # all that matters is on disk; taking torch apart would take half a second
+    atexit.register(os._exit, 0)
 
 
 def _leave_with(parent: int) -> None:

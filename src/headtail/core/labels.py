@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_count, check_ids, check_kind, check_number
-from headtail.core.slices import Slices
 from headtail.core.lookup import Table
+from headtail.core.slices import Slices
 from headtail.core.targets import IGNORE_INDEX, Pairs, Target, looks_multi_hot
+from headtail.errors import HeadtailError, check_count, check_ids, check_kind, check_number
 
 FEW = 2**24
 """Labels up to which logarithms of the prior are kept: 128 MiB."""
@@ -26,12 +26,14 @@ class Labels:
 
     $$\pi_y = \frac{n_y + s}{\sum_{y'} (n_{y'} + s)},$$
 
-    with counts $n$ and smoothing $s$, which is 0 unless you ask for it. A label that never occurs then has $\pi_y = 0$, and
-    whatever needs a positive prior says so instead of inventing one. `Labels` is a value: to add data, make a new one.
+    with counts $n$ and smoothing $s$, which is 0 unless you ask for it. A label that never occurs
+    then has $\pi_y = 0$, and whatever needs a positive prior says so instead of inventing one.
+    `Labels` is a value: to add data, make a new one.
 
     Args:
         counts: `[L]` examples a label; kept as passed, never copied.
-        smoothing: pseudo-count added to every label in the prior (not in `log_frequency`, which is what batches follow).
+        smoothing: pseudo-count added to every label in the prior (not in `log_frequency`, which is
+            what batches follow).
 
     >>> labels = Labels.from_counts([70, 20, 10])
     >>> labels.prior
@@ -57,18 +59,30 @@ class Labels:
         if not isinstance(counts, Tensor) or counts.dim() != 1 or counts.numel() == 0:
             shape = list(counts.shape) if isinstance(counts, Tensor) else type(counts).__name__
             raise HeadtailError(
-                f"`counts` must be one number a label, of shape [L], but got {shape}. Pass `Labels.from_counts(counts)`."
+                f"`counts` must be one number a label, of shape [L], but got {shape}. Pass "
+                "`Labels.from_counts(counts)`."
             )
         if counts.is_complex() or counts.dtype in (torch.bool, torch.float16, torch.bfloat16):
-            raise HeadtailError(f"`counts` must be int64 or float64 numbers, but got {counts.dtype}.")
+            raise HeadtailError(
+                f"`counts` must be int64 or float64 numbers, but got {counts.dtype}."
+            )
         low, high = counts.aminmax()
         if not bool(torch.isfinite(low) & torch.isfinite(high)):
-            raise HeadtailError("`counts` must be finite, but some are NaN or infinite. Count again, or drop those labels.")
+            raise HeadtailError(
+                "`counts` must be finite, but some are NaN or infinite. Count again, or drop those "
+                "labels."
+            )
         if bool(low < 0):
-            raise HeadtailError(f"`counts` must not be negative, but label {int(counts.argmin())} has {low.item():g}.")
+            raise HeadtailError(
+                f"`counts` must not be negative, but label {int(counts.argmin())} has "
+                f"{low.item():g}."
+            )
         total = float(counts.sum(dtype=torch.float64 if counts.is_floating_point() else None))
         if total == 0:
-            raise HeadtailError("`counts` are all zero, so no label has a probability. Pass counts of training examples.")
+            raise HeadtailError(
+                "`counts` are all zero, so no label has a probability. Pass counts of training "
+                "examples."
+            )
         derived = {
             "total": total,
             "rarest": (float(low) + self.smoothing) / (total + self.smoothing * len(counts)),
@@ -80,27 +94,41 @@ class Labels:
 
     @classmethod
     def from_counts(cls, counts: Any, smoothing: float = 0.0) -> Labels:
-        """From the number of training examples of each label: a list, array or tensor of shape `[L]`."""
+        """From the number of training examples of each label: a list, array or tensor of shape
+        `[L]`.
+        """
         return cls(_as_counts(counts), smoothing)
 
     @classmethod
     def from_targets(
-        cls, target: Target, num_labels: int | None = None, smoothing: float = 0.0, ignore_index: int = IGNORE_INDEX
+        cls,
+        target: Target,
+        num_labels: int | None = None,
+        smoothing: float = 0.0,
+        ignore_index: int = IGNORE_INDEX,
     ) -> Labels:
-        """From training targets: `[N]` ids, padded `[N, k]` ids, a `Ragged`, or a boolean multi-hot matrix `[N, L]`.
+        """From training targets: `[N]` ids, padded `[N, k]` ids, a `Ragged`, or a boolean multi-hot
+        matrix `[N, L]`.
 
         >>> Labels.from_targets(torch.tensor([[0, 2], [2, -100]]), num_labels=4).counts
         tensor([1, 0, 2, 0])
         """
         if isinstance(target, Tensor) and looks_multi_hot(target):
-            raise HeadtailError("`target` looks like a 0/1 matrix with one column a label. Pass `target.bool()` to say so.")
+            raise HeadtailError(
+                "`target` looks like a 0/1 matrix with one column a label. Pass `target.bool()` to "
+                "say so."
+            )
         if isinstance(target, Tensor) and target.dtype == torch.bool and target.dim() == 2:
             num_labels = num_labels or target.shape[1]
         return cls(_count(target, num_labels, ignore_index), smoothing)
 
     @classmethod
     def from_batches(
-        cls, batches: Iterable[Target], num_labels: int, smoothing: float = 0.0, ignore_index: int = IGNORE_INDEX
+        cls,
+        batches: Iterable[Target],
+        num_labels: int,
+        smoothing: float = 0.0,
+        ignore_index: int = IGNORE_INDEX,
     ) -> Labels:
         """From a stream of target batches, holding nothing but the counts.
 
@@ -109,14 +137,17 @@ class Labels:
         """
         counts = torch.zeros(check_count("num_labels", num_labels), dtype=torch.int64)
         for batch in batches:
-            pairs = Pairs.of(batch, num_labels=num_labels, ignore_index=ignore_index, name="batches")
+            pairs = Pairs.of(
+                batch, num_labels=num_labels, ignore_index=ignore_index, name="batches"
+            )
             seen = pairs.label[~pairs.ignored].cpu()
             counts.index_add_(0, seen, torch.ones_like(seen))
         return cls(counts, smoothing)
 
     @classmethod
     def zipf(cls, num_labels: int, exponent: float = 1.0, rarest: int = 10) -> Labels:
-        """A generated long tail: the label of rank r has about `rarest · (L / r)^exponent` examples.
+        """A generated long tail: the label of rank r has about `rarest · (L / r)^exponent`
+        examples.
 
         >>> Labels.zipf(5).counts
         tensor([50, 25, 17, 12, 10])
@@ -127,7 +158,8 @@ class Labels:
         return cls((check_count("rarest", rarest) * (num_labels / rank) ** exponent).round().long())
 
     def update(self, target: Target, ignore_index: int = IGNORE_INDEX) -> Labels:
-        """New `Labels` with the examples of `target` added; for many small batches, `from_batches` copies less.
+        """New `Labels` with the examples of `target` added; for many small batches, `from_batches`
+        copies less.
 
         >>> Labels.from_counts([1, 1]).update(torch.tensor([1, 1])).counts
         tensor([1, 3])
@@ -143,7 +175,9 @@ class Labels:
         """
         added = _as_counts(counts)
         if added.dim() != 1:
-            raise HeadtailError(f"`counts` must be one number a new label, but got shape {list(added.shape)}.")
+            raise HeadtailError(
+                f"`counts` must be one number a new label, but got shape {list(added.shape)}."
+            )
         return Labels(torch.cat([self.counts, added.to(self.counts.device)]), self.smoothing)
 
     @property
@@ -154,7 +188,9 @@ class Labels:
     @property
     def prior(self) -> Float64[Tensor, " L"]:
         """`[L]` the smoothed prior π."""
-        return (self.counts.double() + self.smoothing) / (self.total + self.smoothing * self.num_labels)
+        return (self.counts.double() + self.smoothing) / (
+            self.total + self.smoothing * self.num_labels
+        )
 
     def log_prior(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
         """log π of any labels. A look-up, so it costs O(ids) whatever L is."""
@@ -165,7 +201,9 @@ class Labels:
         return self._log(ids, 0.0)
 
     def _log(self, ids: Int[Tensor, ...], smoothing: float) -> Float64[Tensor, ...]:
-        """log (n + smoothing) / total. Of not too many labels all logarithms are kept, so that a step takes none."""
+        """log (n + smoothing) / total. Of not too many labels all logarithms are kept, so that a
+        step takes none.
+        """
         total = math.log(self.total + smoothing * self.num_labels)
         if self.num_labels > FEW or torch.compiler.is_compiling():
             return (self._table[ids].double() + smoothing).log() - total
@@ -185,8 +223,10 @@ class Labels:
         """Refuse labels with π = 0, for losses that divide by it."""
         if self.rarest == 0:
             raise HeadtailError(
-                f"`{who}` needs a positive prior for every label, but {self.never_seen} of {self.num_labels} have none. "
-                "Smooth the counts (`Labels.from_counts(counts, smoothing=1)`) or drop labels that never occur."
+                f"`{who}` needs a positive prior for every label, but {self.never_seen} of "
+                f"{self.num_labels} have none. "
+                "Smooth the counts (`Labels.from_counts(counts, smoothing=1)`) or drop labels that "
+                "never occur."
             )
 
     def fixed(self) -> Labels:
@@ -194,8 +234,14 @@ class Labels:
         return self
 
     def to(self, device: torch.device | str) -> Labels:
-        """The same labels with their counts on another device. Look-ups follow their ids, so this is rarely needed."""
-        return self if self.counts.device == torch.device(device) else Labels(self.counts.to(device), self.smoothing)
+        """The same labels with their counts on another device. Look-ups follow their ids, so this
+        is rarely needed.
+        """
+        return (
+            self
+            if self.counts.device == torch.device(device)
+            else Labels(self.counts.to(device), self.smoothing)
+        )
 
 
 def check_labels(labels: Labels) -> None:
@@ -210,7 +256,8 @@ def number_of(labels: Labels | int) -> int:
     if hasattr(labels, "__len__"):
         got = type(labels).__name__
         raise HeadtailError(
-            f"`labels` must be Labels or their number, but got {got}. Write for example `Labels.from_counts(counts)`."
+            f"`labels` must be Labels or their number, but got {got}. Write for example "
+            "`Labels.from_counts(counts)`."
         )
     return check_count("num_labels", labels)
 
@@ -219,7 +266,9 @@ def _as_counts(counts: Any) -> Tensor:
     try:
         tensor = torch.as_tensor(counts)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise HeadtailError(f"`counts` must be a list, array or tensor of numbers, but got {type(counts).__name__}.") from error
+        raise HeadtailError(
+            f"`counts` must be a list, array or tensor of numbers, but got {type(counts).__name__}."
+        ) from error
     # float32 counts stop counting at 2^24, so they are widened once, here.
     return tensor.double() if tensor.dtype == torch.float32 else tensor
 
@@ -227,5 +276,7 @@ def _as_counts(counts: Any) -> Tensor:
 def _count(target: Target, num_labels: int | None, ignore_index: int) -> Tensor:
     pairs = Pairs.of(target, num_labels=num_labels, ignore_index=ignore_index)
     seen = pairs.label[~pairs.ignored]
-    check_ids("target", seen, num_labels if num_labels is not None else torch.iinfo(torch.int64).max)
+    check_ids(
+        "target", seen, num_labels if num_labels is not None else torch.iinfo(torch.int64).max
+    )
     return torch.bincount(seen, minlength=num_labels or 0)

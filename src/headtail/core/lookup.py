@@ -37,7 +37,9 @@ class Table:
             raise
 
 
-def constant(value: float, ids: Int[Tensor, ...], dtype: torch.dtype = torch.float64) -> Shaped[Tensor, ...]:
+def constant(
+    value: float, ids: Int[Tensor, ...], dtype: torch.dtype = torch.float64
+) -> Shaped[Tensor, ...]:
     """The same number for each of `ids`, held in memory once a device: nothing is computed.
 
     >>> constant(0.5, torch.tensor([3, 1]))
@@ -49,13 +51,18 @@ def constant(value: float, ids: Int[Tensor, ...], dtype: torch.dtype = torch.flo
 
 
 def less(minuend: Tensor, *others: Tensor) -> Tensor:
-    """`minuend` less all others; where every one is a `constant`, nothing is computed on the device.
+    """`minuend` less all others; where every one is a `constant`, nothing is computed on the
+    device.
 
     >>> ids = torch.tensor([3, 1])
     >>> less(constant(0.5, ids), constant(0.25, ids))
     tensor([0.2500, 0.2500], dtype=torch.float64)
     """
-    values = [] if torch.compiler.is_compiling() else [_VALUES.get(one.data_ptr()) for one in (minuend, *others)]
+    values = (
+        []
+        if torch.compiler.is_compiling()
+        else [_VALUES.get(one.data_ptr()) for one in (minuend, *others)]
+    )
     if not values or None in values:
         for other in others:
             minuend = minuend - other

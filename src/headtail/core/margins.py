@@ -11,24 +11,29 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_kind, check_num_labels, check_number
 from headtail.core.labels import Labels, check_labels
 from headtail.core.lookup import Table, constant
+from headtail.errors import HeadtailError, check_kind, check_num_labels, check_number
 
 
 class Margin(ABC):
-    r"""A pairwise margin $\rho_{yy'} \ge 0$: how much the negative $y'$ weighs against the positive $y$ in
+    r"""A pairwise margin $\rho_{yy'} \ge 0$: how much the negative $y'$ weighs against the positive
+    $y$ in
 
     $$\log\Big[1 + \sum_{y' \ne y} \rho_{yy'}\, e^{f_{y'} - f_y}\Big].$$
     """
 
     @abstractmethod
-    def log_rho(self, target: Int[Tensor, " b"], ids: Int[Tensor, "*b m"]) -> Float64[Tensor, "b m"]:
+    def log_rho(
+        self, target: Int[Tensor, " b"], ids: Int[Tensor, "*b m"]
+    ) -> Float64[Tensor, "b m"]:
         """`[b, m]` log ρ(y, y') for positives `target` and negatives `ids` (`[m]` or `[b, m]`)."""
 
     @property
     def neutral(self) -> bool:
-        """Whether ρ(y, y) = 1 for every label: then the positive may stay in the sum, and the loss is a plain cross-entropy."""
+        """Whether ρ(y, y) = 1 for every label: then the positive may stay in the sum, and the loss
+        is a plain cross-entropy.
+        """
         return False
 
     @property
@@ -42,7 +47,9 @@ class Margin(ABC):
 
 
 class Separable(Margin):
-    r"""A margin that splits in two: $\log \rho_{yy'} = \log \rho_1(y) + \log \rho_2(y')$. Every named loss here does."""
+    r"""A margin that splits in two: $\log \rho_{yy'} = \log \rho_1(y) + \log \rho_2(y')$. Every
+    named loss here does.
+    """
 
     @abstractmethod
     def log_positive(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
@@ -52,16 +59,23 @@ class Separable(Margin):
     def log_negative(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
         """log ρ₂ of negatives."""
 
-    def log_rho(self, target: Int[Tensor, " b"], ids: Int[Tensor, "*b m"]) -> Float64[Tensor, "b m"]:
+    def log_rho(
+        self, target: Int[Tensor, " b"], ids: Int[Tensor, "*b m"]
+    ) -> Float64[Tensor, "b m"]:
         """Sum of the two parts."""
         return self.log_positive(target)[:, None] + self.log_negative(ids)
 
 
-def check_margin(margin: Any, num_labels: int, kind: type[Margin] = Margin, other: str = "the sampler") -> None:
+def check_margin(
+    margin: Any, num_labels: int, kind: type[Margin] = Margin, other: str = "the sampler"
+) -> None:
     """Refuse what is not a margin of this kind, or is over another number of labels."""
     if isinstance(getattr(margin, "margin", None), Margin):
         name = type(margin).__name__
-        raise HeadtailError(f"`margin` must be a {kind.__name__}, but {name} is a weighting. Write `{name}(…).margin`.")
+        raise HeadtailError(
+            f"`margin` must be a {kind.__name__}, but {name} is a weighting. Write "
+            f"`{name}(…).margin`."
+        )
     check_kind("margin", margin, kind, "LogitAdjusted(labels)")
     check_num_labels("margin", margin.num_labels, other, num_labels)
 
@@ -90,7 +104,8 @@ class Unit(Separable):
 
 @dataclass(frozen=True)
 class LogitAdjusted(Separable):
-    r"""$\rho_{yy'} = (\pi_{y'} / \pi_y)^{\tau}$: the logit-adjusted loss (Menon et al. 2020). Leans to the tail.
+    r"""$\rho_{yy'} = (\pi_{y'} / \pi_y)^{\tau}$: the logit-adjusted loss (Menon et al. 2020). Leans
+    to the tail.
 
     The same as adding $\tau \log \pi$ to the logits during training.
 
@@ -135,7 +150,8 @@ class LogitAdjusted(Separable):
 
 @dataclass(frozen=True)
 class Equalised(Separable):
-    r"""$\rho_{yy'} = F(\pi_{y'})$, F increasing: the equalised loss (Tan et al. 2020). Leans to the tail.
+    r"""$\rho_{yy'} = F(\pi_{y'})$, F increasing: the equalised loss (Tan et al. 2020). Leans to the
+    tail.
 
     Rare labels are pushed down less when they are negatives.
 
@@ -168,8 +184,15 @@ class Equalised(Separable):
         if self.transform is None:
             return log_prior
         value = self.transform(log_prior.exp())
-        if not torch.compiler.is_compiling() and value.device.type == "cpu" and not bool((value >= 0).all()):
-            raise HeadtailError("`transform` must map priors in [0, 1] to numbers of at least 0, but gave a negative one or NaN.")
+        if (
+            not torch.compiler.is_compiling()
+            and value.device.type == "cpu"
+            and not bool((value >= 0).all())
+        ):
+            raise HeadtailError(
+                "`transform` must map priors in [0, 1] to numbers of at least 0, but gave a "
+                "negative one or NaN."
+            )
         return value.log()
 
     def for_labels(self, labels: Labels) -> Equalised:
@@ -194,13 +217,15 @@ class Power:
 
 @dataclass(frozen=True)
 class Adaptive(Separable):
-    r"""$\log \rho_{yy'} = C\,\pi_y^{-1/4}$: the adaptive margin (LDAM, Cao et al. 2019). Leans to the tail.
+    r"""$\log \rho_{yy'} = C\,\pi_y^{-1/4}$: the adaptive margin (LDAM, Cao et al. 2019). Leans to
+    the tail.
 
     Rare positives must win by more. C is set so that the rarest label's margin is `largest`.
 
     Args:
         labels: gives π; every label needs π > 0.
-        largest: log ρ of the rarest label; multiply 0.5 by the scale (1 / temperature) of a cosine head.
+        largest: log ρ of the rarest label; multiply 0.5 by the scale (1 / temperature) of a cosine
+            head.
 
     >>> Adaptive(Labels.from_counts([16, 1])).log_positive(torch.tensor([0, 1]))
     tensor([0.2500, 0.5000], dtype=torch.float64)
@@ -254,11 +279,15 @@ class CustomSeparable(Separable):
         for name in ("positive", "negative"):
             vector = torch.as_tensor(getattr(self, name), dtype=torch.float64)
             if vector.dim() != 1 or bool((vector.isnan() | (vector == torch.inf)).any()):
-                raise HeadtailError(f"`{name}` must be one log-margin a label, of shape [L] and without NaN or +inf.")
+                raise HeadtailError(
+                    f"`{name}` must be one log-margin a label, of shape [L] and without NaN or "
+                    "+inf."
+                )
             object.__setattr__(self, name, vector)
         if len(self.positive) != len(self.negative):
             raise HeadtailError(
-                f"`positive` has {len(self.positive)} labels but `negative` has {len(self.negative)}. Give both [L]."
+                f"`positive` has {len(self.positive)} labels but `negative` has "
+                f"{len(self.negative)}. Give both [L]."
             )
 
         object.__setattr__(self, "_tables", (Table(self.positive), Table(self.negative)))
@@ -279,17 +308,20 @@ class CustomSeparable(Separable):
     def for_labels(self, labels: Labels) -> Margin:
         """Refused: nobody knows the new labels' margins."""
         raise HeadtailError(
-            f"`CustomSeparable` has margins for {len(self.positive)} labels, and {labels.num_labels} are wanted. "
+            f"`CustomSeparable` has margins for {len(self.positive)} labels, and "
+            f"{labels.num_labels} are wanted. "
             "Pass a new loss: `head.grow(labels, loss=…)`."
         )
 
 
 @dataclass(frozen=True)
 class Pairwise(Margin):
-    r"""Your own margin that does not split: any function of the pair. Reference path only; costs `[b, m]` numbers a step.
+    r"""Your own margin that does not split: any function of the pair. Reference path only; costs
+    `[b, m]` numbers a step.
 
     Args:
-        function: from positives `[b, 1]` and negatives `[1, m]` or `[b, m]` (ids) to log ρ, broadcast to `[b, m]`.
+        function: from positives `[b, 1]` and negatives `[1, m]` or `[b, m]` (ids) to log ρ,
+            broadcast to `[b, m]`.
 
     >>> far = Pairwise(lambda y, other: -((y - other).abs()).double())
     >>> far.log_rho(torch.tensor([0]), torch.tensor([1, 5]))
@@ -298,8 +330,12 @@ class Pairwise(Margin):
 
     function: Callable[[Tensor, Tensor], Tensor]
 
-    def log_rho(self, target: Int[Tensor, " b"], ids: Int[Tensor, "*b m"]) -> Float64[Tensor, "b m"]:
+    def log_rho(
+        self, target: Int[Tensor, " b"], ids: Int[Tensor, "*b m"]
+    ) -> Float64[Tensor, "b m"]:
         """The function of each pair."""
         ids = ids[None, :] if ids.dim() == 1 else ids
-        value = torch.as_tensor(self.function(target[:, None], ids), dtype=torch.float64, device=ids.device)
+        value = torch.as_tensor(
+            self.function(target[:, None], ids), dtype=torch.float64, device=ids.device
+        )
         return value.expand(len(target), ids.shape[-1])

@@ -33,29 +33,49 @@ class Slices:
 
     @classmethod
     def by_count(cls, counts: Tensor, head: float = 100, tail: float = 20) -> Slices:
-        """Head: at least `head` training examples; tail: fewer than `tail`; torso: between. The long-tail study's rule."""
+        """Head: at least `head` training examples; tail: fewer than `tail`; torso: between. The
+        long-tail study's rule.
+        """
         check_number("tail", tail, low=0)
         check_number("head", head, low=tail)
-        of_label = torch.ones_like(counts, dtype=torch.int8).masked_fill_(counts >= head, 0).masked_fill_(counts < tail, 2)
+        of_label = (
+            torch.ones_like(counts, dtype=torch.int8)
+            .masked_fill_(counts >= head, 0)
+            .masked_fill_(counts < tail, 2)
+        )
         return cls(of_label, f"head: at least {head:g} examples, tail: fewer than {tail:g}")
 
     @classmethod
     def by_mass(cls, counts: Tensor, head: float = 1 / 3, torso: float = 1 / 3) -> Slices:
-        """Head: the most frequent labels that together hold the share `head` of the examples; torso the next; tail the rest.
+        """Head: the most frequent labels that together hold the share `head` of the examples; torso
+        the next; tail the rest.
 
-        Labels of equal count always share a slice: what decides is the mass held by *strictly* more frequent labels.
+        Labels of equal count always share a slice: what decides is the mass held by *strictly* more
+            frequent labels.
         """
         check_number("head", head, low=0, high=1)
         check_number("torso", torso, low=0, high=1)
         if head + torso > 1:
-            raise HeadtailError(f"`head` and `torso` are shares of the examples and sum to at most 1, but got {head} + {torso}.")
+            raise HeadtailError(
+                "`head` and `torso` are shares of the examples and sum to at most 1, but got "
+                f"{head} + {torso}."
+            )
         values, index = torch.unique(counts, return_inverse=True)
         held = values.double() * torch.bincount(index, minlength=len(values)).double()
-        above = (held.sum() - held.cumsum(0)) / held.sum().clamp(min=torch.finfo(torch.float64).tiny)
-        # A boundary hit exactly belongs to the rarer slice; the guard keeps rounding in the sums from deciding it.
+        above = (held.sum() - held.cumsum(0)) / held.sum().clamp(
+            min=torch.finfo(torch.float64).tiny
+        )
+        # A boundary hit exactly belongs to the rarer slice; the guard keeps rounding in the sums
+        # from deciding it.
         guard = 1e-12
-        of_value = (above >= head - guard).to(torch.int8) + (above >= head + torso - guard).to(torch.int8)
-        return cls(of_value[index], f"head: the first {head:.0%} of the examples, torso: the next {torso:.0%}, tail: the rest")
+        of_value = (above >= head - guard).to(torch.int8) + (above >= head + torso - guard).to(
+            torch.int8
+        )
+        return cls(
+            of_value[index],
+            f"head: the first {head:.0%} of the examples, torso: the next {torso:.0%}, tail: the "
+            "rest",
+        )
 
     @property
     def head(self) -> Bool[Tensor, " L"]:
@@ -75,4 +95,6 @@ class Slices:
     @property
     def sizes(self) -> dict[str, int]:
         """Number of labels in each slice."""
-        return dict(zip(NAMES, torch.bincount(self.of_label.int(), minlength=3).tolist(), strict=True))
+        return dict(
+            zip(NAMES, torch.bincount(self.of_label.int(), minlength=3).tolist(), strict=True)
+        )

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_count, check_ids, check_number
 from headtail.core.labels import Labels, check_labels
 from headtail.core.targets import IGNORE_INDEX, Pairs, Target
+from headtail.errors import HeadtailError, check_count, check_ids, check_number
 
 _STATE = ("gap", "last", "seen", "clock")
 FEW = 2**16
@@ -18,21 +18,25 @@ FEW = 2**16
 
 
 class StreamingLabels(Labels):
-    r"""Labels whose frequencies are not known beforehand, or drift: π is estimated from the gaps between a label's appearances.
+    r"""Labels whose frequencies are not known beforehand, or drift: π is estimated from the gaps
+    between a label's appearances.
 
-    The estimate is that of Yi et al. (2019), "Sampling-bias-corrected neural modeling for large corpus item recommendations": a
-    label that comes every $B_y$ examples has $\pi_y = 1/B_y$. When it comes again, $\Delta$ examples after the last time,
+    The estimate is that of Yi et al. (2019), "Sampling-bias-corrected neural modeling for large
+    corpus item recommendations": a label that comes every $B_y$ examples has $\pi_y = 1/B_y$. When
+    it comes again, $\Delta$ examples after the last time,
 
     $$B_y \leftarrow (1 - \alpha)\,B_y + \alpha\,\Delta .$$
 
-    Departures from the paper: time is counted in examples, not in steps, and a label that comes c times in a batch has had c gaps
-    of $\Delta/c$, so that frequent labels are not capped at one a batch; the first $1/\alpha$ gaps are averaged plainly, so that
-    nothing is left of a start value; and a label that stays away is taken to come now, where that makes it rarer, so that what
+    Departures from the paper: time is counted in examples, not in steps, and a label that comes c
+    times in a batch has had c gaps of $\Delta/c$, so that frequent labels are not capped at one a
+    batch; the first $1/\alpha$ gaps are averaged plainly, so that nothing is left of a start value;
+    and a label that stays away is taken to come now, where that makes it rarer, so that what
     vanished is forgotten.
 
-    Use it wherever `Labels` is used, and call `update` with every batch, before the loss. `WithinBatch`, `Queue`, margins and
-    weightings follow it; `Frequency` and `LogUniform` hold tables and keep the frequencies they were made with. `log_prior` is a
-    look-up, normalised by a sum over all labels; of more than 65,536, that is taken anew only after as many examples.
+    Use it wherever `Labels` is used, and call `update` with every batch, before the loss.
+    `WithinBatch`, `Queue`, margins and weightings follow it; `Frequency` and `LogUniform` hold
+    tables and keep the frequencies they were made with. `log_prior` is a look-up, normalised by a
+    sum over all labels; of more than 65,536, that is taken anew only after as many examples.
 
     Args:
         num_labels: L.
@@ -56,10 +60,17 @@ class StreamingLabels(Labels):
     def __init__(self, num_labels: int, rate: float = 0.01) -> None:
         size = check_count("num_labels", num_labels)
         if not 0 < check_number("rate", rate) <= 1:
-            raise HeadtailError(f"`rate` must be above 0 and at most 1, but got {rate!r}. Write for example 0.01.")
+            raise HeadtailError(
+                f"`rate` must be above 0 and at most 1, but got {rate!r}. Write for example 0.01."
+            )
         zeros = torch.zeros(size, dtype=torch.int64)
         object.__setattr__(self, "rate", float(rate))
-        self._set(gap=zeros.double(), last=zeros, seen=zeros.clone(), clock=torch.zeros((), dtype=torch.int64))
+        self._set(
+            gap=zeros.double(),
+            last=zeros,
+            seen=zeros.clone(),
+            clock=torch.zeros((), dtype=torch.int64),
+        )
 
     @classmethod
     def starting_from(cls, labels: Labels, rate: float = 0.01) -> StreamingLabels:
@@ -69,7 +80,8 @@ class StreamingLabels(Labels):
         tensor([0.7500, 0.2500], dtype=torch.float64)
         """
         check_labels(labels)
-        stream, counts = cls(labels.num_labels, rate), labels.counts.double()
+        stream = cls(labels.num_labels, rate)
+        counts = labels.counts.double()
         clock = torch.tensor(round(labels.total), device=counts.device)
         seen = counts.ceil().long()
         gap = torch.where(seen > 0, labels.total / counts.clamp(min=1e-300), 0.0)
@@ -83,7 +95,9 @@ class StreamingLabels(Labels):
         self.clock.add_(count.sum())
         gaps = (self.clock - self.last[ids]).double() / count
         # The first 1/α gaps are averaged plainly, later ones fade.
-        share = torch.maximum(1 - (1 - self.rate) ** count.double(), count / (self.seen[ids] + count))
+        share = torch.maximum(
+            1 - (1 - self.rate) ** count.double(), count / (self.seen[ids] + count)
+        )
         self.gap[ids] = torch.lerp(self.gap[ids], gaps, share)
         self.last[ids] = self.clock
         self.seen[ids] += count
@@ -96,7 +110,9 @@ class StreamingLabels(Labels):
         object.__setattr__(self, "summed_at", int(self.clock))
 
     def _rates(self, gap: Tensor, last: Tensor, seen: Tensor) -> Float64[Tensor, ...]:
-        """1/B; one that stays away is taken to come now if that makes it rarer, one that never came to be the next to come."""
+        """1/B; one that stays away is taken to come now if that makes it rarer, one that never came
+        to be the next to come.
+        """
         waited = (self.clock.to(gap.device) - last).double()
         gap = torch.maximum(gap, torch.lerp(gap, waited, self.rate))
         return 1 / torch.where(seen > 0, gap, waited + self.num_labels)
@@ -104,7 +120,11 @@ class StreamingLabels(Labels):
     def _log(self, ids: Int[Tensor, ...], smoothing: float) -> Float64[Tensor, ...]:
         check_ids("ids", ids, self.num_labels)
         at = ids.long().to(self.gap.device)
-        return (self._rates(self.gap[at], self.last[at], self.seen[at]) / self.sum).log().to(ids.device)
+        return (
+            (self._rates(self.gap[at], self.last[at], self.seen[at]) / self.sum)
+            .log()
+            .to(ids.device)
+        )
 
     @property
     def prior(self) -> Float64[Tensor, " L"]:
@@ -142,7 +162,8 @@ class StreamingLabels(Labels):
         return Labels(self.counts)
 
     def grow(self, counts: Any) -> StreamingLabels:
-        """New labels behind the old ones, as if this many examples of them had just passed by, usually none.
+        """New labels behind the old ones, as if this many examples of them had just passed by,
+        usually none.
 
         >>> StreamingLabels.starting_from(Labels.from_counts([2, 2])).grow([1]).prior
         tensor([0.4000, 0.4000, 0.2000], dtype=torch.float64)
@@ -150,17 +171,27 @@ class StreamingLabels(Labels):
         more = torch.as_tensor(counts).tolist()
         added = StreamingLabels.starting_from(Labels.from_counts([*more, max(1.0, self.total)]))
         grown = StreamingLabels(self.num_labels + len(added.gap) - 1, self.rate)
-        parts = {name: torch.cat([getattr(self, name), getattr(added, name)[:-1].to(self.gap.device)]) for name in _STATE[:3]}
-        parts["gap"][: self.num_labels] *= 1 + sum(more) / max(1.0, self.total)  # the new ones came in between
+        parts = {
+            name: torch.cat([getattr(self, name), getattr(added, name)[:-1].to(self.gap.device)])
+            for name in _STATE[:3]
+        }
+        # the new ones came in between
+        parts["gap"][: self.num_labels] *= 1 + sum(more) / max(1.0, self.total)
         grown._set(
-            **parts | {"last": torch.where(parts["last"] > self.clock, self.clock, parts["last"]), "clock": self.clock.clone()}
+            **parts
+            | {
+                "last": torch.where(parts["last"] > self.clock, self.clock, parts["last"]),
+                "clock": self.clock.clone(),
+            }
         )
         return grown
 
     def to(self, device: torch.device | str) -> StreamingLabels:
         """A copy on another device, which from then on is updated apart from this one."""
         moved = StreamingLabels(self.num_labels, self.rate)
-        moved._set(**{name: tensor.to(device, copy=True) for name, tensor in self.state_dict().items()})
+        moved._set(
+            **{name: tensor.to(device, copy=True) for name, tensor in self.state_dict().items()}
+        )
         return moved
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -173,7 +204,10 @@ class StreamingLabels(Labels):
             found = state.get(name)
             if found is None or found.shape != getattr(self, name).shape:
                 shape = None if found is None else list(found.shape)
-                raise HeadtailError(f"`state` has a `{name}` of shape {shape}, but {list(getattr(self, name).shape)} is wanted.")
+                raise HeadtailError(
+                    f"`state` has a `{name}` of shape {shape}, but "
+                    f"{list(getattr(self, name).shape)} is wanted."
+                )
             getattr(self, name).copy_(found)
         self._sum_up()
 
@@ -183,4 +217,7 @@ class StreamingLabels(Labels):
         self._sum_up()
 
     def __repr__(self) -> str:
-        return f"StreamingLabels(num_labels={self.num_labels}, rate={self.rate:g}, examples={int(self.clock):,})"
+        return (
+            f"StreamingLabels(num_labels={self.num_labels}, rate={self.rate:g}, "
+            f"examples={int(self.clock):,})"
+        )

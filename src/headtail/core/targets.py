@@ -10,14 +10,15 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_ids
 from headtail.core.lookup import constant
+from headtail.errors import HeadtailError, check_ids
 
 IGNORE_INDEX = -100
 
 
 class Ragged(NamedTuple):
-    """Label lists of different lengths in compressed form: example i has labels `values[offsets[i]:offsets[i + 1]]`.
+    """Label lists of different lengths in compressed form: example i has labels
+    `values[offsets[i]:offsets[i + 1]]`.
 
     >>> Ragged.from_lists([[3, 1], [], [2]])
     Ragged(values=tensor([3, 1, 2]), offsets=tensor([0, 2, 2, 3]))
@@ -30,17 +31,22 @@ class Ragged(NamedTuple):
     def from_lists(cls, lists: Sequence[Sequence[int]]) -> Ragged:
         """Compress a list of label lists."""
         lengths = torch.tensor([0, *map(len, lists)])
-        return cls(torch.tensor([label for labels in lists for label in labels], dtype=torch.int64), lengths.cumsum(0))
+        return cls(
+            torch.tensor([label for labels in lists for label in labels], dtype=torch.int64),
+            lengths.cumsum(0),
+        )
 
 
 @dataclass(frozen=True)
 class Pairs:
-    r"""One row a positive label: the multi-label example $(x, \{y_1, …, y_t\})$ becomes $(x, y_1), …, (x, y_t)$.
+    r"""One row a positive label: the multi-label example $(x, \{y_1, …, y_t\})$ becomes $(x, y_1),
+    …, (x, y_t)$.
 
     Attributes:
-        label: `[p]` the positive label of each pair; where ignored, another label of the batch, so that it can be looked up
-            without touching a row that nobody asked for.
-        example: `[p]` the row of the batch that each pair belongs to, or None where pair i is row i.
+        label: `[p]` the positive label of each pair; where ignored, another label of the batch, so
+            that it can be looked up without touching a row that nobody asked for.
+        example: `[p]` the row of the batch that each pair belongs to, or None where pair i is row
+            i.
         ignored: `[p]` true for padding and ignored targets, which count nowhere.
         num_examples: b.
         all_count: whether it is known beforehand that none is ignored.
@@ -57,7 +63,12 @@ class Pairs:
 
     @classmethod
     def of(
-        cls, target: Target, *, num_labels: int | None = None, ignore_index: int | None = IGNORE_INDEX, name: str = "target"
+        cls,
+        target: Target,
+        *,
+        num_labels: int | None = None,
+        ignore_index: int | None = IGNORE_INDEX,
+        name: str = "target",
     ) -> Pairs:
         """Reduce class ids, padded, ragged or nested targets to pairs, after checking them.
 
@@ -67,33 +78,54 @@ class Pairs:
             return target
         if isinstance(target, Tensor) and target.is_nested:
             if target.layout != torch.jagged:
-                raise HeadtailError(f"`{name}` is a strided nested tensor. Build it with `layout=torch.jagged`.")
+                raise HeadtailError(
+                    f"`{name}` is a strided nested tensor. Build it with `layout=torch.jagged`."
+                )
             target = Ragged(target.values(), target.offsets())  # pyright: ignore[reportAttributeAccessIssue]
         if isinstance(target, Tensor) and target.dtype == torch.bool and target.dim() == 2:
             if num_labels not in (None, target.shape[1]):
-                raise HeadtailError(f"`{name}` has {target.shape[1]} columns for {num_labels} labels. Give one column a label.")
-            num_examples, (example, flat) = len(target), target.nonzero(as_tuple=True)
+                raise HeadtailError(
+                    f"`{name}` has {target.shape[1]} columns for {num_labels} labels. Give one "
+                    "column a label."
+                )
+            num_examples = len(target)
+            example, flat = target.nonzero(as_tuple=True)
         elif isinstance(target, Ragged):
             flat, example, num_examples = _from_ragged(target, name)
         elif isinstance(target, Tensor) and target.dim() == 1:
-            flat, example, num_examples = target, None, len(target)
+            flat = target
+            example = None
+            num_examples = len(target)
         elif isinstance(target, Tensor) and target.dim() == 2:
             num_examples, width = target.shape
             if width == num_labels and looks_multi_hot(target):
-                raise HeadtailError(f"`{name}` looks like a 0/1 matrix with one column a label. Pass `{name}.bool()` to say so.")
+                raise HeadtailError(
+                    f"`{name}` looks like a 0/1 matrix with one column a label. Pass "
+                    f"`{name}.bool()` to say so."
+                )
             flat = target.reshape(-1)
             example = None
             if width > 1:
-                example = torch.arange(num_examples, device=target.device).repeat_interleave(width, output_size=len(flat))
+                example = torch.arange(num_examples, device=target.device).repeat_interleave(
+                    width, output_size=len(flat)
+                )
         else:
-            shape = f"a tensor of shape {list(target.shape)}" if isinstance(target, Tensor) else f"a {type(target).__name__}"
+            shape = (
+                f"a tensor of shape {list(target.shape)}"
+                if isinstance(target, Tensor)
+                else f"a {type(target).__name__}"
+            )
             raise HeadtailError(
-                f"`{name}` must be label ids of shape [b], padded [b, k] or a `Ragged`, but got {shape}. "
-                "Write `Ragged.from_lists(lists)` for a list of lists, `torch.as_tensor(array)` for an array."
+                f"`{name}` must be label ids of shape [b], padded [b, k] or a `Ragged`, but got "
+                f"{shape}. "
+                "Write `Ragged.from_lists(lists)` for a list of lists, `torch.as_tensor(array)` "
+                "for an array."
             )
         check_ids(name, flat, None)
         label = flat.long()  # before comparing: in uint8, −100 is 156
-        ignored = constant(False, label, torch.bool) if ignore_index is None else label == ignore_index
+        ignored = (
+            constant(False, label, torch.bool) if ignore_index is None else label == ignore_index
+        )
         if len(label) and ignore_index is not None:
             seen = label.gather(0, (~ignored).int().argmax().reshape(1))
             label = torch.where(ignored, torch.where(ignored.all(), 0, seen), label)
@@ -111,11 +143,17 @@ class Pairs:
 
     def example_of(self) -> Int[Tensor, " p"]:
         """The batch row of each pair."""
-        return torch.arange(len(self.label), device=self.label.device) if self.example is None else self.example
+        return (
+            torch.arange(len(self.label), device=self.label.device)
+            if self.example is None
+            else self.example
+        )
 
 
 Target: TypeAlias = Tensor | Ragged | Pairs
-"""`[b]` class ids, `[b, k]` padded label ids, a `Ragged`, a jagged nested tensor, a boolean matrix `[b, L]`, or `Pairs`."""
+"""`[b]` class ids, `[b, k]` padded label ids, a `Ragged`, a jagged nested tensor, a boolean matrix
+`[b, L]`, or `Pairs`.
+"""
 
 
 def looks_multi_hot(target: Tensor) -> bool:
@@ -133,11 +171,19 @@ def _from_ragged(target: Ragged, name: str) -> tuple[Tensor, Tensor, int]:
     check_ids(f"{name}.offsets", offsets, None)
     lengths = offsets.diff()
     if not torch.compiler.is_compiling() and offsets.device.type == "cpu":
-        well_formed = values.dim() == 1 and len(offsets) > 0 and int(offsets[0]) == 0 and int(offsets[-1]) == len(values)
+        well_formed = (
+            values.dim() == 1
+            and len(offsets) > 0
+            and int(offsets[0]) == 0
+            and int(offsets[-1]) == len(values)
+        )
         if not well_formed or bool((lengths < 0).any()):
             raise HeadtailError(
-                f"`{name}.offsets` must rise from 0 to the number of values ({len(values)}), but got {offsets.tolist()[:8]}…. "
+                f"`{name}.offsets` must rise from 0 to the number of values ({len(values)}), but "
+                f"got {offsets.tolist()[:8]}…. "
                 "`Ragged.from_lists(lists)` builds both."
             )
-    example = torch.arange(len(lengths), device=values.device).repeat_interleave(lengths, output_size=len(values))
+    example = torch.arange(len(lengths), device=values.device).repeat_interleave(
+        lengths, output_size=len(values)
+    )
     return values, example, len(lengths)

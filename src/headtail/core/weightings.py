@@ -12,26 +12,29 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_kind, check_num_labels
-from headtail.core.labels import Labels, check_labels
-from headtail.core.margins import LogitAdjusted, Margin, Separable, Unit
 from headtail.core.draw import Draw
-from headtail.samplers.sampler import Sampler
+from headtail.core.labels import Labels, check_labels
 from headtail.core.lookup import constant, less
+from headtail.core.margins import LogitAdjusted, Margin, Separable, Unit
+from headtail.errors import HeadtailError, check_kind, check_num_labels
+from headtail.samplers.sampler import Sampler
 
 
 class Weighting(ABC):
-    r"""Weights $w_{yy'}$ on the negatives. All that the paper names are separable: $\log w_{yy'} = a(y) + b(y')$.
+    r"""Weights $w_{yy'}$ on the negatives. All that the paper names are separable: $\log w_{yy'} =
+    a(y) + b(y')$.
 
-    With a sampler q and m negatives, they imply the margin $\rho_{yy'} = m \cdot q_{y'} \cdot w_{yy'}$: the loss that training
-    really minimises.
+    With a sampler q and m negatives, they imply the margin $\rho_{yy'} = m \cdot q_{y'} \cdot
+    w_{yy'}$: the loss that training really minimises.
     """
 
     collisions: ClassVar[str] = "target"
     """Which draws do not count unless the loss says otherwise: see `Options`."""
 
     @abstractmethod
-    def offsets(self, draw: Draw, target: Int[Tensor, " b"]) -> tuple[Float64[Tensor, " b"], Float64[Tensor, "*b m"]]:
+    def offsets(
+        self, draw: Draw, target: Int[Tensor, " b"]
+    ) -> tuple[Float64[Tensor, " b"], Float64[Tensor, "*b m"]]:
         """(a `[b]`, b like `draw.ids`), with log w = a + b."""
 
     @property
@@ -46,7 +49,8 @@ class Weighting(ABC):
 
 @dataclass(frozen=True)
 class Constant(Weighting):
-    r"""$w_{yy'} = 1/m$. The sampler alone decides: ρ = q. Leans to the tail where q follows frequency.
+    r"""$w_{yy'} = 1/m$. The sampler alone decides: ρ = q. Leans to the tail where q follows
+    frequency.
 
     >>> draw = Draw(torch.tensor([1, 2]), torch.zeros(2).double(), torch.zeros(1).double(), m=2.0)
     >>> Constant().offsets(draw, torch.tensor([0]))
@@ -69,8 +73,8 @@ class InfoNCE(Weighting):
 
     As in sentence-transformers' `MultipleNegativesRankingLoss`, every other slot of the batch is a
     negative, even if it holds the positive's own label (`collisions="slot"`, the default with
-    `WithinBatch`); ρ is for y' ≠ y. About m·π_y such copies add to the 1 in the sum, which divides ρ
-    by 1 + m·π_y and leans further to the tail. Draws of other samplers are masked where they hit
+    `WithinBatch`); ρ is for y' ≠ y. About m·π_y such copies add to the 1 in the sum, which divides
+    ρ by 1 + m·π_y and leans further to the tail. Draws of other samplers are masked where they hit
     the positive.
 
     >>> draw = Draw(torch.tensor([1, 2]), torch.zeros(2).double(), torch.zeros(1).double(), m=2.0)
@@ -88,10 +92,11 @@ class InfoNCE(Weighting):
 
 @dataclass(frozen=True)
 class Relative(Weighting):
-    r"""$w_{yy'} = q_y / q_{y'}$: what "log q correction" of positive *and* negatives does in most libraries.
+    r"""$w_{yy'} = q_y / q_{y'}$: what "log q correction" of positive *and* negatives does in most
+    libraries.
 
-    ρ = m·q_y: frequent positives are trained harder, so it leans to the head wherever q follows frequency. Its loss also
-    grows with m, like log m.
+    ρ = m·q_y: frequent positives are trained harder, so it leans to the head wherever q follows
+    frequency. Its loss also grows with m, like log m.
     """
 
     def offsets(self, draw: Draw, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,14 +104,16 @@ class Relative(Weighting):
         _check_marginal(self, draw)
         if draw.log_q_target is None:
             raise HeadtailError(
-                "`Relative` needs the log q of the positives: pass `log_q_target` to `Given`, or give `log_q` as a function."
+                "`Relative` needs the log q of the positives: pass `log_q_target` to `Given`, or "
+                "give `log_q` as a function."
             )
         return draw.log_q_target, less(constant(0.0, draw.ids), draw.log_q)
 
 
 @dataclass(frozen=True)
 class FromMargin(Weighting):
-    r"""The weights that make any sampler optimise the margin ρ: $w_{yy'} = \rho_{yy'} / (m \cdot q_{y'})$.
+    r"""The weights that make any sampler optimise the margin ρ: $w_{yy'} = \rho_{yy'} / (m \cdot
+    q_{y'})$.
 
     Args:
         margin: the loss you want.
@@ -122,11 +129,15 @@ class FromMargin(Weighting):
         check_kind("margin", self.margin, Margin, "LogitAdjusted(labels)")
 
     def offsets(self, draw: Draw, target: Tensor) -> tuple[Tensor, Tensor]:
-        """a = log ρ₁ + log_keep, b = log ρ₂ − log m − log q; a margin that does not split goes into b whole."""
+        """a = log ρ₁ + log_keep, b = log ρ₂ − log m − log q; a margin that does not split goes into
+        b whole.
+        """
         if isinstance(self.margin, Separable):
-            a, b = self.margin.log_positive(target), self.margin.log_negative(draw.ids)
+            a = self.margin.log_positive(target)
+            b = self.margin.log_negative(draw.ids)
         else:
-            a, b = constant(0.0, target), self.margin.log_rho(target, draw.ids)
+            a = constant(0.0, target)
+            b = self.margin.log_rho(target, draw.ids)
         a = a + draw.log_keep if isinstance(draw.log_keep, Tensor) else a
         return a, less(b, draw.log_m, draw.log_q)
 
@@ -141,7 +152,8 @@ class FromMargin(Weighting):
 
 
 class Importance(FromMargin):
-    r"""$w_{yy'} = 1/(m \cdot q_{y'})$: the unbiased softmax, for any sampler. Leans neither to head nor tail.
+    r"""$w_{yy'} = 1/(m \cdot q_{y'})$: the unbiased softmax, for any sampler. Leans neither to head
+    nor tail.
 
     >>> Importance().margin
     Unit()
@@ -156,7 +168,8 @@ class Importance(FromMargin):
 
 
 class Tail(FromMargin):
-    r"""$w_{yy'} = \frac{1}{m \cdot q_{y'}} \big(\pi_{y'} / \pi_y\big)^{\tau}$: logit adjustment for any sampler. Leans to the tail.
+    r"""$w_{yy'} = \frac{1}{m \cdot q_{y'}} \big(\pi_{y'} / \pi_y\big)^{\tau}$: logit adjustment for
+    any sampler. Leans to the tail.
 
     Args:
         labels: gives π; every label needs π > 0.
@@ -182,7 +195,8 @@ class Tail(FromMargin):
 class WeighedDraw(Draw):
     """A draw with its log-weights looked up ahead, of one weighting for one batch of targets.
 
-    They are computed here and nowhere else: a changed copy (`dataclasses.replace`) is weighed again.
+    They are computed here and nowhere else: a changed copy (`dataclasses.replace`) is weighed
+        again.
 
     Args:
         weighting: gives the log-weights.
@@ -204,7 +218,9 @@ class WeighedDraw(Draw):
         return cls(**values, weighting=weighting, target=target)
 
 
-def log_weights(weighting: Weighting, draw: Draw, target: Int[Tensor, " b"]) -> tuple[Tensor, Tensor]:
+def log_weights(
+    weighting: Weighting, draw: Draw, target: Int[Tensor, " b"]
+) -> tuple[Tensor, Tensor]:
     """(a, b) of a weighting; looked up ahead if by this very weighting for these very targets."""
     if isinstance(draw, WeighedDraw) and draw.weighting is weighting and draw.target is target:
         return draw.log_w
@@ -225,8 +241,9 @@ def _check_marginal(weighting: Weighting, draw: Draw) -> None:
 def check_support(sampler: Sampler, weighting: Weighting) -> int:
     """How many labels the weighting's margin asks for although the sampler never draws them.
 
-    A sampler that follows the data (within-batch, queue) gets a warning: labels without examples are never in a batch, and
-    nothing can be done. Any other gets refused, because smoothing or mixing would mend it.
+    A sampler that follows the data (within-batch, queue) gets a warning: labels without examples
+    are never in a batch, and nothing can be done. Any other gets refused, because smoothing or
+    mixing would mend it.
     """
     check_num_labels("sampler", sampler.num_labels, "`weighting`", weighting.num_labels)
     if not isinstance(weighting, FromMargin):
@@ -237,15 +254,21 @@ def check_support(sampler: Sampler, weighting: Weighting) -> int:
     if not sampler.may_miss or not (sampler.tells_all or sampler.looks_at_model):
         return 0
     ids = torch.arange(sampler.num_labels)
-    wanted = margin.log_negative(ids) > -math.inf if isinstance(margin, Separable) else torch.ones_like(ids, dtype=torch.bool)
+    wanted = (
+        margin.log_negative(ids) > -math.inf
+        if isinstance(margin, Separable)
+        else torch.ones_like(ids, dtype=torch.bool)
+    )
     missing = wanted & (sampler.log_support(ids) == -math.inf)
     number = int(missing.sum())
     if number:
         first = int(missing.int().argmax())
         mend = "Smooth the counts (`Labels.from_counts(counts, smoothing=1)`) or mix in `Uniform`."
         sentence = (
-            f"`{type(sampler).__name__}` never draws {number} of {len(ids)} labels (the first is {first}), so no weights make it "
-            f"optimise this margin for them. {mend if sampler.source is None else 'Mix in `Uniform` if they matter.'}"
+            f"`{type(sampler).__name__}` never draws {number} of {len(ids)} labels (the first is "
+            f"{first}), so no weights make it "
+            "optimise this margin for them. "
+            f"{mend if sampler.source is None else 'Mix in `Uniform` if they matter.'}"
         )
         if sampler.source is None:
             raise HeadtailError(sentence)

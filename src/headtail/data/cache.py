@@ -38,7 +38,9 @@ def cache_folder() -> Path:
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """Arrays and facts of one cache entry; arrays are memory-mapped, and changes to them never reach the disk."""
+    """Arrays and facts of one cache entry; arrays are memory-mapped, and changes to them never
+    reach the disk.
+    """
 
     arrays: dict[str, Tensor]
     facts: dict[str, Any]
@@ -49,12 +51,19 @@ class Store:
     """An entry being written: arrays grow by appending, so that memory stays bounded."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.dtypes, self.shapes, self.facts = folder, {}, {}, {}
+        self.folder = folder
+        self.dtypes = {}
+        self.shapes = {}
+        self.facts = {}
 
     def append(self, name: str, array: np.ndarray) -> None:
         """Add rows to the array `name`."""
-        dtype, tail = array.dtype.str, list(array.shape[1:])
-        if self.dtypes.setdefault(name, dtype) != dtype or self.shapes.setdefault(name, [0, *tail])[1:] != tail:
+        dtype = array.dtype.str
+        tail = list(array.shape[1:])
+        if (
+            self.dtypes.setdefault(name, dtype) != dtype
+            or self.shapes.setdefault(name, [0, *tail])[1:] != tail
+        ):
             raise ValueError(f"array {name} changed its dtype or width while it was written")
         self.shapes[name][0] += len(array)
         with (self.folder / name).open("ab") as file:
@@ -82,9 +91,16 @@ def cached(files: Iterable[Path], recipe: dict[str, Any], build: Callable[[Store
 
 
 def key_of(files: Iterable[Path], recipe: dict[str, Any]) -> str:
-    """Changes with the content of the files, of all where a part is written in several, and with the recipe."""
-    content = [digests[0] if len(digests) == 1 else digests for digests in ([*map(digest, shards_of(path))] for path in files)]
-    return hashlib.blake2b(json.dumps([VERSION, content, recipe], sort_keys=True).encode(), digest_size=16).hexdigest()
+    """Changes with the content of the files, of all where a part is written in several, and with
+    the recipe.
+    """
+    content = [
+        digests[0] if len(digests) == 1 else digests
+        for digests in ([*map(digest, shards_of(path))] for path in files)
+    ]
+    return hashlib.blake2b(
+        json.dumps([VERSION, content, recipe], sort_keys=True).encode(), digest_size=16
+    ).hexdigest()
 
 
 def digest(path: Path) -> str:
@@ -92,7 +108,9 @@ def digest(path: Path) -> str:
     try:
         stat = path.stat()
         mark = f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"
-        memo = cache_folder() / "digests" / hashlib.blake2b(mark.encode(), digest_size=16).hexdigest()
+        memo = (
+            cache_folder() / "digests" / hashlib.blake2b(mark.encode(), digest_size=16).hexdigest()
+        )
         if memo.exists():
             return memo.read_text()
         with path.open("rb") as file:
@@ -140,9 +158,14 @@ def _sweep(cache: Path) -> None:
 def _read(folder: Path, key: str) -> Entry:
     try:
         about = json.loads((folder / "about.json").read_text())
-        arrays = {name: _map(folder / name, dtype, about["shapes"][name]) for name, dtype in about["dtypes"].items()}
+        arrays = {
+            name: _map(folder / name, dtype, about["shapes"][name])
+            for name, dtype in about["dtypes"].items()
+        }
     except (OSError, ValueError, KeyError) as error:
-        raise HeadtailError(f"The cache entry `{folder}` is damaged. Delete that folder and start again.") from error
+        raise HeadtailError(
+            f"The cache entry `{folder}` is damaged. Delete that folder and start again."
+        ) from error
     return Entry(arrays, about["facts"], key)
 
 
@@ -154,6 +177,7 @@ def _map(path: Path, dtype: str, shape: list[int]) -> Tensor:
 
 def _no_room(error: OSError) -> HeadtailError:
     return HeadtailError(
-        f"The cache cannot be written ({error.strerror or error}, `{error.filename or cache_folder()}`). "
+        f"The cache cannot be written ({error.strerror or error}, "
+        f"`{error.filename or cache_folder()}`). "
         "Make room, or set the environment variable HEADTAIL_CACHE to a folder that has some."
     )

@@ -16,15 +16,18 @@ PARQUET = (".parquet", ".pq")
 DENSE = (".safetensors", ".npz")
 LISTS = (".txt", ".json")
 EXPECTED = (
-    "a Parquet file of sequences, interactions or pictures, `.safetensors` or `.npz` with `features` and `labels`, "
-    "text lines such as `3,17 0:0.5 8:1.2`, CIFAR's python files, a list of lines such as `train/cat/1.jpg 0`, "
+    "a Parquet file of sequences, interactions or pictures, `.safetensors` or `.npz` with "
+    "`features` and `labels`, "
+    "text lines such as `3,17 0:0.5 8:1.2`, CIFAR's python files, a list of lines such as "
+    "`train/cat/1.jpg 0`, "
     "or a folder of pictures a label"
 )
 WHAT = f" Name a folder or a file: {EXPECTED}; or write `synthetic`."
 
 
 BARE = (
-    "`{0}` has no labels. To ask a model about its pictures, name the data it was trained on, and these with `--test`: "
+    "`{0}` has no labels. To ask a model about its pictures, name the data it was trained on, and "
+    "these with `--test`: "
     "`headtail predict RUN DATA --test {0}`."
 )
 
@@ -40,7 +43,9 @@ class Files(NamedTuple):
 
 
 def find(path: Path, asked: str) -> Files:
-    """The files of a folder; training files first, else the only file, Parquet before dense before pictures before text."""
+    """The files of a folder; training files first, else the only file, Parquet before dense before
+    pictures before text.
+    """
     if asked in ("auto", "cifar") and (cifar := find_cifar(path)) is not None:
         return Files("CIFAR", cifar[1])
     if path.is_file():
@@ -55,22 +60,32 @@ def find(path: Path, asked: str) -> Files:
             train = next(iter(names.values()))
         if train is None or train == test:
             names = ", ".join(one.name for one in held)
-            raise HeadtailError(f"`{path}` holds {names}, and none of them is called `train`. Name the training file itself.")
+            raise HeadtailError(
+                f"`{path}` holds {names}, and none of them is called `train`. Name the training "
+                "file itself."
+            )
         for one in (train, test, validation):
             _check_one(one, held)
         return Files(kind, train, test, None, validation)
     if asked in ("auto", "images") and (images := _pictures_of(path)) is not None:
         return images
-    if asked in FORMATS["text"] or (asked == "auto" and any(_is_text(one) for one in path.iterdir())):
+    if asked in FORMATS["text"] or (
+        asked == "auto" and any(_is_text(one) for one in path.iterdir())
+    ):
         return Files("text", *_text_files(path))
     if asked in ("auto", "images") and has_class_folders(path):
         return Files("images", path)
     if is_bare(path):
         raise HeadtailError(BARE.format(path))
-    raise HeadtailError(f"`{path}` holds nothing to read{'' if asked == 'auto' else f' as {asked}'}. Expected is {EXPECTED}.")
+    raise HeadtailError(
+        f"`{path}` holds nothing to read{'' if asked == 'auto' else f' as {asked}'}. Expected is "
+        f"{EXPECTED}."
+    )
 
 
-_TRAIN, _TEST, _VALIDATION = (rf"(^|[_.-])({names})(20\d\d)?$" for names in ("train|trn", "test|tst", "val|valid|validation"))
+_TRAIN, _TEST, _VALIDATION = (
+    rf"(^|[_.-])({names})(20\d\d)?$" for names in ("train|trn", "test|tst", "val|valid|validation")
+)
 FORMATS = {
     "Parquet": ("sequences", "interactions", "images"),
     "dense": ("dense",),
@@ -80,7 +95,9 @@ FORMATS = {
 
 
 def _with(folder: Path, endings: tuple[str, ...]) -> list[Path]:
-    return [one for one in sorted(folder.glob("*")) if one.suffix.lower() in endings and one.is_file()]
+    return [
+        one for one in sorted(folder.glob("*")) if one.suffix.lower() in endings and one.is_file()
+    ]
 
 
 def _check_one(path: Path | None, held: list[Path]) -> None:
@@ -89,34 +106,62 @@ def _check_one(path: Path | None, held: list[Path]) -> None:
     first = next((one.name for one in kin if SHARD.fullmatch(one.name)), None)
     whole = next((one.name for one in kin if not SHARD.fullmatch(one.name)), None)
     if first and whole:
-        raise HeadtailError(f"`{kin[0].parent}` holds {first} and {whole}, which are both {part_of(kin[0])}. Keep one.")
+        raise HeadtailError(
+            f"`{kin[0].parent}` holds {first} and {whole}, which are both {part_of(kin[0])}. Keep "
+            "one."
+        )
 
 
 def _by_role(names: dict[str, Path]) -> tuple[Path | None, ...]:
     """What trains, tests and validates, by their names."""
-    return tuple(next((one for name, one in names.items() if re.search(role, name)), None) for role in (_TRAIN, _TEST, _VALIDATION))
+    return tuple(
+        next((one for name, one in names.items() if re.search(role, name)), None)
+        for role in (_TRAIN, _TEST, _VALIDATION)
+    )
 
 
 def _pictures_of(folder: Path) -> Files | None:
-    """Lists of pictures, else the folders `train` and `test` or `val` with a folder a label in them."""
-    held = [(one.stem.lower(), one) for one in sorted(folder.iterdir()) if one.suffix.lower() in LISTS and one.is_file()]
+    """Lists of pictures, else the folders `train` and `test` or `val` with a folder a label in
+    them.
+    """
+    held = [
+        (one.stem.lower(), one)
+        for one in sorted(folder.iterdir())
+        if one.suffix.lower() in LISTS and one.is_file()
+    ]
     lists = {name: one for name, one in held if is_list(one)}
     if lists:  # one that is called a part and is damaged is read and told of, not left out
-        lists = {name: one for name, one in held if any(_by_role({name: one})) and not is_unlabelled(one)} | lists
-    trained = [one.name for name, one in lists.items() if re.search(_TRAIN, name)] or [one.name for one in lists.values()]
+        lists = {
+            name: one for name, one in held if any(_by_role({name: one})) and not is_unlabelled(one)
+        } | lists
+    trained = [one.name for name, one in lists.items() if re.search(_TRAIN, name)] or [
+        one.name for one in lists.values()
+    ]
     if len(trained) > 1:
-        raise HeadtailError(f"`{folder}` holds {', '.join(trained)}. Name the list to train on, and the other with `test`.")
+        raise HeadtailError(
+            f"`{folder}` holds {', '.join(trained)}. Name the list to train on, and the other with "
+            "`test`."
+        )
     if lists:
         _, test, validation = _by_role(lists)
         if folder / trained[0] in (test, validation):
-            raise HeadtailError(f"`{folder}` holds {trained[0]}, which is not for training. Add a list called `train`.")
+            raise HeadtailError(
+                f"`{folder}` holds {trained[0]}, which is not for training. Add a list called "
+                "`train`."
+            )
         return Files("images", folder / trained[0], test, None, validation)
-    train, *others = _by_role({one.name.lower(): one for one in sorted(folder.iterdir()) if one.is_dir()})
+    train, *others = _by_role(
+        {one.name.lower(): one for one in sorted(folder.iterdir()) if one.is_dir()}
+    )
     if train is None or not has_class_folders(train):
         return None
     for one in (one for one in others if one is not None and next(one.iterdir(), None) is None):
-        raise HeadtailError(f"`{one}` is empty. Put a folder of pictures a label into it, or remove it.")
-    test, validation = (one if one is not None and has_class_folders(one) else None for one in others)
+        raise HeadtailError(
+            f"`{one}` is empty. Put a folder of pictures a label into it, or remove it."
+        )
+    test, validation = (
+        one if one is not None and has_class_folders(one) else None for one in others
+    )
     return Files("images", train, test, None, validation)
 
 
@@ -130,11 +175,15 @@ def _is_text(path: Path) -> bool:
 
 
 def kind_of(path: Path, asked: str) -> str:
-    """What a file is by its ending or first line, and a folder by what is in it; text may have any ending if it is asked for."""
+    """What a file is by its ending or first line, and a folder by what is in it; text may have any
+    ending if it is asked for.
+    """
     ending = path.suffix.lower()
     kind = "Parquet" if ending in PARQUET else "dense" if ending in DENSE else "text"
     listed = ending == ".json" or is_list(path)
-    pictured = asked == "images" or (asked == "auto" and (listed or (path.is_dir() and has_class_folders(path))))
+    pictured = asked == "images" or (
+        asked == "auto" and (listed or (path.is_dir() and has_class_folders(path)))
+    )
     if kind == "text" and pictured:
         return "images"
     fits = asked in FORMATS[kind] if asked != "auto" else kind != "text" or _is_text(path)
@@ -143,5 +192,8 @@ def kind_of(path: Path, asked: str) -> str:
     if not fits:
         what = "is not known" if asked == "auto" else f"does not fit the format {asked}"
         advice = " If it is text, pass the format xc." if asked == "auto" else ""
-        raise HeadtailError(f"`{path}`: the ending {ending or 'of a name without one'} {what}. Expected is {EXPECTED}.{advice}")
+        raise HeadtailError(
+            f"`{path}`: the ending {ending or 'of a name without one'} {what}. Expected is "
+            f"{EXPECTED}.{advice}"
+        )
     return kind

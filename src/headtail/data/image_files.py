@@ -48,7 +48,9 @@ class ImageFiles:
         """These pictures, in this order."""
         return ImageFiles(tuple(self.paths[i] for i in ids.tolist()), self.size)
 
-    def decoded(self, ids: Int64[Tensor, " k"], *, train: bool, seed: int) -> UInt8[Tensor, "k 3 size size"]:
+    def decoded(
+        self, ids: Int64[Tensor, " k"], *, train: bool, seed: int
+    ) -> UInt8[Tensor, "k 3 size size"]:
         """Decode these pictures in this process.
 
         Args:
@@ -63,7 +65,9 @@ class ImageFiles:
             image = open_rgb(self.paths[i], self.paths[i])
             if train:
                 rng = np.random.default_rng([seed, i])
-                pictures[place] = cut(image, random_box(*image.size, rng), self.size, flipped=bool(rng.random() < 0.5))
+                pictures[place] = cut(
+                    image, random_box(*image.size, rng), self.size, flipped=bool(rng.random() < 0.5)
+                )
             else:
                 pictures[place] = cut(image, centre_box(*image.size), self.size)
         return torch.from_numpy(pictures)
@@ -79,17 +83,23 @@ class ImageFiles:
             seed: as for `decoded`.
             workers: processes that decode; 0 decodes in this one.
         """
-        for found in _ahead(partial(self._decoded_or_told, train=train, seed=seed), batches, workers):
+        for found in _ahead(
+            partial(self._decoded_or_told, train=train, seed=seed), batches, workers
+        ):
             if isinstance(found, str):
                 raise HeadtailError(found)
             yield found
 
     def bad(self, workers: int) -> Iterator[dict[int, str]]:
-        """Decode every picture once, some at a time; ids of those that cannot be, each with a sentence."""
+        """Decode every picture once, some at a time; ids of those that cannot be, each with a
+        sentence.
+        """
         yield from _ahead(self._complaints, torch.arange(len(self)).split(CHECKED_AT_ONCE), workers)
 
     def _decoded_or_told(self, ids: Tensor, *, train: bool, seed: int) -> Tensor | str:
-        """A sentence is handed over as one: an exception would come out of a worker with a traceback in it."""
+        """A sentence is handed over as one: an exception would come out of a worker with a
+        traceback in it.
+        """
         try:
             return self.decoded(ids, train=train, seed=seed)
         except HeadtailError as error:
@@ -128,7 +138,8 @@ def _ahead(work: Callable[[Tensor], T], items: Iterable[Tensor], workers: int) -
         if "DataLoader worker" not in str(error):
             raise
         raise HeadtailError(
-            "A process that decodes pictures died, probably for want of memory (or of room in /dev/shm). Use fewer of them."
+            "A process that decodes pictures died, probably for want of memory (or of room in "
+            "/dev/shm). Use fewer of them."
         ) from error
 
 
@@ -147,4 +158,5 @@ def _as_it_is(found: T) -> T:
 
 
 def _begin(_: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then lets its workers go
+    # Ctrl-C is for the parent, which then lets its workers go
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

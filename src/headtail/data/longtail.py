@@ -1,11 +1,14 @@
-r"""Long-tail profiles: which pictures of a balanced set stay, so that its labels become imbalanced as in the literature.
+r"""Long-tail profiles: which pictures of a balanced set stay, so that its labels become imbalanced
+as in the literature.
 
-With L labels in the order of their ids, n the pictures of the largest and ρ the imbalance (Cui et al. 2019; Cao et al. 2019):
+With L labels in the order of their ids, n the pictures of the largest and ρ the imbalance (Cui et
+al. 2019; Cao et al. 2019):
 
 * **exp**: label i keeps $\lfloor n \rho^{-i / (L - 1)} \rfloor$ pictures;
 * **step**: the first ⌊L/2⌋ labels keep n, the others $\lfloor n / \rho \rfloor$.
 
-Those kept are the first ones of each label in the order of the file, so that everybody has the same ones without a seed.
+Those kept are the first ones of each label in the order of the file, so that everybody has the same
+ones without a seed.
 """
 
 from __future__ import annotations
@@ -38,14 +41,18 @@ def profile_counts(profile: Profile, num_labels: int, most: int, imbalance: floa
     """
     check_choice("profile", profile, ("exp", "step"))
     check_number("imbalance", imbalance, low=1)
-    ratio, last = Fraction(str(imbalance)), max(num_labels - 1, 1)
+    ratio = Fraction(str(imbalance))
+    last = max(num_labels - 1, 1)
     if profile == "exp":
         counts = [_floor_of_root(most, ratio, i, last) for i in range(num_labels)]
     else:
-        counts = [most] * (num_labels // 2) + [math.floor(most / ratio)] * (num_labels - num_labels // 2)
+        counts = [most] * (num_labels // 2) + [math.floor(most / ratio)] * (
+            num_labels - num_labels // 2
+        )
     if min(counts) == 0:
         raise HeadtailError(
-            f"`imbalance` {imbalance:g} leaves the rarest label without a picture, because the most frequent has {most:,}. "
+            f"`imbalance` {imbalance:g} leaves the rarest label without a picture, because the "
+            f"most frequent has {most:,}. "
             f"Write `imbalance={most}` or less."
         )
     return counts
@@ -54,7 +61,8 @@ def profile_counts(profile: Profile, num_labels: int, most: int, imbalance: floa
 def long_tail(data: DataSet, profile: Profile, imbalance: float = 100) -> DataSet:
     """The data set with its training pictures thinned to a profile; test pictures stay as they are.
 
-    Small pictures are copied into the cache once and memory-mapped; picture files are only listed anew.
+    Small pictures are copied into the cache once and memory-mapped; picture files are only listed
+    anew.
 
     Args:
         data: pictures with one label each.
@@ -63,23 +71,38 @@ def long_tail(data: DataSet, profile: Profile, imbalance: float = 100) -> DataSe
     """
     train = data.train
     if train.picture is None or bool((train.labels.offsets.diff() != 1).any()):
-        raise HeadtailError(f"`profile={profile}` needs pictures with one label each, which `{data.name}` has not. Leave it out.")
+        raise HeadtailError(
+            f"`profile={profile}` needs pictures with one label each, which `{data.name}` has not. "
+            "Leave it out."
+        )
     held = torch.bincount(train.labels.values.long(), minlength=train.num_labels)
     counts = profile_counts(profile, train.num_labels, int(held.max()), imbalance)
     if len(short := (held < torch.tensor(counts)).nonzero()):
         label = int(short[0])
         raise HeadtailError(
-            f"`profile={profile}` at `imbalance={imbalance:g}` wants {counts[label]:,} pictures of label {label}, but there are "
+            f"`profile={profile}` at `imbalance={imbalance:g}` wants {counts[label]:,} pictures of "
+            f"label {label}, but there are "
             f"{int(held[label]):,}. Choose a larger `imbalance`, or the other profile."
         )
     thinned = _thinned(data, first_of_each(train.labels.values, counts), [profile, imbalance])
-    rule = "label i keeps n·ρ^(−i/(L−1))" if profile == "exp" else "the first half of the labels keeps n, the second n/ρ"
+    rule = (
+        "label i keeps n·ρ^(−i/(L−1))"
+        if profile == "exp"
+        else "the first half of the labels keeps n, the second n/ρ"
+    )
     note = (
-        f"Profile {profile}, n = {int(held.max()):,} and ρ = {imbalance:g}: {rule} pictures, the first ones in the file; "
+        f"Profile {profile}, n = {int(held.max()):,} and ρ = {imbalance:g}: {rule} pictures, the "
+        "first ones in the file; "
         f"{len(thinned):,} of {len(train):,} stay for training."
     )
     mark = f"{profile}{imbalance:g}"
-    return replace(data, name=f"{data.name}-{mark}", train=thinned, notes=(*data.notes, note), digest=f"{data.digest}-{mark}")
+    return replace(
+        data,
+        name=f"{data.name}-{mark}",
+        train=thinned,
+        notes=(*data.notes, note),
+        digest=f"{data.digest}-{mark}",
+    )
 
 
 def first_of_each(labels: Tensor, counts: list[int]) -> Int64[Tensor, " k"]:
@@ -105,8 +128,10 @@ def _floor_of_root(most: int, ratio: Fraction, i: int, last: int) -> int:
 
 
 def _thinned(data: DataSet, ids: Tensor, recipe: list[str | float]) -> Points:
-    train, labels = data.train, ragged_rows(data.train.labels, ids)
-    pictures, rows = train.features, ids if train.rows is None else train.rows[ids]
+    train = data.train
+    labels = ragged_rows(data.train.labels, ids)
+    pictures = train.features
+    rows = ids if train.rows is None else train.rows[ids]
     if not isinstance(pictures, Tensor):
         return replace(train, features=pictures.rows(ids), labels=labels, rows=rows)
 

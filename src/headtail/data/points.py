@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float32, Int, Int64
 from torch import Tensor
 
+from headtail.core.targets import Ragged
 from headtail.data.image_files import ImageFiles
 from headtail.errors import HeadtailError
-from headtail.core.targets import Ragged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,7 +23,8 @@ WORTH_A_KERNEL = 64
 
 @dataclass(frozen=True, eq=False)
 class Bag:
-    """Sparse rows: point i holds `values[offsets[i]:offsets[i+1]]` in columns `columns[offsets[i]:offsets[i+1]]`.
+    """Sparse rows: point i holds `values[offsets[i]:offsets[i+1]]` in columns
+    `columns[offsets[i]:offsets[i+1]]`.
 
     Attributes:
         offsets: `[n + 1]`.
@@ -57,27 +58,41 @@ class Bag:
         if self.device.type == "cpu" and len(ids) >= WORTH_A_KERNEL:
             return self._rows_by_kernel(ids)
         picked = pick(self.offsets, ids)
-        return Bag(picked.offsets, self.columns[picked.values], self.values[picked.values], self.num_columns)
+        return Bag(
+            picked.offsets,
+            self.columns[picked.values],
+            self.values[picked.values],
+            self.num_columns,
+        )
 
     def _rows_by_kernel(self, ids: Int64[Tensor, " k"]) -> Bag:
         from headtail.kernels.cpu import bag as cpu_bag
 
         offsets = torch.zeros(len(ids) + 1, dtype=torch.int64)
         torch.cumsum(self.offsets[ids + 1] - self.offsets[ids], 0, out=offsets[1:])
-        columns, values = self.columns.new_empty(int(offsets[-1])), self.values.new_empty(int(offsets[-1]))
-        old, new = (self.offsets, self.columns, self.values), (offsets, columns, values)
+        columns = self.columns.new_empty(int(offsets[-1]))
+        values = self.values.new_empty(int(offsets[-1]))
+        old = (self.offsets, self.columns, self.values)
+        new = (offsets, columns, values)
         cpu_bag.take(*(one.numpy() for one in (*old, ids, *new)))
         return Bag(offsets, columns, values, self.num_columns)
 
     def to_dense(self) -> Float32[Tensor, "n D"]:
         """`[n, D]`; repeated columns are summed."""
-        row = torch.arange(len(self), device=self.device).repeat_interleave(self.offsets.diff(), output_size=len(self.columns))
+        row = torch.arange(len(self), device=self.device).repeat_interleave(
+            self.offsets.diff(), output_size=len(self.columns)
+        )
         dense = torch.zeros(len(self), self.num_columns, device=self.device)
         return dense.index_put_((row, self.columns.long()), self.values, accumulate=True)
 
     def to(self, device: torch.device | str) -> Bag:
         """The same rows on another device."""
-        return Bag(self.offsets.to(device), self.columns.to(device), self.values.to(device), self.num_columns)
+        return Bag(
+            self.offsets.to(device),
+            self.columns.to(device),
+            self.values.to(device),
+            self.num_columns,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +125,9 @@ Progress: TypeAlias = Callable[[str, float], None]
 """Told by readers: what is being done, and the share of it that is done."""
 
 Features: TypeAlias = Bag | Tensor
-"""What an encoder takes: sparse rows, a dense float32 matrix `[n, D]`, or pictures, uint8 `[n, 3, h, w]`."""
+"""What an encoder takes: sparse rows, a dense float32 matrix `[n, D]`, or pictures, uint8 `[n, 3,
+h, w]`.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,8 +138,10 @@ class Points:
         features: sparse or dense rows, pictures, or files of pictures, one a point.
         labels: the labels of each point; a point may have none.
         num_labels: L.
-        seen: labels that must not be recommended again to a point (what a user has already), or None.
-        rows: `[n]` the row of its source that each point stands in, from 0; None where point i is row i.
+        seen: labels that must not be recommended again to a point (what a user has already), or
+            None.
+        rows: `[n]` the row of its source that each point stands in, from 0; None where point i is
+            row i.
         users: what the source calls the user of each point, numbers or strings, where it tells.
     """
 
@@ -134,11 +153,18 @@ class Points:
     users: pa.Array | None = None
 
     def __post_init__(self) -> None:
-        n, sizes = len(self.features), {"labels": len(self.labels.offsets) - 1}
-        sizes |= {name: len(each) for name, each in (("rows", self.rows), ("users", self.users)) if each is not None}
+        n = len(self.features)
+        sizes = {"labels": len(self.labels.offsets) - 1}
+        sizes |= {
+            name: len(each)
+            for name, each in (("rows", self.rows), ("users", self.users))
+            if each is not None
+        }
         for name, size in sizes.items():
             if size != n:
-                raise HeadtailError(f"`features` has {n:,} points but `{name}` {size:,}. They belong together.")
+                raise HeadtailError(
+                    f"`features` has {n:,} points but `{name}` {size:,}. They belong together."
+                )
 
     def __len__(self) -> int:
         return len(self.features)
@@ -148,11 +174,17 @@ class Points:
         """D; of pictures, their pixels in three colours."""
         if isinstance(self.features, Bag):
             return self.features.num_columns
-        return 3 * self.features.size**2 if isinstance(self.features, ImageFiles) else self.features.shape[1:].numel()
+        return (
+            3 * self.features.size**2
+            if isinstance(self.features, ImageFiles)
+            else self.features.shape[1:].numel()
+        )
 
     @property
     def picture(self) -> tuple[int, int] | None:
-        """Height and width of the pictures that a model sees; None where features are something else."""
+        """Height and width of the pictures that a model sees; None where features are something
+        else.
+        """
         if isinstance(self.features, ImageFiles):
             return self.features.size, self.features.size
         shape = () if isinstance(self.features, Bag) else self.features.shape
@@ -165,10 +197,17 @@ class Points:
 
     def select(self, ids: Int64[Tensor, " k"]) -> Points:
         """These points, in this order."""
-        features = self.features[ids] if isinstance(self.features, Tensor) else self.features.rows(ids)
+        features = (
+            self.features[ids] if isinstance(self.features, Tensor) else self.features.rows(ids)
+        )
         seen = None if self.seen is None else ragged_rows(self.seen, ids)
         users = None if self.users is None else self.users.take(ids.numpy())
-        given = {"features": features, "labels": ragged_rows(self.labels, ids), "seen": seen, "users": users}
+        given = {
+            "features": features,
+            "labels": ragged_rows(self.labels, ids),
+            "seen": seen,
+            "users": users,
+        }
         return replace(self, **given, rows=ids if self.rows is None else self.rows[ids])
 
 
@@ -184,9 +223,10 @@ class DataSet:
         label_names: what each label is called in the source, or None if ids are its names.
         notes: sentences about the data that a user should see.
         digest: changes with the content.
-        unlabelled: rows of the test part without a label that training knows, where `test` has not got them: a model answers them,
-            but nothing can be measured on them.
-        whole: every row of the source, where it has no test part and `test` was held out of them; or None.
+        unlabelled: rows of the test part without a label that training knows, where `test` has not
+            got them: a model answers them, but nothing can be measured on them.
+        whole: every row of the source, where it has no test part and `test` was held out of them;
+            or None.
         read_as: where the data lay and how they were read, by the names of the options.
     """
 
@@ -209,11 +249,14 @@ class DataSet:
 
 def pick(offsets: Int64[Tensor, " n1"], ids: Int64[Tensor, " k"]) -> Ragged:
     """Positions of the entries of these rows, one row after the other, and the new offsets."""
-    start, lengths = offsets[ids], offsets[ids + 1] - offsets[ids]
+    start = offsets[ids]
+    lengths = offsets[ids + 1] - offsets[ids]
     new = torch.zeros(len(ids) + 1, dtype=torch.int64, device=offsets.device)
     torch.cumsum(lengths, 0, out=new[1:])
     total = int(new[-1])
-    positions = torch.arange(total, device=offsets.device) + (start - new[:-1]).repeat_interleave(lengths, output_size=total)
+    positions = torch.arange(total, device=offsets.device) + (start - new[:-1]).repeat_interleave(
+        lengths, output_size=total
+    )
     return Ragged(positions, new)
 
 

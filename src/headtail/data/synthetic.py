@@ -1,4 +1,6 @@
-"""Generated data with a planted structure: a Zipf law over labels, and words that frequent and rare labels share."""
+"""Generated data with a planted structure: a Zipf law over labels, and words that frequent and rare
+labels share.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ import numpy as np
 from jaxtyping import Float64, Int32, Int64
 from numpy import ndarray
 
+from headtail.core.targets import Ragged
 from headtail.data.cache import Entry, Store, cached
 from headtail.data.catalogue import CATALOGUE
 from headtail.data.points import Bag, DataSet, Points, Progress
 from headtail.errors import HeadtailError, nearest
-from headtail.core.targets import Ragged
 
 CHUNK = 16_384
 """Points made at a time. Part of the data: each chunk has its own stream of random numbers."""
@@ -27,7 +29,9 @@ MOST = 0.9
 NOISE = 0.75
 """Share of a point's words that come from the background and not from its labels."""
 SIGNATURE = 1.6
-"""Words of a label, in words a point: a point shows but a few of them. Half of them are its own, half its topic's."""
+"""Words of a label, in words a point: a point shows but a few of them. Half of them are its own,
+half its topic's.
+"""
 
 
 @dataclass(frozen=True)
@@ -66,11 +70,16 @@ class Shape:
 
     @classmethod
     def parse(cls, text: str) -> Shape:
-        """Read `synthetic[:NAME][,KEY=VALUE…]`. A number that is written out is taken as written, whatever the scale."""
+        """Read `synthetic[:NAME][,KEY=VALUE…]`. A number that is written out is taken as written,
+        whatever the scale.
+        """
         kind, colon, rest = text.strip().partition(":")
         items = [item.strip() for item in rest.split(",")] if colon else []
         if kind != "synthetic" or "" in items:
-            raise HeadtailError(f"`{text}` must read `synthetic`, or for example `synthetic:{_NAMES[-1]},scale=0.01`.")
+            raise HeadtailError(
+                f"`{text}` must read `synthetic`, or for example "
+                f"`synthetic:{_NAMES[-1]},scale=0.01`."
+            )
         like = items.pop(0) if items and "=" not in items[0] else ""
         given = dict(_read(item, text) for item in items)
         if len(given) < len(items):
@@ -84,23 +93,32 @@ class Shape:
         """The shortest text that says the same."""
         plain = _like(self.like, self.scale, self.like)
         said = [self.like] * bool(self.like) + [f"scale={self.scale}"] * (self.scale != 1)
-        said += [f"{key}={getattr(self, name)}" for key, name in _KEYS.items() if getattr(self, name) != getattr(plain, name)]
+        said += [
+            f"{key}={getattr(self, name)}"
+            for key, name in _KEYS.items()
+            if getattr(self, name) != getattr(plain, name)
+        ]
         return "synthetic" + ":" * bool(said) + ",".join(said)
 
 
-_KEYS = {field.name.replace("_", "-"): field.name for field in fields(Shape) if field.name != "like"}
+_KEYS = {
+    field.name.replace("_", "-"): field.name for field in fields(Shape) if field.name != "like"
+}
 
 
 def generate(text: str = "synthetic", progress: Progress | None = None) -> DataSet:
-    """Make the data that `text` describes, or take them from the cache: the same text gives the same data.
+    """Make the data that `text` describes, or take them from the cache: the same text gives the
+    same data.
 
-    Labels live in topics of about twenty, each with frequent and rare ones. A label has words of its own and words that it
-    shares with its topic; a point shows a few words of each of its labels between background words. So a point's words tell
-    the topic well and the label badly, and a model does best on average by answering with the frequent labels of the topic.
+    Labels live in topics of about twenty, each with frequent and rare ones. A label has words of
+    its own and words that it shares with its topic; a point shows a few words of each of its labels
+    between background words. So a point's words tell the topic well and the label badly, and a
+    model does best on average by answering with the frequent labels of the topic.
 
     Args:
-        text: `synthetic`, `synthetic:NAME` for the counts of a known data set, with `,scale=0.01` to make it smaller, and any
-            of points, test, features, labels, zipf, labels-a-point, features-a-point and seed, as in `synthetic:zipf=1.2`.
+        text: `synthetic`, `synthetic:NAME` for the counts of a known data set, with `,scale=0.01`
+            to make it smaller, and any of points, test, features, labels, zipf, labels-a-point,
+            features-a-point and seed, as in `synthetic:zipf=1.2`.
         progress: called with what is being made and how much of it is done, from 0 to 1.
 
     >>> data = generate("synthetic:points=500,test=100,labels=40,features=200")
@@ -108,15 +126,31 @@ def generate(text: str = "synthetic", progress: Progress | None = None) -> DataS
     (500, 40, 'synthetic:points=500,test=100,features=200,labels=40')
     """
     shape = Shape.parse(text)
-    numbers = {name: value for name, value in asdict(shape).items() if name not in ("like", "scale")}
+    numbers = {
+        name: value for name, value in asdict(shape).items() if name not in ("like", "scale")
+    }
     made_of = [CHUNK, TOPIC, LOYALTY, MOST, NOISE, SIGNATURE]
-    entry = cached([], {"reader": "synthetic", "made of": made_of, **numbers}, lambda store: _write(store, shape, progress))
-    note = f"Generated data: labels follow a Zipf law with exponent {shape.zipf:g}, seed {shape.seed}."
-    return DataSet(shape.text, _points(entry, "train", shape), _points(entry, "test", shape), notes=(note,), digest=entry.key)
+    entry = cached(
+        [],
+        {"reader": "synthetic", "made of": made_of, **numbers},
+        lambda store: _write(store, shape, progress),
+    )
+    note = (
+        f"Generated data: labels follow a Zipf law with exponent {shape.zipf:g}, seed {shape.seed}."
+    )
+    return DataSet(
+        shape.text,
+        _points(entry, "train", shape),
+        _points(entry, "test", shape),
+        notes=(note,),
+        digest=entry.key,
+    )
 
 
 def _points(entry: Entry, split: str, shape: Shape) -> Points:
-    offsets, columns, values = (entry.arrays[f"{split}.features.{part}"] for part in ("offsets", "columns", "values"))
+    offsets, columns, values = (
+        entry.arrays[f"{split}.features.{part}"] for part in ("offsets", "columns", "values")
+    )
     labels = Ragged(entry.arrays[f"{split}.labels.values"], entry.arrays[f"{split}.labels.offsets"])
     return Points(Bag(offsets, columns, values, shape.features), labels, shape.labels)
 
@@ -153,7 +187,8 @@ class World:
         topic: `[L]` the topic of each label.
         signature: `[L, S]` the words of each label.
         common: `[D]` the words, from the most frequent background word on.
-        background: `[D]` their cumulative probabilities; in this order because most searches then end near its start.
+        background: `[D]` their cumulative probabilities; in this order because most searches then
+            end near its start.
         idf: `[D]` -log of a word's share of all words.
         shape: what was asked for.
         slots: words drawn for a point, so that as many different ones are left as the shape says.
@@ -178,29 +213,54 @@ class World:
         counts[label_of_rank] = zipf_counts(shape)
         members, topic = _topics(rng, label_of_rank)
         signature = _signatures(rng, topic, shape)
-        common, law = rng.permutation(shape.features), 1 / np.arange(1, shape.features + 1)
+        common = rng.permutation(shape.features)
+        law = 1 / np.arange(1, shape.features + 1)
         law /= law.sum()
-        share = np.bincount(signature.ravel(), np.repeat(counts, signature.shape[1]), shape.features)
+        share = np.bincount(
+            signature.ravel(), np.repeat(counts, signature.shape[1]), shape.features
+        )
         share *= (1 - NOISE) / share.sum()
         share[common] += NOISE * law
-        world = cls(counts, members, topic, signature, common, np.cumsum(law), -np.log(share), shape, shape.features_a_point)
+        world = cls(
+            counts,
+            members,
+            topic,
+            signature,
+            common,
+            np.cumsum(law),
+            -np.log(share),
+            shape,
+            shape.features_a_point,
+        )
         return world._with_enough_slots()
 
     def _with_enough_slots(self) -> World:
-        """Words drawn twice for a point count once, so more are drawn: how many more, a few points tell."""
-        world, law = self, Law.of(self, 0)
+        """Words drawn twice for a point count once, so more are drawn: how many more, a few points
+        tell.
+        """
+        world = self
+        law = Law.of(self, 0)
         for trial in range(4):
             rng = _rng(self.shape.seed, 3, trial)
             ends, labels = law.draw(rng, 0, 2_000)
             found = world.words(rng, ends, labels)[0][-1] / 2_000
-            world = replace(world, slots=max(1.0, world.slots * self.shape.features_a_point / found))
+            world = replace(
+                world, slots=max(1.0, world.slots * self.shape.features_a_point / found)
+            )
         return world
 
-    def words(self, rng: np.random.Generator, ends: ndarray, labels: ndarray) -> tuple[ndarray, ndarray, ndarray]:
-        """Words of points with these labels: offsets, columns (ascending in a point) and tf-idf weights of length 1."""
-        num_points, num_words = len(ends) - 1, self.shape.features
+    def words(
+        self, rng: np.random.Generator, ends: ndarray, labels: ndarray
+    ) -> tuple[ndarray, ndarray, ndarray]:
+        """Words of points with these labels: offsets, columns (ascending in a point) and tf-idf
+        weights of length 1.
+        """
+        num_points = len(ends) - 1
+        num_words = self.shape.features
         point = np.repeat(np.arange(num_points), 1 + rng.poisson(self.slots - 1, num_points))
-        shown = labels[ends[point] + (rng.random(len(point)) * np.diff(ends)[point]).astype(np.int64)]
+        shown = labels[
+            ends[point] + (rng.random(len(point)) * np.diff(ends)[point]).astype(np.int64)
+        ]
         word = self.signature[shown, rng.integers(self.signature.shape[1], size=len(point))]
         noise = np.flatnonzero(rng.random(len(point)) < NOISE)
         word[noise] = self.common[_invert(self.background, rng.random(len(noise)))]
@@ -214,15 +274,17 @@ class World:
 
 @dataclass(frozen=True, eq=False)
 class Law:
-    r"""How labels fall on points, so that label y is in the share $f_y$ of the points, exactly as planned.
+    r"""How labels fall on points, so that label y is in the share $f_y$ of the points, exactly as
+    planned.
 
-    A point has one of T topics, all equally likely. Every label of the topic is in the point with probability $h_y$, and every
-    label at all with probability $g_y$, independently; solved for the planned share,
+    A point has one of T topics, all equally likely. Every label of the topic is in the point with
+    probability $h_y$, and every label at all with probability $g_y$, independently; solved for the
+    planned share,
 
     $$g_y = \frac{f_y - h_y / T}{1 - h_y / T}, \qquad h_y = \min(0.8 \, T f_y, 0.9).$$
 
-    A point left empty gets one label. In training data each label first gets one home point, so that none is missing, and
-    the law speaks of its other occurrences.
+    A point left empty gets one label. In training data each label first gets one home point, so
+    that none is missing, and the law speaks of its other occurrences.
 
     Attributes:
         world: the topics.
@@ -243,25 +305,36 @@ class Law:
     @classmethod
     def of(cls, world: World, size: int) -> Law:
         """The law of `size` training points, or of any number of test points if it is 0."""
-        num_labels, num_topics = len(world.counts), len(world.members)
+        num_labels = len(world.counts)
+        num_topics = len(world.members)
         homes = _rng(world.shape.seed, 4).permutation(num_labels if size else 0)
         home_points = np.arange(len(homes)) * size // num_labels
         rest = world.counts - 1 if size else world.counts
         law = rest / max(rest.sum(), 1.0)
-        at_home, wanted = len(homes) / max(size, 1), world.shape.labels_a_point
-        # Labels a point: those at home, a Poisson number of others, and one for a point without a home that got none.
-        mean = _solve(lambda mean: mean + at_home + max(0, 1 - at_home) * exp(-mean), wanted, high=wanted)
+        at_home = len(homes) / max(size, 1)
+        wanted = world.shape.labels_a_point
+        # Labels a point: those at home, a Poisson number of others, and one for a point without a
+        # home that got none.
+        mean = _solve(
+            lambda mean: mean + at_home + max(0, 1 - at_home) * exp(-mean), wanted, high=wanted
+        )
         planned = mean * law
         inside = np.minimum(LOYALTY * num_topics * planned, MOST)
         outside = (planned - inside / num_topics) / (1 - inside / num_topics)
         chances = np.where(world.members < 0, 0.0, inside[world.members])
-        return cls(world, homes, home_points, chances, np.cumsum(-np.log1p(-outside)), np.cumsum(law))
+        return cls(
+            world, homes, home_points, chances, np.cumsum(-np.log1p(-outside)), np.cumsum(law)
+        )
 
     def draw(self, rng: np.random.Generator, start: int, rows: int) -> tuple[ndarray, ndarray]:
-        """Labels of `rows` points from point `start` on: offsets and label ids, ascending in a point."""
-        num_labels, members = len(self.world.counts), self.world.members
+        """Labels of `rows` points from point `start` on: offsets and label ids, ascending in a
+        point.
+        """
+        num_labels = len(self.world.counts)
+        members = self.world.members
         first, last = np.searchsorted(self.home_points, [start, start + rows])
-        home_point, home_label = self.home_points[first:last] - start, self.homes[first:last]
+        home_point = self.home_points[first:last] - start
+        home_label = self.homes[first:last]
         topic = rng.integers(len(members), size=rows)
         topic[home_point] = self.world.topic[home_label]
         point, slot = np.nonzero(rng.random((rows, members.shape[1])) < self.inside[topic])
@@ -276,7 +349,8 @@ class Law:
 
 
 def zipf_counts(shape: Shape) -> Float64[ndarray, " L"]:
-    """Planned training examples by rank: k·r^(-s), at least 1 and at most 90% of the points, with k such that the sum is right.
+    """Planned training examples by rank: k·r^(-s), at least 1 and at most 90% of the points, with k
+    such that the sum is right.
 
     >>> zipf_counts(Shape(points=100, labels=4, zipf=1.0, labels_a_point=1.0)).round()
     array([48., 24., 16., 12.])
@@ -291,7 +365,9 @@ def zipf_counts(shape: Shape) -> Float64[ndarray, " L"]:
 
 
 def _topics(rng: np.random.Generator, label_of_rank: ndarray) -> tuple[ndarray, ndarray]:
-    """Deal labels to topics like cards, from the most frequent on: each topic gets frequent and rare ones."""
+    """Deal labels to topics like cards, from the most frequent on: each topic gets frequent and
+    rare ones.
+    """
     num_topics = max(1, len(label_of_rank) // TOPIC)
     rounds = -(-len(label_of_rank) // num_topics)
     cards = np.full(rounds * num_topics, -1)
@@ -304,7 +380,9 @@ def _topics(rng: np.random.Generator, label_of_rank: ndarray) -> tuple[ndarray, 
 
 
 def _signatures(rng: np.random.Generator, topic: ndarray, shape: Shape) -> ndarray:
-    """Half of a label's words are its own, the other half are a part of its topic's vocabulary, which is twice as large."""
+    """Half of a label's words are its own, the other half are a part of its topic's vocabulary,
+    which is twice as large.
+    """
     half = max(1, round(SIGNATURE * shape.features_a_point / 2))
     own = rng.integers(shape.features, size=(shape.labels, half), dtype=np.int32)
     vocabulary = rng.integers(shape.features, size=(topic.max() + 1, 2 * half), dtype=np.int32)
@@ -344,13 +422,26 @@ def _like(name: str, scale: float, text: str) -> Shape:
     known = next((known for known in CATALOGUE if known.name.lower() == name.lower()), None)
     if name and known is None:
         names = ", ".join(f"`{known}`" for known in _NAMES)
-        raise HeadtailError(f"`{name}` in `{text}` is no known data set; those are {names}.{nearest(name.lower(), _NAMES)}")
+        raise HeadtailError(
+            f"`{name}` in `{text}` is no known data set; those are "
+            f"{names}.{nearest(name.lower(), _NAMES)}"
+        )
     plain = Shape()
     if known is not None:
         sizes = known.num_train, known.num_test, known.num_features, known.num_labels
-        plain = Shape(*sizes, known.zipf, known.labels_per_point, known.features_per_point, like=name.lower())
-    least = {"points": 200, "test": 50, "features": ceil(4 * plain.features_a_point), "labels": ceil(4 * plain.labels_a_point)}
-    scaled = {key: max(min(low, getattr(plain, key)), round(scale * getattr(plain, key))) for key, low in least.items()}
+        plain = Shape(
+            *sizes, known.zipf, known.labels_per_point, known.features_per_point, like=name.lower()
+        )
+    least = {
+        "points": 200,
+        "test": 50,
+        "features": ceil(4 * plain.features_a_point),
+        "labels": ceil(4 * plain.labels_a_point),
+    }
+    scaled = {
+        key: max(min(low, getattr(plain, key)), round(scale * getattr(plain, key)))
+        for key, low in least.items()
+    }
     return replace(plain, scale=scale, **scaled)
 
 
@@ -359,7 +450,10 @@ def _read(item: str, text: str) -> tuple[str, int | float]:
     key, _, value = (part.strip() for part in item.partition("="))
     if key not in _KEYS:
         keys = ", ".join(_KEYS)
-        raise HeadtailError(f"`{key}` in `{text}` is no setting of generated data; those are {keys}.{nearest(key, _KEYS)}")
+        raise HeadtailError(
+            f"`{key}` in `{text}` is no setting of generated data; those are "
+            f"{keys}.{nearest(key, _KEYS)}"
+        )
     low, high, example = _BOUNDS[key]
     try:
         number = type(example)(value)
@@ -367,7 +461,10 @@ def _read(item: str, text: str) -> tuple[str, int | float]:
         number = nan
     if not low <= number <= high:
         noun = "a whole number" if isinstance(example, int) else "a number"
-        raise HeadtailError(f"`{item}` in `{text}` must be {noun} from {low:,} to {high:,}. Write for example `{key}={example}`.")
+        raise HeadtailError(
+            f"`{item}` in `{text}` must be {noun} from {low:,} to {high:,}. Write for example "
+            f"`{key}={example}`."
+        )
     return _KEYS[key], number
 
 
@@ -387,11 +484,20 @@ _BOUNDS: dict[str, tuple[float, float, int | float]] = {
 def _check(shape: Shape, text: str) -> None:
     """Refuse numbers that cannot go together."""
     for what in ("labels", "features"):
-        wanted, held = getattr(shape, f"{what}_a_point"), getattr(shape, what)
+        wanted = getattr(shape, f"{what}_a_point")
+        held = getattr(shape, what)
         if 4 * wanted > held:
             more = f"Write `{what}={ceil(4 * wanted)}` or more"
-            raise HeadtailError(f"`{text}` asks for {wanted:g} {what} a point out of {held:,}. {more}.")
+            raise HeadtailError(
+                f"`{text}` asks for {wanted:g} {what} a point out of {held:,}. {more}."
+            )
     places = shape.points * shape.labels_a_point
     if 2 * shape.labels > places:
-        more = f"Write `points={ceil(2 * shape.labels / shape.labels_a_point)}` or more, or fewer labels"
-        raise HeadtailError(f"`{text}` has {places:,.0f} places for {shape.labels:,} labels, which must fit in twice. {more}.")
+        more = (
+            f"Write `points={ceil(2 * shape.labels / shape.labels_a_point)}` or more, or fewer "
+            "labels"
+        )
+        raise HeadtailError(
+            f"`{text}` has {places:,.0f} places for {shape.labels:,} labels, which must fit in "
+            f"twice. {more}."
+        )

@@ -9,7 +9,18 @@ from pathlib import Path
 
 import torch
 
-PACKAGES = ("headtail", "torch", "numpy", "scipy", "numba", "pyarrow", "safetensors", "plotly", "tensorboard", "triton")
+PACKAGES = (
+    "headtail",
+    "torch",
+    "numpy",
+    "scipy",
+    "numba",
+    "pyarrow",
+    "safetensors",
+    "plotly",
+    "tensorboard",
+    "triton",
+)
 
 
 def versions() -> dict[str, str]:

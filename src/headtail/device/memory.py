@@ -19,7 +19,9 @@ def memory_left(device: str) -> int | None:
         return torch.cuda.mem_get_info()[0]
     with suppress(OSError, StopIteration, ValueError):
         lines = Path("/proc/meminfo").read_text().splitlines()
-        here = 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
+        here = 1024 * int(
+            next(line for line in lines if line.startswith("MemAvailable:")).split()[1]
+        )
         return min(here, _left_to_container(CGROUP) or here)
     with suppress(OSError, ValueError, AttributeError):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -29,7 +31,10 @@ def memory_left(device: str) -> int | None:
 def _left_to_container(folder: Path) -> int | None:
     """What a container may still take, where it has a limit."""
     with suppress(OSError, ValueError):  # no limit is written as a word
-        return max(1, int((folder / "memory.max").read_text()) - int((folder / "memory.current").read_text()))
+        return max(
+            1,
+            int((folder / "memory.max").read_text()) - int((folder / "memory.current").read_text()),
+        )
     return None
 
 
@@ -37,7 +42,8 @@ class Peak:
     """How much memory is taken at the peak from now on."""
 
     def __init__(self, device: str) -> None:
-        self.device, self.before = device, None
+        self.device = device
+        self.before = None
         gc.collect()
         if device == "cuda":
             torch.cuda.empty_cache()
@@ -47,7 +53,8 @@ class Peak:
             with suppress(OSError, AttributeError):
                 ctypes.CDLL(None).malloc_trim(0)  # what was freed and kept would hide what is taken
             with suppress(OSError):
-                Path("/proc/self/clear_refs").write_text("5")  # Linux: forget the highest resident size so far
+                # Linux: forget the highest resident size so far
+                Path("/proc/self/clear_refs").write_text("5")
                 self.before = self._highest()
 
     def bytes(self) -> int | None:

@@ -19,9 +19,10 @@ PATIENCE = 30.0
 def shared_gpu(say: Callable[[str], None]) -> Iterator[None]:
     """Processes begun in here compute on the GPU at the same time, and not in turns.
 
-    A service that somebody runs already is used and left alone. Otherwise one is begun, with its files in a private temporary
-    folder, and ended when the block is left. This process itself should not begin to use the GPU in the block: it would become a
-    client whom the service waits for.
+    A service that somebody runs already is used and left alone. Otherwise one is begun, with its
+    files in a private temporary folder, and ended when the block is left. This process itself
+    should not begin to use the GPU in the block: it would become a client whom the service waits
+    for.
 
     Args:
         say: hears in one line why there is no service.
@@ -44,7 +45,10 @@ def shared_gpu(say: Callable[[str], None]) -> Iterator[None]:
         begun = _begin(program)
         if not begun:
             _restore(before)
-            say(f"`{CONTROL} -d` did not start, so runs take turns on the GPU instead of sharing it.")
+            say(
+                f"`{CONTROL} -d` did not start, so runs take turns on the GPU instead of sharing "
+                "it."
+            )
         try:
             yield
         finally:
@@ -57,7 +61,12 @@ def shared_gpu(say: Callable[[str], None]) -> Iterator[None]:
 
 def _begin(program: str) -> bool:
     # A session of its own: Ctrl-C asks the runs to save, for which they need the service.
-    how = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
+    how = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.DEVNULL,
+        "start_new_session": True,
+    }
     try:
         return subprocess.run([program, "-d"], timeout=PATIENCE, check=False, **how).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
@@ -67,10 +76,18 @@ def _begin(program: str) -> bool:
 def _told(program: str, command: str) -> bool:
     """Whether a service was there to hear it."""
     try:
-        done = subprocess.run([program], input=f"{command}\n", text=True, capture_output=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(
+            [program],
+            input=f"{command}\n",
+            text=True,
+            capture_output=True,
+            timeout=PATIENCE,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return done.returncode == 0 and "cannot find" not in (done.stdout + done.stderr).lower()  # some versions only say so
+    # some versions only say so
+    return done.returncode == 0 and "cannot find" not in (done.stdout + done.stderr).lower()
 
 
 def _restore(before: dict[str, str | None]) -> None:

@@ -16,7 +16,8 @@ class Timed:
     """Appends the seconds of a block; on a GPU, of all that it launched."""
 
     def __init__(self, seconds: list[float], device: torch.device | str) -> None:
-        self.seconds, self.cuda = seconds, torch.device(device).type == "cuda"
+        self.seconds = seconds
+        self.cuda = torch.device(device).type == "cuda"
 
     def __enter__(self) -> None:
         self.begun = self._now()
@@ -39,7 +40,9 @@ def seconds_of(call: Callable[[], object], device: torch.device | str) -> float:
 
 
 def replayed_seconds(call: Callable[[], object], device: torch.device | str) -> list[float]:
-    """On a GPU, how long a call takes as a CUDA graph: launching it operation by operation is mostly what takes the time."""
+    """On a GPU, how long a call takes as a CUDA graph: launching it operation by operation is
+    mostly what takes the time.
+    """
     if torch.device(device).type != "cuda":
         return []
     from headtail.training.captured import replayed

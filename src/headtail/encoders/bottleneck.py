@@ -10,19 +10,20 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from headtail.encoders.weighted_bag import bag_kernels, check_columns, lengths, weighted_bag
-from headtail.device.side_streams import beside, wait_for
 from headtail.data.points import Bag, Features, Picked
-from headtail.rows.decay import catch_up, owed
-from headtail.errors import check_count
-from headtail.rows.gradients import as_sparse
-from headtail.kernels.gradient import RowGradient
+from headtail.device.side_streams import beside, wait_for
 from headtail.encoders.dropout import dropout, dropout_kernels, shift_and_drop, sum_of_parts
+from headtail.encoders.weighted_bag import bag_kernels, check_columns, lengths, weighted_bag
+from headtail.errors import check_count
+from headtail.kernels.gradient import RowGradient
+from headtail.rows.decay import catch_up, owed
+from headtail.rows.gradients import as_sparse
 from headtail.rows.optimizers import hand_over
 
 
 class Bottleneck(nn.Module):
-    r"""$h = \frac{x}{\lVert x \rVert} W + c$: features to a hidden layer of width 512 with a linear activation.
+    r"""$h = \frac{x}{\lVert x \rVert} W + c$: features to a hidden layer of width 512 with a linear
+    activation.
 
     Args:
         num_features: D.
@@ -56,24 +57,45 @@ class Bottleneck(nn.Module):
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.zeros(dim, device=device))
         nn.init.normal_(self.weight, std=dim**-0.5)
-        self.sparse, self.normalise, self.feature_dropout, self.dropout = sparse, normalise, feature_dropout, dropout
+        self.sparse = sparse
+        self.normalise = normalise
+        self.feature_dropout = feature_dropout
+        self.dropout = dropout
 
     def forward(self, features: Features | Picked) -> Float[Tensor, "n d"]:
         """`[n, d]` hidden states."""
         if not isinstance(features, Tensor):
-            bags, drops = bag_kernels(self.weight), dropout_kernels(self.weight)
-            if isinstance(features, Picked) and self._fuses() and bags is not None and drops is not None:
+            bags = bag_kernels(self.weight)
+            drops = dropout_kernels(self.weight)
+            if (
+                isinstance(features, Picked)
+                and self._fuses()
+                and bags is not None
+                and drops is not None
+            ):
                 given = self.weight, self.bias, features, self.normalise, self.dropout
                 return _Encode.apply(bags, drops, *given)  # pyright: ignore[reportReturnType]
             return shift_and_drop(self._sum(features), self.bias, self.dropout, self.training)
         values = dropout(features, self.feature_dropout, self.training)
         if self.normalise:  # by the length that the features had before dropout
-            values = values / torch.linalg.vector_norm(features, dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-        return shift_and_drop(values @ self.weight.to(values.dtype), self.bias, self.dropout, self.training)
+            values = values / torch.linalg.vector_norm(features, dim=1, keepdim=True).clamp(
+                min=torch.finfo(torch.float32).tiny
+            )
+        return shift_and_drop(
+            values @ self.weight.to(values.dtype), self.bias, self.dropout, self.training
+        )
 
     def _fuses(self) -> bool:
-        """Whether this is a plain training step: dropout of the hidden layer, none of features, nothing owed."""
-        trains = self.training and torch.is_grad_enabled() and self.sparse and self.dropout > 0 and self.feature_dropout == 0
+        """Whether this is a plain training step: dropout of the hidden layer, none of features,
+        nothing owed.
+        """
+        trains = (
+            self.training
+            and torch.is_grad_enabled()
+            and self.sparse
+            and self.dropout > 0
+            and self.feature_dropout == 0
+        )
         return trains and owed(self.weight) is None
 
     def _sum(self, features: Bag | Picked) -> Float[Tensor, "n d"]:
@@ -88,8 +110,11 @@ class Bottleneck(nn.Module):
             values = dropout(features.values, self.feature_dropout)
             if normalise:  # by the length that the features had before dropout
                 per_point = lengths(features).clamp(min=torch.finfo(torch.float32).tiny)
-                values = values / per_point.repeat_interleave(features.offsets.diff(), output_size=len(values))
-            features, normalise = replace(features, values=values), False
+                values = values / per_point.repeat_interleave(
+                    features.offsets.diff(), output_size=len(values)
+                )
+            features = replace(features, values=values)
+            normalise = False
         return weighted_bag(features, self.weight, normalise=normalise, sparse=self.sparse)
 
 
@@ -98,18 +123,28 @@ class _Encode(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, bags: Any, drops: Any, weight: Tensor, bias: Tensor, picked: Picked, normalise: bool, share: float
+        ctx: Any,
+        bags: Any,
+        drops: Any,
+        weight: Tensor,
+        bias: Tensor,
+        picked: Picked,
+        normalise: bool,
+        share: float,
     ) -> Tensor:
         check_columns(picked.bag, weight)
         rows = picked.bag.offsets, picked.bag.columns, picked.bag.values, picked.ids
         out = torch.empty(len(picked), weight.shape[1], device=weight.device)
-        with beside(weight.device, "entries"):  # where the gradient goes follows from the ids, and is found meanwhile
+        # where the gradient goes follows from the ids, and is found meanwhile
+        with beside(weight.device, "entries"):
             ctx.entries, ctx.read = (
                 bags.entries(*rows, normalise, picked.most, len(weight)),
                 rows,
             )  # held until backward waits
         with beside(weight.device, "noise"):
-            ctx.drops, ctx.drop, ctx.tables = drops, drops.drop_for(out, share), (weight, bias)
+            ctx.drops = drops
+            ctx.drop = drops.drop_for(out, share)
+            ctx.tables = (weight, bias)
         bags.weighted_bag(*rows, weight, normalise, out)
         wait_for(weight.device, "noise")
         drops.forward(out, bias.detach(), ctx.drop)
@@ -118,9 +153,11 @@ class _Encode(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (weight, bias), (rows, points, coefs, grouped) = ctx.tables, ctx.entries
+        weight, bias = ctx.tables
+        rows, points, coefs, grouped = ctx.entries
         of_sum, parts = ctx.drops.backward(grads[0].contiguous(), ctx.drop)
         wait_for(weight.device, "entries")
-        of_bias, gradient = sum_of_parts(bias, parts), RowGradient(rows, of_sum, points, coefs, grouped)
+        of_bias = sum_of_parts(bias, parts)
+        gradient = RowGradient(rows, of_sum, points, coefs, grouped)
         of_weight = None if hand_over(weight, gradient) else as_sparse(weight, gradient)
         return None, None, of_weight, of_bias, None, None, None

@@ -12,11 +12,14 @@ from torch.autograd.function import once_differentiable
 from headtail.kernels.compiled import HAS_TRITON
 
 BY_KERNELS = (16, 32, 64)
-"""Numbers of channels, in and out, for which the kernels are used, of the 16, 32 and 64 that they take; `()` is torch's for all."""
+"""Numbers of channels, in and out, for which the kernels are used, of the 16, 32 and 64 that they
+take; `()` is torch's for all.
+"""
 
 
 def convolve(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 0) -> Tensor:
-    """`F.conv2d(x, weight, stride=stride, padding=padding)`, by kernels for bfloat16 on a GPU, 3 × 3, and few channels.
+    """`F.conv2d(x, weight, stride=stride, padding=padding)`, by kernels for bfloat16 on a GPU, 3 ×
+    3, and few channels.
 
     Args:
         x: `[n, C, h, w]`.
@@ -35,13 +38,24 @@ def convolve(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 0) -> Te
 
 
 def fits(x: Tensor, weight: Tensor, stride: int, padding: int) -> bool:
-    """Whether the kernels take these: bfloat16 on a GPU, channels last, 3 × 3 and the size kept, `BY_KERNELS` channels."""
+    """Whether the kernels take these: bfloat16 on a GPU, channels last, 3 × 3 and the size kept,
+    `BY_KERNELS` channels.
+    """
     if not HAS_TRITON or x.device.type != "cuda" or torch.compiler.is_compiling():
         return False
     out, channels, *size = weight.shape
-    numbers = x.dtype == weight.dtype == torch.bfloat16 and 0 < x.numel() // channels * max(channels, out) < 2**31
-    shape = size == [3, 3] and stride == padding == 1 and channels in BY_KERNELS and out in BY_KERNELS
-    return numbers and shape and all(one.is_contiguous(memory_format=torch.channels_last) for one in (x, weight))
+    numbers = (
+        x.dtype == weight.dtype == torch.bfloat16
+        and 0 < x.numel() // channels * max(channels, out) < 2**31
+    )
+    shape = (
+        size == [3, 3] and stride == padding == 1 and channels in BY_KERNELS and out in BY_KERNELS
+    )
+    return (
+        numbers
+        and shape
+        and all(one.is_contiguous(memory_format=torch.channels_last) for one in (x, weight))
+    )
 
 
 class _Convolve(torch.autograd.Function):
@@ -59,4 +73,6 @@ class _Convolve(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         from headtail.kernels.triton import convolution as cuda_conv
 
-        return cuda_conv.conv2d_backward(grads[0].contiguous(memory_format=torch.channels_last), *ctx.saved_tensors)
+        return cuda_conv.conv2d_backward(
+            grads[0].contiguous(memory_format=torch.channels_last), *ctx.saved_tensors
+        )

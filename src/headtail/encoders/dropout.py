@@ -18,8 +18,9 @@ from headtail.rows.optimizers import hand_over
 def dropout(input: Tensor, share: float, training: bool = True) -> Tensor:
     """Zero a random share of the numbers and scale the others up, so that the mean stays.
 
-    On a CPU eight decisions are taken from each 64-bit random number, which is several times as fast as torch's one each: there the
-    share is rounded to a multiple of 1/256, and the scale is that of the rounded share.
+    On a CPU eight decisions are taken from each 64-bit random number, which is several times as
+    fast as torch's one each: there the share is rounded to a multiple of 1/256, and the scale is
+    that of the rounded share.
 
     Args:
         input: any shape.
@@ -41,7 +42,9 @@ def dropout(input: Tensor, share: float, training: bool = True) -> Tensor:
 
 
 def shift_and_drop(input: Tensor, bias: Tensor, share: float, training: bool = True) -> Tensor:
-    """`dropout(input + bias, share)`, in one pass where there is a kernel, which overwrites `input`."""
+    """`dropout(input + bias, share)`, in one pass where there is a kernel, which overwrites
+    `input`.
+    """
     kernels = dropout_kernels(input) if training and share > 0 and input.dim() == 2 else None
     if kernels is None:
         return dropout(input + bias, share, training)
@@ -65,7 +68,9 @@ class _ShiftAndDrop(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, kernels: Any, input: Tensor, bias: Tensor, share: float) -> Tensor:
-        ctx.kernels, ctx.bias, ctx.drop = kernels, bias, kernels.drop_for(input, share)
+        ctx.kernels = kernels
+        ctx.bias = bias
+        ctx.drop = kernels.drop_for(input, share)
         kernels.forward(input.detach(), bias.detach(), ctx.drop)
         ctx.mark_dirty(input)
         return input
@@ -78,7 +83,9 @@ class _ShiftAndDrop(torch.autograd.Function):
 
 
 def sum_of_parts(bias: Tensor, parts: Tensor) -> Tensor | None:
-    """A vector's gradient, in parts: handed to the optimiser that takes it at once, as a table of one row, or else summed."""
+    """A vector's gradient, in parts: handed to the optimiser that takes it at once, as a table of
+    one row, or else summed.
+    """
     rows, points = _one_row(len(parts), parts.device)
     return None if hand_over(bias, RowGradient(rows, parts, points, grouped=True)) else parts.sum(0)
 

@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headtail.device.side_streams import beside, wait_for
+from headtail.core.targets import Target
 from headtail.data.points import Features, Picked
+from headtail.device.side_streams import beside, wait_for
+from headtail.encoders.bottleneck import Bottleneck
 from headtail.head import LabelHead
 from headtail.losses import SampledLoss
-from headtail.encoders.bottleneck import Bottleneck
 from headtail.samplers import Draw
-from headtail.core.targets import Target
 
 
 class Batch(NamedTuple):
@@ -37,12 +37,15 @@ class Model(nn.Module):
     Args:
         encoder: any module from features to `[n, d]` hidden states.
         head: the label table with its loss.
-        mask_known: whether all labels of a point are masked as negatives; for batches of whole points.
+        mask_known: whether all labels of a point are masked as negatives; for batches of whole
+            points.
     """
 
     def __init__(self, encoder: nn.Module, head: LabelHead, *, mask_known: bool = False) -> None:
         super().__init__()
-        self.encoder, self.head, self.mask_known = encoder, head, mask_known
+        self.encoder = encoder
+        self.head = head
+        self.mask_known = mask_known
 
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
         """The training loss of a batch."""
@@ -52,8 +55,11 @@ class Model(nn.Module):
         draw = self._draw_ahead(batch.target)
         hidden = self.encode(features)
         hidden = hidden if batch.row is None else hidden.index_select(0, batch.row)
-        one_label = isinstance(batch.target, Tensor) and batch.target.shape[1:].numel() == 1  # then it is all that is known
-        options: dict[str, Any] = {"collisions": "known"} if self.mask_known and not one_label else {}
+        # then it is all that is known
+        one_label = isinstance(batch.target, Tensor) and batch.target.shape[1:].numel() == 1
+        options: dict[str, Any] = (
+            {"collisions": "known"} if self.mask_known and not one_label else {}
+        )
         if isinstance(batch.target, Tensor) and batch.target.dim() == 1:
             options["ignore_index"] = None  # every pair counts, and a GPU need not be asked
         if draw is not None:
@@ -62,7 +68,9 @@ class Model(nn.Module):
         return self.head(hidden, batch.target, **options)
 
     def _draw_ahead(self, target: Target) -> Draw | None:
-        """On a GPU, negatives that do not depend on the hidden states are drawn while these are computed."""
+        """On a GPU, negatives that do not depend on the hidden states are drawn while these are
+        computed.
+        """
         loss = self.head.loss
         if not isinstance(loss, SampledLoss) or loss.sampler.looks_at_model:
             return None

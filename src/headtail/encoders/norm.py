@@ -12,14 +12,16 @@ from torch.autograd.function import once_differentiable
 
 from headtail.kernels.compiled import HAS_TRITON
 
-MOMENTUM, EPS = 0.1, 1e-5
+MOMENTUM = 0.1
+EPS = 1e-5
 
 
 class Norm(nn.Module):
-    r"""$y = \mathrm{relu}\big(\gamma\,\frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta + s\big)$, s a shortcut or 0.
+    r"""$y = \mathrm{relu}\big(\gamma\,\frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta + s\big)$,
+    s a shortcut or 0.
 
-    μ and σ² are those of the batch in training, and running means of them afterwards (momentum 0.1, unbiased variance), as in
-    torch. On a GPU two kernels do all of it, and two more its gradients.
+    μ and σ² are those of the batch in training, and running means of them afterwards (momentum 0.1,
+    unbiased variance), as in torch. On a GPU two kernels do all of it, and two more its gradients.
 
     Args:
         channels: C.
@@ -37,16 +39,27 @@ class Norm(nn.Module):
     def __init__(self, channels: int, *, relu: bool = True, gamma: float = 1.0) -> None:
         super().__init__()
         self.relu = relu
-        self.weight, self.bias = nn.Parameter(torch.full((channels,), gamma)), nn.Parameter(torch.zeros(channels))
+        self.weight = nn.Parameter(torch.full((channels,), gamma))
+        self.bias = nn.Parameter(torch.zeros(channels))
         self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.ones(channels))
 
-    def forward(self, x: Float[Tensor, "n C h w"], shortcut: Tensor | None = None) -> Float[Tensor, "n C h w"]:
+    def forward(
+        self, x: Float[Tensor, "n C h w"], shortcut: Tensor | None = None
+    ) -> Float[Tensor, "n C h w"]:
         """Normalised, added and rectified."""
         if self.training and fits(x, shortcut):
             running = self.running_mean, self.running_var
             return _Norm.apply(x, self.weight, self.bias, shortcut, self.relu, running)  # pyright: ignore[reportReturnType]
-        return plain_norm(x, self.weight, self.bias, shortcut, self.relu, (self.running_mean, self.running_var), self.training)
+        return plain_norm(
+            x,
+            self.weight,
+            self.bias,
+            shortcut,
+            self.relu,
+            (self.running_mean, self.running_var),
+            self.training,
+        )
 
 
 def plain_norm(
@@ -65,11 +78,21 @@ def plain_norm(
 
 
 def fits(x: Tensor, shortcut: Tensor | None) -> bool:
-    """Whether the kernels take these: on a GPU, channels last, a number of channels that is a power of two."""
-    if not HAS_TRITON or x.device.type != "cuda" or x.dtype not in (torch.float32, torch.bfloat16) or torch.compiler.is_compiling():
+    """Whether the kernels take these: on a GPU, channels last, a number of channels that is a power
+    of two.
+    """
+    if (
+        not HAS_TRITON
+        or x.device.type != "cuda"
+        or x.dtype not in (torch.float32, torch.bfloat16)
+        or torch.compiler.is_compiling()
+    ):
         return False
     there = [x] if shortcut is None else [x, shortcut]
-    same = all(one.is_contiguous(memory_format=torch.channels_last) and one.dtype == x.dtype for one in there)
+    same = all(
+        one.is_contiguous(memory_format=torch.channels_last) and one.dtype == x.dtype
+        for one in there
+    )
     return same and x.numel() > x.shape[1] >= 8 and x.shape[1] & (x.shape[1] - 1) == 0
 
 
@@ -78,7 +101,13 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, shortcut: Tensor | None, relu: bool, running: tuple[Tensor, Tensor]
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        shortcut: Tensor | None,
+        relu: bool,
+        running: tuple[Tensor, Tensor],
     ) -> Tensor:
         from headtail.kernels.triton import norm as cuda_norm
 
@@ -93,5 +122,7 @@ class _Norm(torch.autograd.Function):
         from headtail.kernels.triton import norm as cuda_norm
 
         x, y, weight, moments = ctx.saved_tensors
-        of_x, of_weight, of_bias, of_shortcut = cuda_norm.norm_backward(grads[0], x, y, weight, moments, ctx.added)
+        of_x, of_weight, of_bias, of_shortcut = cuda_norm.norm_backward(
+            grads[0], x, y, weight, moments, ctx.added
+        )
         return of_x, of_weight, of_bias, of_shortcut, None, None

@@ -11,45 +11,59 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from headtail.errors import HeadtailError
 from headtail.encoders.convolution import convolve
 from headtail.encoders.dropout import dropout
 from headtail.encoders.norm import Norm
 from headtail.encoders.prepare_images import Prepare
+from headtail.errors import HeadtailError
 
-SMALL, LARGE = (20, 32, 56), (50,)
+SMALL = (20, 32, 56)
+LARGE = (50,)
 """Depths of the networks for small pictures, and for large ones."""
 Filters = Iterator[Tensor]
-"""Of the convolutions still to come, in the order of the network and in the precision of the step."""
+"""Of the convolutions still to come, in the order of the network and in the precision of the step.
+"""
 
 
 class ResNet(nn.Module):
-    """From uint8 pictures to hidden states, as in He et al. (2016), "Deep Residual Learning for Image Recognition".
+    """From uint8 pictures to hidden states, as in He et al. (2016), "Deep Residual Learning for
+    Image Recognition".
 
-    Depths 20, 32 and 56 are the paper's networks for CIFAR (section 4.2): three stages of 16, 32 and 64 channels, shortcuts without
-    parameters (option A: every other pixel, new channels zero), d = 64. Depth 50 has bottleneck blocks and projections, with the
-    stride in the 3 × 3 convolution ("v1.5") and blocks that begin as the identity (Goyal et al., 2017, section 5.1), d = 2048.
+    Depths 20, 32 and 56 are the paper's networks for CIFAR (section 4.2): three stages of 16, 32
+    and 64 channels, shortcuts without parameters (option A: every other pixel, new channels zero),
+    d = 64. Depth 50 has bottleneck blocks and projections, with the stride in the 3 × 3 convolution
+    ("v1.5") and blocks that begin as the identity (Goyal et al., 2017, section 5.1), d = 2048.
     Convolutions start as in He et al. (2015), by fan-out.
 
     Args:
         depth: 20, 32, 56 or 50.
         augment: cut and mirror pictures in training, on the device.
         dropout: share of the hidden states dropped in training.
-        narrow: compute in bfloat16 on a GPU; weights, statistics, sums and hidden states stay float32.
+        narrow: compute in bfloat16 on a GPU; weights, statistics, sums and hidden states stay
+            float32.
 
     >>> encoder = ResNet(20)
     >>> encoder(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape, encoder.dim
     (torch.Size([2, 64]), 64)
     """
 
-    def __init__(self, depth: int, *, augment: bool = True, dropout: float = 0.0, narrow: bool = False) -> None:
+    def __init__(
+        self, depth: int, *, augment: bool = True, dropout: float = 0.0, narrow: bool = False
+    ) -> None:
         super().__init__()
         if depth not in (*SMALL, *LARGE):
-            raise HeadtailError(f"`depth` must be one of {', '.join(map(str, (*SMALL, *LARGE)))}, but got {depth!r}.")
-        self.depth, self.dropout, self.narrow = depth, dropout, narrow
+            raise HeadtailError(
+                f"`depth` must be one of {', '.join(map(str, (*SMALL, *LARGE)))}, but got "
+                f"{depth!r}."
+            )
+        self.depth = depth
+        self.dropout = dropout
+        self.narrow = narrow
         self.prepare = Prepare(augment=augment)
         self.stem: nn.Module = SmallStem() if depth in SMALL else LargeStem()
-        self.blocks = nn.ModuleList(small_blocks((depth - 2) // 6) if depth in SMALL else large_blocks((3, 4, 6, 3)))
+        self.blocks = nn.ModuleList(
+            small_blocks((depth - 2) // 6) if depth in SMALL else large_blocks((3, 4, 6, 3))
+        )
         self.dim = 64 if depth in SMALL else 2048
         self.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue] - the layout in which convolutions are fastest
 
@@ -73,11 +87,14 @@ class ResNet(nn.Module):
 
 
 class Convolution(nn.Module):
-    """A convolution without bias that keeps the size, or halves it with stride 2; it takes its filter from those of the step."""
+    """A convolution without bias that keeps the size, or halves it with stride 2; it takes its
+    filter from those of the step.
+    """
 
     def __init__(self, channels: int, out: int, size: int, stride: int = 1) -> None:
         super().__init__()
-        self.stride, self.padding = stride, size // 2
+        self.stride = stride
+        self.padding = size // 2
         self.weight = nn.Parameter(torch.empty(out, channels, size, size))
         nn.init.kaiming_normal_(self.weight, mode="fan_out", nonlinearity="relu")
 
@@ -91,7 +108,8 @@ class SmallStem(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv, self.norm = Convolution(3, 16, 3), Norm(16)
+        self.conv = Convolution(3, 16, 3)
+        self.norm = Norm(16)
 
     def forward(self, x: Tensor, filters: Filters) -> Tensor:
         """`[n, 16, h, w]`."""
@@ -103,7 +121,8 @@ class LargeStem(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv, self.norm = Convolution(3, 64, 7, stride=2), Norm(64)
+        self.conv = Convolution(3, 64, 7, stride=2)
+        self.norm = Norm(64)
 
     def forward(self, x: Tensor, filters: Filters) -> Tensor:
         """`[n, 64, h / 4, w / 4]`."""
@@ -115,9 +134,12 @@ class Block(nn.Module):
 
     def __init__(self, channels: int, out: int, stride: int) -> None:
         super().__init__()
-        self.stride, self.new = stride, out - channels
-        self.conv1, self.norm1 = Convolution(channels, out, 3, stride), Norm(out)
-        self.conv2, self.norm2 = Convolution(out, out, 3), Norm(out)
+        self.stride = stride
+        self.new = out - channels
+        self.conv1 = Convolution(channels, out, 3, stride)
+        self.norm1 = Norm(out)
+        self.conv2 = Convolution(out, out, 3)
+        self.norm2 = Norm(out)
 
     def forward(self, x: Tensor, filters: Filters) -> Tensor:
         """`[n, out, h / stride, w / stride]`."""
@@ -130,14 +152,19 @@ class Block(nn.Module):
 
 
 class WideBlock(nn.Module):
-    """1 × 1, 3 × 3 and 1 × 1 convolutions, four times as wide at their end; the shortcut is projected where the shape changes."""
+    """1 × 1, 3 × 3 and 1 × 1 convolutions, four times as wide at their end; the shortcut is
+    projected where the shape changes.
+    """
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
         out = 4 * width
-        self.conv1, self.norm1 = Convolution(channels, width, 1), Norm(width)
-        self.conv2, self.norm2 = Convolution(width, width, 3, stride), Norm(width)
-        self.conv3, self.norm3 = Convolution(width, out, 1), Norm(out, gamma=0.0)
+        self.conv1 = Convolution(channels, width, 1)
+        self.norm1 = Norm(width)
+        self.conv2 = Convolution(width, width, 3, stride)
+        self.norm2 = Norm(width)
+        self.conv3 = Convolution(width, out, 1)
+        self.norm3 = Norm(out, gamma=0.0)
         same = channels == out and stride == 1
         self.project = None if same else Convolution(channels, out, 1, stride)
         self.project_norm = None if same else Norm(out, relu=False)
@@ -171,7 +198,9 @@ def large_blocks(a_stage: Sequence[int]) -> Iterator[WideBlock]:
 
 
 def narrowed(weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """All weights in bfloat16, by a few kernels and not by one each; so are their gradients widened."""
+    """All weights in bfloat16, by a few kernels and not by one each; so are their gradients
+    widened.
+    """
     return _Narrowed.apply(*weights)  # pyright: ignore[reportReturnType]
 
 
@@ -186,6 +215,7 @@ class _Narrowed(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        wide = [torch.empty_like(weight) for weight in ctx.weights]  # in the layout of the weight, for the optimiser
+        # in the layout of the weight, for the optimiser
+        wide = [torch.empty_like(weight) for weight in ctx.weights]
         torch._foreach_copy_(wide, list(grads))  # pyright: ignore[reportPrivateImportUsage]
         return tuple(wide)

@@ -10,19 +10,24 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from headtail.device.side_streams import beside, wait_for
 from headtail.data.points import Bag, Picked
+from headtail.device.side_streams import beside, wait_for
 from headtail.errors import HeadtailError
-from headtail.rows.gradients import as_dense, as_sparse
 from headtail.kernels.compiled import HAS_TRITON
 from headtail.kernels.gradient import RowGradient
+from headtail.rows.gradients import as_dense, as_sparse
 from headtail.rows.optimizers import hand_over
 
 
 def weighted_bag(
-    bag: Bag | Picked, weight: Float[Tensor, "D d"], *, normalise: bool = False, sparse: bool = False
+    bag: Bag | Picked,
+    weight: Float[Tensor, "D d"],
+    *,
+    normalise: bool = False,
+    sparse: bool = False,
 ) -> Float[Tensor, "n d"]:
-    r"""$h_i = \sum_j x_{ij} W_j$: each point's rows of a table, scaled by its feature values and added up.
+    r"""$h_i = \sum_j x_{ij} W_j$: each point's rows of a table, scaled by its feature values and
+    added up.
 
     Args:
         bag: the points' features.
@@ -38,7 +43,11 @@ def weighted_bag(
     check_columns(bag.bag if isinstance(bag, Picked) else bag, weight)
     kernels = bag_kernels(weight) if sparse or weight.device.type == "cuda" else None
     if kernels is not None:
-        picked = bag if isinstance(bag, Picked) else Picked(bag, torch.arange(len(bag), device=weight.device), len(bag.columns))
+        picked = (
+            bag
+            if isinstance(bag, Picked)
+            else Picked(bag, torch.arange(len(bag), device=weight.device), len(bag.columns))
+        )
         learns = weight.requires_grad and torch.is_grad_enabled()
         return _WeightedBag.apply(kernels, weight, picked, normalise, sparse, learns)  # pyright: ignore[reportReturnType]
     return plain_weighted_bag(bag, weight, normalise=normalise, sparse=sparse)
@@ -48,42 +57,67 @@ def check_columns(bag: Bag, weight: Tensor) -> None:
     """Refuse a table of another size, beyond which a kernel would read."""
     if bag.num_columns != len(weight):
         raise HeadtailError(
-            f"The features have {bag.num_columns:,} columns, but the table {len(weight):,} rows. Give one row a column."
+            f"The features have {bag.num_columns:,} columns, but the table {len(weight):,} rows. "
+            "Give one row a column."
         )
 
 
 def plain_weighted_bag(
-    bag: Bag | Picked, weight: Float[Tensor, "D d"], *, normalise: bool = False, sparse: bool = False
+    bag: Bag | Picked,
+    weight: Float[Tensor, "D d"],
+    *,
+    normalise: bool = False,
+    sparse: bool = False,
 ) -> Float[Tensor, "n d"]:
     """The same by torch alone."""
     bag = bag.gathered() if isinstance(bag, Picked) else bag
     values = bag.values.to(weight.dtype)
     if normalise:
         per_point = lengths(bag).clamp(min=torch.finfo(torch.float32).tiny)
-        values = values / per_point.repeat_interleave(bag.offsets.diff(), output_size=len(values)).to(weight.dtype)
+        values = values / per_point.repeat_interleave(
+            bag.offsets.diff(), output_size=len(values)
+        ).to(weight.dtype)
     return F.embedding_bag(
-        bag.columns.long(), weight, bag.offsets, mode="sum", per_sample_weights=values, include_last_offset=True, sparse=sparse
+        bag.columns.long(),
+        weight,
+        bag.offsets,
+        mode="sum",
+        per_sample_weights=values,
+        include_last_offset=True,
+        sparse=sparse,
     )
 
 
 def lengths(bag: Bag) -> Float[Tensor, " n"]:
     """`[n]` the Euclidean length of each point's features."""
-    return torch.segment_reduce(bag.values.square(), "sum", offsets=bag.offsets, initial=0.0, unsafe=True).sqrt()
+    return torch.segment_reduce(
+        bag.values.square(), "sum", offsets=bag.offsets, initial=0.0, unsafe=True
+    ).sqrt()
 
 
 class _WeightedBag(torch.autograd.Function):
-    """`weighted_bag` by a kernel. The gradient of a bag is a bag: row c collects, over the points that hold column c, their
-    gradients times their values.
+    """`weighted_bag` by a kernel. The gradient of a bag is a bag: row c collects, over the points
+    that hold column c, their gradients times their values.
     """
 
     @staticmethod
-    def forward(ctx: Any, kernels: Any, weight: Tensor, picked: Picked, normalise: bool, sparse: bool, learns: bool) -> Tensor:
+    def forward(
+        ctx: Any,
+        kernels: Any,
+        weight: Tensor,
+        picked: Picked,
+        normalise: bool,
+        sparse: bool,
+        learns: bool,
+    ) -> Tensor:
         bag = picked.bag
         rows = bag.offsets, bag.columns, bag.values, picked.ids
         out = torch.empty(len(picked), weight.shape[1], device=weight.device)
-        ctx.table, ctx.sparse = weight, sparse
+        ctx.table = weight
+        ctx.sparse = sparse
         if learns:
-            with beside(weight.device, "entries"):  # where the gradient goes follows from the ids, and is found meanwhile
+            # where the gradient goes follows from the ids, and is found meanwhile
+            with beside(weight.device, "entries"):
                 ctx.entries = kernels.entries(*rows, normalise, picked.most, len(weight))
             ctx.read = rows  # and must not be given back before that is over
         kernels.weighted_bag(*rows, weight, normalise, out)
@@ -109,6 +143,10 @@ def bag_kernels(weight: Tensor) -> Any:
         return None
     if weight.device.type == "cpu" and weight.dtype == torch.float32:
         from headtail.kernels.cpu import bag as kernels
-    elif weight.device.type == "cuda" and weight.dtype in (torch.float32, torch.bfloat16) and HAS_TRITON:
+    elif (
+        weight.device.type == "cuda"
+        and weight.dtype in (torch.float32, torch.bfloat16)
+        and HAS_TRITON
+    ):
         from headtail.kernels.triton import bag as kernels
     return kernels

@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from headtail.comparison.results import write_beside
 from headtail.data.image_files import ImageFiles
 from headtail.data.points import Points
-from headtail.comparison.results import write_beside
 
 
 def write_predictions(
@@ -23,8 +23,9 @@ def write_predictions(
 ) -> None:
     """Write one row a (point, rank), as Parquet or CSV.
 
-    Its columns are point (the row of its source, from 0), user and path where the points have them, rank from 1, label (by its
-    name where it has one) and score. Places without a label (−1) are left out.
+    Its columns are point (the row of its source, from 0), user and path where the points have them,
+    rank from 1, label (by its name where it has one) and score. Places without a label (−1) are
+    left out.
 
     Args:
         path: file to write, .parquet or .csv.
@@ -44,7 +45,8 @@ def write_predictions(
         "label": label if names is None else pa.array(names).take(label),
         "score": scores.reshape(-1).float().numpy()[place],
     }
-    table, write = pa.table(columns), parquet.write_table if path.suffix == ".parquet" else csv.write_csv
+    table = pa.table(columns)
+    write = parquet.write_table if path.suffix == ".parquet" else csv.write_csv
     write_beside(path, lambda beside: write(table, beside))
 
 

@@ -9,28 +9,39 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headtail.data.points import Bag, Features, Points, ragged_rows
-from headtail.implicit.implied import implied_margin_of
 from headtail.core.labels import Labels
-from headtail.losses import DecoupledLoss, Loss, SampledLoss, SoftmaxLoss
-from headtail.encoders import Model
-from headtail.samplers import Scorer
 from headtail.core.targets import Pairs, Ragged
+from headtail.data.points import Bag, Features, Points, ragged_rows
+from headtail.encoders import Model
+from headtail.implicit.implied import implied_margin_of
+from headtail.losses import DecoupledLoss, Loss, SampledLoss, SoftmaxLoss
+from headtail.samplers import Scorer
 
 BLOCK = 1024
 """Points that are scored at a time."""
 LARGE_BLOCK = 2**14
-"""The same on a GPU, where preparing a table for a search costs as much as searching it for a thousand points."""
+"""The same on a GPU, where preparing a table for a search costs as much as searching it for a
+thousand points.
+"""
 PICTURE_NUMBERS = 2**23
 """Numbers of pictures, at most, in a block: the layers of a network make many more of them."""
 
 
-def blocks(points: Points, device: torch.device, most: int) -> Iterator[tuple[Int[Tensor, " k"], Features]]:
-    """Ids and features, on the device, of some points after the others; picture files are decoded ahead."""
+def blocks(
+    points: Points, device: torch.device, most: int
+) -> Iterator[tuple[Int[Tensor, " k"], Features]]:
+    """Ids and features, on the device, of some points after the others; picture files are decoded
+    ahead.
+    """
     if len(points) == 0:
         return
-    most = most if points.picture is None else min(most, max(1, PICTURE_NUMBERS // points.num_features))
-    parts, features = torch.arange(len(points)).split(most), points.features
+    most = (
+        most
+        if points.picture is None
+        else min(most, max(1, PICTURE_NUMBERS // points.num_features))
+    )
+    parts = torch.arange(len(points)).split(most)
+    features = points.features
     if isinstance(features, Bag):
         found = map(features.rows, parts)
     elif isinstance(features, Tensor):
@@ -43,9 +54,12 @@ def blocks(points: Points, device: torch.device, most: int) -> Iterator[tuple[In
 
 @torch.no_grad()
 def top_labels(model: Model, points: Points, k: int) -> Int[Tensor, "n k"]:
-    """`[n, k]` the best labels of each point over all labels, best first, without those it has seen; −1 where there are no more."""
+    """`[n, k]` the best labels of each point over all labels, best first, without those it has
+    seen; −1 where there are no more.
+    """
     device = model.head.weight.device
-    found, block = [], BLOCK if device.type == "cpu" else LARGE_BLOCK
+    found = []
+    block = BLOCK if device.type == "cpu" else LARGE_BLOCK
     for ids, features in blocks(points, device, block):
         seen = None if points.seen is None else ragged_rows(points.seen, ids)
         more = 0 if seen is None else int(seen.offsets.diff().max())
@@ -59,13 +73,17 @@ def top_labels(model: Model, points: Points, k: int) -> Int[Tensor, "n k"]:
 def _without(top: Tensor, seen: Ragged, k: int) -> Tensor:
     """The first k of each row that are not among its seen labels."""
     owner = torch.arange(len(top)).repeat_interleave(seen.offsets.diff())
-    taken = torch.isin((torch.arange(len(top))[:, None] << 40) | top, (owner << 40) | seen.values.long())
+    taken = torch.isin(
+        (torch.arange(len(top))[:, None] << 40) | top, (owner << 40) | seen.values.long()
+    )
     order = taken.to(torch.int8).argsort(dim=1, stable=True)[:, :k]
     return top.gather(1, order).masked_fill(taken.gather(1, order), -1)
 
 
 @torch.no_grad()
-def encoded_pairs(model: Model, points: Points, number: int, seed: int = 0) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"]]:
+def encoded_pairs(
+    model: Model, points: Points, number: int, seed: int = 0
+) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"]]:
     """Hidden states and labels of random (point, label) pairs, at most all there are."""
     point_of = torch.arange(len(points)).repeat_interleave(points.labels.offsets.diff())
     pairs = torch.randperm(len(point_of), generator=torch.Generator().manual_seed(seed))[:number]
@@ -76,8 +94,11 @@ def encoded_pairs(model: Model, points: Points, number: int, seed: int = 0) -> t
 
 
 def implicit_loss_of(loss: Loss, batch_size: int, model: Scorer | None = None) -> Loss:
-    """The loss over all labels that a scheme implicitly optimises, for these very hidden states where it follows the model."""
-    margin, temperature = implied_margin_of(loss, batch_size, model), loss.temperature
+    """The loss over all labels that a scheme implicitly optimises, for these very hidden states
+    where it follows the model.
+    """
+    margin = implied_margin_of(loss, batch_size, model)
+    temperature = loss.temperature
     if loss.piece is None:
         return SoftmaxLoss(margin, temperature=temperature, score=loss.settings.score)
     return DecoupledLoss(margin, loss.piece, temperature=temperature, score=loss.settings.score)
@@ -89,13 +110,16 @@ class Validation:
     Args:
         points: the held-out points.
         labels: the training distribution.
-        metric: "implicit-loss" (what the scheme implicitly optimises, over all labels, mean over pairs; lower is better),
-            "recall@10" or "precision@1".
+        metric: "implicit-loss" (what the scheme implicitly optimises, over all labels, mean over
+            pairs; lower is better), "recall@10" or "precision@1".
         batch_size: B, which decides what within-batch schemes optimise.
     """
 
     def __init__(self, points: Points, labels: Labels, metric: str, batch_size: int) -> None:
-        self.points, self.labels, self.metric, self.batch_size = points, labels, metric, batch_size
+        self.points = points
+        self.labels = labels
+        self.metric = metric
+        self.batch_size = batch_size
         self._implicit: Loss | None = None
 
     def measure(self, model: Model) -> float:
@@ -103,7 +127,9 @@ class Validation:
         if self.metric == "implicit-loss":
             return self._loss(model)
         k = 10 if self.metric == "recall@10" else 1
-        top, values, offsets = top_labels(model, self.points, k), self.points.labels.values.long(), self.points.labels.offsets
+        top = top_labels(model, self.points, k)
+        values = self.points.labels.values.long()
+        offsets = self.points.labels.offsets
         owner = torch.arange(len(self.points)).repeat_interleave(offsets.diff())
         hit = (top[owner] == values[:, None]).any(1).double()
         if self.metric == "recall@10":
@@ -124,7 +150,8 @@ class Validation:
             if len(labels.values) == 0:
                 continue
             target = Ragged(labels.values.long().to(total.device), labels.offsets.to(total.device))
-            hidden, implicit = model.encode(features), self._implicit
+            hidden = model.encode(features)
+            implicit = self._implicit
             if implicit is None:
                 rows = Pairs.of(target).rows(hidden)
                 settings = head.loss.settings

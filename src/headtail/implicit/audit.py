@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
+from headtail.core.labels import Labels, check_labels
 from headtail.errors import HeadtailError, check_count, check_ids
 from headtail.implicit.audit_pool import mean_weights
-from headtail.core.labels import Labels, check_labels
 from headtail.samplers import Draw, Frequency, Given, Sampler, Scorer
 
 SMALLEST_EXPECTED = 5.0
@@ -29,7 +29,8 @@ class Audit:
         draws: number of independent calls, one random slot of each.
         statistic: Pearson's χ².
         freedom: its degrees of freedom.
-        p_value: how often a true claim would look at least this bad; below 0.001 the claim is not believed.
+        p_value: how often a true claim would look at least this bad; below 0.001 the claim is not
+            believed.
         impossible: draws of labels whose claimed q is 0.
         log_q_error: largest difference between the log q returned with a draw and the claimed one.
         worst: (label, observed, expected) for the labels that stand out most.
@@ -64,19 +65,19 @@ def audit(
 ) -> Audit:
     """Draw, and test by χ² whether labels come as often as the claimed q says.
 
-    Slots of one call may depend on each other (within a batch, without replacement), so one uniformly random slot of each
-    independent call is counted. Queues are refilled between calls.
+    Slots of one call may depend on each other (within a batch, without replacement), so one
+    uniformly random slot of each independent call is counted. Queues are refilled between calls.
 
-    For a headtail sampler what is tested is the whole promise of a `Draw`: seen by an example with positive y, a random one of n
-    slots holds another label y' with probability m·q_y'·e^(−log_keep) / n. So a wrong m is found as well as a wrong q. The
-    positive's own cell takes what is left.
+    For a headtail sampler what is tested is the whole promise of a `Draw`: seen by an example with
+    positive y, a random one of n slots holds another label y' with probability m·q_y'·e^(−log_keep)
+    / n. So a wrong m is found as well as a wrong q. The positive's own cell takes what is left.
 
-    Draws from a pool (`Resampled`) carry no q of a label. For them it is tested that each label counts once on average when its
-    draws are divided by what they carry.
+    Draws from a pool (`Resampled`) carry no q of a label. For them it is tested that each label
+    counts once on average when its draws are divided by what they carry.
 
     Args:
-        sampler: a headtail sampler, or any function without arguments that returns label ids, so that other libraries can be
-            audited.
+        sampler: a headtail sampler, or any function without arguments that returns label ids, so
+            that other libraries can be audited.
         labels: where batches come from; needed for headtail's samplers.
         log_q: `[L]` the claim to test; needed for a function, the sampler's own by default.
         draws: number of calls.
@@ -97,17 +98,31 @@ def audit(
     """
     check_count("draws", draws)
     if isinstance(sampler, Sampler):
-        sampler, draw, first = _drawing(sampler, labels, batch_size, target, input, weight, generator)
+        sampler, draw, first = _drawing(
+            sampler, labels, batch_size, target, input, weight, generator
+        )
         if not sampler.tells_marginal:
-            return Audit(draws, *mean_weights(draw, _softmax(sampler, batch_size, input, weight), first, draws, progress))
-        call, expected = _headtail_call(draw, _claimed(sampler, first, log_q, batch_size, input, weight), first)
+            return Audit(
+                draws,
+                *mean_weights(
+                    draw, _softmax(sampler, batch_size, input, weight), first, draws, progress
+                ),
+            )
+        call, expected = _headtail_call(
+            draw, _claimed(sampler, first, log_q, batch_size, input, weight), first
+        )
     elif callable(sampler) and not hasattr(sampler, "sampler"):
         if log_q is None:
-            raise HeadtailError("`log_q` is missing: say which log-probability of each label you want to test, shape [L].")
-        call, expected = (lambda: (torch.as_tensor(sampler()), None)), _probabilities(log_q)
+            raise HeadtailError(
+                "`log_q` is missing: say which log-probability of each label you want to test, "
+                "shape [L]."
+            )
+        call = lambda: (torch.as_tensor(sampler()), None)
+        expected = _probabilities(log_q)
     else:
         raise HeadtailError(
-            f"`sampler` must be a headtail sampler or a function that returns ids, but got {type(sampler).__name__}. "
+            "`sampler` must be a headtail sampler or a function that returns ids, but got "
+            f"{type(sampler).__name__}. "
             "Write for example `audit(loss.sampler, labels)`."
         )
     observed = torch.zeros(len(expected), dtype=torch.int64)
@@ -116,7 +131,9 @@ def audit(
         ids, log_error = call()
         check_ids("ids", ids, len(expected))
         if ids.numel() == 0:
-            raise HeadtailError("`sampler` returned no ids. Let it draw at least one label in each call.")
+            raise HeadtailError(
+                "`sampler` returned no ids. Let it draw at least one label in each call."
+            )
         slots = ids.reshape(-1, ids.shape[-1])[0] if ids.dim() else ids.reshape(1)
         slot = int(torch.randint(len(slots), (1,), generator=_cpu(generator)))
         observed[int(slots[slot])] += 1
@@ -129,7 +146,9 @@ def _probabilities(log_q: Any) -> Tensor:
     log_q = torch.as_tensor(log_q).detach().cpu().double()
     total = float(log_q.exp().sum())
     if log_q.dim() != 1 or bool(log_q.isnan().any()) or abs(total - 1) > 1e-6:
-        raise HeadtailError(f"`log_q` must be one log-probability a label, summing to 1, but sums to {total:.6g}.")
+        raise HeadtailError(
+            f"`log_q` must be one log-probability a label, summing to 1, but sums to {total:.6g}."
+        )
     return log_q.exp()
 
 
@@ -144,14 +163,26 @@ def _drawing(
 ) -> tuple[Sampler, Callable[[], Draw], int]:
     """The sampler, its draws for batches that begin with the positive, and that positive."""
     if labels is None:
-        raise HeadtailError("`labels` is missing: batches of targets are drawn from its frequencies.")
+        raise HeadtailError(
+            "`labels` is missing: batches of targets are drawn from its frequencies."
+        )
     check_labels(labels)
     if labels.num_labels != sampler.num_labels:
-        raise HeadtailError(f"`labels` has {labels.num_labels} labels, but the sampler {sampler.num_labels}. Pass the same ones.")
+        raise HeadtailError(
+            f"`labels` has {labels.num_labels} labels, but the sampler {sampler.num_labels}. Pass "
+            "the same ones."
+        )
     if isinstance(sampler, Given):
-        raise HeadtailError("`Given` holds one fixed draw, which cannot be audited. Write `audit(function_that_draws, log_q=…)`.")
+        raise HeadtailError(
+            "`Given` holds one fixed draw, which cannot be audited. Write "
+            "`audit(function_that_draws, log_q=…)`."
+        )
     counts = labels.counts.cpu()
-    first = int(torch.where(counts > 0, counts, counts.max() + 1).argmin()) if target is None else target
+    first = (
+        int(torch.where(counts > 0, counts, counts.max() + 1).argmin())
+        if target is None
+        else target
+    )
     check_ids("target", torch.tensor([first]), labels.num_labels)
     looked_at = weight if sampler.looks_at_model else None
     device = sampler.device or (torch.device("cpu") if generator is None else generator.device)
@@ -161,7 +192,8 @@ def _drawing(
     data = Frequency(Labels(counts), num_negatives=check_count("batch_size", batch_size))
     memory = [int(getattr(part, "capacity", 0)) for part in sampler.modules()]
     if any(memory) or sampler.looks_at_model:
-        # A queue in use keeps its past, and what a sampler knows of a model stays as it is while it is judged.
+        # A queue in use keeps its past, and what a sampler knows of a model stays as it is while it
+        # is judged.
         sampler = copy.deepcopy(sampler).train(not sampler.looks_at_model)
     past = Frequency(Labels(counts), num_negatives=max([batch_size, *memory]))
 
@@ -178,12 +210,16 @@ def _drawing(
 def _headtail_call(
     draw: Callable[[], Draw], claimed: Float64[Tensor, " L"], first: int
 ) -> tuple[Callable[[], tuple[Tensor, Tensor | None]], Tensor]:
-    """A call that returns (ids, error of their log q), and the probability of each label in a random slot."""
+    """A call that returns (ids, error of their log q), and the probability of each label in a
+    random slot.
+    """
 
     def call() -> tuple[Tensor, Tensor | None]:
         drawn = draw()
-        said, truth = drawn.log_q.cpu(), claimed[drawn.ids.cpu()]
-        # A claim of q = 0 is judged as an impossible draw; anything else that is not finite is an error without bound.
+        said = drawn.log_q.cpu()
+        truth = claimed[drawn.ids.cpu()]
+        # A claim of q = 0 is judged as an impossible draw; anything else that is not finite is an
+        # error without bound.
         off = torch.where(truth == -math.inf, 0.0, (said - truth).abs().nan_to_num(nan=math.inf))
         return drawn.ids.cpu(), off
 
@@ -196,7 +232,12 @@ def _headtail_call(
 
 
 def _claimed(
-    sampler: Sampler, first: int, log_q: Any, batch_size: int, input: Tensor | None, weight: Tensor | None
+    sampler: Sampler,
+    first: int,
+    log_q: Any,
+    batch_size: int,
+    input: Tensor | None,
+    weight: Tensor | None,
 ) -> Float64[Tensor, " L"]:
     """`[L]` log q as claimed for the first example."""
     if log_q is not None:
@@ -206,20 +247,31 @@ def _claimed(
     model = _model(sampler, batch_size, input, weight)
     label = torch.full((batch_size,), first, device=model.weight.device)
     with torch.no_grad():
-        return sampler.log_q_given(model, label, torch.arange(sampler.num_labels, device=model.weight.device))[0].cpu()
+        return sampler.log_q_given(
+            model, label, torch.arange(sampler.num_labels, device=model.weight.device)
+        )[0].cpu()
 
 
-def _softmax(sampler: Sampler, batch_size: int, input: Tensor | None, weight: Tensor | None) -> Float64[Tensor, " L"]:
+def _softmax(
+    sampler: Sampler, batch_size: int, input: Tensor | None, weight: Tensor | None
+) -> Float64[Tensor, " L"]:
     model = _model(sampler, batch_size, input, weight)
     first = Scorer(model.input[:1], model.weight)
     return first.logits(slice(0, len(first.weight)))[0].double().softmax(0).cpu()
 
 
-def _model(sampler: Sampler, batch_size: int, input: Tensor | None, weight: Tensor | None) -> Scorer:
+def _model(
+    sampler: Sampler, batch_size: int, input: Tensor | None, weight: Tensor | None
+) -> Scorer:
     if input is None or weight is None:
-        raise HeadtailError(f"`{type(sampler).__name__}` looks at the model: pass `input` and `weight` to `audit`.")
+        raise HeadtailError(
+            f"`{type(sampler).__name__}` looks at the model: pass `input` and `weight` to `audit`."
+        )
     if len(input) != batch_size:
-        raise HeadtailError(f"`input` has {len(input)} rows, but `batch_size` is {batch_size}. Give one row for each target.")
+        raise HeadtailError(
+            f"`input` has {len(input)} rows, but `batch_size` is {batch_size}. Give one row for "
+            "each target."
+        )
     return Scorer(input.detach(), weight.detach())
 
 
@@ -231,14 +283,18 @@ def _judge(observed: Int[Tensor, " L"], expected: Float64[Tensor, " L"], error: 
     expected = torch.where(expected > draws * 1e-12, expected, 0.0)
     possible = expected > 0
     impossible = int(observed[~possible].sum())
-    # Pool in order of claimed probability, ties by id: neighbours in a pool are alike, and a preference for low ids shows.
+    # Pool in order of claimed probability, ties by id: neighbours in a pool are alike, and a
+    # preference for low ids shows.
     order = expected.argsort(descending=True, stable=True)
     order = order[possible[order]]
-    # Each label here expects less than the limit, so a pool twice as wide never falls below it, except at the ends.
+    # Each label here expects less than the limit, so a pool twice as wide never falls below it,
+    # except at the ends.
     cell = (expected[order].cumsum(0) / (2 * SMALLEST_EXPECTED)).floor().long()
     cell = torch.where(expected[order] >= SMALLEST_EXPECTED, -1 - torch.arange(len(order)), cell)
     _, cell = torch.unique(cell, return_inverse=True)
-    pooled = torch.zeros(int(cell.max()) + 1, dtype=torch.float64).index_add_(0, cell, expected[order])
+    pooled = torch.zeros(int(cell.max()) + 1, dtype=torch.float64).index_add_(
+        0, cell, expected[order]
+    )
     seen = torch.zeros_like(pooled).index_add_(0, cell, observed[order].double())
     # The first and last pool may be cut short: they join the smallest other cell.
     small = pooled < SMALLEST_EXPECTED
@@ -246,15 +302,24 @@ def _judge(observed: Int[Tensor, " L"], expected: Float64[Tensor, " L"], error: 
         host = int(torch.where(small, math.inf, pooled).argmin())
         pooled[host] += pooled[small].sum()
         seen[host] += seen[small].sum()
-        pooled, seen = pooled[~small], seen[~small]
+        pooled = pooled[~small]
+        seen = seen[~small]
     statistic = float(((seen - pooled) ** 2 / pooled).sum())
     freedom = len(pooled) - 1
     if freedom == 0 and int(possible.sum()) > 1:
-        raise HeadtailError(f"`draws` is {draws}, too few to judge {int(possible.sum())} labels by. Ask for some thousands.")
+        raise HeadtailError(
+            f"`draws` is {draws}, too few to judge {int(possible.sum())} labels by. Ask for some "
+            "thousands."
+        )
     p_value = float(chi2.sf(statistic, freedom)) if freedom else 1.0
     surprise = (observed - expected).abs() / expected.clamp(min=1.0).sqrt()
-    worst = [(int(i), int(observed[i]), float(expected[i])) for i in surprise.topk(min(5, len(surprise))).indices]
-    return Audit(draws, statistic, freedom, 0.0 if impossible else p_value, impossible, error, worst)
+    worst = [
+        (int(i), int(observed[i]), float(expected[i]))
+        for i in surprise.topk(min(5, len(surprise))).indices
+    ]
+    return Audit(
+        draws, statistic, freedom, 0.0 if impossible else p_value, impossible, error, worst
+    )
 
 
 def _cpu(generator: torch.Generator | None) -> torch.Generator | None:

@@ -24,10 +24,12 @@ def mean_weights(
     draws: int,
     progress: Callable[[Iterable[int]], Iterable[int]],
 ) -> tuple[float, int, float, int, float, list[tuple[int, int, float]]]:
-    r"""Test that every label counts once on average: $\mathbb{E}[\sum_{s: y_s = y'} e^{\text{log\_keep}} / (m\, \hat q_s)] = 1$.
+    r"""Test that every label counts once on average: $\mathbb{E}[\sum_{s: y_s = y'}
+    e^{\text{log\_keep}} / (m\, \hat q_s)] = 1$.
 
-    Labels are judged in groups, each label with its share of the model's softmax: those that are hardly ever drawn have a mean that
-    no number of draws would show. The sums of one call depend on each other, so groups are judged together, by Hotelling's T².
+    Labels are judged in groups, each label with its share of the model's softmax: those that are
+    hardly ever drawn have a mean that no number of draws would show. The sums of one call depend on
+    each other, so groups are judged together, by Hotelling's T².
 
     Args:
         draw: an independent draw, of which the first example counts.
@@ -37,8 +39,9 @@ def mean_weights(
         progress: wraps the loop.
 
     Returns:
-        What an `Audit` holds behind the number of draws: statistic, degrees of freedom, p-value, nothing impossible, no error of
-        log q, and (label, observed, expected) of the groups that stand out.
+        What an `Audit` holds behind the number of draws: statistic, degrees of freedom, p-value,
+        nothing impossible, no error of log q, and (label, observed, expected) of the groups that
+        stand out.
     """
     from scipy.stats import f as fisher  # imported where used: `import headtail` stays fast
 
@@ -57,16 +60,27 @@ def mean_weights(
     if rank == 0:  # every call gave the very same sums
         exact = float((mean - 1).abs().max()) < 1e-9
         return (0.0 if exact else math.inf), 0, (1.0 if exact else 0.0), 0, 0.0, []
-    statistic = draws * float((mean - 1) @ torch.linalg.pinv(covariance, hermitian=True) @ (mean - 1))
-    p_value = float(fisher.sf(statistic * (draws - rank) / (rank * (draws - 1)), rank, draws - rank))
+    statistic = draws * float(
+        (mean - 1) @ torch.linalg.pinv(covariance, hermitian=True) @ (mean - 1)
+    )
+    p_value = float(
+        fisher.sf(statistic * (draws - rank) / (rank * (draws - 1)), rank, draws - rank)
+    )
     surprise = (mean - 1).abs() / covariance.diagonal().clamp(min=1e-300).sqrt()
-    groups = [(int((share * (cell == g)).argmax()), g) for g in surprise.topk(min(5, len(total))).indices.tolist()]
+    groups = [
+        (int((share * (cell == g)).argmax()), g)
+        for g in surprise.topk(min(5, len(total))).indices.tolist()
+    ]
     worst = [(label, round(draws * float(mean[g])), float(draws)) for label, g in groups]
     return statistic, rank, p_value, 0, 0.0, worst
 
 
-def _cells(share: Tensor, first: int, slots: int) -> tuple[Int[Tensor, " L"], Float64[Tensor, " G"]]:
-    """The group of each label, by share and with enough of it, −1 for the positive; and each group's share."""
+def _cells(
+    share: Tensor, first: int, slots: int
+) -> tuple[Int[Tensor, " L"], Float64[Tensor, " G"]]:
+    """The group of each label, by share and with enough of it, −1 for the positive; and each
+    group's share.
+    """
     share = share.clone()
     share[first] = 0.0
     least = max(EXPECTED / slots, 1 / MOST_CELLS) * float(share.sum())
@@ -85,4 +99,6 @@ def _cells(share: Tensor, first: int, slots: int) -> tuple[Int[Tensor, " L"], Fl
 def _first_row(draw: Draw) -> tuple[Tensor, Tensor]:
     keep = float(draw.log_keep[0]) if isinstance(draw.log_keep, Tensor) else draw.log_keep
     ids, log_q = (one.reshape(-1, one.shape[-1])[0].cpu() for one in (draw.ids, draw.log_q))
-    return ids, (keep - math.log(draw.m) - log_q).exp() if draw.m else torch.zeros(0, dtype=torch.float64)
+    return ids, (keep - math.log(draw.m) - log_q).exp() if draw.m else torch.zeros(
+        0, dtype=torch.float64
+    )

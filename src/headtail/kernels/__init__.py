@@ -1,1 +1,3 @@
-"""Fast twins of plain PyTorch functions, chosen by device. Imported where used: compilers are slow to load."""
+"""Fast twins of plain PyTorch functions, chosen by device. Imported where used: compilers are slow
+to load.
+"""

@@ -1,4 +1,6 @@
-"""Which compilers there are, and where compiled kernels are kept: once a machine, not once a process."""
+"""Which compilers there are, and where compiled kernels are kept: once a machine, not once a
+process.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ HAS_TRITON = find_spec("triton") is not None
 
 
 def keep_compiled() -> None:
-    """Let numba keep its code in headtail's cache folder unless the user has chosen one; call it before compiling."""
+    """Let numba keep its code in headtail's cache folder unless the user has chosen one; call it
+    before compiling.
+    """
     from numba import config
 
     if not os.environ.get("NUMBA_CACHE_DIR"):

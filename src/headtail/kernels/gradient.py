@@ -9,7 +9,8 @@ from torch import Tensor
 
 
 class RowGradient(NamedTuple):
-    """A row-sparse gradient as entries: row `rows[e]` gets `coefs[e] · values[points[e]]`; rows may repeat, their entries add up.
+    """A row-sparse gradient as entries: row `rows[e]` gets `coefs[e] · values[points[e]]`; rows may
+    repeat, their entries add up.
 
     Attributes:
         rows: `[n]`; −1 marks padding, which counts nowhere.
@@ -32,10 +33,10 @@ class LossGradients(NamedTuple):
     Attributes:
         loss: `[b]` of each example.
         of_input: `[b, d]`.
-        of_scores: `[b + m]` with respect to the scores of positives, then of shared negatives (summed over examples); `[b + b·m]`
-            where each example has its own.
-        of_rows: `[b + m, d]` with respect to the rows of positives and shared negatives; None where each example has its own:
-            then it is `of_scores` times the inputs.
+        of_scores: `[b + m]` with respect to the scores of positives, then of shared negatives
+            (summed over examples); `[b + b·m]` where each example has its own.
+        of_rows: `[b + m, d]` with respect to the rows of positives and shared negatives; None where
+            each example has its own: then it is `of_scores` times the inputs.
         total: Σ scale · loss, where the kernel has taken it too.
     """
 
@@ -47,7 +48,8 @@ class LossGradients(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """Which numbers are dropped: those whose noise is below `share`; the others are multiplied by `scale`.
+    """Which numbers are dropped: those whose noise is below `share`; the others are multiplied by
+    `scale`.
 
     Attributes:
         noise: a random byte for each number, or a seed to take it from.

@@ -21,7 +21,12 @@ from headtail.losses.modules import (
     SoftmaxLoss,
 )
 from headtail.losses.options import Options
-from headtail.losses.softmax import sampled_softmax, sampled_softmax_loss, softmax_loss, two_tower_softmax_loss
+from headtail.losses.softmax import (
+    sampled_softmax,
+    sampled_softmax_loss,
+    softmax_loss,
+    two_tower_softmax_loss,
+)
 
 __all__ = [
     "DecoupledLoss",

@@ -10,20 +10,21 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from headtail.core.draw import Draw
+from headtail.core.margins import Margin
+from headtail.core.targets import Target
+from headtail.core.weightings import Weighting
 from headtail.errors import HeadtailError, check_kind, check_number
 from headtail.kernels.gradient import CONTRASTIVE, HINGE, LOGISTIC, SQUARED_HINGE
 from headtail.losses.fused import loss_of_rows, ready_for_kernel
 from headtail.losses.options import Options, Settings
 from headtail.losses.terms import Terms, exact_terms, given_terms, table_terms
-from headtail.core.margins import Margin
-from headtail.core.draw import Draw
-from headtail.core.targets import Target
-from headtail.core.weightings import Weighting
 
 
 @dataclass(frozen=True)
 class Piece:
-    r"""The two binary losses of a decoupled loss: $\phi$ on the positive logit, $\varphi$ on minus each negative logit.
+    r"""The two binary losses of a decoupled loss: $\phi$ on the positive logit, $\varphi$ on minus
+    each negative logit.
 
     Attributes:
         name: for people.
@@ -73,18 +74,25 @@ def _positive_cosine(z: Tensor) -> Tensor:
 
 
 def contrastive(margin: float = 0.0) -> Piece:
-    r"""The contrastive loss of Hadsell et al. (2006) at the distance 1 − cos: ½(1 − cos)² on the positive, and
-    ½ max(0, cos − margin)² on negatives.
+    r"""The contrastive loss of Hadsell et al. (2006) at the distance 1 − cos: ½(1 − cos)² on the
+    positive, and ½ max(0, cos − margin)² on negatives.
 
-    The squares matter. With margin 0, a label of probability P and weight ρ on it as a negative, the cosine that costs least is
-    P / (P + ρ(1 − P)): the loss learns probabilities. Without them (torch's CosineEmbeddingLoss) it is 1 for labels with
-    P > ρ(1 − P), and 0 for all others, of which then nothing is learnt: among many labels, most of the time all of them.
+    The squares matter. With margin 0, a label of probability P and weight ρ on it as a negative,
+    the cosine that costs least is P / (P + ρ(1 − P)): the loss learns probabilities. Without them
+    (torch's CosineEmbeddingLoss) it is 1 for labels with P > ρ(1 − P), and 0 for all others, of
+    which then nothing is learnt: among many labels, most of the time all of them.
 
     >>> contrastive().negative(torch.tensor([-0.4, 0.4]))  # of minus the cosine
     tensor([0.0800, 0.0000])
     """
     check_number("margin", margin, low=-1, high=1)
-    return Piece("contrastive", _positive_cosine, _NegativeCosine(margin), cosine=True, code=(CONTRASTIVE, margin))
+    return Piece(
+        "contrastive",
+        _positive_cosine,
+        _NegativeCosine(margin),
+        cosine=True,
+        code=(CONTRASTIVE, margin),
+    )
 
 
 def sampled_decoupled(
@@ -97,7 +105,8 @@ def sampled_decoupled(
 ) -> Float[Tensor, " b"]:
     r"""Equation 6, with weights $w_{yy'} = e^{a(y) + b(y')}$:
 
-    $$\ell(y, f; \mathscr{N}, w) = \phi(f_y) + \sum_{y' \in \mathscr{N}} w_{yy'}\, \varphi(-f_{y'}).$$
+    $$\ell(y, f; \mathscr{N}, w) = \phi(f_y) + \sum_{y' \in \mathscr{N}} w_{yy'}\,
+    \varphi(-f_{y'}).$$
 
     Args:
         positive: `[b]` logits f_y.
@@ -111,8 +120,10 @@ def sampled_decoupled(
     >>> sampled_decoupled(zero, torch.zeros(1, 3), zero, torch.zeros(3), none, hinge)
     tensor([4.])
     """
-    a, b = a.to(negatives.dtype), b.to(negatives.dtype)
-    # A masked weight may be infinite, and 0 · inf is not a number: the mask selects, it never multiplies.
+    a = a.to(negatives.dtype)
+    b = b.to(negatives.dtype)
+    # A masked weight may be infinite, and 0 · inf is not a number: the mask selects, it never
+    # multiplies.
     weights = (a[:, None] + b).masked_fill(mask, 0.0).exp()
     terms = weights * piece.negative(-negatives)
     return piece.positive(positive) + terms.masked_fill(mask, 0.0).sum(1)
@@ -130,7 +141,8 @@ def sampled_decoupled_loss(
     sparse: bool = False,
     **options: Unpack[Options],
 ) -> Tensor:
-    """A sampled decoupled loss against a table of label embeddings; leans as the sampler and `weighting` decide.
+    """A sampled decoupled loss against a table of label embeddings; leans as the sampler and
+    `weighting` decide.
 
     Args:
         input: `[b, d]` hidden states.
@@ -149,10 +161,16 @@ def sampled_decoupled_loss(
     >>> loss = sampled_decoupled_loss(hidden, table, target, draw, Importance(), contrastive(), score="cosine")
     """
     settings = _settings(piece, options)
-    if sparse and piece.code is not None and (ready := ready_for_kernel(input, weight, bias, target, draw, weighting, settings)):
+    if (
+        sparse
+        and piece.code is not None
+        and (ready := ready_for_kernel(input, weight, bias, target, draw, weighting, settings))
+    ):
         kernel = ready.kernels.sampled_decoupled
         return loss_of_rows(kernel, input, weight, bias, draw, ready, settings, *piece.code)
-    return _reduced(table_terms(input, weight, bias, target, draw, weighting, sparse, settings), piece)
+    return _reduced(
+        table_terms(input, weight, bias, target, draw, weighting, sparse, settings), piece
+    )
 
 
 def two_tower_decoupled_loss(
@@ -165,7 +183,8 @@ def two_tower_decoupled_loss(
     piece: Piece = logistic,
     **options: Unpack[Options],
 ) -> Tensor:
-    """A sampled decoupled loss where an item tower made the embeddings; arguments as in `two_tower_softmax_loss`.
+    """A sampled decoupled loss where an item tower made the embeddings; arguments as in
+    `two_tower_softmax_loss`.
 
     >>> from headtail import Constant, Labels, WithinBatch
     >>> labels, target, items = Labels.from_counts([4, 2, 1]), torch.tensor([0, 2, 0]), torch.randn(3, 8)
@@ -173,7 +192,9 @@ def two_tower_decoupled_loss(
     >>> loss = two_tower_decoupled_loss(torch.randn(3, 8), items, items, target, draw, Constant(), hinge)
     """
     settings = _settings(piece, options)
-    return _reduced(given_terms(input, positive, negatives, target, draw, weighting, None, settings), piece)
+    return _reduced(
+        given_terms(input, positive, negatives, target, draw, weighting, None, settings), piece
+    )
 
 
 def decoupled_loss(
@@ -186,7 +207,8 @@ def decoupled_loss(
     bias: Tensor | None = None,
     **options: Unpack[Options],
 ) -> Tensor:
-    r"""The exact decoupled loss over all labels, $\phi(f_y) + \sum_{y' \ne y} \rho_{yy'}\, \varphi(-f_{y'})$.
+    r"""The exact decoupled loss over all labels, $\phi(f_y) + \sum_{y' \ne y} \rho_{yy'}\,
+    \varphi(-f_{y'})$.
 
     Args:
         input: `[b, d]` hidden states.
@@ -203,7 +225,9 @@ def decoupled_loss(
     >>> torch.allclose(decoupled_loss(hidden, table, target, reduction="sum"), exact)
     True
     """
-    return _reduced(exact_terms(input, weight, bias, target, margin, _settings(piece, options)), piece)
+    return _reduced(
+        exact_terms(input, weight, bias, target, margin, _settings(piece, options)), piece
+    )
 
 
 def _reduced(terms: Terms, piece: Piece) -> Tensor:

@@ -1,4 +1,6 @@
-"""The sampled losses of a label table in one autograd node: fast twins of the plain path for training steps."""
+"""The sampled losses of a label table in one autograd node: fast twins of the plain path for
+training steps.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from headtail.core.draw import Draw
+from headtail.core.targets import Pairs, Target
+from headtail.core.weightings import Weighting, log_weights
 from headtail.device.side_streams import beside, wait_for
-from headtail.rows.gradients import as_sparse, values_of
 from headtail.kernels.compiled import HAS_TRITON
 from headtail.kernels.gradient import LossGradients, RowGradient
 from headtail.losses.options import Settings
 from headtail.losses.terms import check_draw, check_input, check_table, check_weighting, directions
+from headtail.rows.gradients import as_sparse, values_of
 from headtail.rows.optimizers import hand_over, is_taken
-from headtail.core.draw import Draw
-from headtail.core.targets import Pairs, Target
-from headtail.core.weightings import Weighting, log_weights
 
 Kernel = Callable[..., LossGradients]
 
@@ -42,7 +44,13 @@ class Ready(NamedTuple):
 
 
 def ready_for_kernel(
-    input: Tensor, weight: Tensor, bias: Tensor | None, target: Target, draw: Draw, weighting: Weighting, settings: Settings
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Target,
+    draw: Draw,
+    weighting: Weighting,
+    settings: Settings,
 ) -> Ready | None:
     """Check what a loss was given; None where it is for the plain path."""
     if torch.compiler.is_compiling():
@@ -63,11 +71,21 @@ def ready_for_kernel(
     return Ready(kernels, pairs, (own, drawn, a, b, known, settings.scale(pairs).float()))
 
 
-def _kernels_for(input: Tensor, weight: Tensor, bias: Tensor | None, draw: Draw, settings: Settings) -> Any:
-    """The module with the kernels for these, or None: other dtypes, a learnt temperature, losses that are not summed up."""
-    if torch.is_autocast_enabled(input.device.type) or draw.ids.numel() == 0 or settings.reduction == "none":
+def _kernels_for(
+    input: Tensor, weight: Tensor, bias: Tensor | None, draw: Draw, settings: Settings
+) -> Any:
+    """The module with the kernels for these, or None: other dtypes, a learnt temperature, losses
+    that are not summed up.
+    """
+    if (
+        torch.is_autocast_enabled(input.device.type)
+        or draw.ids.numel() == 0
+        or settings.reduction == "none"
+    ):
         return None
-    if isinstance(settings.temperature, Tensor) or (bias is not None and (bias.dim() == 1 or settings.temperature != 1)):
+    if isinstance(settings.temperature, Tensor) or (
+        bias is not None and (bias.dim() == 1 or settings.temperature != 1)
+    ):
         return None
     tensors = [t for t in (input, weight, bias) if t is not None]
     dtypes = {t.dtype for t in tensors}
@@ -102,7 +120,8 @@ def loss_of_rows(
     rows = torch.cat([pairs.label, draw.ids.reshape(-1)])
     table = directions(F.embedding(rows, weight, sparse=True))
     place = torch.arange(len(rows), device=rows.device)
-    positive, negatives = place[: len(pairs.label)], place[len(pairs.label) :].reshape(draw.ids.shape)
+    positive = place[: len(pairs.label)]
+    negatives = place[len(pairs.label) :].reshape(draw.ids.shape)
     if bias is not None:
         bias = F.embedding(rows, bias, sparse=True)
     given = kernel, directions(input) / settings.temperature, table, bias, positive, negatives
@@ -170,9 +189,17 @@ class _LossOfRows(torch.autograd.Function):
         return None, of_input.to(input.dtype), of_weight, of_bias, None, None, None, None
 
 
-def _places(weight: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor) -> RowGradient | None:
-    """On a GPU, where the gradient goes: found beside the loss, once for weight and bias, if an optimiser takes both at once."""
-    if weight.device.type != "cuda" or negatives.dim() != 1 or not all(t is None or is_taken(t) for t in (weight, bias)):
+def _places(
+    weight: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor
+) -> RowGradient | None:
+    """On a GPU, where the gradient goes: found beside the loss, once for weight and bias, if an
+    optimiser takes both at once.
+    """
+    if (
+        weight.device.type != "cuda"
+        or negatives.dim() != 1
+        or not all(t is None or is_taken(t) for t in (weight, bias))
+    ):
         return None
     from headtail.kernels.triton.groups import grouped
 
@@ -187,7 +214,9 @@ def backward(loss: Tensor) -> None:
 
 
 def is_one(gradient: Tensor) -> bool:
-    """Whether a loss is used as it is, so that its gradients need no second pass; on a GPU only what `backward` passes is known."""
+    """Whether a loss is used as it is, so that its gradients need no second pass; on a GPU only
+    what `backward` passes is known.
+    """
     if gradient.device.type == "cpu":
         return float(gradient) == 1
     return gradient.data_ptr() == _one(gradient.dtype, gradient.device).data_ptr()

@@ -10,37 +10,49 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from headtail.errors import check_kind, check_num_labels, check_number
 from headtail.core.labels import Labels
+from headtail.core.margins import Margin, Unit
+from headtail.core.targets import Target
+from headtail.core.weightings import (
+    Constant,
+    FromMargin,
+    InfoNCE,
+    WeighedDraw,
+    Weighting,
+    check_support,
+)
+from headtail.errors import check_kind, check_num_labels, check_number
 from headtail.losses.decoupled import Piece, decoupled_loss, logistic, sampled_decoupled_loss
 from headtail.losses.options import Settings, check_temperature
 from headtail.losses.softmax import sampled_softmax_loss, softmax_loss
-from headtail.core.margins import Margin, Unit
 from headtail.samplers import Draw, Sampler
-from headtail.core.targets import Target
-from headtail.core.weightings import Constant, FromMargin, InfoNCE, WeighedDraw, Weighting, check_support
 
 
 class Loss(nn.Module, ABC):
     """A loss over a label table, called as `loss(input, weight, target, bias=…)`.
 
-    Options that change from batch to batch (`known_positives`, `sample_weight`) are passed in the call.
+    Options that change from batch to batch (`known_positives`, `sample_weight`) are passed in the
+    call.
 
     Args:
         temperature: a number, or a parameter to learn it; above 0 (`Options` says when this is
             checked).
         post_hoc: τ by which a `LabelHead` adjusts its answers afterwards, f − τ log π.
-        **options: keywords of the function behind it: `score`, `collisions`, `ignore_index`, `reduction`, and
-            `label_smoothing` for softmax losses.
+        **options: keywords of the function behind it: `score`, `collisions`, `ignore_index`,
+            `reduction`, and `label_smoothing` for softmax losses.
     """
 
     function: ClassVar[Callable[..., Tensor]]
     own_options: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, *, temperature: float | Tensor = 1.0, post_hoc: float = 0.0, **options: Any) -> None:
+    def __init__(
+        self, *, temperature: float | Tensor = 1.0, post_hoc: float = 0.0, **options: Any
+    ) -> None:
         super().__init__()
         shared = {key: value for key, value in options.items() if key not in self.own_options}
-        self.settings = Settings.of({"temperature": temperature, **shared}, ("post_hoc", *self.own_options))
+        self.settings = Settings.of(
+            {"temperature": temperature, **shared}, ("post_hoc", *self.own_options)
+        )
         if not isinstance(temperature, Tensor) or temperature.device.type != "meta":
             check_temperature(temperature)
         if isinstance(temperature, Tensor) and not isinstance(temperature, nn.Parameter):
@@ -57,7 +69,9 @@ class Loss(nn.Module, ABC):
 
     def extra_repr(self) -> str:
         """Options that were set."""
-        return ", ".join(f"{key}={getattr(value, 'name', value)}" for key, value in self.options.items())
+        return ", ".join(
+            f"{key}={getattr(value, 'name', value)}" for key, value in self.options.items()
+        )
 
     @property
     def piece(self) -> Piece | None:
@@ -77,11 +91,14 @@ class SampledLoss(Loss):
         check_kind("sampler", sampler, Sampler, "WithinBatch(labels)")
         check_kind("weighting", weighting, Weighting, "Tail(labels)")
         check_support(sampler, weighting)
-        self.sampler, self.weighting = sampler, weighting
+        self.sampler = sampler
+        self.weighting = weighting
 
     @property
     def follows_model(self) -> bool:
-        """Whether what it optimises moves with the model's own scores: a q that does, and weights that do not undo it."""
+        """Whether what it optimises moves with the model's own scores: a q that does, and weights
+        that do not undo it.
+        """
         return self.sampler.looks_at_model and not isinstance(self.weighting, FromMargin)
 
     def forward(
@@ -102,11 +119,15 @@ class SampledLoss(Loss):
         if draw is None:
             draw = self.draw(input, weight, target, generator, bias, **options)
         options = {"temperature": self.temperature, **self.options, **options}
-        return type(self).function(input, weight, target, draw, self.weighting, bias=bias, sparse=sparse, **options)
+        return type(self).function(
+            input, weight, target, draw, self.weighting, bias=bias, sparse=sparse, **options
+        )
 
     def extra_repr(self) -> str:
         """Weighting and options."""
-        return ", ".join(filter(None, [f"weighting={type(self.weighting).__name__}", super().extra_repr()]))
+        return ", ".join(
+            filter(None, [f"weighting={type(self.weighting).__name__}", super().extra_repr()])
+        )
 
     def draw(
         self,
@@ -119,10 +140,22 @@ class SampledLoss(Loss):
     ) -> Draw:
         """Negatives for one batch; of the options of the call only `ignore_index` matters."""
         ignore_index = options.get("ignore_index", self.settings.ignore_index)
-        model = {"input": input, "weight": weight, "bias": bias, "temperature": self.temperature, "score": self.settings.score}
+        model = {
+            "input": input,
+            "weight": weight,
+            "bias": bias,
+            "temperature": self.temperature,
+            "score": self.settings.score,
+        }
         # Only these weights do without the positive's q, which may cost as much as the draw.
         needs_target_q = not isinstance(self.weighting, FromMargin | Constant | InfoNCE)
-        return self.sampler.draw(target, **model, generator=generator, ignore_index=ignore_index, tell_target=needs_target_q)
+        return self.sampler.draw(
+            target,
+            **model,
+            generator=generator,
+            ignore_index=ignore_index,
+            tell_target=needs_target_q,
+        )
 
     def draw_ahead(self, target: Int[Tensor, " b"]) -> Draw | None:
         """Negatives with the log-weights of this loss, to be passed as `draw`.
@@ -137,7 +170,9 @@ class SampledLoss(Loss):
 
     def for_labels(self, labels: Labels) -> SampledLoss:
         """With sampler and weighting over the grown label set."""
-        return type(self)(self.sampler.for_labels(labels), self.weighting.for_labels(labels), **self.again())
+        return type(self)(
+            self.sampler.for_labels(labels), self.weighting.for_labels(labels), **self.again()
+        )
 
 
 class ExactLoss(Loss):
@@ -167,7 +202,8 @@ class ExactLoss(Loss):
 
 
 class SampledSoftmaxLoss(SampledLoss):
-    """`sampled_softmax_loss` with its sampler and weighting, which together decide whether it leans to head or tail.
+    """`sampled_softmax_loss` with its sampler and weighting, which together decide whether it leans
+    to head or tail.
 
     >>> from headtail import Labels, Tail, WithinBatch
     >>> labels = Labels.from_counts([50, 30, 20])
@@ -181,7 +217,8 @@ class SampledSoftmaxLoss(SampledLoss):
 
 
 class SampledDecoupledLoss(SampledLoss):
-    """`sampled_decoupled_loss` with its sampler and weighting, which together decide whether it leans to head or tail.
+    """`sampled_decoupled_loss` with its sampler and weighting, which together decide whether it
+    leans to head or tail.
 
     >>> from headtail import Constant, Uniform, hinge
     >>> loss = SampledDecoupledLoss(Uniform(10, 4), Constant(), hinge)
@@ -192,7 +229,9 @@ class SampledDecoupledLoss(SampledLoss):
     function = sampled_decoupled_loss
     own_options = ("piece",)
 
-    def __init__(self, sampler: Sampler, weighting: Weighting, piece: Piece = logistic, **options: Any) -> None:
+    def __init__(
+        self, sampler: Sampler, weighting: Weighting, piece: Piece = logistic, **options: Any
+    ) -> None:
         check_kind("piece", piece, Piece, "contrastive()")
         super().__init__(sampler, weighting, piece=piece, **options)
 
@@ -218,6 +257,8 @@ class DecoupledLoss(ExactLoss):
     function = decoupled_loss
     own_options = ("piece",)
 
-    def __init__(self, margin: Margin | None = None, piece: Piece = logistic, **options: Any) -> None:
+    def __init__(
+        self, margin: Margin | None = None, piece: Piece = logistic, **options: Any
+    ) -> None:
         check_kind("piece", piece, Piece, "contrastive()")
         super().__init__(margin, piece=piece, **options)

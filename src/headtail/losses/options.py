@@ -10,11 +10,18 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_choice, check_kind, check_number, check_same_device, nearest
 from headtail.core.draw import Draw
 from headtail.core.lookup import constant
 from headtail.core.targets import IGNORE_INDEX, Pairs, Target
 from headtail.core.weightings import Weighting
+from headtail.errors import (
+    HeadtailError,
+    check_choice,
+    check_kind,
+    check_number,
+    check_same_device,
+    nearest,
+)
 
 
 class Options(TypedDict, total=False):
@@ -27,14 +34,15 @@ class Options(TypedDict, total=False):
             below 0 the order of the scores is reversed, and at 0 the loss is not finite. Keep it
             above 0 with `temperature.clamp_(min=0.01)` under `torch.no_grad()` after each step.
         score: `"dot"`, or `"cosine"` to normalise inputs and label embeddings.
-        known_positives: labels of each example, `[b, k]` padded or ragged, that must not count as negatives.
+        known_positives: labels of each example, `[b, k]` padded or ragged, that must not count as
+            negatives.
         collisions: which draws are masked: `"target"` (those that hit the positive; the default),
             `"known"` (all known positives; the default once `known_positives` is given), `"slot"`
             (of within-batch negatives only the example itself; the default of `InfoNCE`), or
             `"none"`.
         sample_weight: `[b]` a weight for each example; `"mean"` divides by their sum.
-        ignore_index: targets (or padding) with this id count nowhere; −100, as in torch. None promises that there are none, which
-            saves a CUDA host some waiting.
+        ignore_index: targets (or padding) with this id count nowhere; −100, as in torch. None
+            promises that there are none, which saves a CUDA host some waiting.
         reduction: `"mean"` over pairs, `"sum"`, or `"none"` for one value a pair.
     """
 
@@ -78,7 +86,8 @@ class Settings:
             check_choice("collisions", self.collisions, ("target", "known", "none", "slot"))
         if self.known_positives is not None and self.collisions in ("target", "none", "slot"):
             raise HeadtailError(
-                f'`known_positives` is masked only with `collisions="known"`, but got {self.collisions!r}. Drop one.'
+                '`known_positives` is masked only with `collisions="known"`, but got '
+                f"{self.collisions!r}. Drop one."
             )
         seen = isinstance(self.temperature, Tensor) and self.temperature.device.type == "cpu"
         if seen or not isinstance(self.temperature, Tensor):
@@ -122,13 +131,22 @@ class Settings:
         if known is None and self.collisions != "known":
             return mask.expand(len(pairs.label), ids.shape[-1])
         if known is None and not pairs.multi_label:
-            raise HeadtailError('`collisions="known"` needs `known_positives`, or multi-label targets that tell them.')
-        positives = pairs if known is None else Pairs.of(known, ignore_index=self.ignore_index, name="known_positives")
+            raise HeadtailError(
+                '`collisions="known"` needs `known_positives`, or multi-label targets that tell '
+                "them."
+            )
+        positives = (
+            pairs
+            if known is None
+            else Pairs.of(known, ignore_index=self.ignore_index, name="known_positives")
+        )
         if positives.num_examples != pairs.num_examples:
             raise HeadtailError(
-                f"`known_positives` has {positives.num_examples} examples but `target` has {pairs.num_examples}. Match them."
+                f"`known_positives` has {positives.num_examples} examples but `target` has "
+                f"{pairs.num_examples}. Match them."
             )
-        # One integer for each (example, label), so that membership is one look-up; label ids stay below 2^40.
+        # One integer for each (example, label), so that membership is one look-up; label ids stay
+        # below 2^40.
         taken = torch.where(positives.ignored, -1, (positives.example_of() << 40) | positives.label)
         return mask | torch.isin((pairs.example_of()[:, None] << 40) | ids, taken)
 
@@ -160,13 +178,24 @@ class Settings:
             )
         check_same_device("sample_weight", self.sample_weight, "target", pairs.label)
         given = pairs.rows(self.sample_weight)
-        given = given.to(torch.promote_types(given.dtype, torch.float32)).masked_fill(pairs.ignored, 0.0)
-        if not torch.compiler.is_compiling() and given.device.type == "cpu" and not bool((given >= 0).all()):
-            raise HeadtailError("`sample_weight` must be numbers of at least 0, but some are negative or NaN. Mend them first.")
+        given = given.to(torch.promote_types(given.dtype, torch.float32)).masked_fill(
+            pairs.ignored, 0.0
+        )
+        if (
+            not torch.compiler.is_compiling()
+            and given.device.type == "cpu"
+            and not bool((given >= 0).all())
+        ):
+            raise HeadtailError(
+                "`sample_weight` must be numbers of at least 0, but some are negative or NaN. Mend "
+                "them first."
+            )
         return given
 
     def reduce(self, loss: Float[Tensor, " p"], pairs: Pairs) -> Tensor:
-        """Weighted mean over pairs, sum, or nothing; ignored pairs are selected away, never multiplied by 0."""
+        """Weighted mean over pairs, sum, or nothing; ignored pairs are selected away, never
+        multiplied by 0.
+        """
         loss, weight = loss.masked_fill(pairs.ignored, 0.0), self.weights(pairs).to(loss.dtype)
         loss = loss if self.sample_weight is None else loss * weight
         if self.reduction == "none":

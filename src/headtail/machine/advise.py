@@ -1,4 +1,6 @@
-"""Which loss to use for so many labels: the time and memory each is expected to take, and the m that keeps the noise small."""
+"""Which loss to use for so many labels: the time and memory each is expected to take, and the m
+that keeps the noise small.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +11,44 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from headtail.machine.bench import METHODS, NUMBER, Machine, Method, Shape, Timing, memory_of, possible
-from headtail.schemes.build import scheme
+from headtail.core.labels import Labels
 from headtail.errors import HeadtailError
 from headtail.implicit import explain
-from headtail.core.labels import Labels
 from headtail.losses import SampledLoss
+from headtail.machine.bench import (
+    METHODS,
+    NUMBER,
+    Machine,
+    Method,
+    Shape,
+    Timing,
+    memory_of,
+    possible,
+)
+from headtail.schemes.build import scheme
 
-CANDIDATES = ("uniform:importance", "frequency(0.5):importance", "frequency(0.75):importance", "within-batch:importance")
+CANDIDATES = (
+    "uniform:importance",
+    "frequency(0.5):importance",
+    "frequency(0.75):importance",
+    "within-batch:importance",
+)
 """Samplers that are looked at, all with weights that make them unbiased."""
 MOST_EXPLAINED = 3_000_000
 """Labels whose noise is looked at; of more, the most frequent ones stand for all."""
 MODEL_ERROR = 2.0
 """Predictions within this factor of each other are too close to call."""
 TRUST_IN_RATES = 0.001
-"""Weight of the machine's own rates against a measured step: they decide only what no step tells."""
+"""Weight of the machine's own rates against a measured step: they decide only what no step tells.
+"""
 SCORE_PASSES = 7
-"""How often a step walks over the scores: written; read and written by log-softmax and its gradient; read by two products."""
+"""How often a step walks over the scores: written; read and written by log-softmax and its
+gradient; read by two products.
+"""
 TABLE_PASSES = 8
-"""The same for the table, or its rows in use: read by two products, its gradient written, five passes of Adagrad."""
+"""The same for the table, or its rows in use: read by two products, its gradient written, five
+passes of Adagrad.
+"""
 
 
 class Ideal(NamedTuple):
@@ -44,7 +65,9 @@ class Ideal(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of a step, t = overhead + operations · ideal operations + bytes · ideal bytes: its phases follow one another."""
+    """Seconds of a step, t = overhead + operations · ideal operations + bytes · ideal bytes: its
+    phases follow one another.
+    """
 
     overhead: float
     operations: float
@@ -80,9 +103,11 @@ class Candidate:
 
     Attributes:
         scheme: its name.
-        untrained: the m that keeps the noise small while all scores are equal; None where no m does.
+        untrained: the m that keeps the noise small while all scores are equal; None where no m
+            does.
         informed: the same for a model that knows just how frequent labels are, with scores log π.
-        estimate: of a step with the larger of the two, or with the whole batch where that decides m; None where no m does.
+        estimate: of a step with the larger of the two, or with the whole batch where that decides
+            m; None where no m does.
         enough: whether that m suffices: a batch may be too small.
     """
 
@@ -95,7 +120,11 @@ class Candidate:
     @property
     def needed(self) -> int | None:
         """The larger m."""
-        return None if self.untrained is None or self.informed is None else max(self.untrained, self.informed)
+        return (
+            None
+            if self.untrained is None or self.informed is None
+            else max(self.untrained, self.informed)
+        )
 
 
 @dataclass(frozen=True)
@@ -104,9 +133,11 @@ class Advice:
 
     Attributes:
         choice: what to use; None where nothing fits.
-        why: "faster"; "noise", because no sampler comes with few enough negatives; or "memory", because nothing else fits.
+        why: "faster"; "noise", because no sampler comes with few enough negatives; or "memory",
+            because nothing else fits.
         close: whether the runner-up is too close to call.
-        estimates: of the methods; the sampled one with the m of the best candidate, or the m asked for where there is none.
+        estimates: of the methods; the sampled one with the m of the best candidate, or the m asked
+            for where there is none.
         candidates: the samplers, as passed.
         best: the quickest candidate that suffices.
     """
@@ -123,7 +154,8 @@ def ideal_of(method: Method, shape: Shape, machine: Machine) -> Ideal:
     """Operations and bytes of a step, in seconds of this machine."""
     columns = shape.negatives if method == "sampled" else shape.labels
     rows = shape.batch + shape.negatives if method == "sampled" else shape.labels
-    operations = 6 * shape.batch * columns * shape.dim  # a multiplication and an addition, forward and twice backward
+    # a multiplication and an addition, forward and twice backward
+    operations = 6 * shape.batch * columns * shape.dim
     numbers = SCORE_PASSES * shape.batch * columns + TABLE_PASSES * rows * shape.dim
     if method == "chunked":  # each chunk reads and writes the gradient of the table
         numbers += 2 * math.ceil(shape.batch / shape.chunk) * rows * shape.dim
@@ -131,7 +163,8 @@ def ideal_of(method: Method, shape: Shape, machine: Machine) -> Ideal:
 
 
 def fit(ideals: Sequence[Ideal], seconds: Sequence[float]) -> Cost:
-    """The cost, with nothing below 0, of least squared relative error; what measured steps do not tell stays near ideal, at 1.
+    """The cost, with nothing below 0, of least squared relative error; what measured steps do not
+    tell stays near ideal, at 1.
 
     >>> steps = [Ideal(1.0, 1.0), Ideal(10.0, 10.0), Ideal(10.0, 1.0)]
     >>> cost = fit(steps, [2.0 + 0.5 * step.operations + 3 * step.bytes for step in steps])
@@ -140,32 +173,50 @@ def fit(ideals: Sequence[Ideal], seconds: Sequence[float]) -> Cost:
     """
     from scipy.optimize import nnls  # slow to load
 
-    measured = [[1 / t, ideal.operations / t, ideal.bytes / t] for ideal, t in zip(ideals, seconds, strict=True)]
+    measured = [
+        [1 / t, ideal.operations / t, ideal.bytes / t]
+        for ideal, t in zip(ideals, seconds, strict=True)
+    ]
     near_ideal = [[0.0, TRUST_IN_RATES, 0.0], [0.0, 0.0, TRUST_IN_RATES]]
-    found, _ = nnls(measured + near_ideal, [1.0] * len(measured) + [TRUST_IN_RATES] * len(near_ideal))
+    found, _ = nnls(
+        measured + near_ideal, [1.0] * len(measured) + [TRUST_IN_RATES] * len(near_ideal)
+    )
     return Cost(*map(float, found))
 
 
 def costs(machine: Machine) -> dict[Method, Cost]:
-    """Each method's cost from what was measured; a chunked loss that was not is taken to be as good as the exact one."""
-    by: dict[Method, list[Timing]] = {method: [t for t in machine.timings if t.method == method] for method in METHODS}
+    """Each method's cost from what was measured; a chunked loss that was not is taken to be as good
+    as the exact one.
+    """
+    by: dict[Method, list[Timing]] = {
+        method: [t for t in machine.timings if t.method == method] for method in METHODS
+    }
     by["chunked"] = by["chunked"] or by["exact"]
     found = {}
     for method, timings in by.items():
         if not timings:
-            raise HeadtailError(f"The measurement of this machine has no {method} step. Write `headtail bench` to measure again.")
-        found[method] = fit([ideal_of(one.method, one.shape, machine) for one in timings], [one.seconds for one in timings])
+            raise HeadtailError(
+                f"The measurement of this machine has no {method} step. Write `headtail bench` to "
+                "measure again."
+            )
+        found[method] = fit(
+            [ideal_of(one.method, one.shape, machine) for one in timings],
+            [one.seconds for one in timings],
+        )
     return found
 
 
 def predict(method: Method, shape: Shape, machine: Machine, memory: int) -> Estimate:
     """What a step is expected to cost on a machine that was measured, with so much memory."""
-    seconds, needed = costs(machine)[method](ideal_of(method, shape, machine)), memory_of(method, shape)
+    seconds = costs(machine)[method](ideal_of(method, shape, machine))
+    needed = memory_of(method, shape)
     return Estimate(method, shape, seconds, needed, needed <= memory)
 
 
 def crossover(shape: Shape, machine: Machine) -> int | None:
-    """The number of labels from which the sampled loss is quicker than the exact one: 1 if always, None if that cannot be told."""
+    """The number of labels from which the sampled loss is quicker than the exact one: 1 if always,
+    None if that cannot be told.
+    """
     found = costs(machine)
     sampled = found["sampled"](ideal_of("sampled", shape, machine))
     exact = found["exact"]
@@ -173,22 +224,40 @@ def crossover(shape: Shape, machine: Machine) -> int | None:
     return max(1, math.ceil((sampled - exact.overhead) / of_a_label)) if of_a_label else None
 
 
-def candidate(name: str, labels: Labels, shape: Shape, noise: float, machine: Machine, memory: int) -> Candidate:
-    """What a scheme needs to keep the standard deviation of its loss below `noise`, and what that costs."""
+def candidate(
+    name: str, labels: Labels, shape: Shape, noise: float, machine: Machine, memory: int
+) -> Candidate:
+    """What a scheme needs to keep the standard deviation of its loss below `noise`, and what that
+    costs.
+    """
     if labels.num_labels > MOST_EXPLAINED:
         labels = Labels(labels.counts.topk(MOST_EXPLAINED).values, labels.smoothing)
     loss = scheme(name, labels)
     if not isinstance(loss, SampledLoss):
-        raise HeadtailError(f"`{name}` uses all labels and draws no negatives. Write a sampled scheme, for example `uniform:tail`.")
+        raise HeadtailError(
+            f"`{name}` uses all labels and draws no negatives. Write a sampled scheme, for example "
+            "`uniform:tail`."
+        )
     if loss.sampler.looks_at_model:
         told = f"The noise of `{name}` depends on the model, and there is none"
-        raise HeadtailError(f"{told}. `headtail advise --model RUN --data DATA` measures it on a trained one.")
+        raise HeadtailError(
+            f"{told}. `headtail advise --model RUN --data DATA` measures it on a trained one."
+        )
     before = explain(loss, labels, batch_size=shape.batch, noise=noise)
     # Half an example more a label: one that never occurs keeps a finite score.
     scores = ((labels.counts.double() + 0.5) / (labels.total + 0.5 * labels.num_labels)).log()
     target = torch.tensor([one.label for one in before.examples])
-    after = explain(loss, labels, batch_size=shape.batch, noise=noise, scores=scores.expand(len(target), -1), target=target)
-    untrained, informed = (_largest(one.needed_m for one in found.examples) for found in (before, after))
+    after = explain(
+        loss,
+        labels,
+        batch_size=shape.batch,
+        noise=noise,
+        scores=scores.expand(len(target), -1),
+        target=target,
+    )
+    untrained, informed = (
+        _largest(one.needed_m for one in found.examples) for found in (before, after)
+    )
     if untrained is None or informed is None:
         return Candidate(name, untrained, informed, None, False)
     needed = max(untrained, informed)
@@ -202,12 +271,21 @@ def candidate(name: str, labels: Labels, shape: Shape, noise: float, machine: Ma
 def choose(shape: Shape, candidates: Iterable[Candidate], machine: Machine, memory: int) -> Advice:
     """The quickest method that fits and is not too noisy."""
     candidates = tuple(candidates)
-    estimates: dict[Method, Estimate] = {method: predict(method, shape, machine, memory) for method in possible()}
-    usable = [one for one in candidates if one.enough and one.estimate is not None and one.estimate.fits]
-    best = min(usable, key=lambda one: one.estimate.seconds if one.estimate else math.inf, default=None)
+    estimates: dict[Method, Estimate] = {
+        method: predict(method, shape, machine, memory) for method in possible()
+    }
+    usable = [
+        one for one in candidates if one.enough and one.estimate is not None and one.estimate.fits
+    ]
+    best = min(
+        usable, key=lambda one: one.estimate.seconds if one.estimate else math.inf, default=None
+    )
     if best is not None and best.estimate is not None:
         estimates["sampled"] = best.estimate
-    whole = sorted((one for method, one in estimates.items() if method != "sampled" and one.fits), key=_with_chunks_in_doubt)
+    whole = sorted(
+        (one for method, one in estimates.items() if method != "sampled" and one.fits),
+        key=_with_chunks_in_doubt,
+    )
     sampled = [estimates["sampled"]] if best else []
     running = sorted(whole[:1] + sampled, key=lambda one: one.seconds)
     if not running:
@@ -229,7 +307,9 @@ def _largest(needed: Iterable[int | None]) -> int | None:
     return max(known) if known and len(known) == len(found) else None
 
 
-def _reference(method: Method, labels: int, batch: int, seconds: float, dim: int = 512, negatives: int = 256) -> Timing:
+def _reference(
+    method: Method, labels: int, batch: int, seconds: float, dim: int = 512, negatives: int = 256
+) -> Timing:
     return Timing(method, Shape(labels, dim, batch, negatives), seconds, None)
 
 
@@ -258,8 +338,9 @@ REFERENCES = {
         ),
         answers={},
     ),
-    # Batch 1024, dim 512, 256 shared negatives (benchmarks/results/head_step.csv): bfloat16 for the exact loss, float32 and Adagrad
-    # (SGD for 4096 negatives) for the sampled one; a CUDA graph a step, but for the exact loss over a million labels.
+    # Batch 1024, dim 512, 256 shared negatives (benchmarks/results/head_step.csv): bfloat16 for the
+    # exact loss, float32 and Adagrad (SGD for 4096 negatives) for the sampled one; a CUDA graph a
+    # step, but for the exact loss over a million labels.
     "cuda": Machine(
         name="NVIDIA H200",
         device="cuda",

@@ -7,14 +7,16 @@ import statistics
 from collections import defaultdict
 from typing import Any
 
+from headtail.comparison.results import ClassError, Comparison
 from headtail.report.charts import shaded
 from headtail.report.figure import LAYOUT, Figure, axis, plain
 from headtail.report.findings import percent
 from headtail.report.look import Look, families, looks
-from headtail.comparison.results import ClassError, Comparison
 
 PARTS = 20
-"""A line is smoothed over this share of the ranks: a class has so few test points that its own error says little."""
+"""A line is smoothed over this share of the ranks: a class has so few test points that its own
+error says little.
+"""
 
 
 def class_curves(comparison: Comparison) -> Figure | None:
@@ -24,11 +26,19 @@ def class_curves(comparison: Comparison) -> Figure | None:
     ranked = _ranked(comparison.classes)
     if len(ranked) < 2:
         return None
-    window, look = max(1, len(ranked) // PARTS) | 1, looks(schemes)  # odd, so that it has a middle
+    # odd, so that it has a middle
+    window = max(1, len(ranked) // PARTS) | 1
+    look = looks(schemes)
     panels = families(schemes)
     chosen = next((title for title in panels if "within-batch" in title), next(iter(panels)))
     traces = [
-        _line(name, [errors[name].get(label, math.nan) for label, _ in ranked], ranked, window, look[name])
+        _line(
+            name,
+            [errors[name].get(label, math.nan) for label, _ in ranked],
+            ranked,
+            window,
+            look[name],
+        )
         | {"meta": title, "visible": title == chosen}
         for title, names in panels.items()
         for name in names
@@ -38,7 +48,8 @@ def class_curves(comparison: Comparison) -> Figure | None:
         "height": 450 + 10 * max(map(len, panels.values())),
         "margin": LAYOUT["margin"] | {"t": 48},
         "shapes": shapes,
-        "annotations": [note | {"yanchor": "bottom"} for note in notes],  # above: errors reach up to 100%
+        # above: errors reach up to 100%
+        "annotations": [note | {"yanchor": "bottom"} for note in notes],
         "showlegend": True,
         "legend": {"orientation": "h", "x": 0, "y": -0.16, "yanchor": "top"},
         "xaxis": axis("rank of the class", range=[0.5, len(ranked) + 0.5], showgrid=False),
@@ -46,7 +57,16 @@ def class_curves(comparison: Comparison) -> Figure | None:
     }
     alt = f"The error of each of {len(ranked):,} classes against its rank, a line a scheme."
     note = f" Lines are means over {window} neighbouring ranks." if window > 1 else ""
-    return Figure("classes", alt, traces, layout, {"legend": {"font": {"size": 11}}}, tuple(panels), chosen, note=note)
+    return Figure(
+        "classes",
+        alt,
+        traces,
+        layout,
+        {"legend": {"font": {"size": 11}}},
+        tuple(panels),
+        chosen,
+        note=note,
+    )
 
 
 def _by_scheme(rows: list[ClassError]) -> dict[str, dict[int, float]]:
@@ -55,7 +75,10 @@ def _by_scheme(rows: list[ClassError]) -> dict[str, dict[int, float]]:
     for row in rows:
         if math.isfinite(row.error):
             gathered[row.scheme][row.label].append(row.error)
-    return {scheme: {label: statistics.fmean(found) for label, found in labels.items()} for scheme, labels in gathered.items()}
+    return {
+        scheme: {label: statistics.fmean(found) for label, found in labels.items()}
+        for scheme, labels in gathered.items()
+    }
 
 
 def _ranked(rows: list[ClassError]) -> list[tuple[int, ClassError]]:
@@ -64,9 +87,12 @@ def _ranked(rows: list[ClassError]) -> list[tuple[int, ClassError]]:
     return sorted(one_each.items(), key=lambda pair: (-pair[1].train, pair[0]))
 
 
-def _line(scheme: str, errors: list[float], ranked: list[tuple[int, ClassError]], window: int, look: Look) -> dict[str, Any]:
+def _line(
+    scheme: str, errors: list[float], ranked: list[tuple[int, ClassError]], window: int, look: Look
+) -> dict[str, Any]:
     texts = [
-        f"<b>{plain(scheme)}</b><br>{plain(row.name or f'label {label}')}, rank {rank:,}, {row.train:,} examples<br>error "
+        f"<b>{plain(scheme)}</b><br>{plain(row.name or f'label {label}')}, rank {rank:,}, "
+        f"{row.train:,} examples<br>error "
         f"{percent(error)}"
         for rank, ((label, row), error) in enumerate(zip(ranked, errors, strict=True), start=1)
     ]
@@ -77,7 +103,11 @@ def _line(scheme: str, errors: list[float], ranked: list[tuple[int, ClassError]]
         "x": list(range(1, len(ranked) + 1)),
         "y": smoothed(errors, window),
         "cliponaxis": False,  # a marker at 100% is shown whole
-        "line": {"color": look.colour, "dash": "longdashdot" if look.symbol.endswith(("open", "dot")) else look.dash, "width": 2},
+        "line": {
+            "color": look.colour,
+            "dash": "longdashdot" if look.symbol.endswith(("open", "dot")) else look.dash,
+            "width": 2,
+        },
         "marker": {"symbol": look.symbol, "color": look.colour, "size": 7},
         "hoverinfo": "text",
         "hovertext": texts,
@@ -90,8 +120,13 @@ def smoothed(values: list[float], window: int) -> list[float]:
     >>> smoothed([0.0, 1.0, 0.5, float("nan")], window=3)
     [0.5, 0.5, 0.75, 0.5]
     """
-    half, found = window // 2, []
+    half = window // 2
+    found = []
     for place in range(len(values)):
-        near = [value for value in values[max(0, place - half) : place + half + 1] if math.isfinite(value)]
+        near = [
+            value
+            for value in values[max(0, place - half) : place + half + 1]
+            if math.isfinite(value)
+        ]
         found.append(statistics.fmean(near) if near else math.nan)
     return found

@@ -6,11 +6,11 @@ import math
 from collections import defaultdict
 from typing import Any
 
+from headtail.comparison.results import Comparison
 from headtail.report.figure import SHARES, Figure, axis, panel_title, plain
 from headtail.report.findings import percent
 from headtail.report.look import Look, looks
 from headtail.report.measured import Estimate
-from headtail.comparison.results import Comparison
 
 Curve = list[tuple[float, Estimate]]
 """Epochs, and the mean over the seeds that reached each."""
@@ -29,9 +29,13 @@ def learning_curves(comparison: Comparison) -> Figure | None:
     traces = []
     for key in sorted(curves, key=lambda key: order.index(key[2])):
         split, metric, scheme = key
-        trace = _line(key, curves[key], look[scheme], "2" if split == "validation" and losses else "")
+        trace = _line(
+            key, curves[key], look[scheme], "2" if split == "validation" and losses else ""
+        )
         trace["showlegend"] = split == "train" or (not losses and metric == chosen)
-        traces.append(trace | ({"meta": metric, "visible": metric == chosen} if split == "validation" else {}))
+        traces.append(
+            trace | ({"meta": metric, "visible": metric == chosen} if split == "validation" else {})
+        )
     panels = ["training loss"] * losses + ["validation"] * bool(metrics)
     layout, narrow = _layouts(panels, len({scheme for _, _, scheme in curves}))
     by_choice = {metric: _for_metric(metric, panels) for metric in metrics}
@@ -41,12 +45,17 @@ def learning_curves(comparison: Comparison) -> Figure | None:
 
 def _curves(comparison: Comparison) -> dict[tuple[str, str, str], Curve]:
     """Split, metric and scheme: its curve."""
-    gathered: dict[tuple[str, str, str], dict[float, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+    gathered: dict[tuple[str, str, str], dict[float, dict[int, float]]] = defaultdict(
+        lambda: defaultdict(dict)
+    )
     for row in comparison.rows:
         drawn = row.split == "validation" or (row.split == "train" and row.metric == "loss")
         if drawn and row.slice in ("full", "") and math.isfinite(row.value):
             gathered[row.split, row.metric, row.scheme][row.epoch][row.seed] = row.value
-    return {key: [(epoch, Estimate.of(by_seed)) for epoch, by_seed in sorted(epochs.items())] for key, epochs in gathered.items()}
+    return {
+        key: [(epoch, Estimate.of(by_seed)) for epoch, by_seed in sorted(epochs.items())]
+        for key, epochs in gathered.items()
+    }
 
 
 def _line(key: tuple[str, str, str], curve: Curve, look: Look, panel: str) -> dict[str, Any]:
@@ -73,15 +82,31 @@ def _layouts(panels: list[str], lines: int) -> tuple[dict[str, Any], dict[str, A
     layout: dict[str, Any] = {
         "height": 460 + 12 * lines,
         "showlegend": True,
-        "legend": {"orientation": "h", "x": 0, "y": -0.16, "yanchor": "top", "groupclick": "togglegroup"},
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "y": -0.16,
+            "yanchor": "top",
+            "groupclick": "togglegroup",
+        },
         "margin": {"l": 48, "r": 16, "t": 34, "b": 40},
-        "annotations": [panel_title(name, "2" if place else "") for place, name in enumerate(panels)],
+        "annotations": [
+            panel_title(name, "2" if place else "") for place, name in enumerate(panels)
+        ],
     }
-    narrow: dict[str, Any] = {"height": 360 * len(panels) + 26 * lines, "legend": {"y": -0.07, "font": {"size": 11}}}
-    across, down = (1 + 0.1) / len(panels), (1 + 0.16) / len(panels)
+    narrow: dict[str, Any] = {
+        "height": 360 * len(panels) + 26 * lines,
+        "legend": {"y": -0.07, "font": {"size": 11}},
+    }
+    across = (1 + 0.1) / len(panels)
+    down = (1 + 0.16) / len(panels)
     for place in range(len(panels)):
-        number, start, top = "2" if place else "", place * across, 1 - place * down
-        layout[f"xaxis{number}"] = axis("epoch", anchor=f"y{number}", domain=[start, min(start + across - 0.1, 1)])
+        number = "2" if place else ""
+        start = place * across
+        top = 1 - place * down
+        layout[f"xaxis{number}"] = axis(
+            "epoch", anchor=f"y{number}", domain=[start, min(start + across - 0.1, 1)]
+        )
         layout[f"yaxis{number}"] = axis(anchor=f"x{number}")
         narrow[f"xaxis{number}"] = {"domain": [0, 1]}
         narrow[f"yaxis{number}"] = {"domain": [max(top - down + 0.16, 0), top]}
@@ -91,8 +116,12 @@ def _layouts(panels: list[str], lines: int) -> tuple[dict[str, Any], dict[str, A
 def _for_metric(metric: str, panels: list[str]) -> dict[str, Any]:
     titles = [*panels[:-1], f"validation {metric}"]
     return {
-        "annotations": [panel_title(name, "2" if place else "") for place, name in enumerate(titles)],
-        "yaxis2" if len(panels) == 2 else "yaxis": {"tickformat": ""} if metric.endswith("loss") else SHARES,
+        "annotations": [
+            panel_title(name, "2" if place else "") for place, name in enumerate(titles)
+        ],
+        "yaxis2" if len(panels) == 2 else "yaxis": {"tickformat": ""}
+        if metric.endswith("loss")
+        else SHARES,
     }
 
 

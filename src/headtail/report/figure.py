@@ -1,4 +1,6 @@
-"""A figure, as plotly's JSON. Colours are names of CSS variables, which the page fills in for light and for dark."""
+"""A figure, as plotly's JSON. Colours are names of CSS variables, which the page fills in for light
+and for dark.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,11 @@ class Figure:
 
     def to_dict(self) -> dict[str, Any]:
         """What the page's script needs; numbers that are not finite become None."""
-        layouts = {"layout": LAYOUT | self.layout, "narrow": self.narrow, "byChoice": self.by_choice}
+        layouts = {
+            "layout": LAYOUT | self.layout,
+            "narrow": self.narrow,
+            "byChoice": self.by_choice,
+        }
         return finite({"data": self.data, "chosen": self.chosen, **layouts})
 
 
@@ -46,7 +52,12 @@ LAYOUT: dict[str, Any] = {
     "paper_bgcolor": "rgba(0,0,0,0)",
     "plot_bgcolor": "rgba(0,0,0,0)",
     "font": {"family": "system-ui, sans-serif", "size": 13, "color": "--ink"},
-    "hoverlabel": {"bgcolor": "--paper", "bordercolor": "--rule", "font": {"color": "--ink", "size": 13}, "align": "left"},
+    "hoverlabel": {
+        "bgcolor": "--paper",
+        "bordercolor": "--rule",
+        "font": {"color": "--ink", "size": 13},
+        "align": "left",
+    },
     "margin": {"l": 60, "r": 16, "t": 28, "b": 52},
     "showlegend": False,
 }
@@ -58,7 +69,12 @@ SHARES: dict[str, Any] = {"tickformat": ".0%", "autorangeoptions": {"clipmin": 0
 
 def axis(title: str = "", **options: Any) -> dict[str, Any]:
     """A quiet axis that does not catch the finger that scrolls the page."""
-    lines = {"gridcolor": "--grid", "linecolor": "--rule", "zerolinecolor": "--rule", "zeroline": False}
+    lines = {
+        "gridcolor": "--grid",
+        "linecolor": "--rule",
+        "zerolinecolor": "--rule",
+        "zeroline": False,
+    }
     return {
         "title": {"text": title, "standoff": 8, "font": {"size": 13}},
         "fixedrange": True,
@@ -88,5 +104,17 @@ def finite(value: Any) -> Any:
 
 def panel_title(name: str, number: str) -> dict[str, Any]:
     """A title above the panel whose axes have this number."""
-    refs = {"xref": f"x{number} domain", "yref": f"y{number} domain", "xanchor": "left", "yanchor": "bottom"}
-    return {"text": f"<b>{plain(name.capitalize())}</b>", "x": 0, "y": 1, "yshift": 4, "showarrow": False, **refs}
+    refs = {
+        "xref": f"x{number} domain",
+        "yref": f"y{number} domain",
+        "xanchor": "left",
+        "yanchor": "bottom",
+    }
+    return {
+        "text": f"<b>{plain(name.capitalize())}</b>",
+        "x": 0,
+        "y": 1,
+        "yshift": 4,
+        "showarrow": False,
+        **refs,
+    }

@@ -23,7 +23,11 @@ def percent(value: float | None, digits: int = 1) -> str:
     >>> percent(0.3123), percent(float("nan"))
     ('31.2%', '–')
     """
-    return "–" if value is None or not math.isfinite(value) else f"{100 * value:.{digits}f}%".replace("-", "−")
+    return (
+        "–"
+        if value is None or not math.isfinite(value)
+        else f"{100 * value:.{digits}f}%".replace("-", "−")
+    )
 
 
 def points(value: float | None) -> str:
@@ -52,7 +56,8 @@ def with_error(estimate: Estimate) -> str:
 
 
 def pareto_front(pairs: dict[str, tuple[float, float]]) -> list[str]:
-    """The names no other beats: none is at least as good on both and better on one. Ordered by the first number.
+    """The names no other beats: none is at least as good on both and better on one. Ordered by the
+    first number.
 
     >>> pareto_front({"a": (0.5, 0.1), "b": (0.4, 0.3), "c": (0.4, 0.2)})
     ['b', 'a']
@@ -60,7 +65,8 @@ def pareto_front(pairs: dict[str, tuple[float, float]]) -> list[str]:
     front = [
         name
         for name, (x, y) in pairs.items()
-        if not any(u >= x and v >= y and (u > x or v > y) for u, v in pairs.values()) and math.isfinite(x + y)
+        if not any(u >= x and v >= y and (u > x or v > y) for u, v in pairs.values())
+        and math.isfinite(x + y)
     ]
     return sorted(front, key=lambda name: pairs[name])
 
@@ -68,15 +74,31 @@ def pareto_front(pairs: dict[str, tuple[float, float]]) -> list[str]:
 def takeaway(measured: Measured, failures: dict[str, str]) -> str:
     """One sentence: which scheme is best where it matters, by how much, and what that costs."""
     by = measured.yardstick
-    slice_ = next((name for name in ("tail", "full", "torso", "head") if measured.known(by.metric, name)), None)
+    slice_ = next(
+        (name for name in ("tail", "full", "torso", "head") if measured.known(by.metric, name)),
+        None,
+    )
     if slice_ is None:
-        return f"No scheme was measured: {_count(len(failures), 'run')} failed." if failures else "No scheme was measured."
-    known = sorted(measured.known(by.metric, slice_), key=lambda name: -by.sign * measured.of(name, by.metric, slice_).value)
-    alike = [name for name in known if _shown(measured, name, slice_) == _shown(measured, known[0], slice_)]
-    # What reads the same is a tie, and the head breaks it: no scheme is named that another equals here and beats there.
+        return (
+            f"No scheme was measured: {_count(len(failures), 'run')} failed."
+            if failures
+            else "No scheme was measured."
+        )
+    known = sorted(
+        measured.known(by.metric, slice_),
+        key=lambda name: -by.sign * measured.of(name, by.metric, slice_).value,
+    )
+    alike = [
+        name
+        for name in known
+        if _shown(measured, name, slice_) == _shown(measured, known[0], slice_)
+    ]
+    # What reads the same is a tie, and the head breaks it: no scheme is named that another equals
+    # here and beats there.
     alike.sort(key=lambda name: -_number(by.sign * measured.of(name, by.metric, "head").value))
     known = [*alike, *known[len(alike) :]]
-    best, found = known[0], measured.of(known[0], by.metric, slice_)
+    best = known[0]
+    found = measured.of(known[0], by.metric, slice_)
     where = f"{slice_.capitalize()} {by.name}"
     if len(known) == 1:
         rest = [
@@ -84,29 +106,42 @@ def takeaway(measured: Measured, failures: dict[str, str]) -> str:
             for other in ("head", "torso", "full")
             if other != slice_ and measured.known(by.metric, other)
         ]
-        return f"{best} reaches a {where} of {percent(found.value)}" + (f", with {_listed(rest)}." if rest else ".")
+        return f"{best} reaches a {where} of {percent(found.value)}" + (
+            f", with {_listed(rest)}." if rest else "."
+        )
     reference = Reference.of(measured)
-    tied = [name for name in alike if _shown(measured, name, "head") == _shown(measured, best, "head")]
+    tied = [
+        name for name in alike if _shown(measured, name, "head") == _shown(measured, best, "head")
+    ]
     if len(tied) > 1:
         return _tie(tied, reference, slice_)
     second = measured.of(known[1], by.metric, slice_)
     if len(alike) > 1 and best == reference.scheme:
         return f"{best} has the {by.best} {where} ({percent(found.value)}){_same(measured, alike)}."
     if best == reference.scheme:
-        change, other, price = found.value - second.value, known[1], ""
+        change = found.value - second.value
+        other = known[1]
+        price = ""
     else:
-        change, other = reference.difference(best, by.metric, slice_).value, reference.name
+        change = reference.difference(best, by.metric, slice_).value
+        other = reference.name
         price = _price(reference, best, "head") if slice_ == "tail" else ""
-    text = f"{best} has the {by.best} {where} ({percent(found.value)}, {points(change)} {by.against} {other}){price}"
+    text = (
+        f"{best} has the {by.best} {where} ({percent(found.value)}, {points(change)} {by.against} "
+        f"{other}){price}"
+    )
     if len(alike) > 1:
         return f"{text}{_same(measured, alike)}."
     close = [name for name in known[1:] if found.overlaps(measured.of(name, by.metric, slice_))]
-    return text + (f"; its error bar overlaps with {_listed(close[:MOST_NAMED])}." if close else ".")
+    return text + (
+        f"; its error bar overlaps with {_listed(close[:MOST_NAMED])}." if close else "."
+    )
 
 
 def _same(measured: Measured, alike: list[str]) -> str:
     """Who reads the same there, and what the first of them has ahead on the head."""
-    by, others = measured.yardstick, alike[1:]
+    by = measured.yardstick
+    others = alike[1:]
     first, next_ = (measured.of(name, by.metric, "head").value for name in alike[:2])
     names = _listed(others) if len(others) <= MOST_NAMED else _count(len(others), "scheme")
     has, least = ("has", "") if len(others) == 1 else ("have", "at least ")
@@ -133,20 +168,32 @@ def _tie(tied: list[str], reference: Reference, slice_: str) -> str:
     against = f", {points(change.value)} {by.against} {reference.name}" if apart else ""
     value = percent(reference.measured.of(tied[0], by.metric, slice_).value)
     names = _listed(tied) if len(tied) <= MOST_NAMED else _count(len(tied), "scheme")
-    price = _price(reference, tied[0], "head", verbs=("cost", "gain")) if apart and slice_ == "tail" else ""
-    return f"{names} tie for the {by.best} {slice_.capitalize()} {by.name} ({value}{against}){price}."
+    price = (
+        _price(reference, tied[0], "head", verbs=("cost", "gain"))
+        if apart and slice_ == "tail"
+        else ""
+    )
+    return (
+        f"{names} tie for the {by.best} {slice_.capitalize()} {by.name} ({value}{against}){price}."
+    )
 
 
-def _price(reference: Reference, scheme: str, slice_: str, verbs: tuple[str, str] = ("costs", "gains")) -> str:
-    by, (costs, gains) = reference.measured.yardstick, verbs
+def _price(
+    reference: Reference, scheme: str, slice_: str, verbs: tuple[str, str] = ("costs", "gains")
+) -> str:
+    by = reference.measured.yardstick
+    costs, gains = verbs
     change = reference.difference(scheme, by.metric, slice_)
     if not change.known:
         return ""
-    gain, where = by.sign * change.value, slice_.capitalize()
+    gain = by.sign * change.value
+    where = slice_.capitalize()
     size = f"{100 * abs(gain):.1f}"
     if size == "0.0":
         return f" and {costs} nothing on {where}"
-    return f" and {costs if gain < 0 else gains} {size} points on {where}" + (" too" if gain > 0 else "")
+    return f" and {costs if gain < 0 else gains} {size} points on {where}" + (
+        " too" if gain > 0 else ""
+    )
 
 
 @dataclass(frozen=True)
@@ -155,7 +202,8 @@ class Agreement:
 
     Attributes:
         predicted: scheme: lean in nats.
-        shift: scheme: what it did for the tail minus what it did for the head, against the reference.
+        shift: scheme: what it did for the tail minus what it did for the head, against the
+            reference.
         left_out: schemes without a prediction or a measurement.
         correlation: Spearman's, NaN where it has none.
     """
@@ -167,28 +215,57 @@ class Agreement:
 
     @classmethod
     def of(cls, measured: Measured, schemes: dict[str, dict[str, Any]]) -> Agreement:
-        """Of every scheme whose lean tells what it does: answers adjusted afterwards lean in a way no loss shows."""
+        """Of every scheme whose lean tells what it does: answers adjusted afterwards lean in a way
+        no loss shows.
+        """
         reference = Reference.of(measured)
         shift = {name: reference.shift(name) for name in measured.schemes}
-        lean = {name: about.get("lean") for name, about in schemes.items() if not name.endswith("+post-hoc")}
-        predicted = {name: float(value) for name, value in lean.items() if value is not None and math.isfinite(value)}
+        lean = {
+            name: about.get("lean")
+            for name, about in schemes.items()
+            if not name.endswith("+post-hoc")
+        }
+        predicted = {
+            name: float(value)
+            for name, value in lean.items()
+            if value is not None and math.isfinite(value)
+        }
         both = [name for name in measured.schemes if name in predicted and shift[name].known]
         left_out = [name for name in measured.schemes if name not in both]
-        predicted, shift = {name: predicted[name] for name in both}, {name: shift[name] for name in both}
-        return cls(predicted, shift, left_out, spearman(list(predicted.values()), [found.value for found in shift.values()]))
+        predicted = {name: predicted[name] for name in both}
+        shift = {name: shift[name] for name in both}
+        return cls(
+            predicted,
+            shift,
+            left_out,
+            spearman(list(predicted.values()), [found.value for found in shift.values()]),
+        )
 
     @property
     def sentence(self) -> str:
         """The correlation in words."""
-        count, size = len(self.predicted), f"{self.correlation:.2f}".replace("-", "−")
+        count = len(self.predicted)
+        size = f"{self.correlation:.2f}".replace("-", "−")
         if count < 2:
-            return "An order needs at least two schemes with a predicted lean and a measured head and tail."
+            return (
+                "An order needs at least two schemes with a predicted lean and a measured head and "
+                "tail."
+            )
         if not math.isfinite(self.correlation):
-            return f"All {count} schemes have the same predicted lean or the same measured shift, so there is no order to compare."
+            return (
+                f"All {count} schemes have the same predicted lean or the same measured shift, so "
+                "there is no order to compare."
+            )
         if count < FEW:
-            return f"Spearman's rank correlation is {size}, but {count} schemes are too few to say whether the two orders agree."
+            return (
+                f"Spearman's rank correlation is {size}, but {count} schemes are too few to say "
+                "whether the two orders agree."
+            )
         verdict = next(word for least, word in _VERDICTS if self.correlation >= least)
-        return f"The predicted and the measured order {verdict}: Spearman's rank correlation over {count} schemes is {size}."
+        return (
+            f"The predicted and the measured order {verdict}: Spearman's rank correlation over "
+            f"{count} schemes is {size}."
+        )
 
 
 _VERDICTS = (
@@ -209,7 +286,9 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> float:
     if len(x) < 2:
         return math.nan
     # Leans that differ in their last digit only are equal.
-    a, b = (rankdata([round(value, 6) for value in values]) - (len(values) + 1) / 2 for values in (x, y))
+    a, b = (
+        rankdata([round(value, 6) for value in values]) - (len(values) + 1) / 2 for values in (x, y)
+    )
     scale = math.sqrt(float(a @ a) * float(b @ b))
     return float(a @ b) / scale if scale else math.nan
 

@@ -1,4 +1,6 @@
-"""How a scheme looks: colour tells its weighting, shape its sampler, so that neither alone has to carry it."""
+"""How a scheme looks: colour tells its weighting, shape its sampler, so that neither alone has to
+carry it.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from headtail.comparison.results import POPULAR
 
-# Colours are names of CSS variables, which page.css defines for light and for dark. Okabe and Ito's eight, made for
-# colour-blind readers.
+# Colours are names of CSS variables, which page.css defines for light and for dark. Okabe and Ito's
+# eight, made for colour-blind readers.
 _WEIGHTINGS = {
     "constant": "--blue",
     "importance": "--green",
@@ -27,7 +29,8 @@ class Look:
     Attributes:
         family: "uniform", "within-batch", "exact", "other" or "baseline".
         colour: of its weighting or loss.
-        symbol: marker; open, dotted or of a second shape where an earlier scheme has the same colour and shape.
+        symbol: marker; open, dotted or of a second shape where an earlier scheme has the same
+            colour and shape.
         dash: line.
     """
 
@@ -44,9 +47,21 @@ _FAMILIES = {
     "other": ("square", "dashdot"),
     "baseline": ("x-thin-open", "dot"),
 }
-_OTHER = {"circle": "hexagon", "triangle-up": "triangle-down", "diamond": "star-diamond", "square": "pentagon"}
+_OTHER = {
+    "circle": "hexagon",
+    "triangle-up": "triangle-down",
+    "diamond": "star-diamond",
+    "square": "pentagon",
+}
 """The second shape of a family."""
-_VARIANTS = ((False, ""), (False, "-open"), (True, ""), (True, "-open"), (False, "-open-dot"), (True, "-open-dot"))
+_VARIANTS = (
+    (False, ""),
+    (False, "-open"),
+    (True, ""),
+    (True, "-open"),
+    (False, "-open-dot"),
+    (True, "-open-dot"),
+)
 """For schemes of one colour and family: whether in the second shape, and how it is filled."""
 
 
@@ -60,23 +75,29 @@ def looks(schemes: list[str]) -> dict[str, Look]:
     found: dict[str, Look] = {}
     for scheme in schemes:
         plain = _look(scheme)
-        twins = sum((other.family, other.colour) == (plain.family, plain.colour) for other in found.values())
+        twins = sum(
+            (other.family, other.colour) == (plain.family, plain.colour) for other in found.values()
+        )
         if plain.family != "baseline":
             second, filled = _VARIANTS[twins % len(_VARIANTS)]
-            plain = replace(plain, symbol=(_OTHER[plain.symbol] if second else plain.symbol) + filled)
+            plain = replace(
+                plain, symbol=(_OTHER[plain.symbol] if second else plain.symbol) + filled
+            )
         found[scheme] = plain
     return found
 
 
 def families(schemes: list[str]) -> dict[str, list[str]]:
-    """Schemes that are looked at together: of one loss and one sampler, behind the all-label losses of their kind.
+    """Schemes that are looked at together: of one loss and one sampler, behind the all-label losses
+    of their kind.
 
     >>> families(["softmax", "uniform:tail", "within-batch:tail"])
     {'uniform': ['softmax', 'uniform:tail'], 'within-batch': ['softmax', 'within-batch:tail']}
     """
     found: dict[str, list[str]] = {}
     for scheme in schemes:
-        loss, family = _loss(scheme), _look(scheme).family
+        loss = _loss(scheme)
+        family = _look(scheme).family
         same_loss = [(name, _look(name).family) for name in schemes if _loss(name) == loss]
         sampled = any(other != "exact" for _, other in same_loss)
         if family == "exact" and sampled:
@@ -90,7 +111,13 @@ def families(schemes: list[str]) -> dict[str, list[str]]:
 
 def _loss(scheme: str) -> str:
     before, slash, name = scheme.rpartition("/")
-    return before if slash else name if name in ("contrastive", "logistic", "hinge", "squared-hinge") else "softmax"
+    return (
+        before
+        if slash
+        else name
+        if name in ("contrastive", "logistic", "hinge", "squared-hinge")
+        else "softmax"
+    )
 
 
 def _look(scheme: str) -> Look:
@@ -101,6 +128,11 @@ def _look(scheme: str) -> Look:
     elif not colon:
         family = "exact"
     else:
-        family = next((known for known in ("uniform", "within-batch") if sampler.partition("(")[0] == known), "other")
+        family = next(
+            (known for known in ("uniform", "within-batch") if sampler.partition("(")[0] == known),
+            "other",
+        )
     symbol, dash = _FAMILIES[family]
-    return Look(family, "--muted" if scheme == POPULAR else _WEIGHTINGS.get(name, "--sky"), symbol, dash)
+    return Look(
+        family, "--muted" if scheme == POPULAR else _WEIGHTINGS.get(name, "--sky"), symbol, dash
+    )

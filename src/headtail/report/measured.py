@@ -47,7 +47,8 @@ class Estimate:
 
     Attributes:
         value: the mean over seeds; NaN where nothing was measured.
-        low: lower end of the error bar: mean − sample deviation over seeds, or the bootstrap interval of a single seed; or NaN.
+        low: lower end of the error bar: mean − sample deviation over seeds, or the bootstrap
+            interval of a single seed; or NaN.
         high: its upper end.
         seeds: how many seeds it is the mean of.
 
@@ -61,7 +62,9 @@ class Estimate:
     seeds: int = 0
 
     @classmethod
-    def of(cls, by_seed: dict[int, float], interval: tuple[float | None, float | None] = (None, None)) -> Estimate:
+    def of(
+        cls, by_seed: dict[int, float], interval: tuple[float | None, float | None] = (None, None)
+    ) -> Estimate:
         """From a number a seed; `interval` is the error bar where there is a single seed."""
         finite = [value for value in by_seed.values() if math.isfinite(value)]
         if not finite:
@@ -96,7 +99,8 @@ class Measured:
         schemes: those with a test row, in the order asked for; `most-popular` is not one of them.
         popular: whether `most-popular` was measured.
         metrics: the metrics, in the order of the rows.
-        yardstick: what head and tail are judged by: errors for classification, Recall@10 for retrieval.
+        yardstick: what head and tail are judged by: errors for classification, Recall@10 for
+            retrieval.
     """
 
     def __init__(self, comparison: Comparison) -> None:
@@ -104,7 +108,8 @@ class Measured:
         for row in comparison.rows:
             if row.split == "test":
                 found = rows[row.scheme, row.metric, row.slice]
-                if row.seed not in found or row.step >= found[row.seed].step:  # a run tested more than once: its last test
+                # a run tested more than once: its last test
+                if row.seed not in found or row.step >= found[row.seed].step:
                     found[row.seed] = row
         self._rows = dict(rows)
         tested = dict.fromkeys(scheme for scheme, _, _ in self._rows)
@@ -122,7 +127,9 @@ class Measured:
     @property
     def rare(self) -> str:
         """The slice that is set against the head: the tail, or the torso of data that have no tail."""
-        return next((name for name in ("tail", "torso") if self.known(self.yardstick.metric, name)), "tail")
+        return next(
+            (name for name in ("tail", "torso") if self.known(self.yardstick.metric, name)), "tail"
+        )
 
     def of(self, scheme: str, metric: str, slice_: str) -> Estimate:
         """The mean over seeds with its error bar."""
@@ -173,13 +180,23 @@ class Reference:
         """Scheme minus reference, seed by seed: what both share of a seed's luck falls out."""
         theirs = self.by_seed(metric, slice_)
         ours = self.measured.by_seed(scheme, metric, slice_)
-        return Estimate.of({seed: value - theirs[seed] for seed, value in ours.items() if seed in theirs})
+        return Estimate.of(
+            {seed: value - theirs[seed] for seed, value in ours.items() if seed in theirs}
+        )
 
     def shift(self, scheme: str) -> Estimate:
-        """How much more a scheme did for the tail than for the head, against the reference: what it gained, or saved in errors."""
-        by, moved = self.measured.yardstick, {}
+        """How much more a scheme did for the tail than for the head, against the reference: what it
+        gained, or saved in errors.
+        """
+        by = self.measured.yardstick
+        moved = {}
         for name in ("head", self.measured.rare):
-            ours, theirs = self.measured.by_seed(scheme, by.metric, name), self.by_seed(by.metric, name)
-            moved[name] = {seed: by.sign * (value - theirs[seed]) for seed, value in ours.items() if seed in theirs}
+            ours = self.measured.by_seed(scheme, by.metric, name)
+            theirs = self.by_seed(by.metric, name)
+            moved[name] = {
+                seed: by.sign * (value - theirs[seed])
+                for seed, value in ours.items()
+                if seed in theirs
+            }
         head, tail = moved.values()
         return Estimate.of({seed: tail[seed] - head[seed] for seed in tail if seed in head})

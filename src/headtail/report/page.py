@@ -14,6 +14,7 @@ from jinja2 import Environment
 from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
+from headtail.comparison.results import POPULAR, Comparison, write_text
 from headtail.report.bars import recall_bars
 from headtail.report.charts import prediction, rank_frequency, trade_off
 from headtail.report.classes import class_curves
@@ -24,7 +25,6 @@ from headtail.report.findings import Agreement, takeaway
 from headtail.report.glossary import GLOSSARY
 from headtail.report.measured import RECALL, Measured, Reference
 from headtail.report.tables import cards, facts_table, metrics_table, optimised_table
-from headtail.comparison.results import POPULAR, Comparison, write_text
 
 FACTS = ("num_features", "num_pairs", "features_per_point", "digest")
 """Facts of the data that have no card."""
@@ -43,10 +43,13 @@ def write_report(comparison: Comparison, path: str | Path) -> None:
 def render(comparison: Comparison) -> str:
     """The page as text."""
     measured = Measured(comparison)
-    reference, agreement = Reference.of(measured), Agreement.of(measured, comparison.schemes)
+    reference = Reference.of(measured)
+    agreement = Agreement.of(measured, comparison.schemes)
     figures = {
         "rank": rank_frequency(comparison.data),
-        "bars": recall_bars(measured) if measured.yardstick == RECALL else error_bars(measured, comparison.data),
+        "bars": recall_bars(measured)
+        if measured.yardstick == RECALL
+        else error_bars(measured, comparison.data),
         "classes": class_curves(comparison),
         "trade": trade_off(measured),
         "curves": learning_curves(comparison),
@@ -59,7 +62,8 @@ def render(comparison: Comparison) -> str:
         "settings": facts_table("settings", "The settings", comparison.settings),
         "versions": facts_table("versions", "Versions", comparison.made_by.get("versions") or {}),
     }
-    plotly, script = get_plotlyjs(), _beside("page.js")
+    plotly = get_plotlyjs()
+    script = _beside("page.js")
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"equation": equation, "breakable": _breakable}
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "allow_nan": False}
@@ -72,7 +76,11 @@ def render(comparison: Comparison) -> str:
         cards=cards(comparison.data),
         figures=figures,
         tables=tables,
-        slices=[name for name in ("full", "head", "torso", "tail") if any(c.slice == name for c in tables["metrics"].columns)],
+        slices=[
+            name
+            for name in ("full", "head", "torso", "tail")
+            if any(c.slice == name for c in tables["metrics"].columns)
+        ],
         notes=_notes(comparison.schemes),
         agreement=agreement,
         reference=reference.name,
@@ -106,7 +114,9 @@ def equation(text: str) -> Markup:
 
 
 def _breakable(name: str) -> Markup:
-    """A name that may break behind its colons, slashes and commas, and does not in the middle of a word."""
+    """A name that may break behind its colons, slashes and commas, and does not in the middle of a
+    word.
+    """
     return Markup(re.sub(r"([:/,])", r"\1<wbr>", str(escape(name))))
 
 
@@ -114,7 +124,12 @@ def _data_facts(data: Mapping[str, Any]) -> dict[str, Any]:
     facts = {key.replace("_", " "): data[key] for key in FACTS if data.get(key) not in (None, "")}
     slices = data.get("slices") or {}
     sizes = {f"labels in the {name}": size for name, size in (slices.get("sizes") or {}).items()}
-    return {"name": data.get("name", "–"), **facts, **sizes, **({"slices": slices["rule"]} if slices.get("rule") else {})}
+    return {
+        "name": data.get("name", "–"),
+        **facts,
+        **sizes,
+        **({"slices": slices["rule"]} if slices.get("rule") else {}),
+    }
 
 
 def _notes(schemes: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
@@ -127,7 +142,10 @@ def _notes(schemes: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
 
 
 def _several_seeds(comparison: Comparison) -> bool:
-    return len({row.seed for row in comparison.rows if row.split == "test" and row.scheme != POPULAR}) > 1
+    return (
+        len({row.seed for row in comparison.rows if row.split == "test" and row.scheme != POPULAR})
+        > 1
+    )
 
 
 def _beside(name: str) -> str:
@@ -135,5 +153,7 @@ def _beside(name: str) -> str:
 
 
 def _digest(script: str) -> str:
-    """What the page's security policy lets run: this script, and nothing a name in the data might smuggle in."""
+    """What the page's security policy lets run: this script, and nothing a name in the data might
+    smuggle in.
+    """
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -52,8 +52,8 @@ Leader = tuple[tuple[float, float], tuple[float, float]]
 
 
 def legible(points: Points, canvas: Canvas, bars: Sequence[Box] = ()) -> dict[str, Place]:
-    """Places for the names that can be read at their points: where they crowd, those that clash most are left out,
-    and all of a pile.
+    """Places for the names that can be read at their points: where they crowd, those that clash
+    most are left out, and all of a pile.
 
     >>> crowd = {f"within-batch:tail({i})": (0.5 + i / 1000, 0.5) for i in range(30)}
     >>> list(legible({"alone": (0.1, 0.1), **crowd}, Canvas(400, 300, (0, 1), (0, 1), font=12)))
@@ -72,8 +72,11 @@ def legible(points: Points, canvas: Canvas, bars: Sequence[Box] = ()) -> dict[st
     return {}
 
 
-def place(points: Points, canvas: Canvas, bars: Sequence[Box] = (), names: Iterable[str] | None = None) -> dict[str, Place]:
-    """A place for every name, improved one name at a time: near its point, off other names, points and bars, inside the canvas.
+def place(
+    points: Points, canvas: Canvas, bars: Sequence[Box] = (), names: Iterable[str] | None = None
+) -> dict[str, Place]:
+    """A place for every name, improved one name at a time: near its point, off other names, points
+    and bars, inside the canvas.
 
     Args:
         points: name: its point.
@@ -95,58 +98,100 @@ class _Layout:
     """Names on a canvas, and what each place costs."""
 
     def __init__(self, points: Points, canvas: Canvas, bars: Sequence[Box]) -> None:
-        self.canvas, self.chosen = canvas, dict[str, Place]()
+        self.canvas = canvas
+        self.chosen = dict[str, Place]()
         self.at = {name: canvas.pixel(*point) for name, point in points.items()}
         self.marks = {name: _box(x, y, MARK, MARK) for name, (x, y) in self.at.items()}
-        self.size = {name: (0.56 * canvas.font * len(name) + 4, 1.25 * canvas.font) for name in points}
+        self.size = {
+            name: (0.56 * canvas.font * len(name) + 4, 1.25 * canvas.font) for name in points
+        }
         self.lines = [_line(canvas.pixel(x0, y0), canvas.pixel(x1, y1)) for x0, y0, x1, y1 in bars]
 
     def improve(self, names: Sequence[str], sweeps: int = 4) -> None:
         for _ in range(sweeps):
             for name in names:
-                self.chosen[name] = min(_candidates(*self.size[name]), key=lambda where, name=name: self.cost(name, where))
+                self.chosen[name] = min(
+                    _candidates(*self.size[name]),
+                    key=lambda where, name=name: self.cost(name, where),
+                )
 
     def box(self, name: str, where: Place) -> Box:
         x, y = self.at[name]
         return _box(x + where.dx, y + where.dy, *self.size[name])
 
     def cost(self, name: str, where: Place) -> float:
-        box, (width, _) = self.box(name, where), self.size[name]
+        box = self.box(name, where)
+        width, _ = self.size[name]
         crossed = sum(_overlap(box, line) for line in self.lines)
         far = (abs(where.dx) - width / 2) ** 2 / 100 + where.dy**2 / 25
         return self.clash(name, where) + crossed + far
 
     def clash(self, name: str, where: Place | None = None) -> float:
-        """What makes a name unreadable: names and points that it covers, leaders through names, and the edge."""
+        """What makes a name unreadable: names and points that it covers, leaders through names, and
+        the edge.
+        """
         where = self.chosen[name] if where is None else where
-        box, others = self.box(name, where), [(other, spot) for other, spot in self.chosen.items() if other != name]
+        box = self.box(name, where)
+        others = [(other, spot) for other, spot in self.chosen.items() if other != name]
         names = sum(_overlap(box, self.box(other, spot)) for other, spot in others)
         covered = sum(_overlap(box, mark) for other, mark in self.marks.items() if other != name)
-        outside = (box[2] - box[0]) * (box[3] - box[1]) - _overlap(box, (0, 0, self.canvas.width, self.canvas.height))
+        outside = (box[2] - box[0]) * (box[3] - box[1]) - _overlap(
+            box, (0, 0, self.canvas.width, self.canvas.height)
+        )
         leader = self.leader(name, where)
-        tangled = sum(_crosses(leader, self.box(other, spot)) or _crosses(self.leader(other, spot), box) for other, spot in others)
-        tangled += sum(_crosses(leader, mark) for other, mark in self.marks.items() if other != name)
+        tangled = sum(
+            _crosses(leader, self.box(other, spot)) or _crosses(self.leader(other, spot), box)
+            for other, spot in others
+        )
+        tangled += sum(
+            _crosses(leader, mark) for other, mark in self.marks.items() if other != name
+        )
         return 3 * names + 2 * covered + 5 * outside + 200 * tangled
 
     def piled(self, name: str) -> bool:
         """Whether others lie on a point, so that nobody sees which of them a name means."""
-        return sum(_overlap(self.marks[name], mark) for other, mark in self.marks.items() if other != name) > MARK**2
+        return (
+            sum(
+                _overlap(self.marks[name], mark)
+                for other, mark in self.marks.items()
+                if other != name
+            )
+            > MARK**2
+        )
 
     def leader(self, name: str, where: Place) -> Leader | None:
-        """The line from a point towards the middle of its name, where that is not near; it ends at the name's edge."""
+        """The line from a point towards the middle of its name, where that is not near; it ends at
+        the name's edge.
+        """
         if where.near:
             return None
-        (x, y), (width, height) = self.at[name], self.size[name]
+        x, y = self.at[name]
+        width, height = self.size[name]
         inside = min(width / 2 / abs(where.dx), height / 2 / abs(where.dy))
-        start, end = STANDOFF / math.hypot(where.dx, where.dy), 1 - inside
-        return (x + start * where.dx, y + start * where.dy), (x + end * where.dx, y + end * where.dy)
+        start = STANDOFF / math.hypot(where.dx, where.dy)
+        end = 1 - inside
+        return (x + start * where.dx, y + start * where.dy), (
+            x + end * where.dx,
+            y + end * where.dy,
+        )
 
 
 def _candidates(width: float, height: float) -> list[Place]:
-    side, rise = width / 2 + MARK / 2 + 2, height / 2 + MARK / 2
-    around = [Place(side, 0, True), Place(-side, 0, True), Place(0, -rise, True), Place(0, rise, True)]
+    side = width / 2 + MARK / 2 + 2
+    rise = height / 2 + MARK / 2
+    around = [
+        Place(side, 0, True),
+        Place(-side, 0, True),
+        Place(0, -rise, True),
+        Place(0, rise, True),
+    ]
     corners = [Place(sx * (side - 4), sy * rise, True) for sx in (1, -1) for sy in (-1, 1)]
-    far = [Place(sx * (width / 2 + 16), sy * rise * n, False) for n in (1.6, 2.6, 3.6, 4.6) for sx in (1, -1) for sy in (-1, 1)]
+    far = [
+        Place(sx * (width / 2 + 16), sy * rise * n, False)
+        for n in (1.6, 2.6, 3.6, 4.6)
+        for sx in (1, -1)
+        for sy in (-1, 1)
+    ]
     return around + corners + far
 
 
@@ -155,25 +200,35 @@ def _box(x: float, y: float, width: float, height: float) -> Box:
 
 
 def _line(one: tuple[float, float], two: tuple[float, float]) -> Box:
-    return min(one[0], two[0]) - 1, min(one[1], two[1]) - 1, max(one[0], two[0]) + 1, max(one[1], two[1]) + 1
+    return (
+        min(one[0], two[0]) - 1,
+        min(one[1], two[1]) - 1,
+        max(one[0], two[0]) + 1,
+        max(one[1], two[1]) + 1,
+    )
 
 
 def _overlap(one: Box, two: Box) -> float:
-    across, down = min(one[2], two[2]) - max(one[0], two[0]), min(one[3], two[3]) - max(one[1], two[1])
+    across = min(one[2], two[2]) - max(one[0], two[0])
+    down = min(one[3], two[3]) - max(one[1], two[1])
     return max(across, 0.0) * max(down, 0.0)
 
 
 def _crosses(leader: Leader | None, box: Box) -> bool:
-    """Whether a leader runs through a box: whether the parts of it that lie between the box's sides, both ways, meet."""
+    """Whether a leader runs through a box: whether the parts of it that lie between the box's
+    sides, both ways, meet.
+    """
     if leader is None:
         return False
     (x0, y0), (x1, y1) = leader
-    first, last = 0.0, 1.0
+    first = 0.0
+    last = 1.0
     for start, step, low, high in ((x0, x1 - x0, box[0], box[2]), (y0, y1 - y0, box[1], box[3])):
         if step == 0:
             if not low < start < high:
                 return False
             continue
         ends = (low - start) / step, (high - start) / step
-        first, last = max(first, min(ends)), min(last, max(ends))
+        first = max(first, min(ends))
+        last = min(last, max(ends))
     return first < last

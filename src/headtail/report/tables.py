@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from headtail.comparison.results import POPULAR
 from headtail.report.findings import percent, points, with_error
 from headtail.report.measured import SLICES, Estimate, Measured, Reference
-from headtail.comparison.results import POPULAR
 
 LOWER_IS_BETTER = ("balanced-error", "class-weighted-error")
 
@@ -76,7 +76,10 @@ def metrics_table(measured: Measured) -> Table:
         for metric in measured.metrics
         if any(measured.of(name, metric, slice_).known for name in schemes)
     ]
-    best = {column: _best([measured.of(name, *column).value for name in measured.schemes], column[0]) for column in columns}
+    best = {
+        column: _best([measured.of(name, *column).value for name in measured.schemes], column[0])
+        for column in columns
+    }
     rows: list[list[Cell]] = []
     csv: list[list[Any]] = [["scheme", "slice", "metric", "value", "low", "high", "seeds"]]
     for name in schemes:
@@ -88,20 +91,34 @@ def metrics_table(measured: Measured) -> Table:
             row.append(Cell(text.rstrip("%"), found.value, mark, spread))
             csv.append([name, slice_, metric, found.value, found.low, found.high, found.seeds])
         rows.append(row)
-    headings = [Column("scheme", numeric=False), *(Column(metric, slice_) for metric, slice_ in columns)]
+    headings = [
+        Column("scheme", numeric=False),
+        *(Column(metric, slice_) for metric, slice_ in columns),
+    ]
     baseline = len(schemes) - 1 if measured.popular else -1
-    return Table("metrics", "Every metric of every scheme, in percent", headings, rows, csv, baseline)
+    return Table(
+        "metrics", "Every metric of every scheme, in percent", headings, rows, csv, baseline
+    )
 
 
 def optimised_table(schemes: dict[str, dict[str, Any]], measured: Measured) -> Table:
-    """What each scheme implicitly optimises, beside what it did to head and tail against the reference."""
-    reference, by = Reference.of(measured), measured.yardstick
+    """What each scheme implicitly optimises, beside what it did to head and tail against the
+    reference.
+    """
+    reference = Reference.of(measured)
+    by = measured.yardstick
     shown = [name for name in SLICES if measured.known(by.metric, name)]
     headings = [Column("scheme", numeric=False), Column("implicit loss", numeric=False)]
     whole = "balanced" if by.metric == "balanced-error" else "full"
-    headings += [Column("lean"), Column("noise"), *(Column(f"Δ {whole if name == 'full' else name}") for name in shown)]
+    headings += [
+        Column("lean"),
+        Column("noise"),
+        *(Column(f"Δ {whole if name == 'full' else name}") for name in shown),
+    ]
     csv: list[list[Any]] = [["scheme", "loss", "equation", "rho", "leans", "lean", "noise", "m"]]
-    csv[0] += [f"{slice_} {by.metric} {what}" for slice_ in shown for what in ("difference", "deviation")]
+    csv[0] += [
+        f"{slice_} {by.metric} {what}" for slice_ in shown for what in ("difference", "deviation")
+    ]
     rows = []
     for name in dict.fromkeys([*schemes, *measured.schemes]):
         about = schemes.get(name, {})
@@ -117,8 +134,12 @@ def optimised_table(schemes: dict[str, dict[str, Any]], measured: Measured) -> T
                 *(_change(change, name == reference.scheme, by.sign) for change in changes),
             ]
         )
-        facts = [about.get(key) for key in ("name", "equation", "rho", "leans", "lean", "noise", "m")]
-        csv.append([name, *facts, *(end for change in changes for end in (change.value, change.deviation))])
+        facts = [
+            about.get(key) for key in ("name", "equation", "rho", "leans", "lean", "noise", "m")
+        ]
+        csv.append(
+            [name, *facts, *(end for change in changes for end in (change.value, change.deviation))]
+        )
     return Table("optimised", "What each scheme optimises, and what it did", headings, rows, csv)
 
 
@@ -127,7 +148,13 @@ def facts_table(name: str, caption: str, facts: Mapping[str, Any]) -> Table:
     flat = _flat(facts)
     headings = [Column("name", numeric=False), Column("value", numeric=False)]
     rows = [[Cell(key, key), Cell(_word(value), None)] for key, value in flat.items()]
-    return Table(name, caption, headings, rows, [["name", "value"], *([key, value] for key, value in flat.items())])
+    return Table(
+        name,
+        caption,
+        headings,
+        rows,
+        [["name", "value"], *([key, value] for key, value in flat.items())],
+    )
 
 
 def _best(values: list[float], metric: str) -> float:
@@ -144,7 +171,11 @@ def _nats(value: float | None, *, sign: bool = False) -> Cell:
 
 def _noise(value: float | None) -> Cell:
     """With the digits that explain shows: small noise is not none."""
-    return Cell("–", None) if value is None or not math.isfinite(value) else Cell(f"{value:.2g}", value)
+    return (
+        Cell("–", None)
+        if value is None or not math.isfinite(value)
+        else Cell(f"{value:.2g}", value)
+    )
 
 
 def _change(change: Estimate, itself: bool, sign: int) -> Cell:
@@ -162,7 +193,9 @@ def _flat(facts: Mapping[str, Any], before: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping):
             flat |= _flat(value, f"{before}{key}.")
         else:
-            flat[f"{before}{key}"] = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+            flat[f"{before}{key}"] = (
+                ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+            )
     return flat
 
 
@@ -176,18 +209,29 @@ def _word(value: Any) -> str:
 
 def cards(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The key facts of the data: a number and what it counts; what is not known is left out."""
-    counts = (("num_labels", "labels"), ("train_points", "training points"), ("test_points", "test points"))
+    counts = (
+        ("num_labels", "labels"),
+        ("train_points", "training points"),
+        ("test_points", "test points"),
+    )
     found = [(f"{data[key]:,}", text) for key, text in counts if data.get(key) is not None]
     rates = (
         ("labels_per_point", "labels a point", ".1f"),
         ("imbalance", "times as frequent: first label to last that occurs", ",.0f"),
     )
-    found += [(format(data[key], form), text) for key, text, form in rates if _is_number(data.get(key))]
+    found += [
+        (format(data[key], form), text) for key, text, form in rates if _is_number(data.get(key))
+    ]
     if _is_number(data.get("gini")):
         found.append((f"{data['gini']:.2f}", "Gini: 0 all alike, 1 one label has all"))
     if data.get("never_seen"):
         share = percent(data["never_seen"] / data["num_labels"]) if data.get("num_labels") else ""
-        found.append((f"{data['never_seen']:,}", f"labels without a training example{f' ({share})' if share else ''}"))
+        found.append(
+            (
+                f"{data['never_seen']:,}",
+                f"labels without a training example{f' ({share})' if share else ''}",
+            )
+        )
     return found
 
 

@@ -17,7 +17,9 @@ Rows: TypeAlias = Tensor | EllipsisType
 
 
 class _Pending:
-    """Weight decay that rows of one table have yet to receive: row i is due the factor e^(log_decay − received_i)."""
+    """Weight decay that rows of one table have yet to receive: row i is due the factor e^(log_decay
+    − received_i).
+    """
 
     def __init__(self, table: Tensor) -> None:
         self.log_decay = 0.0
@@ -57,7 +59,9 @@ _PENDING: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 @torch.no_grad()
 def catch_up(table: Tensor, rows: Rows = ...) -> None:
-    """Apply the weight decay that these rows of a table have been spared so far; nothing where none is pending."""
+    """Apply the weight decay that these rows of a table have been spared so far; nothing where none
+    is pending.
+    """
     if table in _PENDING:
         _PENDING[table].apply(table, rows)
 
@@ -70,7 +74,9 @@ def forgive(table: Tensor) -> None:
 
 
 def owed(table: Tensor) -> tuple[Tensor, float] | None:
-    """Lazy weight decay as `[L]` log-factors that rows have received and the sum they should have, or None where there is none."""
+    """Lazy weight decay as `[L]` log-factors that rows have received and the sum they should have,
+    or None where there is none.
+    """
     pending = _PENDING.get(table)
     return None if pending is None else (pending.received, pending.log_decay)
 
@@ -85,4 +91,6 @@ def owe(table: Tensor, log_factor: float) -> None:
 def owes(table: Tensor, received: Tensor, log_decay: float) -> None:
     """Take over what `owed` told, for instance from a checkpoint."""
     pending = _PENDING[table] = _Pending(table)
-    pending.received, pending.log_decay, pending.settled = received.to(table.device), log_decay, math.nan
+    pending.received = received.to(table.device)
+    pending.log_decay = log_decay
+    pending.settled = math.nan

@@ -8,10 +8,12 @@ import torch
 
 
 class DenseSGD(torch.optim.SGD):
-    r"""$g \leftarrow g + \lambda θ,\; v \leftarrow \mu v + g,\; θ \leftarrow θ - \eta v$ for every weight.
+    r"""$g \leftarrow g + \lambda θ,\; v \leftarrow \mu v + g,\; θ \leftarrow θ - \eta v$ for every
+    weight.
 
-    Networks whose weights all have a gradient in every step are trained by it: weight decay is coupled, as recipes mean it, nothing
-    is ever pending, and on a GPU a few kernels update everything.
+    Networks whose weights all have a gradient in every step are trained by it: weight decay is
+    coupled, as recipes mean it, nothing is ever pending, and on a GPU a few kernels update
+    everything.
 
     Args:
         params: parameters with dense gradients.
@@ -20,10 +22,14 @@ class DenseSGD(torch.optim.SGD):
         weight_decay: λ.
     """
 
-    def __init__(self, params: Any, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
+    def __init__(
+        self, params: Any, lr: float, momentum: float = 0.0, weight_decay: float = 0.0
+    ) -> None:
         params = list(params)
         fused = bool(params) and params[0].device.type == "cuda"
-        super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=fused or None)
+        super().__init__(
+            params, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=fused or None
+        )
 
     def advance(self) -> None:
         """`step`, by the name that row optimisers have for it."""

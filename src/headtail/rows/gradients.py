@@ -10,10 +10,15 @@ from headtail.kernels.gradient import RowGradient
 
 def as_sparse(table: Tensor, gradient: RowGradient) -> Tensor:
     """A gradient as torch knows it: rows, repeated, and the value of each entry."""
-    if gradient.points is not None and gradient.coefs is not None and table.device.type == "cuda":  # there it may be padded
+    # there it may be padded
+    if gradient.points is not None and gradient.coefs is not None and table.device.type == "cuda":
         there = gradient.rows >= 0
-        gradient = RowGradient(gradient.rows[there], gradient.values, gradient.points[there], gradient.coefs[there])
-    return torch.sparse_coo_tensor(gradient.rows[None], values_of(gradient), table.shape, check_invariants=False)
+        gradient = RowGradient(
+            gradient.rows[there], gradient.values, gradient.points[there], gradient.coefs[there]
+        )
+    return torch.sparse_coo_tensor(
+        gradient.rows[None], values_of(gradient), table.shape, check_invariants=False
+    )
 
 
 def as_dense(table: Tensor, gradient: RowGradient) -> Tensor:
@@ -35,7 +40,11 @@ def as_rows(grad: Tensor | RowGradient) -> RowGradient | None:
     """A sparse gradient as entries; None for a dense one."""
     if isinstance(grad, RowGradient):
         return grad
-    return RowGradient(grad._indices()[0], grad._values()) if grad.is_sparse and grad.sparse_dim() == 1 else None
+    return (
+        RowGradient(grad._indices()[0], grad._values())
+        if grad.is_sparse and grad.sparse_dim() == 1
+        else None
+    )
 
 
 def every_row(grad: Tensor) -> RowGradient:

@@ -13,8 +13,12 @@ def widened(values: Float[Tensor, ...]) -> Float[Tensor, ...]:
 
 
 def write_rows(table: Tensor, rows: object, values: Tensor) -> None:
-    """`table[rows] = values`; a bfloat16 table is rounded up or down at random, because small steps would be lost otherwise."""
-    table[rows] = stochastic_round(values) if table.dtype == torch.bfloat16 else values.to(table.dtype)  # pyright: ignore[reportArgumentType]
+    """`table[rows] = values`; a bfloat16 table is rounded up or down at random, because small steps
+    would be lost otherwise.
+    """
+    table[rows] = (
+        stochastic_round(values) if table.dtype == torch.bfloat16 else values.to(table.dtype)
+    )  # pyright: ignore[reportArgumentType]
 
 
 def stochastic_round(values: Float32[Tensor, ...]) -> BFloat16[Tensor, ...]:

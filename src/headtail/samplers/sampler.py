@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor, nn
 
-from headtail.errors import HeadtailError
-from headtail.core.labels import Labels
 from headtail.core.draw import Draw
-from headtail.samplers.model.scorer import Scorer
+from headtail.core.labels import Labels
 from headtail.core.targets import IGNORE_INDEX, Pairs, Target
+from headtail.errors import HeadtailError
+from headtail.samplers.model.scorer import Scorer
 
 
 class Step(NamedTuple):
@@ -42,13 +42,15 @@ class Step(NamedTuple):
 class Sampler(nn.Module, ABC):
     """Draws negative labels and knows the probability q of every label it could have drawn.
 
-    A sampler is a module so that its tables move with the model and its state, if any, is saved with it. It has no
-    parameters, and no gradient flows through what it draws.
+    A sampler is a module so that its tables move with the model and its state, if any, is saved
+    with it. It has no parameters, and no gradient flows through what it draws.
     """
 
     num_labels: int
     source: str | None = None
-    """"batch" or "past" if the negatives are labels of training examples: one without examples can then never be drawn."""
+    """"batch" or "past" if the negatives are labels of training examples: one without examples can
+    then never be drawn.
+    """
 
     looks_at_model: bool = False
     """Whether drawing reads the label table, which must then be up to date."""
@@ -74,32 +76,42 @@ class Sampler(nn.Module, ABC):
             weight: `[L, d]` label table,
             bias: `[L]` or `[L, 1]`, or None,
             temperature: by which logits are divided, and
-            score: "dot" or "cosine": what samplers that look at the model see; others need none of it.
+            score: "dot" or "cosine": what samplers that look at the model see; others need none of
+                it.
             generator: source of randomness; equal seeds give equal draws.
             ignore_index: targets with this id are no examples; None promises that there are none.
-            tell_target: whether `log_q_target` is wanted. Relative weights alone ask, and samplers that look at the model may
-                leave it out otherwise.
+            tell_target: whether `log_q_target` is wanted. Relative weights alone ask, and samplers
+                that look at the model may leave it out otherwise.
         """
         pairs = Pairs.of(target, num_labels=self.num_labels, ignore_index=ignore_index)
         if generator is not None and generator.device.type != pairs.label.device.type:
             raise HeadtailError(
-                f"`generator` is on {generator.device} but `target` is on {pairs.label.device}. Make one there: "
+                f"`generator` is on {generator.device} but `target` is on {pairs.label.device}. "
+                "Make one there: "
                 f"`torch.Generator({pairs.label.device.type!r})`."
             )
         with torch.no_grad():
             model = None
             if self.looks_at_model:
                 if input is None or weight is None:
-                    raise HeadtailError(f"`{type(self).__name__}` looks at the model: pass `input` and `weight` to `draw`.")
+                    raise HeadtailError(
+                        f"`{type(self).__name__}` looks at the model: pass `input` and `weight` to "
+                        "`draw`."
+                    )
                 self._check_fits(input, weight, pairs.num_examples)
-                model = Scorer(pairs.rows(input.detach()), weight.detach(), bias, temperature, score)
+                model = Scorer(
+                    pairs.rows(input.detach()), weight.detach(), bias, temperature, score
+                )
             return self.pick(Step(pairs, model, generator, tell_target))
 
     def _check_fits(self, input: Tensor, weight: Tensor, examples: int) -> None:
         """Refuse a model that does not fit the targets, or another number of labels."""
         shapes = (examples, weight.shape[-1]), (self.num_labels, weight.shape[-1])
         if (input.shape, weight.shape) != shapes:
-            want = f"`input` must have shape [{examples}, d], a row a target, and `weight` [{self.num_labels}, d]"
+            want = (
+                f"`input` must have shape [{examples}, d], a row a target, and `weight` "
+                f"[{self.num_labels}, d]"
+            )
             raise HeadtailError(f"{want}, but got {list(input.shape)} and {list(weight.shape)}.")
 
     @abstractmethod
@@ -108,15 +120,29 @@ class Sampler(nn.Module, ABC):
 
     @abstractmethod
     def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
-        """The log-probability of any labels. Only a mixture with a part that depends on it asks for the batch size."""
+        """The log-probability of any labels. Only a mixture with a part that depends on it asks for
+        the batch size.
+        """
 
-    def log_q_given(self, model: Scorer, label: Int[Tensor, " p"], ids: Int[Tensor, "*p k"]) -> Float64[Tensor, "p k"]:
-        """`[p, k]` log q of any labels (`[k]` or `[p, k]` ids) for these examples; plain `log_q` where q follows no model."""
+    def log_q_given(
+        self, model: Scorer, label: Int[Tensor, " p"], ids: Int[Tensor, "*p k"]
+    ) -> Float64[Tensor, "p k"]:
+        """`[p, k]` log q of any labels (`[k]` or `[p, k]` ids) for these examples; plain `log_q`
+        where q follows no model.
+        """
         return self.log_q(ids).expand(len(label), ids.shape[-1])
 
-    def describe(self, ids: Int[Tensor, "*b m"], label: Int[Tensor, " b"], m: float, batch_size: int | None = None) -> Draw:
+    def describe(
+        self,
+        ids: Int[Tensor, "*b m"],
+        label: Int[Tensor, " b"],
+        m: float,
+        batch_size: int | None = None,
+    ) -> Draw:
         """The `Draw` that holds these ids, for examples with these positives."""
-        return Draw(ids, self.log_q(ids, batch_size), self.log_q(label, batch_size), m, self.log_keep(label))
+        return Draw(
+            ids, self.log_q(ids, batch_size), self.log_q(label, batch_size), m, self.log_keep(label)
+        )
 
     def log_keep(self, label: Int[Tensor, " b"]) -> Float64[Tensor, " b"] | float:
         """log(1 − q_y) for samplers that never draw the positive, 0 for the others."""
@@ -125,30 +151,50 @@ class Sampler(nn.Module, ABC):
     def log_keep_given(self, model: Scorer, label: Int[Tensor, " p"]) -> Float64[Tensor, " p"]:
         """`[p]` log(1 − q_y) for these examples where the positive is never drawn, else 0."""
         keep = self.log_keep(label)
-        return keep if isinstance(keep, Tensor) else torch.full_like(label, keep, dtype=torch.float64)
+        return (
+            keep if isinstance(keep, Tensor) else torch.full_like(label, keep, dtype=torch.float64)
+        )
 
     @abstractmethod
     def expected_m(self, batch_size: int | None = None) -> float:
         """The m that `draw` reports for a batch of this size."""
 
     @abstractmethod
-    def variance_of_sum(self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None) -> float | None:
-        r"""The variance of $\sum_{y' \in \mathscr{N}} t_{y'}$ for an example with this positive, or None if it has no formula.
+    def variance_of_sum(
+        self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None
+    ) -> float | None:
+        r"""The variance of $\sum_{y' \in \mathscr{N}} t_{y'}$ for an example with this positive, or
+        None if it has no formula.
 
         The caller sets `term[label]` to 0 where collisions are masked.
         """
 
     def variance_given(
-        self, model: Scorer, label: Int[Tensor, " p"], term: Float64[Tensor, "p L"], batch_size: int | None = None
+        self,
+        model: Scorer,
+        label: Int[Tensor, " p"],
+        term: Float64[Tensor, "p L"],
+        batch_size: int | None = None,
     ) -> Float64[Tensor, " p"] | None:
-        """The same for examples of a model, with a term for each label; None where draws depend on each other in no known way."""
+        """The same for examples of a model, with a term for each label; None where draws depend on
+        each other in no known way.
+        """
         if not self.looks_at_model:
-            each = [self.variance_of_sum(row, int(y), batch_size) for row, y in zip(term, label, strict=True)]
-            return None if None in each else torch.tensor(each, dtype=torch.float64, device=term.device)
+            each = [
+                self.variance_of_sum(row, int(y), batch_size)
+                for row, y in zip(term, label, strict=True)
+            ]
+            return (
+                None
+                if None in each
+                else torch.tensor(each, dtype=torch.float64, device=term.device)
+            )
         if not self.independent(batch_size) or not self.tells_marginal:
             return None
         every = torch.arange(self.num_labels, device=label.device)
-        q = (self.log_q_given(model, label, every) - self.log_keep_given(model, label)[:, None]).exp()
+        q = (
+            self.log_q_given(model, label, every) - self.log_keep_given(model, label)[:, None]
+        ).exp()
         if getattr(self, "exclude_target", False):
             q = q.masked_fill(label[:, None] == every, 0.0)
         seen = torch.where(q > 0, term, 0.0)  # 0 · inf: what is never drawn does not matter
@@ -175,7 +221,9 @@ class Sampler(nn.Module, ABC):
 
     @property
     def tells_marginal(self) -> bool:
-        """Whether the log q in a draw is that of the label itself, which weights that come from no margin need."""
+        """Whether the log q in a draw is that of the label itself, which weights that come from no
+        margin need.
+        """
         return True
 
     @property
@@ -191,7 +239,8 @@ class Sampler(nn.Module, ABC):
         """Forget the past in favour of these labels; nothing to do for samplers without memory."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        # `model.half()` is meant for weights: a table of probabilities moves between devices but keeps its float64 digits.
+        # `model.half()` is meant for weights: a table of probabilities moves between devices but
+        # keeps its float64 digits.
         def move(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
             return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
@@ -200,7 +249,9 @@ class Sampler(nn.Module, ABC):
 
 
 def iid_variance(q: Float64[Tensor, " L"], term: Float64[Tensor, " L"]) -> tuple[float, float]:
-    """Mean and variance of t over one draw from q; the variance is taken about the mean, so that it is never negative."""
+    """Mean and variance of t over one draw from q; the variance is taken about the mean, so that it
+    is never negative.
+    """
     # 0 · inf: a label with q = 0 is never drawn, whatever its term.
     seen = torch.where(q > 0, term, 0.0)
     mean = (q * seen).sum()

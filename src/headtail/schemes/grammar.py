@@ -23,7 +23,9 @@ def split_count(text: str, whole: str) -> tuple[str, int | None]:
     """The text before @, and the number behind it."""
     name, at, count = text.partition("@")
     if at and not re.fullmatch(r"[1-9]\d*", count):
-        raise HeadtailError(f"`@{count}` in `{whole}` must be a whole number of negatives, for example `@256`.")
+        raise HeadtailError(
+            f"`@{count}` in `{whole}` must be a whole number of negatives, for example `@256`."
+        )
     return name, int(count) if at else None
 
 
@@ -32,14 +34,16 @@ def read_call(text: str, whole: str) -> Call:
     found = re.fullmatch(r"([a-z-]+)(?:\((.*)\))?", text.strip())
     if not found:
         raise HeadtailError(
-            f"`{text}` in `{whole}` is not of the form `name` or `name(arguments)`. Try `within-batch:tail(0.5)@256`."
+            f"`{text}` in `{whole}` is not of the form `name` or `name(arguments)`. Try "
+            "`within-batch:tail(0.5)@256`."
         )
     return Call(found[1], tuple(_argument(part, whole) for part in _split(found[2] or "")))
 
 
 def _split(text: str) -> Iterable[str]:
     """Split at commas outside parentheses."""
-    depth, part = 0, ""
+    depth = 0
+    part = ""
     for char in text:
         depth += (char == "(") - (char == ")")
         if char == "," and depth == 0:
@@ -70,4 +74,6 @@ def check_known(name: str, names: tuple[str, ...], what: str, text: str) -> None
     """Refuse a name that is not one of `names`, and suggest the nearest."""
     if name not in names:
         where = "" if name == text else f" in `{text}`"
-        raise HeadtailError(f"`{name}`{where} is no {what}.{nearest(name, names)} There are: {', '.join(names)}.")
+        raise HeadtailError(
+            f"`{name}`{where} is no {what}.{nearest(name, names)} There are: {', '.join(names)}."
+        )

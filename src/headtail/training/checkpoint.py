@@ -1,4 +1,6 @@
-"""Checkpoints: one safetensors file, written beside and renamed, that holds all a run needs to go on bit for bit."""
+"""Checkpoints: one safetensors file, written beside and renamed, that holds all a run needs to go
+on bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headtail.rows.decay import forgive, owed, owes
-from headtail.errors import HeadtailError
 from headtail.comparison.results import write_beside
+from headtail.errors import HeadtailError
+from headtail.rows.decay import forgive, owed, owes
 
 ABANDONED = 3600
 """Seconds after which a half-written file is one that a killed process left behind."""
@@ -28,7 +30,9 @@ def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     def write(beside: Path) -> None:
         try:
             save_file(
-                {name: tensor.detach().contiguous() for name, tensor in tensors.items()}, beside, {"facts": json.dumps(facts)}
+                {name: tensor.detach().contiguous() for name, tensor in tensors.items()},
+                beside,
+                {"facts": json.dumps(facts)},
             )
         except SafetensorError as error:  # its own word for a full disk
             raise OSError(str(error)) from error
@@ -53,7 +57,9 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
                 raise ValueError("it was not written by headtail")
             return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118 - not a dict
     except (OSError, SafetensorError, ValueError) as error:
-        raise HeadtailError(f"`{path}` cannot be read as a checkpoint: {error}. Delete it to start that run anew.") from error
+        raise HeadtailError(
+            f"`{path}` cannot be read as a checkpoint: {error}. Delete it to start that run anew."
+        ) from error
 
 
 def as_bytes(value: Any) -> Tensor:
@@ -70,10 +76,14 @@ def from_bytes(tensor: Tensor) -> Any:
     return json.loads(tensor.numpy().tobytes())
 
 
-def training_state(model: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Everything that the next step depends on: weights, buffers, optimiser state, pending weight decay, random state.
+def training_state(
+    model: nn.Module, optimiser: torch.optim.Optimizer
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Everything that the next step depends on: weights, buffers, optimiser state, pending weight
+    decay, random state.
 
-    Weights are taken as they lie: nothing is flushed, so that saving does not change what comes after.
+    Weights are taken as they lie: nothing is flushed, so that saving does not change what comes
+        after.
     """
     tensors = weights_of(model)
     numbers: dict[str, Any] = {}
@@ -89,22 +99,33 @@ def training_state(model: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[
 
 
 def restore_training_state(
-    tensors: dict[str, Tensor], facts: dict[str, Any], model: nn.Module, optimiser: torch.optim.Optimizer
+    tensors: dict[str, Tensor],
+    facts: dict[str, Any],
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
 ) -> None:
     """The inverse of `training_state`."""
     restore_weights(tensors, model)
     numbers = facts["optimiser"]
     for name, parameter in model.named_parameters():
         prefix = f"optimiser.{name}."
-        state = {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}
+        state = {
+            key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)
+        }
         for key, value in state.items():
             present = optimiser.state[parameter].get(key)
             if isinstance(present, Tensor) and present.shape == value.shape:
                 present.copy_(value)  # in place: a captured graph knows tensors by their address
             else:
-                fresh = torch.empty_like(parameter, dtype=value.dtype) if value.shape == parameter.shape else None
+                fresh = (
+                    torch.empty_like(parameter, dtype=value.dtype)
+                    if value.shape == parameter.shape
+                    else None
+                )
                 # In the weight's own layout, which optimisers that take many at once ask for.
-                optimiser.state[parameter][key] = value.to(parameter.device) if fresh is None else fresh.copy_(value)
+                optimiser.state[parameter][key] = (
+                    value.to(parameter.device) if fresh is None else fresh.copy_(value)
+                )
         for key, value in numbers.items():
             if key.startswith(f"{name}.") and key != f"{name}.log_decay":
                 optimiser.state[parameter][key[len(name) + 1 :]] = value
@@ -116,7 +137,9 @@ def restore_training_state(
 def random_state(device: torch.device) -> dict[str, Tensor]:
     """Of the generators that training on this device draws from."""
     state = {"random.cpu": torch.get_rng_state()}
-    return state | ({"random.cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+    return state | (
+        {"random.cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {}
+    )
 
 
 def restore_random_state(tensors: dict[str, Tensor]) -> None:
@@ -132,9 +155,13 @@ def restore_weights(tensors: dict[str, Tensor], model: nn.Module) -> None:
     memories = {f"model.{name}.extra": module for name, module in remembering(model)}
     for name, value in weights_of(model).items():
         found = tensors.get(name)
-        if found is None or (found.shape != value.shape and name not in memories):  # a memory may grow
+        # a memory may grow
+        if found is None or (found.shape != value.shape and name not in memories):
             shape = None if found is None else list(found.shape)
-            raise HeadtailError(f"The checkpoint's `{name}` has shape {shape}, but the model's {list(value.shape)}: another run's?")
+            raise HeadtailError(
+                f"The checkpoint's `{name}` has shape {shape}, but the model's "
+                f"{list(value.shape)}: another run's?"
+            )
         if name not in memories:
             value.copy_(found)
     for name, module in memories.items():
@@ -153,4 +180,8 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 def remembering(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Modules whose state is more than their buffers, such as a queue with its fill level."""
     plain = nn.Module.get_extra_state
-    return [(name, module) for name, module in model.named_modules() if type(module).get_extra_state is not plain]
+    return [
+        (name, module)
+        for name, module in model.named_modules()
+        if type(module).get_extra_state is not plain
+    ]

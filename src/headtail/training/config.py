@@ -9,7 +9,14 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from headtail.errors import HeadtailError, check_choice, check_count, check_kind, check_number, nearest
+from headtail.errors import (
+    HeadtailError,
+    check_choice,
+    check_count,
+    check_kind,
+    check_number,
+    nearest,
+)
 
 Optimiser = Literal["adagrad", "rowwise-adagrad", "adam", "sgd"]
 Schedule = Literal["constant", "linear", "cosine", "steps"]
@@ -25,31 +32,40 @@ class Training:
     """How to train, whatever the scheme."""
 
     model: Encoder = "auto"
-    """What turns features into hidden states: bottleneck (one linear layer) or a ResNet, for pictures. auto: the bottleneck; for
-    pictures resnet56 up to 64 pixels, else resnet50."""
+    """What turns features into hidden states: bottleneck (one linear layer) or a ResNet, for
+    pictures. auto: the bottleneck; for pictures resnet56 up to 64 pixels, else resnet50.
+    """
     dim: int = 512
     """Size of the hidden layer; a ResNet has its own."""
     batch: int = 256
     """Pairs in a batch."""
     negatives: int = 64
-    """Number of negatives m, where the scheme has no @m; for within-batch that many of the batch."""
+    """Number of negatives m, where the scheme has no @m; for within-batch that many of the batch.
+    """
     epochs: int = 10
     """Passes over the training pairs, at most."""
     optimiser: Optimiser = "adagrad"
-    """adagrad (sparse rows or dense gradients: the same), rowwise-adagrad (with one number of state a row: faster, and half the
-    memory), adam (on the CPU, moments of untouched rows stand still), sgd (with a ResNet torch's own, dense)."""
+    """adagrad (sparse rows or dense gradients: the same), rowwise-adagrad (with one number of state
+    a row: faster, and half the memory), adam (on the CPU, moments of untouched rows stand still),
+    sgd (with a ResNet torch's own, dense).
+    """
     momentum: float = 0.0
     """Of sgd."""
     lr: float = 0.02
     """Learning rate at its highest."""
     schedule: Schedule = "linear"
-    """How the learning rate falls over the run: constant (it does not), linear or cosine (to zero), steps (at drops)."""
+    """How the learning rate falls over the run: constant (it does not), linear or cosine (to zero),
+    steps (at drops).
+    """
     drops: tuple[float, ...] = ()
-    """For steps: shares of the run after each of which the learning rate is a tenth of what it was."""
+    """For steps: shares of the run after each of which the learning rate is a tenth of what it was.
+    """
     warmup: int = 0
     """Steps over which the learning rate rises first."""
     weight_decay: float = 0.0
-    """Weight decay of all weights: decoupled; coupled, as torch's sgd has it, where a ResNet is trained by sgd."""
+    """Weight decay of all weights: decoupled; coupled, as torch's sgd has it, where a ResNet is
+    trained by sgd.
+    """
     dropout: float = 0.5
     """Share of the hidden layer that is dropped in training."""
     feature_dropout: float = 0.0
@@ -59,21 +75,31 @@ class Training:
     augment: bool = True
     """Cut and mirror pictures at random in training."""
     precision: Precision = "float32"
-    """On a GPU: of a ResNet's layers, and of the bottleneck's large tables with sparse gradients, which then take half the memory
-    and are rounded at random. What is summed is float32 in any case, and so are a ResNet's weights and everything on a CPU."""
+    """On a GPU: of a ResNet's layers, and of the bottleneck's large tables with sparse gradients,
+    which then take half the memory and are rounded at random. What is summed is float32 in any
+    case, and so are a ResNet's weights and everything on a CPU.
+    """
     clip: float = 0.0
     """Largest gradient norm; 0 does not clip."""
     deterministic: bool = False
     """Repeat and resume bit for bit on a GPU too, somewhat slower; a CPU always does."""
     smoothing: float | None = None
-    """Pseudo-count added to every label in the prior; by default 0, or 1 where some label never occurs in training."""
+    """Pseudo-count added to every label in the prior; by default 0, or 1 where some label never
+    occurs in training.
+    """
     batching: Batching = "auto"
-    """pairs: shuffled (point, label) pairs. points: whole points, all their labels masked as negatives; within-batch q is then not
-    the prior. auto: pairs for sampled schemes; points for all-label losses, which are the same and then computed once a point."""
+    """pairs: shuffled (point, label) pairs. points: whole points, all their labels masked as
+    negatives; within-batch q is then not the prior. auto: pairs for sampled schemes; points for
+    all-label losses, which are the same and then computed once a point.
+    """
     validation: float = 0.05
-    """Share of the training points held out (at most 2000 of them) to choose the best epoch; 0 keeps the last."""
+    """Share of the training points held out (at most 2000 of them) to choose the best epoch; 0
+    keeps the last.
+    """
     stop_on: Literal["implicit-loss", "recall@10", "precision@1"] = "implicit-loss"
-    """What is watched on the held-out points: the loss that the scheme implicitly optimises, over all labels, or a metric."""
+    """What is watched on the held-out points: the loss that the scheme implicitly optimises, over
+    all labels, or a metric.
+    """
     patience: int = 3
     """Epochs without improvement after which training stops."""
 
@@ -84,7 +110,10 @@ class Training:
             check_number(name, getattr(self, name), low=0)
         for name in ("dropout", "feature_dropout", "validation", "momentum"):
             if not 0 <= check_number(name, getattr(self, name)) < 1:
-                raise HeadtailError(f"`{name}` is a share from 0 up to but not including 1, but got {getattr(self, name)!r}.")
+                raise HeadtailError(
+                    f"`{name}` is a share from 0 up to but not including 1, but got "
+                    f"{getattr(self, name)!r}."
+                )
         if self.lr == 0:
             raise HeadtailError("`lr` must be above 0, or nothing is learnt.")
         if self.smoothing is not None:
@@ -98,15 +127,26 @@ class Training:
         check_choice("precision", self.precision, get_args(Precision))
         check_choice("stop_on", self.stop_on, ("implicit-loss", "recall@10", "precision@1"))
         if not isinstance(self.drops, tuple | list):
-            raise HeadtailError(f"`drops` are shares of the run, for example 0.6 0.8, but got {self.drops!r}.")
-        object.__setattr__(self, "drops", tuple(self.drops))  # a list, where they were read from a file
+            raise HeadtailError(
+                f"`drops` are shares of the run, for example 0.6 0.8, but got {self.drops!r}."
+            )
+        # a list, where they were read from a file
+        object.__setattr__(self, "drops", tuple(self.drops))
         if any(not 0 < check_number("drops", share) < 1 for share in self.drops):
-            raise HeadtailError(f"`drops` are shares of the run between 0 and 1, but got {', '.join(map(str, self.drops))}.")
+            raise HeadtailError(
+                "`drops` are shares of the run between 0 and 1, but got "
+                f"{', '.join(map(str, self.drops))}."
+            )
 
     def check_together(self) -> None:
-        """Refuse settings that make no sense beside each other: later than single ones, because a recipe may change some."""
+        """Refuse settings that make no sense beside each other: later than single ones, because a
+        recipe may change some.
+        """
         if self.momentum and self.optimiser != "sgd":
-            raise HeadtailError(f"`momentum` is for sgd, but `optimiser` is {self.optimiser}. Write `optimiser=sgd`, or drop it.")
+            raise HeadtailError(
+                f"`momentum` is for sgd, but `optimiser` is {self.optimiser}. Write "
+                "`optimiser=sgd`, or drop it."
+            )
         if bool(self.drops) != (self.schedule == "steps"):
             found = f"`schedule` is {self.schedule}" if self.drops else "there are no `drops`"
             raise HeadtailError(f"`drops` belong to `schedule=steps`, and only to it, but {found}.")
@@ -116,7 +156,12 @@ class Training:
         rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
         done = step / max(1, steps)
         dropped = DROP ** sum(done >= share for share in self.drops)
-        fall = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2, "steps": dropped}[self.schedule]
+        fall = {
+            "constant": 1.0,
+            "linear": 1 - done,
+            "cosine": (1 + math.cos(math.pi * done)) / 2,
+            "steps": dropped,
+        }[self.schedule]
         return self.lr * rise * fall
 
 
@@ -132,7 +177,8 @@ class Run(Training):
     """
 
     scheme: str = "softmax"
-    """What to train: a scheme name such as within-batch:tail, or an all-label loss such as softmax."""
+    """What to train: a scheme name such as within-batch:tail, or an all-label loss such as softmax.
+    """
     seed: int = 0
     """Of all randomness: initial weights, order, negatives, dropout."""
 
@@ -141,7 +187,9 @@ class Run(Training):
         check_kind("scheme", self.scheme, str, "within-batch:tail")
         check_kind("seed", self.seed, int, "0")
         if not 0 <= self.seed < 2**63:
-            raise HeadtailError(f"`seed` must be a whole number from 0 to 2^63 − 1, but got {self.seed}.")
+            raise HeadtailError(
+                f"`seed` must be a whole number from 0 to 2^63 − 1, but got {self.seed}."
+            )
 
     def to_toml(self) -> str:
         """As TOML; fields that are None are left out."""
@@ -149,7 +197,9 @@ class Run(Training):
 
     @classmethod
     def from_toml(cls, text: str, where: str = "run.toml") -> Run:
-        """From TOML; an unknown field is refused by name. The part `[data]` is not of the run, and is passed over."""
+        """From TOML; an unknown field is refused by name. The part `[data]` is not of the run, and
+        is passed over.
+        """
         try:
             values: dict[str, Any] = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -158,7 +208,9 @@ class Run(Training):
         names = [field.name for field in fields(cls)]
         for name in values:
             if name not in names:
-                raise HeadtailError(f"`{name}` in `{where}` is no setting of a run.{nearest(name, names)}")
+                raise HeadtailError(
+                    f"`{name}` in `{where}` is no setting of a run.{nearest(name, names)}"
+                )
         return cls(**values)
 
     @classmethod
@@ -182,7 +234,10 @@ def to_toml(values: dict[str, Any], data: dict[str, Any] | None = None) -> str:
     path = "shop"
     last = 5
     """
-    lines, about = ("".join(f"{n} = {json.dumps(v)}\n" for n, v in part.items() if v is not None) for part in (values, data or {}))
+    lines, about = (
+        "".join(f"{n} = {json.dumps(v)}\n" for n, v in part.items() if v is not None)
+        for part in (values, data or {})
+    )
     return f"{lines}\n[data]\n{about}" if about else lines
 
 

@@ -13,7 +13,9 @@ class Events:
     """Writes a run's losses and validation values as it goes; a `Watch` for `Trainer`."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.writer, self.told = folder, None, 0
+        self.folder = folder
+        self.writer = None
+        self.told = 0
 
     def __call__(self, state: State, steps: int, loss: float) -> None:
         """Note the loss of the last steps, and what the epoch's end brought."""
@@ -21,7 +23,8 @@ class Events:
         if self.writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            while any(self.folder.glob(f"*.{int(time.time())}.*")):  # files are read in the order of their seconds
+            # files are read in the order of their seconds
+            while any(self.folder.glob(f"*.{int(time.time())}.*")):
                 time.sleep(0.02)
             # What an interrupted run wrote beyond its checkpoint is dropped.
             self.writer = SummaryWriter(self.folder, purge_step=step)
@@ -29,7 +32,9 @@ class Events:
         if math.isfinite(loss):
             self.writer.add_scalar("train/recent loss", loss, step)
         for epoch, metric, value in state.curve[self.told :]:
-            self.writer.add_scalar(f"{'train' if metric == 'loss' else 'validation'}/{metric}", value, epoch * steps)
+            self.writer.add_scalar(
+                f"{'train' if metric == 'loss' else 'validation'}/{metric}", value, epoch * steps
+            )
         self.told = len(state.curve)
 
     def close(self) -> None:

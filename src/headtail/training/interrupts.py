@@ -18,7 +18,8 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def interrupts() -> Iterator[threading.Event]:
-    """An event that such a signal sets, so that a step is never left half done; the second one stops at once.
+    """An event that such a signal sets, so that a step is never left half done; the second one
+    stops at once.
 
     A closed terminal that is to be ignored, as `nohup` asks for, stays ignored.
     """

@@ -8,10 +8,12 @@ from headtail.training.config import Training
 
 
 def cifar() -> Training:
-    """CIFAR-10-LT and CIFAR-100-LT, and other small pictures (appendix "Details of long-tail experiments").
+    """CIFAR-10-LT and CIFAR-100-LT, and other small pictures (appendix "Details of long-tail
+    experiments").
 
-    ResNet-56, SGD with momentum 0.9, weight decay 1e-4, batches of 128, 256 epochs, rate 0.1, a tenth of it from epoch 160 on and a
-    hundredth from epoch 180 on; pad, crop and flip; m = 32. Every weight decays. The last epoch counts: nothing is held out.
+    ResNet-56, SGD with momentum 0.9, weight decay 1e-4, batches of 128, 256 epochs, rate 0.1, a
+    tenth of it from epoch 160 on and a hundredth from epoch 180 on; pad, crop and flip; m = 32.
+    Every weight decays. The last epoch counts: nothing is held out.
 
     >>> recipe = cifar()
     >>> [round(recipe.learning_rate(epoch, 256), 4) for epoch in (0, 159, 160, 179, 180, 255)]
@@ -37,8 +39,9 @@ def cifar() -> Training:
 def imagenet_lt() -> Training:
     """ImageNet-LT (same appendix).
 
-    ResNet-50, SGD with momentum 0.9, weight decay 5e-4, batches of 512, 90 epochs, a cosine from 0.4 to 0; m = 512, which for
-    within-batch is the whole batch, and in the paper's sweep 32, 64, 128, 256.
+    ResNet-50, SGD with momentum 0.9, weight decay 5e-4, batches of 512, 90 epochs, a cosine from
+    0.4 to 0; m = 512, which for within-batch is the whole batch, and in the paper's sweep 32, 64,
+    128, 256.
 
     >>> imagenet_lt().batch, imagenet_lt().schedule
     (512, 'cosine')
@@ -60,10 +63,12 @@ def imagenet_lt() -> Training:
 
 
 def inaturalist() -> Training:
-    """iNaturalist 2018, whose recipe the paper does not give: that of ImageNet-LT with weight decay 1e-4.
+    """iNaturalist 2018, whose recipe the paper does not give: that of ImageNet-LT with weight decay
+    1e-4.
 
-    Both sets are photographs of the same size, so network, batch, rate, schedule and epochs stay. It has 437,513 training pictures,
-    almost four times ImageNet-LT's 115,846, so it needs less regularisation: 1e-4 is the decay of He et al. (2016) for ImageNet.
+    Both sets are photographs of the same size, so network, batch, rate, schedule and epochs stay.
+    It has 437,513 training pictures, almost four times ImageNet-LT's 115,846, so it needs less
+    regularisation: 1e-4 is the decay of He et al. (2016) for ImageNet.
 
     >>> inaturalist().weight_decay
     0.0001

@@ -15,28 +15,35 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headtail.training import checkpoint
+from headtail.core.labels import Labels
 from headtail.data.batches import Batches
-from headtail.training.build_model import build_model, build_optimiser
-from headtail.training.config import Run
 from headtail.data.points import Bag, DataSet, Points, ragged_rows
-from headtail.rows.decay import catch_up
+from headtail.encoders import Model, ResNet
 from headtail.errors import HeadtailError
 from headtail.evaluation.topk import Validation
-from headtail.training.interrupts import Stopped, interrupts
 from headtail.kernels.compiled import HAS_TRITON
-from headtail.core.labels import Labels
 from headtail.losses import ExactLoss
 from headtail.losses.fused import backward
-from headtail.encoders import Model, ResNet
+from headtail.rows.decay import catch_up
 from headtail.rows.optimizers import clip_grad_norm_
+from headtail.training import checkpoint
+from headtail.training.build_model import build_model, build_optimiser
+from headtail.training.config import Run
+from headtail.training.interrupts import Stopped, interrupts
 
-CHECK_EVERY, TELL_EVERY = 100, 1.0
-"""Steps, and seconds where those take longer, between looks at the loss: for NaN, for the progress bar, for the clock."""
+CHECK_EVERY = 100
+TELL_EVERY = 1.0
+"""Steps, and seconds where those take longer, between looks at the loss: for NaN, for the progress
+bar, for the clock.
+"""
 MOST_VALIDATION = 2000
-"""Points are enough to choose an epoch; more would cost more than the epoch itself on large label sets."""
+"""Points are enough to choose an epoch; more would cost more than the epoch itself on large label
+sets.
+"""
 OFTEN = 5.0
-"""Seconds that may be lost: after an epoch there is a checkpoint if the last is older. An epoch may take less than writing one."""
+"""Seconds that may be lost: after an epoch there is a checkpoint if the last is older. An epoch may
+take less than writing one.
+"""
 DIVERGED = 20.0
 """A loss that is this many times that of the first steps will not come back."""
 
@@ -67,7 +74,9 @@ class State:
 
 
 Watch = Callable[[State, int, float], None]
-"""Called now and then with the state, the steps of an epoch and the loss of the last steps; NaN when an epoch is over."""
+"""Called now and then with the state, the steps of an epoch and the loss of the last steps; NaN
+when an epoch is over.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,9 +97,10 @@ class Trainer:
         data: what to learn.
         folder: where checkpoints go; a checkpoint found there is resumed. None keeps nothing.
         device: "cpu" or "cuda".
-        encoder: any module from features (a `Bag`, a dense matrix or pictures) to `[n, run.dim]` hidden states; None for what
-            `run.model` names.
-        save_every: seconds between checkpoints within an epoch; there is one after an epoch too, unless the last is seconds old.
+        encoder: any module from features (a `Bag`, a dense matrix or pictures) to `[n, run.dim]`
+            hidden states; None for what `run.model` names.
+        save_every: seconds between checkpoints within an epoch; there is one after an epoch too,
+            unless the last is seconds old.
         watch: called now and then.
         stop: an event that asks the run to save and stop; without one, Ctrl-C does.
     """
@@ -107,23 +117,35 @@ class Trainer:
         watch: Watch | None = None,
         stop: threading.Event | None = None,
     ) -> None:
-        self.run, self.save_every, self.watch, self.stop = run, save_every, watch, stop
-        self.folder, self.device = None if folder is None else Path(folder), torch.device(device)
+        self.run = run
+        self.save_every = save_every
+        self.watch = watch
+        self.stop = stop
+        self.folder = None if folder is None else Path(folder)
+        self.device = torch.device(device)
         run.check_together()
-        train, (among, held_out) = data.train, split_validation(data, run.validation)
+        train = data.train
+        among, held_out = split_validation(data, run.validation)
         self.labels = training_labels(train, among, run.smoothing)
         torch.manual_seed(run.seed)
         sparse_features = isinstance(train.features, Bag)
-        # Clipping sums rows first, for which a GPU's host would wait. Where rows without a gradient stand still, dense is the same.
+        # Clipping sums rows first, for which a GPU's host would wait. Where rows without a gradient
+        # stand still, dense is the same.
         dense = device != "cpu" and (not HAS_TRITON or (run.clip > 0 and run.optimiser != "adam"))
         shape = {"num_features": train.num_features, "picture": train.picture}
         tables = 4 * run.dim * (train.num_features + self.labels.num_labels) / 2**30
         with told_if_full(f"The model's tables ({tables:.1f} GiB)"):
-            given = {"encoder": encoder, "sparse_features": sparse_features, "sparse": not dense, "device": self.device}
+            given = {
+                "encoder": encoder,
+                "sparse_features": sparse_features,
+                "sparse": not dense,
+                "device": self.device,
+            }
             self.model = build_model(run, self.labels, **shape, **given).to(self.device)
         if isinstance(self.model.encoder, ResNet):
             self.model.encoder.prepare.measure(train)
-            self.model.encoder.prepare.augment &= isinstance(train.features, Tensor)  # files are augmented where they are decoded
+            # files are augmented where they are decoded
+            self.model.encoder.prepare.augment &= isinstance(train.features, Tensor)
         # All-label losses sum once a point, but a picture has one label.
         shares_sums = isinstance(self.model.head.loss, ExactLoss) and train.picture is None
         whole_points = run.batching == "points" or (run.batching == "auto" and shares_sums)
@@ -132,16 +154,29 @@ class Trainer:
             self.optimiser.inside_backward()
         self.batches = Batches(train, run.batch, run.seed, among=among, whole_points=whole_points)
         size = min(run.batch, int(self.labels.total))  # pairs, also where batches hold whole points
-        self.validation = None if held_out is None else Validation(held_out, self.labels, run.stop_on, size)
-        self.state, self._best, self._rate, self._saved = State(), {}, None, time.monotonic()
-        self.facts = {"run": settings_of(run), "data": data.digest, "sparse_features": sparse_features, **shape}
+        self.validation = (
+            None if held_out is None else Validation(held_out, self.labels, run.stop_on, size)
+        )
+        self.state = State()
+        self._best = {}
+        self._rate = None
+        self._saved = time.monotonic()
+        self.facts = {
+            "run": settings_of(run),
+            "data": data.digest,
+            "sparse_features": sparse_features,
+            **shape,
+        }
         self._label_names = checkpoint.as_bytes(data.label_names)
         with self._determined(), told_if_full("A step"):
             self._take_step = self._make_step()
-        self._random = checkpoint.random_state(self.device)  # whatever is drawn elsewhere before `fit` changes nothing
+        # whatever is drawn elsewhere before `fit` changes nothing
+        self._random = checkpoint.random_state(self.device)
 
     def fit(self) -> Trained:
-        """Train to the end, or go on from the last checkpoint; the model comes back with its best weights."""
+        """Train to the end, or go on from the last checkpoint; the model comes back with its best
+        weights.
+        """
         checkpoint.restore_random_state(self._random)
         self._resume()
         listening = interrupts() if self.stop is None else nullcontext(self.stop)
@@ -149,7 +184,11 @@ class Trainer:
             while not self.state.finished:
                 self._epoch(interrupted)
         if self.validation is not None and self.state.best_epoch:
-            best = self._best if self.folder is None else checkpoint.load(self.folder / "model.safetensors")[0]
+            best = (
+                self._best
+                if self.folder is None
+                else checkpoint.load(self.folder / "model.safetensors")[0]
+            )
             checkpoint.restore_weights(best, self.model)
         self.optimiser.flush()
         self.model.eval()
@@ -157,12 +196,16 @@ class Trainer:
 
     @contextmanager
     def _determined(self) -> Iterator[None]:
-        """Ask torch, and kernels through it, for sums in an order that does not depend on timing, if the run wants that."""
-        before, tries = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+        """Ask torch, and kernels through it, for sums in an order that does not depend on timing,
+        if the run wants that.
+        """
+        before = torch.are_deterministic_algorithms_enabled()
+        tries = torch.backends.cudnn.benchmark
         if self.run.deterministic and self.device.type == "cuda":
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch insists on it
             torch.use_deterministic_algorithms(True)
-        # Shapes stay the same, so it pays to try which convolution is the fastest; which one that is depends on timing.
+        # Shapes stay the same, so it pays to try which convolution is the fastest; which one that
+        # is depends on timing.
         torch.backends.cudnn.benchmark = not self.run.deterministic
         try:
             yield
@@ -171,32 +214,45 @@ class Trainer:
             torch.backends.cudnn.benchmark = tries
 
     def _epoch(self, interrupted: threading.Event) -> None:
-        state, steps = self.state, self.batches.steps
+        state = self.state
+        steps = self.batches.steps
         self.model.train()
-        # Summed one by one from where the last checkpoint stood, so that an interruption does not even change the last digit.
+        # Summed one by one from where the last checkpoint stood, so that an interruption does not
+        # even change the last digit.
         total = torch.tensor(state.loss_sum, dtype=torch.float64, device=self.device)
-        looked, seen = state.step, time.monotonic()
+        looked = state.step
+        seen = time.monotonic()
         for batch in self.order(state.epoch, state.step):
             self._set_learning_rate(state.epoch * steps + state.step)
             total += self._take_step(batch)
             state.step += 1
             stop = interrupted.is_set()
             slow = time.monotonic() - seen > TELL_EVERY
-            if slow or state.step % CHECK_EVERY == 0 or state.step == steps or stop or state.first_loss is None:
+            if (
+                slow
+                or state.step % CHECK_EVERY == 0
+                or state.step == steps
+                or stop
+                or state.first_loss is None
+            ):
                 self._look(float(total), state.step - looked)
-                looked, seen = state.step, time.monotonic()
+                looked = state.step
+                seen = time.monotonic()
                 if stop:
                     self._save()
                     raise Stopped
                 if time.monotonic() - self._saved > self.save_every:
                     self._save()
         state.curve.append((state.epoch + 1, "loss", state.loss_sum / steps))
-        state.epoch, state.step, state.loss_sum = state.epoch + 1, 0, 0.0
+        state.epoch = state.epoch + 1
+        state.step = 0
+        state.loss_sum = 0.0
         self._choose()
         state.finished |= state.epoch >= self.run.epochs
         if self.watch is not None:
             self.watch(state, steps, math.nan)
-        chosen = self.validation is not None and state.best_epoch == state.epoch  # then its weights are on disk already
+        # then its weights are on disk already
+        chosen = self.validation is not None and state.best_epoch == state.epoch
         if state.finished or chosen or time.monotonic() - self._saved > min(OFTEN, self.save_every):
             self._save()
 
@@ -253,11 +309,18 @@ class Trainer:
 
     def _diverged(self, what: str) -> HeadtailError:
         state = self.state
-        kept = "" if self.folder is None else f" The last good checkpoint, if there was one, is in `{self.folder}`."
+        kept = (
+            ""
+            if self.folder is None
+            else f" The last good checkpoint, if there was one, is in `{self.folder}`."
+        )
         first = state.first_loss
-        before = "" if first is None or not math.isfinite(first) else f", and was {first:.4g} at first"
+        before = (
+            "" if first is None or not math.isfinite(first) else f", and was {first:.4g} at first"
+        )
         return HeadtailError(
-            f"Training `{self.run.scheme}` diverged: {what} in epoch {state.epoch + 1}, step {state.step:,}{before}. "
+            f"Training `{self.run.scheme}` diverged: {what} in epoch {state.epoch + 1}, step "
+            f"{state.step:,}{before}. "
             f"Try a smaller `lr` than {self.run.lr:g}, or `clip=1`.{kept}"
         )
 
@@ -273,7 +336,8 @@ class Trainer:
         state.curve.append((state.epoch, self.run.stop_on, value))
         lower_is_better = value if self.run.stop_on == "implicit-loss" else -value
         if lower_is_better < state.best:
-            state.best, state.best_epoch = lower_is_better, state.epoch
+            state.best = lower_is_better
+            state.best_epoch = state.epoch
             self._save_model()
         state.finished |= state.epoch - state.best_epoch >= self.run.patience
 
@@ -286,13 +350,20 @@ class Trainer:
         if self.state.finished and (self.validation is None or not self.state.best_epoch):
             self._save_model()
         tensors, facts = checkpoint.training_state(self.model, self.optimiser)
-        checkpoint.save(self.folder / "checkpoint.safetensors", tensors, {**facts, **self.facts, "state": asdict(self.state)})
+        checkpoint.save(
+            self.folder / "checkpoint.safetensors",
+            tensors,
+            {**facts, **self.facts, "state": asdict(self.state)},
+        )
 
     def _save_model(self) -> None:
         if self.folder is not None:
             save_model(self.folder, self.model, self.labels, self._label_names, self.facts)
         else:
-            self._best = {name: tensor.detach().clone() for name, tensor in checkpoint.weights_of(self.model).items()}
+            self._best = {
+                name: tensor.detach().clone()
+                for name, tensor in checkpoint.weights_of(self.model).items()
+            }
 
     def _resume(self) -> None:
         path = None if self.folder is None else self.folder / "checkpoint.safetensors"
@@ -300,10 +371,13 @@ class Trainer:
             return
         tensors, facts = checkpoint.load(path)
         if not {"run", "data", "state", "optimiser"} <= facts.keys():
-            raise HeadtailError(f"`{path}` is no checkpoint of a run. Delete it to start that run anew.")
+            raise HeadtailError(
+                f"`{path}` is no checkpoint of a run. Delete it to start that run anew."
+            )
         if facts["run"] != settings_of(self.run) or facts["data"] != self.facts["data"]:
             raise HeadtailError(
-                f"`{path}` belongs to a run with other settings or other data. Choose another folder, or delete it."
+                f"`{path}` belongs to a run with other settings or other data. Choose another "
+                "folder, or delete it."
             )
         checkpoint.restore_training_state(tensors, facts, self.model, self.optimiser)
         state: dict[str, Any] = facts["state"]
@@ -318,48 +392,75 @@ def told_if_full(what: str) -> Iterator[None]:
     except torch.cuda.OutOfMemoryError as error:
         free, whole = (size / 2**30 for size in torch.cuda.mem_get_info())
         raise HeadtailError(
-            f"{what} found no room on the GPU: {free:.1f} of its {whole:.0f} GiB are free. Run fewer at once (`--workers`), "
+            f"{what} found no room on the GPU: {free:.1f} of its {whole:.0f} GiB are free. Run "
+            "fewer at once (`--workers`), "
             "choose a smaller `batch` or `dim`, or `--device cpu`."
         ) from error
 
 
-def save_model(folder: Path, model: Model, labels: Labels, names: Tensor, facts: dict[str, Any]) -> None:
+def save_model(
+    folder: Path, model: Model, labels: Labels, names: Tensor, facts: dict[str, Any]
+) -> None:
     """The weights with what is needed to build the model again."""
     for parameter in model.parameters():
         catch_up(parameter)
-    tensors = {**checkpoint.weights_of(model), "labels.counts": labels.counts, "labels.names": names}
+    tensors = {
+        **checkpoint.weights_of(model),
+        "labels.counts": labels.counts,
+        "labels.names": names,
+    }
     checkpoint.save(folder / "model.safetensors", tensors, {**facts, "smoothing": labels.smoothing})
 
 
-def load_model(folder: str | Path, encoder: nn.Module | None = None) -> tuple[Model, Run, dict[str, Any]]:
-    """The trained model of a run's folder, its settings, and what else was noted; pass the encoder if it was not the paper's.
+def load_model(
+    folder: str | Path, encoder: nn.Module | None = None
+) -> tuple[Model, Run, dict[str, Any]]:
+    """The trained model of a run's folder, its settings, and what else was noted; pass the encoder
+    if it was not the paper's.
 
-    Its labels' names, or None where they had none, are noted as `label_names`; runs of an older headtail did not keep them.
+    Its labels' names, or None where they had none, are noted as `label_names`; runs of an older
+    headtail did not keep them.
     """
     path = Path(folder) / "model.safetensors"
     if not path.exists():
-        raise HeadtailError(f"`{folder}` holds no trained model (`model.safetensors`). Pass the folder of a finished run.")
+        raise HeadtailError(
+            f"`{folder}` holds no trained model (`model.safetensors`). Pass the folder of a "
+            "finished run."
+        )
     tensors, facts = checkpoint.load(path)
     if not {"run", "smoothing", "num_features"} <= facts.keys() or "labels.counts" not in tensors:
         raise HeadtailError(f"`{path}` is no trained model. Pass the folder of a finished run.")
-    run, labels = Run(**facts["run"]), Labels(tensors["labels.counts"], facts["smoothing"])
+    run = Run(**facts["run"])
+    labels = Labels(tensors["labels.counts"], facts["smoothing"])
     picture = facts.get("picture")
-    shape = {"num_features": facts["num_features"], "picture": None if picture is None else (picture[0], picture[1])}
+    shape = {
+        "num_features": facts["num_features"],
+        "picture": None if picture is None else (picture[0], picture[1]),
+    }
     model = build_model(run, labels, **shape, encoder=encoder, sparse=False)
     checkpoint.restore_weights(tensors, model)
-    names = {"label_names": checkpoint.from_bytes(tensors["labels.names"])} if "labels.names" in tensors else {}
+    names = (
+        {"label_names": checkpoint.from_bytes(tensors["labels.names"])}
+        if "labels.names" in tensors
+        else {}
+    )
     return model.eval(), run, facts | names
 
 
 def settings_of(run: Run) -> dict[str, Any]:
     """A run's settings as they come back from JSON."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(run).items()}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(run).items()
+    }
 
 
 def split_validation(data: DataSet, share: float) -> tuple[Tensor | None, Points | None]:
-    """Ids of the points to train on (None for all), and held-out points: the data set's own, or a random share, equal for all.
+    """Ids of the points to train on (None for all), and held-out points: the data set's own, or a
+    random share, equal for all.
 
-    Where points are users, tested again later, none is held out: what is not trained could not be tested.
+    Where points are users, tested again later, none is held out: what is not trained could not be
+        tested.
     """
     generator = torch.Generator().manual_seed(0)
     if share == 0 or (data.validation is None and data.test.seen is not None):
@@ -376,8 +477,12 @@ def split_validation(data: DataSet, share: float) -> tuple[Tensor | None, Points
     return (None, None) if held_out.num_pairs == 0 else (order[count:].sort().values, held_out)
 
 
-def training_labels(train: Points, among: Tensor | None = None, smoothing: float | None = None) -> Labels:
-    """The label distribution of the points trained on; smoothed by 1 where some label never occurs, unless told otherwise."""
+def training_labels(
+    train: Points, among: Tensor | None = None, smoothing: float | None = None
+) -> Labels:
+    """The label distribution of the points trained on; smoothed by 1 where some label never occurs,
+    unless told otherwise.
+    """
     values = (train.labels if among is None else ragged_rows(train.labels, among)).values
     counts = torch.bincount(values.long(), minlength=train.num_labels)
     if smoothing is None:

@@ -48,18 +48,29 @@ class Columns:
 
     @classmethod
     def of(cls, path: Path) -> Columns:
-        """Look at a file, and at the others of its part where that is written in several (`shards_of`)."""
-        shards, schemas = [], []
+        """Look at a file, and at the others of its part where that is written in several
+        (`shards_of`).
+        """
+        shards = []
+        schemas = []
         for one in shards_of(path):
             with _told(one), pq.ParquetFile(one) as file:
                 shards.append((one, file.metadata.num_rows))
                 schemas.append(file.schema_arrow)
-        schema, (path, _) = schemas[0], shards[0]
+        schema = schemas[0]
+        path, _ = shards[0]
         for other, (one, _) in zip(schemas, shards, strict=True):
             if not other.equals(schema):
-                raise HeadtailError(f"`{one}` has other columns than `{path}`, or of other types. Write all files of a part alike.")
+                raise HeadtailError(
+                    f"`{one}` has other columns than `{path}`, or of other types. Write all files "
+                    "of a part alike."
+                )
         lists = [field.name for field in schema if _is_list(field.type)]
-        plain = {field.name.lower().replace("_", ""): field.name for field in schema if not _is_list(field.type)}
+        plain = {
+            field.name.lower().replace("_", ""): field.name
+            for field in schema
+            if not _is_list(field.type)
+        }
         return cls(
             path=path,
             shards=tuple(shards),
@@ -74,7 +85,8 @@ class Columns:
         """The list column, which must be there."""
         if self.lists is None:
             raise HeadtailError(
-                f"`{self.path}` has no list column `items`, only {self.listed}. Write a row a sequence, its item ids as a list."
+                f"`{self.path}` has no list column `items`, only {self.listed}. Write a row a "
+                "sequence, its item ids as a list."
             )
         return self.lists
 
@@ -104,46 +116,71 @@ class Columns:
     def read(
         self, names: list[str], progress: Progress | None = None, rows: int | None = None
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Rows of these columns, a batch at a time (of `rows`, or as many as is fit), each with the number of its first row."""
+        """Rows of these columns, a batch at a time (of `rows`, or as many as is fit), each with the
+        number of its first row.
+        """
         first = 0
         for path, _ in self.shards:
             with _told(path), pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(batch_size=rows or _rows_at_once(file.metadata, names), columns=names):
+                for batch in file.iter_batches(
+                    batch_size=rows or _rows_at_once(file.metadata, names), columns=names
+                ):
                     yield first, batch
                     first += len(batch)
                     if progress:
                         progress(f"reading {path.name}", first / max(self.rows, 1))
 
-    def ids(self, array: pa.Array, column: str, first: int, *, or_null: pa.DataType | None = None) -> pa.Array:
-        """Item or user ids as int64 or strings; the row is told where one is missing, unless ids of the kind `or_null` may be."""
+    def ids(
+        self, array: pa.Array, column: str, first: int, *, or_null: pa.DataType | None = None
+    ) -> pa.Array:
+        """Item or user ids as int64 or strings; the row is told where one is missing, unless ids of
+        the kind `or_null` may be.
+        """
         kind = _kind(array.type)
         if or_null is not None and pa.types.is_null(kind):
             return array.cast(or_null)
         if not holds_ids(kind):
             raise HeadtailError(
-                f"`{self.path}`, column `{column}` holds {kind}, but ids must be whole numbers or strings. Cast the column first."
+                f"`{self.path}`, column `{column}` holds {kind}, but ids must be whole numbers or "
+                "strings. Cast the column first."
             )
         if array.null_count and or_null is None:
             path, row = self.at(first + _first_null(array))
-            raise HeadtailError(f"`{path}`, column `{column}`: row {row:,} (from 0) is null. Drop it, or write an id.")
+            raise HeadtailError(
+                f"`{path}`, column `{column}`: row {row:,} (from 0) is null. Drop it, or write an "
+                "id."
+            )
         try:
             return array.cast(pa.large_string() if _is_string(kind) else pa.int64())
         except pa.ArrowInvalid as error:
-            raise HeadtailError(f"`{self.path}`, column `{column}` has ids above int64. Write them as strings.") from error
+            raise HeadtailError(
+                f"`{self.path}`, column `{column}` has ids above int64. Write them as strings."
+            ) from error
 
     def ragged_ids(self, array: pa.Array, column: str, first: int) -> tuple[pa.Array, np.ndarray]:
         """Ids of a list column, one list after the other, and the `[n + 1]` offsets of the lists."""
         if not _is_list(array.type):
-            raise HeadtailError(f"`{self.path}`, column `{column}` holds {array.type}, but must hold lists of item ids.")
+            raise HeadtailError(
+                f"`{self.path}`, column `{column}` holds {array.type}, but must hold lists of item "
+                "ids."
+            )
         if array.null_count:
             path, row = self.at(first + _first_null(array))
-            raise HeadtailError(f"`{path}`, column `{column}`: row {row:,} (from 0) is null. Write a list, empty if need be.")
+            raise HeadtailError(
+                f"`{path}`, column `{column}`: row {row:,} (from 0) is null. Write a list, empty "
+                "if need be."
+            )
         offsets = np.zeros(len(array) + 1, np.int64)
         np.cumsum(array.value_lengths().to_numpy(), out=offsets[1:])
         values = array.flatten()
         if values.null_count:
-            path, row = self.at(first + int(np.searchsorted(offsets, _first_null(values), side="right")) - 1)
-            raise HeadtailError(f"`{path}`, column `{column}`: the list of row {row:,} (from 0) has a null in it. Drop it.")
+            path, row = self.at(
+                first + int(np.searchsorted(offsets, _first_null(values), side="right")) - 1
+            )
+            raise HeadtailError(
+                f"`{path}`, column `{column}`: the list of row {row:,} (from 0) has a null in it. "
+                "Drop it."
+            )
         return self.ids(values, column, first), offsets
 
 
@@ -162,7 +199,11 @@ class Vocabulary:
         """Every name that occurs, sorted: numbers by size, strings by their bytes."""
         found: pa.Array | None = None
         for part in parts:
-            found = part.unique() if found is None else pa.concat_arrays([found, part.unique()]).unique()
+            found = (
+                part.unique()
+                if found is None
+                else pa.concat_arrays([found, part.unique()]).unique()
+            )
         if found is None:
             return cls(pa.array([], pa.int64()))
         return cls(found.sort())
@@ -180,7 +221,10 @@ class Vocabulary:
 
     def save(self, store: Store) -> None:
         """Into a cache entry; the numbers 0 … L − 1 are their own names and need no saving."""
-        if not (pa.types.is_integer(self.names.type) and np.array_equal(self.names.to_numpy(), np.arange(len(self)))):
+        if not (
+            pa.types.is_integer(self.names.type)
+            and np.array_equal(self.names.to_numpy(), np.arange(len(self)))
+        ):
             save_ids(store, "names", self.names)
 
 
@@ -191,14 +235,18 @@ def label_names(entry: Entry) -> list[str] | list[int] | None:
 
 
 def hub_names(path: Path, column: str) -> list[str] | None:
-    """What a hub calls the labels 0, 1, … of a column, from what it notes in the file; None where it notes nothing."""
+    """What a hub calls the labels 0, 1, … of a column, from what it notes in the file; None where
+    it notes nothing.
+    """
     with _told(path), pq.ParquetFile(path) as file:
         noted = (file.schema_arrow.metadata or {}).get(b"huggingface", b"{}")
     try:
         names = json.loads(noted)["info"]["features"][column]["names"]
     except (KeyError, TypeError, ValueError):
         return None
-    return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
+    return (
+        names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
+    )
 
 
 def save_ids(store: Store, name: str, ids: pa.Array) -> None:
@@ -206,9 +254,14 @@ def save_ids(store: Store, name: str, ids: pa.Array) -> None:
     if pa.types.is_integer(ids.type):
         store.append(name, ids.to_numpy())
         return
-    ids = pa.concat_arrays([ids.cast(pa.large_string())])  # of a slice, its own part of the bytes only
+    # of a slice, its own part of the bytes only
+    ids = pa.concat_arrays([ids.cast(pa.large_string())])
     ends, text = ids.buffers()[1:]
-    ends = np.frombuffer(ends, np.int64)[ids.offset : ids.offset + len(ids) + 1] if len(ids) else np.zeros(1, np.int64)
+    ends = (
+        np.frombuffer(ends, np.int64)[ids.offset : ids.offset + len(ids) + 1]
+        if len(ids)
+        else np.zeros(1, np.int64)
+    )
     store.append(f"{name}_lengths", np.diff(ends))
     store.append(name, np.frombuffer(text or b"", np.uint8)[ends[0] : ends[-1]])
 
@@ -228,8 +281,12 @@ def check_same_kind(known: Vocabulary, values: pa.Array, columns: Columns, colum
     """Refuse numbers where training has strings, and the reverse: nothing would ever match."""
     if values.type != known.names.type:
         words = {True: "strings", False: "numbers"}
-        found, trained = words[_is_string(values.type)], words[_is_string(known.names.type)]
-        raise HeadtailError(f"`{columns.path}`, column `{column}` holds {found}, but training has {trained}. Write both alike.")
+        found = words[_is_string(values.type)]
+        trained = words[_is_string(known.names.type)]
+        raise HeadtailError(
+            f"`{columns.path}`, column `{column}` holds {found}, but training has {trained}. Write "
+            "both alike."
+        )
 
 
 @contextmanager
@@ -240,7 +297,9 @@ def _told(path: Path) -> Iterator[None]:
     except (FileNotFoundError, IsADirectoryError) as error:
         raise HeadtailError(f"`{path}` is no file. Name a Parquet file.") from error
     except (pa.ArrowException, OSError) as error:
-        raise HeadtailError(f"`{path}` is not a readable Parquet file; it may be cut short. Write or copy it again.") from error
+        raise HeadtailError(
+            f"`{path}` is not a readable Parquet file; it may be cut short. Write or copy it again."
+        ) from error
 
 
 def _first_null(array: pa.Array) -> int:
@@ -249,8 +308,16 @@ def _first_null(array: pa.Array) -> int:
 
 def _rows_at_once(about: pq.FileMetaData, names: list[str]) -> int:
     paths = [about.schema.column(i).path for i in range(about.num_columns)]
-    wanted = [i for i, path in enumerate(paths) if any(path == name or path.startswith(f"{name}.") for name in names)]
-    ids = sum(about.row_group(group).column(i).num_values for group in range(about.num_row_groups) for i in wanted)
+    wanted = [
+        i
+        for i, path in enumerate(paths)
+        if any(path == name or path.startswith(f"{name}.") for name in names)
+    ]
+    ids = sum(
+        about.row_group(group).column(i).num_values
+        for group in range(about.num_row_groups)
+        for i in wanted
+    )
     return max(1, about.num_rows * AT_ONCE // max(ids, 1))
 
 
@@ -264,8 +331,12 @@ def _kind(kind: pa.DataType) -> pa.DataType:
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return (
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
 
 
 def _is_string(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return (
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )

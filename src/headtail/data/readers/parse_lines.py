@@ -13,9 +13,23 @@ MOST = 2**31 - 1
 """Most columns or labels that int32 ids can name."""
 
 # What a line turned out to be; from LABEL on it is bad.
-POINT, BLANK, COMMENT, LABEL, LABEL_RANGE, LABEL_TWICE, PAIR, FEATURE_RANGE, FEATURE_TWICE, MISSING, VALUE = range(11)
+(
+    POINT,
+    BLANK,
+    COMMENT,
+    LABEL,
+    LABEL_RANGE,
+    LABEL_TWICE,
+    PAIR,
+    FEATURE_RANGE,
+    FEATURE_TWICE,
+    MISSING,
+    VALUE,
+) = range(11)
 
-_NEWLINE, _SPACE, _HASH, _PLUS, _COMMA, _MINUS, _DOT, _COLON, _E, _Q = (ord(c) for c in "\n #+,-.:eq")
+_NEWLINE, _SPACE, _HASH, _PLUS, _COMMA, _MINUS, _DOT, _COLON, _E, _Q = (
+    ord(c) for c in "\n #+,-.:eq"
+)
 _POWERS = 10.0 ** np.arange(23)  # exact in float64
 _DIGITS = 10**17
 
@@ -41,7 +55,8 @@ class Parsed(NamedTuple):
         bad: number of bad lines, which left nothing behind.
         bad_line: number of the first one within the block, from 1; 0 if none.
         bad_code: what is wrong with it: `LABEL`, …, `VALUE`.
-        bad_found: where in the block the wrong token begins; for `LABEL_TWICE` and `FEATURE_TWICE` the repeated id.
+        bad_found: where in the block the wrong token begins; for `LABEL_TWICE` and `FEATURE_TWICE`
+            the repeated id.
     """
 
     points: int
@@ -56,7 +71,8 @@ class Parsed(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Arrays that a block is parsed into, large enough for any block of `size` bytes; pages never written cost nothing.
+    """Arrays that a block is parsed into, large enough for any block of `size` bytes; pages never
+    written cost nothing.
 
     Attributes:
         columns: feature ids.
@@ -76,9 +92,13 @@ class Room(NamedTuple):
 
     @classmethod
     def of(cls, size: int) -> Room:
-        """A feature takes at least four bytes (` 1:1`), a label two (`1,`), a point one (its newline)."""
-        columns, values = np.empty(size // 4 + 1, np.int32), np.empty(size // 4 + 1, np.float32)
-        labels, ends = np.empty(size // 2 + 1, np.int32), (np.empty(size, np.int64) for _ in range(3))
+        """A feature takes at least four bytes (` 1:1`), a label two (`1,`), a point one (its
+        newline).
+        """
+        columns = np.empty(size // 4 + 1, np.int32)
+        values = np.empty(size // 4 + 1, np.float32)
+        labels = np.empty(size // 2 + 1, np.int32)
+        ends = (np.empty(size, np.int64) for _ in range(3))
         return cls(columns, values, next(ends), labels, *ends)
 
 
@@ -92,33 +112,56 @@ def parse(text: np.ndarray, num_features: int, num_labels: int, room: Room) -> P
         num_labels: likewise.
         room: takes the result.
     """
-    at, points, features, labels, lines, blank = 0, 0, 0, 0, 0, 0
-    bad, bad_line, bad_code, bad_found = 0, 0, 0, 0
+    at = 0
+    points = 0
+    features = 0
+    labels = 0
+    lines = 0
+    blank = 0
+    bad = 0
+    bad_line = 0
+    bad_code = 0
+    bad_found = 0
     while at < len(text):
         lines += 1
-        code, found, at, new_features, new_labels = _line(text, at, num_features, num_labels, room, features, labels)
+        code, found, at, new_features, new_labels = _line(
+            text, at, num_features, num_labels, room, features, labels
+        )
         while text[at] != _NEWLINE:
             at += 1
         at += 1
         if code <= BLANK:
-            features, labels = new_features, new_labels
-            room.features_end[points], room.labels_end[points] = features, labels
+            features = new_features
+            labels = new_labels
+            room.features_end[points] = features
+            room.labels_end[points] = labels
             room.row[points] = points + bad
             points += 1
             blank = blank + 1 if code == BLANK else 0
         elif code >= LABEL:
             bad += 1
             if bad == 1:
-                bad_line, bad_code, bad_found = lines, code, found
+                bad_line = lines
+                bad_code = code
+                bad_found = found
     return Parsed(points, features, labels, lines, blank, bad, bad_line, bad_code, bad_found)
 
 
 @_compiled
 def _line(
-    text: np.ndarray, at: int, num_features: int, num_labels: int, room: Room, features: int, labels: int
+    text: np.ndarray,
+    at: int,
+    num_features: int,
+    num_labels: int,
+    room: Room,
+    features: int,
+    labels: int,
 ) -> tuple[int, int, int, int, int]:
-    """One line: its code, what is wrong, how far it was read, and the new numbers of feature entries and labels."""
-    first_feature, first_label = features, labels
+    """One line: its code, what is wrong, how far it was read, and the new numbers of feature
+    entries and labels.
+    """
+    first_feature = features
+    first_label = labels
     if not _ends(text[at]) and not _is_pair(text, at):
         while True:
             start = at
@@ -153,7 +196,8 @@ def _line(
         value, at = _decimal(text, at)
         if not np.isfinite(value) or not _ends(text[at]):
             return VALUE, start, at, 0, 0
-        room.columns[features], room.values[features] = column, value
+        room.columns[features] = column
+        room.values[features] = value
         features += 1
     twice = _repeated(room.labels[first_label:labels])
     if twice >= 0:
@@ -161,7 +205,13 @@ def _line(
     twice = _repeated(room.columns[first_feature:features])
     if twice >= 0:
         return FEATURE_TWICE, twice, at, 0, 0
-    code = POINT if features > first_feature or labels > first_label else COMMENT if text[at] == _HASH else BLANK
+    code = (
+        POINT
+        if features > first_feature or labels > first_label
+        else COMMENT
+        if text[at] == _HASH
+        else BLANK
+    )
     return code, 0, at, features, labels
 
 
@@ -179,7 +229,9 @@ def _ends(byte: int) -> bool:
 
 @_compiled
 def _is_pair(text: np.ndarray, at: int) -> bool:
-    """Whether the token holds a colon, so that it is a feature, or a query id, of a point without labels."""
+    """Whether the token holds a colon, so that it is a feature, or a query id, of a point without
+    labels.
+    """
     while not _ends(text[at]) and text[at] != _COMMA:
         if text[at] == _COLON:
             return True
@@ -190,13 +242,21 @@ def _is_pair(text: np.ndarray, at: int) -> bool:
 @_compiled
 def _is_query(text: np.ndarray, at: int) -> bool:
     # The newline at the block's end stops this in time: no letter of `qid:` is one.
-    return text[at] == _Q and text[at + 1] == ord("i") and text[at + 2] == ord("d") and text[at + 3] == _COLON
+    return (
+        text[at] == _Q
+        and text[at + 1] == ord("i")
+        and text[at + 2] == ord("d")
+        and text[at + 3] == _COLON
+    )
 
 
 @_compiled
 def _whole(text: np.ndarray, at: int) -> tuple[int, int]:
-    """The whole number that begins here, at most `MOST`, or −1 where none does, and the position behind it."""
-    start, number = at, 0
+    """The whole number that begins here, at most `MOST`, or −1 where none does, and the position
+    behind it.
+    """
+    start = at
+    number = 0
     while 48 <= text[at] <= 57:
         number = min(10 * number + (text[at] - 48), MOST)
         at += 1
@@ -207,13 +267,16 @@ def _whole(text: np.ndarray, at: int) -> tuple[int, int]:
 def _decimal(text: np.ndarray, at: int) -> tuple[np.float32, int]:
     """The decimal number that begins here, NaN where none does, and the position behind it.
 
-    The first 17 digits are kept. With at most 15 of them and a small exponent the double is the nearest one, so that the float32
-    differs from the nearest one only where the double rounds onto a tie.
+    The first 17 digits are kept. With at most 15 of them and a small exponent the double is the
+    nearest one, so that the float32 differs from the nearest one only where the double rounds onto
+    a tie.
     """
     negative = text[at] == _MINUS
     if negative or text[at] == _PLUS:
         at += 1
-    digits, mantissa, exponent = 0, 0, 0
+    digits = 0
+    mantissa = 0
+    exponent = 0
     fraction = False
     while True:
         if 48 <= text[at] <= 57:
@@ -256,7 +319,9 @@ def _scaled(mantissa: float, exponent: int) -> float:
 
 @_compiled
 def _repeated(ids: np.ndarray) -> int:
-    """An id that stands twice, or −1. Ids in ascending order, as most files have them, need one look each."""
+    """An id that stands twice, or −1. Ids in ascending order, as most files have them, need one
+    look each.
+    """
     ascending = True
     for i in range(1, len(ids)):
         ascending &= ids[i - 1] < ids[i]

@@ -11,29 +11,43 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from headtail.data.cache import Entry, Store, cached, key_of
-from headtail.data.readers.parquet import Columns, Vocabulary, check_same_kind, holds_ids, label_names, save_ids, saved_ids
-from headtail.data.points import Bag, DataSet, Points, Progress
-from headtail.errors import HeadtailError, check_count
 from headtail.core.targets import Ragged
+from headtail.data.cache import Entry, Store, cached, key_of
+from headtail.data.points import Bag, DataSet, Points, Progress
+from headtail.data.readers.parquet import (
+    Columns,
+    Vocabulary,
+    check_same_kind,
+    holds_ids,
+    label_names,
+    save_ids,
+    saved_ids,
+)
+from headtail.errors import HeadtailError, check_count
 
 CELLS = 1 << 20
 """Entries of features held in memory at once."""
 
 
-def read_sequences(train: Path, test: Path | None = None, *, last: int = 10, progress: Progress | None = None) -> DataSet:
-    """Read sessions or histories from Parquet: a list column `items` (or the only list column) of item ids in order.
+def read_sequences(
+    train: Path, test: Path | None = None, *, last: int = 10, progress: Progress | None = None
+) -> DataSet:
+    """Read sessions or histories from Parquet: a list column `items` (or the only list column) of
+    item ids in order.
 
-    The session [a, b, c] becomes the examples [a] → b and [a, b] → c. The features of an example are the bag of the last n
-    items before its target: the item i steps back has the value 1/i, summed where an item repeats. Columns and labels are
-    the same items, sorted: numbers by size, strings by their bytes.
+    The session [a, b, c] becomes the examples [a] → b and [a, b] → c. The features of an example
+    are the bag of the last n items before its target: the item i steps back has the value 1/i,
+    summed where an item repeats. Columns and labels are the same items, sorted: numbers by size,
+    strings by their bytes.
 
-    With a test file, its rows are the prefix (the list) and its `target`; where there is no such column, the last item of the
-    list is the target. Rows of a training file with a `target` are read alike. Without a test file the last item of each
-    sequence is its test target, the one before it its validation target, and what stands before them is for training.
+    With a test file, its rows are the prefix (the list) and its `target`; where there is no such
+    column, the last item of the list is the target. Rows of a training file with a `target` are
+    read alike. Without a test file the last item of each sequence is its test target, the one
+    before it its validation target, and what stands before them is for training.
 
-    Items are those of training. Others are left out of the features. Examples with such a target are left out, but test rows
-    with such a target, with none (a `target` that is null) or with nothing before it are kept as `unlabelled`.
+    Items are those of training. Others are left out of the features. Examples with such a target
+    are left out, but test rows with such a target, with none (a `target` that is null) or with
+    nothing before it are kept as `unlabelled`.
 
     Args:
         train: Parquet file.
@@ -56,15 +70,22 @@ def read_sequences(train: Path, test: Path | None = None, *, last: int = 10, pro
     source = Columns.of(train)
     source.need_lists()
     if test is None and source.target:
-        raise HeadtailError(f"`{train}` has a column `target`, so its rows are examples as they stand. Pass a test file too.")
+        raise HeadtailError(
+            f"`{train}` has a column `target`, so its rows are examples as they stand. Pass a test "
+            "file too."
+        )
     files = [train] if test is None else [train, test]
     recipe = {"reader": "sequences", "last": last}
-    entry = cached(files, recipe | {"with": "rows and users"}, partial(_build, source, test, last, progress))
+    entry = cached(
+        files, recipe | {"with": "rows and users"}, partial(_build, source, test, last, progress)
+    )
     return DataSet(
         name=train.stem,
         train=_points(entry, "train"),
         test=_points(entry, "test"),
-        validation=_points(entry, "validation") if entry.facts["points"].get("validation") else None,
+        validation=_points(entry, "validation")
+        if entry.facts["points"].get("validation")
+        else None,
         label_names=label_names(entry),
         notes=_notes(entry, test is None),
         digest=key_of(files, recipe),  # what is trained and tested, whatever else is kept of it
@@ -72,9 +93,13 @@ def read_sequences(train: Path, test: Path | None = None, *, last: int = 10, pro
     )
 
 
-def _build(source: Columns, test: Path | None, last: int, progress: Progress | None, store: Store) -> None:
+def _build(
+    source: Columns, test: Path | None, last: int, progress: Progress | None, store: Store
+) -> None:
     if test is None:
-        plan = [(source, {"train": _but_last_two, "validation": _last_but_one, "test": _last}, True)]
+        plan = [
+            (source, {"train": _but_last_two, "validation": _last_but_one, "test": _last}, True)
+        ]
     else:
         held_out = Columns.of(test)
         plan = [
@@ -83,13 +108,21 @@ def _build(source: Columns, test: Path | None, last: int, progress: Progress | N
         ]
     known = Vocabulary.of(_training_items(source, test is None, progress))
     if not len(known):
-        raise HeadtailError(f"`{source.path}` holds no items to train on. Write sequences of 4 items or more, or pass a test file.")
+        raise HeadtailError(
+            f"`{source.path}` holds no items to train on. Write sequences of 4 items or more, or "
+            "pass a test file."
+        )
     known.save(store)
     store.facts |= {"num_labels": len(known), "points": {}, "unknown": {}, "short": 0}
     for columns, targets_of, tests in plan:
-        writers = {part: _Writer(store, part, last) for part in (*targets_of, *(["unlabelled"] if tests else []))}
+        writers = {
+            part: _Writer(store, part, last)
+            for part in (*targets_of, *(["unlabelled"] if tests else []))
+        }
         for some in _encoded(columns, known, progress, tests):
-            store.facts["short"] += 0 if columns.target else int(((some.before == 0) & (some.behind == 0)).sum())
+            store.facts["short"] += (
+                0 if columns.target else int(((some.before == 0) & (some.behind == 0)).sum())
+            )
             for part, is_target in targets_of.items():
                 writers[part].add(some, np.flatnonzero(is_target(some.before, some.behind)))
             if tests:
@@ -97,9 +130,15 @@ def _build(source: Columns, test: Path | None, last: int, progress: Progress | N
                 if some.users is not None:
                     save_ids(store, "users", some.users)
         if "train" in writers and not writers["train"].points:
-            raise HeadtailError(f"`{columns.path}` gives no train example: its sequences are too short, or their targets unknown.")
+            raise HeadtailError(
+                f"`{columns.path}` gives no train example: its sequences are too short, or their "
+                "targets unknown."
+            )
         if tests and not columns.rows:
-            raise HeadtailError(f"`{columns.path}` has no rows, so it gives no test example. Write a row a sequence.")
+            raise HeadtailError(
+                f"`{columns.path}` has no rows, so it gives no test example. Write a row a "
+                "sequence."
+            )
 
 
 # Which items are targets, by how many stand before and behind them in their sequence.
@@ -153,13 +192,21 @@ class _Some:
 def _lists(
     columns: Columns, progress: Progress | None, tests: bool = False
 ) -> Iterator[tuple[pa.Array, np.ndarray, pa.Array | None, int, pa.Array | None]]:
-    """Items one list after the other, offsets of the lists, targets where the file has them, the first row; of tests, the users."""
-    name, target, whose = columns.need_lists(), columns.target, columns.user if tests else None
-    for first, batch in columns.read([column for column in (name, target, whose) if column], progress):
+    """Items one list after the other, offsets of the lists, targets where the file has them, the
+    first row; of tests, the users.
+    """
+    name = columns.need_lists()
+    target = columns.target
+    whose = columns.user if tests else None
+    for first, batch in columns.read(
+        [column for column in (name, target, whose) if column], progress
+    ):
         items, offsets = columns.ragged_ids(batch.column(name), name, first)
         targets = users = None
         if target:
-            targets = columns.ids(batch.column(target), target, first, or_null=items.type if tests else None)
+            targets = columns.ids(
+                batch.column(target), target, first, or_null=items.type if tests else None
+            )
         if whose and holds_ids(batch.column(whose).type):
             users = columns.ids(batch.column(whose), whose, first)
         yield items, offsets, targets, first, users
@@ -172,7 +219,9 @@ def _training_items(source: Columns, alone: bool, progress: Progress | None) -> 
             yield targets
 
 
-def _encoded(columns: Columns, known: Vocabulary, progress: Progress | None, tests: bool) -> Iterator[_Some]:
+def _encoded(
+    columns: Columns, known: Vocabulary, progress: Progress | None, tests: bool
+) -> Iterator[_Some]:
     for items, offsets, targets, first, users in _lists(columns, progress, tests):
         check_same_kind(known, items, columns, columns.need_lists())
         ids = known.ids(items)
@@ -185,7 +234,8 @@ def _encoded(columns: Columns, known: Vocabulary, progress: Progress | None, tes
 
 def _places(offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """How many items stand before, and behind, each item in its sequence."""
-    lengths, place = np.diff(offsets), np.arange(offsets[-1])
+    lengths = np.diff(offsets)
+    place = np.arange(offsets[-1])
     return place - offsets[:-1].repeat(lengths), offsets[1:].repeat(lengths) - 1 - place
 
 
@@ -193,7 +243,9 @@ class _Writer:
     """Appends the examples of one part of the data to the cache, a block of bounded size at a time."""
 
     def __init__(self, store: Store, part: str, last: int) -> None:
-        self.store, self.part, self.last = store, part, last
+        self.store = store
+        self.part = part
+        self.last = last
         self.points = self.entries = self.unknown = 0
         self.rows = np.empty(0, np.int64)
         store.append(f"{part}_offsets", np.zeros(1, np.int64))
@@ -209,13 +261,25 @@ class _Writer:
     def add_rows(self, some: _Some, labelled: np.ndarray) -> None:
         """An example without a label for each row that is not among those `labelled`."""
         left = np.delete(np.arange(len(some.offsets) - 1), labelled - some.first)
-        before = np.maximum(np.diff(some.offsets)[left] - 1, 0)  # behind which the target stands, or nothing at all
+        # behind which the target stands, or nothing at all
+        before = np.maximum(np.diff(some.offsets)[left] - 1, 0)
         ids = np.r_[some.ids, np.int32(-1)]
-        self._append(ids, some.offsets[left] + before, before, some.first + left, np.empty(0, np.int32))
+        self._append(
+            ids, some.offsets[left] + before, before, some.first + left, np.empty(0, np.int32)
+        )
 
-    def _append(self, ids: np.ndarray, targets: np.ndarray, before: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> None:
+    def _append(
+        self,
+        ids: np.ndarray,
+        targets: np.ndarray,
+        before: np.ndarray,
+        rows: np.ndarray,
+        labels: np.ndarray,
+    ) -> None:
         """Bags of what stands before the targets, a block of bounded size at a time."""
-        for block in np.array_split(np.arange(len(targets)), -(-len(targets) * self.last // CELLS) or 1):
+        for block in np.array_split(
+            np.arange(len(targets)), -(-len(targets) * self.last // CELLS) or 1
+        ):
             lengths, columns, values = recent(ids, targets[block], before[block], self.last)
             self.store.append(f"{self.part}_offsets", self.entries + np.cumsum(lengths))
             self.store.append(f"{self.part}_columns", columns)
@@ -227,7 +291,9 @@ class _Writer:
         self.store.facts["points"][self.part] = self.points
 
 
-def recent(ids: np.ndarray, targets: np.ndarray, before: np.ndarray, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def recent(
+    ids: np.ndarray, targets: np.ndarray, before: np.ndarray, last: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Bags of the items before each target, weighted by how recent they are.
 
     Args:
@@ -243,9 +309,12 @@ def recent(ids: np.ndarray, targets: np.ndarray, before: np.ndarray, last: int) 
     (array([2]), array([5, 7], dtype=int32), array([0.5      , 1.3333334], dtype=float32))
     """
     steps = np.arange(1, last + 1)
-    columns = np.where(steps <= before[:, None], ids[np.maximum(targets[:, None] - steps, 0)], -1).astype(np.int32)
+    columns = np.where(
+        steps <= before[:, None], ids[np.maximum(targets[:, None] - steps, 0)], -1
+    ).astype(np.int32)
     order = np.argsort(columns, axis=1, kind="stable")
-    columns, weights = np.take_along_axis(columns, order, axis=1), (1 / steps)[order]
+    columns = np.take_along_axis(columns, order, axis=1)
+    weights = (1 / steps)[order]
     first = columns >= 0
     first[:, 1:] &= columns[:, 1:] != columns[:, :-1]
     starts = np.flatnonzero(first[columns >= 0])
@@ -256,20 +325,37 @@ def recent(ids: np.ndarray, targets: np.ndarray, before: np.ndarray, last: int) 
 def _points(entry: Entry, part: str) -> Points:
     names = ("offsets", "columns", "values", "labels", "rows")
     offsets, columns, values, labels, rows = (entry.arrays[f"{part}_{name}"] for name in names)
-    num_labels, users = entry.facts["num_labels"], saved_ids(entry, "users") if part in ("test", "unlabelled") else None
+    num_labels = entry.facts["num_labels"]
+    users = saved_ids(entry, "users") if part in ("test", "unlabelled") else None
     one_each = torch.arange(len(rows) + 1).clamp(max=len(labels))
     users = None if users is None else users.take(rows.numpy())
-    return Points(Bag(offsets, columns, values, num_labels), Ragged(labels, one_each), num_labels, rows=rows, users=users)
+    return Points(
+        Bag(offsets, columns, values, num_labels),
+        Ragged(labels, one_each),
+        num_labels,
+        rows=rows,
+        users=users,
+    )
 
 
 def _notes(entry: Entry, alone: bool) -> tuple[str, ...]:
-    split = ", with the last item of each sequence for testing and the one before it for validation" if alone else ""
+    split = (
+        ", with the last item of each sequence for testing and the one before it for validation"
+        if alone
+        else ""
+    )
     notes = [f"Read as sequences: prefix → next item{split}."]
     for part, unknown in entry.facts["unknown"].items():
         if unknown:
             share = f"{unknown:,} of {unknown + entry.facts['points'][part]:,} {part} examples"
-            kept = ", or none: they are answered, but not measured" if part == "test" else " and are left out"
+            kept = (
+                ", or none: they are answered, but not measured"
+                if part == "test"
+                else " and are left out"
+            )
             notes.append(f"{share} have a target that never occurs in training{kept}.")
     if short := entry.facts["short"]:
-        notes.append(f"{short:,} sequences have only one item and give no example to train or measure on.")
+        notes.append(
+            f"{short:,} sequences have only one item and give no example to train or measure on."
+        )
     return tuple(notes)

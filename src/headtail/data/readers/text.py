@@ -1,4 +1,6 @@
-"""Text files of the Extreme Classification Repository and svmlight: `label,label feature:value feature:value …`."""
+"""Text files of the Extreme Classification Repository and svmlight: `label,label feature:value
+feature:value …`.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from headtail.core.targets import Ragged
 from headtail.data.cache import Store, cached, key_of
 from headtail.data.points import Bag, Points, Progress
 from headtail.errors import HeadtailError, check_count, check_exists
-from headtail.core.targets import Ragged
 
 if TYPE_CHECKING:
     from headtail.data.readers.parse_lines import Parsed
@@ -41,7 +43,8 @@ class TextFile:
 
     Attributes:
         points: one a line; features and labels keep the order of the file.
-        header: points, features and labels as the first line gives them, or None where the file begins with a point.
+        header: points, features and labels as the first line gives them, or None where the file
+            begins with a point.
         bad_lines: number of lines that were skipped.
         notes: sentences about the file that a user should see.
         digest: changes with the content.
@@ -62,15 +65,18 @@ def read_text(
     num_labels: int | None = None,
     progress: Progress | None = None,
 ) -> TextFile:
-    r"""Read one text file, plain or compressed (gzip, bzip2, xz); the second time it comes from the cache.
+    r"""Read one text file, plain or compressed (gzip, bzip2, xz); the second time it comes from the
+    cache.
 
-    A first line of three whole numbers is a header: points, features, labels. In what follows, a line that begins with a blank or
-    with a feature has no labels. Comments (`# …`) and query ids (`qid:…`) are left out.
+    A first line of three whole numbers is a header: points, features, labels. In what follows, a
+    line that begins with a blank or with a feature has no labels. Comments (`# …`) and query ids
+    (`qid:…`) are left out.
 
     Args:
         path: the file.
         skip_bad_lines: leave bad lines out, and count them, instead of refusing the file.
-        num_features: D. A file with a header must agree; without either, it is the largest id plus one.
+        num_features: D. A file with a header must agree; without either, it is the largest id plus
+            one.
         num_labels: L, likewise.
         progress: called after each block.
 
@@ -100,43 +106,70 @@ def read_text(
 
     recipe = {"reader": "text", "skip_bad_lines": skip_bad_lines} | asked
     entry = cached([path], recipe | ({"with": "rows"} if skip_bad_lines else {}), build)
-    arrays, facts = entry.arrays, entry.facts
-    features = Bag(arrays["features.offsets"], arrays["features.columns"], arrays["features.values"], facts["num_columns"])
+    arrays = entry.arrays
+    facts = entry.facts
+    features = Bag(
+        arrays["features.offsets"],
+        arrays["features.columns"],
+        arrays["features.values"],
+        facts["num_columns"],
+    )
     points = Points(
-        features, Ragged(arrays["labels.values"], arrays["labels.offsets"]), facts["num_labels"], rows=arrays.get("rows")
+        features,
+        Ragged(arrays["labels.values"], arrays["labels.offsets"]),
+        facts["num_labels"],
+        rows=arrays.get("rows"),
     )
     header = facts["header"] and tuple(facts["header"])
-    return TextFile(points, header, facts["bad_lines"], tuple(f"{path}: {note}" for note in facts["notes"]), key_of([path], recipe))
+    return TextFile(
+        points,
+        header,
+        facts["bad_lines"],
+        tuple(f"{path}: {note}" for note in facts["notes"]),
+        key_of([path], recipe),
+    )
 
 
 def existing(path: Path) -> Path:
     """Refuse a path that is no file, and name the nearest that is."""
     path = Path(path)
     if path.is_dir():
-        raise HeadtailError(f"`{path}` is a folder. Give a file in it, such as `{path / 'train.txt'}`.")
+        raise HeadtailError(
+            f"`{path}` is a folder. Give a file in it, such as `{path / 'train.txt'}`."
+        )
     return check_exists(path)
 
 
 def _blocks(path: Path) -> Iterator[tuple[bytes, float]]:
-    """Whole lines, about `BLOCK` bytes of them at a time, each ended by a newline; and the share of the file read so far."""
+    """Whole lines, about `BLOCK` bytes of them at a time, each ended by a newline; and the share of
+    the file read so far.
+    """
     try:
         size = max(path.stat().st_size, 1)
         with path.open("rb") as raw:
-            file, rest = _unpacked(path, raw), b""
+            file = _unpacked(path, raw)
+            rest = b""
             while read := file.read(BLOCK):
                 text = rest + read
                 cut = text.rfind(b"\n") + 1
                 rest = text[cut:]
                 if len(rest) > LONGEST_LINE:
-                    raise HeadtailError(f"`{path}` has a line of more than {LONGEST_LINE >> 20} MiB. Write one point a line.")
+                    raise HeadtailError(
+                        f"`{path}` has a line of more than {LONGEST_LINE >> 20} MiB. Write one "
+                        "point a line."
+                    )
                 if cut:
                     yield text[:cut], raw.tell() / size
             if rest:
                 yield rest + b"\n", 1.0
     except EOFError as error:
-        raise HeadtailError(f"`{path}` is cut off: the archive ends too early. Fetch it again.") from error
+        raise HeadtailError(
+            f"`{path}` is cut off: the archive ends too early. Fetch it again."
+        ) from error
     except (zlib.error, lzma.LZMAError, OSError) as error:
-        raise HeadtailError(f"`{path}` cannot be read: {getattr(error, 'strerror', None) or error}. Fetch it again.") from error
+        raise HeadtailError(
+            f"`{path}` cannot be read: {getattr(error, 'strerror', None) or error}. Fetch it again."
+        ) from error
 
 
 def _unpacked(path: Path, raw: BufferedReader) -> BufferedIOBase:
@@ -154,12 +187,17 @@ def _unpacked(path: Path, raw: BufferedReader) -> BufferedIOBase:
 class _Lines:
     """The lines of a file on their way into the cache."""
 
-    def __init__(self, path: Path, store: Store, skip: bool, num_features: int | None, num_labels: int | None) -> None:
-        self.path, self.store, self.skip = path, store, skip
+    def __init__(
+        self, path: Path, store: Store, skip: bool, num_features: int | None, num_labels: int | None
+    ) -> None:
+        self.path = path
+        self.store = store
+        self.skip = skip
         self.asked = num_features, num_labels
         self.header: Header | None = None
         self.lines = self.points = self.features = self.labels = self.bad = 0
-        self.blank = 0  # blank lines since the last point, held back: at the end of a file they may be no points
+        # blank lines since the last point, held back: at the end of a file they may be no points
+        self.blank = 0
         self.held = np.empty(0, np.int64)  # and their rows
         self.highest = [-1, -1]
         self.first_bad = ""
@@ -176,42 +214,92 @@ class _Lines:
             return
         if b"\0" in block:
             raise _not_text(self.path)
-        limits = self.header[1:] if self.header else tuple(MOST if size is None else size for size in self.asked)
+        limits = (
+            self.header[1:]
+            if self.header
+            else tuple(MOST if size is None else size for size in self.asked)
+        )
         room = Room.of(len(block))
         found = parse(np.frombuffer(block, np.uint8), *limits, room)
         if found.bad and not self.bad:
-            self._complain(f"line {self.lines + found.bad_line:,}", _what_is_wrong(block, found, limits))
-        kept, rows = found.points - found.blank, room.row[: found.points] + self.points + self.blank + self.bad
+            self._complain(
+                f"line {self.lines + found.bad_line:,}", _what_is_wrong(block, found, limits)
+            )
+        kept = found.points - found.blank
+        rows = room.row[: found.points] + self.points + self.blank + self.bad
         if kept:
             self._append_blank(self.blank)
-            self._append(room.features_end[:kept] + self.features, room.labels_end[:kept] + self.labels, rows[:kept])
-            self.blank, self.held = 0, rows[:0]
+            self._append(
+                room.features_end[:kept] + self.features,
+                room.labels_end[:kept] + self.labels,
+                rows[:kept],
+            )
+            self.blank = 0
+            self.held = rows[:0]
         self.held = np.r_[self.held, rows[kept:]]
-        columns, values, labels = room.columns[: found.features], room.values[: found.features], room.labels[: found.labels]
-        for name, array in {"features.columns": columns, "features.values": values, "labels.values": labels}.items():
+        columns = room.columns[: found.features]
+        values = room.values[: found.features]
+        labels = room.labels[: found.labels]
+        for name, array in {
+            "features.columns": columns,
+            "features.values": values,
+            "labels.values": labels,
+        }.items():
             self.store.append(name, array)
-        self.highest = [max(old, int(ids.max(initial=-1))) for old, ids in zip(self.highest, (columns, labels), strict=True)]
-        self.features, self.labels = self.features + found.features, self.labels + found.labels
-        self.blank, self.bad, self.lines = self.blank + found.blank, self.bad + found.bad, self.lines + found.lines
+        self.highest = [
+            max(old, int(ids.max(initial=-1)))
+            for old, ids in zip(self.highest, (columns, labels), strict=True)
+        ]
+        self.features = self.features + found.features
+        self.labels = self.labels + found.labels
+        self.blank = self.blank + found.blank
+        self.bad = self.bad + found.bad
+        self.lines = self.lines + found.lines
 
     def finish(self) -> None:
         """Settle blank lines at the end, compare with the header, and write down the facts."""
-        notes = [f"skipped {self.bad:,} bad line{'s'[: self.bad > 1]}, the first is {self.first_bad}"] if self.bad else []
+        notes = (
+            [f"skipped {self.bad:,} bad line{'s'[: self.bad > 1]}, the first is {self.first_bad}"]
+            if self.bad
+            else []
+        )
         if self.header:
             self._append_blank(max(min(self.blank, self.header[0] - self.points - self.bad), 0))
         if not self.points:
-            found = "is empty" if not self.lines else "holds a header but no points" if self.header else "holds no points"
+            found = (
+                "is empty"
+                if not self.lines
+                else "holds a header but no points"
+                if self.header
+                else "holds no points"
+            )
             found += f" ({notes[0]})" if notes else ""
-            raise HeadtailError(f"`{self.path}` {found}. Write lines such as `3,17 0:0.5 8:1.2`: labels, then features.")
+            raise HeadtailError(
+                f"`{self.path}` {found}. Write lines such as `3,17 0:0.5 8:1.2`: labels, then "
+                "features."
+            )
         if self.header and self.header[0] != self.points + self.bad:
-            note = f"header promises {self.header[0]:,} points but the file has {self.points + self.bad:,}"
+            note = (
+                f"header promises {self.header[0]:,} points but the file has "
+                f"{self.points + self.bad:,}"
+            )
             if not self.skip:
-                raise HeadtailError(f"{self.path}: {note}. Fetch the file again, or correct its first line.")
+                raise HeadtailError(
+                    f"{self.path}: {note}. Fetch the file again, or correct its first line."
+                )
             notes.append(note)
         sizes = (
-            self.header[1:] if self.header else [h + 1 if a is None else a for h, a in zip(self.highest, self.asked, strict=True)]
+            self.header[1:]
+            if self.header
+            else [h + 1 if a is None else a for h, a in zip(self.highest, self.asked, strict=True)]
         )
-        facts = {"num_columns": sizes[0], "num_labels": sizes[1], "header": self.header, "bad_lines": self.bad, "notes": notes}
+        facts = {
+            "num_columns": sizes[0],
+            "num_labels": sizes[1],
+            "header": self.header,
+            "bad_lines": self.bad,
+            "notes": notes,
+        }
         self.store.facts |= facts
 
     def _begin(self, block: bytes, most: int) -> bytes:
@@ -224,20 +312,33 @@ class _Lines:
         if len(fields) != 3 or not all(field.isdigit() and len(field) < 20 for field in fields):
             return block
         points, features, labels = (int(field) for field in fields)
-        self.header, self.lines = (points, features, labels), 1
-        for name, asked, size in zip(("num_features", "num_labels"), self.asked, (features, labels), strict=True):
+        self.header = (points, features, labels)
+        self.lines = 1
+        for name, asked, size in zip(
+            ("num_features", "num_labels"), self.asked, (features, labels), strict=True
+        ):
             if size > most:
-                raise HeadtailError(f"{self.path}, line 1: `{name}` is {size:,}, but there can be at most {most:,}.")
+                raise HeadtailError(
+                    f"{self.path}, line 1: `{name}` is {size:,}, but there can be at most {most:,}."
+                )
             if asked not in (None, size):
-                raise HeadtailError(f"`{name}` is {asked:,}, but the header of `{self.path}` says {size:,}. Leave it out.")
+                raise HeadtailError(
+                    f"`{name}` is {asked:,}, but the header of `{self.path}` says {size:,}. Leave "
+                    "it out."
+                )
         return block[len(line) + 1 :]
 
     def _complain(self, line: str, why: str) -> None:
         if not self.skip:
-            raise HeadtailError(f"{self.path}, {line}: {why}. Correct the line, or leave such lines out (`skip_bad_lines`).")
+            raise HeadtailError(
+                f"{self.path}, {line}: {why}. Correct the line, or leave such lines out "
+                "(`skip_bad_lines`)."
+            )
         self.first_bad = f"{line} ({why})"
 
-    def _append(self, feature_offsets: ArrayLike, label_offsets: ArrayLike, rows: ArrayLike) -> None:
+    def _append(
+        self, feature_offsets: ArrayLike, label_offsets: ArrayLike, rows: ArrayLike
+    ) -> None:
         if self.skip:  # else point i is row i
             self.store.append("rows", np.asarray(rows, np.int64))
         self.store.append("features.offsets", np.asarray(feature_offsets, np.int64))
@@ -252,13 +353,21 @@ def _what_is_wrong(block: bytes, found: Parsed, limits: tuple[int, ...]) -> str:
     """What is wrong with the first bad line, in words."""
     from headtail.data.readers import parse_lines as p
 
-    code, at = found.bad_code, found.bad_found
+    code = found.bad_code
+    at = found.bad_found
     if code in (p.LABEL_TWICE, p.FEATURE_TWICE):
         return f"{'label' if code == p.LABEL_TWICE else 'feature'} {at} stands twice"
-    token = re.split(rb"\s", block[at : at + 80], maxsplit=1)[0].decode("utf-8", "backslashreplace")[:40]
-    label, (feature, _, value) = token.partition(",")[0], token.partition(":")
+    token = re.split(rb"\s", block[at : at + 80], maxsplit=1)[0].decode(
+        "utf-8", "backslashreplace"
+    )[:40]
+    label = token.partition(",")[0]
+    feature, _, value = token.partition(":")
     if code == p.LABEL:
-        return f"`{label}` is no label id, which is a whole number from 0" if label else "a label is missing beside a comma"
+        return (
+            f"`{label}` is no label id, which is a whole number from 0"
+            if label
+            else "a label is missing beside a comma"
+        )
     if code == p.LABEL_RANGE:
         return f"label {label} is out of range 0…{limits[1] - 1}"
     if code == p.FEATURE_RANGE:
@@ -271,4 +380,7 @@ def _what_is_wrong(block: bytes, found: Parsed, limits: tuple[int, ...]) -> str:
 
 
 def _not_text(path: Path) -> HeadtailError:
-    return HeadtailError(f"`{path}` is not a text file. Write lines such as `3,17 0:0.5 8:1.2`: labels, then features.")
+    return HeadtailError(
+        f"`{path}` is not a text file. Write lines such as `3,17 0:0.5 8:1.2`: labels, then "
+        "features."
+    )

@@ -1,8 +1,11 @@
-"""The weighted bag on the CPU, by numba: rows are scaled and added in place, and nothing of size [nnz, d] is ever made."""
+"""The weighted bag on the CPU, by numba: rows are scaled and added in place, and nothing of size
+[nnz, d] is ever made.
+"""
 
 from __future__ import annotations
 
-from typing import no_type_check  # numba takes bare functions, not those that `pytest --shapes` has wrapped
+# numba takes bare functions, not those that `pytest --shapes` has wrapped
+from typing import no_type_check
 
 import numpy as np
 import torch
@@ -21,13 +24,24 @@ SMALLEST = np.finfo(np.float32).tiny
 
 
 def weighted_bag(
-    offsets: Tensor, columns: Tensor, values: Tensor, ids: Tensor, weight: Tensor, normalise: bool, out: Tensor
+    offsets: Tensor,
+    columns: Tensor,
+    values: Tensor,
+    ids: Tensor,
+    weight: Tensor,
+    normalise: bool,
+    out: Tensor,
 ) -> None:
-    """out[i] = s_i · Σ_j values[j] · weight[columns[j]] over the entries j of row ids[i]; s_i is 1, or 1/length to normalise."""
-    arrays = tuple(tensor.detach().numpy() for tensor in (offsets, columns, values, ids, weight, out))
+    """out[i] = s_i · Σ_j values[j] · weight[columns[j]] over the entries j of row ids[i]; s_i is 1,
+    or 1/length to normalise.
+    """
+    arrays = tuple(
+        tensor.detach().numpy() for tensor in (offsets, columns, values, ids, weight, out)
+    )
     threads = min(torch.get_num_threads(), config.NUMBA_NUM_THREADS)  # pyright: ignore[reportAttributeAccessIssue]
     if threads == 1 or len(columns) * out.shape[1] < WORTH_THREADS:
-        # Threads that wait for work take the core from others: where one is enough, none are started.
+        # Threads that wait for work take the core from others: where one is enough, none are
+        # started.
         _one_thread(normalise, *arrays)
     else:
         set_num_threads(threads)
@@ -35,13 +49,26 @@ def weighted_bag(
 
 
 def entries(
-    offsets: Tensor, columns: Tensor, values: Tensor, ids: Tensor, normalise: bool, most: int | None, num_rows: int
+    offsets: Tensor,
+    columns: Tensor,
+    values: Tensor,
+    ids: Tensor,
+    normalise: bool,
+    most: int | None,
+    num_rows: int,
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """(rows, points, coefs, grouped) of a `RowGradient`: what a gradient of each row of the bag adds to which row of the table."""
-    ids_, offsets_ = ids.numpy(), offsets.numpy()
+    """(rows, points, coefs, grouped) of a `RowGradient`: what a gradient of each row of the bag
+    adds to which row of the table.
+    """
+    ids_ = ids.numpy()
+    offsets_ = offsets.numpy()
     n = int(count(offsets_, ids_))
-    rows, points, coefs = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.float32)
-    _entries(offsets_, columns.numpy(), values.detach().numpy(), ids_, normalise, rows, points, coefs)
+    rows = np.empty(n, np.int64)
+    points = np.empty(n, np.int64)
+    coefs = np.empty(n, np.float32)
+    _entries(
+        offsets_, columns.numpy(), values.detach().numpy(), ids_, normalise, rows, points, coefs
+    )
     return torch.from_numpy(rows), torch.from_numpy(points), torch.from_numpy(coefs), False
 
 
@@ -93,10 +120,13 @@ def count(offsets, ids):
 def _entries(offsets, columns, values, ids, normalise, rows, points, coefs):
     e = 0
     for i in range(len(ids)):
-        start, stop = offsets[ids[i]], offsets[ids[i] + 1]
+        start = offsets[ids[i]]
+        stop = offsets[ids[i] + 1]
         scale = _scale(start, stop, values) if normalise else values.dtype.type(1)
         for j in range(start, stop):
-            rows[e], points[e], coefs[e] = columns[j], i, scale * values[j]
+            rows[e] = columns[j]
+            points[e] = i
+            coefs[e] = scale * values[j]
             e += 1
 
 
@@ -105,6 +135,8 @@ def _entries(offsets, columns, values, ids, normalise, rows, points, coefs):
 def take(offsets, columns, values, ids, new_offsets, new_columns, new_values):
     """Rows `ids` of a bag, one after the other; `new_offsets` tells where each begins."""
     for i in range(len(ids)):
-        start, to = offsets[ids[i]], new_offsets[i]
+        start = offsets[ids[i]]
+        to = new_offsets[i]
         for j in range(new_offsets[i + 1] - to):
-            new_columns[to + j], new_values[to + j] = columns[start + j], values[start + j]
+            new_columns[to + j] = columns[start + j]
+            new_values[to + j] = values[start + j]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import no_type_check  # numba takes bare functions, not those that `pytest --shapes` has wrapped
+# numba takes bare functions, not those that `pytest --shapes` has wrapped
+from typing import no_type_check
 
 import numpy as np
 import torch
@@ -16,29 +17,49 @@ keep_compiled()
 
 
 def drop_for(x: Tensor, share: float) -> Drop:
-    """What is to be dropped of x, by a random byte each: the share is rounded to a multiple of 1/256."""
+    """What is to be dropped of x, by a random byte each: the share is rounded to a multiple of
+    1/256.
+    """
     words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64)
     _noise(int(torch.randint(2**62, ())), words.numpy().view(np.uint64))
     dropped = min(255, max(1, round(share * 256)))
-    return Drop(words.view(torch.uint8)[: x.numel()].reshape(x.shape), dropped, 256 / (256 - dropped))
+    return Drop(
+        words.view(torch.uint8)[: x.numel()].reshape(x.shape), dropped, 256 / (256 - dropped)
+    )
 
 
 def forward(x: Tensor, bias: Tensor, drop: Drop) -> None:
     """x ← (x + bias) · scale, or 0 where it is dropped; in place."""
-    _forward(x.detach().numpy(), bias.detach().numpy(), drop.noise.numpy(), drop.share, np.float32(drop.scale))
+    _forward(
+        x.detach().numpy(),
+        bias.detach().numpy(),
+        drop.noise.numpy(),
+        drop.share,
+        np.float32(drop.scale),
+    )
 
 
 def backward(grad: Tensor, drop: Drop) -> tuple[Tensor, Tensor]:
     """The gradient of x, and `[1, d]` the bias's."""
-    of_x, of_bias = torch.empty_like(grad), torch.empty(1, grad.shape[1])
-    _backward(grad.numpy(), of_x.numpy(), of_bias[0].numpy(), drop.noise.numpy(), drop.share, np.float32(drop.scale))
+    of_x = torch.empty_like(grad)
+    of_bias = torch.empty(1, grad.shape[1])
+    _backward(
+        grad.numpy(),
+        of_x.numpy(),
+        of_bias[0].numpy(),
+        drop.noise.numpy(),
+        drop.share,
+        np.float32(drop.scale),
+    )
     return of_x, of_bias
 
 
 @njit(cache=True)
 @no_type_check
 def _noise(seed, out):
-    """64 random bits a place: splitmix64 (Steele, Lea and Flood, 2014), in which every place is computed by itself."""
+    """64 random bits a place: splitmix64 (Steele, Lea and Flood, 2014), in which every place is
+    computed by itself.
+    """
     for i in range(len(out)):
         z = np.uint64(seed) + np.uint64(i + 1) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,8 +1,11 @@
-"""The sampled losses on the CPU with their gradients: matrix products by torch, all between them by numba."""
+"""The sampled losses on the CPU with their gradients: matrix products by torch, all between them by
+numba.
+"""
 
 from __future__ import annotations
 
-from typing import no_type_check  # numba takes bare functions, not those that `pytest --shapes` has wrapped
+# numba takes bare functions, not those that `pytest --shapes` has wrapped
+from typing import no_type_check
 
 import numpy as np
 import torch
@@ -22,11 +25,17 @@ def sampled_softmax(
     input: Tensor, table: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor,
     label: Tensor | None, ids: Tensor, a: Tensor, b: Tensor, known: Tensor | None, scale: Tensor,
 ) -> LossGradients:  # fmt: skip
-    """log[1 + Σ e^z], z = f_y' − f_y + a + b, of each example, with the gradients of Σ scale · loss; see `LossGradients`."""
+    """log[1 + Σ e^z], z = f_y' − f_y + a + b, of each example, with the gradients of Σ scale ·
+    loss; see `LossGradients`.
+    """
     f_y, f, rows = _scores(input, table, bias, positive, negatives)
-    top, loss, of_positive = torch.empty_like(f_y), torch.empty_like(f_y), torch.empty_like(f_y)
+    top = torch.empty_like(f_y)
+    loss = torch.empty_like(f_y)
+    of_positive = torch.empty_like(f_y)
     _shift(f.numpy(), f_y.numpy(), *_offsets(a, b), *_collisions(label, ids, known), top.numpy())
-    _share(f.exp_().numpy(), top.numpy(), scale.contiguous().numpy(), loss.numpy(), of_positive.numpy())
+    _share(
+        f.exp_().numpy(), top.numpy(), scale.contiguous().numpy(), loss.numpy(), of_positive.numpy()
+    )
     return _gradients(input, table, positive, negatives, rows, loss, of_positive, f)
 
 
@@ -34,7 +43,9 @@ def sampled_decoupled(
     input: Tensor, table: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor,
     label: Tensor | None, ids: Tensor, a: Tensor, b: Tensor, known: Tensor | None, scale: Tensor, piece: int, margin: float,
 ) -> LossGradients:  # fmt: skip
-    """φ(f_y) + Σ e^(a + b) ϕ(−f_y') of each example, with the gradients of Σ scale · loss; see `LossGradients`."""
+    """φ(f_y) + Σ e^(a + b) ϕ(−f_y') of each example, with the gradients of Σ scale · loss; see
+    `LossGradients`.
+    """
     f_y, f, rows = _scores(input, table, bias, positive, negatives)
     w = torch.empty_like(f)
     _log_weights(w.numpy(), *_offsets(a, b), *_collisions(label, ids, known))
@@ -76,13 +87,16 @@ def _gradients(
     of_f: Tensor,
 ) -> LossGradients:
     """From the gradients of the scores to those of what they are products of."""
-    input, table = input.detach(), table.detach()
+    input = input.detach()
+    table = table.detach()
     if rows is None:
         of_input = torch.zeros_like(input)
         _add_bags(of_input.numpy(), table.numpy(), negatives.numpy(), of_f.numpy())
-        of_rows, of_scores = None, torch.cat([of_positive, of_f.reshape(-1)])
+        of_rows = None
+        of_scores = torch.cat([of_positive, of_f.reshape(-1)])
     else:
-        of_input, of_scores = of_f @ rows, torch.cat([of_positive, of_f.sum(0)])
+        of_input = of_f @ rows
+        of_scores = torch.cat([of_positive, of_f.sum(0)])
         of_rows = torch.empty(len(of_scores), input.shape[1])
         torch.mul(input, of_positive[:, None], out=of_rows[: len(input)])
         torch.mm(of_f.T, input, out=of_rows[len(input) :])
@@ -105,13 +119,20 @@ def _offsets(a: Tensor, b: Tensor) -> tuple[np.ndarray, np.ndarray]:
     return a.contiguous().numpy(), (b if b.dim() == 2 else b[None]).contiguous().numpy()
 
 
-def _collisions(label: Tensor | None, ids: Tensor, known: Tensor | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _collisions(
+    label: Tensor | None, ids: Tensor, known: Tensor | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Labels of −1 meet no id; a matrix without rows knows nothing."""
     labels = np.full(1, -1) if label is None else label.numpy()
-    return labels, (ids if ids.dim() == 2 else ids[None]).numpy(), np.zeros((0, 0), np.bool_) if known is None else known.numpy()
+    return (
+        labels,
+        (ids if ids.dim() == 2 else ids[None]).numpy(),
+        np.zeros((0, 0), np.bool_) if known is None else known.numpy(),
+    )
 
 
-@njit(cache=True, fastmath={"reassoc", "contract"})  # a sum of products in any order can use all lanes
+# a sum of products in any order can use all lanes
+@njit(cache=True, fastmath={"reassoc", "contract"})
 @no_type_check
 def _product(x, y):
     total = np.float32(0)
@@ -171,7 +192,8 @@ def _dot_one(x, table, bias, rows, out):
 def _add_rows(out, table, rows, coefs):
     """out[i] += coefs[i] · table[rows[i]]."""
     for i in range(len(rows)):
-        source, coef = table[rows[i]], coefs[i]
+        source = table[rows[i]]
+        coef = coefs[i]
         for k in range(out.shape[1]):
             out[i, k] += coef * source[k]
 
@@ -182,7 +204,8 @@ def _add_bags(out, table, rows, coefs):
     """out[i] += Σ_j coefs[i, j] · table[rows[i, j]]."""
     for i in range(rows.shape[0]):
         for j in range(rows.shape[1]):
-            source, coef = table[rows[i, j]], coefs[i, j]
+            source = table[rows[i, j]]
+            coef = coefs[i, j]
             for k in range(out.shape[1]):
                 out[i, k] += coef * source[k]
 
@@ -192,7 +215,10 @@ def _add_bags(out, table, rows, coefs):
 def _log_weights(out, a, b, label, ids, known):
     """out = a + b, −inf for draws that do not count: those that hit the label, and known positives."""
     for i in range(out.shape[0]):
-        y, of_b, of_ids, a_i = label[i % len(label)], b[i % len(b)], ids[i % len(ids)], a[i]
+        y = label[i % len(label)]
+        of_b = b[i % len(b)]
+        of_ids = ids[i % len(ids)]
+        a_i = a[i]
         for j in range(out.shape[1]):
             out[i, j] = NOTHING if of_ids[j] == y else np.float32(a_i + of_b[j])
         if len(known):
@@ -207,7 +233,14 @@ def _shift(f, f_y, a, b, label, ids, known, top):
     """f ← z − top, where top is the largest z of a row or 0, the positive's own."""
     z = np.empty_like(f[0])
     for i in range(f.shape[0]):
-        _log_weights(z[None], a[i : i + 1], b[i % len(b) :], label[i % len(label) :], ids[i % len(ids) :], known[i : i + 1])
+        _log_weights(
+            z[None],
+            a[i : i + 1],
+            b[i % len(b) :],
+            label[i % len(label) :],
+            ids[i % len(ids) :],
+            known[i : i + 1],
+        )
         for j in range(len(z)):
             z[j] += f[i, j] - f_y[i]
         most = _largest(z)
@@ -226,5 +259,6 @@ def _share(terms, top, scale, loss, of_positive):
         loss[i] = top[i] + np.log(total)
         share = scale[i] / total if scale[i] != 0 else np.float32(0)
         for j in range(terms.shape[1]):
-            terms[i, j] = terms[i, j] * share if scale[i] != 0 else np.float32(0)  # selected: the term may be no number
+            # selected: the term may be no number
+            terms[i, j] = terms[i, j] * share if scale[i] != 0 else np.float32(0)
         of_positive[i] = -rest * share if scale[i] != 0 else np.float32(0)

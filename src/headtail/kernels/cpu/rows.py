@@ -1,8 +1,11 @@
-"""Optimiser updates of table rows on the CPU, by numba: entries are summed by row and applied in one pass, in place."""
+"""Optimiser updates of table rows on the CPU, by numba: entries are summed by row and applied in
+one pass, in place.
+"""
 
 from __future__ import annotations
 
-from typing import no_type_check  # numba takes bare functions, not those that `pytest --shapes` has wrapped
+# numba takes bare functions, not those that `pytest --shapes` has wrapped
+from typing import no_type_check
 
 import numpy as np
 import torch
@@ -24,18 +27,31 @@ def sgd_rows(p: Tensor, gradient: RowGradient, lr: float) -> None:
     _update(SGD, p, p, p, gradient, lr)
 
 
-def momentum_rows(p: Tensor, velocity: Tensor, gradient: RowGradient, lr: float, momentum: float) -> None:
+def momentum_rows(
+    p: Tensor, velocity: Tensor, gradient: RowGradient, lr: float, momentum: float
+) -> None:
     """v_r ← μ·v_r + g; θ_r ← θ_r − η·v_r."""
     _update(MOMENTUM, p, velocity, p, gradient, lr, momentum)
 
 
 def adagrad_rows(p: Tensor, total: Tensor, gradient: RowGradient, lr: float, eps: float) -> None:
-    """G_r ← G_r + g²; θ_r ← θ_r − η·g/(√G_r + ε). With `[T, 1]` totals, G_r is one number a row, and g² its mean over the row."""
-    _update(ADAGRAD if total.shape == p.shape else ADAGRAD_OF_ROW, p, total, p, gradient, lr, eps=eps)
+    """G_r ← G_r + g²; θ_r ← θ_r − η·g/(√G_r + ε). With `[T, 1]` totals, G_r is one number a row,
+    and g² its mean over the row.
+    """
+    _update(
+        ADAGRAD if total.shape == p.shape else ADAGRAD_OF_ROW, p, total, p, gradient, lr, eps=eps
+    )
 
 
 def adam_rows(
-    p: Tensor, mean: Tensor, square: Tensor, gradient: RowGradient, size: float, beta1: float, beta2: float, eps: float
+    p: Tensor,
+    mean: Tensor,
+    square: Tensor,
+    gradient: RowGradient,
+    size: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
 ) -> None:
     """Moments of touched rows move; θ_r ← θ_r − size·mean/(√square + ε)."""
     _update(ADAM, p, mean, square, gradient, size, 1 - beta1, 1 - beta2, eps)
@@ -52,7 +68,8 @@ def _update(
     y: float = 0.0,
     eps: float = 0.0,
 ) -> None:
-    rows, values = gradient.rows.numpy(), gradient.values.detach().contiguous().numpy()
+    rows = gradient.rows.numpy()
+    values = gradient.values.detach().contiguous().numpy()
     points = np.arange(len(rows)) if gradient.points is None else gradient.points.numpy()
     coefs = np.ones(len(rows), np.float32) if gradient.coefs is None else gradient.coefs.numpy()
     tables = p.detach().numpy(), first.detach().numpy(), second.detach().numpy()
@@ -61,7 +78,8 @@ def _update(
     groups = rows, starts, values, points[order], coefs[order]
     threads = min(torch.get_num_threads(), config.NUMBA_NUM_THREADS)  # pyright: ignore[reportAttributeAccessIssue]
     if threads == 1 or len(order) * p.shape[1] < WORTH_THREADS:
-        # Threads that wait for work take the core from others: where one is enough, none are started.
+        # Threads that wait for work take the core from others: where one is enough, none are
+        # started.
         _one_thread(rule, *tables, *groups, *numbers)
     else:
         set_num_threads(threads)
@@ -71,22 +89,28 @@ def _update(
 @njit(cache=True)
 @no_type_check
 def by_row(rows):
-    """(different rows in the order they come, starts, order): entries order[starts[c]:starts[c+1]] belong to the c-th of them.
+    """(different rows in the order they come, starts, order): entries order[starts[c]:starts[c+1]]
+    belong to the c-th of them.
 
-    A hash table of the size of the entries, not of the table, so that nothing of size L is held or walked.
+    A hash table of the size of the entries, not of the table, so that nothing of size L is held or
+    walked.
     """
     n = len(rows)
     bits = 1
     while (1 << bits) < 2 * n:
         bits += 1
     slots = np.full(1 << bits, -1, np.int64)
-    different, starts, owner = np.empty(n, np.int64), np.zeros(n + 1, np.int64), np.empty(n, np.int64)
+    different = np.empty(n, np.int64)
+    starts = np.zeros(n + 1, np.int64)
+    owner = np.empty(n, np.int64)
     count = 0
     for e in range(n):
         owner[e] = -1
         if rows[e] < 0:
             continue
-        slot = np.int64((np.uint64(rows[e]) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - bits))
+        slot = np.int64(
+            (np.uint64(rows[e]) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - bits)
+        )
         while slots[slot] >= 0 and different[slots[slot]] != rows[e]:
             slot = (slot + 1) & ((1 << bits) - 1)
         if slots[slot] < 0:
@@ -97,7 +121,8 @@ def by_row(rows):
         starts[owner[e] + 1] += 1
     for c in range(count):
         starts[c + 1] += starts[c]
-    order, filled = np.empty(starts[count], np.int64), starts[:count].copy()
+    order = np.empty(starts[count], np.int64)
+    filled = starts[:count].copy()
     for e in range(n):
         if owner[e] >= 0:
             order[filled[owner[e]]] = e
@@ -108,21 +133,31 @@ def by_row(rows):
 @njit(cache=True, fastmath={"contract"})  # a product and its sum in one operation with one rounding
 @no_type_check
 def add_up(out, rows, coefs, values):
-    """out = Σ_e coefs[e] · values[rows[e]], in their order; four at a time, so that `out` goes to memory once for four."""
+    """out = Σ_e coefs[e] · values[rows[e]], in their order; four at a time, so that `out` goes to
+    memory once for four.
+    """
     n = len(rows)
     if n == 1:  # the usual case of a large table
-        a, x = values[rows[0]], coefs[0]
+        a = values[rows[0]]
+        x = coefs[0]
         for k in range(len(out)):
             out[k] = x * a[k]
         return
     out[:] = 0
     for e in range(0, n - 3, 4):
-        a, b, c, d = values[rows[e]], values[rows[e + 1]], values[rows[e + 2]], values[rows[e + 3]]
-        x, y, z, u = coefs[e], coefs[e + 1], coefs[e + 2], coefs[e + 3]
+        a = values[rows[e]]
+        b = values[rows[e + 1]]
+        c = values[rows[e + 2]]
+        d = values[rows[e + 3]]
+        x = coefs[e]
+        y = coefs[e + 1]
+        z = coefs[e + 2]
+        u = coefs[e + 3]
         for k in range(len(out)):
             out[k] = out[k] + x * a[k] + y * b[k] + z * c[k] + u * d[k]
     for e in range(n - n % 4, n):
-        a, x = values[rows[e]], coefs[e]
+        a = values[rows[e]]
+        x = coefs[e]
         for k in range(len(out)):
             out[k] += x * a[k]
 
@@ -136,7 +171,8 @@ def _mean_square(g):
     return total / np.float32(len(g))
 
 
-@njit(cache=True, error_model="numpy")  # numpy's: dividing by zero is no branch, so the loops are vectorised
+# numpy's: dividing by zero is no branch, so the loops are vectorised
+@njit(cache=True, error_model="numpy")
 @no_type_check
 def _step(rule, p, first, second, g, lr, x, y, eps):
     if rule == SGD:
@@ -160,7 +196,8 @@ def _step(rule, p, first, second, g, lr, x, y, eps):
         for k in range(len(p)):
             mean = first[k] + (g[k] - first[k]) * x
             square = second[k] + (g[k] * g[k] - second[k]) * y
-            first[k], second[k] = mean, square
+            first[k] = mean
+            second[k] = square
             p[k] -= lr * mean / (np.sqrt(square) + eps)
 
 
@@ -178,6 +215,7 @@ def _one_thread(rule, p, first, second, rows, starts, values, points, coefs, lr,
 @no_type_check
 def _many_threads(rule, p, first, second, rows, starts, values, points, coefs, lr, x, y, eps):
     for c in prange(len(rows)):
-        r, g = rows[c], np.empty(p.shape[1], np.float32)
+        r = rows[c]
+        g = np.empty(p.shape[1], np.float32)
         add_up(g, points[starts[c] : starts[c + 1]], coefs[starts[c] : starts[c + 1]], values)
         _step(rule, p[r], first[r], second[r], g, lr, x, y, eps)

@@ -1,4 +1,6 @@
-"""The weighted bag on CUDA by Triton, straight from the data set's CSR: a batch is just point ids, so its shapes never change."""
+"""The weighted bag on CUDA by Triton, straight from the data set's CSR: a batch is just point ids,
+so its shapes never change.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headtail.kernels.triton.groups import grouped
 from headtail.kernels.gradient import RowGradient
+from headtail.kernels.triton.groups import grouped
 
 COLUMNS = 512
 """Columns that one program takes."""
@@ -17,7 +19,13 @@ TINY = tl.constexpr(torch.finfo(torch.float32).tiny)
 
 
 def weighted_bag(
-    offsets: Tensor, columns: Tensor, values: Tensor, ids: Tensor | None, weight: Tensor, normalise: bool, out: Tensor
+    offsets: Tensor,
+    columns: Tensor,
+    values: Tensor,
+    ids: Tensor | None,
+    weight: Tensor,
+    normalise: bool,
+    out: Tensor,
 ) -> None:
     """out[i] = s_i · Σ_j values[j] · weight[columns[j]] over the entries j of point ids[i].
 
@@ -27,12 +35,14 @@ def weighted_bag(
         values: `[nnz]` float32.
         ids: `[n]` int64; None for all points in order.
         weight: `[D, d]` float32 or bfloat16.
-        normalise: let s_i be 1 / the length of the point's values, which is taken to be at least float32's smallest; else 1.
+        normalise: let s_i be 1 / the length of the point's values, which is taken to be at least
+            float32's smallest; else 1.
         out: `[n, d]` float32, written whole.
     """
     n, d = out.shape
     width = min(COLUMNS, triton.next_power_of_2(d))
-    # Each thread takes 16 bytes of a row and 128 numbers in all: then it sums its own columns, and none waits for another.
+    # Each thread takes 16 bytes of a row and 128 numbers in all: then it sums its own columns, and
+    # none waits for another.
     size = weight.element_size()
     options = {"width": width, "chunk": 8 * size, "num_warps": max(1, width * size // 512)}
     if n and d:
@@ -41,9 +51,16 @@ def weighted_bag(
 
 
 def entries(
-    offsets: Tensor, columns: Tensor, values: Tensor, ids: Tensor, normalise: bool, most: int | None, num_rows: int
+    offsets: Tensor,
+    columns: Tensor,
+    values: Tensor,
+    ids: Tensor,
+    normalise: bool,
+    most: int | None,
+    num_rows: int,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, bool]:
-    """(rows, points, coefs, grouped) of a `RowGradient`: what a gradient of each row of the bag adds to which row of the table.
+    """(rows, points, coefs, grouped) of a `RowGradient`: what a gradient of each row of the bag
+    adds to which row of the table.
 
     Args:
         offsets: `[points + 1]`,
@@ -61,7 +78,12 @@ def entries(
 
 
 def list_entries(
-    offsets: Tensor, columns: Tensor, values: Tensor, ids: Tensor | None, normalise: bool, capacity: int
+    offsets: Tensor,
+    columns: Tensor,
+    values: Tensor,
+    ids: Tensor | None,
+    normalise: bool,
+    capacity: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The batch as (row, point, coefficient) entries, point after point.
 
@@ -71,18 +93,23 @@ def list_entries(
         values: `[nnz]`,
         ids: `[n]` or None, and
         normalise: as in `weighted_bag`.
-        capacity: room for so many entries, at least as many as the batch has (what is more is dropped).
+        capacity: room for so many entries, at least as many as the batch has (what is more is
+            dropped).
 
     Returns:
-        `[capacity]` rows, −1 for padding; `[capacity]` points, which are places in the batch; `[capacity]` coefficients.
+        `[capacity]` rows, −1 for padding; `[capacity]` points, which are places in the batch;
+        `[capacity]` coefficients.
     """
-    n, device = (len(offsets) - 1, offsets.device) if ids is None else (len(ids), ids.device)  # features may lie with the host
+    # features may lie with the host
+    n, device = (len(offsets) - 1, offsets.device) if ids is None else (len(ids), ids.device)
     starts = torch.empty(n + 1, dtype=torch.int64, device=device)
     rows = torch.empty(capacity, dtype=torch.int64, device=device)
-    points, coefs = torch.empty_like(rows), torch.empty(capacity, device=device)
+    points = torch.empty_like(rows)
+    coefs = torch.empty(capacity, device=device)
     _starts[(1,)](offsets, ids, starts, n, block=1024)  # pyright: ignore
     grid = (n + triton.cdiv(capacity, BLOCK),)
-    places, made = (offsets, columns, values, ids, starts), (rows, points, coefs)
+    places = (offsets, columns, values, ids, starts)
+    made = (rows, points, coefs)
     _entries[grid](*places, *made, n, capacity, normalise=normalise, block=BLOCK)  # pyright: ignore
     return rows, points, coefs
 
@@ -107,7 +134,9 @@ def _length(values, start, stop, block: tl.constexpr):  # pyright: ignore
 
 @triton.jit
 def _features(columns, values, first, start, stop, chunk: tl.constexpr):  # pyright: ignore
-    """Rows of the table and factors; places that are left over take the point's first row times 0, which is near at hand."""
+    """Rows of the table and factors; places that are left over take the point's first row times 0,
+    which is near at hand.
+    """
     j = first + tl.arange(0, chunk)
     own = tl.load(columns + start, mask=start < stop, other=0)
     row = tl.load(columns + j, mask=j < stop, other=own)
@@ -116,7 +145,16 @@ def _features(columns, values, first, start, stop, chunk: tl.constexpr):  # pyri
 
 @triton.jit
 def _bag(  # pyright: ignore
-    offsets, columns, values, ids, weight, out, d, normalise: tl.constexpr, width: tl.constexpr, chunk: tl.constexpr
+    offsets,
+    columns,
+    values,
+    ids,
+    weight,
+    out,
+    d,
+    normalise: tl.constexpr,
+    width: tl.constexpr,
+    chunk: tl.constexpr,
 ):
     i = tl.program_id(0).to(tl.int64)
     start, stop = _range(offsets, ids, i)
@@ -126,24 +164,33 @@ def _bag(  # pyright: ignore
     squares = tl.zeros((chunk,), tl.float32)
     row, value = _features(columns, values, start, start, stop, chunk)
     for first in range(start, stop, chunk):
-        block = tl.load(weight + row[:, None] * d + column[None, :], mask=inside[None, :], other=0.0).to(tl.float32)
-        next_row, next_value = _features(columns, values, first + chunk, start, stop, chunk)  # asked for before the block is used
+        block = tl.load(
+            weight + row[:, None] * d + column[None, :], mask=inside[None, :], other=0.0
+        ).to(tl.float32)
+        # asked for before the block is used
+        next_row, next_value = _features(columns, values, first + chunk, start, stop, chunk)
         total += tl.sum(value[:, None] * block, 0)
         squares += value * value
-        row, value = next_row, next_value
+        row = next_row
+        value = next_value
     if normalise:
-        total = tl.div_rn(total, tl.zeros_like(total) + tl.maximum(tl.sqrt_rn(tl.sum(squares)), TINY))
+        total = tl.div_rn(
+            total, tl.zeros_like(total) + tl.maximum(tl.sqrt_rn(tl.sum(squares)), TINY)
+        )
     tl.store(out + i * d + column, total, mask=inside)
 
 
 @triton.jit
 def _starts(offsets, ids, starts, n, block: tl.constexpr):  # pyright: ignore
-    """starts[i] = the number of entries before the batch's i-th point; starts[n] = all. One program: a batch is short."""
+    """starts[i] = the number of entries before the batch's i-th point; starts[n] = all. One
+    program: a batch is short.
+    """
     before = tl.load(offsets) * 0  # an int64 zero
     for first in range(0, n, block):
         i = first + tl.arange(0, block)
         point = i if ids is None else tl.load(ids + i, mask=i < n, other=0)
-        start, stop = tl.load(offsets + point, mask=i < n, other=0), tl.load(offsets + point + 1, mask=i < n, other=0)
+        start = tl.load(offsets + point, mask=i < n, other=0)
+        stop = tl.load(offsets + point + 1, mask=i < n, other=0)
         tl.store(starts + i, before + tl.cumsum(stop - start, 0) - (stop - start), mask=i < n)
         before += tl.sum(stop - start)
     tl.store(starts + n, before)
@@ -151,7 +198,18 @@ def _starts(offsets, ids, starts, n, block: tl.constexpr):  # pyright: ignore
 
 @triton.jit
 def _entries(  # pyright: ignore
-    offsets, columns, values, ids, starts, rows, points, coefs, n, capacity, normalise: tl.constexpr, block: tl.constexpr
+    offsets,
+    columns,
+    values,
+    ids,
+    starts,
+    rows,
+    points,
+    coefs,
+    n,
+    capacity,
+    normalise: tl.constexpr,
+    block: tl.constexpr,
 ):
     """A program for each point, and then programs that fill what is left."""
     i = tl.program_id(0)

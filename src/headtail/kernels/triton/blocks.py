@@ -1,4 +1,6 @@
-"""Products of hidden states with all labels of the blocks that they visit, on CUDA by Triton: rows are read where they lie."""
+"""Products of hidden states with all labels of the blocks that they visit, on CUDA by Triton: rows
+are read where they lie.
+"""
 
 # Triton's functions take and return other things than their signatures say.
 # pyright: reportCallIssue=false, reportArgumentType=false, reportOperatorIssue=false, reportIndexIssue=false, reportGeneralTypeIssues=false
@@ -9,12 +11,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LABELS, WIDTH, MEMBERS = 32, 128, 16
-"""Rows, columns and hidden states that a program holds at a time; a product of matrices takes no fewer than 16."""
+LABELS = 32
+WIDTH = 128
+MEMBERS = 16
+"""Rows, columns and hidden states that a program holds at a time; a product of matrices takes no
+fewer than 16.
+"""
 
 
 def products(x: Tensor, rows: Tensor, start: Tensor, size: Tensor, most: int) -> Tensor:
-    """`[G, T, g, S]` ⟨x, w⟩ of a group's hidden states and the labels of its blocks; 0 behind the last label of a block.
+    """`[G, T, g, S]` ⟨x, w⟩ of a group's hidden states and the labels of its blocks; 0 behind the
+    last label of a block.
 
     Args:
         x: `[G, g, k]` hidden states, float32.
@@ -23,12 +30,23 @@ def products(x: Tensor, rows: Tensor, start: Tensor, size: Tensor, most: int) ->
         size: `[G, T]` how many labels it holds.
         most: S, the largest block.
     """
-    (groups, share, k), visits = x.shape, start.shape[1]
+    groups, share, k = x.shape
+    visits = start.shape[1]
     found = x.new_empty(groups, visits, share, most)
     grid = groups * visits, triton.cdiv(most, LABELS)
     sizes = {"alone": share == 1, "labels": LABELS, "width": WIDTH, "members": MEMBERS}
     _products[grid](
-        x.contiguous(), rows, start.contiguous(), size.contiguous(), found, visits, share, most, k, **sizes, num_warps=4
+        x.contiguous(),
+        rows,
+        start.contiguous(),
+        size.contiguous(),
+        found,
+        visits,
+        share,
+        most,
+        k,
+        **sizes,
+        num_warps=4,
     )
     return found
 
@@ -39,7 +57,8 @@ def _products(
     alone: tl.constexpr, labels: tl.constexpr, width: tl.constexpr, members: tl.constexpr,
 ):  # fmt: skip
     """Some labels of one visit, for all hidden states of its group."""
-    visit, label = tl.program_id(0).to(tl.int64), tl.program_id(1) * labels + tl.arange(0, labels)
+    visit = tl.program_id(0).to(tl.int64)
+    label = tl.program_id(1) * labels + tl.arange(0, labels)
     held = label < tl.load(size_at + visit)
     row = tl.load(start_at + visit) + label
     x_at += visit // visits * share * k
@@ -65,7 +84,9 @@ def _products(
                 w = tl.load(rows_at + row[:, None] * k + column[None, :], mask=there, other=0.0)
                 sums = tl.dot(x, tl.trans(w), sums, input_precision="ieee")
             place = member[:, None] * most + label[None, :]
-            tl.store(found_at + place, sums, mask=(member < share)[:, None] & (label < most)[None, :])
+            tl.store(
+                found_at + place, sums, mask=(member < share)[:, None] & (label < most)[None, :]
+            )
 
 
 def fits(x: Tensor, rows: Tensor) -> bool:

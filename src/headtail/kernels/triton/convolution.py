@@ -1,9 +1,11 @@
-"""3 × 3 convolutions of few channels on CUDA, and gradients of their input and filter: no atomics, one order of summing.
+"""3 × 3 convolutions of few channels on CUDA, and gradients of their input and filter: no atomics,
+one order of summing.
 
-Numbers lie channels last, filters too. A *place* is one pixel of the output or, where channels are few, two beside each other: what
-two see of a row of the input is a run of four pixels, whose 4 · C numbers lie one after the other and are a power of two. So a
-convolution is three products of such windows with a filter written twice, once for each of the two pixels, one pixel apart. What
-one of the two does not see is multiplied by 0: a number that is not finite makes NaN of both.
+Numbers lie channels last, filters too. A *place* is one pixel of the output or, where channels are
+few, two beside each other: what two see of a row of the input is a run of four pixels, whose 4 · C
+numbers lie one after the other and are a power of two. So a convolution is three products of such
+windows with a filter written twice, once for each of the two pixels, one pixel apart. What one of
+the two does not see is multiplied by 0: a number that is not finite makes NaN of both.
 """
 
 # Triton's functions take and return other things than their signatures say.
@@ -22,13 +24,16 @@ from torch import Tensor
 class Tiles(NamedTuple):
     """How the work is cut for a number of channels.
 
-    One stage reads through the first-level cache, where a window's neighbours lie; more go past it, but are under way earlier.
+    One stage reads through the first-level cache, where a window's neighbours lie; more go past it,
+    but are under way earlier.
     """
 
     joined: int
     """Pixels of a place: 2, or 1 where the products of two would not fit into registers."""
     places: int
-    """Of a program, in a convolution: at least 64, which tensor cores want, and so few that the grid fills 132 processors."""
+    """Of a program, in a convolution: at least 64, which tensor cores want, and so few that the
+    grid fills 132 processors.
+    """
     stages: int
     """Windows under way in a convolution."""
     depth: int
@@ -44,11 +49,39 @@ class Tiles(NamedTuple):
 
 
 TILES = {
-    16: Tiles(joined=2, places=256, stages=1, depth=64, depth_stages=3, depth_warps=4, parts=132, rows_together=True),
-    32: Tiles(joined=2, places=128, stages=3, depth=64, depth_stages=3, depth_warps=8, parts=44, rows_together=False),
-    64: Tiles(joined=1, places=64, stages=4, depth=64, depth_stages=3, depth_warps=4, parts=16, rows_together=False),
+    16: Tiles(
+        joined=2,
+        places=256,
+        stages=1,
+        depth=64,
+        depth_stages=3,
+        depth_warps=4,
+        parts=132,
+        rows_together=True,
+    ),
+    32: Tiles(
+        joined=2,
+        places=128,
+        stages=3,
+        depth=64,
+        depth_stages=3,
+        depth_warps=8,
+        parts=44,
+        rows_together=False,
+    ),
+    64: Tiles(
+        joined=1,
+        places=64,
+        stages=4,
+        depth=64,
+        depth_stages=3,
+        depth_warps=4,
+        parts=16,
+        rows_together=False,
+    ),
 }
-WARPS, SUMMED = 4, tl.constexpr(8192)
+WARPS = 4
+SUMMED = tl.constexpr(8192)
 """Of programs that convolve; numbers of parts that one sums at a time, on its way."""
 
 
@@ -65,7 +98,18 @@ def conv2d(x: Tensor, weight: Tensor) -> Tensor:
     y = _image(x, weight.shape[0])
     tiles, sizes, places = _shape(x, weight.shape[0])
     _convolve[(triton.cdiv(places, tiles.places),)](
-        x, weight, y, x, x, places, 0, sums=False, padded=1, tile=tiles.places, stages=tiles.stages, **sizes
+        x,
+        weight,
+        y,
+        x,
+        x,
+        places,
+        0,
+        sums=False,
+        padded=1,
+        tile=tiles.places,
+        stages=tiles.stages,
+        **sizes,
     )
     return y
 
@@ -73,8 +117,9 @@ def conv2d(x: Tensor, weight: Tensor) -> Tensor:
 def conv2d_backward(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of x and of the filter, from that of the output: all of them channels last.
 
-    The first kernel sums windows times gradients over parts of the places. The second convolves the gradient with the mirrored
-    filter, which is the gradient of x, and sums the parts on its way. So there is no third kernel.
+    The first kernel sums windows times gradients over parts of the places. The second convolves the
+    gradient with the mirrored filter, which is the gradient of x, and sums the parts on its way. So
+    there is no third kernel.
     """
     out, channels = weight.shape[:2]
     tiles, sizes, places = _shape(x, out)
@@ -86,10 +131,21 @@ def conv2d_backward(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Te
         x, grad, each, places, turns,
         tile=tiles.depth, stages=tiles.depth_stages, together=tiles.rows_together, **sizes | {"num_warps": tiles.depth_warps},
     )  # fmt: skip
-    of_x, of_weight = _image(x, channels), torch.empty_like(weight)
+    of_x = _image(x, channels)
+    of_weight = torch.empty_like(weight)
     sizes |= {"channels": out, "out": channels, "padded": triton.next_power_of_2(parts)}
     _convolve[(triton.cdiv(places, tiles.places),)](
-        grad, weight, of_x, each, of_weight, places, parts, sums=True, tile=tiles.places, stages=tiles.stages, **sizes
+        grad,
+        weight,
+        of_x,
+        each,
+        of_weight,
+        places,
+        parts,
+        sums=True,
+        tile=tiles.places,
+        stages=tiles.stages,
+        **sizes,
     )
     return of_x, of_weight
 
@@ -104,13 +160,21 @@ def _shape(x: Tensor, out: int) -> tuple[Tiles, dict[str, Any], int]:
     """How to cut, sizes known when compiling, and the number of places."""
     n, channels, height, width = x.shape
     tiles = TILES[max(channels, out)]
-    sizes = {"height": height, "width": width, "channels": channels, "out": out, "joined": tiles.joined}
+    sizes = {
+        "height": height,
+        "width": width,
+        "channels": channels,
+        "out": out,
+        "joined": tiles.joined,
+    }
     sizes |= {"precision": "ieee" if x.dtype == torch.float32 else "tf32", "num_warps": WARPS}
     return tiles, sizes, n * height * triton.cdiv(width, tiles.joined)
 
 
 @triton.jit
-def _places(first, tile: tl.constexpr, height: tl.constexpr, width: tl.constexpr, joined: tl.constexpr):
+def _places(
+    first, tile: tl.constexpr, height: tl.constexpr, width: tl.constexpr, joined: tl.constexpr
+):
     """Place numbers, their first pixel's number, y and x, each `[tile, 1]`."""
     columns: tl.constexpr = (width + joined - 1) // joined
     place = first + tl.arange(0, tile)[:, None]
@@ -124,25 +188,42 @@ def _window(
     x_at, step, place, pixel, y, x, places,
     height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr, joined: tl.constexpr,
 ):  # fmt: skip
-    """What places see at a step: `[tile, 4 · C]`, four pixels of a row, for joined pixels; else `[tile, C]`, one of nine pixels."""
+    """What places see at a step: `[tile, 4 · C]`, four pixels of a row, for joined pixels; else
+    `[tile, C]`, one of nine pixels.
+    """
     run: tl.constexpr = 4 * channels if joined == 2 else channels
     if joined == 2:
-        across, down = -1, step - 1
+        across = -1
+        down = step - 1
     else:
-        across, down = step % 3 - 1, step // 3 - 1
+        across = step % 3 - 1
+        down = step // 3 - 1
     number = tl.arange(0, run)[None, :]
     column = x + across + number // channels
     row = y + down
     there = (place < places) & (row >= 0) & (row < height) & (column >= 0) & (column < width)
-    return tl.load(x_at + ((pixel + down * width + across) * channels + number), mask=there, other=0.0)
+    return tl.load(
+        x_at + ((pixel + down * width + across) * channels + number), mask=there, other=0.0
+    )
 
 
 @triton.jit
-def _filter(weight_at, step, mirrored: tl.constexpr, channels: tl.constexpr, out: tl.constexpr, joined: tl.constexpr):
-    """What a window of this step is multiplied with: `[4 · C, 2 · D]`, 0 where a pixel does not see another, or `[C, D]`."""
+def _filter(
+    weight_at,
+    step,
+    mirrored: tl.constexpr,
+    channels: tl.constexpr,
+    out: tl.constexpr,
+    joined: tl.constexpr,
+):
+    """What a window of this step is multiplied with: `[4 · C, 2 · D]`, 0 where a pixel does not see
+    another, or `[C, D]`.
+    """
     run: tl.constexpr = 4 * channels if joined == 2 else channels
-    number, answer = tl.arange(0, run)[:, None], tl.arange(0, joined * out)[None, :]
-    channel, to = number % channels, answer % out
+    number = tl.arange(0, run)[:, None]
+    answer = tl.arange(0, joined * out)[None, :]
+    channel = number % channels
+    to = answer % out
     if joined == 2:
         across = number // channels - answer // out
         tap = step * 3 + across
@@ -161,7 +242,9 @@ def _convolve(
     height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr, out: tl.constexpr, joined: tl.constexpr,
     precision: tl.constexpr,
 ):  # fmt: skip
-    """Windows times filters. Where parts are to be summed, x is a gradient, and filters are mirrored."""
+    """Windows times filters. Where parts are to be summed, x is a gradient, and filters are
+    mirrored.
+    """
     if sums:
         _sum_parts(parts_at, of_weight_at, parts, padded, out, channels)
     place, pixel, y, x = _places(tl.program_id(0) * tile, tile, height, width, joined)
@@ -182,14 +265,19 @@ def _filter_parts(
     height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr, out: tl.constexpr, joined: tl.constexpr,
     precision: tl.constexpr,
 ):  # fmt: skip
-    """Σ over a part's places of window ⊗ gradient: the gradient of what `_filter` returns, brought back to `[9, C, D]`."""
+    """Σ over a part's places of window ⊗ gradient: the gradient of what `_filter` returns, brought
+    back to `[9, C, D]`.
+    """
     run: tl.constexpr = 4 * channels if joined == 2 else channels
-    number, step = tl.arange(0, joined * out)[None, :], tl.program_id(1)
+    number = tl.arange(0, joined * out)[None, :]
+    step = tl.program_id(1)
     total = tl.zeros([run, joined * out], tl.float32)
     middle = tl.zeros([run, joined * out], tl.float32)
     lower = tl.zeros([run, joined * out], tl.float32)
     for turn in tl.range(0, turns, num_stages=stages):
-        place, pixel, y, x = _places((tl.program_id(0) * turns + turn) * tile, tile, height, width, joined)
+        place, pixel, y, x = _places(
+            (tl.program_id(0) * turns + turn) * tile, tile, height, width, joined
+        )
         there = (place < places) & (x + number // out < width)
         grad = tl.load(grad_at + (pixel * out + number), mask=there, other=0.0)
         window = _window(x_at, step, place, pixel, y, x, places, height, width, channels, joined)
@@ -208,7 +296,9 @@ def _filter_parts(
 
 @triton.jit
 def _store_taps(at, total, step, channels: tl.constexpr, out: tl.constexpr, joined: tl.constexpr):
-    """A tap's gradient is what the left pixel says of it, and what the right one says one pixel further on."""
+    """A tap's gradient is what the left pixel says of it, and what the right one says one pixel
+    further on.
+    """
     place = tl.arange(0, channels)[:, None] * out + tl.arange(0, out)[None, :]
     if joined == 1:
         tl.store(at + step * (channels * out) + place, total)
@@ -229,14 +319,21 @@ def _store_taps(at, total, step, channels: tl.constexpr, out: tl.constexpr, join
 
 
 @triton.jit
-def _sum_parts(parts_at, weight_at, parts, padded: tl.constexpr, channels: tl.constexpr, out: tl.constexpr):
+def _sum_parts(
+    parts_at, weight_at, parts, padded: tl.constexpr, channels: tl.constexpr, out: tl.constexpr
+):
     """From `[parts, 9, C, D]` to `[D, 9, C]`: this program's share of the weights."""
     weights: tl.constexpr = 9 * channels * out
     block: tl.constexpr = SUMMED // padded
     for first in range(tl.program_id(0) * block, weights, tl.num_programs(0) * block):
-        number, part = first + tl.arange(0, block), tl.arange(0, padded)[:, None]
+        number = first + tl.arange(0, block)
+        part = tl.arange(0, padded)[:, None]
         there = (part < parts) & (number[None, :] < weights)
-        total = tl.sum(tl.load(parts_at + (part * weights + number[None, :]), mask=there, other=0.0), 0)
-        tap, channel, to = number // (channels * out), number // out % channels, number % out
+        total = tl.sum(
+            tl.load(parts_at + (part * weights + number[None, :]), mask=there, other=0.0), 0
+        )
+        tap = number // (channels * out)
+        channel = number // out % channels
+        to = number % out
         at = weight_at + ((to * 9 + tap) * channels + channel)
         tl.store(at, total.to(weight_at.dtype.element_ty), mask=number < weights)

@@ -11,13 +11,18 @@ from torch import Tensor
 
 from headtail.kernels.gradient import Drop
 
-ROWS, COLUMNS = 32, 128
+ROWS = 32
+COLUMNS = 128
 """What a program takes."""
 
 
 def drop_for(x: Tensor, share: float) -> Drop:
-    """What is to be dropped of x: a seed, from which every number's fate follows, so that nothing of the size of x is held."""
-    return Drop(torch.empty((), dtype=torch.int64, device=x.device).random_(), share, 1 / (1 - share))
+    """What is to be dropped of x: a seed, from which every number's fate follows, so that nothing
+    of the size of x is held.
+    """
+    return Drop(
+        torch.empty((), dtype=torch.int64, device=x.device).random_(), share, 1 / (1 - share)
+    )
 
 
 def forward(x: Tensor, bias: Tensor, drop: Drop) -> None:
@@ -31,14 +36,16 @@ def backward(grad: Tensor, drop: Drop) -> tuple[Tensor, Tensor]:
     """The gradient of x, and `[k, d]` parts of the sum over rows that is the bias's."""
     n, d = grad.shape
     grid = triton.cdiv(n, ROWS), triton.cdiv(d, COLUMNS)
-    of_x, parts = torch.empty_like(grad), grad.new_empty(grid[0], d)
+    of_x = torch.empty_like(grad)
+    parts = grad.new_empty(grid[0], d)
     _backward[grid](grad, of_x, parts, *drop, n, d, rows=ROWS, columns=COLUMNS)
     return of_x, parts
 
 
 @triton.jit
 def _tile(n, d, rows: tl.constexpr, columns: tl.constexpr):
-    i, k = tl.program_id(0) * rows + tl.arange(0, rows), tl.program_id(1) * columns + tl.arange(0, columns)
+    i = tl.program_id(0) * rows + tl.arange(0, rows)
+    k = tl.program_id(1) * columns + tl.arange(0, columns)
     return i.to(tl.int64)[:, None] * d + k[None, :], (i < n)[:, None] & (k < d)[None, :], k
 
 
@@ -55,7 +62,9 @@ def _forward(x, bias, noise, share, scale, n, d, rows: tl.constexpr, columns: tl
 
 
 @triton.jit
-def _backward(grad, of_x, parts, noise, share, scale, n, d, rows: tl.constexpr, columns: tl.constexpr):
+def _backward(
+    grad, of_x, parts, noise, share, scale, n, d, rows: tl.constexpr, columns: tl.constexpr
+):
     place, inside, k = _tile(n, d, rows, columns)
     g = _kept(tl.load(grad + place, mask=inside, other=0.0), noise, share, scale, place)
     tl.store(of_x + place, g, mask=inside)

@@ -1,4 +1,6 @@
-"""Pictures made ready for a network on CUDA: moved, mirrored, normalised, narrowed and laid channels last by one kernel."""
+"""Pictures made ready for a network on CUDA: moved, mirrored, normalised, narrowed and laid
+channels last by one kernel.
+"""
 
 # Triton's functions take and return other things than their signatures say.
 # pyright: reportCallIssue=false, reportArgumentType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
@@ -13,12 +15,15 @@ BLOCK = 512
 """Pixels of a program."""
 
 
-def prepared(pictures: Tensor, chance: Tensor | None, mean: Tensor, std: Tensor, pad: int, dtype: torch.dtype) -> Tensor:
+def prepared(
+    pictures: Tensor, chance: Tensor | None, mean: Tensor, std: Tensor, pad: int, dtype: torch.dtype
+) -> Tensor:
     """Normalised pictures, channels last in memory.
 
     Args:
         pictures: `[n, 3, h, w]` uint8, contiguous.
-        chance: `[n]` int64, where to move each and whether to mirror it, as `moved` reads it; None leaves them alone.
+        chance: `[n]` int64, where to move each and whether to mirror it, as `moved` reads it; None
+            leaves them alone.
         mean: `[3]` and
         std: `[3]` float32, of the channels.
         pad: pixels by which a picture moves at most.
@@ -41,15 +46,25 @@ def _prepared(
 ):  # fmt: skip
     pixel = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     there = pixel < total
-    picture, row, column = pixel // (height * width), pixel // width % height, pixel % width
+    picture = pixel // (height * width)
+    row = pixel // width % height
+    column = pixel % width
     inside = there
     if moves:
         side = 2 * pad + 1
         chance = tl.load(chance_at + picture, mask=there, other=0)
         row += chance % side - pad
-        column = tl.where(chance >= side * side, width - 1 - column, column) + chance // side % side - pad
+        column = (
+            tl.where(chance >= side * side, width - 1 - column, column)
+            + chance // side % side
+            - pad
+        )
         inside = there & (row >= 0) & (row < height) & (column >= 0) & (column < width)
     for channel in tl.static_range(3):
-        value = tl.load(pictures_at + ((picture * 3 + channel) * height + row) * width + column, mask=inside, other=0)
+        value = tl.load(
+            pictures_at + ((picture * 3 + channel) * height + row) * width + column,
+            mask=inside,
+            other=0,
+        )
         value = (value.to(tl.float32) - tl.load(mean_at + channel)) / tl.load(std_at + channel)
         tl.store(out_at + pixel * 3 + channel, value.to(out_at.dtype.element_ty), mask=there)

@@ -1,12 +1,14 @@
 """The sampled losses and their gradients on CUDA by Triton, in three launches:
 
 1. scores F = X·Wᵀ, in tiles;
-2. losses and coefficients C = ∂/∂F, one example a program: the equations, and the only place that knows them;
+2. losses and coefficients C = ∂/∂F, one example a program: the equations, and the only place that
+  knows them;
 3. gradients C·W of the inputs and Cᵀ·X of the negatives, in tiles.
 
-Scores, and then coefficients in their place, are held in a workspace of bounded size, and a large batch goes through it part by
-part. To compute scores anew wherever they are needed, as attention does, would save it for one or two matrix products more, and
-float32 products are dear: each takes three of the tensor cores'. No sum depends on timing: equal inputs give equal bits.
+Scores, and then coefficients in their place, are held in a workspace of bounded size, and a large
+batch goes through it part by part. To compute scores anew wherever they are needed, as attention
+does, would save it for one or two matrix products more, and float32 products are dear: each takes
+three of the tensor cores'. No sum depends on timing: equal inputs give equal bits.
 """
 
 # Triton's functions take and return other things than their signatures say.
@@ -18,15 +20,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from headtail.kernels.gradient import LossGradients
 from headtail.kernels.triton.per_example import OWN, own_input, own_scores
 from headtail.kernels.triton.pieces import exp, log1p, piece_of, rows_of
-from headtail.kernels.gradient import LossGradients
 
 WORKSPACE = 2**24
 """Scores that are held at a time, 64 MiB."""
 FILLED = 128
 """Programs that keep a GPU busy."""
-# Tile shapes, the length of the sums taken at a time, and how to compile; tried out on an H200 at b = 1024, m = 256, d = 512.
+# Tile shapes, the length of the sums taken at a time, and how to compile; tried out on an H200 at b
+# = 1024, m = 256, d = 512.
 SCORES = {"height": 128, "width": 64, "step": 32, "num_warps": 8, "num_stages": 4}
 GRADIENTS = {"height": 32, "width": 64, "step": 32, "num_warps": 4, "num_stages": 4}
 
@@ -35,7 +38,8 @@ def sampled_softmax(
     input: Tensor, table: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor,
     label: Tensor | None, ids: Tensor | None, a: Tensor, b: Tensor, known: Tensor | None, scale: Tensor,
 ) -> LossGradients:  # fmt: skip
-    """log(1 + Σ_j e^(f_j − f_y + a + b_j)) of each example, and gradients; tensors are contiguous, or one number for all.
+    """log(1 + Σ_j e^(f_j − f_y + a + b_j)) of each example, and gradients; tensors are contiguous,
+    or one number for all.
 
     Args:
         input: `[b, d]` float32 or bfloat16.
@@ -50,36 +54,57 @@ def sampled_softmax(
         known: `[b, m]` further draws that do not count, or None.
         scale: `[b]` what each loss counts in the total; where it is 0, all gradients are 0.
     """
-    return _fused(input, table, bias, positive, negatives, label, ids, a, b, known, scale, None, 0.0)
+    return _fused(
+        input, table, bias, positive, negatives, label, ids, a, b, known, scale, None, 0.0
+    )
 
 
 def sampled_decoupled(
     input: Tensor, table: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor,
     label: Tensor | None, ids: Tensor | None, a: Tensor, b: Tensor, known: Tensor | None, scale: Tensor, piece: int, margin: float,
 ) -> LossGradients:  # fmt: skip
-    """φ(f_y) + Σ_j e^(a + b_j) · ϕ(−f_j) of each example, and gradients; arguments as in `sampled_softmax`.
+    """φ(f_y) + Σ_j e^(a + b_j) · ϕ(−f_j) of each example, and gradients; arguments as in
+    `sampled_softmax`.
 
-    `piece` is 0 for logistic, 1 for hinge, 2 for squared hinge, and 3 for contrastive with `margin`.
+    `piece` is 0 for logistic, 1 for hinge, 2 for squared hinge, and 3 for contrastive with
+    `margin`.
     """
-    return _fused(input, table, bias, positive, negatives, label, ids, a, b, known, scale, piece, margin)
+    return _fused(
+        input, table, bias, positive, negatives, label, ids, a, b, known, scale, piece, margin
+    )
 
 
-def _fused(input, table, bias, positive, negatives, label, ids, a, b, known, scale, piece, margin) -> LossGradients:
-    (n, d), m, shared = input.shape, negatives.shape[-1], negatives.dim() == 1
+def _fused(
+    input, table, bias, positive, negatives, label, ids, a, b, known, scale, piece, margin
+) -> LossGradients:
+    n, d = input.shape
+    m = negatives.shape[-1]
+    shared = negatives.dim() == 1
     real = {"dtype": torch.float32, "device": input.device}
     part = min(n, max(1, WORKSPACE // m)) if shared else n
-    loss, of_input, of_scores = torch.empty(n, **real), torch.empty(n, d, **real), torch.empty(n + negatives.numel(), **real)
+    loss = torch.empty(n, **real)
+    of_input = torch.empty(n, d, **real)
+    of_scores = torch.empty(n + negatives.numel(), **real)
     of_rows = torch.empty(n + m, d, **real) if shared else None
-    of_positive, of_drawn = of_scores[:n], of_scores[n:]
+    of_positive = of_scores[:n]
+    of_drawn = of_scores[n:]
     total = torch.empty((), **real) if shared else None
-    coefs = torch.empty(_splits(SCORES, part, m, d), part, m, **real) if shared else of_drawn.reshape(1, n, m)
+    coefs = (
+        torch.empty(_splits(SCORES, part, m, d), part, m, **real)
+        if shared
+        else of_drawn.reshape(1, n, m)
+    )
     partial, tickets = _room(n, m, d, input.device) if shared else (None, None)
     block_d, block_m = (min(2048, max(16, triton.next_power_of_2(size))) for size in (d, m))
     exact = torch.get_float32_matmul_precision() == "highest"
     for start in range(0, n, part):
-        x, y, of_y, s, a_here = (t[start : start + part] for t in (input, positive, of_positive, scale, a))
+        x, y, of_y, s, a_here = (
+            t[start : start + part] for t in (input, positive, of_positive, scale, a)
+        )
         losses = loss[start : start + part]
-        per_example = (None if t is None else t[start : start + part] for t in (label, known, loss, of_rows))
+        per_example = (
+            None if t is None else t[start : start + part] for t in (label, known, loss, of_rows)
+        )
         b_here = b if b.dim() == 1 else b[start : start + part]
         _scores_of(x, table, negatives, coefs, exact)
         _equation[(len(x),)](
@@ -89,30 +114,52 @@ def _fused(input, table, bias, positive, negatives, label, ids, a, b, known, sca
             block_d=block_d, blocks_d=triton.cdiv(d, block_d), block_m=block_m, blocks_m=triton.cdiv(m, block_m),
             num_warps=1 if max(block_d, block_m) <= 512 else 4,
         )  # fmt: skip
-        of_x, more = of_input[start : start + part], start > 0
+        of_x = of_input[start : start + part]
+        more = start > 0
         if of_rows is None:
-            own_input[n, triton.cdiv(d, OWN["block_d"])](table, y, negatives, s, s.stride(0), coefs, of_y, of_x, m, d, **OWN)
+            own_input[n, triton.cdiv(d, OWN["block_d"])](
+                table, y, negatives, s, s.stride(0), coefs, of_y, of_x, m, d, **OWN
+            )
         else:
             sums = of_x, of_rows[n:], of_drawn, losses, total
-            _gradients_of(x, table, y, negatives, s, coefs, of_y, *sums, partial, tickets, more, exact)
+            _gradients_of(
+                x, table, y, negatives, s, coefs, of_y, *sums, partial, tickets, more, exact
+            )
     return LossGradients(loss, of_input, of_scores, of_rows, total)
 
 
 def _scores_of(x, table, negatives, scores, exact) -> None:
-    (n, d), m = x.shape, negatives.shape[-1]
+    n, d = x.shape
+    m = negatives.shape[-1]
     if negatives.dim() == 2:
         own_scores[n, triton.cdiv(m, OWN["rows"])](x, table, negatives, scores, m, d, **OWN)
         return
     grid = triton.cdiv(n, SCORES["height"]), triton.cdiv(m, SCORES["width"]), len(scores)
-    _scores[grid](x, table, negatives, scores, scores.stride(0), n, m, d, splits=len(scores), exact=exact, **SCORES)
+    _scores[grid](
+        x,
+        table,
+        negatives,
+        scores,
+        scores.stride(0),
+        n,
+        m,
+        d,
+        splits=len(scores),
+        exact=exact,
+        **SCORES,
+    )
 
 
 def _gradients_of(
     x, table, y, negatives, scale, coefs, of_y, of_input, of_negatives, of_scores, losses, total, partial, tickets, more, exact
 ) -> None:  # fmt: skip
-    (n, d), m = x.shape, negatives.shape[-1]
-    height, across = GRADIENTS["height"], triton.cdiv(d, GRADIENTS["width"])
-    programs = 1 + triton.cdiv(m, height) * (1 + across * len(partial)) + triton.cdiv(n, height) * across
+    n, d = x.shape
+    m = negatives.shape[-1]
+    height = GRADIENTS["height"]
+    across = triton.cdiv(d, GRADIENTS["width"])
+    programs = (
+        1 + triton.cdiv(m, height) * (1 + across * len(partial)) + triton.cdiv(n, height) * across
+    )
     _gradients[(programs,)](
         x, table, y, negatives, scale, coefs, of_y, of_input, of_negatives, of_scores, losses, total,
         partial, partial.stride(0), tickets, n, m, d, scale.stride(0), more=more, splits=len(partial), exact=exact, **GRADIENTS,
@@ -127,7 +174,9 @@ def _room(n: int, m: int, d: int, device: torch.device) -> tuple[Tensor, Tensor]
 
 
 def _splits(tiles: dict[str, int], height: int, width: int, length: int) -> int:
-    """Into how many parts to cut each sum of a matrix product, so that a small one still fills the machine."""
+    """Into how many parts to cut each sum of a matrix product, so that a small one still fills the
+    machine.
+    """
     count = triton.cdiv(height, tiles["height"]) * triton.cdiv(width, tiles["width"])
     return max(1, min(FILLED // count, length // (2 * tiles["step"])))
 
@@ -136,11 +185,12 @@ def _splits(tiles: dict[str, int], height: int, width: int, length: int) -> int:
 def _dot(u, v, total, exact: tl.constexpr):
     """total + U·V; as torch's, unless `exact`, from 11 leading digits of float32 numbers.
 
-    Else float32 is cut into leading and trailing digits, and only trailing times trailing is left out. The sum is taken apart
-    from the total, because tensor cores do not round what they add up.
+    Else float32 is cut into leading and trailing digits, and only trailing times trailing is left
+    out. The sum is taken apart from the total, because tensor cores do not round what they add up.
     """
     if u.dtype == tl.float32 and exact:
-        u_lead, v_lead = _leading(u), _leading(v)
+        u_lead = _leading(u)
+        v_lead = _leading(v)
         part = tl.dot(u - u_lead, v_lead, input_precision="tf32")
         part = tl.dot(u_lead, v - v_lead, part, input_precision="tf32")
         return total + tl.dot(u_lead, v_lead, part, input_precision="tf32")
@@ -167,7 +217,8 @@ def _scores(
     splits: tl.constexpr, exact: tl.constexpr, height: tl.constexpr, width: tl.constexpr, step: tl.constexpr,
 ):  # fmt: skip
     """F = X·Wᵀ: a tile, summed over some of the columns."""
-    i, j = tl.program_id(0) * height + tl.arange(0, height), tl.program_id(1) * width + tl.arange(0, width)
+    i = tl.program_id(0) * height + tl.arange(0, height)
+    j = tl.program_id(1) * width + tl.arange(0, width)
     rows = tl.load(negatives + j, mask=j < m, other=0)
     f = tl.zeros((height, width), tl.float32)
     first, last = _range(tl.program_id(2), splits, d, step)
@@ -177,7 +228,11 @@ def _scores(
         w_tile = rows_of(table, rows, j < m, k, d).to(x_tile.dtype)
         f = _dot(x_tile, tl.trans(w_tile), f, exact)
     scores += tl.program_id(2).to(tl.int64) * stride
-    tl.store(scores + i.to(tl.int64)[:, None] * m + j[None, :], f, mask=(i < n)[:, None] & (j < m)[None, :])
+    tl.store(
+        scores + i.to(tl.int64)[:, None] * m + j[None, :],
+        f,
+        mask=(i < n)[:, None] & (j < m)[None, :],
+    )
 
 
 @triton.jit
@@ -187,15 +242,36 @@ def _gradients(
     more: tl.constexpr, splits: tl.constexpr, exact: tl.constexpr,
     height: tl.constexpr, width: tl.constexpr, step: tl.constexpr,
 ):  # fmt: skip
-    """Programs of four kinds: sums of coefficients, parts of the negatives' gradient, tiles of the inputs', and the loss."""
-    program, down, across = tl.program_id(0), tl.cdiv(m, height), tl.cdiv(d, width)
+    """Programs of four kinds: sums of coefficients, parts of the negatives' gradient, tiles of the
+    inputs', and the loss.
+    """
+    program = tl.program_id(0)
+    down = tl.cdiv(m, height)
+    across = tl.cdiv(d, width)
     if program == tl.num_programs(0) - 1:
         _total(losses, scale, stride_s, total, n, more)
     elif program < down:
         _of_scores(program, coefs, of_scores, n, m, more, height)
     elif program < down + down * across * splits:
         program -= down
-        _of_negatives(program, x, coefs, of_negatives, partial, stride, tickets, n, m, d, more, splits, exact, height, width, step)
+        _of_negatives(
+            program,
+            x,
+            coefs,
+            of_negatives,
+            partial,
+            stride,
+            tickets,
+            n,
+            m,
+            d,
+            more,
+            splits,
+            exact,
+            height,
+            width,
+            step,
+        )
     else:
         program -= down + down * across * splits
         _of_input(
@@ -207,7 +283,11 @@ def _gradients(
 @triton.jit
 def _coefs(coefs, i, j, n, m):
     """A tile of C; 0 beyond its edges."""
-    return tl.load(coefs + i.to(tl.int64)[:, None] * m + j[None, :], mask=(i < n)[:, None] & (j < m)[None, :], other=0.0)
+    return tl.load(
+        coefs + i.to(tl.int64)[:, None] * m + j[None, :],
+        mask=(i < n)[:, None] & (j < m)[None, :],
+        other=0.0,
+    )
 
 
 @triton.jit
@@ -226,7 +306,9 @@ def _of_scores(program, coefs, of_scores, n, m, more: tl.constexpr, height: tl.c
 
 @triton.jit
 def _total(losses, scale, stride_s, total, n, more: tl.constexpr):
-    """Σ scale · loss, added to what earlier parts of the batch gave; one that does not count is selected away."""
+    """Σ scale · loss, added to what earlier parts of the batch gave; one that does not count is
+    selected away.
+    """
     sums = tl.zeros((1024,), tl.float32)
     for start in range(0, n, 1024):
         i = start + tl.arange(0, 1024)
@@ -245,17 +327,22 @@ def _of_negatives(
     height: tl.constexpr, width: tl.constexpr, step: tl.constexpr,
 ):  # fmt: skip
     """Cᵀ·X over some of the examples; whoever comes last adds the parts up, in their order."""
-    place, split, across = program // splits, program % splits, tl.cdiv(d, width)
-    j, k = (place // across) * height + tl.arange(0, height), (place % across) * width + tl.arange(0, width)
+    place = program // splits
+    split = program % splits
+    across = tl.cdiv(d, width)
+    j = (place // across) * height + tl.arange(0, height)
+    k = (place % across) * width + tl.arange(0, width)
     g = tl.zeros((height, width), tl.float32)
     first, last = _range(split, splits, n, step)
     for start in range(first, last, step):
         i = start + tl.arange(0, step)
         x_tile = rows_of(x, i, i < n, k, d)
-        # One that does not count may hold anything, and 0 · inf is not a number. In one that counts, C is not a number either.
+        # One that does not count may hold anything, and 0 · inf is not a number. In one that
+        # counts, C is not a number either.
         x_tile = tl.where(tl.abs(x_tile) < float("inf"), x_tile, 0.0)
         g = _dot(tl.trans(_coefs(coefs, i, j, n, m)).to(x_tile.dtype), x_tile, g, exact)
-    to, inside = j.to(tl.int64)[:, None] * d + k[None, :], (j < m)[:, None] & (k < d)[None, :]
+    to = j.to(tl.int64)[:, None] * d + k[None, :]
+    inside = (j < m)[:, None] & (k < d)[None, :]
     tl.store(partial + split.to(tl.int64) * stride + to, g, mask=inside)
     tl.debug_barrier()  # all of this part is written before it is counted
     if tl.atomic_add(tickets + place, 1) == splits - 1:
@@ -275,7 +362,8 @@ def _of_input(
     """C·W, and the positive's row times its coefficient."""
     across = tl.cdiv(d, width)
     dtype = x.dtype.element_ty
-    i, k = (program // across) * height + tl.arange(0, height), (program % across) * width + tl.arange(0, width)
+    i = (program // across) * height + tl.arange(0, height)
+    k = (program % across) * width + tl.arange(0, width)
     w_y = rows_of(table, tl.load(positive + i, mask=i < n, other=0), i < n, k, d).to(tl.float32)
     g = tl.load(of_positive + i, mask=i < n, other=0.0)[:, None] * w_y
     for start in range(0, m, step):
@@ -284,7 +372,9 @@ def _of_input(
         g = _dot(_coefs(coefs, i, j, n, m).to(dtype), w_tile, g, exact)
     alive = tl.load(scale + i * stride_s, mask=i < n, other=0.0) != 0
     to = i.to(tl.int64)[:, None] * d + k[None, :]
-    tl.store(of_input + to, tl.where(alive[:, None], g, 0.0), mask=(i < n)[:, None] & (k < d)[None, :])
+    tl.store(
+        of_input + to, tl.where(alive[:, None], g, 0.0), mask=(i < n)[:, None] & (k < d)[None, :]
+    )
 
 
 @triton.jit
@@ -299,22 +389,42 @@ def _equation(
     if tickets is not None:
         for place in range(tl.program_id(0), tiles, tl.num_programs(0)):
             tl.store(tickets + place, 0)  # nobody has come yet
-    y, s, a_i = tl.load(positive + i), tl.load(scale + i * stride_s), tl.load(a + i * stride_a).to(tl.float32)
+    y = tl.load(positive + i)
+    s = tl.load(scale + i * stride_s)
+    a_i = tl.load(a + i * stride_a).to(tl.float32)
     products = tl.zeros((block_d,), tl.float32)
     for block in range(blocks_d):
         k = block * block_d + tl.arange(0, block_d)
         x_i = tl.load(x + i * d + k, mask=k < d, other=0.0)
-        products += x_i.to(tl.float32) * tl.load(table + y * d + k, mask=k < d, other=0.0).to(x_i.dtype).to(tl.float32)
+        products += x_i.to(tl.float32) * tl.load(table + y * d + k, mask=k < d, other=0.0).to(
+            x_i.dtype
+        ).to(tl.float32)
     f_y = tl.sum(products)
     if bias is not None:
         f_y += tl.load(bias + y).to(tl.float32)
     if piece is None:
-        top, rest = 0.0, 0.0
-        j, z = tl.arange(0, block_m), tl.zeros((block_m,), tl.float32)
+        top = 0.0
+        rest = 0.0
+        j = tl.arange(0, block_m)
+        z = tl.zeros((block_m,), tl.float32)
         for block in range(blocks_m):
             j = block * block_m + tl.arange(0, block_m)
             f, b_j, counts = _draws(
-                i, j, coefs, stride, bias, negatives, ids, b, stride_b, label, known, m, splits, shared, shared_b
+                i,
+                j,
+                coefs,
+                stride,
+                bias,
+                negatives,
+                ids,
+                b,
+                stride_b,
+                label,
+                known,
+                m,
+                splits,
+                shared,
+                shared_b,
             )
             z = tl.where(counts, (f + b_j) + (a_i - f_y), -float("inf"))
             higher = tl.maximum(top, tl.max(z))
@@ -325,26 +435,63 @@ def _equation(
             if blocks_m > 1:  # else they are still at hand
                 j = block * block_m + tl.arange(0, block_m)
                 f, b_j, counts = _draws(
-                    i, j, coefs, stride, bias, negatives, ids, b, stride_b, label, known, m, splits, shared, shared_b
+                    i,
+                    j,
+                    coefs,
+                    stride,
+                    bias,
+                    negatives,
+                    ids,
+                    b,
+                    stride_b,
+                    label,
+                    known,
+                    m,
+                    splits,
+                    shared,
+                    shared_b,
                 )
                 z = tl.where(counts, (f + b_j) + (a_i - f_y), -float("inf"))
-            tl.store(coefs + i * m + j, tl.where(s == 0, 0.0, tl.exp(z - top) * (s / total)), mask=j < m)
-        value_y, slope_y = tl.where(top > 0, top + tl.log(total), log1p(rest)), rest / total
+            tl.store(
+                coefs + i * m + j, tl.where(s == 0, 0.0, tl.exp(z - top) * (s / total)), mask=j < m
+            )
+        value_y = tl.where(top > 0, top + tl.log(total), log1p(rest))
+        slope_y = rest / total
     else:
         total = 0.0
         for block in range(blocks_m):
             j = block * block_m + tl.arange(0, block_m)
             f, b_j, counts = _draws(
-                i, j, coefs, stride, bias, negatives, ids, b, stride_b, label, known, m, splits, shared, shared_b
+                i,
+                j,
+                coefs,
+                stride,
+                bias,
+                negatives,
+                ids,
+                b,
+                stride_b,
+                label,
+                known,
+                m,
+                splits,
+                shared,
+                shared_b,
             )
             w = exp(a_i + b_j)
             value, slope = piece_of(f, piece, margin)
-            # A masked weight may be infinite, and 0 · inf is not a number: the mask selects, it never multiplies.
+            # A masked weight may be infinite, and 0 · inf is not a number: the mask selects, it
+            # never multiplies.
             total += tl.sum(tl.where(counts, w * value, 0.0))
-            tl.store(coefs + i * m + j, tl.where(counts, tl.where(s == 0, 0.0, s * w * slope), 0.0), mask=j < m)
+            tl.store(
+                coefs + i * m + j,
+                tl.where(counts, tl.where(s == 0, 0.0, s * w * slope), 0.0),
+                mask=j < m,
+            )
         value_y, slope_y = piece_of(-f_y, piece, margin)
         if piece == 3:
-            value_y, slope_y = 0.5 * (1 - f_y) * (1 - f_y), 1 - f_y
+            value_y = 0.5 * (1 - f_y) * (1 - f_y)
+            slope_y = 1 - f_y
         value_y += total
     tl.store(loss + i, value_y)
     of_y = tl.where(s == 0, 0.0, -s * slope_y)
@@ -362,13 +509,16 @@ def _draws(
     splits: tl.constexpr, shared: tl.constexpr, shared_b: tl.constexpr,
 ):  # fmt: skip
     """Scores and log-weights of an example's draws j, and which of them count."""
-    inside, own = j < m, i * m + j
+    inside = j < m
+    own = i * m + j
     drawn = j if shared else own
     f = tl.load(coefs + own, mask=inside, other=0.0)
     for split in tl.static_range(1, splits):
         f += tl.load(coefs + split * stride + own, mask=inside, other=0.0)
     if bias is not None:
-        f += tl.load(bias + tl.load(negatives + drawn, mask=inside, other=0), mask=inside, other=0.0).to(tl.float32)
+        f += tl.load(
+            bias + tl.load(negatives + drawn, mask=inside, other=0), mask=inside, other=0.0
+        ).to(tl.float32)
     b_j = tl.load(b + (j if shared_b else own) * stride_b, mask=inside, other=0.0).to(tl.float32)
     counts = inside
     if label is not None:

@@ -1,7 +1,9 @@
-"""Batch normalisation with shortcut and rectifier on CUDA: two kernels forward, two backward, no atomics, one order of summing.
+"""Batch normalisation with shortcut and rectifier on CUDA: two kernels forward, two backward, no
+atomics, one order of summing.
 
-Numbers lie channels last, so they are a matrix `[R, C]`, R = n · h · w. A first kernel reduces parts of its rows; in a second one
-each program puts the parts of its own channels together again, and writes its share of the result. So there is no third kernel.
+Numbers lie channels last, so they are a matrix `[R, C]`, R = n · h · w. A first kernel reduces
+parts of its rows; in a second one each program puts the parts of its own channels together again,
+and writes its share of the result. So there is no third kernel.
 """
 
 # Triton's functions take and return other things than their signatures say.
@@ -13,12 +15,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-TILE, WARPS, UNROLLED = 8192, 8, 2
-"""Numbers that a program holds at a time, its warps, and tiles that it may have under way: enough to hide the way to memory."""
+TILE = 8192
+WARPS = 8
+UNROLLED = 2
+"""Numbers that a program holds at a time, its warps, and tiles that it may have under way: enough
+to hide the way to memory.
+"""
 MOST_CHANNELS = 64
 """Channels of a program."""
 PARTS = 128
-"""Programs, at most, that share the rows of the same channels: about one for each multiprocessor."""
+"""Programs, at most, that share the rows of the same channels: about one for each multiprocessor.
+"""
 
 
 def norm(
@@ -47,7 +54,8 @@ def norm(
         y like x, and `[2, C]` the batch's mean and 1 / sqrt(variance + ε).
     """
     grid, rows, sizes = _shape(x)
-    y, moments = torch.empty_like(x), x.new_empty(2, x.shape[1], dtype=torch.float32)
+    y = torch.empty_like(x)
+    moments = x.new_empty(2, x.shape[1], dtype=torch.float32)
     parts = x.new_empty(2, grid[0], x.shape[1], dtype=torch.float32)
     _moments_of_parts[grid](x, parts, rows, **sizes)
     _normalise[grid](
@@ -60,12 +68,16 @@ def norm(
 def norm_backward(
     grad: Tensor, x: Tensor, y: Tensor | None, weight: Tensor, moments: Tensor, added: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Gradients of x, γ, β and, if one was added, of the shortcut; y is None where nothing was rectified."""
+    """Gradients of x, γ, β and, if one was added, of the shortcut; y is None where nothing was
+    rectified.
+    """
     grad = grad.contiguous(memory_format=torch.channels_last)
     grid, rows, sizes = _shape(x)
-    of_x, of_shortcut = torch.empty_like(x), torch.empty_like(x) if added else None
+    of_x = torch.empty_like(x)
+    of_shortcut = torch.empty_like(x) if added else None
     parts = x.new_empty(2, grid[0], x.shape[1], dtype=torch.float32)
-    of_weight, of_bias = torch.empty_like(weight), torch.empty_like(weight)
+    of_weight = torch.empty_like(weight)
+    of_bias = torch.empty_like(weight)
     relu = y is not None
     given = grad, x, y if relu else x
     _sums_of_parts[grid](*given, parts, moments, rows, relu=relu, **sizes)
@@ -78,20 +90,36 @@ def norm_backward(
 
 def _shape(x: Tensor) -> tuple[tuple[int, int], int, dict[str, int]]:
     """The grid (parts, blocks of channels), the number of rows, and sizes known when compiling."""
-    channels, rows = x.shape[1], x.numel() // x.shape[1]
+    channels = x.shape[1]
+    rows = x.numel() // x.shape[1]
     width = min(channels, MOST_CHANNELS)
     tile = TILE // width
     tiles = triton.cdiv(triton.cdiv(rows, tile), PARTS)  # of a program
     parts = triton.cdiv(rows, tile * tiles)
     # A program reads all parts at once, so their number is padded to a power of two.
-    sizes = {"channels": channels, "width": width, "tile_rows": tile, "tiles": tiles, "padded": triton.next_power_of_2(parts)}
+    sizes = {
+        "channels": channels,
+        "width": width,
+        "tile_rows": tile,
+        "tiles": tiles,
+        "padded": triton.next_power_of_2(parts),
+    }
     sizes |= {"unrolled": UNROLLED, "num_warps": WARPS}
     return (parts, channels // width), rows, sizes
 
 
 @triton.jit
-def _tile(t, rows, channels: tl.constexpr, width: tl.constexpr, tile_rows: tl.constexpr, tiles: tl.constexpr):
-    """Places `[tile_rows, width]` of tile t of this program, and which of its rows there are `[tile_rows, 1]`."""
+def _tile(
+    t,
+    rows,
+    channels: tl.constexpr,
+    width: tl.constexpr,
+    tile_rows: tl.constexpr,
+    tiles: tl.constexpr,
+):
+    """Places `[tile_rows, width]` of tile t of this program, and which of its rows there are
+    `[tile_rows, 1]`.
+    """
     row = (tl.program_id(0) * tiles + t) * tile_rows + tl.arange(0, tile_rows)[:, None]
     column = tl.program_id(1) * width + tl.arange(0, width)[None, :]
     return row.to(tl.int64) * channels + column, row < rows
@@ -103,7 +131,9 @@ def _moments_of_parts(
     channels: tl.constexpr, width: tl.constexpr, tile_rows: tl.constexpr, tiles: tl.constexpr,
     padded: tl.constexpr, unrolled: tl.constexpr,
 ):  # fmt: skip
-    """Mean, and sum of squares around it, of each part. Both are taken around the part's first row, so that no digits cancel."""
+    """Mean, and sum of squares around it, of each part. Both are taken around the part's first row,
+    so that no digits cancel.
+    """
     column = tl.program_id(1) * width + tl.arange(0, width)
     first = tl.program_id(0).to(tl.int64) * tiles * tile_rows
     shift = tl.load(x_at + first * channels + column).to(tl.float32)
@@ -126,12 +156,16 @@ def _moments_of_parts(
 
 @triton.jit
 def _parts(parts_at, channels: tl.constexpr, width: tl.constexpr, padded: tl.constexpr):
-    """Both numbers of all parts `[padded, width]` of this program's channels, 0 where there is none."""
+    """Both numbers of all parts `[padded, width]` of this program's channels, 0 where there is
+    none.
+    """
     part = tl.arange(0, padded)[:, None]
     column = tl.program_id(1) * width + tl.arange(0, width)[None, :]
     there = part < tl.num_programs(0)
     one = tl.load(parts_at + part * channels + column, mask=there, other=0.0)
-    other = tl.load(parts_at + tl.num_programs(0) * channels + part * channels + column, mask=there, other=0.0)
+    other = tl.load(
+        parts_at + tl.num_programs(0) * channels + part * channels + column, mask=there, other=0.0
+    )
     return one, other
 
 
@@ -144,7 +178,9 @@ def _normalise(
 ):  # fmt: skip
     means, around = _parts(parts_at, channels, width, padded)
     per_part = tiles * tile_rows
-    count = tl.minimum(tl.maximum(rows - tl.arange(0, padded) * per_part, 0), per_part).to(tl.float32)[:, None]
+    count = tl.minimum(tl.maximum(rows - tl.arange(0, padded) * per_part, 0), per_part).to(
+        tl.float32
+    )[:, None]
     total = rows.to(tl.float32)
     mean = tl.sum(means * count, 0) / total
     apart = means - mean[None, :]
@@ -154,11 +190,13 @@ def _normalise(
     if tl.program_id(0) == 0:
         tl.store(moments_at + column, mean)
         tl.store(moments_at + channels + column, scale)
-        before, spread = tl.load(running_mean_at + column), tl.load(running_var_at + column)
+        before = tl.load(running_mean_at + column)
+        spread = tl.load(running_var_at + column)
         tl.store(running_mean_at + column, before + momentum * (mean - before))
         unbiased = variance * (total / tl.maximum(total - 1, 1.0))
         tl.store(running_var_at + column, spread + momentum * (unbiased - spread))
-    weight, bias = tl.load(weight_at + column), tl.load(bias_at + column)
+    weight = tl.load(weight_at + column)
+    bias = tl.load(bias_at + column)
     for t in range(tiles):
         place, there = _tile(t, rows, channels, width, tile_rows, tiles)
         x = tl.load(x_at + place, mask=there, other=0.0).to(tl.float32)
@@ -178,7 +216,8 @@ def _sums_of_parts(
 ):  # fmt: skip
     """Σ g and Σ g·x̂ of each part, x̂ = (x − μ)/σ: the gradients of β and γ."""
     column = tl.program_id(1) * width + tl.arange(0, width)
-    mean, scale = tl.load(moments_at + column)[None, :], tl.load(moments_at + channels + column)
+    mean = tl.load(moments_at + column)[None, :]
+    scale = tl.load(moments_at + channels + column)
     of_bias = tl.zeros([tile_rows, width], tl.float32)
     of_weight = tl.zeros([tile_rows, width], tl.float32)
     for t in tl.range(0, tiles, loop_unroll_factor=unrolled):
@@ -203,15 +242,18 @@ def _differentiate(
 ):  # fmt: skip
     """γ/σ · (g − mean(g) − x̂ · mean(g·x̂))."""
     of_bias, of_weight = _parts(parts_at, channels, width, padded)
-    of_bias, of_weight = tl.sum(of_bias, 0), tl.sum(of_weight, 0)
+    of_bias = tl.sum(of_bias, 0)
+    of_weight = tl.sum(of_weight, 0)
     column = tl.program_id(1) * width + tl.arange(0, width)
     if tl.program_id(0) == 0:
         tl.store(of_bias_at + column, of_bias)
         tl.store(of_weight_at + column, of_weight)
-    mean, scale = tl.load(moments_at + column)[None, :], tl.load(moments_at + channels + column)[None, :]
+    mean = tl.load(moments_at + column)[None, :]
+    scale = tl.load(moments_at + channels + column)[None, :]
     factor = tl.load(weight_at + column)[None, :] * scale
     total = rows.to(tl.float32)
-    constant, slope = (of_bias / total)[None, :], (of_weight / total)[None, :] * scale
+    constant = (of_bias / total)[None, :]
+    slope = (of_weight / total)[None, :] * scale
     for t in range(tiles):
         place, there = _tile(t, rows, channels, width, tile_rows, tiles)
         grad = tl.load(grad_at + place, mask=there, other=0.0).to(tl.float32)

@@ -15,13 +15,17 @@ OWN = {"rows": 16, "block_d": 256, "num_warps": 4}
 @triton.jit
 def own_scores(x, table, negatives, scores, m, d, rows: tl.constexpr, block_d: tl.constexpr):
     """f_j = x · w_j for some draws of one example."""
-    i, j = tl.program_id(0).to(tl.int64), tl.program_id(1) * rows + tl.arange(0, rows)
+    i = tl.program_id(0).to(tl.int64)
+    j = tl.program_id(1) * rows + tl.arange(0, rows)
     drawn = tl.load(negatives + i * m + j, mask=j < m, other=0)
     products = tl.zeros((rows, block_d), tl.float32)
     for start in range(0, d, block_d):
         k = start + tl.arange(0, block_d)
         x_i = tl.load(x + i * d + k, mask=k < d, other=0.0)
-        products += rows_of(table, drawn, j < m, k, d).to(x_i.dtype).to(tl.float32) * x_i.to(tl.float32)[None, :]
+        products += (
+            rows_of(table, drawn, j < m, k, d).to(x_i.dtype).to(tl.float32)
+            * x_i.to(tl.float32)[None, :]
+        )
     tl.store(scores + i * m + j, tl.sum(products, 1), mask=j < m)
 
 
@@ -30,12 +34,17 @@ def own_input(
     table, positive, negatives, scale, stride_s, coefs, of_positive, of_input, m, d, rows: tl.constexpr, block_d: tl.constexpr
 ):  # fmt: skip
     """Σ_j c_j w_j and the positive's row times its coefficient, for some columns of one example."""
-    i, k = tl.program_id(0).to(tl.int64), tl.program_id(1) * block_d + tl.arange(0, block_d)
+    i = tl.program_id(0).to(tl.int64)
+    k = tl.program_id(1) * block_d + tl.arange(0, block_d)
     g = tl.zeros((rows, block_d), tl.float32)
     for start in range(0, m, rows):
         j = start + tl.arange(0, rows)
-        w = rows_of(table, tl.load(negatives + i * m + j, mask=j < m, other=0), j < m, k, d).to(tl.float32)
+        w = rows_of(table, tl.load(negatives + i * m + j, mask=j < m, other=0), j < m, k, d).to(
+            tl.float32
+        )
         g += tl.load(coefs + i * m + j, mask=j < m, other=0.0)[:, None] * w
     w_y = tl.load(table + tl.load(positive + i) * d + k, mask=k < d, other=0.0).to(tl.float32)
     whole = tl.sum(g, 0) + tl.load(of_positive + i) * w_y
-    tl.store(of_input + i * d + k, tl.where(tl.load(scale + i * stride_s) == 0, 0.0, whole), mask=k < d)
+    tl.store(
+        of_input + i * d + k, tl.where(tl.load(scale + i * stride_s) == 0, 0.0, whole), mask=k < d
+    )

@@ -1,7 +1,8 @@
-"""Optimiser updates on CUDA by Triton: one pass over what several PyTorch operations would read and write.
+"""Optimiser updates on CUDA by Triton: one pass over what several PyTorch operations would read and
+write.
 
-A row update sums all entries of a row first, and touches no other row. Nothing makes the host wait, and all sizes are those of the
-arguments: a step can be captured in a CUDA graph.
+A row update sums all entries of a row first, and touches no other row. Nothing makes the host wait,
+and all sizes are those of the arguments: a step can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -11,16 +12,21 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headtail.kernels.triton.groups import FEW, grouped
 from headtail.kernels.gradient import RowGradient
+from headtail.kernels.triton.groups import FEW, grouped
 
 BLOCK = 1024
 COLUMNS = 512
 """Columns that one program takes."""
-FEW_AT_A_TIME, MANY_AT_A_TIME = (8, 4), (4, 2)
-"""Entries that a program adds at a time, and its warps: of few programs each may hold more registers."""
+FEW_AT_A_TIME = (8, 4)
+MANY_AT_A_TIME = (4, 2)
+"""Entries that a program adds at a time, and its warps: of few programs each may hold more
+registers.
+"""
 TILE = 32
-"""Of many entries, those of a row are summed tile by tile before they are summed up: no program walks a long way."""
+"""Of many entries, those of a row are summed tile by tile before they are summed up: no program
+walks a long way.
+"""
 
 
 def adagrad_(p: Tensor, total: Tensor, grad: Tensor, lr: Tensor | float, eps: float) -> None:
@@ -31,31 +37,51 @@ def adagrad_(p: Tensor, total: Tensor, grad: Tensor, lr: Tensor | float, eps: fl
 
 def fits(*tensors: Tensor) -> bool:
     """Whether the kernel takes these."""
-    return all(t.dtype == torch.float32 and t.is_contiguous() and t.shape == tensors[0].shape for t in tensors)
+    return all(
+        t.dtype == torch.float32 and t.is_contiguous() and t.shape == tensors[0].shape
+        for t in tensors
+    )
 
 
-def sgd_rows(p: Tensor, gradient: RowGradient, lr: Tensor | float, seed: Tensor | None = None) -> None:
+def sgd_rows(
+    p: Tensor, gradient: RowGradient, lr: Tensor | float, seed: Tensor | None = None
+) -> None:
     """θ_r ← θ_r − η·g for each row r of the gradient, g the sum of its entries.
 
-    All row updates take p `[T, d]` in float32 or bfloat16, states `[T, d]` in float32, and numbers or 0-dim tensors for η. With a
-    seed, a 0-dim int64 tensor, a bfloat16 p is rounded up or down with the odds of the digits cut off: equal seeds, equal bits.
+    All row updates take p `[T, d]` in float32 or bfloat16, states `[T, d]` in float32, and numbers
+    or 0-dim tensors for η. With a seed, a 0-dim int64 tensor, a bfloat16 p is rounded up or down
+    with the odds of the digits cut off: equal seeds, equal bits.
     """
     _update_rows(_sgd, p, (), gradient, lr, (), seed)
 
 
 def momentum_rows(
-    p: Tensor, velocity: Tensor, gradient: RowGradient, lr: Tensor | float, momentum: float, seed: Tensor | None = None
+    p: Tensor,
+    velocity: Tensor,
+    gradient: RowGradient,
+    lr: Tensor | float,
+    momentum: float,
+    seed: Tensor | None = None,
 ) -> None:
     """v_r ← μ·v_r + g; θ_r ← θ_r − η·v_r."""
     _update_rows(_momentum, p, (velocity,), gradient, lr, (momentum,), seed)
 
 
 def adagrad_rows(
-    p: Tensor, total: Tensor, gradient: RowGradient, lr: Tensor | float, eps: float, seed: Tensor | None = None
+    p: Tensor,
+    total: Tensor,
+    gradient: RowGradient,
+    lr: Tensor | float,
+    eps: float,
+    seed: Tensor | None = None,
 ) -> None:
-    """G_r ← G_r + g²; θ_r ← θ_r − η·g/(√G_r + ε). With `[T, 1]` totals, G_r is one number a row, and g² its mean over the row."""
+    """G_r ← G_r + g²; θ_r ← θ_r − η·g/(√G_r + ε). With `[T, 1]` totals, G_r is one number a row,
+    and g² its mean over the row.
+    """
     one_a_row = total.shape != p.shape
-    rule, numbers = (_adagrad_of_row, (eps, 1 / p.shape[1])) if one_a_row else (_adagrad_row, (eps,))
+    rule, numbers = (
+        (_adagrad_of_row, (eps, 1 / p.shape[1])) if one_a_row else (_adagrad_row, (eps,))
+    )
     _update_rows(rule, p, (total,), gradient, lr, numbers, seed, one_a_row)
 
 
@@ -70,7 +96,9 @@ def adam_rows(
     eps: float,
     seed: Tensor | None = None,
 ) -> None:
-    """m_r ← β₁·m_r + (1 − β₁)·g; s_r ← β₂·s_r + (1 − β₂)·g²; θ_r ← θ_r − size·m_r/(√s_r + ε), size = η·√(1 − β₂ᵗ)/(1 − β₁ᵗ)."""
+    """m_r ← β₁·m_r + (1 − β₁)·g; s_r ← β₂·s_r + (1 − β₂)·g²; θ_r ← θ_r − size·m_r/(√s_r + ε), size
+    = η·√(1 − β₂ᵗ)/(1 − β₁ᵗ).
+    """
     _update_rows(_adam, p, (mean, square), gradient, size, (1 - beta1, 1 - beta2, eps), seed)
 
 
@@ -84,29 +112,38 @@ def _update_rows(
     seed: Tensor | None,
     one_a_row: bool = False,
 ) -> None:
-    n, d = len(gradient.rows), p.shape[1]
+    n = len(gradient.rows)
+    d = p.shape[1]
     if n == 0 or d == 0:
         return
     rows, values, points, coefs, _ = grouped(gradient, len(p))
     columns = triton.next_power_of_2(d) if one_a_row else min(COLUMNS, triton.next_power_of_2(d))
-    blocks, entries = triton.cdiv(d, columns), (rows, points, coefs, values.contiguous())
+    blocks = triton.cdiv(d, columns)
+    entries = (rows, points, coefs, values.contiguous())
     tiles, chunk, warps = None, *FEW_AT_A_TIME
     if n > FEW:
-        tiles, (chunk, warps) = torch.empty(triton.cdiv(n, TILE), d, device=p.device), MANY_AT_A_TIME
-        _sum_tiles[(len(tiles), blocks)](*entries, tiles, n, d, tile=TILE, columns=columns, chunk=TILE // 2)  # pyright: ignore
+        tiles = torch.empty(triton.cdiv(n, TILE), d, device=p.device)
+        chunk, warps = MANY_AT_A_TIME
+        _sum_tiles[(len(tiles), blocks)](
+            *entries, tiles, n, d, tile=TILE, columns=columns, chunk=TILE // 2
+        )  # pyright: ignore
     first, second = (*states, None, None)[:2]
     at, rate = (rate, 0.0) if isinstance(rate, Tensor) else (None, float(rate))
     a, b, c = (*map(float, numbers), 0.0, 0.0, 0.0)[:3]
     seed = seed if p.dtype == torch.bfloat16 else None
-    wide = max(1, columns // COLUMNS)  # a whole row in one program takes more threads, and fewer entries at a time
+    # a whole row in one program takes more threads, and fewer entries at a time
+    wide = max(1, columns // COLUMNS)
     options = {"rule": rule, "one_a_row": one_a_row, "tile": TILE, "columns": columns}
     options |= {"chunk": max(1, chunk // wide), "num_warps": min(16, warps * wide)}
-    _update[(n, blocks)](p, first, second, *entries, tiles, n, d, seed, at, rate, a, b, c, **options)  # pyright: ignore
+    _update[(n, blocks)](
+        p, first, second, *entries, tiles, n, d, seed, at, rate, a, b, c, **options
+    )  # pyright: ignore
 
 
 @triton.jit
 def _adagrad(p, total, grad, lr, eps, count, block: tl.constexpr):  # pyright: ignore[reportUnknownParameterType]
-    place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)  # int64: 100M rows of 512 pass 2^31
+    # int64: 100M rows of 512 pass 2^31
+    place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = place < count
     g = tl.load(grad + place, mask=inside, other=0.0)
     now = tl.load(total + place, mask=inside, other=0.0) + g * g
@@ -116,8 +153,9 @@ def _adagrad(p, total, grad, lr, eps, count, block: tl.constexpr):  # pyright: i
     tl.store(p + place, tl.load(p + place, mask=inside) - step, mask=inside)
 
 
-# The rules: old values of a row and up to two states, its gradient, the learning rate and up to three numbers give the new ones.
-# Roots and quotients may err in the last digit, of a step and not of a weight: exact ones are sequences of many instructions.
+# The rules: old values of a row and up to two states, its gradient, the learning rate and up to
+# three numbers give the new ones. Roots and quotients may err in the last digit, of a step and not
+# of a weight: exact ones are sequences of many instructions.
 
 
 @triton.jit
@@ -152,16 +190,23 @@ def _adam(p, mean, square, g, size, new1, new2, eps):  # pyright: ignore
 
 @triton.jit
 def _sum(row, start, stop, rows, points, coefs, values, d, column, chunk: tl.constexpr):  # pyright: ignore
-    """The sum of the entries of `row`, which stand side by side from `start` on, up to `stop` at most."""
+    """The sum of the entries of `row`, which stand side by side from `start` on, up to `stop` at
+    most.
+    """
     g = tl.zeros_like(column).to(tl.float32)
     goes_on = tl.load(rows + start, mask=start < stop, other=-1) == row
     while goes_on:
         entry = start + tl.arange(0, chunk)
         mine = tl.load(rows + entry, mask=entry < stop, other=-1) == row
-        point = tl.load(points + entry, mask=entry < stop, other=0)  # neither of the two waits for the other
+        # neither of the two waits for the other
+        point = tl.load(points + entry, mask=entry < stop, other=0)
         start += chunk
         goes_on = tl.load(rows + start, mask=start < stop, other=-1) == row
-        block = tl.load(values + point[:, None] * d + column[None, :], mask=mine[:, None] & (column < d)[None, :], other=0.0)
+        block = tl.load(
+            values + point[:, None] * d + column[None, :],
+            mask=mine[:, None] & (column < d)[None, :],
+            other=0.0,
+        )
         block = block.to(tl.float32)
         if coefs is not None:
             block *= tl.load(coefs + entry, mask=mine, other=0.0)[:, None]
@@ -171,15 +216,28 @@ def _sum(row, start, stop, rows, points, coefs, values, d, column, chunk: tl.con
 
 @triton.jit
 def _sum_tiles(  # pyright: ignore
-    rows, points, coefs, values, tiles, n, d, tile: tl.constexpr, columns: tl.constexpr, chunk: tl.constexpr
+    rows,
+    points,
+    coefs,
+    values,
+    tiles,
+    n,
+    d,
+    tile: tl.constexpr,
+    columns: tl.constexpr,
+    chunk: tl.constexpr,
 ):
-    """tiles[t] = the sum of the entries at the beginning of the t-th tile whose row began in an earlier one, if any."""
+    """tiles[t] = the sum of the entries at the beginning of the t-th tile whose row began in an
+    earlier one, if any.
+    """
     start = tl.program_id(0) * tile
     row = tl.load(rows + start)
     before = tl.load(rows + start - 1, mask=start > 0, other=-1)
     if (row >= 0) & (row == before):
         column = tl.program_id(1) * columns + tl.arange(0, columns)
-        g = _sum(row, start, tl.minimum(n, start + tile), rows, points, coefs, values, d, column, chunk)
+        g = _sum(
+            row, start, tl.minimum(n, start + tile), rows, points, coefs, values, d, column, chunk
+        )
         tl.store(tiles + tl.program_id(0).to(tl.int64) * d + column, g, mask=column < d)
 
 
@@ -193,9 +251,12 @@ def _sum_of_tiles(row, start, tiles, rows, n, d, column, tile: tl.constexpr, chu
         mine = tl.load(rows + first, mask=first < n, other=-1) == row
         start += chunk * tile
         goes_on = tl.load(rows + start, mask=start < n, other=-1) == row
-        # Read before it is known whose it is, and selected afterwards: what is not of this row may be anything.
+        # Read before it is known whose it is, and selected afterwards: what is not of this row may
+        # be anything.
         index = (tl.minimum(first, n - 1) // tile).to(tl.int64)
-        block = tl.load(tiles + index[:, None] * d + column[None, :], mask=(column < d)[None, :], other=0.0)
+        block = tl.load(
+            tiles + index[:, None] * d + column[None, :], mask=(column < d)[None, :], other=0.0
+        )
         g += tl.sum(tl.where(mine[:, None], block, 0.0), 0)
     return g
 
@@ -205,21 +266,33 @@ def _update(  # pyright: ignore
     p, first, second, rows, points, coefs, values, tiles, n, d, seed, rate_at, rate, a, b, c,
     rule: tl.constexpr, one_a_row: tl.constexpr, tile: tl.constexpr, columns: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
-    """The program of a row's first entry sums all of them and takes the step; the programs of other entries have nothing to do."""
+    """The program of a row's first entry sums all of them and takes the step; the programs of other
+    entries have nothing to do.
+    """
     start = tl.program_id(0)
-    row, point = tl.load(rows + start), tl.load(points + start)
+    row = tl.load(rows + start)
+    point = tl.load(points + start)
     before = tl.load(rows + start - 1, mask=start > 0, other=-1)
     after = tl.load(rows + start + 1, mask=start + 1 < n, other=-1)
     if (row >= 0) & (row != before):
         column = tl.program_id(1) * columns + tl.arange(0, columns)
-        place, inside = row * d + column, column < d
+        place = row * d + column
+        inside = column < d
         # All that may be needed is asked for before any of it is used.
         old = tl.load(p + place, mask=inside, other=0.0).to(tl.float32)
         if one_a_row:
             state1 = tl.load(first + row)
         else:
-            state1 = tl.zeros((columns,), tl.float32) if first is None else tl.load(first + place, mask=inside, other=0.0)
-        state2 = tl.zeros((columns,), tl.float32) if second is None else tl.load(second + place, mask=inside, other=0.0)
+            state1 = (
+                tl.zeros((columns,), tl.float32)
+                if first is None
+                else tl.load(first + place, mask=inside, other=0.0)
+            )
+        state2 = (
+            tl.zeros((columns,), tl.float32)
+            if second is None
+            else tl.load(second + place, mask=inside, other=0.0)
+        )
         g = tl.load(values + point * d + column, mask=inside, other=0.0).to(tl.float32)
         lr = rate if rate_at is None else tl.load(rate_at).to(tl.float32)
         if coefs is not None:
@@ -244,8 +317,13 @@ def _update(  # pyright: ignore
 
 @triton.jit
 def _rounded(x, seed, row, column):  # pyright: ignore
-    """A neighbour of x in bfloat16, still as float32; the upper one with probability (x − lower) / (upper − lower)."""
-    noise = _mixed(_mixed(_mixed(seed.to(tl.uint32)) ^ (seed >> 32).to(tl.uint32) ^ row.to(tl.uint32)) + column.to(tl.uint32))
+    """A neighbour of x in bfloat16, still as float32; the upper one with probability (x − lower) /
+    (upper − lower).
+    """
+    noise = _mixed(
+        _mixed(_mixed(seed.to(tl.uint32)) ^ (seed >> 32).to(tl.uint32) ^ row.to(tl.uint32))
+        + column.to(tl.uint32)
+    )
     bits = x.to(tl.uint32, bitcast=True) + (noise & 0xFFFF)
     up_or_down = (bits & 0xFFFF0000).to(tl.float32, bitcast=True)
     return tl.where(tl.abs(x) <= 3.4e38, up_or_down, x)  # what is not a number stays so

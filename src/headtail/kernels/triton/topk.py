@@ -1,8 +1,10 @@
-"""The exact best labels on CUDA: candidates by fast TF32 scores, their true scores in float32, and a proof that nothing was missed.
+"""The exact best labels on CUDA: candidates by fast TF32 scores, their true scores in float32, and
+a proof that nothing was missed.
 
-A TF32 product of x and w differs from the true score by at most ‖x‖ · slack(w). The labels with the largest *upper bounds* are the
-candidates: whatever is no candidate scores no more than the smallest of their bounds. A point whose k-th best candidate reaches
-that bound is certain; the others, rare unless scores tie by the hundred, are scored anew in float32.
+A TF32 product of x and w differs from the true score by at most ‖x‖ · slack(w). The labels with the
+largest *upper bounds* are the candidates: whatever is no candidate scores no more than the smallest
+of their bounds. A point whose k-th best candidate reaches that bound is certain; the others, rare
+unless scores tie by the hundred, are scored anew in float32.
 """
 
 from __future__ import annotations
@@ -17,15 +19,22 @@ from torch import Tensor
 
 TILE = 64
 """Labels of which only the largest bound is looked at first."""
-LABELS, COLUMNS = 8, 512  # that a program multiplies at a time
-TILES, POINTS = 16, 4  # of which a program takes the maxima
+# that a program multiplies at a time
+LABELS = 8
+COLUMNS = 512
+# of which a program takes the maxima
+TILES = 16
+POINTS = 4
 SCORES = 2**29
 """Scores that are held at a time: 2 GiB."""
 
 
 @torch.no_grad()
-def topk(hidden: Tensor, table: Tensor, bias: Tensor | None, shift: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of `hidden @ table.T + bias + shift` a row, to float32 accuracy; among equals any may be chosen.
+def topk(
+    hidden: Tensor, table: Tensor, bias: Tensor | None, shift: Tensor | None, k: int
+) -> tuple[Tensor, Tensor]:
+    """The k largest of `hidden @ table.T + bias + shift` a row, to float32 accuracy; among equals
+    any may be chosen.
 
     Args:
         hidden: `[n, d]` float32.
@@ -52,32 +61,49 @@ def topk(hidden: Tensor, table: Tensor, bias: Tensor | None, shift: Tensor | Non
 
 def search(hidden: Tensor, table: Tensor, base: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """As `topk`, with `[n]` whether each row is certain: the others may lack a label."""
-    n, (num_labels, d) = len(hidden), table.shape
+    n = len(hidden)
+    num_labels, d = table.shape
     padded = triton.cdiv(num_labels, TILE) * TILE
     short = table.new_zeros(padded, d)
     short[:num_labels] = _rounded(table)
     base = torch.nn.functional.pad(base, (0, padded - num_labels), value=-torch.inf)
     length, lost = _lengths(table, short[:num_labels])
-    # Rounding w and adding up d products costs this much for each unit of ‖x‖; rounding x is added batch by batch.
-    of_table = torch.nn.functional.pad(torch.stack([length, lost + length * d * 2.0**-22]), (0, padded - num_labels))
-    values, indices = hidden.new_empty(n, k), torch.empty(n, k, dtype=torch.int64, device=hidden.device)
+    # Rounding w and adding up d products costs this much for each unit of ‖x‖; rounding x is added
+    # batch by batch.
+    of_table = torch.nn.functional.pad(
+        torch.stack([length, lost + length * d * 2.0**-22]), (0, padded - num_labels)
+    )
+    values = hidden.new_empty(n, k)
+    indices = torch.empty(n, k, dtype=torch.int64, device=hidden.device)
     certain = torch.empty(n, dtype=torch.bool, device=hidden.device)
     size = max(8, SCORES // padded // 128 * 128)
     scores = hidden.new_empty(min(size, n), padded)
     for start in range(0, n, size):
         rows = slice(start, start + size)
         x = hidden[rows]
-        labels, bound = _candidates(x, short, base, of_table, num_labels, min(2 * k + 28, num_labels), scores[: len(x)])
+        labels, bound = _candidates(
+            x, short, base, of_table, num_labels, min(2 * k + 28, num_labels), scores[: len(x)]
+        )
         best, place = _score(x, table, base, labels).topk(k)
-        values[rows], indices[rows] = best, labels.gather(1, place)
-        certain[rows] = (best[:, -1] >= bound) & (bound > -torch.inf)  # labels ruled out by −∞ cannot be told from padding
+        values[rows] = best
+        indices[rows] = labels.gather(1, place)
+        # labels ruled out by −∞ cannot be told from padding
+        certain[rows] = (best[:, -1] >= bound) & (bound > -torch.inf)
     return values, indices, certain
 
 
 def _candidates(
-    x: Tensor, short: Tensor, base: Tensor, of_table: Tensor, num_labels: int, count: int, scores: Tensor
+    x: Tensor,
+    short: Tensor,
+    base: Tensor,
+    of_table: Tensor,
+    num_labels: int,
+    count: int,
+    scores: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """`[b, count]` the labels with the largest upper bounds on their scores, and `[b]` the smallest of these bounds."""
+    """`[b, count]` the labels with the largest upper bounds on their scores, and `[b]` the smallest
+    of these bounds.
+    """
     rounded = _rounded(x)
     length, lost = _lengths(x, rounded)
     share = (lost / length.clamp(min=torch.finfo(x.dtype).tiny)).amax()
@@ -86,7 +112,9 @@ def _candidates(
         torch.mm(rounded, short.T, out=scores)
     # The best `count` labels lie in the `count` tiles with the best maxima.
     num_tiles = len(short) // TILE
-    tiles = _tile_maxima(scores, base, length, slack).topk(min(count, num_tiles), sorted=False).indices
+    tiles = (
+        _tile_maxima(scores, base, length, slack).topk(min(count, num_tiles), sorted=False).indices
+    )
     bounds = scores.view(len(x), num_tiles, TILE).gather(1, tiles[:, :, None].expand(-1, -1, TILE))
     bounds += base.view(num_tiles, TILE)[tiles]
     bounds += slack.view(num_tiles, TILE)[tiles] * length[:, None, None]
@@ -109,7 +137,8 @@ def _lengths(x: Tensor, rounded: Tensor) -> tuple[Tensor, Tensor]:
 def _float32_product(precision: str) -> Iterator[None]:
     """How float32 matrices are multiplied meanwhile."""
     settings = torch.backends.cuda.matmul
-    before, settings.fp32_precision = settings.fp32_precision, precision
+    before = settings.fp32_precision
+    settings.fp32_precision = precision
     try:
         yield
     finally:
@@ -118,33 +147,50 @@ def _float32_product(precision: str) -> Iterator[None]:
 
 def _tile_maxima(scores: Tensor, base: Tensor, length: Tensor, slack: Tensor) -> Tensor:
     """`[b, tiles]` the largest scores + base + length · slack of each tile."""
-    b, num_tiles = len(scores), scores.shape[1] // TILE
+    b = len(scores)
+    num_tiles = scores.shape[1] // TILE
     out = scores.new_empty(b, num_tiles)
     grid = triton.cdiv(num_tiles, TILES), triton.cdiv(b, POINTS)
-    _maxima[grid](scores, base, length, slack, out, b, num_tiles, tile=TILE, tiles=TILES, rows=POINTS)  # pyright: ignore
+    _maxima[grid](
+        scores, base, length, slack, out, b, num_tiles, tile=TILE, tiles=TILES, rows=POINTS
+    )  # pyright: ignore
     return out
 
 
 def _score(x: Tensor, table: Tensor, base: Tensor, labels: Tensor) -> Tensor:
     """`[b, c]` x · table[label] + base[label] in float32."""
-    (b, count), d = labels.shape, x.shape[1]
+    b, count = labels.shape
+    d = x.shape[1]
     out = x.new_empty(b, count)
     columns = min(COLUMNS, triton.next_power_of_2(d))
-    _dots[b, triton.cdiv(count, LABELS)](x, table, base, labels, out, count, d, chunk=LABELS, columns=columns)  # pyright: ignore
+    _dots[b, triton.cdiv(count, LABELS)](
+        x, table, base, labels, out, count, d, chunk=LABELS, columns=columns
+    )  # pyright: ignore
     return out
 
 
 @triton.jit
 def _maxima(  # pyright: ignore
-    scores, base, length, slack, out, b, num_tiles, tile: tl.constexpr, tiles: tl.constexpr, rows: tl.constexpr
+    scores,
+    base,
+    length,
+    slack,
+    out,
+    b,
+    num_tiles,
+    tile: tl.constexpr,
+    tiles: tl.constexpr,
+    rows: tl.constexpr,
 ):
     """What belongs to labels is loaded once for several points."""
     t = tl.program_id(0) * tiles + tl.arange(0, tiles)
     label = t[:, None] * tile + tl.arange(0, tile)[None, :]
     inside = label < num_tiles * tile
-    offset, per_length = tl.load(base + label, mask=inside, other=0.0), tl.load(slack + label, mask=inside, other=0.0)
+    offset = tl.load(base + label, mask=inside, other=0.0)
+    per_length = tl.load(slack + label, mask=inside, other=0.0)
     for r in tl.static_range(rows):  # pyright: ignore
-        i = tl.minimum(tl.program_id(1) * rows + r, b - 1).to(tl.int64)  # the last point may be done twice
+        # the last point may be done twice
+        i = tl.minimum(tl.program_id(1) * rows + r, b - 1).to(tl.int64)
         score = tl.load(scores + i * num_tiles * tile + label, mask=inside, other=0.0)
         bound = score + offset + per_length * tl.load(length + i)
         tl.store(out + i * num_tiles + t, tl.max(bound, 1), mask=t < num_tiles)
@@ -160,5 +206,7 @@ def _dots(x, table, base, labels, out, count, d, chunk: tl.constexpr, columns: t
         column = first + tl.arange(0, columns)
         mask = (c < count)[:, None] & (column < d)[None, :]
         hidden = tl.load(x + i * d + column, mask=column < d, other=0.0)
-        products += hidden[None, :] * tl.load(table + label[:, None] * d + column[None, :], mask=mask, other=0.0)
+        products += hidden[None, :] * tl.load(
+            table + label[:, None] * d + column[None, :], mask=mask, other=0.0
+        )
     tl.store(out + i * count + c, tl.sum(products, 1) + tl.load(base + label), mask=c < count)

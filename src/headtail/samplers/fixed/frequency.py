@@ -8,23 +8,26 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_ids, check_number, check_same_device
 from headtail.core.labels import Labels, check_labels
+from headtail.errors import HeadtailError, check_ids, check_number, check_same_device
 from headtail.samplers.fixed.inverse import InverseSampler
 
 
 class Frequency(InverseSampler):
     r"""Frequent labels are drawn more often: $q_{y'} \propto \pi_{y'}^{\alpha}$.
 
-    With constant weights this leans to the tail, the more so the larger $\alpha$: rare labels are seldom pushed down.
+    With constant weights this leans to the tail, the more so the larger $\alpha$: rare labels are
+    seldom pushed down.
 
-    Holds one float64 table of L entries and draws by binary search, so 100 million labels are no problem.
+    Holds one float64 table of L entries and draws by binary search, so 100 million labels are no
+    problem.
 
     Args:
         labels: gives the prior π.
         num_negatives: m.
         power: α in [0, 1]; 0 is uniform, 1 the prior itself, 0.75 word2vec's choice.
-        replacement: False draws m *different* labels with inclusion probability min(1, c·π^α), c such that they sum to m.
+        replacement: False draws m *different* labels with inclusion probability min(1, c·π^α), c
+            such that they sum to m.
         exclude_target: draw from the other labels, for each example anew; ids are then `[b, m]`.
 
     >>> sampler = Frequency(Labels.from_counts([8, 1, 1]), num_negatives=4, power=1 / 3)
@@ -46,21 +49,31 @@ class Frequency(InverseSampler):
     ) -> None:
         check_labels(labels)
         labels = labels.fixed()  # the table below would not follow them
-        super().__init__(labels.num_labels, num_negatives, replacement=replacement, exclude_target=exclude_target)
+        super().__init__(
+            labels.num_labels, num_negatives, replacement=replacement, exclude_target=exclude_target
+        )
         self.labels = labels
         self.power = check_number("power", power, low=0, high=1)
-        if exclude_target and labels.rarest == 0 and power > 0 and labels.num_labels - labels.never_seen < 2:
+        if (
+            exclude_target
+            and labels.rarest == 0
+            and power > 0
+            and labels.num_labels - labels.never_seen < 2
+        ):
             raise HeadtailError(
-                "`exclude_target=True` needs at least 2 labels with a positive prior. Smooth the counts, or drop it."
+                "`exclude_target=True` needs at least 2 labels with a positive prior. Smooth the "
+                "counts, or drop it."
             )
-        # One table of L float64 entries, worked on in place: at 100 million labels every copy is 800 MB.
+        # One table of L float64 entries, worked on in place: at 100 million labels every copy is
+        # 800 MB.
         table = labels.counts.to(torch.float64, copy=True).add_(labels.smoothing)
         table.div_(labels.total + labels.smoothing * labels.num_labels).pow_(self.power)
         certain = torch.empty(0, dtype=torch.int64)
         self._log_threshold = math.inf  # log mass from which a label is drawn in every step
         if not replacement:
             certain, smallest = _certain_labels(table, num_negatives)
-            # Looked-up masses differ from the table's by rounding, so the threshold sits a little lower.
+            # Looked-up masses differ from the table's by rounding, so the threshold sits a little
+            # lower.
             self._log_threshold = math.log(smallest) - 1e-9 if len(certain) else math.inf
             table[certain] = 0.0
         # A label with more than half of the mass lies last on the line, so that the others' sums
@@ -79,7 +92,9 @@ class Frequency(InverseSampler):
         if self.replacement:
             return log_mass - math.log(self.total)
         inclusion = log_mass + (math.log(self._steps() / self.total) if self._steps() else 0.0)
-        return torch.where(log_mass >= self._log_threshold, 0.0, inclusion) - math.log(self.num_negatives)
+        return torch.where(log_mass >= self._log_threshold, 0.0, inclusion) - math.log(
+            self.num_negatives
+        )
 
     def mass(self, ids: Tensor) -> Tensor:
         """π^α up to a constant; 0 for labels that are drawn in every step anyway."""
@@ -136,7 +151,13 @@ class Frequency(InverseSampler):
 
     def for_labels(self, labels: Labels) -> Frequency:
         """The same power of the grown label set's prior."""
-        return Frequency(labels, self.num_negatives, self.power, replacement=self.replacement, exclude_target=self.exclude_target)
+        return Frequency(
+            labels,
+            self.num_negatives,
+            self.power,
+            replacement=self.replacement,
+            exclude_target=self.exclude_target,
+        )
 
     def _log_mass(self, ids: Tensor) -> Tensor:
         check_ids("ids", ids, self.num_labels)
@@ -151,13 +172,15 @@ class Frequency(InverseSampler):
 def _certain_labels(mass: Tensor, m: int) -> tuple[Tensor, float]:
     """The labels with c·mass ≥ 1 where Σ min(1, c·mass) = m, and the smallest mass among them.
 
-    At most m labels can be certain, so only the m largest are looked at. With the s largest certain, the others share m − s:
-    c = (m − s) / (total − mass of those s). The answer is the smallest s for which the next label stays below 1.
+    At most m labels can be certain, so only the m largest are looked at. With the s largest
+    certain, the others share m − s: c = (m − s) / (total − mass of those s). The answer is the
+    smallest s for which the next label stays below 1.
     """
     support = int((mass > 0).sum())
     if m > support:
         raise HeadtailError(
-            f"`num_negatives` is {m}, but without replacement only {support} labels have a positive prior. "
+            f"`num_negatives` is {m}, but without replacement only {support} labels have a "
+            "positive prior. "
             f"Write `num_negatives={support}`, smooth the counts, or write `replacement=True`."
         )
     largest, ids = _largest(mass, min(m + 1, len(mass)))
@@ -177,8 +200,11 @@ def _above_half(mass: Tensor) -> tuple[int | None, float]:
 
 
 def _largest(mass: Tensor, k: int, block: int = 2**22) -> tuple[Tensor, Tensor]:
-    """The k largest masses and their labels, block by block: `topk` of the whole would copy the table twice."""
-    values, ids = mass[:0], torch.empty(0, dtype=torch.int64, device=mass.device)
+    """The k largest masses and their labels, block by block: `topk` of the whole would copy the
+    table twice.
+    """
+    values = mass[:0]
+    ids = torch.empty(0, dtype=torch.int64, device=mass.device)
     for start in range(0, len(mass), block):
         part = mass[start : start + block]
         values = torch.cat([values, part])

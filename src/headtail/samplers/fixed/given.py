@@ -7,22 +7,24 @@ from collections.abc import Callable
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_count, check_ids, check_number
-from headtail.core.labels import Labels
 from headtail.core.draw import Draw
+from headtail.core.labels import Labels
+from headtail.errors import HeadtailError, check_count, check_ids, check_number
 from headtail.samplers.sampler import Sampler, Step
 
 
 class Given(Sampler):
     r"""Negatives that you drew yourself, with the log q that you vouch for (`audit` can check it).
 
-    What it does to head and tail depends on your q; `explain` says, if you give log q as a function.
+    What it does to head and tail depends on your q; `explain` says, if you give log q as a
+    function.
 
     Args:
         num_labels: L.
         ids: `[m]` or `[b, m]` your negatives.
         log_q: their log-probabilities, same shape; or a function that tells log q of any ids.
-        log_q_target: `[b]` log q of the positives, for relative weights; not needed with a function.
+        log_q_target: `[b]` log q of the positives, for relative weights; not needed with a
+            function.
         m: the effective number of negatives; the width of `ids` unless you know better.
 
     >>> given = Given(100, ids=torch.tensor([4, 8]), log_q=torch.tensor([0.01, 0.02]).log())
@@ -45,22 +47,30 @@ class Given(Sampler):
         super().__init__()
         check_ids("ids", ids, num_labels)
         if isinstance(log_q, Tensor) and log_q.shape != ids.shape:
-            raise HeadtailError(f"`log_q` must have the shape of `ids`, {list(ids.shape)}, but got {list(log_q.shape)}.")
+            raise HeadtailError(
+                f"`log_q` must have the shape of `ids`, {list(ids.shape)}, but got "
+                f"{list(log_q.shape)}."
+            )
         check_count("num_labels", num_labels)
         self.function = None if isinstance(log_q, Tensor) else log_q
         self.num_labels = num_labels
         self.register_buffer("ids", ids.long(), persistent=False)
         self.register_buffer("of_ids", _log_probabilities("log_q", log_q), persistent=False)
-        self.register_buffer("of_target", _log_probabilities("log_q_target", log_q_target), persistent=False)
+        self.register_buffer(
+            "of_target", _log_probabilities("log_q_target", log_q_target), persistent=False
+        )
         self._m = float(ids.shape[-1]) if m is None else check_number("m", m, low=0)
         if self._m == 0 and ids.numel():
-            raise HeadtailError("`m` must be above 0 where there are negatives. Leave it out to count them.")
+            raise HeadtailError(
+                "`m` must be above 0 where there are negatives. Leave it out to count them."
+            )
 
     def pick(self, step: Step) -> Draw:
         """The ids as given."""
         if self.ids.dim() == 2 and len(self.ids) != len(step.pairs.label):
             raise HeadtailError(
-                f"`ids` has {len(self.ids)} rows, but the batch has {len(step.pairs.label)} targets. Give one row for each."
+                f"`ids` has {len(self.ids)} rows, but the batch has {len(step.pairs.label)} "
+                "targets. Give one row for each."
             )
         return self.describe(self.ids, step.pairs.label, self._m)
 
@@ -74,7 +84,8 @@ class Given(Sampler):
         """log q of any labels, if it was given as a function."""
         if self.function is None:
             raise HeadtailError(
-                "`Given` knows the log q of its own ids only. Pass `log_q` as a function of ids to mix, explain or audit it."
+                "`Given` knows the log q of its own ids only. Pass `log_q` as a function of ids to "
+                "mix, explain or audit it."
             )
         return self.function(ids).detach().double()
 
@@ -82,7 +93,9 @@ class Given(Sampler):
         """As given."""
         return self._m
 
-    def variance_of_sum(self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None) -> float | None:
+    def variance_of_sum(
+        self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None
+    ) -> float | None:
         """None: how the caller's draws depend on each other is not known."""
         return None
 
@@ -107,10 +120,15 @@ class Given(Sampler):
         return Given(labels.num_labels, self.ids, log_q, self.of_target, self._m)
 
 
-def _log_probabilities(name: str, values: Tensor | Callable[[Tensor], Tensor] | None) -> Tensor | None:
+def _log_probabilities(
+    name: str, values: Tensor | Callable[[Tensor], Tensor] | None
+) -> Tensor | None:
     if not isinstance(values, Tensor):
         return None
     values = values.detach().double()
     if bool((values.isnan() | (values > 1e-6)).any()):
-        raise HeadtailError(f"`{name}` must be log-probabilities, at most 0, but some are NaN or above 0. Pass `q.log()`.")
+        raise HeadtailError(
+            f"`{name}` must be log-probabilities, at most 0, but some are NaN or above 0. Pass "
+            "`q.log()`."
+        )
     return values

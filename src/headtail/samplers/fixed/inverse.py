@@ -1,4 +1,6 @@
-"""Fixed distributions drawn by inverting their cumulative mass: with replacement, without, or excluding the positive."""
+"""Fixed distributions drawn by inverting their cumulative mass: with replacement, without, or
+excluding the positive.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,14 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_count
 from headtail.core.draw import Draw
+from headtail.errors import HeadtailError, check_count
 from headtail.samplers.sampler import Sampler, Step, iid_variance
 
 
 class InverseSampler(Sampler):
-    r"""A distribution $q_y = \text{mass}_y / \text{total}$, laid out as intervals on $[0, \text{total})$ and drawn by pointing.
+    r"""A distribution $q_y = \text{mass}_y / \text{total}$, laid out as intervals on $[0,
+    \text{total})$ and drawn by pointing.
 
     Subclasses give the layout: `total`, `mass`, `below` and `end` (where a label's interval starts
     and ends) and `label_at`, which must be their exact inverse where the positive is excluded.
@@ -23,21 +26,28 @@ class InverseSampler(Sampler):
 
     total: float
 
-    def __init__(self, num_labels: int, num_negatives: int, *, replacement: bool, exclude_target: bool) -> None:
+    def __init__(
+        self, num_labels: int, num_negatives: int, *, replacement: bool, exclude_target: bool
+    ) -> None:
         super().__init__()
         self.num_labels = check_count("num_labels", num_labels)
         self.num_negatives = check_count("num_negatives", num_negatives)
-        self.replacement, self.exclude_target = bool(replacement), bool(exclude_target)
+        self.replacement = bool(replacement)
+        self.exclude_target = bool(exclude_target)
         if exclude_target and not replacement:
             raise HeadtailError(
-                "`exclude_target=True` draws with replacement only. Drop one of the two: without replacement, a draw that hits "
+                "`exclude_target=True` draws with replacement only. Drop one of the two: without "
+                "replacement, a draw that hits "
                 "the positive is masked in the loss."
             )
         if exclude_target and num_labels == 1:
-            raise HeadtailError("`exclude_target=True` leaves nothing to draw from when there is only 1 label.")
+            raise HeadtailError(
+                "`exclude_target=True` leaves nothing to draw from when there is only 1 label."
+            )
         if not replacement and num_negatives > num_labels:
             raise HeadtailError(
-                f"`num_negatives` is {num_negatives}, but without replacement there are only {num_labels} labels to draw. "
+                f"`num_negatives` is {num_negatives}, but without replacement there are only "
+                f"{num_labels} labels to draw. "
                 f"Write `num_negatives={num_labels}` or `replacement=True`."
             )
 
@@ -66,8 +76,14 @@ class InverseSampler(Sampler):
         return torch.log1p(-self.log_q(label).exp()) if self.exclude_target else 0.0
 
     def pick(self, step: Step) -> Draw:
-        """Point at the line: m random points, m evenly spaced ones, or random points beside the positive's interval."""
-        options = {"dtype": torch.float64, "device": step.pairs.label.device, "generator": step.generator}
+        """Point at the line: m random points, m evenly spaced ones, or random points beside the
+        positive's interval.
+        """
+        options = {
+            "dtype": torch.float64,
+            "device": step.pairs.label.device,
+            "generator": step.generator,
+        }
         if not self.replacement:
             ids = self.systematic(torch.rand(1, **options))
         elif self.exclude_target:
@@ -91,15 +107,25 @@ class InverseSampler(Sampler):
         return self.label_at(points.clamp(max=math.nextafter(self.total, 0.0)))
 
     def systematic(self, offset: Float64[Tensor, " one"]) -> Int[Tensor, " m"]:
-        """m evenly spaced points behind one random offset: label y is hit with probability exactly m·q_y, never twice."""
+        """m evenly spaced points behind one random offset: label y is hit with probability exactly
+        m·q_y, never twice.
+        """
         m = self.num_negatives
         steps = torch.arange(m, dtype=torch.float64, device=offset.device)
         return self.label_at((steps + offset) * (self.total / m))
 
     def extra_repr(self) -> str:
         """Size and options."""
-        options = ["" if self.replacement else "replacement=False", "exclude_target=True" if self.exclude_target else ""]
-        return ", ".join(filter(None, [f"num_labels={self.num_labels}, num_negatives={self.num_negatives}", *options]))
+        options = [
+            "" if self.replacement else "replacement=False",
+            "exclude_target=True" if self.exclude_target else "",
+        ]
+        return ", ".join(
+            filter(
+                None,
+                [f"num_labels={self.num_labels}, num_negatives={self.num_negatives}", *options],
+            )
+        )
 
     def expected_m(self, batch_size: int | None = None) -> float:
         """m, whatever the batch."""
@@ -109,8 +135,12 @@ class InverseSampler(Sampler):
         """Only with replacement."""
         return self.replacement
 
-    def variance_of_sum(self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None) -> float | None:
-        """m·V_q[t] for independent draws; without replacement, the integral over the one random offset."""
+    def variance_of_sum(
+        self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None
+    ) -> float | None:
+        """m·V_q[t] for independent draws; without replacement, the integral over the one random
+        offset.
+        """
         if not self.replacement:
             return self._systematic_variance(term)
         q = self.log_q(torch.arange(self.num_labels, device=term.device)).exp()
@@ -120,13 +150,15 @@ class InverseSampler(Sampler):
         return self.num_negatives * iid_variance(q, term)[1]
 
     def _systematic_variance(self, term: Tensor) -> float:
-        # As the offset u runs over [0, 1), the sum changes only where u passes the fractional position of a label's end: there
-        # that label leaves and the next one enters. Between these points the sum is constant, so the integral is a finite sum.
+        # As the offset u runs over [0, 1), the sum changes only where u passes the fractional
+        # position of a label's end: there that label leaves and the next one enters. Between these
+        # points the sum is constant, so the integral is a finite sum.
         ids = torch.arange(self.num_labels, device=term.device)
         ids = ids[self.mass(ids) > 0]
         if len(ids) < 2:
             return 0.0
-        layout, spacing = term[ids], self.total / self._steps()
+        layout = term[ids]
+        spacing = self.total / self._steps()
         ends = (self.below(ids) + self.mass(ids))[:-1] / spacing
         at, by = (ends - ends.floor()).sort()
         sums = torch.cat([layout.new_zeros(1), layout.diff()[by].cumsum(0)])

@@ -7,18 +7,21 @@ import math
 import torch
 from torch import Tensor
 
-from headtail.errors import check_ids
 from headtail.core.labels import Labels, number_of
+from headtail.errors import check_ids
 from headtail.samplers.fixed.inverse import InverseSampler
 
 
 class LogUniform(InverseSampler):
-    r"""The label of rank $r = 0, 1, …$ has $q = \log\frac{r + 2}{r + 1} / \log(L + 1)$, about Zipf's law.
+    r"""The label of rank $r = 0, 1, …$ has $q = \log\frac{r + 2}{r + 1} / \log(L + 1)$, about
+    Zipf's law.
 
-    Like sampling by frequency, it draws head labels often; with constant weights it therefore leans to the tail.
+    Like sampling by frequency, it draws head labels often; with constant weights it therefore leans
+    to the tail.
 
     Args:
-        labels: their counts give the ranks; a plain number says that label ids *are* ranks, most frequent first.
+        labels: their counts give the ranks; a plain number says that label ids *are* ranks, most
+            frequent first.
         num_negatives: m.
         exclude_target: draw from the other labels, for each example anew; ids are then `[b, m]`.
 
@@ -29,7 +32,9 @@ class LogUniform(InverseSampler):
     order: Tensor | None
     rank: Tensor | None
 
-    def __init__(self, labels: Labels | int, num_negatives: int, *, exclude_target: bool = False) -> None:
+    def __init__(
+        self, labels: Labels | int, num_negatives: int, *, exclude_target: bool = False
+    ) -> None:
         num_labels = number_of(labels)
         super().__init__(num_labels, num_negatives, replacement=True, exclude_target=exclude_target)
         self.total = math.log(num_labels + 1)
@@ -37,7 +42,9 @@ class LogUniform(InverseSampler):
         if isinstance(labels, Labels) and bool((labels.counts.diff() > 0).any()):
             order = labels.counts.argsort(descending=True, stable=True)
         self.register_buffer("order", order, persistent=False)
-        self.register_buffer("rank", None if order is None else torch.empty_like(order), persistent=False)
+        self.register_buffer(
+            "rank", None if order is None else torch.empty_like(order), persistent=False
+        )
         if self.rank is not None and order is not None:
             self.rank[order] = torch.arange(num_labels, device=order.device)
 

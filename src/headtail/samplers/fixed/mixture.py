@@ -9,21 +9,24 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor, nn
 
-from headtail.errors import HeadtailError
-from headtail.core.labels import Labels
 from headtail.core.draw import Draw
-from headtail.samplers.sampler import Sampler, Step
+from headtail.core.labels import Labels
+from headtail.errors import HeadtailError
 from headtail.samplers.model.scorer import Scorer
+from headtail.samplers.sampler import Sampler, Step
 
 
 class Mixture(Sampler):
-    r"""Negatives of several samplers together: $m = \sum_k m_k$ and $m \cdot q_{y'} = \sum_k m_k \cdot q^{(k)}_{y'}$.
+    r"""Negatives of several samplers together: $m = \sum_k m_k$ and $m \cdot q_{y'} = \sum_k m_k
+    \cdot q^{(k)}_{y'}$.
 
-    A label drawn by one part could also have come from the others, so its q is the *sum* over the parts; using each part's own
-    q would count some labels twice. Mixing a little uniform into a head-heavy sampler tames the noise of rare labels.
+    A label drawn by one part could also have come from the others, so its q is the *sum* over the
+    parts; using each part's own q would count some labels twice. Mixing a little uniform into a
+    head-heavy sampler tames the noise of rare labels.
 
     Args:
-        parts: the samplers, each with its own number of negatives. None may exclude the positive (q would not be separable).
+        parts: the samplers, each with its own number of negatives. None may exclude the positive (q
+            would not be separable).
 
     >>> labels = Labels.from_counts([6, 2, 2])
     >>> mixture = Mixture([Uniform(labels, 3), Frequency(labels, 1)])
@@ -35,18 +38,35 @@ class Mixture(Sampler):
 
     def __init__(self, parts: Sequence[Sampler]) -> None:
         super().__init__()
-        if not isinstance(parts, Sequence) or not parts or not all(isinstance(part, Sampler) for part in parts):
+        if (
+            not isinstance(parts, Sequence)
+            or not parts
+            or not all(isinstance(part, Sampler) for part in parts)
+        ):
             raise HeadtailError(
-                "`parts` must be a list of at least one sampler, for example `[Uniform(labels, 32), WithinBatch(labels)]`."
+                "`parts` must be a list of at least one sampler, for example `[Uniform(labels, "
+                "32), WithinBatch(labels)]`."
             )
         sizes = {part.num_labels for part in parts}
         if len(sizes) > 1:
-            raise HeadtailError(f"`parts` must share one label set, but theirs have {sorted(sizes)} labels.")
+            raise HeadtailError(
+                f"`parts` must share one label set, but theirs have {sorted(sizes)} labels."
+            )
         if not all(part.tells_marginal for part in parts):
-            raise HeadtailError("`parts` must each know their q, but `Resampled` does not: mix samplers into its `pool` instead.")
+            raise HeadtailError(
+                "`parts` must each know their q, but `Resampled` does not: mix samplers into its "
+                "`pool` instead."
+            )
         if any(getattr(part, "exclude_target", False) for part in parts):
-            raise HeadtailError("`parts` must not exclude the positive: drop `exclude_target=True`, and the loss masks collisions.")
-        flat = [inner for part in parts for inner in (part.samplers if isinstance(part, Mixture) else [part])]
+            raise HeadtailError(
+                "`parts` must not exclude the positive: drop `exclude_target=True`, and the loss "
+                "masks collisions."
+            )
+        flat = [
+            inner
+            for part in parts
+            for inner in (part.samplers if isinstance(part, Mixture) else [part])
+        ]
         self.parts = nn.ModuleList(flat)
         self.num_labels = sizes.pop()
         self.source = next((part.source for part in flat if part.source), None)
@@ -63,30 +83,42 @@ class Mixture(Sampler):
         sizes = [draw.m for draw in draws]
         ids = [draw.ids for draw in draws]
         if any(not draw.shared for draw in draws):
-            ids = [rows if rows.dim() == 2 else rows.expand(len(step.pairs.label), -1) for rows in ids]
+            ids = [
+                rows if rows.dim() == 2 else rows.expand(len(step.pairs.label), -1) for rows in ids
+            ]
         ids = torch.cat(ids, -1)
         label = step.pairs.label
         if step.model is None or not self.looks_at_model:
             return Draw(ids, self._log_q(ids, sizes), self._log_q(label, sizes), sum(sizes))
         both = torch.cat([label[:, None], ids], 1)
-        log_q = self._shared([part.log_q_given(step.model, label, both) for part in self.samplers], sizes, both)
+        log_q = self._shared(
+            [part.log_q_given(step.model, label, both) for part in self.samplers], sizes, both
+        )
         return Draw(ids, log_q[:, 1:], log_q[:, 0], sum(sizes))
 
     def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """log Σ (m_k / m)·q_k."""
         return self._log_q(ids, [part.expected_m(batch_size) for part in self.samplers])
 
-    def log_q_given(self, model: Scorer, label: Int[Tensor, " p"], ids: Int[Tensor, "*p k"]) -> Float64[Tensor, "p k"]:
+    def log_q_given(
+        self, model: Scorer, label: Int[Tensor, " p"], ids: Int[Tensor, "*p k"]
+    ) -> Float64[Tensor, "p k"]:
         """The same where parts follow the model, for a batch of these examples."""
         sizes = [part.expected_m(len(label)) for part in self.samplers]
-        return self._shared([part.log_q_given(model, label, ids) for part in self.samplers], sizes, ids)
+        return self._shared(
+            [part.log_q_given(model, label, ids) for part in self.samplers], sizes, ids
+        )
 
     def expected_m(self, batch_size: int | None = None) -> float:
         """Σ m_k."""
         return sum(part.expected_m(batch_size) for part in self.samplers)
 
-    def variance_of_sum(self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None) -> float | None:
-        """Parts that draw independently add their variances up; two that see the same batches have no formula."""
+    def variance_of_sum(
+        self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None
+    ) -> float | None:
+        """Parts that draw independently add their variances up; two that see the same batches have
+        no formula.
+        """
         if not self._parts_independent():
             return None
         parts = [part.variance_of_sum(term, label, batch_size) for part in self.samplers]
@@ -94,7 +126,11 @@ class Mixture(Sampler):
         return sum(known) if len(known) == len(parts) else None
 
     def variance_given(
-        self, model: Scorer, label: Int[Tensor, " p"], term: Float64[Tensor, "p L"], batch_size: int | None = None
+        self,
+        model: Scorer,
+        label: Int[Tensor, " p"],
+        term: Float64[Tensor, "p L"],
+        batch_size: int | None = None,
     ) -> Float64[Tensor, " p"] | None:
         """As `variance_of_sum`."""
         if not self._parts_independent():
@@ -105,7 +141,9 @@ class Mixture(Sampler):
 
     def independent(self, batch_size: int | None = None) -> bool:
         """If all parts are, of themselves and of each other."""
-        return self._parts_independent() and all(part.independent(batch_size) for part in self.samplers)
+        return self._parts_independent() and all(
+            part.independent(batch_size) for part in self.samplers
+        )
 
     @property
     def may_miss(self) -> bool:
@@ -140,4 +178,8 @@ class Mixture(Sampler):
     def _shared(self, log_q: list[Tensor], sizes: list[float], ids: Tensor) -> Tensor:
         total = sum(sizes)
         terms = [math.log(m / total) + one for m, one in zip(sizes, log_q, strict=True) if m > 0]
-        return torch.logsumexp(torch.stack(terms), 0) if terms else torch.full_like(ids, -math.inf, dtype=torch.float64)
+        return (
+            torch.logsumexp(torch.stack(terms), 0)
+            if terms
+            else torch.full_like(ids, -math.inf, dtype=torch.float64)
+        )

@@ -6,19 +6,20 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_count
-from headtail.core.labels import Labels, check_labels
 from headtail.core.draw import Draw
-from headtail.samplers.sampler import Sampler, Step, iid_variance
+from headtail.core.labels import Labels, check_labels
+from headtail.errors import HeadtailError, check_count
 from headtail.samplers.fixed.within_batch import require_seen
+from headtail.samplers.sampler import Sampler, Step, iid_variance
 
 
 class Queue(Sampler):
-    r"""The last labels seen, from batches before this one: $q = \pi$, with more negatives than a small batch holds.
+    r"""The last labels seen, from batches before this one: $q = \pi$, with more negatives than a
+    small batch holds.
 
-    Leans as within-batch does. The example's own label is not in the past by construction, so $m$ is plainly the number of
-    labels taken. The first batch finds the queue empty: it has no negatives, and its softmax loss is exactly 0. In `eval()`
-    mode batches are not remembered.
+    Leans as within-batch does. The example's own label is not in the past by construction, so $m$
+    is plainly the number of labels taken. The first batch finds the queue empty: it has no
+    negatives, and its softmax loss is exactly 0. In `eval()` mode batches are not remembered.
 
     The queue's content is part of `state_dict`, so a resumed run goes on with the same negatives.
 
@@ -40,18 +41,26 @@ class Queue(Sampler):
     def __init__(self, labels: Labels, capacity: int, num_negatives: int | None = None) -> None:
         super().__init__()
         check_labels(labels)
-        self.labels, self.num_labels = labels, labels.num_labels
+        self.labels = labels
+        self.num_labels = labels.num_labels
         self.capacity = check_count("capacity", capacity)
-        self.num_negatives = None if num_negatives is None else check_count("num_negatives", num_negatives)
+        self.num_negatives = (
+            None if num_negatives is None else check_count("num_negatives", num_negatives)
+        )
         if num_negatives is not None and num_negatives > capacity:
-            raise HeadtailError(f"`num_negatives` is {num_negatives}, but the queue holds only {capacity}. Raise `capacity`.")
+            raise HeadtailError(
+                f"`num_negatives` is {num_negatives}, but the queue holds only {capacity}. Raise "
+                "`capacity`."
+            )
         self.register_buffer("past", torch.zeros(capacity, dtype=torch.int64))
         self._filled = self._next = 0
 
     def pick(self, step: Step) -> Draw:
         """Take from the past, then remember this batch."""
         device = step.pairs.label.device
-        taken = self._filled if self.num_negatives is None else min(self.num_negatives, self._filled)
+        taken = (
+            self._filled if self.num_negatives is None else min(self.num_negatives, self._filled)
+        )
         slots = torch.arange(taken, device=device)
         if taken < self._filled:
             slots = torch.randperm(self._filled, device=device, generator=step.generator)[:taken]
@@ -70,14 +79,19 @@ class Queue(Sampler):
         """The number taken once the queue is full."""
         return float(self.capacity if self.num_negatives is None else self.num_negatives)
 
-    def variance_of_sum(self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None) -> float | None:
+    def variance_of_sum(
+        self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None
+    ) -> float | None:
         """m·V_π[t]: within one draw, the remembered labels are independent."""
         q = self.log_q(torch.arange(self.num_labels, device=term.device)).exp()
         return self.expected_m(batch_size) * iid_variance(q, term)[1]
 
     def extra_repr(self) -> str:
         """Size and number taken."""
-        return f"num_labels={self.num_labels}, capacity={self.capacity}, num_negatives={self.num_negatives or 'all'}"
+        return (
+            f"num_labels={self.num_labels}, capacity={self.capacity}, "
+            f"num_negatives={self.num_negatives or 'all'}"
+        )
 
     @property
     def may_miss(self) -> bool:
@@ -107,6 +121,7 @@ class Queue(Sampler):
         require_seen(batch, self.log_q(batch), "Queue")
         batch = batch[-self.capacity :].to(self.past.device)
         slots = (torch.arange(len(batch), device=batch.device) + self._next) % self.capacity
-        self.past.index_copy_(0, slots, batch)  # in place: what is given back may be filled anew while another stream reads
+        # in place: what is given back may be filled anew while another stream reads
+        self.past.index_copy_(0, slots, batch)
         self._next = (self._next + len(batch)) % self.capacity
         self._filled = min(self._filled + len(batch), self.capacity)

@@ -7,34 +7,44 @@ import math
 import torch
 from torch import Tensor
 
-from headtail.errors import check_ids
-from headtail.core.labels import Labels, number_of
 from headtail.core.draw import Draw
+from headtail.core.labels import Labels, number_of
+from headtail.core.lookup import constant
+from headtail.errors import check_ids
 from headtail.samplers.fixed.inverse import InverseSampler
 from headtail.samplers.sampler import Step
-from headtail.core.lookup import constant
 
 
 class Uniform(InverseSampler):
     r"""Every label is as likely as any other: $q_{y'} = 1/L$.
 
-    With constant or importance weights it leans neither to head nor tail; with few negatives among many labels it is noisy,
-    because most draws are labels the model already scores low.
+    With constant or importance weights it leans neither to head nor tail; with few negatives among
+    many labels it is noisy, because most draws are labels the model already scores low.
 
     Args:
         labels: the labels, or just their number.
         num_negatives: m.
         replacement: False draws m *different* labels (systematic sampling, inclusion m/L).
-        exclude_target: draw from the other L − 1 labels, for each example anew; ids are then `[b, m]`.
+        exclude_target: draw from the other L − 1 labels, for each example anew; ids are then `[b,
+            m]`.
 
     >>> draw = Uniform(10, num_negatives=4).draw(torch.tensor([3, 7]))
     >>> draw.ids.shape, draw.m
     (torch.Size([4]), 4.0)
     """
 
-    def __init__(self, labels: Labels | int, num_negatives: int, *, replacement: bool = True, exclude_target: bool = False) -> None:
+    def __init__(
+        self,
+        labels: Labels | int,
+        num_negatives: int,
+        *,
+        replacement: bool = True,
+        exclude_target: bool = False,
+    ) -> None:
         num_labels = number_of(labels)
-        super().__init__(num_labels, num_negatives, replacement=replacement, exclude_target=exclude_target)
+        super().__init__(
+            num_labels, num_negatives, replacement=replacement, exclude_target=exclude_target
+        )
         self.total = float(num_labels)
 
     def log_q(self, ids: Tensor, batch_size: int | None = None) -> Tensor:
@@ -60,13 +70,22 @@ class Uniform(InverseSampler):
         return points.long().clamp_(max=self.num_labels - 1)
 
     def pick(self, step: Step) -> Draw:
-        """On a GPU from random integers, in fewer launches: the remainder of 63 bits is even to one part in 2^63 / L."""
+        """On a GPU from random integers, in fewer launches: the remainder of 63 bits is even to one
+        part in 2^63 / L.
+        """
         label = step.pairs.label
         if label.device.type != "cuda" or not self.replacement or self.exclude_target:
             return super().pick(step)
-        ids = torch.empty(self.num_negatives, dtype=torch.int64, device=label.device).random_(generator=step.generator)
+        ids = torch.empty(self.num_negatives, dtype=torch.int64, device=label.device).random_(
+            generator=step.generator
+        )
         return self.describe(ids.remainder_(self.num_labels), label, float(self.num_negatives))
 
     def for_labels(self, labels: Labels) -> Uniform:
         """Uniform over the grown label set."""
-        return Uniform(labels, self.num_negatives, replacement=self.replacement, exclude_target=self.exclude_target)
+        return Uniform(
+            labels,
+            self.num_negatives,
+            replacement=self.replacement,
+            exclude_target=self.exclude_target,
+        )

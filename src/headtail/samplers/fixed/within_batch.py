@@ -8,22 +8,23 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_count
-from headtail.core.labels import Labels, check_labels
 from headtail.core.draw import Draw
+from headtail.core.labels import Labels, check_labels
+from headtail.errors import HeadtailError, check_count
 from headtail.samplers.sampler import Sampler, Step, iid_variance
 
 
 class WithinBatch(Sampler):
     r"""The labels of the other examples in the batch are the negatives: $q = \pi$.
 
-    It costs nothing to draw. With constant weights it leans to the tail (the equalised loss), with relative weights to the
-    head, with importance weights to neither.
+    It costs nothing to draw. With constant weights it leans to the tail (the equalised loss), with
+    relative weights to the head, with importance weights to neither.
 
-    Duplicates are kept: only the *multiset* of a batch's labels follows π. An example's own slot can only hit its own
-    positive, so n labels taken from a batch of B hold $n(1 - 1/B)\,\pi_{y'}$ copies of another label $y'$ in expectation, and
-    **m = n(1 − 1/B)** is what `Draw.m` says. All of this holds for batches drawn over (point, label) *pairs*. The factor
-    N/(N−1) of shuffling by epoch is ignored.
+    Duplicates are kept: only the *multiset* of a batch's labels follows π. An example's own slot
+    can only hit its own positive, so n labels taken from a batch of B hold $n(1 - 1/B)\,\pi_{y'}$
+    copies of another label $y'$ in expectation, and **m = n(1 − 1/B)** is what `Draw.m` says. All
+    of this holds for batches drawn over (point, label) *pairs*. The factor N/(N−1) of shuffling by
+    epoch is ignored.
 
     Args:
         labels: q is their unsmoothed frequency.
@@ -39,14 +40,18 @@ class WithinBatch(Sampler):
     def __init__(self, labels: Labels, num_negatives: int | None = None) -> None:
         super().__init__()
         check_labels(labels)
-        self.labels, self.num_labels = labels, labels.num_labels
-        self.num_negatives = None if num_negatives is None else check_count("num_negatives", num_negatives)
+        self.labels = labels
+        self.num_labels = labels.num_labels
+        self.num_negatives = (
+            None if num_negatives is None else check_count("num_negatives", num_negatives)
+        )
 
     def pick(self, step: Step) -> Draw:
         """All labels of the batch, or a random n of them."""
         if step.pairs.multi_label:
             warnings.warn(
-                "WithinBatch saw whole multi-label points: a point's labels then come together, so q is not the prior. "
+                "WithinBatch saw whole multi-label points: a point's labels then come together, so "
+                "q is not the prior. "
                 "Batch over shuffled (point, label) pairs to make q exact.",
                 stacklevel=4,
             )
@@ -55,11 +60,14 @@ class WithinBatch(Sampler):
         counted = None if step.pairs.all_count else (~step.pairs.ignored).nonzero().squeeze(1)
         size = len(label) if counted is None else len(counted)
         if size > 1 and self.num_negatives is not None and self.num_negatives < size:
-            slots = torch.randperm(size, device=label.device, generator=step.generator)[: self.num_negatives]
+            slots = torch.randperm(size, device=label.device, generator=step.generator)[
+                : self.num_negatives
+            ]
         else:  # an example alone has only itself
             slots = torch.arange(size if size != 1 else 0, device=label.device)
         slots = slots if counted is None else counted[slots]
-        ids, log_q = label[slots], self.log_q(label)
+        ids = label[slots]
+        log_q = self.log_q(label)
         draw = Draw(ids, log_q[slots], log_q, self.expected_m(size), slots=slots)
         if self.labels.never_seen:
             require_seen(draw.ids, draw.log_q, "WithinBatch")
@@ -72,12 +80,21 @@ class WithinBatch(Sampler):
     def expected_m(self, batch_size: int | None = None) -> float:
         """n(1 − 1/B)."""
         if batch_size is None:
-            raise HeadtailError("`batch_size` decides how many negatives `WithinBatch` has: pass it, for example `batch_size=256`.")
+            raise HeadtailError(
+                "`batch_size` decides how many negatives `WithinBatch` has: pass it, for example "
+                "`batch_size=256`."
+            )
         return self._taken(batch_size) * (1 - 1 / batch_size) if batch_size else 0.0
 
-    def variance_of_sum(self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None) -> float | None:
-        """The others' labels are independent draws from π; how many of them are taken varies by one: E[K]·V[t] + V[K]·E[t]²."""
-        mean, variance = iid_variance(self.log_q(torch.arange(self.num_labels, device=term.device)).exp(), term)
+    def variance_of_sum(
+        self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None
+    ) -> float | None:
+        """The others' labels are independent draws from π; how many of them are taken varies by
+        one: E[K]·V[t] + V[K]·E[t]².
+        """
+        mean, variance = iid_variance(
+            self.log_q(torch.arange(self.num_labels, device=term.device)).exp(), term
+        )
         m = self.expected_m(batch_size)
         own_slot_taken = self._taken(batch_size) / batch_size if batch_size else 0.0
         return m * variance + own_slot_taken * (1 - own_slot_taken) * mean**2
@@ -107,6 +124,7 @@ def require_seen(ids: Tensor, log_q: Tensor, who: str) -> None:
     """Refuse batch labels whose training count is zero: their weight would be infinite."""
     if ids.device.type == "cpu" and bool((impossible := log_q == -torch.inf).any()):
         raise HeadtailError(
-            f"`{who}` was given label {int(ids[impossible][0])}, which has no training example in `labels`. "
+            f"`{who}` was given label {int(ids[impossible][0])}, which has no training example in "
+            "`labels`. "
             "Count the data you train on (`labels.update(target)`), or sample with `Uniform`."
         )

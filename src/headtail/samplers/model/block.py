@@ -6,27 +6,29 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from headtail.errors import check_choice
 from headtail.core.labels import Labels
 from headtail.core.margins import Separable
+from headtail.errors import check_choice
 from headtail.samplers.model.blocks import NEVER, Blocks
 from headtail.samplers.model.clusters import means
 
 
 class Block(Blocks):
     r"""What the model scores high is drawn often: $q_{y'} = P(B)\, r(y' \mid B)$, a block by
-    $P(B) \propto e^{\langle h, \bar w_B \rangle} \sum_{y \in B} \rho_y\, e^{c_y}$, with $\bar w_B$ its centre and c biases, and a
-    label inside it by $r \propto \rho\, e^{f}$.
+    $P(B) \propto e^{\langle h, \bar w_B \rangle} \sum_{y \in B} \rho_y\, e^{c_y}$, with $\bar w_B$
+    its centre and c biases, and a label inside it by $r \propto \rho\, e^{f}$.
 
-    Close to $q^* \propto \rho\, e^{f}$, whose noise is the least there is, at √L of its cost. With importance or tail weights it is
-    unbiased all the same; with constant weights it pushes hardest against what the model believes already.
+    Close to $q^* \propto \rho\, e^{f}$, whose noise is the least there is, at √L of its cost. With
+    importance or tail weights it is unbiased all the same; with constant weights it pushes hardest
+    against what the model believes already.
 
     Args:
         labels: the label distribution, or just the number of labels.
         num_negatives: m.
         inside: "score", or "uniform", which is cheaper and noisier.
-        margin: ρ of the softmax that is meant, where that is not 1: to go with `Tail(labels)`, `margin=Tail(labels).margin`.
-            Without it draws suit importance weights; other weights from a margin are as exact, and noisier.
+        margin: ρ of the softmax that is meant, where that is not 1: to go with `Tail(labels)`,
+            `margin=Tail(labels).margin`. Without it draws suit importance weights; other weights
+            from a margin are as exact, and noisier.
         share, visits, dim, blocks, refresh: see `Blocks`.
 
     >>> sampler = Block(100, num_negatives=4, share=2)
@@ -40,7 +42,9 @@ class Block(Blocks):
     Block(num_labels=100, num_negatives=4, share=32, visits=4, margin=LogitAdjusted)
     """
 
-    finer, least, slots = 2, 6, 11
+    finer = 2
+    least = 6
+    slots = 11
     centre: Tensor
     level: Tensor
 
@@ -57,7 +61,14 @@ class Block(Blocks):
         refresh: int | None = None,
         margin: Separable | None = None,
     ) -> None:
-        options = {"share": share, "visits": visits, "dim": dim, "blocks": blocks, "refresh": refresh, "margin": margin}
+        options = {
+            "share": share,
+            "visits": visits,
+            "dim": dim,
+            "blocks": blocks,
+            "refresh": refresh,
+            "margin": margin,
+        }
         super().__init__(labels, num_negatives, **options)
         check_choice("inside", inside, ("score", "uniform"))
         self.inside = inside
@@ -65,25 +76,39 @@ class Block(Blocks):
         self.register_buffer("centre", torch.zeros(self.blocks, dim))
         self.register_buffer("level", torch.zeros(self.blocks))
 
-    def summarise(self, block: Int[Tensor, " L"], x: Float[Tensor, "p k"], temperature: float | Tensor) -> None:
+    def summarise(
+        self, block: Int[Tensor, " L"], x: Float[Tensor, "p k"], temperature: float | Tensor
+    ) -> None:
         """The centre of each block, and the logarithm of its mean e^offset."""
         self.note("centre", means(self.rows, block, self.blocks))
         offset = self.offset.double() / temperature
         largest = torch.segment_reduce(offset, "max", lengths=self.size, initial=NEVER)
-        total = torch.segment_reduce((offset - largest[block]).exp(), "sum", lengths=self.size, initial=0.0)
-        self.note("level", (largest + (total / self.size.clamp(min=1)).clamp(min=1e-300).log()).float())
+        total = torch.segment_reduce(
+            (offset - largest[block]).exp(), "sum", lengths=self.size, initial=0.0
+        )
+        self.note(
+            "level", (largest + (total / self.size.clamp(min=1)).clamp(min=1e-300).log()).float()
+        )
 
-    def blocks_of(self, x: Float[Tensor, "p k"], temperature: float | Tensor) -> Float[Tensor, "p K"]:
+    def blocks_of(
+        self, x: Float[Tensor, "p k"], temperature: float | Tensor
+    ) -> Float[Tensor, "p K"]:
         """By the centre's product, and what the block's offsets add up to."""
         level = self.size.to(x.dtype).log() + self.level.to(x.dtype)
         return torch.addmm(level, x, self.centre.to(x.dtype).T).softmax(1)
 
-    def labels_of(self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]) -> Float[Tensor, "*v S"]:
+    def labels_of(
+        self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]
+    ) -> Float[Tensor, "*v S"]:
         """By the logit."""
         return products.add_(offset).softmax(-1)
 
     def inside_of(
-        self, x: Float[Tensor, "G g k"], chance: Float[Tensor, "G g K"], block: Int[Tensor, "G T"], temperature: float | Tensor
+        self,
+        x: Float[Tensor, "G g k"],
+        chance: Float[Tensor, "G g K"],
+        block: Int[Tensor, "G T"],
+        temperature: float | Tensor,
     ) -> Float64[Tensor, "G T S"]:
         """As in `Blocks`; uniform, if so wished, without looking at scores."""
         if self.inside == "score":

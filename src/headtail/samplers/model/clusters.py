@@ -13,7 +13,9 @@ from headtail.samplers.model.scorer import finite_rows
 AT_A_TIME = 2**23
 """How many distances, or numbers of a table, are held at a time."""
 LABELS_COUNT = 0.1
-"""Weight of the labels' own spread beside the hidden states': a small batch does not span all directions that matter."""
+"""Weight of the labels' own spread beside the hidden states': a small batch does not span all
+directions that matter.
+"""
 PER_CLUSTER = 64
 """Labels that tell where a cluster lies: of a million, k-means need not look at all."""
 IN_CACHE = 2**19
@@ -34,8 +36,11 @@ class Layout(NamedTuple):
     size: Int[Tensor, " K"]
 
 
-def projection(hidden: Float[Tensor, "p d"], weight: Float[Tensor, "L d"], dim: int) -> Float[Tensor, "d k"]:
-    """`[d, k]` orthonormal directions that keep most of ⟨h, w⟩: the principal ones of the hidden states, then of the labels.
+def projection(
+    hidden: Float[Tensor, "p d"], weight: Float[Tensor, "L d"], dim: int
+) -> Float[Tensor, "d k"]:
+    """`[d, k]` orthonormal directions that keep most of ⟨h, w⟩: the principal ones of the hidden
+    states, then of the labels.
 
     With d ≤ k nothing is lost: the identity.
     """
@@ -45,7 +50,12 @@ def projection(hidden: Float[Tensor, "p d"], weight: Float[Tensor, "L d"], dim: 
     some = finite_rows(weight[:: max(1, len(weight) // (8 * d))])
     moments = [x.double().T @ x.double() for x in (hidden, some - some.mean(0))]
     of_hidden, of_labels = (moment / moment.trace().clamp(min=1e-300) for moment in moments)
-    return torch.linalg.eigh(of_hidden + LABELS_COUNT * of_labels).eigenvectors[:, -dim:].to(hidden.dtype).contiguous()
+    return (
+        torch.linalg.eigh(of_hidden + LABELS_COUNT * of_labels)
+        .eigenvectors[:, -dim:]
+        .to(hidden.dtype)
+        .contiguous()
+    )
 
 
 def nearest(rows: Float[Tensor, "L k"], centroids: Float[Tensor, "K k"]) -> Int[Tensor, " L"]:
@@ -57,11 +67,15 @@ def nearest(rows: Float[Tensor, "L k"], centroids: Float[Tensor, "K k"]) -> Int[
 
 def means(rows: Float[Tensor, "L k"], of: Int[Tensor, " L"], number: int) -> Float[Tensor, "K k"]:
     """`[K, k]` the mean row of each cluster; 0 where it is empty."""
-    sums = torch.zeros(number, rows.shape[1], dtype=rows.dtype, device=rows.device).index_add_(0, of, rows)
+    sums = torch.zeros(number, rows.shape[1], dtype=rows.dtype, device=rows.device).index_add_(
+        0, of, rows
+    )
     return sums / torch.bincount(of, minlength=number).clamp(min=1)[:, None]
 
 
-def lay_out(rows: Float[Tensor, "L k"], centroids: Float[Tensor, "K0 k"], steps: int, most: int, number: int) -> Layout:
+def lay_out(
+    rows: Float[Tensor, "L k"], centroids: Float[Tensor, "K0 k"], steps: int, most: int, number: int
+) -> Layout:
     """Cluster by k-means and cut clusters into blocks of at most `most` labels.
 
     Args:
@@ -75,7 +89,8 @@ def lay_out(rows: Float[Tensor, "L k"], centroids: Float[Tensor, "K0 k"], steps:
     for _ in range(steps):
         centroids = means(some, nearest(some, centroids), len(centroids))
     cluster = nearest(rows, centroids)
-    # A cluster that must be cut is cut by length: long rows are labels the model knows well, short ones it hardly does.
+    # A cluster that must be cut is cut by length: long rows are labels the model knows well, short
+    # ones it hardly does.
     by_length = rows.pow(2).sum(1).argsort(stable=True)
     order = by_length[cluster[by_length].argsort(stable=True)]
     found = torch.bincount(cluster, minlength=len(centroids))

@@ -8,24 +8,26 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_count, check_kind
-from headtail.core.labels import Labels
-from headtail.samplers.model.by_score import ModelSampler
 from headtail.core.draw import Draw
-from headtail.samplers.sampler import Sampler, Step
+from headtail.core.labels import Labels
+from headtail.errors import HeadtailError, check_count, check_kind
+from headtail.samplers.model.by_score import ModelSampler
 from headtail.samplers.model.scorer import Scorer
+from headtail.samplers.sampler import Sampler, Step
 
 
 class Hard(ModelSampler):
     r"""The k labels of highest score, each exactly once, and some of a cheap sampler:
     $m \cdot q_{y'} = [y' \in \text{top } k] + m_c \cdot q^c_{y'}$.
 
-    The labels that cost most are always there, so that only the rest of the sum is sampled; without the cheap part they would be
-    all that is ever pushed down. With weights from a margin it leans as that margin does; with constant weights it leans to what
-    scores high. Finding the nearest labels costs a pass over the table. Where the positive is among them, it is masked in the loss.
+    The labels that cost most are always there, so that only the rest of the sum is sampled; without
+    the cheap part they would be all that is ever pushed down. With weights from a margin it leans
+    as that margin does; with constant weights it leans to what scores high. Finding the nearest
+    labels costs a pass over the table. Where the positive is among them, it is masked in the loss.
 
     Args:
-        cheap: the sampler beside them, with m_c negatives of its own; it must not exclude the positive.
+        cheap: the sampler beside them, with m_c negatives of its own; it must not exclude the
+            positive.
         nearest: k; all labels if there are fewer.
 
     >>> from headtail import Uniform
@@ -40,28 +42,45 @@ class Hard(ModelSampler):
         check_kind("cheap", cheap, Sampler, "Uniform(labels, 48)")
         if getattr(cheap, "exclude_target", False):
             raise HeadtailError(
-                "`cheap` must not exclude the positive: write `exclude_target=False`, and the loss masks collisions."
+                "`cheap` must not exclude the positive: write `exclude_target=False`, and the loss "
+                "masks collisions."
             )
         if not cheap.tells_marginal or not (cheap.tells_all or cheap.looks_at_model):
-            raise HeadtailError(f"`cheap` must know the q of any label, but `{type(cheap).__name__}` does not. Take `Uniform`.")
-        self.cheap, self.num_labels, self.source = cheap, cheap.num_labels, cheap.source
+            raise HeadtailError(
+                f"`cheap` must know the q of any label, but `{type(cheap).__name__}` does not. "
+                "Take `Uniform`."
+            )
+        self.cheap = cheap
+        self.num_labels = cheap.num_labels
+        self.source = cheap.source
         self.nearest = min(check_count("nearest", nearest), self.num_labels)
 
     def pick(self, step: Step) -> Draw:
         """The nearest, then the cheap ones."""
-        model, label = step.scorer, step.pairs.label
-        top, cheap = nearest_labels(model, self.nearest), self.cheap.pick(step)
+        model = step.scorer
+        label = step.pairs.label
+        top = nearest_labels(model, self.nearest)
+        cheap = self.cheap.pick(step)
         ids = torch.cat([top, cheap.ids.expand(len(label), cheap.ids.shape[-1])], 1)
-        said = torch.cat([self.cheap.log_q_given(model, label, top), cheap.log_q.expand(len(label), -1)], 1)
+        said = torch.cat(
+            [self.cheap.log_q_given(model, label, top), cheap.log_q.expand(len(label), -1)], 1
+        )
         log_q = self._log_q(ids, top, said, cheap.m)
         positive = self.cheap.log_q_given(model, label, label[:, None])
         log_q_target = self._log_q(label[:, None], top, positive, cheap.m).squeeze(1)
         return Draw(ids, log_q, log_q_target, self.nearest + cheap.m)
 
-    def log_q_given(self, model: Scorer, label: Int[Tensor, " p"], ids: Int[Tensor, "*p k"]) -> Float64[Tensor, "p k"]:
+    def log_q_given(
+        self, model: Scorer, label: Int[Tensor, " p"], ids: Int[Tensor, "*p k"]
+    ) -> Float64[Tensor, "p k"]:
         """That of the mixture, for a batch of these examples."""
         said = self.cheap.log_q_given(model, label, ids)
-        return self._log_q(ids.expand(said.shape), nearest_labels(model, self.nearest), said, self.cheap.expected_m(len(label)))
+        return self._log_q(
+            ids.expand(said.shape),
+            nearest_labels(model, self.nearest),
+            said,
+            self.cheap.expected_m(len(label)),
+        )
 
     def _log_q(self, ids: Tensor, top: Tensor, said: Tensor, m: float) -> Tensor:
         """log([id in top k] + m·q) − log(k + m)."""
@@ -76,7 +95,11 @@ class Hard(ModelSampler):
         return self.nearest + self.cheap.expected_m(batch_size)
 
     def variance_given(
-        self, model: Scorer, label: Int[Tensor, " p"], term: Float64[Tensor, "p L"], batch_size: int | None = None
+        self,
+        model: Scorer,
+        label: Int[Tensor, " p"],
+        term: Float64[Tensor, "p L"],
+        batch_size: int | None = None,
     ) -> Float64[Tensor, " p"] | None:
         """That of the cheap draws: the nearest are always there."""
         return self.cheap.variance_given(model, label, term, batch_size)
@@ -109,14 +132,17 @@ class Hard(ModelSampler):
 
 def nearest_labels(model: Scorer, k: int) -> Int[Tensor, "p k"]:
     """The k labels of highest logit of each example, best first, block by block."""
-    values, ids = None, None
+    values = None
+    ids = None
     for block, f in model.blocks():
         best = f.topk(min(k, f.shape[1]), dim=1)
         here = block[best.indices]
         if values is None or ids is None:
-            values, ids = best.values, here
+            values = best.values
+            ids = here
             continue
-        values, ids = torch.cat([values, best.values], 1), torch.cat([ids, here], 1)
+        values = torch.cat([values, best.values], 1)
+        ids = torch.cat([ids, here], 1)
         values, order = values.topk(min(k, values.shape[1]), dim=1)
         ids = ids.gather(1, order)
     assert ids is not None, "a table has rows"

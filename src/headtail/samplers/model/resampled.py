@@ -8,27 +8,31 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_count, check_kind
-from headtail.core.labels import Labels
-from headtail.samplers.model.by_score import ModelSampler, pointed_at, running_sums
 from headtail.core.draw import Draw
-from headtail.samplers.sampler import Sampler, Step
+from headtail.core.labels import Labels
+from headtail.errors import HeadtailError, check_count, check_kind
+from headtail.samplers.model.by_score import ModelSampler, pointed_at, running_sums
 from headtail.samplers.model.scorer import Scorer
+from headtail.samplers.sampler import Sampler, Step
 
 
 class Resampled(ModelSampler):
-    r"""A pool of M labels from a cheap $q^0$, of which m are drawn by score: slot s holding $y_s$ with
-    $p_s \propto e^{f_{y_s}} / q^0_{y_s}$ (sampling, importance, resampling). The larger the pool, the nearer to q ∝ e^f.
+    r"""A pool of M labels from a cheap $q^0$, of which m are drawn by score: slot s holding $y_s$
+    with $p_s \propto e^{f_{y_s}} / q^0_{y_s}$ (sampling, importance, resampling). The larger the
+    pool, the nearer to q ∝ e^f.
 
-    How often a label comes in the end depends on the pool it came with, and nobody knows its q. But with
+    How often a label comes in the end depends on the pool it came with, and nobody knows its q. But
+    with
 
     $$\hat q = p_s \cdot M \cdot q^0_{y_s}$$
 
-    the weights $\rho / (m \hat q)$ of every margin are unbiased: given the pool, the mean number of draws of a slot is $m p_s$, so
-    that the mean of $\sum 1/(m \hat q)$ over the draws of y' is its number in the pool over $M q^0_{y'}$, which is 1 on average.
-    Constant and relative weights need q itself and are refused. It leans as the weighting's margin does.
+    the weights $\rho / (m \hat q)$ of every margin are unbiased: given the pool, the mean number of
+    draws of a slot is $m p_s$, so that the mean of $\sum 1/(m \hat q)$ over the draws of y' is its
+    number in the pool over $M q^0_{y'}$, which is 1 on average. Constant and relative weights need
+    q itself and are refused. It leans as the weighting's margin does.
 
-    A draw scores M labels an example, whatever L is. The positive is never drawn from a pool that holds another label.
+    A draw scores M labels an example, whatever L is. The positive is never drawn from a pool that
+    holds another label.
 
     Args:
         pool: the cheap sampler; its number of negatives is M.
@@ -44,37 +48,59 @@ class Resampled(ModelSampler):
         super().__init__()
         check_kind("pool", pool, Sampler, "Uniform(labels, 1024)")
         if not pool.tells_marginal:
-            raise HeadtailError(f"`pool` must know its q, but `{type(pool).__name__}` does not. Take for example `Uniform`.")
-        self.pool, self.num_labels, self.source = pool, pool.num_labels, pool.source
+            raise HeadtailError(
+                f"`pool` must know its q, but `{type(pool).__name__}` does not. Take for example "
+                "`Uniform`."
+            )
+        self.pool = pool
+        self.num_labels = pool.num_labels
+        self.source = pool.source
         self.num_negatives = check_count("num_negatives", num_negatives)
 
     def pick(self, step: Step) -> Draw:
         """A pool, and draws from it."""
-        model, label, pool = step.scorer, step.pairs.label, self.pool.pick(step)
+        model = step.scorer
+        label = step.pairs.label
+        pool = self.pool.pick(step)
         ids, log_q0 = (one.expand(len(label), -1) for one in (pool.ids, pool.log_q))
         if pool.m == 0:
             return Draw(ids, log_q0, None, 0.0, pool.log_keep, marginal=False)
-        points = torch.rand(len(label), self.num_negatives, dtype=torch.float64, device=label.device, generator=step.generator)
+        points = torch.rand(
+            len(label),
+            self.num_negatives,
+            dtype=torch.float64,
+            device=label.device,
+            generator=step.generator,
+        )
         own = ids == label[:, None]
         g = model.logits(pool.ids).double() - pool.log_q
         g = torch.where(own & ~own.all(1, keepdim=True), -math.inf, g)
         cumulative, total = running_sums(g)
         at = pointed_at(cumulative, points)
         log_q = g.gather(1, at) - total + log_q0.gather(1, at) + math.log(pool.m)  # p_s · M · q₀
-        return Draw(ids.gather(1, at), log_q, None, float(self.num_negatives), pool.log_keep, marginal=False)
+        return Draw(
+            ids.gather(1, at), log_q, None, float(self.num_negatives), pool.log_keep, marginal=False
+        )
 
     def expected_m(self, batch_size: int | None = None) -> float:
         """m, whatever the batch."""
         return float(self.num_negatives)
 
     def variance_of_target(
-        self, model: Scorer, label: Int[Tensor, " p"], term: Float64[Tensor, "p L"], batch_size: int | None = None
+        self,
+        model: Scorer,
+        label: Int[Tensor, " p"],
+        term: Float64[Tensor, "p L"],
+        batch_size: int | None = None,
     ) -> Float64[Tensor, " p"] | None:
-        r"""The variance of the sampled sum, with weights from the margin, where the whole sum has these terms T; None if not known.
+        r"""The variance of the sampled sum, with weights from the margin, where the whole sum has
+        these terms T; None if not known.
 
-        That of the pool's own estimate, and what drawing from the pool adds, where its M slots are independent:
+        That of the pool's own estimate, and what drawing from the pool adds, where its M slots are
+        independent:
 
-        $$\frac{M - 1}{M m}\Big[\sum_{y'} T_{y'}^2 e^{-f_{y'}} \cdot \sum_{y'} e^{f_{y'}} - \Big(\sum_{y'} T_{y'}\Big)^2\Big].$$
+        $$\frac{M - 1}{M m}\Big[\sum_{y'} T_{y'}^2 e^{-f_{y'}} \cdot \sum_{y'} e^{f_{y'}} -
+        \Big(\sum_{y'} T_{y'}\Big)^2\Big].$$
 
         Args:
             model: the examples.
@@ -82,15 +108,26 @@ class Resampled(ModelSampler):
             term: `[p, L]`, 0 at the positive.
             batch_size: B.
         """
-        size, every = self.pool.expected_m(batch_size), torch.arange(self.num_labels, device=label.device)
-        if self.pool.looks_at_model or not self.pool.tells_all or not self.pool.independent(batch_size):
+        size = self.pool.expected_m(batch_size)
+        every = torch.arange(self.num_labels, device=label.device)
+        if (
+            self.pool.looks_at_model
+            or not self.pool.tells_all
+            or not self.pool.independent(batch_size)
+        ):
             return None
         log_q = self.pool.log_q(every, batch_size) - self.pool.log_keep_given(model, label)[:, None]
         each = torch.where(term > 0, (term.log() - log_q - math.log(size)).exp(), 0.0)
         of_pool = self.pool.variance_given(model, label, each, batch_size)
         f = model.logits(every).double().masked_fill(label[:, None] == every, -math.inf)
-        spread = torch.logsumexp(torch.where(term > 0, 2 * term.log() - f, -math.inf), 1) + torch.logsumexp(f, 1)
-        added = (spread.exp() - term.sum(1) ** 2).clamp(min=0) * (size - 1) / (size * self.num_negatives)
+        spread = torch.logsumexp(
+            torch.where(term > 0, 2 * term.log() - f, -math.inf), 1
+        ) + torch.logsumexp(f, 1)
+        added = (
+            (spread.exp() - term.sum(1) ** 2).clamp(min=0)
+            * (size - 1)
+            / (size * self.num_negatives)
+        )
         return None if of_pool is None else of_pool + added
 
     def independent(self, batch_size: int | None = None) -> bool:

@@ -16,7 +16,8 @@ from headtail.samplers.model.by_score import ModelSampler
 FIRST = 32
 """Steps after which the first look, at an untrained table, is thrown away."""
 FIRST_SHARE = 4
-"""The first look at L labels serves √L / 4 steps at least: the more there are, the longer it takes."""
+"""The first look at L labels serves √L / 4 steps at least: the more there are, the longer it takes.
+"""
 LABELS_A_STEP = 64
 """A step moves a bounded number of rows, so a look at L labels may serve L / 64 steps."""
 LONG = 2.0
@@ -35,7 +36,8 @@ def in_the_long_run(num_labels: int) -> int:
 
 
 def next_look(taken: int, num_labels: int, every: int) -> int:
-    """The step of the next look, after one at step `taken`: at first soon, then after twice as many, at last `every` so many.
+    """The step of the next look, after one at step `taken`: at first soon, then after twice as
+    many, at last `every` so many.
 
     >>> [next_look(taken, 300, every=100) for taken in (0, 32, 64, 128, 228)]
     [32, 64, 128, 228, 328]
@@ -48,8 +50,8 @@ def next_look(taken: int, num_labels: int, every: int) -> int:
 class Scheduled(ModelSampler):
     """A sampler that looks at the whole table now and then, and in between draws by its notes.
 
-    A look takes the host, so a step that begins with one cannot be replayed as part of a CUDA graph; all others can. A graph knows
-    tensors by their address, so notes are written in place.
+    A look takes the host, so a step that begins with one cannot be replayed as part of a CUDA
+    graph; all others can. A graph knows tensors by their address, so notes are written in place.
 
     Attributes:
         every: steps between two looks in the long run.
@@ -60,7 +62,9 @@ class Scheduled(ModelSampler):
 
     @property
     def due(self) -> bool:
-        """Whether the next draw begins with a look: the very first, and in training whenever notes have served their time."""
+        """Whether the next draw begins with a look: the very first, and in training whenever notes
+        have served their time.
+        """
         return self._due == 0 or (self.training and self._taken >= self._due)
 
     def passed(self) -> None:
@@ -94,8 +98,10 @@ class Scheduled(ModelSampler):
         seconds = time.monotonic() - begun
         if self._taken == 0 and seconds > LONG and self.num_labels >= MANY:
             warnings.warn(
-                f"To look at all {self.num_labels:,} labels took {seconds:.0f} s. The sampler does so again after "
-                f"{next_look(0, self.num_labels, self.every):,} steps, then ever more rarely, and at last every "
+                f"To look at all {self.num_labels:,} labels took {seconds:.0f} s. The sampler does "
+                "so again after "
+                f"{next_look(0, self.num_labels, self.every):,} steps, then ever more rarely, and "
+                "at last every "
                 f"{self.every:,} steps.",
                 stacklevel=3,
             )

@@ -12,14 +12,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 SCORES_AT_ONCE = 2**20
-"""Logits that are held at a time when all labels are walked over: what a CPU's caches hold in float64."""
+"""Logits that are held at a time when all labels are walked over: what a CPU's caches hold in
+float64.
+"""
 MORE_ON_GPU = 16
 """By which a GPU holds more, where launches are what costs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scorer:
-    r"""The logits of a training step, $f_{y} = (\langle h, w_{y} \rangle + c_{y}) / T$, of any labels, for sampling from them.
+    r"""The logits of a training step, $f_{y} = (\langle h, w_{y} \rangle + c_{y}) / T$, of any
+    labels, for sampling from them.
 
     Attributes:
         input: `[p, d]` hidden states, one a pair.
@@ -40,10 +43,14 @@ class Scorer:
     score: str = "dot"
 
     def logits(self, rows: Any) -> Float[Tensor, "p k"]:
-        """`[p, k]` logits, at least in float32, of k labels: a `slice` of them, `[k]` ids, or `[p, k]` ids, each pair its own."""
-        input, weight = _wide(self.input), _wide(self.weight[rows])
+        """`[p, k]` logits, at least in float32, of k labels: a `slice` of them, `[k]` ids, or `[p,
+        k]` ids, each pair its own.
+        """
+        input = _wide(self.input)
+        weight = _wide(self.weight[rows])
         if self.score == "cosine":
-            input, weight = F.normalize(input, dim=-1), F.normalize(weight, dim=-1)
+            input = F.normalize(input, dim=-1)
+            weight = F.normalize(weight, dim=-1)
         f = input @ weight.T if weight.dim() == 2 else torch.einsum("pd,pkd->pk", input, weight)
         f = f if self.bias is None else f + _wide(self.bias.detach().reshape(-1)[rows])
         return f / self.temperature
@@ -54,10 +61,15 @@ class Scorer:
         size = max(1, scores // max(1, len(self.input)))
         for start in range(0, len(self.weight), size):
             stop = min(start + size, len(self.weight))
-            yield torch.arange(start, stop, device=self.weight.device), self.logits(slice(start, stop))
+            yield (
+                torch.arange(start, stop, device=self.weight.device),
+                self.logits(slice(start, stop)),
+            )
 
     def finite(self) -> Scorer:
-        """The same with zeros for hidden states that are not finite: for notes that outlive a step that is skipped."""
+        """The same with zeros for hidden states that are not finite: for notes that outlive a step
+        that is skipped.
+        """
         return replace(self, input=finite_rows(self.input))
 
 

@@ -9,17 +9,20 @@ from headtail.samplers.model.by_score import OnePassSampler
 
 
 class ModelSoftmax(OnePassSampler):
-    r"""Negatives are what the model takes for likely: $q_{y'} \propto e^{f_{y'}}$, for each example anew.
+    r"""Negatives are what the model takes for likely: $q_{y'} \propto e^{f_{y'}}$, for each example
+    anew.
 
-    The least noisy q for the unbiased softmax; for other margins that is `Tilted`. With importance weights and the positive
-    excluded, every draw gives the exact loss; its gradient still varies. With constant weights what it optimises moves with the
-    model and has no name. A draw costs one pass over the label table, as the exact loss does, but nothing of size [batch, L] is
-    held and only the drawn rows get a gradient.
+    The least noisy q for the unbiased softmax; for other margins that is `Tilted`. With importance
+    weights and the positive excluded, every draw gives the exact loss; its gradient still varies.
+    With constant weights what it optimises moves with the model and has no name. A draw costs one
+    pass over the label table, as the exact loss does, but nothing of size [batch, L] is held and
+    only the drawn rows get a gradient.
 
     Args:
         labels: the labels, or just their number.
         num_negatives: m.
-        exclude_target: draw from the other labels only; else a draw that hits the positive is masked in the loss.
+        exclude_target: draw from the other labels only; else a draw that hits the positive is
+            masked in the loss.
 
     >>> import torch
     >>> hidden, table = torch.tensor([[1.0]]), torch.tensor([[0.0], [9.0], [30.0]])

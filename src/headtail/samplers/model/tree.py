@@ -1,4 +1,6 @@
-"""A binary tree over labels whose nodes tell left from right by a hidden state, fitted from the top down."""
+"""A binary tree over labels whose nodes tell left from right by a hidden state, fitted from the top
+down.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,13 @@ from torch import Tensor
 TURNS = 2
 """How often a node's direction and its two halves are fitted to each other."""
 FEW = 64
-"""Labels of a node up to which they lie so close together that their examples' own spread is all there is."""
+"""Labels of a node up to which they lie so close together that their examples' own spread is all
+there is.
+"""
 POWER_STEPS = 4
-"""Towards the direction in which a node's labels differ most, which is all that the first turn needs."""
+"""Towards the direction in which a node's labels differ most, which is all that the first turn
+needs.
+"""
 
 
 class Tree(NamedTuple):
@@ -42,24 +48,31 @@ def depth_of(num_labels: int) -> int:
 def fit(mean: Float[Tensor, "L k"], count: Float[Tensor, " L"]) -> Tree:
     r"""Fit a tree to the hidden states of each label's examples, given by their means and numbers.
 
-    As in Bamler and Mandt (2020): at each node a direction and the halves of its labels are fitted in turn. For given halves the
-    direction comes in closed form, as the linear discriminant of two normal clouds, whose log-odds are those of a logistic
-    regression: $\text{slope} = S^{-1}(\mu_R - \mu_L)$. For a given direction a label belongs right if its examples' mean log-odds
-    say so, and the better half of them is taken.
+    As in Bamler and Mandt (2020): at each node a direction and the halves of its labels are fitted
+    in turn. For given halves the direction comes in closed form, as the linear discriminant of two
+    normal clouds, whose log-odds are those of a logistic regression: $\text{slope} = S^{-1}(\mu_R -
+    \mu_L)$. For a given direction a label belongs right if its examples' mean log-odds say so, and
+    the better half of them is taken.
 
     Args:
-        mean: `[L, k]` where each label's examples lie, in units in which they scatter by 1 about it.
+        mean: `[L, k]` where each label's examples lie, in units in which they scatter by 1 about
+            it.
         count: `[L]` how many there are; above 0.
     """
     size = len(mean)
-    here, number = torch.arange(size, device=mean.device)[None], torch.tensor([size], device=mean.device)
-    slopes, shifts, closed = [], [], []
+    here = torch.arange(size, device=mean.device)[None]
+    number = torch.tensor([size], device=mean.device)
+    slopes = []
+    shifts = []
+    closed = []
     for _ in range(depth_of(size)):
         slope, shift, here, right = _split(mean, count, here, number)
         left = number - right
         width = (here.shape[1] + 1) // 2
         place = torch.arange(width, device=mean.device)
-        at = torch.stack([place.expand(len(here), -1), left[:, None] + place], 1).clamp(max=here.shape[1] - 1)
+        at = torch.stack([place.expand(len(here), -1), left[:, None] + place], 1).clamp(
+            max=here.shape[1] - 1
+        )
         here = here[:, None].expand(-1, 2, -1).gather(2, at).flatten(0, 1)
         slopes.append(slope)
         shifts.append(shift)
@@ -72,39 +85,56 @@ def fit(mean: Float[Tensor, "L k"], count: Float[Tensor, " L"]) -> Tree:
     return Tree(leaf, label, torch.cat(slopes), torch.cat(shifts), torch.cat(closed))
 
 
-def _split(mean: Tensor, count: Tensor, here: Tensor, number: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Slope and shift of each node `[n]` of a level, its labels `[n, w]` with the left half first, and the size of the right."""
+def _split(
+    mean: Tensor, count: Tensor, here: Tensor, number: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Slope and shift of each node `[n]` of a level, its labels `[n, w]` with the left half first,
+    and the size of the right.
+    """
     z = mean[here]
     held = torch.arange(here.shape[1], device=z.device) < number[:, None]
     weight = torch.where(held, count[here], 0.0)
     centred = z - _mean(z, weight)
     slope = centred[:, 0] + 1e-6
     for _ in range(POWER_STEPS):
-        slope = torch.einsum("nwk,nw->nk", centred, weight * torch.einsum("nwk,nk->nw", centred, slope))
+        slope = torch.einsum(
+            "nwk,nw->nk", centred, weight * torch.einsum("nwk,nk->nw", centred, slope)
+        )
         slope = slope / slope.norm(dim=1, keepdim=True).clamp(min=1e-30)
-    shift, right = torch.zeros_like(slope[:, 0]), number // 2
+    shift = torch.zeros_like(slope[:, 0])
+    right = number // 2
     place = torch.arange(here.shape[1], device=z.device)
     for _ in range(TURNS):
         odds = torch.where(held, torch.einsum("nwk,nk->nw", z, slope), torch.inf)
         order = odds.argsort(dim=1, stable=True)  # places without a label stay behind all others
-        here, weight = here.gather(1, order), weight.gather(1, order)
+        here = here.gather(1, order)
+        weight = weight.gather(1, order)
         z = z.gather(1, order[..., None].expand_as(z))
         goes = held & (place >= (number - right)[:, None])
-        slope, shift = _discriminant(z, torch.where(goes, 0.0, weight), torch.where(goes, weight, 0.0))
+        slope, shift = _discriminant(
+            z, torch.where(goes, 0.0, weight), torch.where(goes, weight, 0.0)
+        )
     return slope, shift, here, right
 
 
 def _discriminant(z: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Slope and shift of the log-odds of two normal clouds with a common spread: that of examples, 1, and that of their labels."""
+    """Slope and shift of the log-odds of two normal clouds with a common spread: that of examples,
+    1, and that of their labels.
+    """
     low, high = (_mean(z, weight) for weight in (left, right))
     slope = (high - low).squeeze(1)
     if z.shape[1] > FEW:
         total = (left + right).sum(1).clamp(min=1e-30)[:, None, None]
-        apart = [(z - mean) * weight.sqrt()[..., None] for mean, weight in ((low, left), (high, right))]
-        spread = sum(x.transpose(1, 2) @ x for x in apart) / total + torch.eye(z.shape[2], dtype=z.dtype, device=z.device)
+        apart = [
+            (z - mean) * weight.sqrt()[..., None] for mean, weight in ((low, left), (high, right))
+        ]
+        spread = sum(x.transpose(1, 2) @ x for x in apart) / total + torch.eye(
+            z.shape[2], dtype=z.dtype, device=z.device
+        )
         slope = torch.linalg.solve(spread, slope)
     sums = [weight.sum(1).clamp(min=1e-30) for weight in (left, right)]
-    # Two means of a few examples lie apart by chance alone: what chance explains is taken off (James and Stein).
+    # Two means of a few examples lie apart by chance alone: what chance explains is taken off
+    # (James and Stein).
     by_chance = z.shape[2] * (1 / sums[0] + 1 / sums[1])
     sure = 1 - (by_chance / (high - low).square().sum((1, 2)).clamp(min=1e-30)).clamp(max=1.0)
     slope = sure[:, None] * slope
@@ -113,4 +143,7 @@ def _discriminant(z: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tenso
 
 def _mean(z: Tensor, weight: Tensor) -> Tensor:
     """`[n, 1, k]` the weighted mean of each node; 0 where it is empty."""
-    return torch.einsum("nwk,nw->nk", z, weight)[:, None] / weight.sum(1).clamp(min=1e-30)[:, None, None]
+    return (
+        torch.einsum("nwk,nw->nk", z, weight)[:, None]
+        / weight.sum(1).clamp(min=1e-30)[:, None, None]
+    )
