@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from headtail.data.cache import cache_folder
-from headtail.schemes.build import PAPER
+from headtail.schemes import PAPER
 from machine import append
 
 SCHEMES = (*PAPER, "softmax", "logit-adjusted")

@@ -35,7 +35,7 @@ from headtail.encoders import Model
 from headtail.samplers import Sampler, Scorer
 from headtail.samplers.model.blocks import Blocks
 from headtail.samplers.model.schedule import next_look
-from headtail.schemes.build import build_sampler
+from headtail.schemes import build_sampler
 from headtail.training.config import Run
 from headtail.training.trainer import Trainer, load_model
 from machine import append

@@ -40,7 +40,7 @@ from headtail.data.load import Reading, load
 from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
 from headtail.report import write_report
-from headtail.schemes.build import PAPER
+from headtail.schemes import PAPER
 from headtail.training.config import Training
 from headtail.training.recipes import cifar
 

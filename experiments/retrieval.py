@@ -35,7 +35,7 @@ from headtail.data.load import load
 from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
 from headtail.evaluation.topk import top_labels
-from headtail.schemes.build import PAPER
+from headtail.schemes import PAPER
 from headtail.training.config import Run
 from headtail.training.trainer import Trainer
 

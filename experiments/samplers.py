@@ -50,7 +50,7 @@ from headtail.implicit.quality import Batch, OnModel, exactly, on_model
 from headtail.losses import ExactLoss, SampledLoss
 from headtail.samplers import Adversarial, Scorer
 from headtail.samplers.model.blocks import Blocks
-from headtail.schemes.build import scheme
+from headtail.schemes import scheme
 from headtail.training.config import Run, Training
 from headtail.training.trainer import State, Trainer, Watch, load_model
 from longtail import lighten, until_stopped

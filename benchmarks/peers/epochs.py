@@ -14,7 +14,7 @@ from peers.steps import run_of
 from headtail.data.points import DataSet
 from headtail.data.synthetic import generate
 from headtail.evaluation.topk import top_labels
-from headtail.schemes.build import PAPER
+from headtail.schemes import PAPER
 from headtail.training.trainer import State, Trainer
 
 EPOCHS = 10

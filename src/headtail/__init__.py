@@ -76,7 +76,7 @@ from headtail.samplers import (
     WithinBatch,
     every_label,
 )
-from headtail.schemes.build import scheme
+from headtail.schemes import scheme
 
 __version__ = "0.1.0"
 

@@ -14,7 +14,7 @@ from headtail.cli.on_model import NUMBERS
 from headtail.cli.words import NAMES, in_command_line_words
 from headtail.errors import HeadtailError
 from headtail.machine.bench import Machine, Shape, Timing
-from headtail.schemes.build import build_sampler, check_batch
+from headtail.schemes import build_sampler, check_batch
 from headtail.training.config import Training
 from tests.cli.test_commands import DATA, QUICK, told
 

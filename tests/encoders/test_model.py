@@ -12,7 +12,7 @@ from headtail.core.labels import Labels
 from headtail.core.targets import Ragged
 from headtail.encoders import Batch, Model
 from headtail.head import LabelHead
-from headtail.schemes.build import scheme
+from headtail.schemes import scheme
 
 LABELS = Labels.from_counts([8, 4, 2, 1])
 EVERY = "uniform(without-replacement):importance@4"  # all labels are drawn, each once

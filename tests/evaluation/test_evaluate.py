@@ -15,7 +15,7 @@ from headtail.data.points import Points
 from headtail.encoders import Model
 from headtail.evaluation import topk as evaluate
 from headtail.evaluation.topk import Validation, implicit_loss_of, top_labels
-from headtail.schemes.build import PAPER, scheme
+from headtail.schemes import PAPER, scheme
 from headtail.training.build_model import build_model
 from headtail.training.config import Run
 from tests.training.test_train import DATA, NUM_FEATURES, NUM_LABELS

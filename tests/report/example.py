@@ -21,7 +21,7 @@ import numpy as np
 
 from headtail import Labels, explain, scheme
 from headtail.comparison.results import ClassError, Comparison, Row
-from headtail.schemes.build import PAPER
+from headtail.schemes import PAPER
 
 SCHEMES = (*PAPER, "softmax", "logit-adjusted")
 SLICES = {"head": 0.52, "torso": 0.38, "tail": 0.17, "full": 0.41}

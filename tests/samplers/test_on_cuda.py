@@ -17,7 +17,7 @@ from headtail import Labels, Queue, Resampled, Sampler, Scorer, audit
 from headtail.core.targets import Ragged
 from headtail.data.points import DataSet, Points
 from headtail.samplers.model.schedule import Scheduled
-from headtail.schemes.build import SAMPLERS, parse
+from headtail.schemes import SAMPLERS, parse
 from headtail.training import captured as graphs
 from headtail.training.captured import Graph
 from headtail.training.config import Run

@@ -25,7 +25,7 @@ from headtail import (
     WithinBatch,
     scheme,
 )
-from headtail.schemes.build import PAPER, build_sampler, parse
+from headtail.schemes import PAPER, build_sampler, parse
 
 LABELS = Labels.zipf(100)
 
@@ -114,7 +114,7 @@ def test_the_paper_s_eight_schemes_are_there():
         ("", "not of the form"),
         ("uniform:tail@", "whole number of negatives"),
         ("mixture(uniform,):tail", "not of the form"),
-        ("uniform(excluded(3)):tail", "is no option"),
+        ("uniform(excluded(3)):tail", "is not an option"),
         ("queue(10.7):tail", "whole number of labels"),
         ("queue(nan):tail", "finite number"),
         ("logit-adjusted+post-hoc", "correct twice"),
@@ -129,7 +129,7 @@ def test_a_wrong_name_gets_a_sentence_with_the_nearest_right_one(text, fragment)
 
 def test_samplers_have_names_of_their_own():
     assert build_sampler("frequency(0.5)@7", LABELS).num_negatives == 7
-    with pytest.raises(HeadtailError, match="is no sampler"):
+    with pytest.raises(HeadtailError, match="is not a sampler"):
         build_sampler("uniforn", LABELS)
 
 

@@ -38,7 +38,7 @@ from headtail.machine.advise import (
     choose,
 )
 from headtail.machine.bench import Machine, Shape, bench_file, saved
-from headtail.schemes.build import parse
+from headtail.schemes import parse
 
 MOST_LABELS = 200_000_000
 """More than one machine trains."""

@@ -20,7 +20,7 @@ from rich.text import Text
 from headtail.cli.source import DEFAULT_ZIPF, Source
 from headtail.errors import check_count
 from headtail.implicit import audit
-from headtail.schemes.build import build_sampler
+from headtail.schemes import build_sampler
 
 DIM = 4
 """Size of the random hidden states that samplers which look at the model are shown."""

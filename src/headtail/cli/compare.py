@@ -25,7 +25,7 @@ from headtail.comparison.compare import SliceRule, cells, compare
 from headtail.data.load import Reading, load
 from headtail.data.points import DataSet
 from headtail.errors import HeadtailError, check_count
-from headtail.schemes.build import PAPER, check_batch, parse
+from headtail.schemes import PAPER, check_batch, parse
 from headtail.training.build_model import encoder_name
 from headtail.training.config import Training
 

@@ -33,7 +33,7 @@ from headtail.cli.words import in_command_line_words
 from headtail.core.labels import Labels
 from headtail.errors import HeadtailError, check_count
 from headtail.implicit import Explanation, explain
-from headtail.schemes.build import PAPER, check_batch, parse, scheme
+from headtail.schemes import PAPER, check_batch, parse, scheme
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from headtail.implicit.quality import (
     quickest_with,
 )
 from headtail.losses import ExactLoss, SampledLoss
-from headtail.schemes.build import check_batch, parse, scheme
+from headtail.schemes import check_batch, parse, scheme
 
 LOOKED_AT = ("uniform", "frequency(0.5)", "within-batch", "resampled", "block", "hard", "model")
 """Samplers that are shown unless others are named; `model` becomes `tilted` where the target has a

@@ -24,7 +24,7 @@ from headtail.comparison.compare import Cell, SliceRule, data_slices, run_cell
 from headtail.data.facts import task_of
 from headtail.data.load import Reading, load
 from headtail.errors import HeadtailError
-from headtail.schemes.build import check_batch, parse
+from headtail.schemes import check_batch, parse
 from headtail.training.config import Run
 
 

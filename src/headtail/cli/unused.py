@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headtail.errors import HeadtailError
-from headtail.schemes.build import parse
+from headtail.schemes import parse
 from headtail.training.config import Training
 
 

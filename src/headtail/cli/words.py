@@ -6,7 +6,7 @@ import re
 from dataclasses import fields
 
 from headtail.data.load import Reading
-from headtail.schemes.build import MARGINS, SAMPLERS, WEIGHTINGS
+from headtail.schemes import MARGINS, SAMPLERS, WEIGHTINGS
 from headtail.training.config import Run
 
 AMBIGUOUS = ("test", "format", "split")  # words that sentences also use for other things

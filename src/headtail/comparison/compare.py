@@ -44,7 +44,7 @@ from headtail.encoders import Model
 from headtail.errors import HeadtailError
 from headtail.evaluation.topk import top_labels
 from headtail.metrics import DEEPEST, Measure, label_errors, measure, most_popular
-from headtail.schemes.build import parse
+from headtail.schemes import parse
 from headtail.training import checkpoint
 from headtail.training.config import Run, Training, data_of, to_toml
 from headtail.training.events import Events

@@ -10,7 +10,7 @@ from headtail.comparison.results import Row
 from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
 from headtail.implicit import explain
-from headtail.schemes.build import parse, scheme
+from headtail.schemes import parse, scheme
 from headtail.training.config import Run
 from headtail.training.trainer import split_validation, training_labels
 

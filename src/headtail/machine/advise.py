@@ -25,7 +25,7 @@ from headtail.machine.bench import (
     memory_of,
     possible,
 )
-from headtail.schemes.build import scheme
+from headtail.schemes import scheme
 
 CANDIDATES = (
     "uniform:importance",

@@ -75,5 +75,6 @@ def check_known(name: str, names: tuple[str, ...], what: str, text: str) -> None
     if name not in names:
         where = "" if name == text else f" in `{text}`"
         raise HeadtailError(
-            f"`{name}`{where} is no {what}.{nearest(name, names)} There are: {', '.join(names)}."
+            f"`{name}`{where} is not {'an' if what[0] in 'aeiou' else 'a'} {what}."
+            f"{nearest(name, names)} There are: {', '.join(names)}."
         )

@@ -15,7 +15,7 @@ from headtail.head import LabelHead
 from headtail.losses import SampledLoss
 from headtail.rows.dense_sgd import DenseSGD
 from headtail.rows.optimizers import RowAdagrad, RowAdam, RowOptimizer, RowSGD
-from headtail.schemes.build import parse, scheme
+from headtail.schemes import parse, scheme
 from headtail.training.config import Run, Training
 
 SMALL_PICTURE = 64
