@@ -96,23 +96,14 @@ def noise(
     batch = len(target)
     few = Scorer(model.input[:examples], model.weight, model.bias)
     share = few.logits(slice(0, len(every))).double().softmax(1)
+    step = ht.Step.expected(target[:examples], batch, few)
     if isinstance(sampler, ht.Resampled):  # it has no q per label, but a variance
-        return sampler.variance_of_target(
-            few, target[:examples], share.scatter(1, target[:examples, None], 0.0), batch
-        )
-    if sampler.looks_at_model:
-        q = sampler.log_q_given(model, target, every)[:examples].exp()
-    else:
-        q = sampler.log_q(every, batch).exp().expand(examples, -1)
+        return sampler.variance_of_target(step, share.scatter(1, target[:examples, None], 0.0))
+    # Neighbours of a group stay together.
+    q = sampler.log_q_given(ht.Step.expected(target, batch, model), every)[:examples].exp()
     term = torch.where(q > 0, share / (sampler.expected_m(batch) * q), 0.0)
     term.scatter_(1, target[:examples, None], 0.0)
-    if sampler.looks_at_model:  # neighbours of a group stay together
-        return sampler.variance_given(few, target[:examples], term)
-    found = [
-        sampler.variance_of_sum(one, int(y), batch)
-        for one, y in zip(term, target[:examples], strict=True)
-    ]
-    return None if None in found else torch.tensor(found)
+    return sampler.variance_given(step, term)
 
 
 def timed(call, times: int) -> float:

@@ -194,6 +194,21 @@ def nothing_collides_without_labels_and_ids_need_not_be_rows() -> None:
     assert not torch.equal(found.loss, kernel(q).loss)
 
 
+def one_number_for_all_is_the_same_as_a_tensor_that_repeats_it() -> None:
+    for own in (False, True):
+        for piece in (None, 0):
+            q = case(7, 19, 12, own=own)
+            q.a = torch.full((7,), 0.3, dtype=torch.float64, device=DEVICE)
+            q.b = torch.full(q.negatives.shape, -2.0, dtype=torch.float64, device=DEVICE)
+            q.scale = torch.full((7,), 0.1, device=DEVICE)
+            tensors = whole(q, piece)
+            q.a = 0.3
+            q.b = -2.0
+            q.scale = 0.1
+            for written, number in zip(tensors, whole(q, piece), strict=True):
+                assert written is number is None or torch.equal(written, number)
+
+
 def one_number_for_all_is_held_once() -> None:
     for own in (False, True):
         for piece in (None, 0):
@@ -381,6 +396,7 @@ CHECKS = [
     weights_for_each_pair_go_with_shared_negatives,
     nothing_collides_without_labels_and_ids_need_not_be_rows,
     one_number_for_all_is_held_once,
+    one_number_for_all_is_the_same_as_a_tensor_that_repeats_it,
     fewer_digits_are_taken_where_torch_takes_fewer,
     extreme_weights_and_scores_neither_overflow_nor_lose_digits,
     the_small_loss_of_a_sure_example_keeps_its_digits,

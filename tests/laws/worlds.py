@@ -33,6 +33,7 @@ from headtail import (
     Resampled,
     Sampler,
     Scorer,
+    Step,
     Tilted,
     Uniform,
     Weighting,
@@ -69,9 +70,8 @@ class World:
         """What the sampler tells of labels, for an example with positive y."""
         if not self.sampler.looks_at_model:
             return self.sampler.log_q(ids, self.batch_size)
-        return self.sampler.log_q_given(Scorer(**MODEL), torch.tensor([y]), ids.reshape(1, -1))[
-            0
-        ].reshape(ids.shape)
+        step = Step.expected(torch.tensor([y]), self.batch_size, Scorer(**MODEL))
+        return self.sampler.log_q_given(step, ids.reshape(1, -1))[0].reshape(ids.shape)
 
     def margin(self, weighting: Weighting) -> Margin:
         """What headtail thinks is implied."""
@@ -90,22 +90,24 @@ def _outcomes(world: World, y: int) -> list[Outcome]:
 
 
 @contextmanager
-def scripted(
-    points: list[float] | None = None, permutation: tuple[int, ...] | None = None
-) -> Iterator[None]:
-    """Let `torch.rand` return these points and `torch.randperm` this permutation."""
+def scripted(points: list[float] | None = None, *permutations: tuple[int, ...]) -> Iterator[None]:
+    """Let `torch.rand` return these points and `torch.randperm` these permutations, in turn."""
     queue = list(points or [])
+    orders = list(permutations)
 
     def rand(*shape: int, dtype: torch.dtype | None = None, **_: object) -> Tensor:
         taken = [queue.pop(0) for _ in range(math.prod(shape))]
         return torch.tensor(taken, dtype=dtype).reshape(shape)
 
-    with (
-        mock.patch("torch.rand", rand),
-        mock.patch("torch.randperm", lambda n, **_: torch.tensor(permutation)[:n]),
-    ):
+    def randperm(n: int, **_: object) -> Tensor:
+        order = orders.pop(0)
+        assert len(order) == n
+        return torch.tensor(order)
+
+    with mock.patch("torch.rand", rand), mock.patch("torch.randperm", randperm):
         yield
     assert not queue, "the sampler used less randomness than scripted"
+    assert not orders, "the sampler used less randomness than scripted"
 
 
 def power(alpha: float) -> list[float]:
@@ -187,13 +189,15 @@ def within_batch(
     sampler: Sampler, size: int, taken: int | None = None
 ) -> Callable[[int], Iterator[Outcome]]:
     """All batches of other examples, and all choices of slots."""
-    permutations = [None] if taken is None else list(itertools.permutations(range(size)))
+    permutations = (
+        [[]] if taken is None else [[order] for order in itertools.permutations(range(size))]
+    )
 
     def outcomes(y: int) -> Iterator[Outcome]:
         for others in itertools.product(range(L), repeat=size - 1):
             chance = math.prod(PRIOR[o] for o in others) / len(permutations)
             for permutation in permutations:
-                with scripted(permutation=permutation):
+                with scripted([], *permutation):
                     yield chance, sampler.draw(torch.tensor([y, *others]))
 
     return outcomes
@@ -204,14 +208,16 @@ def queue(
 ) -> Callable[[int], Iterator[Outcome]]:
     """All histories, in batches of two, longer than the queue."""
     permutations = (
-        [None] if taken is None else list(itertools.permutations(range(sampler.capacity)))
+        [[]]
+        if taken is None
+        else [[order] for order in itertools.permutations(range(sampler.capacity))]
     )
 
     def outcomes(y: int) -> Iterator[Outcome]:
         for history in itertools.product(range(L), repeat=past):
             chance = math.prod(PRIOR[h] for h in history) / len(permutations)
             for permutation in permutations:
-                with scripted(permutation=permutation):
+                with scripted([], *permutation):
                     sampler.refresh(torch.tensor(history[:0], dtype=torch.int64))
                     for start in range(0, past, 2):
                         sampler.draw(torch.tensor(history[start : start + 2]))

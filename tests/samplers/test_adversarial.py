@@ -9,6 +9,7 @@ import torch
 
 from headtail import Adversarial, Labels, Scorer, audit
 from headtail.samplers.model.tree import depth_of, fit
+from tests.samplers.steps import step_of
 
 
 def clouds(number: int = 6, each: int = 40, d: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
@@ -22,7 +23,7 @@ def clouds(number: int = 6, each: int = 40, d: int = 5) -> tuple[torch.Tensor, t
 def test_a_fitted_tree_finds_the_label_of_a_hidden_state():
     hidden, label = clouds()
     sampler = Adversarial(6, 4, share=1)
-    log_q = sampler.log_q_given(Scorer(hidden, torch.randn(6, 5)), label, label[:, None])
+    log_q = sampler.log_q_given(step_of(Scorer(hidden, torch.randn(6, 5)), label), label[:, None])
     assert float(log_q.exp().median()) > 0.6, "uniform would have 1/6"
 
 
@@ -30,7 +31,7 @@ def test_where_hidden_states_tell_nothing_the_tree_knows_how_popular_labels_are(
     label = torch.tensor([0] * 600 + [1] * 200 + [2] * 100 + [3] * 100)
     sampler = Adversarial(4, 4, share=1)
     scorer = Scorer(0.01 * torch.randn(1000, 3), torch.zeros(4, 3))
-    q = sampler.log_q_given(scorer, label, torch.arange(4)).exp().mean(0)
+    q = sampler.log_q_given(step_of(scorer, label), torch.arange(4)).exp().mean(0)
     assert torch.allclose(q, torch.tensor([0.6, 0.2, 0.1, 0.1], dtype=torch.float64), atol=0.05)
 
 
@@ -44,7 +45,7 @@ def test_q_sums_to_one_and_is_finite_and_carried_by_draws(number: int, scale: fl
     target = torch.arange(7) % number
     sampler = Adversarial(number, 9, share=3)
     draw = sampler.draw(target, input=scorer.input, weight=scorer.weight)
-    log_q = sampler.log_q_given(scorer, target, torch.arange(number))
+    log_q = sampler.log_q_given(step_of(scorer, target), torch.arange(number))
     assert torch.allclose(
         log_q.exp().sum(1), torch.ones(7, dtype=torch.float64), rtol=0, atol=1e-12
     )
@@ -65,7 +66,7 @@ def test_the_q_of_a_group_is_the_mean_of_its_examples_and_the_last_group_may_be_
     three.load_state_dict(one.state_dict())
     for sampler in (one, three):
         sampler._start(Scorer(hidden, scorer.weight), label)
-    own, group = (s.log_q_given(scorer, few, torch.arange(6)).exp() for s in (one, three))
+    own, group = (s.log_q_given(step_of(scorer, few), torch.arange(6)).exp() for s in (one, three))
     assert torch.allclose(group[0], own[:3].mean(0), rtol=1e-6)
     assert torch.allclose(group[4], own[3:].mean(0), rtol=1e-6)
     assert float((own[0] - own[2]).abs().max()) > 0.3, "a mean of equals would prove nothing"
@@ -141,6 +142,6 @@ def test_a_grown_label_set_gets_a_new_tree():
     assert grown.num_labels == 64
     assert grown.share == 4
     q = grown.log_q_given(
-        Scorer(hidden[:2], torch.randn(64, 8)), target[:2], torch.arange(64)
+        step_of(Scorer(hidden[:2], torch.randn(64, 8)), target[:2]), torch.arange(64)
     ).exp()
     assert torch.allclose(q.sum(1), torch.ones(2, dtype=torch.float64))

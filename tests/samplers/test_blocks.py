@@ -34,6 +34,7 @@ from headtail.training import trainer as train
 from headtail.training.trainer import Stopped, Trainer
 from tests.laws.block_worlds import BLOCK_WORLDS, mixed, visiting
 from tests.laws.worlds import MODEL, L
+from tests.samplers.steps import step_of
 from tests.training.test_train import DATA, SMALL, Stop, assert_same_model
 
 KINDS = {"block": Block, "quadratic kernel": QuadraticKernel, "fourier kernel": FourierKernel}
@@ -67,7 +68,9 @@ def test_a_group_draws_each_label_as_often_as_the_mean_of_its_examples_q(kind, h
     outcomes = list(visiting(sampler, hidden)(1))
     assert sum(p for p, _ in outcomes) == pytest.approx(1, rel=1e-12)
     scorer = Scorer(torch.tensor(hidden, dtype=torch.float64)[:, None], MODEL["weight"])
-    told = sampler.log_q_given(scorer, torch.ones(2, dtype=torch.int64), torch.arange(L)).exp()
+    told = sampler.log_q_given(
+        step_of(scorer, torch.ones(2, dtype=torch.int64)), torch.arange(L)
+    ).exp()
     for label in range(L):
         count = sum(p * int((draw.ids[0] == label).sum()) for p, draw in outcomes)
         assert count == pytest.approx(2 * float(told[0, label]), rel=1e-12)
@@ -87,7 +90,7 @@ def test_with_a_margin_labels_are_drawn_for_the_loss_that_is_meant(kind, tempera
     label = torch.zeros(12, dtype=torch.int64)
     plain, meant = (kind(LABELS, 8, share=1, margin=one).eval() for one in (None, margin))
     mass = (scorer.logits(every).double() + margin.log_negative(every)).exp()
-    q = [sampler.log_q_given(scorer, label, every).exp() for sampler in (plain, meant)]
+    q = [sampler.log_q_given(step_of(scorer, label), every).exp() for sampler in (plain, meant)]
     assert torch.allclose(q[1].sum(1), torch.ones(12).double())
     block = meant._block_of(meant.place)
     for one in block.unique() if kind is Block else ():
@@ -97,7 +100,7 @@ def test_with_a_margin_labels_are_drawn_for_the_loss_that_is_meant(kind, tempera
         ]
         assert torch.allclose(*shares, rtol=0, atol=0.01)
     noise = [
-        sampler.variance_given(scorer, label, mass / p)
+        sampler.variance_given(step_of(scorer, label), mass / p)
         for sampler, p in zip((plain, meant), q, strict=True)
     ]
     assert float(noise[1].log().mean()) < float(noise[0].log().mean()) - 0.7, "half at most"
@@ -131,7 +134,7 @@ def test_the_variance_given_a_model_is_that_of_all_outcomes(world):
     outcomes = [(p, float(term[0, draw.ids[0]].sum())) for p, draw in world.outcomes(2)]
     mean = sum(p * x for p, x in outcomes)
     variance = sum(p * (x - mean) ** 2 for p, x in outcomes)
-    found = world.sampler.variance_given(Scorer(**MODEL), torch.tensor([2]), term)
+    found = world.sampler.variance_given(step_of(Scorer(**MODEL), torch.tensor([2])), term)
     assert float(found) == pytest.approx(variance, rel=1e-11)
 
 
@@ -202,7 +205,7 @@ def test_q_sums_to_one_and_is_finite_and_carried_by_draws(kind, case):
     sampler = kind(number, m, share=3, dim=dim)
     target = torch.arange(len(scorer.input)) % number
     draw = drawn(sampler, scorer, target)
-    log_q = sampler.log_q_given(scorer, target, torch.arange(number))
+    log_q = sampler.log_q_given(step_of(scorer, target), torch.arange(number))
     assert torch.allclose(
         log_q.exp().sum(1), torch.ones(len(target), dtype=torch.float64), rtol=0, atol=1e-12
     )
@@ -235,7 +238,7 @@ def test_what_the_model_scores_high_is_drawn_more_often_than_by_a_uniform_sample
     target = torch.zeros(32, dtype=torch.int64)
     best = scorer.logits(slice(0, 300)).argmax(1, keepdim=True)
     for kind, times in ((Block, 10), (FourierKernel, 5), (QuadraticKernel, 3)):
-        q = kind(LABELS, 8, share=1).log_q_given(scorer, target, best).exp()
+        q = kind(LABELS, 8, share=1).log_q_given(step_of(scorer, target), best).exp()
         assert float(q.median()) > times / 300, kind
 
 
@@ -245,8 +248,8 @@ def test_block_has_far_less_variance_than_uniform_draws_have():
     target = torch.zeros(32, dtype=torch.int64)
     uniform = (p**2 * 300).sum(1) - 1
     sampler = Block(LABELS, 8, share=1)
-    q = sampler.log_q_given(scorer, target, torch.arange(300)).exp()
-    found = 8 * sampler.variance_given(scorer, target, p / (8 * q))
+    q = sampler.log_q_given(step_of(scorer, target), torch.arange(300)).exp()
+    found = 8 * sampler.variance_given(step_of(scorer, target), p / (8 * q))
     assert float((uniform / found).median()) > 10
 
 
@@ -357,7 +360,7 @@ def test_a_grown_label_set_is_drawn_from_whole(kind):
     scorer = model(8, 340)
     assert grown.share == 4
     assert grown.visits == 25
-    log_q = grown.log_q_given(scorer, torch.arange(8), torch.arange(340))
+    log_q = grown.log_q_given(step_of(scorer, torch.arange(8)), torch.arange(340))
     assert torch.allclose(log_q.exp().sum(1), torch.ones(8, dtype=torch.float64))
     assert max(int(drawn(grown, scorer, seed=seed).ids.max()) for seed in range(5)) >= 300
 

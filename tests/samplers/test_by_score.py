@@ -35,6 +35,7 @@ from headtail import (
     scheme,
     softmax_loss,
 )
+from tests.samplers.steps import step_of
 
 LABELS = Labels.zipf(40)
 KNOWN = {
@@ -114,7 +115,7 @@ def test_a_pool_that_forgets_its_q_or_its_size_is_caught():
 @each_known
 def test_q_sums_to_one_for_every_example(make):
     label = torch.tensor([0, 7, 39])
-    log_q = make(LABELS, 6).log_q_given(Scorer(**a_model(3)), label, torch.arange(40))
+    log_q = make(LABELS, 6).log_q_given(step_of(Scorer(**a_model(3)), label), torch.arange(40))
     assert torch.allclose(log_q.exp().sum(1), torch.ones(3).double(), rtol=0, atol=1e-12)
 
 
@@ -132,10 +133,10 @@ def test_a_draw_carries_the_q_of_the_table_as_it_is_now(make):
         model["weight"][5] += change
         draw = sampler.draw(label, generator=seeded(change), **model, **options)
         told = sampler.log_q_given(
-            Scorer(model["input"], model["weight"], **options), label, draw.ids
+            step_of(Scorer(model["input"], model["weight"], **options), label), draw.ids
         )
         of_target = sampler.log_q_given(
-            Scorer(model["input"], model["weight"], **options), label, label[:, None]
+            step_of(Scorer(model["input"], model["weight"], **options), label), label[:, None]
         )
         assert torch.allclose(draw.log_q, told, rtol=0, atol=1e-5)
         assert torch.allclose(draw.log_q_target, of_target.squeeze(1), rtol=0, atol=1e-5)

@@ -17,6 +17,7 @@ from headtail import (
     SampledSoftmaxLoss,
     Scorer,
 )
+from tests.samplers.steps import step_of
 
 KINDS = {
     "block": Block,
@@ -46,7 +47,7 @@ def drawn(sampler, scorer: Scorer, label: torch.Tensor, seed: int = 0):
 
 def claimed(sampler, scorer: Scorer, label: torch.Tensor) -> torch.Tensor:
     """`[p, L]` q of every label for each example."""
-    return sampler.log_q_given(scorer, label, EVERY).exp()
+    return sampler.log_q_given(step_of(scorer, label), EVERY).exp()
 
 
 def losses(sampler, scorer: Scorer, label: torch.Tensor, draw) -> torch.Tensor:

@@ -22,6 +22,7 @@ from headtail.training import captured as graphs
 from headtail.training.captured import Graph
 from headtail.training.config import Run
 from headtail.training.trainer import Stopped, Trainer
+from tests.samplers.steps import step_of
 from tests.training.test_train import Stop
 
 DEVICE = "cuda"
@@ -193,12 +194,14 @@ def test_log_q_is_that_of_float64_on_a_cpu(name):
         assert torch.equal(pooled.gather(1, slot), ids)
         assert torch.allclose(draw.log_q.cpu(), score.gather(1, slot), rtol=0, atol=1e-4)
         return
-    truth = there.log_q_given(model, label, ids)
+    truth = there.log_q_given(step_of(model, label), ids)
     assert torch.allclose(draw.log_q.cpu().expand_as(truth), truth, rtol=0, atol=1e-4)
-    of_target = there.log_q_given(model, label, label[:, None]).squeeze(1)
+    of_target = there.log_q_given(step_of(model, label), label[:, None]).squeeze(1)
     assert torch.allclose(draw.log_q_target.cpu(), of_target, rtol=0, atol=1e-4)
     keep = torch.as_tensor(draw.log_keep).cpu().expand(16)
-    assert torch.allclose(keep.double(), there.log_keep_given(model, label), rtol=0, atol=1e-4)
+    assert torch.allclose(
+        keep.double(), there.log_keep_given(step_of(model, label)), rtol=0, atol=1e-4
+    )
 
 
 @on_gpu

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.core.lookup import constant
+from headtail.core.lookup import Same
 from headtail.errors import HeadtailError, check_count, check_ids
+
+if TYPE_CHECKING:  # what a reader gets
+    PerId = Float64[Tensor, "*b m"]
+    PerTarget = Float64[Tensor, " b"]
+else:  # what may be given
+    PerId = Float64[Tensor, "*b m"] | Same
+    PerTarget = Float64[Tensor, " b"] | Same
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,9 +31,10 @@ class Draw:
 
     Args:
         ids: `[m]` shared by the batch, or `[b, m]`.
-        log_q: log q of each id, same shape.
-        log_q_target: `[b]` log q of each positive; None if nobody knows it (only relative weights
-            ask).
+        log_q: log q of each id, same shape; or `Same`, where all labels have the same: it is
+            written out for each reader.
+        log_q_target: `[b]` log q of each positive, or `Same`; None if it is unknown (only relative
+            weights need it).
         m: the effective number of negatives. Not always `ids.shape[-1]`: see `WithinBatch`.
         log_keep: 0 where collisions are masked later; `[b]` log(1 − q_y) where the positive was
             excluded while drawing.
@@ -36,33 +45,68 @@ class Draw:
     """
 
     ids: Int[Tensor, "*b m"]
-    log_q: Float64[Tensor, "*b m"]
-    log_q_target: Float64[Tensor, " b"] | None
+    log_q: PerId
+    log_q_target: PerTarget | None
     m: float
     log_keep: Float64[Tensor, " b"] | float = 0.0
     slots: Int[Tensor, " m"] | None = None
     marginal: bool = True
     log_m: Float64[Tensor, ""] = field(init=False, repr=False)
-    """log m, −inf where there are no negatives at all; a tensor, so that compiled code need not
-    know its value.
+    """log m, −inf where there are no negatives at all. A tensor, so that compiled code need not
+    know its value; on the CPU, so that a GPU takes it as an argument instead of reading it.
     """
 
     def __post_init__(self) -> None:
         check_ids("ids", self.ids, None)
         log_m = math.log(self.m) if self.m > 0 else -math.inf
         object.__setattr__(self, "ids", self.ids.long())
-        object.__setattr__(self, "log_m", constant(log_m, self.ids.new_empty(())))
-        if self.ids.dim() not in (1, 2) or self.log_q.shape != self.ids.shape:
+        object.__setattr__(self, "log_m", torch.full((), log_m, dtype=torch.float64))
+        shape = as_given(self, "log_q").shape
+        if self.ids.dim() not in (1, 2) or shape != self.ids.shape:
             raise HeadtailError(
                 "`ids` must have shape [m] or [b, m] and `log_q` the same, but got "
                 f"{list(self.ids.shape)} and "
-                f"{list(self.log_q.shape)}. Pass one log-probability for each negative."
+                f"{list(shape)}. Pass one log-probability for each negative."
             )
+
+    @property
+    def same_log_q(self) -> float | None:
+        """The log q of every label where all have the same, so that a kernel can take weights as a
+        number.
+        """
+        log_q = as_given(self, "log_q")
+        return log_q.value if isinstance(log_q, Same) else None
 
     @property
     def shared(self) -> bool:
         """Whether all examples of the batch see the same negatives."""
         return self.ids.dim() == 1
+
+
+class _WrittenOut:
+    """A field of a draw that may be given as `Same`, and is a tensor of the reader's own then."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, draw: Draw | None, owner: type[Draw]) -> Any:
+        if draw is None:
+            return self
+        value = as_given(draw, self.name)
+        return value.tensor() if isinstance(value, Same) else value
+
+    def __set__(self, draw: Draw, value: Any) -> None:
+        draw.__dict__[self.name] = value
+
+
+def as_given(draw: Draw, name: str) -> Any:
+    """A field of a draw without writing it out."""
+    return draw.__dict__[name]
+
+
+# Put here once `dataclass` has seen the fields: in the class, it would take them for defaults.
+Draw.log_q = _WrittenOut("log_q")  # pyright: ignore[reportAttributeAccessIssue]
+Draw.log_q_target = _WrittenOut("log_q_target")  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def every_label(num_labels: int, device: torch.device | None = None) -> Draw:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
 
 import torch
-from jaxtyping import Int, Shaped
+from jaxtyping import Float64, Int, Shaped
 from torch import Tensor
 
 from headtail.errors import check_ids
@@ -37,46 +36,42 @@ class Table:
             raise
 
 
+@dataclass(frozen=True, eq=False)
+class Same:
+    """The same number for each of `ids`, held once.
+
+    >>> Same(0.5, torch.tensor([3, 1])).tensor()
+    tensor([0.5000, 0.5000], dtype=torch.float64)
+    """
+
+    value: float
+    ids: Int[Tensor, ...]
+
+    @property
+    def shape(self) -> torch.Size:
+        """That of the ids."""
+        return self.ids.shape
+
+    def tensor(self) -> Float64[Tensor, ...]:
+        """Written out: a new tensor for each caller, who may change it."""
+        return constant(self.value, self.ids)
+
+
 def constant(
     value: float, ids: Int[Tensor, ...], dtype: torch.dtype = torch.float64
 ) -> Shaped[Tensor, ...]:
-    """The same number for each of `ids`, held in memory once a device: nothing is computed.
+    """A new tensor that holds the same number for each of `ids`.
 
     >>> constant(0.5, torch.tensor([3, 1]))
     tensor([0.5000, 0.5000], dtype=torch.float64)
     """
-    if torch.compiler.is_compiling():
-        return torch.full_like(ids, value, dtype=dtype)
-    return _scalar(value, dtype, ids.device).expand(ids.shape)
+    return torch.full_like(ids, value, dtype=dtype)
 
 
-def less(minuend: Tensor, *others: Tensor) -> Tensor:
-    """`minuend` less all others; where every one is a `constant`, nothing is computed on the
-    device.
+def written_out(values: Tensor | float, ids: Int[Tensor, ...]) -> Tensor:
+    """A tensor with a number for each of `ids`, from one or from the number that all share.
 
-    >>> ids = torch.tensor([3, 1])
-    >>> less(constant(0.5, ids), constant(0.25, ids))
-    tensor([0.2500, 0.2500], dtype=torch.float64)
+    >>> written_out(0.5, torch.tensor([3, 1]))
+    tensor([0.5000, 0.5000], dtype=torch.float64)
     """
-    values = (
-        []
-        if torch.compiler.is_compiling()
-        else [_VALUES.get(one.data_ptr()) for one in (minuend, *others)]
-    )
-    if not values or None in values:
-        for other in others:
-            minuend = minuend - other
-        return minuend
-    return constant(values[0] - sum(values[1:]), minuend, minuend.dtype)  # pyright: ignore
-
-
-_VALUES: dict[int, float] = {}
-"""What stands at the addresses of constants, which live as long as the process."""
-
-
-@cache
-def _scalar(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # it will serve in training too
-        scalar = torch.full((), value, dtype=dtype, device=device)
-    _VALUES[scalar.data_ptr()] = value
-    return scalar
+    return values if isinstance(values, Tensor) else constant(values, ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float64, Int
@@ -51,6 +51,11 @@ class Separable(Margin):
     named loss here does.
     """
 
+    one_for_positives: ClassVar[bool] = False
+    """Whether ρ₁ = 1 for every label, so that it need not be looked up."""
+    one_for_negatives: ClassVar[bool] = False
+    """Whether ρ₂ = 1 for every label."""
+
     @abstractmethod
     def log_positive(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
         """log ρ₁ of positives."""
@@ -87,6 +92,9 @@ class Unit(Separable):
     >>> Unit().log_rho(torch.tensor([0]), torch.tensor([1, 2]))
     tensor([[0., 0.]], dtype=torch.float64)
     """
+
+    one_for_positives = True
+    one_for_negatives = True
 
     @property
     def neutral(self) -> bool:
@@ -163,6 +171,7 @@ class Equalised(Separable):
     tensor([0.2500], dtype=torch.float64)
     """
 
+    one_for_positives = True
     labels: Labels
     transform: Callable[[Tensor], Tensor] | None = None
 
@@ -231,6 +240,7 @@ class Adaptive(Separable):
     tensor([0.2500, 0.5000], dtype=torch.float64)
     """
 
+    one_for_negatives = True
     labels: Labels
     largest: float = 0.5
 

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from headtail.core.lookup import constant
 from headtail.errors import HeadtailError, check_ids
 
 IGNORE_INDEX = -100
@@ -47,9 +46,9 @@ class Pairs:
             that it can be looked up without touching a row that nobody asked for.
         example: `[p]` the row of the batch that each pair belongs to, or None where pair i is row
             i.
-        ignored: `[p]` true for padding and ignored targets, which count nowhere.
+        skipped: `[p]` true for padding and ignored targets, which count nowhere; None where it is
+            known beforehand that all count.
         num_examples: b.
-        all_count: whether it is known beforehand that none is ignored.
 
     >>> Pairs.of(torch.tensor([[2, 0], [1, -100]])).label
     tensor([2, 0, 1, 2])
@@ -57,9 +56,8 @@ class Pairs:
 
     label: Int[Tensor, " p"]
     example: Int[Tensor, " p"] | None
-    ignored: Bool[Tensor, " p"]
+    skipped: Bool[Tensor, " p"] | None
     num_examples: int
-    all_count: bool = False
 
     @classmethod
     def of(
@@ -123,14 +121,24 @@ class Pairs:
             )
         check_ids(name, flat, None)
         label = flat.long()  # before comparing: in uint8, −100 is 156
-        ignored = (
-            constant(False, label, torch.bool) if ignore_index is None else label == ignore_index
-        )
-        if len(label) and ignore_index is not None:
-            seen = label.gather(0, (~ignored).int().argmax().reshape(1))
-            label = torch.where(ignored, torch.where(ignored.all(), 0, seen), label)
+        skipped = None if ignore_index is None else label == ignore_index
+        if skipped is not None and len(label):
+            seen = label.gather(0, (~skipped).int().argmax().reshape(1))
+            label = torch.where(skipped, torch.where(skipped.all(), 0, seen), label)
         check_ids(name, label, num_labels)
-        return cls(label, example, ignored, num_examples, all_count=ignore_index is None)
+        return cls(label, example, skipped, num_examples)
+
+    @property
+    def all_count(self) -> bool:
+        """Whether it is known beforehand that none is ignored."""
+        return self.skipped is None
+
+    @property
+    def ignored(self) -> Bool[Tensor, " p"]:
+        """`[p]` true for padding and ignored targets, which count nowhere."""
+        return (
+            torch.zeros_like(self.label, dtype=torch.bool) if self.skipped is None else self.skipped
+        )
 
     @property
     def multi_label(self) -> bool:

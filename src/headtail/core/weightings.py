@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.core.draw import Draw
+from headtail.core.draw import Draw, as_given
 from headtail.core.labels import Labels, check_labels
-from headtail.core.lookup import constant, less
+from headtail.core.lookup import constant, written_out
 from headtail.core.margins import LogitAdjusted, Margin, Separable, Unit
 from headtail.errors import HeadtailError, check_kind, check_num_labels
 from headtail.samplers.sampler import Sampler
@@ -42,6 +42,14 @@ class Weighting(ABC):
         """How many labels it is for; None where it fits any number."""
         return None
 
+    def numbers(
+        self, draw: Draw, target: Int[Tensor, " b"]
+    ) -> tuple[Tensor | float, Tensor | float]:
+        """The offsets, each as one number where all are the same, so that a kernel need not read
+        them from memory.
+        """
+        return self.offsets(draw, target)
+
     def for_labels(self, labels: Labels) -> Weighting:
         """The same weighting over a grown label set."""
         return self
@@ -60,7 +68,12 @@ class Constant(Weighting):
     def offsets(self, draw: Draw, target: Tensor) -> tuple[Tensor, Tensor]:
         """a = −log m, b = 0."""
         _check_marginal(self, draw)
-        return less(constant(0.0, target), draw.log_m), constant(0.0, draw.ids)
+        return constant(0.0, target) - draw.log_m, constant(0.0, draw.ids)
+
+    def numbers(self, draw: Draw, target: Tensor) -> tuple[float, float]:
+        """a = −log m, b = 0."""
+        _check_marginal(self, draw)
+        return 0.0 - float(draw.log_m), 0.0
 
 
 @dataclass(frozen=True)
@@ -89,6 +102,11 @@ class InfoNCE(Weighting):
         _check_marginal(self, draw)
         return constant(0.0, target), constant(0.0, draw.ids)
 
+    def numbers(self, draw: Draw, target: Tensor) -> tuple[float, float]:
+        """a = b = 0."""
+        _check_marginal(self, draw)
+        return 0.0, 0.0
+
 
 @dataclass(frozen=True)
 class Relative(Weighting):
@@ -107,7 +125,7 @@ class Relative(Weighting):
                 "`Relative` needs the log q of the positives: pass `log_q_target` to `Given`, or "
                 "give `log_q` as a function."
             )
-        return draw.log_q_target, less(constant(0.0, draw.ids), draw.log_q)
+        return draw.log_q_target.clone(), 0.0 - draw.log_q
 
 
 @dataclass(frozen=True)
@@ -138,8 +156,23 @@ class FromMargin(Weighting):
         else:
             a = constant(0.0, target)
             b = self.margin.log_rho(target, draw.ids)
-        a = a + draw.log_keep if isinstance(draw.log_keep, Tensor) else a
-        return a, less(b, draw.log_m, draw.log_q)
+        return a + draw.log_keep if isinstance(
+            draw.log_keep, Tensor
+        ) else a, b - draw.log_m - draw.log_q
+
+    def numbers(self, draw: Draw, target: Tensor) -> tuple[Tensor | float, Tensor | float]:
+        """The same; where ρ = 1 nothing is looked up, and where q is one number nothing is
+        subtracted on the device.
+        """
+        margin = self.margin
+        if not isinstance(margin, Separable):
+            return self.offsets(draw, target)
+        a = 0.0 if margin.one_for_positives else margin.log_positive(target)
+        b = 0.0 if margin.one_for_negatives else margin.log_negative(draw.ids)
+        log_q = draw.log_q if draw.same_log_q is None else draw.same_log_q
+        return a + draw.log_keep if isinstance(draw.log_keep, Tensor) else a, b - float(
+            draw.log_m
+        ) - log_q
 
     @property
     def num_labels(self) -> int | None:
@@ -205,26 +238,47 @@ class WeighedDraw(Draw):
 
     weighting: Weighting = field(repr=False)
     target: Int[Tensor, " b"] = field(repr=False)
-    log_w: tuple[Tensor, Tensor] = field(init=False, repr=False)
+    log_w: tuple[Tensor | float, Tensor | float] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "log_w", self.weighting.offsets(self, self.target))
+        object.__setattr__(self, "log_w", self.weighting.numbers(self, self.target))
 
     @classmethod
     def of(cls, draw: Draw, weighting: Weighting, target: Int[Tensor, " b"]) -> WeighedDraw:
         """Weigh a draw for these targets."""
-        values = {item.name: getattr(draw, item.name) for item in fields(Draw) if item.init}
+        values = {item.name: as_given(draw, item.name) for item in fields(Draw) if item.init}
         return cls(**values, weighting=weighting, target=target)
+
+
+def kernel_log_weights(
+    weighting: Weighting, draw: Draw, target: Int[Tensor, " b"]
+) -> tuple[Tensor | float, Tensor | float]:
+    """(a, b) of a weighting, each as one number where all are the same; those looked up ahead where
+    they are these.
+    """
+    return _looked_up_ahead(weighting, draw, target) or weighting.numbers(draw, target)
 
 
 def log_weights(
     weighting: Weighting, draw: Draw, target: Int[Tensor, " b"]
 ) -> tuple[Tensor, Tensor]:
-    """(a, b) of a weighting; looked up ahead if by this very weighting for these very targets."""
+    """(a, b) of a weighting; those looked up ahead where they are these."""
+    ahead = _looked_up_ahead(weighting, draw, target)
+    if ahead is None:
+        return weighting.offsets(draw, target)
+    return written_out(ahead[0], target), written_out(ahead[1], draw.ids)
+
+
+def _looked_up_ahead(
+    weighting: Weighting, draw: Draw, target: Tensor
+) -> tuple[Tensor | float, Tensor | float] | None:
+    """Log-weights that a draw carries, only if they are this very weighting's for these very
+    targets.
+    """
     if isinstance(draw, WeighedDraw) and draw.weighting is weighting and draw.target is target:
         return draw.log_w
-    return weighting.offsets(draw, target)
+    return None
 
 
 _NEEDS_MARGINAL = (

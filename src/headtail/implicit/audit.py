@@ -15,7 +15,7 @@ from torch import Tensor
 from headtail.core.labels import Labels, check_labels
 from headtail.errors import HeadtailError, check_count, check_ids
 from headtail.implicit.audit_pool import mean_weights
-from headtail.samplers import Draw, Frequency, Given, Sampler, Scorer
+from headtail.samplers import Draw, Frequency, Given, Sampler, Scorer, Step
 
 SMALLEST_EXPECTED = 5.0
 """Labels are pooled until a cell expects this many draws: the usual condition for χ²."""
@@ -247,9 +247,8 @@ def _claimed(
     model = _model(sampler, batch_size, input, weight)
     label = torch.full((batch_size,), first, device=model.weight.device)
     with torch.no_grad():
-        return sampler.log_q_given(
-            model, label, torch.arange(sampler.num_labels, device=model.weight.device)
-        )[0].cpu()
+        every = torch.arange(sampler.num_labels, device=model.weight.device)
+        return sampler.log_q_given(Step.expected(label, batch_size, model), every)[0].cpu()
 
 
 def _softmax(

@@ -15,7 +15,7 @@ from headtail.core.slices import Slices
 from headtail.core.weightings import FromMargin, Weighting
 from headtail.errors import HeadtailError, check_kind
 from headtail.losses.modules import ExactLoss, Loss, SampledLoss
-from headtail.samplers import Draw, Sampler, Scorer
+from headtail.samplers import Draw, Sampler, Scorer, Step
 
 LEAN_FROM = 1e-6
 """Below this many nats a loss leans nowhere."""
@@ -91,9 +91,10 @@ def _implied_on_model(
     def log_rho(y: Tensor, others: Tensor) -> Tensor:
         label = y.reshape(-1)
         rows = replace(model, input=model.input.expand(len(label), -1))
-        log_q = sampler.log_q_given(rows, label, others.squeeze(0) if len(others) == 1 else others)
-        log_q_target = sampler.log_q_given(rows, label, label[:, None]).squeeze(1)
-        keep = sampler.log_keep_given(rows, label)
+        step = Step.expected(label, batch_size, rows)
+        log_q = sampler.log_q_given(step, others.squeeze(0) if len(others) == 1 else others)
+        log_q_target = sampler.log_q_given(step, label[:, None]).squeeze(1)
+        keep = sampler.log_keep_given(step)
         ids = others.expand(log_q.shape)
         draw = Draw(ids, log_q, log_q_target, sampler.expected_m(batch_size), keep)
         a, b = weighting.offsets(draw, label)

@@ -15,7 +15,7 @@ from headtail.core.weightings import FromMargin
 from headtail.device.timing import Timed, replayed_seconds, seconds_of
 from headtail.errors import HeadtailError, check_count
 from headtail.losses import ExactLoss, SampledLoss
-from headtail.samplers import Draw, Resampled, Scorer
+from headtail.samplers import Draw, Resampled, Scorer, Step
 
 LARGEST_TABLE = 2**29
 """Numbers of a label table whose dense gradient is held six times over."""
@@ -416,10 +416,8 @@ def _variance(
     sampler = loss.sampler
     model = truth.model
     found = []
-    if not sampler.tells_all and (
-        not sampler.looks_at_model or (sampler.source == "batch" and sampler.tells_marginal)
-    ):
-        return None  # of nearest labels beside a batch, q is told for whole batches only
+    if not sampler.tells_all and not sampler.looks_at_model:
+        return None
     # examples that share a draw are looked at together: on its own, each has another q
     share = getattr(sampler, "share", 1)
     size = share * max(1, LOOKED_AT_ONCE // len(model.weight) // share)
@@ -443,23 +441,19 @@ def _variance_of(
     """The variance of Σ w·cost over the draws."""
     sampler = loss.sampler
     every = torch.arange(cost.shape[1], device=label.device)
+    step = Step.expected(label, batch_size, model)
     if isinstance(sampler, Resampled):
         assert isinstance(loss.weighting, FromMargin), "others are refused"
         term = loss.weighting.margin.log_rho(label, every).exp() * cost
-        return sampler.variance_of_target(model, label, term, batch_size)
-    log_q = (
-        sampler.log_q_given(model, label, every)
-        if sampler.looks_at_model
-        else sampler.log_q(every, batch_size)
-    )
-    log_q = log_q.expand(cost.shape)
+        return sampler.variance_of_target(step, term)
+    log_q = sampler.log_q_given(step, every)
     of_target = log_q.gather(1, label[:, None]).squeeze(1)
-    keep = sampler.log_keep_given(model, label)
+    keep = sampler.log_keep_given(step)
     draw = Draw(every.expand_as(log_q), log_q, of_target, sampler.expected_m(batch_size), keep)
     a, b = loss.weighting.offsets(draw, label)
     # 0 · inf: what is never drawn has an infinite weight, and the positive no cost.
     term = torch.where((log_q == -math.inf) | (cost == 0), 0.0, (a[:, None] + b).exp() * cost)
-    return sampler.variance_given(model, label, term, batch_size)
+    return sampler.variance_given(step, term)
 
 
 class _Errors:

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from headtail.core.draw import Draw
 from headtail.core.targets import Pairs, Target
-from headtail.core.weightings import Weighting, log_weights
+from headtail.core.weightings import Weighting, kernel_log_weights
 from headtail.device.side_streams import beside, wait_for
 from headtail.kernels.compiled import HAS_TRITON
 from headtail.kernels.gradient import LossGradients, RowGradient
@@ -40,7 +40,9 @@ class Ready(NamedTuple):
 
     kernels: Any
     pairs: Pairs
-    collisions: tuple[Tensor | None, Tensor, Tensor, Tensor, Tensor | None, Tensor]
+    collisions: tuple[
+        Tensor | None, Tensor, Tensor | float, Tensor | float, Tensor | None, Tensor | float
+    ]
 
 
 def ready_for_kernel(
@@ -63,12 +65,14 @@ def ready_for_kernel(
     if kernels is None:
         return None
     check_weighting(weighting, "`weight`", len(weight))
-    a, b = log_weights(weighting, draw, pairs.label)
-    if b.dim() != draw.ids.dim():
+    a, b = kernel_log_weights(weighting, draw, pairs.label)
+    if isinstance(b, Tensor) and b.dim() != draw.ids.dim():
         return None
     own, drawn = settings.compared(pairs, draw, weighting) or (None, draw.ids)
     known = settings.masks(pairs, draw, weighting) if settings.looks_for_known else None
-    return Ready(kernels, pairs, (own, drawn, a, b, known, settings.scale(pairs).float()))
+    scale = settings.scale(pairs)
+    scale = scale.float() if isinstance(scale, Tensor) else scale
+    return Ready(kernels, pairs, (own, drawn, a, b, known, scale))
 
 
 def _kernels_for(
@@ -153,8 +157,8 @@ class _LossOfRows(torch.autograd.Function):
         if result.total is not None:
             return result.total
         scale = collisions[-1]
-        if scale.stride(0) == 0:  # one factor for all
-            return result.loss.sum() * scale[:1].sum()
+        if isinstance(scale, float):  # one factor for all
+            return result.loss.sum() * scale
         return torch.where(scale == 0, 0.0, result.loss * scale).sum()
 
     @staticmethod

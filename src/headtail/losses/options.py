@@ -11,7 +11,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headtail.core.draw import Draw
-from headtail.core.lookup import constant
 from headtail.core.targets import IGNORE_INDEX, Pairs, Target
 from headtail.core.weightings import Weighting
 from headtail.errors import (
@@ -155,11 +154,13 @@ class Settings:
         """Whether more than the positive itself may collide."""
         return self.known_positives is not None or self.collisions == "known"
 
-    def scale(self, pairs: Pairs) -> Float[Tensor, " p"]:
-        """Each pair's factor in the reduced loss; 0 for ignored ones."""
+    def scale(self, pairs: Pairs) -> Float[Tensor, " p"] | float:
+        """Each pair's factor in the reduced loss, one number where all have the same; 0 for ignored
+        ones.
+        """
         if self.sample_weight is None and pairs.all_count:
             n = 1 if self.reduction == "sum" else max(1, len(pairs.label))
-            return constant(1 / n, pairs.label, torch.float32)
+            return 1 / n
         weight = self.weights(pairs)
         if self.reduction == "sum":
             return weight

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from headtail.core.draw import Draw, every_label
+from headtail.core.draw import Draw, as_given, every_label
+from headtail.core.lookup import Same
 from headtail.core.margins import Margin, Unit, check_margin
 from headtail.core.targets import Pairs, Target
 from headtail.core.weightings import FromMargin, Weighting, log_weights
@@ -224,11 +225,13 @@ def check_draw(draw: Draw, pairs: Pairs, num_labels: int | None) -> None:
     check_same_device("draw.ids", draw.ids, "target", pairs.label)
     check_ids("draw.ids", draw.ids, num_labels)
     rows = [] if draw.shared else [draw.ids]
-    rows += [t for t in (draw.log_q_target, draw.log_keep) if isinstance(t, Tensor)]
-    for tensor in rows:
-        if len(tensor) != len(pairs.label):
-            made = len(tensor)
-            have = len(pairs.label)
+    rows += [
+        t for t in (as_given(draw, "log_q_target"), draw.log_keep) if isinstance(t, Tensor | Same)
+    ]
+    for given in rows:
+        made = given.shape[0]
+        have = len(pairs.label)
+        if made != have:
             raise HeadtailError(
                 f"`draw` was made for {made} targets, but there are {have}. Write "
                 "`sampler.draw(target)` anew."

@@ -18,19 +18,42 @@ from headtail.samplers.model.scorer import Scorer
 
 
 class Step(NamedTuple):
-    """What a sampler may look at when it draws for one batch.
+    """One batch as samplers see it: all that m and q depend on, apart from a sampler's own memory.
+
+    A sampler inside another one is asked for its m and its q with the very step it draws for.
 
     Attributes:
         pairs: the targets.
         model: what scores labels, for samplers that look at it.
         generator: source of randomness.
         tell_target: whether log q of the positives is wanted, where it costs something.
+        long_run: whether no batch is meant but any one of `size` examples, with full queues.
+        size: the number of examples of such a batch, if known.
     """
 
     pairs: Pairs
     model: Scorer | None = None
     generator: torch.Generator | None = None
     tell_target: bool = True
+    long_run: bool = False
+    size: int | None = None
+
+    @classmethod
+    def expected(
+        cls, label: Int[Tensor, " p"], batch_size: int | None = None, model: Scorer | None = None
+    ) -> Step:
+        """Examples with these positives in any batch of this size, once queues are full."""
+        pairs = Pairs.of(label, ignore_index=None)
+        return cls(pairs, model, long_run=True, size=batch_size)
+
+    @property
+    def batch_size(self) -> int | None:
+        """How many targets count."""
+        if self.long_run:
+            return self.size
+        if self.pairs.all_count:
+            return len(self.pairs.label)
+        return int((~self.pairs.ignored).sum())
 
     @property
     def scorer(self) -> Scorer:
@@ -102,7 +125,10 @@ class Sampler(nn.Module, ABC):
                 model = Scorer(
                     pairs.rows(input.detach()), weight.detach(), bias, temperature, score
                 )
-            return self.pick(Step(pairs, model, generator, tell_target))
+            step = Step(pairs, model, generator, tell_target)
+            draw = self.pick(step)
+            self.remember(step)
+            return draw
 
     def _check_fits(self, input: Tensor, weight: Tensor, examples: int) -> None:
         """Refuse a model that does not fit the targets, or another number of labels."""
@@ -116,7 +142,21 @@ class Sampler(nn.Module, ABC):
 
     @abstractmethod
     def pick(self, step: Step) -> Draw:
-        """Draw for targets that are already pairs. The only place with randomness."""
+        """Draw for targets that are already pairs. The only place with randomness.
+
+        What is drawn from in later steps changes in `remember`, so that m and q are the same before
+        and after.
+        """
+
+    def remember(self, step: Step) -> None:
+        """Take note of a batch after its draw, in all samplers inside."""
+        for part in self.samplers:
+            part.remember(step)
+
+    @property
+    def samplers(self) -> list[Sampler]:
+        """The samplers inside this one."""
+        return []
 
     @abstractmethod
     def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
@@ -124,13 +164,13 @@ class Sampler(nn.Module, ABC):
         the batch size.
         """
 
-    def log_q_given(
-        self, model: Scorer, label: Int[Tensor, " p"], ids: Int[Tensor, "*p k"]
-    ) -> Float64[Tensor, "p k"]:
-        """`[p, k]` log q of any labels (`[k]` or `[p, k]` ids) for these examples; plain `log_q`
-        where q follows no model.
-        """
-        return self.log_q(ids).expand(len(label), ids.shape[-1])
+    def log_q_given(self, step: Step, ids: Int[Tensor, "*p k"]) -> Float64[Tensor, "p k"]:
+        """`[p, k]` log q of any labels (`[k]` or `[p, k]` ids) in this step."""
+        return self.log_q(ids).expand(len(step.pairs.label), ids.shape[-1])
+
+    def m_given(self, step: Step) -> float:
+        """The m of a draw in this step."""
+        return self.expected_m(step.batch_size)
 
     def describe(
         self,
@@ -148,8 +188,9 @@ class Sampler(nn.Module, ABC):
         """log(1 − q_y) for samplers that never draw the positive, 0 for the others."""
         return 0.0
 
-    def log_keep_given(self, model: Scorer, label: Int[Tensor, " p"]) -> Float64[Tensor, " p"]:
-        """`[p]` log(1 − q_y) for these examples where the positive is never drawn, else 0."""
+    def log_keep_given(self, step: Step) -> Float64[Tensor, " p"]:
+        """`[p]` log(1 − q_y) in this step where the positive is never drawn, else 0."""
+        label = step.pairs.label
         keep = self.log_keep(label)
         return (
             keep if isinstance(keep, Tensor) else torch.full_like(label, keep, dtype=torch.float64)
@@ -170,36 +211,30 @@ class Sampler(nn.Module, ABC):
         """
 
     def variance_given(
-        self,
-        model: Scorer,
-        label: Int[Tensor, " p"],
-        term: Float64[Tensor, "p L"],
-        batch_size: int | None = None,
+        self, step: Step, term: Float64[Tensor, "p L"]
     ) -> Float64[Tensor, " p"] | None:
-        """The same for examples of a model, with a term for each label; None where draws depend on
-        each other in no known way.
+        """The same for the examples of a step, with a term for each label.
+
+        None where draws depend on each other in an unknown way.
         """
+        label = step.pairs.label
         if not self.looks_at_model:
-            each = [
-                self.variance_of_sum(row, int(y), batch_size)
-                for row, y in zip(term, label, strict=True)
-            ]
+            rows = zip(term, label, strict=True)
+            each = [self.variance_of_sum(row, int(y), step.batch_size) for row, y in rows]
             return (
                 None
                 if None in each
                 else torch.tensor(each, dtype=torch.float64, device=term.device)
             )
-        if not self.independent(batch_size) or not self.tells_marginal:
+        if not self.independent(step.batch_size) or not self.tells_marginal:
             return None
         every = torch.arange(self.num_labels, device=label.device)
-        q = (
-            self.log_q_given(model, label, every) - self.log_keep_given(model, label)[:, None]
-        ).exp()
+        q = (self.log_q_given(step, every) - self.log_keep_given(step)[:, None]).exp()
         if getattr(self, "exclude_target", False):
             q = q.masked_fill(label[:, None] == every, 0.0)
         seen = torch.where(q > 0, term, 0.0)  # 0 · inf: what is never drawn does not matter
         mean = (q * seen).sum(1, keepdim=True)
-        return self.expected_m(batch_size) * (q * (seen - mean) ** 2).sum(1)
+        return self.m_given(step) * (q * (seen - mean) ** 2).sum(1)
 
     def independent(self, batch_size: int | None = None) -> bool:
         """Whether the draws of one call are independent, so that the variance falls as 1/m."""
@@ -236,7 +271,9 @@ class Sampler(nn.Module, ABC):
         """The same sampler over a grown label set."""
 
     def refresh(self, target: Int[Tensor, " n"]) -> None:
-        """Forget the past in favour of these labels; nothing to do for samplers without memory."""
+        """Replace what is remembered by these labels, in all samplers inside."""
+        for part in self.samplers:
+            part.refresh(target)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         # `model.half()` is meant for weights: a table of probabilities moves between devices but

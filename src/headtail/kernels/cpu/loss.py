@@ -12,6 +12,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
+from headtail.core.lookup import written_out
 from headtail.kernels.compiled import keep_compiled
 from headtail.kernels.gradient import CONTRASTIVE, LOGISTIC, SQUARED_HINGE, LossGradients
 
@@ -23,7 +24,7 @@ NOTHING = np.float32(-np.inf)
 
 def sampled_softmax(
     input: Tensor, table: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor,
-    label: Tensor | None, ids: Tensor, a: Tensor, b: Tensor, known: Tensor | None, scale: Tensor,
+    label: Tensor | None, ids: Tensor, a: Tensor | float, b: Tensor | float, known: Tensor | None, scale: Tensor | float,
 ) -> LossGradients:  # fmt: skip
     """log[1 + Σ e^z], z = f_y' − f_y + a + b, of each example, with the gradients of Σ scale ·
     loss; see `LossGradients`.
@@ -32,27 +33,39 @@ def sampled_softmax(
     top = torch.empty_like(f_y)
     loss = torch.empty_like(f_y)
     of_positive = torch.empty_like(f_y)
-    _shift(f.numpy(), f_y.numpy(), *_offsets(a, b), *_collisions(label, ids, known), top.numpy())
+    _shift(
+        f.numpy(),
+        f_y.numpy(),
+        *_offsets(a, b, positive, negatives),
+        *_collisions(label, ids, known),
+        top.numpy(),
+    )
     _share(
-        f.exp_().numpy(), top.numpy(), scale.contiguous().numpy(), loss.numpy(), of_positive.numpy()
+        f.exp_().numpy(),
+        top.numpy(),
+        _scale(scale, f_y).contiguous().numpy(),
+        loss.numpy(),
+        of_positive.numpy(),
     )
     return _gradients(input, table, positive, negatives, rows, loss, of_positive, f)
 
 
 def sampled_decoupled(
     input: Tensor, table: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor,
-    label: Tensor | None, ids: Tensor, a: Tensor, b: Tensor, known: Tensor | None, scale: Tensor, piece: int, margin: float,
+    label: Tensor | None, ids: Tensor, a: Tensor | float, b: Tensor | float, known: Tensor | None, scale: Tensor | float,
+    piece: int, margin: float,
 ) -> LossGradients:  # fmt: skip
     """φ(f_y) + Σ e^(a + b) ϕ(−f_y') of each example, with the gradients of Σ scale · loss; see
     `LossGradients`.
     """
     f_y, f, rows = _scores(input, table, bias, positive, negatives)
     w = torch.empty_like(f)
-    _log_weights(w.numpy(), *_offsets(a, b), *_collisions(label, ids, known))
+    _log_weights(w.numpy(), *_offsets(a, b, positive, negatives), *_collisions(label, ids, known))
     counts = w.exp_() > 0  # what does not count is selected away: its term may be infinite
     value, slope = _piece(piece, -f, margin, positive=False)
     of_value, of_slope = _piece(piece, f_y, margin, positive=True)
     loss = of_value + torch.where(counts, w * value, 0.0).sum(1)
+    scale = _scale(scale, f_y)
     used = scale > 0
     of_positive = torch.where(used, scale * of_slope, 0.0)
     of_scores = torch.where(counts & used[:, None], -scale[:, None] * w * slope, 0.0)
@@ -115,8 +128,16 @@ def _piece(piece: int, z: Tensor, margin: float, *, positive: bool) -> tuple[Ten
     return (short * short, -2 * short) if piece == SQUARED_HINGE else (short, -(short > 0).float())
 
 
-def _offsets(a: Tensor, b: Tensor) -> tuple[np.ndarray, np.ndarray]:
+def _offsets(
+    a: Tensor | float, b: Tensor | float, positive: Tensor, negatives: Tensor
+) -> tuple[np.ndarray, np.ndarray]:
+    a = written_out(a, positive)
+    b = written_out(b, negatives)
     return a.contiguous().numpy(), (b if b.dim() == 2 else b[None]).contiguous().numpy()
+
+
+def _scale(scale: Tensor | float, f_y: Tensor) -> Tensor:
+    return scale if isinstance(scale, Tensor) else torch.full_like(f_y, scale)
 
 
 def _collisions(

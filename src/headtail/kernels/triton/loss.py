@@ -22,7 +22,7 @@ from torch import Tensor
 
 from headtail.kernels.gradient import LossGradients
 from headtail.kernels.triton.per_example import OWN, own_input, own_scores
-from headtail.kernels.triton.pieces import exp, log1p, piece_of, rows_of
+from headtail.kernels.triton.pieces import exp, log1p, per_row, piece_of, rows_of
 
 WORKSPACE = 2**24
 """Scores that are held at a time, 64 MiB."""
@@ -36,10 +36,9 @@ GRADIENTS = {"height": 32, "width": 64, "step": 32, "num_warps": 4, "num_stages"
 
 def sampled_softmax(
     input: Tensor, table: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor,
-    label: Tensor | None, ids: Tensor | None, a: Tensor, b: Tensor, known: Tensor | None, scale: Tensor,
+    label: Tensor | None, ids: Tensor | None, a: Tensor | float, b: Tensor | float, known: Tensor | None, scale: Tensor | float,
 ) -> LossGradients:  # fmt: skip
-    """log(1 + Σ_j e^(f_j − f_y + a + b_j)) of each example, and gradients; tensors are contiguous,
-    or one number for all.
+    """log(1 + Σ_j e^(f_j − f_y + a + b_j)) of each example, and gradients; tensors are contiguous.
 
     Args:
         input: `[b, d]` float32 or bfloat16.
@@ -50,9 +49,10 @@ def sampled_softmax(
         label: `[b]` and
         ids: like `negatives`: where they agree, a draw does not count. None: nothing collides.
         a: `[b]` and
-        b: like `negatives`: the log-weights.
+        b: like `negatives`: the log-weights; each may be one number for all.
         known: `[b, m]` further draws that do not count, or None.
-        scale: `[b]` what each loss counts in the total; where it is 0, all gradients are 0.
+        scale: `[b]` what each loss counts in the total, or one number; where it is 0, all gradients
+            are 0.
     """
     return _fused(
         input, table, bias, positive, negatives, label, ids, a, b, known, scale, None, 0.0
@@ -61,7 +61,8 @@ def sampled_softmax(
 
 def sampled_decoupled(
     input: Tensor, table: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor,
-    label: Tensor | None, ids: Tensor | None, a: Tensor, b: Tensor, known: Tensor | None, scale: Tensor, piece: int, margin: float,
+    label: Tensor | None, ids: Tensor | None, a: Tensor | float, b: Tensor | float, known: Tensor | None, scale: Tensor | float,
+    piece: int, margin: float,
 ) -> LossGradients:  # fmt: skip
     """φ(f_y) + Σ_j e^(a + b_j) · ϕ(−f_j) of each example, and gradients; arguments as in
     `sampled_softmax`.
@@ -97,20 +98,23 @@ def _fused(
     partial, tickets = _room(n, m, d, input.device) if shared else (None, None)
     block_d, block_m = (min(2048, max(16, triton.next_power_of_2(size))) for size in (d, m))
     exact = torch.get_float32_matmul_precision() == "highest"
+    # A weighting of the caller's own may hand over a view.
+    a, b, scale = (t if isinstance(t, float) else t.contiguous() for t in (a, b, scale))
+    shared_b = isinstance(b, float) or b.dim() == 1
     for start in range(0, n, part):
-        x, y, of_y, s, a_here = (
-            t[start : start + part] for t in (input, positive, of_positive, scale, a)
-        )
+        x, y, of_y = (t[start : start + part] for t in (input, positive, of_positive))
+        s, a_here = (t if isinstance(t, float) else t[start : start + part] for t in (scale, a))
         losses = loss[start : start + part]
         per_example = (
             None if t is None else t[start : start + part] for t in (label, known, loss, of_rows)
         )
-        b_here = b if b.dim() == 1 else b[start : start + part]
+        b_here = b if shared_b else b[start : start + part]
         _scores_of(x, table, negatives, coefs, exact)
         _equation[(len(x),)](
             x, table, bias, y, negatives, ids, b_here, s, of_y, a_here, *per_example, coefs, coefs.stride(0), tickets, m, d, margin,
-            0 if tickets is None else len(tickets), a.stride(0), b.stride(-1), scale.stride(0),
-            splits=len(coefs), shared=shared, shared_b=b.dim() == 1, piece=piece,
+            0 if tickets is None else len(tickets),
+            one_a=isinstance(a, float), one_b=isinstance(b, float), one_s=isinstance(scale, float),
+            splits=len(coefs), shared=shared, shared_b=shared_b, piece=piece,
             block_d=block_d, blocks_d=triton.cdiv(d, block_d), block_m=block_m, blocks_m=triton.cdiv(m, block_m),
             num_warps=1 if max(block_d, block_m) <= 512 else 4,
         )  # fmt: skip
@@ -118,7 +122,7 @@ def _fused(
         more = start > 0
         if of_rows is None:
             own_input[n, triton.cdiv(d, OWN["block_d"])](
-                table, y, negatives, s, s.stride(0), coefs, of_y, of_x, m, d, **OWN
+                table, y, negatives, s, coefs, of_y, of_x, m, d, one_s=isinstance(s, float), **OWN
             )
         else:
             sums = of_x, of_rows[n:], of_drawn, losses, total
@@ -162,7 +166,8 @@ def _gradients_of(
     )
     _gradients[(programs,)](
         x, table, y, negatives, scale, coefs, of_y, of_input, of_negatives, of_scores, losses, total,
-        partial, partial.stride(0), tickets, n, m, d, scale.stride(0), more=more, splits=len(partial), exact=exact, **GRADIENTS,
+        partial, partial.stride(0), tickets, n, m, d,
+        one_s=isinstance(scale, float), more=more, splits=len(partial), exact=exact, **GRADIENTS,
     )  # fmt: skip
 
 
@@ -238,8 +243,8 @@ def _scores(
 @triton.jit
 def _gradients(
     x, table, positive, negatives, scale, coefs, of_positive, of_input, of_negatives, of_scores, losses, total,
-    partial, stride, tickets, n, m, d, stride_s,
-    more: tl.constexpr, splits: tl.constexpr, exact: tl.constexpr,
+    partial, stride, tickets, n, m, d,
+    one_s: tl.constexpr, more: tl.constexpr, splits: tl.constexpr, exact: tl.constexpr,
     height: tl.constexpr, width: tl.constexpr, step: tl.constexpr,
 ):  # fmt: skip
     """Programs of four kinds: sums of coefficients, parts of the negatives' gradient, tiles of the
@@ -249,7 +254,7 @@ def _gradients(
     down = tl.cdiv(m, height)
     across = tl.cdiv(d, width)
     if program == tl.num_programs(0) - 1:
-        _total(losses, scale, stride_s, total, n, more)
+        _total(losses, scale, total, n, one_s, more)
     elif program < down:
         _of_scores(program, coefs, of_scores, n, m, more, height)
     elif program < down + down * across * splits:
@@ -275,8 +280,8 @@ def _gradients(
     else:
         program -= down + down * across * splits
         _of_input(
-            program, x, table, positive, negatives, scale, stride_s, coefs, of_positive, of_input, n, m, d,
-            exact, height, width, step,
+            program, x, table, positive, negatives, scale, coefs, of_positive, of_input, n, m, d,
+            one_s, exact, height, width, step,
         )  # fmt: skip
 
 
@@ -305,14 +310,14 @@ def _of_scores(program, coefs, of_scores, n, m, more: tl.constexpr, height: tl.c
 
 
 @triton.jit
-def _total(losses, scale, stride_s, total, n, more: tl.constexpr):
+def _total(losses, scale, total, n, one_s: tl.constexpr, more: tl.constexpr):
     """Σ scale · loss, added to what earlier parts of the batch gave; one that does not count is
     selected away.
     """
     sums = tl.zeros((1024,), tl.float32)
     for start in range(0, n, 1024):
         i = start + tl.arange(0, 1024)
-        s = tl.load(scale + i * stride_s, mask=i < n, other=0.0)
+        s = per_row(scale, i, i < n, one_s)
         sums += tl.where(s == 0, 0.0, tl.load(losses + i, mask=i < n, other=0.0) * s)
     whole = tl.sum(sums)
     if more:
@@ -356,8 +361,8 @@ def _of_negatives(
 
 @triton.jit
 def _of_input(
-    program, x, table, positive, negatives, scale, stride_s, coefs, of_positive, of_input, n, m, d,
-    exact: tl.constexpr, height: tl.constexpr, width: tl.constexpr, step: tl.constexpr,
+    program, x, table, positive, negatives, scale, coefs, of_positive, of_input, n, m, d,
+    one_s: tl.constexpr, exact: tl.constexpr, height: tl.constexpr, width: tl.constexpr, step: tl.constexpr,
 ):  # fmt: skip
     """C·W, and the positive's row times its coefficient."""
     across = tl.cdiv(d, width)
@@ -370,7 +375,7 @@ def _of_input(
         j = start + tl.arange(0, step)
         w_tile = rows_of(table, tl.load(negatives + j, mask=j < m, other=0), j < m, k, d).to(dtype)
         g = _dot(_coefs(coefs, i, j, n, m).to(dtype), w_tile, g, exact)
-    alive = tl.load(scale + i * stride_s, mask=i < n, other=0.0) != 0
+    alive = per_row(scale, i, i < n, one_s) != 0
     to = i.to(tl.int64)[:, None] * d + k[None, :]
     tl.store(
         of_input + to, tl.where(alive[:, None], g, 0.0), mask=(i < n)[:, None] & (k < d)[None, :]
@@ -380,7 +385,8 @@ def _of_input(
 @triton.jit
 def _equation(
     x, table, bias, positive, negatives, ids, b, scale, of_positive, a, label, known, loss, of_rows,
-    coefs, stride, tickets, m, d, margin, tiles, stride_a, stride_b, stride_s,
+    coefs, stride, tickets, m, d, margin, tiles,
+    one_a: tl.constexpr, one_b: tl.constexpr, one_s: tl.constexpr,
     splits: tl.constexpr, block_d: tl.constexpr, blocks_d: tl.constexpr, block_m: tl.constexpr, blocks_m: tl.constexpr,
     shared: tl.constexpr, shared_b: tl.constexpr, piece: tl.constexpr,
 ):  # fmt: skip
@@ -390,8 +396,8 @@ def _equation(
         for place in range(tl.program_id(0), tiles, tl.num_programs(0)):
             tl.store(tickets + place, 0)  # nobody has come yet
     y = tl.load(positive + i)
-    s = tl.load(scale + i * stride_s)
-    a_i = tl.load(a + i * stride_a).to(tl.float32)
+    s = per_row(scale, i, i >= 0, one_s)
+    a_i = per_row(a, i, i >= 0, one_a)
     products = tl.zeros((block_d,), tl.float32)
     for block in range(blocks_d):
         k = block * block_d + tl.arange(0, block_d)
@@ -418,10 +424,10 @@ def _equation(
                 negatives,
                 ids,
                 b,
-                stride_b,
                 label,
                 known,
                 m,
+                one_b,
                 splits,
                 shared,
                 shared_b,
@@ -443,10 +449,10 @@ def _equation(
                     negatives,
                     ids,
                     b,
-                    stride_b,
                     label,
                     known,
                     m,
+                    one_b,
                     splits,
                     shared,
                     shared_b,
@@ -470,10 +476,10 @@ def _equation(
                 negatives,
                 ids,
                 b,
-                stride_b,
                 label,
                 known,
                 m,
+                one_b,
                 splits,
                 shared,
                 shared_b,
@@ -505,8 +511,8 @@ def _equation(
 
 @triton.jit
 def _draws(
-    i, j, coefs, stride, bias, negatives, ids, b, stride_b, label, known, m,
-    splits: tl.constexpr, shared: tl.constexpr, shared_b: tl.constexpr,
+    i, j, coefs, stride, bias, negatives, ids, b, label, known, m,
+    one_b: tl.constexpr, splits: tl.constexpr, shared: tl.constexpr, shared_b: tl.constexpr,
 ):  # fmt: skip
     """Scores and log-weights of an example's draws j, and which of them count."""
     inside = j < m
@@ -519,7 +525,7 @@ def _draws(
         f += tl.load(
             bias + tl.load(negatives + drawn, mask=inside, other=0), mask=inside, other=0.0
         ).to(tl.float32)
-    b_j = tl.load(b + (j if shared_b else own) * stride_b, mask=inside, other=0.0).to(tl.float32)
+    b_j = per_row(b, j if shared_b else own, inside, one_b)
     counts = inside
     if label is not None:
         counts &= tl.load(ids + drawn, mask=inside, other=0) != tl.load(label + i)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from headtail.kernels.triton.pieces import rows_of
+from headtail.kernels.triton.pieces import per_row, rows_of
 
 OWN = {"rows": 16, "block_d": 256, "num_warps": 4}
 
@@ -31,7 +31,8 @@ def own_scores(x, table, negatives, scores, m, d, rows: tl.constexpr, block_d: t
 
 @triton.jit
 def own_input(
-    table, positive, negatives, scale, stride_s, coefs, of_positive, of_input, m, d, rows: tl.constexpr, block_d: tl.constexpr
+    table, positive, negatives, scale, coefs, of_positive, of_input, m, d,
+    one_s: tl.constexpr, rows: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """Σ_j c_j w_j and the positive's row times its coefficient, for some columns of one example."""
     i = tl.program_id(0).to(tl.int64)
@@ -46,5 +47,7 @@ def own_input(
     w_y = tl.load(table + tl.load(positive + i) * d + k, mask=k < d, other=0.0).to(tl.float32)
     whole = tl.sum(g, 0) + tl.load(of_positive + i) * w_y
     tl.store(
-        of_input + i * d + k, tl.where(tl.load(scale + i * stride_s) == 0, 0.0, whole), mask=k < d
+        of_input + i * d + k,
+        tl.where(per_row(scale, i, i >= 0, one_s) == 0, 0.0, whole),
+        mask=k < d,
     )

@@ -20,6 +20,15 @@ def rows_of(table, rows, some, k, d):
 
 
 @triton.jit
+def per_row(values, i, some, one: tl.constexpr):
+    """A number per row i in float32, or the `one` that all share; 0 where i is none of `some`."""
+    if one:
+        return tl.where(some, values, 0.0)
+    else:
+        return tl.load(values + i, mask=some, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def piece_of(f, piece: tl.constexpr, margin):
     """ϕ(−f) and its derivative by f; of minus the positive's score, φ."""
     if piece == 0:

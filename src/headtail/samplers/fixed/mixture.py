@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels
 from headtail.errors import HeadtailError
-from headtail.samplers.model.scorer import Scorer
 from headtail.samplers.sampler import Sampler, Step
 
 
@@ -91,23 +90,25 @@ class Mixture(Sampler):
         if step.model is None or not self.looks_at_model:
             return Draw(ids, self._log_q(ids, sizes), self._log_q(label, sizes), sum(sizes))
         both = torch.cat([label[:, None], ids], 1)
-        log_q = self._shared(
-            [part.log_q_given(step.model, label, both) for part in self.samplers], sizes, both
-        )
+        log_q = self._shared([part.log_q_given(step, both) for part in self.samplers], sizes, both)
         return Draw(ids, log_q[:, 1:], log_q[:, 0], sum(sizes))
 
     def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """log Σ (m_k / m)·q_k."""
         return self._log_q(ids, [part.expected_m(batch_size) for part in self.samplers])
 
-    def log_q_given(
-        self, model: Scorer, label: Int[Tensor, " p"], ids: Int[Tensor, "*p k"]
-    ) -> Float64[Tensor, "p k"]:
-        """The same where parts follow the model, for a batch of these examples."""
-        sizes = [part.expected_m(len(label)) for part in self.samplers]
-        return self._shared(
-            [part.log_q_given(model, label, ids) for part in self.samplers], sizes, ids
-        )
+    def log_q_given(self, step: Step, ids: Int[Tensor, "*p k"]) -> Float64[Tensor, "p k"]:
+        """The same with the parts' shares of this step."""
+        sizes = [part.m_given(step) for part in self.samplers]
+        shape = len(step.pairs.label), ids.shape[-1]
+        if not self.looks_at_model:  # the same for all examples
+            return self._log_q(ids, sizes).expand(shape)
+        log_q = [part.log_q_given(step, ids) for part in self.samplers]
+        return self._shared(log_q, sizes, ids.expand(shape))
+
+    def m_given(self, step: Step) -> float:
+        """Σ m_k."""
+        return sum(part.m_given(step) for part in self.samplers)
 
     def expected_m(self, batch_size: int | None = None) -> float:
         """Σ m_k."""
@@ -126,16 +127,12 @@ class Mixture(Sampler):
         return sum(known) if len(known) == len(parts) else None
 
     def variance_given(
-        self,
-        model: Scorer,
-        label: Int[Tensor, " p"],
-        term: Float64[Tensor, "p L"],
-        batch_size: int | None = None,
+        self, step: Step, term: Float64[Tensor, "p L"]
     ) -> Float64[Tensor, " p"] | None:
         """As `variance_of_sum`."""
         if not self._parts_independent():
             return None
-        parts = [part.variance_given(model, label, term, batch_size) for part in self.samplers]
+        parts = [part.variance_given(step, term) for part in self.samplers]
         known = [variance for variance in parts if variance is not None]
         return torch.stack(known).sum(0) if len(known) == len(parts) else None
 
@@ -166,11 +163,6 @@ class Mixture(Sampler):
     def for_labels(self, labels: Labels) -> Mixture:
         """The same parts over the grown label set."""
         return Mixture([part.for_labels(labels) for part in self.samplers])
-
-    def refresh(self, target: Int[Tensor, " n"]) -> None:
-        """Refresh every part."""
-        for part in self.samplers:
-            part.refresh(target)
 
     def _log_q(self, ids: Tensor, sizes: list[float]) -> Tensor:
         return self._shared([part.log_q(ids) for part in self.samplers], sizes, ids)

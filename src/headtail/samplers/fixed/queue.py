@@ -56,20 +56,24 @@ class Queue(Sampler):
         self._filled = self._next = 0
 
     def pick(self, step: Step) -> Draw:
-        """Take from the past, then remember this batch."""
+        """Take from the past."""
         device = step.pairs.label.device
-        taken = (
-            self._filled if self.num_negatives is None else min(self.num_negatives, self._filled)
-        )
+        taken = self._taken()
         slots = torch.arange(taken, device=device)
         if taken < self._filled:
             slots = torch.randperm(self._filled, device=device, generator=step.generator)[:taken]
         if self.past.device != device:
             self.past = self.past.to(device)
-        ids = self.past[slots]
-        if self.training:  # a validation batch is no past to train on
-            self._remember(step.pairs.label[~step.pairs.ignored])
-        return self.describe(ids, step.pairs.label, float(taken))
+        return self.describe(self.past[slots], step.pairs.label, float(taken))
+
+    def remember(self, step: Step) -> None:
+        """Put this batch into the queue; in evaluation nothing is put there."""
+        if self.training:
+            self._append(step.pairs.label[~step.pairs.ignored])
+
+    def m_given(self, step: Step) -> float:
+        """The number taken from what is in the queue now."""
+        return self.expected_m() if step.long_run else float(self._taken())
 
     def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """log of the unsmoothed training frequency."""
@@ -107,7 +111,7 @@ class Queue(Sampler):
     def refresh(self, target: Int[Tensor, " n"]) -> None:
         """Replace the whole content by these labels."""
         self._filled = self._next = 0
-        self._remember(target)
+        self._append(target)
 
     def get_extra_state(self) -> Tensor:
         """Fill level and write position."""
@@ -117,7 +121,10 @@ class Queue(Sampler):
         """Restore fill level and write position."""
         self._filled, self._next = (int(v) for v in state)
 
-    def _remember(self, batch: Tensor) -> None:
+    def _taken(self) -> int:
+        return self._filled if self.num_negatives is None else min(self.num_negatives, self._filled)
+
+    def _append(self, batch: Tensor) -> None:
         require_seen(batch, self.log_q(batch), "Queue")
         batch = batch[-self.capacity :].to(self.past.device)
         slots = (torch.arange(len(batch), device=batch.device) + self._next) % self.capacity

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels, number_of
-from headtail.core.lookup import constant
+from headtail.core.lookup import Same, constant
 from headtail.errors import check_ids
 from headtail.samplers.fixed.inverse import InverseSampler
 from headtail.samplers.sampler import Step
@@ -51,6 +51,13 @@ class Uniform(InverseSampler):
         """−log L each."""
         check_ids("ids", ids, self.num_labels)
         return constant(-math.log(self.num_labels), ids)
+
+    def describe(self, ids: Tensor, label: Tensor, m: float, batch_size: int | None = None) -> Draw:
+        """The `Draw` that holds these ids. Its log q is written out only for whoever reads it."""
+        check_ids("ids", ids, self.num_labels)
+        check_ids("label", label, self.num_labels)
+        log_q = -math.log(self.num_labels)
+        return Draw(ids, Same(log_q, ids), Same(log_q, label), m, self.log_keep(label))  # pyright: ignore[reportArgumentType]
 
     def mass(self, ids: Tensor) -> Tensor:
         """1 each."""

@@ -130,12 +130,11 @@ class Adversarial(Scheduled):
         )
         return Draw(ids, log_q, of_target, float(self.num_negatives))
 
-    def log_q_given(
-        self, model: Scorer, label: Int[Tensor, " p"], ids: Int[Tensor, "*p n"]
-    ) -> Float64[Tensor, "p n"]:
+    def log_q_given(self, step: Step, ids: Int[Tensor, "*p n"]) -> Float64[Tensor, "p n"]:
         """log q of any labels for each example of a batch, some labels at a time."""
+        model = step.scorer
         if self._due == 0:
-            self._start(model, label)
+            self._start(model, step.pairs.label)
         x, there = self._groups(model)
         number = len(model.input)
         part = max(1, AT_A_TIME // (self.depth * max(1, x.shape[0] * self.share)))

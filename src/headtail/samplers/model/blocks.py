@@ -191,24 +191,16 @@ class Blocks(Scheduled):
             float(self.num_negatives),
         )
 
-    def log_q_given(
-        self, model: Scorer, label: Int[Tensor, " p"], ids: Int[Tensor, "*p n"]
-    ) -> Float64[Tensor, "p n"]:
+    def log_q_given(self, step: Step, ids: Int[Tensor, "*p n"]) -> Float64[Tensor, "p n"]:
         """log q of any labels for each example of a batch, in O(L)."""
-        q = self._of_each(self._q(model), len(model.input))
+        q = self._of_each(self._q(step.scorer), len(step.pairs.label))
         return (q.gather(1, ids) if ids.dim() == 2 else q[:, ids.reshape(-1)]).log()
 
-    def variance_given(
-        self,
-        model: Scorer,
-        label: Int[Tensor, " p"],
-        term: Float64[Tensor, "p L"],
-        batch_size: int | None = None,
-    ) -> Float64[Tensor, " p"]:
+    def variance_given(self, step: Step, term: Float64[Tensor, "p L"]) -> Float64[Tensor, " p"]:
         """Slots of one visit share its block: Σ over visits of n²·V[E(t | B)] + n·E[V(t | B)], n
         slots each.
         """
-        q = self._of_each(self._q(model), len(model.input))
+        q = self._of_each(self._q(step.scorer), len(step.pairs.label))
         seen = torch.where(q > 0, term, 0.0)
         block = self._block_of(self.place).expand_as(q)
         mass, sums = (

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels, number_of
-from headtail.core.lookup import constant
 from headtail.errors import HeadtailError, check_count
 from headtail.samplers.model.scorer import Scorer
 from headtail.samplers.sampler import Sampler, Step
@@ -27,7 +26,7 @@ class ModelSampler(Sampler):
         """Refused: without a model there is no q."""
         raise HeadtailError(
             f"`{type(self).__name__}` follows the model, so each example has a q of its own. Ask "
-            "`log_q_given(model, label, ids)`."
+            "`log_q_given(step, ids)`."
         )
 
     def variance_of_sum(
@@ -38,7 +37,7 @@ class ModelSampler(Sampler):
 
     def log_support(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
         """Every label may be drawn."""
-        return constant(0.0, ids)
+        return torch.zeros_like(ids, dtype=torch.float64)
 
     @property
     def tells_all(self) -> bool:
@@ -111,23 +110,20 @@ class OnePassSampler(ModelSampler):
             seen = seen._replace(others=total)
         return self._describe(ids, mass, points, label, seen)
 
-    def log_q_given(
-        self, model: Scorer, label: Int[Tensor, " p"], ids: Int[Tensor, "*p k"]
-    ) -> Float64[Tensor, "p k"]:
+    def log_q_given(self, step: Step, ids: Int[Tensor, "*p k"]) -> Float64[Tensor, "p k"]:
         """g less the logarithm of its sum, in one pass."""
-        seen = self._sums(model, label)
-        g = self.log_mass(model.logits(ids), label, ids)
+        label = step.pairs.label
+        seen = self._sums(step.scorer, label)
+        g = self.log_mass(step.scorer.logits(ids), label, ids)
         return torch.where(
             seen.others == -math.inf, -math.log(self.num_labels), g - self._everything(seen)
         )
 
-    def log_keep_given(self, model: Scorer, label: Int[Tensor, " p"]) -> Float64[Tensor, " p"]:
+    def log_keep_given(self, step: Step) -> Float64[Tensor, " p"]:
         """From the others' own sum: 1 − q_y would be lost where the positive has nearly everything."""
-        return (
-            self._log_keep(self._sums(model, label))
-            if self.exclude_target
-            else super().log_keep_given(model, label)
-        )
+        if not self.exclude_target:
+            return super().log_keep_given(step)
+        return self._log_keep(self._sums(step.scorer, step.pairs.label))
 
     def _sums(self, model: Scorer, label: Tensor) -> _Seen:
         seen = _Seen.nothing(label)

@@ -57,37 +57,33 @@ class Hard(ModelSampler):
 
     def pick(self, step: Step) -> Draw:
         """The nearest, then the cheap ones."""
-        model = step.scorer
         label = step.pairs.label
-        top = nearest_labels(model, self.nearest)
+        top = nearest_labels(step.scorer, self.nearest)
         cheap = self.cheap.pick(step)
         ids = torch.cat([top, cheap.ids.expand(len(label), cheap.ids.shape[-1])], 1)
-        said = torch.cat(
-            [self.cheap.log_q_given(model, label, top), cheap.log_q.expand(len(label), -1)], 1
-        )
-        log_q = self._log_q(ids, top, said, cheap.m)
-        positive = self.cheap.log_q_given(model, label, label[:, None])
-        log_q_target = self._log_q(label[:, None], top, positive, cheap.m).squeeze(1)
+        of_top = self.cheap.log_q_given(step, top)
+        of_ids = torch.cat([of_top, cheap.log_q.expand(len(label), -1)], 1)
+        log_q = self._log_q(ids, top, of_ids, cheap.m)
+        of_target = self.cheap.log_q_given(step, label[:, None])
+        log_q_target = self._log_q(label[:, None], top, of_target, cheap.m).squeeze(1)
         return Draw(ids, log_q, log_q_target, self.nearest + cheap.m)
 
-    def log_q_given(
-        self, model: Scorer, label: Int[Tensor, " p"], ids: Int[Tensor, "*p k"]
-    ) -> Float64[Tensor, "p k"]:
-        """That of the mixture, for a batch of these examples."""
-        said = self.cheap.log_q_given(model, label, ids)
-        return self._log_q(
-            ids.expand(said.shape),
-            nearest_labels(model, self.nearest),
-            said,
-            self.cheap.expected_m(len(label)),
-        )
+    def log_q_given(self, step: Step, ids: Int[Tensor, "*p k"]) -> Float64[Tensor, "p k"]:
+        """That of the nearest and the cheap ones together."""
+        cheap = self.cheap.log_q_given(step, ids)
+        top = nearest_labels(step.scorer, self.nearest)
+        return self._log_q(ids.expand(cheap.shape), top, cheap, self.cheap.m_given(step))
 
-    def _log_q(self, ids: Tensor, top: Tensor, said: Tensor, m: float) -> Tensor:
+    def m_given(self, step: Step) -> float:
+        """k + m_c."""
+        return self.nearest + self.cheap.m_given(step)
+
+    def _log_q(self, ids: Tensor, top: Tensor, cheap: Tensor, m: float) -> Tensor:
         """log([id in top k] + m·q) − log(k + m)."""
         order = top.sort(1).values
         at = torch.searchsorted(order, ids.contiguous()).clamp_(max=self.nearest - 1)
         among = torch.where(order.gather(1, at) == ids, 0.0, -math.inf).double()
-        rest = said + (math.log(m) if m > 0 else -math.inf)
+        rest = cheap + (math.log(m) if m > 0 else -math.inf)
         return torch.logaddexp(among, rest) - math.log(self.nearest + m)
 
     def expected_m(self, batch_size: int | None = None) -> float:
@@ -95,14 +91,10 @@ class Hard(ModelSampler):
         return self.nearest + self.cheap.expected_m(batch_size)
 
     def variance_given(
-        self,
-        model: Scorer,
-        label: Int[Tensor, " p"],
-        term: Float64[Tensor, "p L"],
-        batch_size: int | None = None,
+        self, step: Step, term: Float64[Tensor, "p L"]
     ) -> Float64[Tensor, " p"] | None:
         """That of the cheap draws: the nearest are always there."""
-        return self.cheap.variance_given(model, label, term, batch_size)
+        return self.cheap.variance_given(step, term)
 
     def independent(self, batch_size: int | None = None) -> bool:
         """No: the nearest are always there."""
@@ -117,6 +109,11 @@ class Hard(ModelSampler):
         """If the cheap sampler may."""
         return self.cheap.may_miss
 
+    @property
+    def samplers(self) -> list[Sampler]:
+        """The cheap one."""
+        return [self.cheap]
+
     def extra_repr(self) -> str:
         """How many are the nearest."""
         return f"nearest={self.nearest}"
@@ -124,10 +121,6 @@ class Hard(ModelSampler):
     def for_labels(self, labels: Labels) -> Hard:
         """With the cheap sampler over the grown label set."""
         return Hard(self.cheap.for_labels(labels), self.nearest)
-
-    def refresh(self, target: Int[Tensor, " n"]) -> None:
-        """Refresh the cheap sampler."""
-        self.cheap.refresh(target)
 
 
 def nearest_labels(model: Scorer, k: int) -> Int[Tensor, "p k"]:

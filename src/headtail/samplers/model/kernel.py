@@ -37,9 +37,11 @@ class QuadraticKernel(Blocks):
     >>> sampler.draw(torch.tensor([0]), input=torch.ones(1, 1), weight=torch.tensor([[0.0], [1.0], [-2.0]])).m
     1.0
 
-    >>> from headtail.samplers.model.scorer import Scorer
+    >>> from headtail.samplers import Scorer, Step
     >>> scorer = Scorer(torch.ones(1, 1), torch.tensor([[0.0], [1.0], [-2.0]]))
-    >>> [round(100 * x) for x in sampler.log_q_given(scorer, torch.tensor([0]), torch.arange(3)).exp()[0].tolist()]  # 1 : 3 : 9
+    >>> step = Step.expected(torch.tensor([0]), model=scorer)
+    >>> q = sampler.log_q_given(step, torch.arange(3)).exp()[0]  # 1 : 3 : 9
+    >>> [round(100 * share) for share in q.tolist()]
     [8, 23, 69]
     """
 

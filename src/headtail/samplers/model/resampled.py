@@ -12,7 +12,6 @@ from headtail.core.draw import Draw
 from headtail.core.labels import Labels
 from headtail.errors import HeadtailError, check_count, check_kind
 from headtail.samplers.model.by_score import ModelSampler, pointed_at, running_sums
-from headtail.samplers.model.scorer import Scorer
 from headtail.samplers.sampler import Sampler, Step
 
 
@@ -87,11 +86,7 @@ class Resampled(ModelSampler):
         return float(self.num_negatives)
 
     def variance_of_target(
-        self,
-        model: Scorer,
-        label: Int[Tensor, " p"],
-        term: Float64[Tensor, "p L"],
-        batch_size: int | None = None,
+        self, step: Step, term: Float64[Tensor, "p L"]
     ) -> Float64[Tensor, " p"] | None:
         r"""The variance of the sampled sum, with weights from the margin, where the whole sum has
         these terms T; None if not known.
@@ -103,23 +98,22 @@ class Resampled(ModelSampler):
         \Big(\sum_{y'} T_{y'}\Big)^2\Big].$$
 
         Args:
-            model: the examples.
-            label: `[p]` their positives.
+            step: the examples.
             term: `[p, L]`, 0 at the positive.
-            batch_size: B.
         """
-        size = self.pool.expected_m(batch_size)
-        every = torch.arange(self.num_labels, device=label.device)
         if (
             self.pool.looks_at_model
             or not self.pool.tells_all
-            or not self.pool.independent(batch_size)
+            or not self.pool.independent(step.batch_size)
         ):
             return None
-        log_q = self.pool.log_q(every, batch_size) - self.pool.log_keep_given(model, label)[:, None]
+        label = step.pairs.label
+        every = torch.arange(self.num_labels, device=label.device)
+        size = self.pool.m_given(step)
+        log_q = self.pool.log_q_given(step, every) - self.pool.log_keep_given(step)[:, None]
         each = torch.where(term > 0, (term.log() - log_q - math.log(size)).exp(), 0.0)
-        of_pool = self.pool.variance_given(model, label, each, batch_size)
-        f = model.logits(every).double().masked_fill(label[:, None] == every, -math.inf)
+        of_pool = self.pool.variance_given(step, each)
+        f = step.scorer.logits(every).double().masked_fill(label[:, None] == every, -math.inf)
         spread = torch.logsumexp(
             torch.where(term > 0, 2 * term.log() - f, -math.inf), 1
         ) + torch.logsumexp(f, 1)
@@ -148,6 +142,11 @@ class Resampled(ModelSampler):
         """No."""
         return False
 
+    @property
+    def samplers(self) -> list[Sampler]:
+        """The pool."""
+        return [self.pool]
+
     def extra_repr(self) -> str:
         """m."""
         return f"num_negatives={self.num_negatives}"
@@ -155,7 +154,3 @@ class Resampled(ModelSampler):
     def for_labels(self, labels: Labels) -> Resampled:
         """With a pool of the grown label set."""
         return Resampled(self.pool.for_labels(labels), self.num_negatives)
-
-    def refresh(self, target: Int[Tensor, " n"]) -> None:
-        """Refresh the pool."""
-        self.pool.refresh(target)
