@@ -39,13 +39,14 @@ from torch import Tensor, nn
 
 from headtail.core.targets import Ragged
 from headtail.data.points import DataSet, Points
+from headtail.device.graphs import graph_of
 from headtail.encoders import ResNet, convolution
 from headtail.encoders import norm as norms
 from headtail.encoders.model import Batch
 from headtail.rows.dense_sgd import DenseSGD
-from headtail.training.captured import Resident, graph_of
 from headtail.training.config import Run
 from headtail.training.recipes import cifar
+from headtail.training.resident import Resident
 from headtail.training.trainer import Trainer
 from machine import append
 
@@ -106,32 +107,31 @@ def make_trainer(given: argparse.Namespace, scheme: str) -> Trainer:
 
 
 def endless(trainer: Trainer) -> Iterator[Any]:
-    """Batches of one epoch after another, as the trainer's step takes them."""
-    return itertools.chain.from_iterable(trainer.order(epoch) for epoch in itertools.count())
+    """Batches of epoch after epoch, as the trainer's step takes them."""
+    return itertools.chain.from_iterable(trainer.step.order(epoch) for epoch in itertools.count())
 
 
 def own_step(trainer: Trainer, order: Iterator[Any]) -> Tensor:
-    """The trainer's own step."""
-    return trainer._take_step(next(order))
+    """As users get it."""
+    return trainer.step(next(order))
 
 
 def eager_step(trainer: Trainer, batch: Batch) -> Tensor:
-    """The same step, run eagerly."""
-    return trainer.learn(trainer.model(batch))
+    """Eagerly."""
+    return trainer.learner.learn(trainer.model(batch))
 
 
 def of_trainer(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
-    """Steps of a trainer: its own, and run eagerly."""
+    """Steps of a trainer: as users get them, and eagerly."""
     for scheme in given.schemes:
         trainer = make_trainer(given, scheme)
         order = endless(trainer)
         batches = trainer.batches
         trainer.model.train()
-        resident = Resident(
-            batches.points, batches.point_of, batches.whole_points, batches.size, trainer.device
-        )
+        dense_below = trainer.engine.dense_below
+        resident = Resident(batches, trainer.device, dense_below=dense_below)
         batch = resident.take(*resident.look_up(next(batches.order(0))))
-        yield f"{scheme}, {type(trainer._take_step).__name__}", partial(own_step, trainer, order)
+        yield f"{scheme}, {type(trainer.step).__name__}", partial(own_step, trainer, order)
         yield f"{scheme}, eager", partial(eager_step, trainer, batch)
 
 
@@ -309,11 +309,11 @@ def work(given: argparse.Namespace) -> None:
     trainer = make_trainer(given, given.schemes[0])
     order = endless(trainer)
     trainer.model.train()
-    milliseconds(lambda: trainer._take_step(next(order)), 20)
+    milliseconds(lambda: trainer.step(next(order)), 20)
     print("ready", flush=True)
     sys.stdin.readline()
     for _ in range(given.steps):
-        trainer._take_step(next(order))
+        trainer.step(next(order))
     wait()
     print("done", flush=True)
 

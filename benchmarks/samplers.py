@@ -37,7 +37,8 @@ from headtail.samplers.model.blocks import Blocks
 from headtail.samplers.model.schedule import next_look
 from headtail.schemes import build_sampler
 from headtail.training.config import Run
-from headtail.training.trainer import Trainer, load_model
+from headtail.training.saved_model import load_model
+from headtail.training.trainer import Trainer
 from machine import append
 
 SAMPLERS = (
@@ -226,14 +227,16 @@ def _trainer(data: DataSet, model: Model, name: str, m: int, batch: int) -> Trai
 
 
 def _step_times(trainers: dict[str, Trainer]) -> dict[str, tuple[float, ...]]:
-    """Median wall and processor time per step, in turns, so that other load affects all alike."""
-    orders = {name: trainer.order(0, 0) for name, trainer in trainers.items()}
+    """Median step of each, by the clock and in processor time; turn by turn, so that what else the
+    machine does meets all alike.
+    """
+    orders = {name: trainer.step.order(0) for name, trainer in trainers.items()}
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in trainers}
     for _ in range(STEPS):
         for name, trainer in trainers.items():
-            ids = next(orders[name])
+            batch = next(orders[name])
             start = time.perf_counter(), time.process_time()
-            trainer.eager_step(ids)
+            trainer.step(batch)
             taken[name].append(
                 (1000 * (time.perf_counter() - start[0]), 1000 * (time.process_time() - start[1]))
             )

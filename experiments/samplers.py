@@ -52,7 +52,9 @@ from headtail.samplers import Adversarial, Scorer
 from headtail.samplers.model.blocks import Blocks
 from headtail.schemes import scheme
 from headtail.training.config import Run, Training
-from headtail.training.trainer import State, Trainer, Watch, load_model
+from headtail.training.saved_model import load_model
+from headtail.training.state import State, Watch
+from headtail.training.trainer import Trainer
 from longtail import lighten, until_stopped
 
 GENERATED = "synthetic:labels=1000000,points=2000000,test=5000,features=5000000,labels-a-point=4,features-a-point=80,zipf=0.5"
@@ -246,8 +248,8 @@ def train(
     begun = time.monotonic()
 
     def watch(cell: Cell) -> Watch:
-        def look(state: State, steps: int, loss: float) -> None:
-            if math.isnan(loss):  # an epoch is over
+        def look(state: State, steps: int, loss: float | None) -> None:
+            if loss is None:  # an epoch is over
                 print(
                     f"  {cell.title}: epoch {state.epoch} of {cell.run.epochs}, "
                     f"{state.curve[-1][2]:.4f}",
@@ -308,8 +310,8 @@ def step_times(run: Run, data: DataSet, device: str) -> tuple[float, float, int]
     """Milliseconds of a step and of a refresh of the sampler, and the steps between refreshes."""
     trainer = Trainer(run, data, device=device)
     taken = []
-    for ids in islice(trainer.order(0), STEPS):
-        taken.append(milliseconds(partial(trainer._take_step, ids), device))
+    for batch in islice(trainer.step.order(0), STEPS):
+        taken.append(milliseconds(partial(trainer.step, batch), device))
         if sum(taken) > LONGEST and len(taken) > 2:
             break
     sampler = getattr(trainer.model.head.loss, "sampler", None)

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 
 import torch
@@ -15,7 +14,8 @@ from headtail.data.points import DataSet
 from headtail.data.synthetic import generate
 from headtail.evaluation.topk import top_labels
 from headtail.schemes import PAPER
-from headtail.training.trainer import State, Trainer
+from headtail.training.state import State
+from headtail.training.trainer import Trainer
 
 EPOCHS = 10
 K = 50
@@ -25,16 +25,16 @@ def epoch(cell: Cell, data: DataSet) -> Found:
     """Seconds per epoch: the second one on a GPU, the only one, after a few steps, on a CPU."""
     ends: list[float] = []
 
-    def watch(_: State, __: int, loss: float) -> None:
-        if math.isnan(loss):
+    def watch(_: State, __: int, loss: float | None) -> None:
+        if loss is None:
             ends.append(time.perf_counter())
 
     cuda = cell.device == "cuda"
     trainer = Trainer(run_of(cell, epochs=2 if cuda else 1), data, device=cell.device, watch=watch)
     if not cuda:
         trainer.model.train()
-        for ids, _ in zip(trainer.batches.order(1), range(3), strict=False):
-            trainer._take_step(ids)
+        for batch, _ in zip(trainer.step.order(1), range(3), strict=False):
+            trainer.step(batch)
     ends.append(time.perf_counter())
     trainer.fit()
     seconds = ends[-1] - ends[-2]

@@ -230,7 +230,7 @@ def _run(made: Made, cell: Cell, **options: Any) -> Found:
         return times_of(
             step, *([torch.cuda.synchronize, ON_GPU] if cell.device == "cuda" else []), **options
         )
-    from headtail.training.captured import graph_of
+    from headtail.device.graphs import graph_of
 
     return times_of(graph_of(step, BATCHES).replay, torch.cuda.synchronize, ON_GPU, each=BATCHES)
 

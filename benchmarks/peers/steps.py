@@ -60,8 +60,9 @@ def headtail(cell: Cell, data: DataSet) -> Step:
             trainer.model.parameters(), lr=LR, momentum=MOMENTUM
         ).inside_backward()
     trainer.model.train()
-    ids = itertools.chain.from_iterable(trainer.order(epoch) for epoch in itertools.count())
-    return lambda: trainer._take_step(next(ids))
+    epochs = (trainer.step.order(epoch) for epoch in itertools.count())
+    batches = itertools.chain.from_iterable(epochs)
+    return lambda: trainer.step(next(batches))
 
 
 def torch_step(cell: Cell, data: DataSet, sparse: bool) -> Step:

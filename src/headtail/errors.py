@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import math
 from collections.abc import Iterable
 from numbers import Integral, Real
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -129,3 +131,26 @@ def nearest(name: str, names: Iterable[str]) -> str:
     """A question that names the nearest of `names`, or nothing where none is near."""
     close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.5)
     return f" Did you mean {' or '.join(f'`{n}`' for n in close)}?" if close else ""
+
+
+def need(module: str, *, extra: str, to: str) -> ModuleType:
+    """Import an optional dependency; where it is missing, say which extra brings it.
+
+    Args:
+        module: what to import.
+        extra: the extra of headtail that installs it.
+        to: what it is needed for, for example "write a report".
+
+    >>> need("math", extra="report", to="count").pi > 3
+    True
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        if error.name is None or error.name.partition(".")[0] != package:
+            raise
+        raise HeadtailError(
+            f"To {to}, headtail needs {package}, which is not installed. Run "
+            f"`pip install 'headtail[{extra}]'`."
+        ) from error

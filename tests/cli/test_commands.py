@@ -22,7 +22,7 @@ from headtail.comparison.results import Comparison, read_rows, to_csv
 from headtail.data.load import load
 from headtail.evaluation.topk import top_labels
 from headtail.training.config import Training
-from headtail.training.trainer import load_model
+from headtail.training.saved_model import load_model
 
 DATA = "synthetic:points=600,test=100,features=200,labels=60"
 QUICK = ["--dim", "16", "--epochs", "1"]
@@ -260,7 +260,7 @@ def test_doctor_passes_here_and_names_what_is_wrong(capsys, monkeypatch, tmp_pat
     monkeypatch.setenv("HEADTAIL_CACHE", str(tmp_path / "file"))
     assert main(["doctor"]) == 1
     out = capsys.readouterr().out
-    assert "cannot be written: it is no folder. Set HEADTAIL_CACHE" in out
+    assert "cannot be written: it is not a folder. Set HEADTAIL_CACHE" in out
     assert "Something is missing" in out
 
 

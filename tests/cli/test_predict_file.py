@@ -12,7 +12,7 @@ import pytest
 from headtail.cli import main
 from headtail.data.load import load
 from headtail.evaluation.topk import top_labels
-from headtail.training.trainer import load_model
+from headtail.training.saved_model import load_model
 from tests.cli.test_picture_commands import QUICK, painted
 
 SMALL = ["--dim", "8", "--epochs", "1", "--scheme", "softmax", "--device", "cpu"]

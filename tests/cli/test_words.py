@@ -109,7 +109,7 @@ def test_a_folder_with_another_run_names_the_options_that_differ(tmp_path, capsy
 
 def test_what_was_typed_is_never_taken_for_an_option():
     for text in (
-        "`model` in `run.toml` is no setting of a run. Did you mean `model` or `lr`?",
+        "`model` in `run.toml` is not a setting of a run. Did you mean `model` or `lr`?",
         "`seed` is no command.",
     ):
         assert in_command_line_words(text) == text

@@ -23,7 +23,7 @@ from headtail.comparison.compare import Cell, cells, run_cell
 from headtail.comparison.results import POPULAR, ClassError, Comparison, read_rows, to_csv
 from headtail.data.load import load
 from headtail.training.config import Run, Training
-from headtail.training.trainer import Stopped
+from headtail.training.interrupts import Stopped
 
 DATA = "synthetic:points=600,test=100,features=200,labels=60"
 SCHEMES = ("within-batch:tail", "softmax")
@@ -265,7 +265,7 @@ def test_a_damaged_cell_is_told_with_its_file_and_the_others_stand(folder, capsy
 def test_a_model_that_does_not_suit_the_data_is_told_once_and_nothing_is_begun(tmp_path, capsys):
     assert main(arguments(tmp_path / "out", "--model", "resnet20")) == 2
     assert (
-        capsys.readouterr().err.count("takes pictures, but the features are rows of numbers") == 1
+        capsys.readouterr().err.count("takes images, but the features are rows of numbers") == 1
     )
     assert not (tmp_path / "out").exists()
 

@@ -14,7 +14,7 @@ from headtail import HeadtailError
 from headtail.comparison.compare import Cell, _sentence
 from headtail.comparison.workers import in_turn, side_by_side
 from headtail.training.config import Run
-from headtail.training.trainer import State
+from headtail.training.state import State
 
 CELLS = [Cell(Run(scheme="softmax", seed=seed), Path(f"seed{seed}")) for seed in range(4)]
 

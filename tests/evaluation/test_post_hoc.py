@@ -20,7 +20,7 @@ from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
 from headtail.training import checkpoint
 from headtail.training.config import Training
-from headtail.training.trainer import load_model
+from headtail.training.saved_model import load_model
 from tests.longtail import COUNTS, TEST, longtail, pictures
 
 TRAINING = Training(dim=8, batch=32, epochs=3, lr=0.1, dropout=0.0, negatives=8, validation=0.1)

@@ -13,7 +13,8 @@ from headtail.comparison.results import Comparison, read_rows
 from headtail.data.load import load
 from headtail.report import write_report
 from headtail.training.config import Run, Training
-from headtail.training.trainer import Trainer, load_model
+from headtail.training.saved_model import load_model
+from headtail.training.trainer import Trainer
 
 SMALL = "synthetic:points=300,test=60,labels=20,features=80"
 

@@ -30,8 +30,9 @@ from headtail import (
 )
 from headtail.samplers.model.blocks import UNIFORM
 from headtail.samplers.model.clusters import lay_out, nearest, projection
-from headtail.training import trainer as train
-from headtail.training.trainer import Stopped, Trainer
+from headtail.training.engine import Engine
+from headtail.training.interrupts import Stopped
+from headtail.training.trainer import Trainer
 from tests.laws.block_worlds import BLOCK_WORLDS, mixed, visiting
 from tests.laws.worlds import MODEL, L
 from tests.samplers.steps import step_of
@@ -393,19 +394,19 @@ def test_a_head_trains_under_its_name(name):
 
 
 @pytest.mark.parametrize("name", ["block(4)", "fourier-kernel(4)", "adversarial(4)"])
-def test_a_stopped_run_goes_on_bit_for_bit(name, tmp_path, monkeypatch):
+def test_a_stopped_run_goes_on_bit_for_bit(name, tmp_path):
     run = replace(SMALL, scheme=f"{name}:tail@6", seed=1)
     whole = Trainer(run, DATA, tmp_path / "whole").fit()
-    monkeypatch.setattr(train, "CHECK_EVERY", 1)
+    engine = Engine(check_every=1)
     stops = 0
     for after in (3, 20, whole.steps_per_epoch + 5):
         stop = Stop(after)
         try:
-            Trainer(run, DATA, tmp_path / "parts", watch=stop, stop=stop.event).fit()
+            Trainer(run, DATA, tmp_path / "parts", engine=engine, watch=stop, stop=stop.event).fit()
         except Stopped:
             stops += 1
     assert stops == 3
-    assert_same_model(whole, Trainer(run, DATA, tmp_path / "parts").fit())
+    assert_same_model(whole, Trainer(run, DATA, tmp_path / "parts", engine=engine).fit())
 
 
 def test_mistakes_are_told_in_a_sentence():

@@ -13,16 +13,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from headtail import Labels, Queue, Resampled, Sampler, Scorer, audit
+from headtail import Labels, Resampled, Sampler, Scorer, audit
 from headtail.core.targets import Ragged
 from headtail.data.points import DataSet, Points
 from headtail.samplers.model.schedule import Scheduled
 from headtail.schemes import SAMPLERS, parse
-from headtail.training import captured as graphs
-from headtail.training.captured import Graph
+from headtail.training.captured import CapturedStep
 from headtail.training.config import Run
-from headtail.training.trainer import Stopped, Trainer
-from tests.samplers.steps import step_of
+from headtail.training.engine import Engine
+from headtail.training.interrupts import Stopped
+from headtail.training.trainer import Trainer
 from tests.training.test_train import Stop
 
 DEVICE = "cuda"
@@ -144,19 +144,17 @@ def test_every_name_of_a_sampler_stands_here():
 def test_a_run_learns_and_is_captured_unless_a_queue_is_filled(name):
     found = case(name)
     assert found.losses[-1] < found.losses[0]
-    assert isinstance(found.trainer._take_step, Graph) == (name not in REMEMBERING)
+    assert isinstance(found.trainer.step, CapturedStep) == (name not in REMEMBERING)
 
 
 @on_gpu
 @each(*LOOKING)
-def test_replayed_steps_and_looks_between_them_are_those_taken_one_by_one(name, monkeypatch):
+def test_replayed_steps_and_looks_between_them_are_those_taken_one_by_one(name):
     run = run_of(name, deterministic=True, dim=WIDER)
     replayed = Trainer(run, data(), device=DEVICE)
-    # then whatever remembers keeps its steps out of a graph
-    monkeypatch.setattr(graphs, "Scheduled", Queue)
-    taken = Trainer(run, data(), device=DEVICE)
-    assert isinstance(replayed._take_step, Graph)
-    assert not isinstance(taken._take_step, Graph)
+    taken = Trainer(run, data(), device=DEVICE, engine=Engine(capture=False))
+    assert isinstance(replayed.step, CapturedStep)
+    assert not isinstance(taken.step, CapturedStep)
     one, other = (trainer.fit() for trainer in (replayed, taken))
     for weight, too in zip(one.model.parameters(), other.model.parameters(), strict=True):
         assert torch.allclose(weight, too, rtol=1e-3, atol=1e-4)
@@ -232,14 +230,17 @@ def test_the_host_does_not_wait_for_a_draw(name, waiting_is_an_error):
 
 @on_gpu
 @each(*BY_SCORE)
-def test_a_deterministic_run_repeats_itself_and_resumes_bit_for_bit(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("headtail.training.trainer.CHECK_EVERY", 1)
+def test_a_deterministic_run_repeats_itself_and_resumes_bit_for_bit(name, tmp_path):
+    engine = Engine(check_every=1)
     run = run_of(name, deterministic=True, dim=WIDER)
     stop = Stop(after=45)  # behind the first refresh
     with pytest.raises(Stopped):
-        Trainer(run, data(), tmp_path, device=DEVICE, watch=stop, stop=stop.event).fit()
+        Trainer(
+            run, data(), tmp_path, device=DEVICE, engine=engine, watch=stop, stop=stop.event
+        ).fit()
     again, resumed = (
-        Trainer(run, data(), folder, device=DEVICE).fit() for folder in (None, tmp_path)
+        Trainer(run, data(), folder, device=DEVICE, engine=engine).fit()
+        for folder in (None, tmp_path)
     )
     for weight, later in zip(again.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(weight, later)

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from headtail import Labels, Mixture, Queue, RowAdam, Uniform
-from headtail.comparison.results import write_text
+from headtail.files.atomic import write_text
 from headtail.data.cache import cached
 from headtail.errors import HeadtailError
 from headtail.rows.decay import owed
@@ -38,8 +38,8 @@ def test_what_is_loaded_is_what_was_saved(tmp_path):
         torch.equal(tensors[name], TENSORS[name]) and tensors[name].dtype == TENSORS[name].dtype
         for name in tensors
     )
-    assert [one.name for one in path.parent.iterdir()] == ["checkpoint.safetensors"], (
-        "nothing is left beside it"
+    assert [file.name for file in path.parent.iterdir()] == ["checkpoint.safetensors"], (
+        "no temporary file is left"
     )
 
 
@@ -77,11 +77,11 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     with monkeypatch.context() as patch:
         patch.setattr(where, what, how)
         kind = KeyboardInterrupt if how is interrupted else HeadtailError
-        with pytest.raises(kind) as told:
+        with pytest.raises(kind) as raised:
             checkpoint.save(path, {"weight": torch.ones(2)}, {})
     if kind is HeadtailError:
-        assert "checkpoint.safetensors` cannot be written" in str(told.value)
-        assert "No space left on device" in str(told.value)
+        assert "checkpoint.safetensors` cannot be written" in str(raised.value)
+        assert "No space left on device" in str(raised.value)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
@@ -97,7 +97,8 @@ def test_files_may_be_read_by_whoever_may_read_a_plain_one(tmp_path, monkeypatch
         cached([], {"reader": str(tmp_path)}, lambda store: store.append("a", np.zeros(2)))
     finally:
         os.umask(before)
-    modes = {one.name: one.stat().st_mode & 0o777 for one in tmp_path.rglob("*") if one.is_file()}
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    modes = {file.name: file.stat().st_mode & 0o777 for file in files}
     assert {"plain", "model.safetensors", "run.toml", "about.json", "a"} == modes.keys()
     assert set(modes.values()) == {0o666 & ~mask}
 
@@ -119,18 +120,18 @@ def test_what_a_killed_process_left_half_written_is_swept_away_in_time(tmp_path)
     left, recent, other = (
         tmp_path / name for name in (f".{path.name}.123", f".{path.name}.124", ".other")
     )
-    for one in (left, recent, other):
-        one.write_text("half")
-        os.utime(one, (time.time() - 7200,) * 2)
+    for file in (left, recent, other):
+        file.write_text("half")
+        os.utime(file, (time.time() - 7200,) * 2)
     os.utime(recent)
     checkpoint.save(path, TENSORS, FACTS)
-    assert {one.name for one in tmp_path.iterdir()} == {path.name, recent.name, other.name}
+    assert {file.name for file in tmp_path.iterdir()} == {path.name, recent.name, other.name}
 
 
 @pytest.mark.parametrize(
     "content", ["missing", "empty", "truncated", "text", "another program's", "a list for facts"]
 )
-def test_a_file_that_is_no_checkpoint_gets_a_sentence(content, tmp_path):
+def test_a_file_that_is_not_a_checkpoint_gets_a_sentence(content, tmp_path):
     path = tmp_path / "checkpoint.safetensors"
     checkpoint.save(path, TENSORS, FACTS)
     if content == "missing":
@@ -145,10 +146,10 @@ def test_a_file_that_is_no_checkpoint_gets_a_sentence(content, tmp_path):
         )
     with pytest.raises(
         HeadtailError, match=r"checkpoint.safetensors` cannot be read as a checkpoint: .*Delete it"
-    ) as told:
+    ) as raised:
         checkpoint.load(path)
     if content.startswith("an"):
-        assert "not written by headtail" in str(told.value)
+        assert "not written by headtail" in str(raised.value)
 
 
 def test_weights_of_another_shape_are_refused_by_name():

@@ -83,14 +83,14 @@ def test_a_setting_that_makes_no_sense_is_refused_by_name(values, fragment):
 @pytest.mark.parametrize(
     ("content", "fragment"),
     [
-        (b"learning_rate = 0.1\n", "`learning_rate` in `.*run.toml` is no setting of a run"),
+        (b"learning_rate = 0.1\n", "`learning_rate` in `.*run.toml` is not a setting of a run"),
         (b"optimizer = 'sgd'\n", "Did you mean `optimiser`"),
-        (b"lr = \n", "run.toml` is no TOML"),
-        (b"\xff\xfe\x00", "run.toml` is no TOML: it is not text in UTF-8"),
+        (b"lr = \n", "run.toml` is not valid TOML"),
+        (b"\xff\xfe\x00", "run.toml` is not valid TOML: it is not UTF-8 text"),
         (b"epochs = 'ten'\n", "`epochs` must be a whole number"),
     ],
 )
-def test_a_file_that_is_no_run_is_refused_with_a_sentence(content, fragment, tmp_path):
+def test_a_file_that_is_not_a_run_is_refused_with_a_sentence(content, fragment, tmp_path):
     (tmp_path / "run.toml").write_bytes(content)
     with pytest.raises(HeadtailError, match=fragment):
         Run.read(tmp_path / "run.toml")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from headtail.training import trainer as train
+from headtail.training.engine import Engine
 from headtail.training.events import Events
-from headtail.training.trainer import State, Stopped, Trained, Trainer
+from headtail.training.interrupts import Stopped
+from headtail.training.state import State
+from headtail.training.trainer import Trained, Trainer
 from tests.training.test_train import DATA, SMALL, Stop
 
 RUN = replace(SMALL, epochs=4, patience=4)
@@ -26,23 +29,24 @@ def written(folder: Path) -> dict[str, list[tuple[int, float]]]:
     }
 
 
-def trained_with_events(run_folder: Path, stop: Stop | None = None) -> Trained:
+def trained_with_events(run_folder: Path, every: int = 100, stop: Stop | None = None) -> Trained:
+    """A run that is checked after `every` steps."""
     events = Events(run_folder / "events")
 
-    def both(state: State, steps: int, loss: float) -> None:
+    def both(state: State, steps: int, loss: float | None) -> None:
         events(state, steps, loss)
         if stop is not None:
             stop(state, steps, loss)
 
     try:
-        return Trainer(
-            RUN, DATA, run_folder, watch=both, stop=None if stop is None else stop.event
-        ).fit()
+        engine = Engine(check_every=every)
+        event = None if stop is None else stop.event
+        return Trainer(RUN, DATA, run_folder, engine=engine, watch=both, stop=event).fit()
     finally:
         events.close()
 
 
-def test_tensorboard_reads_the_curve_that_the_run_tells(tmp_path):
+def test_tensorboard_reads_the_curve_of_the_run(tmp_path):
     trained = trained_with_events(tmp_path)
     steps = trained.steps_per_epoch
     found = written(tmp_path / "events")
@@ -67,19 +71,16 @@ def test_tensorboard_reads_the_curve_that_the_run_tells(tmp_path):
 @pytest.mark.parametrize(
     "where", ["in an epoch", "before an epoch's last step", "at an epoch's last step"]
 )
-def test_a_run_stopped_and_resumed_has_the_curve_of_one_that_was_not(where, tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "CHECK_EVERY", 4)
-    steps = trained_with_events(tmp_path / "whole").steps_per_epoch
-    monkeypatch.setattr(train, "CHECK_EVERY", 1)  # lets the watch stop where it wants
+def test_a_run_stopped_and_resumed_has_the_curve_of_one_that_was_not(where, tmp_path):
+    steps = trained_with_events(tmp_path / "whole", every=4).steps_per_epoch
     after = {
         "in an epoch": steps + 4,
         "before an epoch's last step": 2 * steps - 2,
         "at an epoch's last step": 2 * steps - 1,
     }[where]
     with pytest.raises(Stopped):
-        trained_with_events(tmp_path / "parts", Stop(after))
-    monkeypatch.setattr(train, "CHECK_EVERY", 4)
-    trained_with_events(tmp_path / "parts")
+        trained_with_events(tmp_path / "parts", every=1, stop=Stop(after))
+    trained_with_events(tmp_path / "parts", every=4)
     whole, parts = (written(tmp_path / name / "events") for name in ("whole", "parts"))
     for tag in ("train/loss", "validation/implicit-loss"):
         assert whole[tag] == parts[tag]
@@ -87,19 +88,18 @@ def test_a_run_stopped_and_resumed_has_the_curve_of_one_that_was_not(where, tmp_
     assert shown == sorted(set(shown)), "nothing twice"
 
 
-def test_what_a_crashed_run_wrote_beyond_its_checkpoint_is_not_shown_twice(tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "CHECK_EVERY", 1)
+def test_what_a_crashed_run_wrote_beyond_its_checkpoint_is_not_shown_twice(tmp_path):
     events = Events(tmp_path / "events")
 
-    def crash(state: State, steps: int, loss: float) -> None:
+    def crash(state: State, steps: int, loss: float | None) -> None:
         events(state, steps, loss)
         if state.epoch == 1 and state.step == 5:
             raise RuntimeError("power cut")
 
     with pytest.raises(RuntimeError):
-        Trainer(RUN, DATA, tmp_path, watch=crash).fit()
+        Trainer(RUN, DATA, tmp_path, engine=Engine(check_every=1), watch=crash).fit()
     events.close()
-    steps = trained_with_events(tmp_path).steps_per_epoch
+    steps = trained_with_events(tmp_path, every=1).steps_per_epoch
     found = written(tmp_path / "events")
     assert [step for step, _ in found["train/recent loss"]] == list(range(1, 4 * steps + 1))
     assert [step for step, _ in found["train/loss"]] == [steps, 2 * steps, 3 * steps, 4 * steps]
@@ -108,3 +108,14 @@ def test_what_a_crashed_run_wrote_beyond_its_checkpoint_is_not_shown_twice(tmp_p
 def test_a_run_without_events_leaves_no_folder(tmp_path):
     Events(tmp_path / "events").close()
     assert not (tmp_path / "events").exists()
+
+
+def test_without_tensorboard_a_run_is_trained_and_one_line_says_that_no_events_are_written(
+    tmp_path, monkeypatch
+):
+    wanted = trained_with_events(tmp_path / "with")
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.warns(UserWarning, match=r"tensorboard is not installed.*headtail\[tensorboard\]"):
+        trained = trained_with_events(tmp_path / "without")
+    assert trained.state.curve == wanted.state.curve
+    assert not (tmp_path / "without" / "events").exists()

@@ -1,8 +1,7 @@
-"""Resident data, on any device; steps as CUDA graphs, where there is a GPU."""
+"""Resident data, on any device; steps as CUDA graphs, on a GPU."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -15,10 +14,12 @@ from headtail.data.load import load
 from headtail.data.points import Points
 from headtail.encoders import Bottleneck
 from headtail.rows import optimizers as optim
-from headtail.training import captured as graphs
-from headtail.training.captured import Graph, Resident, pad_labels
+from headtail.training.captured import CapturedStep
 from headtail.training.config import Run
-from headtail.training.trainer import Stopped, Trainer
+from headtail.training.engine import Engine
+from headtail.training.interrupts import Stopped
+from headtail.training.resident import Resident, ResidentOrder, pad_labels, resident_size
+from headtail.training.trainer import Trainer
 from tests.training.test_train import DATA, RUNS, SMALL, Stop, small_data
 
 CPU = torch.device("cpu")
@@ -31,7 +32,7 @@ def on_gpu(test):
     return test
 
 
-def test_labels_are_padded_with_what_is_ignored():
+def test_labels_are_padded_with_the_ignored_index():
     assert pad_labels(Ragged.from_lists([[3, 1], [], [2]])).tolist() == [
         [3, 1],
         [-100, -100],
@@ -43,15 +44,15 @@ def test_labels_are_padded_with_what_is_ignored():
 @pytest.mark.parametrize("whole_points", [True, False], ids=["points", "pairs"])
 @pytest.mark.parametrize("sparse", [True, False], ids=["sparse features", "dense features"])
 def test_a_resident_batch_has_the_loss_of_the_batch_that_is_gathered(
-    dense_below, whole_points, sparse, monkeypatch
+    dense_below, whole_points, sparse
 ):
-    monkeypatch.setattr(graphs, "DENSE_BELOW", dense_below)
     data = small_data(sparse=sparse)
     batching = "points" if whole_points else "pairs"
     for scheme in ("softmax", "uniform(without-replacement):tail@12"):
         trainer = Trainer(replace(SMALL, scheme=scheme, batching=batching, dropout=0.0), data)
         batches = trainer.batches
-        resident = Resident(data.train, batches.point_of, whole_points, batches.size, CPU)
+        assert batches.whole_points == whole_points
+        resident = Resident(batches, CPU, dense_below=dense_below)
         ids = next(batches.order(0))
         losses = [
             trainer.model(batch).item()
@@ -62,56 +63,68 @@ def test_a_resident_batch_has_the_loss_of_the_batch_that_is_gathered(
 
 @pytest.mark.parametrize("whole_points", [True, False], ids=["points", "pairs"])
 @pytest.mark.parametrize("dense_below", [0, 10**6], ids=["gathered", "dense"])
-def test_the_size_foretold_is_the_size_taken(dense_below, whole_points, monkeypatch):
-    monkeypatch.setattr(graphs, "DENSE_BELOW", dense_below)
+def test_the_predicted_size_is_the_size_taken(dense_below, whole_points):
     points = DATA.train
-    resident = Resident(points, Batches(points, 8, 0).point_of, whole_points, 8, CPU)
+    batches = Batches(points, 8, 0, whole_points=whole_points)
+    resident = Resident(batches, CPU, dense_below=dense_below)
     bag = resident.bag
     features = [resident.dense] if bag is None else [bag.offsets[1:], bag.columns, bag.values]
     held = [features, [resident.target, resident.point_of]]
-    assert Resident.size(points, whole_points) == tuple(
-        sum(t.numel() * t.element_size() for t in one) for one in held
+    assert resident_size(points, whole_points, dense_below) == tuple(
+        sum(tensor.numel() * tensor.element_size() for tensor in tensors) for tensors in held
     )
 
 
 @pytest.mark.parametrize("whole_points", [True, False], ids=["points", "pairs"])
-def test_the_longest_batch_there_can_be_has_as_many_entries_as_foretold(whole_points, monkeypatch):
-    monkeypatch.setattr(graphs, "DENSE_BELOW", 0)
-    point_of = Batches(DATA.train, 8, 0).point_of
-    resident = Resident(DATA.train, point_of, whole_points, 8, CPU)
+def test_the_longest_possible_batch_has_as_many_entries_as_predicted(whole_points):
+    batches = Batches(DATA.train, 8, 0, whole_points=whole_points)
+    resident = Resident(batches, CPU, dense_below=0)
     lengths = DATA.train.features.offsets.diff()
-    ids = (lengths if whole_points else lengths[point_of]).argsort(descending=True)[:8]
+    lengths = lengths if whole_points else lengths[batches.point_of]
+    ids = lengths.argsort(descending=True)[: batches.size]
     features = resident.take(*resident.look_up(ids)).features
     assert len(features.gathered().columns) == features.most
 
 
 def test_an_epoch_shuffled_ahead_is_the_epoch_in_its_order_and_none_follows_the_last():
     batches = Batches(DATA.train, 8, 0)
-    graph = Graph.__new__(Graph)  # its order needs no GPU, its capture does
-    graph.resident = Resident(DATA.train, batches.point_of, False, 8, CPU)
-    graph.batches = batches
-    graph.device = CPU
-    graph.epochs = 2
-    graph._threads = ThreadPoolExecutor(1)
-    graph._ahead = {}
+    resident = Resident(batches, CPU, dense_below=0)
+    order = ResidentOrder(resident, batches, epochs=2)
     for epoch in range(2):
         for start in (0, batches.steps - 1):
-            found = list(graph.order(epoch, start))
-            wanted = [graph.resident.look_up(ids) for ids in batches.order(epoch, start)]
-            assert len(found) == len(wanted) == batches.steps - start
-            assert all(
-                torch.equal(one, other)
-                for pair in zip(found, wanted, strict=True)
-                for one, other in zip(*pair, strict=True)
-            )
-        assert set(graph._ahead) == ({1} if epoch == 0 else set())
+            looked_up = list(order(epoch, start))
+            expected = [resident.look_up(ids) for ids in batches.order(epoch, start)]
+            assert len(looked_up) == len(expected) == batches.steps - start
+            for (points, target), (same_points, same_target) in zip(
+                looked_up, expected, strict=True
+            ):
+                assert torch.equal(points, same_points)
+                assert torch.equal(target, same_target)
+        assert set(order.ahead) == ({1} if epoch == 0 else set())
+
+
+def test_an_epoch_is_shuffled_before_its_turn_and_only_once():
+    class Recorded(Batches):
+        def shuffled(self, epoch):
+            shuffled_epochs.append(epoch)
+            return super().shuffled(epoch)
+
+    shuffled_epochs = []
+    batches = Recorded(DATA.train, 8, 0)
+    order = ResidentOrder(Resident(batches, CPU, dense_below=0), batches, epochs=3)
+    next(iter(order(0)))
+    order.ahead[1].result()
+    assert shuffled_epochs == [0, 1], "while the first epoch is trained"
+    list(order(1))
+    list(order(2))
+    assert shuffled_epochs == [0, 1, 2]
 
 
 def test_points_of_one_label_each_can_be_masked_when_resident():
     points = Points(torch.eye(4), Ragged.from_lists([[0], [1], [2], [0]]), 3)
     run = replace(SMALL, scheme="uniform:tail@2", batching="points", validation=0.0)
     trainer = Trainer(run, replace(DATA, train=points, test=points))
-    resident = Resident(points, trainer.batches.point_of, True, 4, CPU)
+    resident = Resident(trainer.batches, CPU, dense_below=4096)
     assert trainer.model(resident.take(*resident.look_up(torch.arange(4)))).isfinite()
 
 
@@ -124,16 +137,17 @@ def test_points_of_one_label_each_can_be_masked_when_resident():
 @pytest.mark.parametrize("clip", [0.0, 1.0], ids=["inside backward", "clipped"])
 def test_replayed_steps_are_the_steps_of_a_cpu(name, optimiser, sparse, clip, monkeypatch):
     """No scheme here has randomness that matters, so that both devices see the same."""
-    monkeypatch.setattr(graphs, "DENSE_BELOW", 0)
     monkeypatch.setattr(optim, "WORTH_KERNELS", 0)
+    engine = Engine(dense_below=0)
     run = replace(SMALL, scheme=name, optimiser=optimiser, dropout=0.0, clip=clip)
-    found = [Trainer(run, small_data(sparse=sparse), device=device) for device in ("cpu", "cuda")]
+    data = small_data(sparse=sparse)
+    found = [Trainer(run, data, device=device, engine=engine) for device in ("cpu", "cuda")]
     sampled_and_summed = (
         clip
         and optimiser == "adam"
         and (found[1].model.head.sparse or found[1].model.encoder.sparse)
     )
-    assert isinstance(found[1]._take_step, Graph) != bool(sampled_and_summed)
+    assert isinstance(found[1].step, CapturedStep) != bool(sampled_and_summed)
     one, other = (trainer.fit() for trainer in found)
     assert [value for *_, value in one.state.curve] == pytest.approx(
         [value for *_, value in other.state.curve], rel=1e-3
@@ -146,7 +160,7 @@ def test_replayed_steps_are_the_steps_of_a_cpu(name, optimiser, sparse, clip, mo
 def test_capturing_leaves_weights_optimiser_and_randomness_as_they_were():
     trainer = Trainer(RUNS["adagrad"], DATA, device="cuda")
     on_cpu = Trainer(RUNS["adagrad"], DATA)
-    assert isinstance(trainer._take_step, Graph)
+    assert isinstance(trainer.step, CapturedStep)
     for weight, too in zip(trainer.model.parameters(), on_cpu.model.parameters(), strict=True):
         assert torch.equal(weight.cpu(), too)
         assert not trainer.optimiser.state[weight]["sum"].any()
@@ -158,33 +172,38 @@ def test_capturing_leaves_weights_optimiser_and_randomness_as_they_were():
 @pytest.mark.parametrize(
     "name", ["adam with lazy decay", "queue", "part of a queue", "all labels", "whole points"]
 )
-def test_what_the_host_must_know_in_every_step_is_not_graphed(name):
-    assert not isinstance(Trainer(RUNS[name], DATA, device="cuda")._take_step, Graph)
+def test_steps_that_need_the_host_are_not_captured(name):
+    assert not isinstance(Trainer(RUNS[name], DATA, device="cuda").step, CapturedStep)
 
 
 @on_gpu
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_on_a_gpu_stopped_and_resumed_goes_on_as_before(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("headtail.training.trainer.CHECK_EVERY", 1)
-    whole = Trainer(RUNS[name], DATA, tmp_path / "whole", device="cuda").fit()
+def test_a_run_on_a_gpu_stopped_and_resumed_continues_as_before(name, tmp_path):
+    engine = Engine(check_every=1)
+    whole = Trainer(RUNS[name], DATA, tmp_path / "whole", device="cuda", engine=engine).fit()
     stop = Stop(whole.steps_per_epoch + 3)
     with pytest.raises(Stopped):
         Trainer(
-            RUNS[name], DATA, tmp_path / "parts", device="cuda", watch=stop, stop=stop.event
+            RUNS[name],
+            DATA,
+            tmp_path / "parts",
+            device="cuda",
+            engine=engine,
+            watch=stop,
+            stop=stop.event,
         ).fit()
-    parts = Trainer(RUNS[name], DATA, tmp_path / "parts", device="cuda").fit()
+    parts = Trainer(RUNS[name], DATA, tmp_path / "parts", device="cuda", engine=engine).fit()
     assert [value for *_, value in whole.state.curve] == pytest.approx(
         [value for *_, value in parts.state.curve], rel=1e-3
     )
 
 
 @on_gpu
-def test_data_that_do_not_fit_travel_step_by_step(monkeypatch):
-    monkeypatch.setattr(graphs, "SHARE_OF_MEMORY", 0.0)
+def test_data_that_do_not_fit_are_copied_step_by_step():
     run = replace(SMALL, dropout=0.0)
-    with pytest.warns(UserWarning, match="features travel step by step"):
-        trainer = Trainer(run, DATA, device="cuda")
-    assert not isinstance(trainer._take_step, Graph)
+    with pytest.warns(UserWarning, match="each step copies its own features"):
+        trainer = Trainer(run, DATA, device="cuda", engine=Engine(share_of_memory=0.0))
+    assert not isinstance(trainer.step, CapturedStep)
     curve = [value for *_, value in trainer.fit().state.curve]
     assert curve == pytest.approx(
         [value for *_, value in Trainer(run, DATA).fit().state.curve], rel=1e-3
@@ -192,20 +211,18 @@ def test_data_that_do_not_fit_travel_step_by_step(monkeypatch):
 
 
 @on_gpu
-def test_features_in_pinned_memory_are_as_good_as_on_the_gpu(monkeypatch):
-    monkeypatch.setattr(graphs, "DENSE_BELOW", 0)
+def test_features_in_pinned_memory_are_as_good_as_on_the_gpu():
     trainer = Trainer(
         replace(SMALL, scheme="uniform(without-replacement):tail@12", dropout=0.0),
         DATA,
         device="cuda",
+        engine=Engine(dense_below=0),
     )
     batches = trainer.batches
     ids = next(trainer.batches.order(0)).cuda()
     found = []
     for pinned in (True, False):
-        resident = Resident(
-            DATA.train, batches.point_of, False, batches.size, trainer.device, pinned=pinned
-        )
+        resident = Resident(batches, trainer.device, dense_below=0, pinned=pinned)
         assert resident.bag.columns.is_cuda != pinned
         found.append(trainer.model(resident.take(*resident.look_up(ids))).item())
     assert found[0] == found[1]
@@ -216,19 +233,19 @@ def test_features_in_pinned_memory_are_as_good_as_on_the_gpu(monkeypatch):
     "scheme",
     ["within-batch:tail", "contrastive/uniform:importance", "uniform(excluded):relative@16"],
 )
-def test_a_deterministic_run_repeats_itself_and_resumes_bit_for_bit_on_a_gpu(
-    scheme, tmp_path, monkeypatch
-):
-    monkeypatch.setattr("headtail.training.trainer.CHECK_EVERY", 1)
+def test_a_deterministic_run_repeats_itself_and_resumes_bit_for_bit_on_a_gpu(scheme, tmp_path):
+    engine = Engine(check_every=1)
     data = load("synthetic:points=4000,test=200,features=6000,labels=400,features-a-point=30")
     run = Run(
         scheme=scheme, dim=64, batch=512, negatives=32, epochs=2, validation=0.0, deterministic=True
     )
-    one, other = (Trainer(run, data, device="cuda").fit() for _ in range(2))
+    one, other = (Trainer(run, data, device="cuda", engine=engine).fit() for _ in range(2))
     stop = Stop(after=7)
     with pytest.raises(Stopped):
-        Trainer(run, data, tmp_path, device="cuda", watch=stop, stop=stop.event).fit()
-    resumed = Trainer(run, data, tmp_path, device="cuda").fit()
+        Trainer(
+            run, data, tmp_path, device="cuda", engine=engine, watch=stop, stop=stop.event
+        ).fit()
+    resumed = Trainer(run, data, tmp_path, device="cuda", engine=engine).fit()
     for weight, again, later in zip(
         *(t.model.parameters() for t in (one, other, resumed)), strict=True
     ):
@@ -237,7 +254,7 @@ def test_a_deterministic_run_repeats_itself_and_resumes_bit_for_bit_on_a_gpu(
 
 
 class Asking(torch.nn.Module):
-    """An encoder that makes the host wait, which no graph can hold."""
+    """An encoder that makes the host wait, which cannot be captured."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -249,17 +266,17 @@ class Asking(torch.nn.Module):
 
 
 @on_gpu
-def test_a_step_that_cannot_be_captured_runs_operation_by_operation_and_says_so():
+def test_a_step_that_cannot_be_captured_runs_eagerly_and_says_so():
     run = replace(SMALL, scheme="within-batch:tail", dropout=0.5)
     with pytest.warns(UserWarning, match="cannot be captured"):
         trainer = Trainer(run, DATA, device="cuda", encoder=Asking())
-    assert not isinstance(trainer._take_step, Graph)
+    assert not isinstance(trainer.step, CapturedStep)
     curve = [value for _, name, value in trainer.fit().state.curve if name == "loss"]
     assert curve[-1] < curve[0]
 
 
 @on_gpu
-@pytest.mark.parametrize("share", [graphs.SHARE_OF_MEMORY, 0.0], ids=["resident", "travelling"])
+@pytest.mark.parametrize("share", [0.4, 0.0], ids=["resident", "copied"])
 def test_where_gradients_go_may_be_found_late_even_for_two_tables_of_one_size(share, monkeypatch):
     from headtail.kernels.triton import groups as cuda_groups
 
@@ -273,7 +290,6 @@ def test_where_gradients_go_may_be_found_late_even_for_two_tables_of_one_size(sh
             torch.cuda._sleep(10**7)
             return self.kernel[grid]
 
-    monkeypatch.setattr(graphs, "SHARE_OF_MEMORY", share)
     data = load("synthetic:points=3400,test=8,features=5000,labels=5000,features-a-point=80")
     run = Run(
         scheme="model:importance@64",
@@ -287,10 +303,10 @@ def test_where_gradients_go_may_be_found_late_even_for_two_tables_of_one_size(sh
     changes = []
     for kernel in (cuda_groups._start, Slow(cuda_groups._start)):
         monkeypatch.setattr(cuda_groups, "_start", kernel)
-        with nullcontext() if share else pytest.warns(UserWarning, match="travel step by step"):
-            trainer = Trainer(run, data, device="cuda")
+        with nullcontext() if share else pytest.warns(UserWarning, match="each step copies"):
+            trainer = Trainer(run, data, device="cuda", engine=Engine(share_of_memory=share))
         before = [p.detach().clone() for p in trainer.model.parameters()]
-        trainer._take_step(next(iter(trainer.order(0))))
+        trainer.step(next(iter(trainer.step.order(0))))
         torch.cuda.synchronize()
         changes.append(
             [p.detach() - old for p, old in zip(trainer.model.parameters(), before, strict=True)]

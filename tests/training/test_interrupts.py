@@ -1,4 +1,4 @@
-"""What stops a run: signals of terminals and schedulers, and that people see it go on."""
+"""What stops a run: signals of terminals and schedulers; and that slow steps are reported."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import signal
 import pytest
 
 from headtail.data.load import load
-from headtail.training import trainer as train
 from headtail.training.config import Run
+from headtail.training.engine import Engine
 from headtail.training.interrupts import SIGNALS, Stopped, interrupts
 from headtail.training.trainer import Trainer
 
@@ -23,7 +23,7 @@ def data():
 
 @pytest.fixture
 def heard():
-    """Whoever began these tests may have asked to ignore a closed terminal."""
+    """These tests may have been started with a closed terminal ignored."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -31,7 +31,7 @@ def heard():
 
 @pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_run_saves_and_stops_at_a_signal_and_goes_on_from_there(tmp_path, data, number):
+def test_a_run_saves_and_stops_at_a_signal_and_continues_from_there(tmp_path, data, number):
     def stop(state, steps, loss):
         if state.step == 1:
             os.kill(os.getpid(), number)
@@ -65,17 +65,14 @@ def test_a_signal_that_is_ignored_stays_ignored():
         signal.signal(signal.SIGHUP, before)
 
 
-def test_slow_steps_are_told_of_one_by_one_and_change_nothing(data, monkeypatch):
-    def seen():
+def test_slow_steps_are_reported_one_by_one_and_change_nothing(data):
+    def seen(engine):
         steps = []
-        trained = Trainer(
-            RUN, data, watch=lambda state, *_: steps.append((state.epoch, state.step))
-        ).fit()
-        return steps, trained
+        watch = lambda state, *_: steps.append((state.epoch, state.step))  # noqa: E731
+        return steps, Trainer(RUN, data, engine=engine, watch=watch).fit()
 
-    few, plain = seen()
-    monkeypatch.setattr(train, "TELL_EVERY", -1.0)
-    every, slow = seen()
+    few, plain = seen(Engine())
+    every, slow = seen(Engine(check_seconds=-1.0))
     per_epoch = Trainer(RUN, data).batches.steps
     assert len(few) < len(every)
     assert [step for epoch, step in every if epoch == 0][:per_epoch] == list(

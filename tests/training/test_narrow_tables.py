@@ -13,11 +13,12 @@ from headtail.comparison.compare import data_slices, measures_of
 from headtail.core.labels import Labels
 from headtail.data.load import load
 from headtail.evaluation.topk import top_labels
-from headtail.training import build_model as building
-from headtail.training.build_model import build_model, place_of_table
-from headtail.training.captured import Graph
+from headtail.training.build_model import TablePlacement, build_model
+from headtail.training.captured import CapturedStep
 from headtail.training.config import Run
-from headtail.training.trainer import Trainer, load_model
+from headtail.training.engine import Engine
+from headtail.training.saved_model import load_model
+from headtail.training.trainer import Trainer
 
 RUN = Run(
     scheme="within-batch:tail",
@@ -31,6 +32,8 @@ RUN = Run(
 )
 NARROW = replace(RUN, precision="bfloat16")
 GPU = torch.device("cuda")
+CPU = torch.device("cpu")
+NARROW_HERE = Engine(large_table=0, narrow_on=("cpu", "cuda"))
 
 
 @pytest.fixture(scope="module")
@@ -41,27 +44,28 @@ def data():
 def reached(model, data) -> dict[tuple[str, str], float]:
     found = measures_of(top_labels(model, data.test, 50), data, data_slices(data))
     return {
-        (one.metric, one.slice): one.value
-        for one in found
-        if one.metric in ("recall@10", "precision@1")
+        (measure.metric, measure.slice): measure.value
+        for measure in found
+        if measure.metric in ("recall@10", "precision@1")
     }
 
 
 def test_tables_are_narrow_on_a_gpu_if_they_are_large_and_it_is_asked_for():
-    large = building.LARGE
-    small = building.LARGE - 1
-    assert place_of_table(NARROW, large, GPU, narrow=True) == {
+    large = Engine().large_table
+    assert TablePlacement().large == large
+    assert TablePlacement(GPU).options(NARROW, large, narrow=True) == {
         "device": GPU,
         "dtype": torch.bfloat16,
     }
     for run, numbers, device, narrow in (
         (RUN, large, GPU, True),
-        (NARROW, small, GPU, True),
-        (NARROW, large, torch.device("cpu"), True),
+        (NARROW, large - 1, GPU, True),
+        (NARROW, large, CPU, True),
         (NARROW, large, None, True),
         (NARROW, large, GPU, False),
     ):
-        assert place_of_table(run, numbers, device, narrow=narrow).get("dtype") is None
+        options = TablePlacement(device).options(run, numbers, narrow=narrow)
+        assert options.get("dtype") is None
 
 
 @pytest.mark.parametrize(
@@ -73,12 +77,10 @@ def test_tables_are_narrow_on_a_gpu_if_they_are_large_and_it_is_asked_for():
         ("block:importance", torch.float32),
     ],
 )
-def test_label_tables_are_narrow_where_few_rows_are_read_as_they_are(scheme, dtype, monkeypatch):
-    monkeypatch.setattr(building, "LARGE", 0)
-    monkeypatch.setattr(
-        building, "place_of_table", lambda *_, narrow: {"dtype": torch.bfloat16 if narrow else None}
-    )
-    model = build_model(replace(NARROW, scheme=scheme), Labels.zipf(50), 20)
+def test_label_tables_are_narrow_where_few_rows_are_read_as_they_are(scheme, dtype):
+    placement = TablePlacement(CPU, large=0, narrow_on=("cpu",))
+    run = replace(NARROW, scheme=scheme)
+    model = build_model(run, Labels.zipf(50), 20, placement=placement)
     assert model.head.weight.dtype == dtype
     assert model.encoder.weight.dtype == torch.bfloat16
     assert model.encoder.bias.dtype == torch.float32
@@ -86,46 +88,36 @@ def test_label_tables_are_narrow_where_few_rows_are_read_as_they_are(scheme, dty
 
 
 def rate(optimiser: str) -> float:
-    """Of learning; steps of SGD must not be small beside the rounding."""
+    """The learning rate; steps of SGD must not be small compared with the rounding."""
     return 2.0 if optimiser == "sgd" else 0.05
 
 
 @pytest.mark.parametrize("optimiser", ["adagrad", "rowwise-adagrad", "sgd"])
-def test_narrow_tables_learn_the_same_and_are_read_as_float32(
-    optimiser, data, tmp_path, monkeypatch
-):
+def test_narrow_tables_learn_the_same_and_are_read_as_float32(optimiser, data, tmp_path):
     wanted = reached(
         Trainer(replace(RUN, optimiser=optimiser, lr=rate(optimiser)), data).fit().model, data
     )
-    monkeypatch.setattr(building, "place_of_table", lambda *_, narrow: {"dtype": torch.bfloat16})
-    narrow = (
-        Trainer(replace(NARROW, optimiser=optimiser, lr=rate(optimiser)), data, tmp_path)
-        .fit()
-        .model
-    )
+    run = replace(NARROW, optimiser=optimiser, lr=rate(optimiser))
+    narrow = Trainer(run, data, tmp_path, engine=NARROW_HERE).fit().model
     assert narrow.head.weight.dtype == narrow.encoder.weight.dtype == torch.bfloat16
     found = reached(narrow, data)
     assert found == pytest.approx(wanted, abs=0.04)
-    assert wanted["recall@10", "full"] > 0.1, "something was learnt"
-    monkeypatch.undo()
+    assert wanted["recall@10", "full"] > 0.1, "something was learned"
     model = load_model(tmp_path)[0]
     assert model.head.weight.dtype == model.encoder.weight.dtype == torch.float32
-    # hidden states are no longer rounded
+    # Hidden states are no longer rounded.
     assert reached(model, data) == pytest.approx(found, abs=0.01)
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 @pytest.mark.parametrize("optimiser", ["adagrad", "rowwise-adagrad", "sgd"])
-def test_a_gpu_trains_narrow_tables_in_one_graph(optimiser, data, tmp_path, monkeypatch):
-    monkeypatch.setattr(building, "LARGE", 0)
+def test_a_gpu_trains_narrow_tables_in_one_graph(optimiser, data, tmp_path):
     run = replace(NARROW, optimiser=optimiser, lr=rate(optimiser))
-    trainer = Trainer(run, data, tmp_path, device="cuda")
-    assert isinstance(trainer._take_step, Graph)
+    trainer = Trainer(run, data, tmp_path, device="cuda", engine=NARROW_HERE)
+    assert isinstance(trainer.step, CapturedStep)
     assert trainer.model.head.weight.dtype == trainer.model.encoder.weight.dtype == torch.bfloat16
     found = reached(trainer.fit().model, data)
-    wide = reached(
-        Trainer(replace(run, precision="float32"), data, device="cuda").fit().model, data
-    )
-    assert found == pytest.approx(wide, abs=0.04)
+    wide = Trainer(replace(run, precision="float32"), data, device="cuda", engine=NARROW_HERE).fit()
+    assert found == pytest.approx(reached(wide.model, data), abs=0.04)
     assert reached(load_model(tmp_path)[0], data) == pytest.approx(found, abs=0.01)

@@ -1,4 +1,4 @@
-"""Runs that end too early, by every means there is, and go on as if nothing had happened."""
+"""Runs that are interrupted in every way, and continue as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -19,17 +19,21 @@ from headtail.data.cache import cache_folder
 from headtail.errors import HeadtailError
 from headtail.kernels.cpu import bag as cpu_bag  # noqa: F401 - compiled before a test sends the cache elsewhere
 from headtail.training import checkpoint
-from headtail.training import trainer as train
-from headtail.training.trainer import State, Stopped, Trainer
+from headtail.training.engine import Engine
+from headtail.training.interrupts import Stopped
+from headtail.training.state import State
+from headtail.training.trainer import Trainer
 from tests.training.test_train import DATA, RUNS, SMALL, Stop, assert_same_model
 
 COMPILED = str(cache_folder() / "numba")
+EVERY_STEP = Engine(check_every=1)
+SAVING = Engine(check_every=1, save_every=0.0)
 each_run = pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 
 
 def last_checkpoint(folder: Path) -> tuple[dict[str, torch.Tensor], dict]:
-    """All that a run would go on with; the divergence mark depends on when somebody looked, and
-    decides nothing else.
+    """All that a run would continue from. `first_loss` is left out: it depends on when the loss was
+    first checked, and is used for nothing but divergence.
     """
     tensors, facts = checkpoint.load(folder / "checkpoint.safetensors")
     return tensors, {**facts, "state": {**facts["state"], "first_loss": None}}
@@ -45,49 +49,49 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 
 @each_run
-def test_a_run_stopped_after_any_step_goes_on_bit_for_bit(run, tmp_path, monkeypatch):
+def test_a_run_stopped_after_any_step_continues_bit_for_bit(run, tmp_path):
     whole = Trainer(run, DATA, tmp_path / "whole").fit()
-    monkeypatch.setattr(train, "CHECK_EVERY", 1)
     steps = whole.steps_per_epoch
     stops = 0
     for after in (0, 4, steps - 2, steps - 1, steps, 2 * steps + 3):
         stop = Stop(after)
         try:
-            Trainer(run, DATA, tmp_path / "parts", watch=stop, stop=stop.event).fit()
+            Trainer(
+                run, DATA, tmp_path / "parts", engine=EVERY_STEP, watch=stop, stop=stop.event
+            ).fit()
         except Stopped:
             stops += 1
-        torch.rand(3)  # other people's randomness
+        torch.rand(3)  # randomness used elsewhere
     assert stops == 6
-    parts = Trainer(run, DATA, tmp_path / "parts").fit()
+    parts = Trainer(run, DATA, tmp_path / "parts", engine=EVERY_STEP).fit()
     assert_same_model(whole, parts)
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
 @each_run
-def test_saving_and_looking_after_every_step_change_nothing(run, tmp_path, monkeypatch):
-    never = Trainer(run, DATA, tmp_path / "never", save_every=math.inf).fit()
+def test_saving_and_checking_after_every_step_change_nothing(run, tmp_path):
+    never = Trainer(run, DATA, tmp_path / "never", engine=Engine(save_every=math.inf)).fit()
     without = Trainer(run, DATA).fit()
-    monkeypatch.setattr(train, "CHECK_EVERY", 1)
-    always = Trainer(run, DATA, tmp_path / "always", save_every=0.0, watch=lambda *_: None).fit()
+    always = Trainer(run, DATA, tmp_path / "always", engine=SAVING, watch=lambda *_: None).fit()
     assert_same_run(tmp_path / "never", tmp_path / "always")
     assert_same_model(never, always)
     assert_same_model(never, without)
 
 
 @pytest.mark.parametrize("after", [1, 7, 13])
-def test_a_run_that_crashes_after_a_checkpoint_goes_on_bit_for_bit(after, tmp_path, monkeypatch):
+def test_a_run_that_crashes_after_a_checkpoint_continues_bit_for_bit(after, tmp_path):
     run = RUNS["adam with lazy decay"]
     Trainer(run, DATA, tmp_path / "whole").fit()
-    monkeypatch.setattr(train, "CHECK_EVERY", 1)
 
-    def crash(state: State, steps: int, loss: float) -> None:
+    def crash(state: State, steps: int, loss: float | None) -> None:
         if state.epoch * steps + state.step > after:
             raise RuntimeError("power cut")
 
     with pytest.raises(RuntimeError, match="power cut"):
-        Trainer(run, DATA, tmp_path / "parts", save_every=0.0, watch=crash).fit()
+        Trainer(run, DATA, tmp_path / "parts", engine=SAVING, watch=crash).fit()
     state = last_checkpoint(tmp_path / "parts")[1]["state"]
-    steps = Trainer(run, DATA, tmp_path / "parts").fit().steps_per_epoch
+    resumed = Trainer(run, DATA, tmp_path / "parts", engine=EVERY_STEP).fit()
+    steps = resumed.steps_per_epoch
     assert state["epoch"] * steps + state["step"] == after
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
@@ -97,22 +101,23 @@ import os, random, signal, sys, time
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from headtail import train
+from headtail.training.engine import Engine
+from headtail.training.trainer import Trainer
 from tests.training.test_train import DATA, RUNS
 
-train.CHECK_EVERY = 1
+engine = Engine(check_every=1, save_every=0.0)
 chance, kills = random.Random(4), 0
 run, folder = RUNS["adam with lazy decay"], Path(sys.argv[1])
-train.Trainer(run, DATA, folder / "first", save_every=0.0).fit()  # loads what is loaded once
+Trainer(run, DATA, folder / "first", engine=engine).fit()  # loads what is loaded once
 begun = time.monotonic()
-train.Trainer(run, DATA, folder / "whole", save_every=0.0).fit()
+Trainer(run, DATA, folder / "whole", engine=engine).fit()
 whole = time.monotonic() - begun
 while True:
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            train.Trainer(run, DATA, folder / "parts", save_every=0.0).fit()
+            Trainer(run, DATA, folder / "parts", engine=engine).fit()
             code = 0
         finally:
             os._exit(code)
@@ -129,7 +134,7 @@ while True:
 
 def test_a_run_killed_again_and_again_at_random_moments_ends_as_if_nothing_had_happened(tmp_path):
     command = [sys.executable, "-c", KILLER, tmp_path]
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)
     kills, code = map(int, done.stdout.split())
     assert code == 0, done.stderr
@@ -151,16 +156,15 @@ def breaking(trainer: Trainer, at: int, how) -> Trainer:
     return trainer
 
 
-def test_a_loss_that_is_no_number_stops_the_run_with_a_sentence_and_keeps_the_last_good_checkpoint(
-    tmp_path, monkeypatch
+def test_a_loss_that_is_not_a_number_stops_the_run_and_keeps_the_last_good_checkpoint(
+    tmp_path,
 ):
-    monkeypatch.setattr(train, "CHECK_EVERY", 1)
     broken = breaking(
-        Trainer(SMALL, DATA, tmp_path / "parts", save_every=0.0), 6, lambda loss: loss * math.nan
+        Trainer(SMALL, DATA, tmp_path / "parts", engine=SAVING), 6, lambda loss: loss * math.nan
     )
     with pytest.raises(
         HeadtailError,
-        match=r"`softmax` diverged: the loss is nan in epoch 1, step 6.*smaller `lr` than 0.1.*parts`",
+        match=r"`softmax` diverged: the loss is nan in epoch 1, step 6.*`lr` than 0.1.*parts`",
     ):
         broken.fit()
     assert last_checkpoint(tmp_path / "parts")[1]["state"]["step"] == 5
@@ -169,16 +173,14 @@ def test_a_loss_that_is_no_number_stops_the_run_with_a_sentence_and_keeps_the_la
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
-def test_a_loss_that_leaps_up_stops_the_run_though_it_is_a_number(tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "CHECK_EVERY", 1)
+def test_a_loss_that_leaps_up_stops_the_run_though_it_is_a_number(tmp_path):
     with pytest.raises(HeadtailError, match=r"diverged: the loss is \d+.* in epoch 1, step 6"):
-        breaking(Trainer(SMALL, DATA, tmp_path, save_every=0.0), 6, lambda loss: 1000 * loss).fit()
+        breaking(Trainer(SMALL, DATA, tmp_path, engine=SAVING), 6, lambda loss: 1000 * loss).fit()
     assert last_checkpoint(tmp_path)[1]["state"]["step"] == 5
 
 
-def test_weights_that_are_no_numbers_are_never_saved(tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "CHECK_EVERY", 1)
-    trainer = Trainer(SMALL, DATA, tmp_path, save_every=0.0)
+def test_weights_that_are_not_finite_are_never_saved(tmp_path):
+    trainer = Trainer(SMALL, DATA, tmp_path, engine=SAVING)
 
     def spoil(loss):
         trainer.model.encoder.weight.data[29] = math.inf  # pyright: ignore[reportAttributeAccessIssue]
@@ -193,7 +195,7 @@ def test_weights_that_are_no_numbers_are_never_saved(tmp_path, monkeypatch):
     )
 
 
-def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_ends_with_the_same_table(
+def test_ctrl_c_saves_says_how_to_continue_and_the_same_command_ends_with_the_same_table(
     tmp_path, capsys, monkeypatch
 ):
     for name, value in {

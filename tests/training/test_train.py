@@ -1,4 +1,4 @@
-"""Training: it learns, keeps its best weights, and tells when it is lost."""
+"""Training: it learns, keeps its best weights, and reports when it diverges."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from headtail.core.targets import Ragged
 from headtail.data.points import Bag, DataSet, Points
 from headtail.encoders import Bottleneck
 from headtail.errors import HeadtailError
-from headtail.evaluation.topk import Validation, top_labels
+from headtail.evaluation.topk import top_labels
 from headtail.training import checkpoint
-from headtail.training import trainer as train
 from headtail.training.build_model import build_model, build_optimiser
 from headtail.training.config import Run
-from headtail.training.trainer import State, Trained, Trainer, load_model, split_validation
+from headtail.training.held_out import split_validation
+from headtail.training.saved_model import load_model
+from headtail.training.state import State
+from headtail.training.trainer import Trained, Trainer
 
 NUM_LABELS = 12
 NUM_FEATURES = 30
@@ -55,8 +57,8 @@ RUNS = {
 
 
 def small_data(*, sparse: bool = True) -> DataSet:
-    """Points of one to three labels, frequent and rare; each label shows in two features of its
-    own, beside noise.
+    """Points with one to three labels, frequent and rare; each label shows in two features that no
+    other has, and there is noise.
     """
     generator = torch.Generator().manual_seed(7)
 
@@ -75,7 +77,7 @@ def small_data(*, sparse: bool = True) -> DataSet:
             columns.append([c for y in own for c in (2 * y, 2 * y + 1)] + [noise])
             values.append([1.0] * (2 * len(own)) + [0.5])
         offsets = torch.tensor([0, *map(len, columns)]).cumsum(0)
-        flat = [torch.tensor([one for row in rows for one in row]) for rows in (columns, values)]
+        flat = [torch.tensor([x for row in rows for x in row]) for rows in (columns, values)]
         bag = Bag(offsets, flat[0].int(), flat[1], NUM_FEATURES)
         return Points(bag if sparse else bag.to_dense(), Ragged.from_lists(labels), NUM_LABELS)
 
@@ -101,7 +103,7 @@ class Stop:
         self.after = after
         self.event = threading.Event()
 
-    def __call__(self, state: State, steps: int, loss: float) -> None:
+    def __call__(self, state: State, steps: int, loss: float | None) -> None:
         if state.epoch * steps + state.step >= self.after:
             self.event.set()
 
@@ -120,7 +122,7 @@ def test_another_seed_gives_another_model():
     assert not torch.equal(one.model.head.weight, other.model.head.weight)
 
 
-def test_training_learns_what_the_features_tell():
+def test_training_learns_from_the_features():
     trained = Trainer(replace(SMALL, epochs=40, scheme="uniform:importance@6"), DATA).fit()
     top = top_labels(trained.model, DATA.test, 1)[:, 0].tolist()
     offsets = DATA.test.labels.offsets.tolist()
@@ -174,7 +176,7 @@ class Script:
         self.values = values
         self.seen = []
 
-    def __call__(self, model) -> float:
+    def measure(self, model) -> float:
         self.seen.append(
             {name: weight.detach().clone() for name, weight in model.named_parameters()}
         )
@@ -193,12 +195,13 @@ class Script:
     ids=["lower is better", "higher is better", "ever better", "no number"],
 )
 def test_training_stops_when_it_gets_no_better_and_returns_the_best_weights(
-    folder, stop_on, values, epochs, best, tmp_path, monkeypatch
+    folder, stop_on, values, epochs, best, tmp_path
 ):
     script = Script(values)
-    monkeypatch.setattr(Validation, "measure", lambda _, model: script(model))
     run = replace(SMALL, epochs=5, patience=2, stop_on=stop_on, weight_decay=0.2)
-    trained = Trainer(run, DATA, tmp_path if folder else None).fit()
+    trainer = Trainer(run, DATA, tmp_path if folder else None)
+    trainer.validation = script
+    trained = trainer.fit()
     assert trained.state.epoch == epochs
     assert trained.state.best_epoch == best
     assert [
@@ -225,13 +228,11 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
     assert_same_model(first, again)
 
 
-def test_the_curve_s_losses_are_means_over_an_epoch_s_steps(monkeypatch):
+def test_the_curve_s_losses_are_means_over_an_epoch_s_steps():
     losses = []
-    learn = Trainer.learn
-    monkeypatch.setattr(
-        Trainer, "learn", lambda self, loss: losses.append(loss.item()) or learn(self, loss)
-    )
-    trained = Trainer(SMALL, DATA).fit()
+    trainer = Trainer(SMALL, DATA)
+    trainer.model.register_forward_hook(lambda model, batch, loss: losses.append(loss.item()))
+    trained = trainer.fit()
     steps = trained.steps_per_epoch
     curve = [value for _, metric, value in trained.state.curve if metric == "loss"]
     assert curve == pytest.approx(
@@ -253,7 +254,7 @@ def test_the_learning_rate_falls_over_all_epochs_together(monkeypatch):
     assert rates == pytest.approx([0.1 * (1 - done / total) for done in range(total)])
 
 
-def test_a_learning_rate_far_too_high_is_told_as_such():
+def test_a_learning_rate_far_too_high_is_named_as_the_cause():
     run = replace(SMALL, scheme="uniform:importance@4", optimiser="sgd", lr=1e6)
     with pytest.raises(
         HeadtailError, match=r"diverged: the loss is .* Try a smaller `lr` than 1e\+06"
@@ -279,10 +280,10 @@ def test_what_is_no_checkpoint_or_model_of_ours_is_refused_with_a_sentence(tmp_p
     path = tmp_path / "checkpoint.safetensors"
     whole = path.read_bytes()
     (tmp_path / "model.safetensors").write_bytes(whole)
-    with pytest.raises(HeadtailError, match="is no trained model"):
+    with pytest.raises(HeadtailError, match="is not a trained model"):
         load_model(tmp_path)
     for content, fragment in (
-        (model, "is no checkpoint of a run"),
+        (model, "is not a checkpoint of a run"),
         (whole[:-100], "cannot be read as a checkpoint"),
     ):
         path.write_bytes(content)
@@ -380,18 +381,30 @@ def test_users_that_are_tested_later_are_not_held_out():
     assert split_validation(DATA, 0.5)[1] is not None
 
 
-@pytest.mark.parametrize("where", ["build_model", "eager_step"])
-def test_a_full_gpu_is_told_in_a_sentence(monkeypatch, where):
-    def full(*_, **__):
-        raise torch.cuda.OutOfMemoryError(
-            "CUDA out of memory. Tried to allocate 1.19 GiB. GPU 0 has …"
-        )
+class Full(Bottleneck):
+    """An encoder that runs out of GPU memory, when it is moved there or when it is called."""
 
-    monkeypatch.setattr(*((train, where) if where == "build_model" else (Trainer, where)), full)
+    def __init__(self, where: str) -> None:
+        super().__init__(NUM_FEATURES, SMALL.dim)
+        self.where = where
+
+    def _apply(self, *_, **__):
+        return self.run_out() if self.where == "move" else self
+
+    def forward(self, features):
+        return self.run_out()
+
+    def run_out(self):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.19 GiB.")
+
+
+@pytest.mark.parametrize(
+    ("where", "what"), [("move", r"The model's tables \(0.0 GiB\)"), ("call", "A step")]
+)
+def test_a_full_gpu_is_reported_in_a_sentence(monkeypatch, where, what):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 140 * 2**30))
-    what = r"The model's tables \(0.0 GiB\)" if where == "build_model" else "A step"
     with pytest.raises(
         HeadtailError,
-        match=f"^{what} found no room on the GPU: 1.0 of its 140 GiB are free. Run fewer at once",
+        match=f"^{what} ran out of GPU memory: 1.0 of 140 GiB are free. Run fewer at once",
     ):
-        Trainer(SMALL, DATA).fit()
+        Trainer(SMALL, DATA, encoder=Full(where)).fit()

@@ -33,7 +33,7 @@ from headtail.errors import HeadtailError, check_count
 from headtail.evaluation.predictions import write_predictions
 from headtail.evaluation.topk import blocks, top_labels
 from headtail.training.config import Run, data_of
-from headtail.training.trainer import load_model
+from headtail.training.saved_model import load_model
 
 Names = list[str] | list[int] | None
 SCORES_AT_ONCE = 2**24

@@ -10,7 +10,7 @@ from headtail.core.slices import NAMES
 from headtail.data.points import DataSet
 from headtail.training.config import Training
 from headtail.training.recipes import RECIPES
-from headtail.training.trainer import split_validation
+from headtail.training.held_out import split_validation
 
 
 def notes_on(

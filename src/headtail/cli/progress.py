@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from rich.text import Text
 from headtail.cli.words import in_command_line_words
 from headtail.comparison.compare import Cell
 from headtail.data.points import Progress as Reader
-from headtail.training.trainer import State, Watch
+from headtail.training.state import State, Watch
 
 
 @contextmanager
@@ -75,7 +74,7 @@ class Training:
         first = 0
         begun = 0.0
 
-        def tell(state: State, steps: int, loss: float) -> None:
+        def tell(state: State, steps: int, loss: float | None) -> None:
             nonlocal first, begun
             done = state.epoch * steps + state.step
             if not begun:
@@ -85,7 +84,7 @@ class Training:
                 self.begin(cell)
             speed = (done - first) * batch / max(1e-9, time.monotonic() - begun)
             self.bar.update(self.running[cell.title], completed=done, total=cell.run.epochs * steps)
-            if math.isfinite(loss) and speed:
+            if loss is not None and speed:
                 self.bar.update(
                     self.running[cell.title], facts=f"loss {loss:.3f}  {speed:,.0f} examples/s"
                 )

@@ -48,7 +48,9 @@ from headtail.schemes import parse
 from headtail.training import checkpoint
 from headtail.training.config import Run, Training, data_of, to_toml
 from headtail.training.events import Events
-from headtail.training.trainer import State, Trained, Trainer, Watch, load_model
+from headtail.training.saved_model import load_model
+from headtail.training.state import State, Watch
+from headtail.training.trainer import Trained, Trainer
 
 ABOUT = "about.json"
 SliceRule = Literal["auto", "mass", "count"]
@@ -156,7 +158,7 @@ def _train(
     """A cell's training, the best labels of its test points, and its rows."""
     events = Events(cell.folder / "events")
 
-    def both(state: State, steps: int, loss: float) -> None:
+    def both(state: State, steps: int, loss: float | None) -> None:
         events(state, steps, loss)
         if watch is not None:
             watch(state, steps, loss)

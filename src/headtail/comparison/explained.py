@@ -12,7 +12,7 @@ from headtail.errors import HeadtailError
 from headtail.implicit import explain
 from headtail.schemes import parse, scheme
 from headtail.training.config import Run
-from headtail.training.trainer import split_validation, training_labels
+from headtail.training.held_out import split_validation, training_labels
 
 
 def explain_rows(runs: Iterable[Run], data: DataSet) -> list[Row]:

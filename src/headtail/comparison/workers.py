@@ -19,7 +19,7 @@ import torch
 from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
 from headtail.training.interrupts import Stopped, interrupts
-from headtail.training.trainer import State, Watch
+from headtail.training.state import State, Watch
 
 if TYPE_CHECKING:
     from headtail.comparison.compare import Cell
@@ -178,7 +178,7 @@ def _perform(cell: Cell, source: Source, work: Work) -> Any:
     if _WORKER["data"] is None:
         _WORKER["data"] = source()
 
-    def tell(state: State, steps: int, loss: float) -> None:
+    def tell(state: State, steps: int, loss: float | None) -> None:
         _WORKER["news"].put((cell.title, state, steps, loss))
 
     return work(cell, _WORKER["data"], tell, _WORKER["stop"])

@@ -1,9 +1,10 @@
-"""What ran where: versions and machine, for results and for `headtail doctor`."""
+"""Versions and machine, as they are recorded with results."""
 
 from __future__ import annotations
 
 import os
 import platform
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -24,18 +25,16 @@ PACKAGES = (
 
 
 def versions() -> dict[str, str]:
-    """Python and the packages that decide results; what is not installed is left out."""
-    found = {"python": platform.python_version()}
+    """Versions of Python and of the packages that results depend on, as far as installed."""
+    installed = {"python": platform.python_version()}
     for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+        with suppress(metadata.PackageNotFoundError):
+            installed[name] = metadata.version(name)
+    return installed
 
 
 def machine(device: str = "cpu") -> str:
-    """The processor that does the work, in words."""
+    """The processor that does the work, for example "AMD EPYC, 2 of 8 cores"."""
     if device == "cuda":
         return torch.cuda.get_device_name()
     return f"{_cpu()}, {torch.get_num_threads()} of {os.cpu_count()} cores"

@@ -1,4 +1,4 @@
-"""One GPU for several processes: the CUDA multi-process service, begun and ended with them."""
+"""One GPU for several processes: the CUDA multi-process service, started and stopped with them."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from contextlib import contextmanager
 from pathlib import Path
 
 CONTROL = "nvidia-cuda-mps-control"
-PATIENCE = 30.0
-"""Seconds in which the service's control answers, or never will."""
+TIMEOUT = 30.0
+"""Seconds after which the control program is taken to hang."""
 
 
 @contextmanager
 def shared_gpu(say: Callable[[str], None]) -> Iterator[None]:
-    """Processes begun in here compute on the GPU at the same time, and not in turns.
+    """Let processes that are started in the block compute on the GPU at the same time.
 
-    A service that somebody runs already is used and left alone. Otherwise one is begun, with its
-    files in a private temporary folder, and ended when the block is left. This process itself
-    should not begin to use the GPU in the block: it would become a client whom the service waits
-    for.
+    Without the service they take turns. A service that is already running is used and left alone.
+    Otherwise one is started, with its files in a private temporary folder, and stopped at the end
+    of the block. This process itself should not start to use the GPU in the block: it would become
+    a client, and the service waits for its clients.
 
     Args:
-        say: hears in one line why there is no service.
+        say: called with one sentence if there is no service.
     """
     program = shutil.which(CONTROL)
     if program is None:
-        say(f"`{CONTROL}` is not here, so runs take turns on the GPU instead of sharing it.")
+        say(f"`{CONTROL}` is not installed, so runs take turns on the GPU instead of sharing it.")
         yield
         return
-    if _told(program, "get_server_list"):
+    if _answers(program, "get_server_list"):
         yield
         return
-    folder = Path(tempfile.mkdtemp(prefix="headtail-mps-"))  # for its owner alone
+    folder = Path(tempfile.mkdtemp(prefix="headtail-mps-"))  # readable by its owner only
     ours = {f"CUDA_MPS_{name.upper()}_DIRECTORY": str(folder / name) for name in ("pipe", "log")}
     for place in ours.values():
         Path(place).mkdir()
     before = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
     try:
-        begun = _begin(program)
-        if not begun:
+        started = _start(program)
+        if not started:
             _restore(before)
             say(
                 f"`{CONTROL} -d` did not start, so runs take turns on the GPU instead of sharing "
@@ -52,41 +52,44 @@ def shared_gpu(say: Callable[[str], None]) -> Iterator[None]:
         try:
             yield
         finally:
-            if begun:
-                _told(program, "quit")
+            if started:
+                _answers(program, "quit")
     finally:
         _restore(before)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _begin(program: str) -> bool:
-    # A session of its own: Ctrl-C asks the runs to save, for which they need the service.
-    how = {
-        "stdin": subprocess.DEVNULL,
-        "stdout": subprocess.DEVNULL,
-        "stderr": subprocess.DEVNULL,
-        "start_new_session": True,
-    }
+def _start(program: str) -> bool:
     try:
-        return subprocess.run([program, "-d"], timeout=PATIENCE, check=False, **how).returncode == 0
+        done = subprocess.run(
+            [program, "-d"],
+            timeout=TIMEOUT,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # Ctrl-C asks the runs to save, and they need the service for that.
+            start_new_session=True,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
+    return done.returncode == 0
 
 
-def _told(program: str, command: str) -> bool:
-    """Whether a service was there to hear it."""
+def _answers(program: str, command: str) -> bool:
+    """Whether a running service took the command."""
     try:
         done = subprocess.run(
             [program],
             input=f"{command}\n",
             text=True,
             capture_output=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
-    # some versions only say so
+    # Some versions report a missing service in words only.
     return done.returncode == 0 and "cannot find" not in (done.stdout + done.stderr).lower()
 
 

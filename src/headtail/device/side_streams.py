@@ -1,4 +1,4 @@
-"""Work on a GPU that need not wait for its turn."""
+"""Side streams: work on a GPU that runs concurrently with the main stream."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 
 
 @contextmanager
-def beside(device: torch.device, name: str) -> Iterator[None]:
-    """On a GPU, in a stream of its own, after all that was asked for so far."""
+def side_stream(device: torch.device, name: str) -> Iterator[None]:
+    """On a GPU, run the block on the side stream of this name, after all work launched so far."""
     if device.type != "cuda":
         yield
         return
@@ -21,8 +21,11 @@ def beside(device: torch.device, name: str) -> Iterator[None]:
         yield
 
 
+beside = side_stream
+
+
 def wait_for(device: torch.device, name: str) -> None:
-    """What comes from now on waits for what was asked for `beside`."""
+    """Let all work launched from now on wait for the side stream of this name."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).wait_stream(_stream(device, name))
 

@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 
+from headtail.device.graphs import replayed
+
 REPLAYS = 4
-"""Of what is timed as a CUDA graph."""
+"""How often a CUDA graph is timed."""
 
 
 class Timed:
-    """Appends the seconds of a block; on a GPU, of all that it launched."""
+    """Appends the seconds of a block; on a GPU, including all work that it launched."""
 
     def __init__(self, seconds: list[float], device: torch.device | str) -> None:
         self.seconds = seconds
@@ -40,12 +42,11 @@ def seconds_of(call: Callable[[], object], device: torch.device | str) -> float:
 
 
 def replayed_seconds(call: Callable[[], object], device: torch.device | str) -> list[float]:
-    """On a GPU, how long a call takes as a CUDA graph: launching it operation by operation is
-    mostly what takes the time.
+    """How long a call takes as a CUDA graph, several times; empty on a CPU.
+
+    Launched eagerly, a small call spends most of its time on the launches.
     """
     if torch.device(device).type != "cuda":
         return []
-    from headtail.training.captured import replayed
-
     run = replayed(call)
     return [seconds_of(run, device) for _ in range(REPLAYS)]

@@ -30,7 +30,7 @@ from headtail.head import LabelHead
 from headtail.losses import SampledSoftmaxLoss, SoftmaxLoss
 from headtail.rows.optimizers import RowAdagrad
 from headtail.samplers import Uniform
-from headtail.training.captured import replayed
+from headtail.device.graphs import replayed
 
 Method = Literal["exact", "chunked", "sampled"]
 METHODS: tuple[Method, ...] = ("exact", "chunked", "sampled")

@@ -1,7 +1,8 @@
-"""From a run's settings to its model and optimiser."""
+"""Build a run's model and optimiser from its settings."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,12 +19,41 @@ from headtail.rows.optimizers import RowAdagrad, RowAdam, RowOptimizer, RowSGD
 from headtail.schemes import parse, scheme
 from headtail.training.config import Run, Training
 
-SMALL_PICTURE = 64
-"""Pixels of height or width up to which a picture is small."""
-LARGE = 2**24
-"""Numbers in a table from which random ones are drawn on the device, where a CPU would take
-seconds; and narrow, if wanted.
-"""
+SMALL_IMAGE = 64
+"""Pixels of height or width up to which an image is small."""
+
+
+@dataclass(frozen=True)
+class TablePlacement:
+    """Where tables are initialised, and which may be stored in bfloat16.
+
+    Small tables are initialised on the CPU, so that a seed gives the same ones for every device.
+
+    Attributes:
+        device: where large tables are initialised; None for the CPU.
+        large: numbers in a table from which it is large.
+        narrow_on: types of devices on which large tables may be stored in bfloat16.
+    """
+
+    device: torch.device | None = None
+    large: int = 2**24
+    narrow_on: tuple[str, ...] = ("cuda",)
+
+    def options(self, run: Run, numbers: int, *, narrow: bool) -> dict[str, Any]:
+        """Device and dtype of a table with this many numbers.
+
+        Args:
+            run: its `precision` decides whether a table is stored in bfloat16 where it may be.
+            numbers: in the table.
+            narrow: whether the table's use allows bfloat16.
+        """
+        if self.device is None or numbers < self.large:
+            return {}
+        narrow = narrow and self.device.type in self.narrow_on and run.precision == "bfloat16"
+        return {"device": self.device, "dtype": torch.bfloat16 if narrow else None}
+
+
+ON_CPU = TablePlacement()
 
 
 def build_model(
@@ -31,36 +61,35 @@ def build_model(
     labels: Labels,
     num_features: int,
     *,
-    picture: tuple[int, int] | None = None,
+    image_size: tuple[int, int] | None = None,
     encoder: nn.Module | None = None,
     sparse_features: bool = True,
     sparse: bool = True,
-    device: torch.device | None = None,
+    placement: TablePlacement = ON_CPU,
 ) -> Model:
-    """A model under a run's scheme: the paper's, features → linear → labels, a ResNet for pictures,
-    or with another encoder.
+    """A model for a run's scheme: the paper's (features → linear → labels), a ResNet for images, or
+    one with another encoder.
 
     Args:
         run: its settings.
         labels: the label distribution.
         num_features: D.
-        picture: height and width where features are pictures.
-        encoder: any module from features to `[n, run.dim]` hidden states; None for what `run.model`
-            names.
-        sparse_features: whether features come as a `Bag`.
+        image_size: height and width if features are images.
+        encoder: any module from features to `[n, run.dim]` hidden states; None for the one that
+            `run.model` names.
+        sparse_features: whether features are a `Bag`.
         sparse: row-sparse gradients where the loss allows them; a ResNet's are dense.
-        device: where large tables are made. Small ones are made on the CPU, so that a seed gives
-            the same ones for every device.
+        placement: where tables are initialised, and their dtype.
     """
     parsed = parse(run.scheme)
     loss = scheme(run.scheme, labels, run.negatives)
     if encoder is None:
         encoder = build_encoder(
-            run, num_features, picture, sparse=sparse and sparse_features, device=device
+            run, num_features, image_size, sparse=sparse and sparse_features, placement=placement
         )
     elif run.precision != "float32":
         raise HeadtailError(
-            "`precision=bfloat16` is for our own encoders, but `encoder` is another. Write "
+            "`precision=bfloat16` is for headtail's own encoders, but `encoder` is another. Write "
             "`precision=float32`."
         )
     exact = parsed.sampler is None
@@ -70,27 +99,29 @@ def build_model(
         sparse = False
     dot = loss.settings.score == "dot"
     plain = isinstance(loss, SampledLoss) and not loss.sampler.looks_at_model
-    made = place_of_table(run, labels.num_labels * dim, device, narrow=sparse and dot and plain)
-    head = LabelHead(labels, dim, loss, bias=dot, sparse=sparse and not exact, **made)
+    numbers = labels.num_labels * dim
+    table = placement.options(run, numbers, narrow=sparse and dot and plain)
+    head = LabelHead(labels, dim, loss, bias=dot, sparse=sparse and not exact, **table)
     return Model(encoder, head, mask_known=run.batching == "points" and not exact)
 
 
-def encoder_name(run: Training, picture: tuple[int, int] | None) -> str:
-    """The encoder that `run.model` names, which must suit the features; auto goes by the size of a
-    picture.
+def encoder_name(run: Training, image_size: tuple[int, int] | None) -> str:
+    """The encoder that `run.model` names, which must fit the features; auto goes by the size of an
+    image.
     """
     name = run.model
     if name == "auto":
-        small = picture is not None and max(picture) <= SMALL_PICTURE
-        name = "bottleneck" if picture is None else "resnet56" if small else "resnet50"
-    if name == "bottleneck" and picture is not None:
+        if image_size is None:
+            return "bottleneck"
+        return "resnet56" if max(image_size) <= SMALL_IMAGE else "resnet50"
+    if name == "bottleneck" and image_size is not None:
         raise HeadtailError(
-            "`model=bottleneck` takes rows of numbers, but the features are pictures. Write "
+            "`model=bottleneck` takes rows of numbers, but the features are images. Write "
             "`model=resnet56`."
         )
-    if name != "bottleneck" and picture is None:
+    if name != "bottleneck" and image_size is None:
         raise HeadtailError(
-            f"`model={name}` takes pictures, but the features are rows of numbers. Write "
+            f"`model={name}` takes images, but the features are rows of numbers. Write "
             "`model=bottleneck`."
         )
     return name
@@ -99,13 +130,13 @@ def encoder_name(run: Training, picture: tuple[int, int] | None) -> str:
 def build_encoder(
     run: Run,
     num_features: int,
-    picture: tuple[int, int] | None,
+    image_size: tuple[int, int] | None,
     *,
     sparse: bool,
-    device: torch.device | None = None,
+    placement: TablePlacement = ON_CPU,
 ) -> nn.Module:
     """The encoder that `run.model` names."""
-    name = encoder_name(run, picture)
+    name = encoder_name(run, image_size)
     if name == "bottleneck":
         return Bottleneck(
             num_features,
@@ -114,7 +145,7 @@ def build_encoder(
             normalise=run.normalise,
             feature_dropout=run.feature_dropout,
             dropout=run.dropout,
-            **place_of_table(run, num_features * run.dim, device, narrow=sparse),
+            **placement.options(run, num_features * run.dim, narrow=sparse),
         )
     return ResNet(
         int(name.removeprefix("resnet")),
@@ -124,20 +155,8 @@ def build_encoder(
     )
 
 
-def place_of_table(
-    run: Run, numbers: int, device: torch.device | None, *, narrow: bool
-) -> dict[str, Any]:
-    """Where a table of so many numbers is made, and its dtype: `run.precision` on a GPU, if it is
-    large and may be narrow.
-    """
-    if device is None or numbers < LARGE:
-        return {}
-    narrow = narrow and device.type == "cuda" and run.precision == "bfloat16"
-    return {"device": device, "dtype": torch.bfloat16 if narrow else None}
-
-
 def build_optimiser(run: Run, model: Model) -> RowOptimizer | DenseSGD:
-    """The run's optimiser over all of a model's weights."""
+    """The run's optimiser over all parameters of a model."""
     options: dict[str, Any] = {"lr": run.lr, "weight_decay": run.weight_decay}
     if run.optimiser == "sgd":
         kind = DenseSGD if isinstance(model.encoder, ResNet) else RowSGD

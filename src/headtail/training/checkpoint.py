@@ -1,6 +1,4 @@
-"""Checkpoints: one safetensors file, written beside and renamed, that holds all a run needs to go
-on bit for bit.
-"""
+"""Checkpoints: one safetensors file with all that a run needs to continue bit for bit."""
 
 from __future__ import annotations
 
@@ -14,29 +12,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headtail.comparison.results import write_beside
 from headtail.errors import HeadtailError
+from headtail.files.atomic import write_beside
 from headtail.rows.decay import forgive, owed, owes
 
 ABANDONED = 3600
-"""Seconds after which a half-written file is one that a killed process left behind."""
+"""Seconds after which a half-written file is taken to be left by a killed process."""
 
 
 def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    """Write tensors and facts (as JSON) beside `path`, then rename."""
+    """Write tensors and facts (as JSON) atomically."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    def write(beside: Path) -> None:
+    def write(temporary: Path) -> None:
+        contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
         try:
-            save_file(
-                {name: tensor.detach().contiguous() for name, tensor in tensors.items()},
-                beside,
-                {"facts": json.dumps(facts)},
-            )
-        except SafetensorError as error:  # its own word for a full disk
+            save_file(contiguous, temporary, {"facts": json.dumps(facts)})
+        except SafetensorError as error:  # it reports a full disk in its own way
             raise OSError(str(error)) from error
-        with beside.open("rb") as file:
+        with temporary.open("rb") as file:
             os.fsync(file.fileno())
 
     write_beside(path, write)
@@ -58,12 +53,12 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118 - not a dict
     except (OSError, SafetensorError, ValueError) as error:
         raise HeadtailError(
-            f"`{path}` cannot be read as a checkpoint: {error}. Delete it to start that run anew."
+            f"`{path}` cannot be read as a checkpoint: {error}. Delete it to start that run again."
         ) from error
 
 
 def as_bytes(value: Any) -> Tensor:
-    """What JSON can say, as a tensor: facts are for little, and names of labels may be many.
+    """A JSON value as a tensor, for what is too large for the facts, such as names of labels.
 
     >>> from_bytes(as_bytes(["cat", "dog"]))
     ['cat', 'dog']
@@ -79,11 +74,10 @@ def from_bytes(tensor: Tensor) -> Any:
 def training_state(
     model: nn.Module, optimiser: torch.optim.Optimizer
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Everything that the next step depends on: weights, buffers, optimiser state, pending weight
-    decay, random state.
+    """All that the next step depends on: weights, buffers, optimiser state, pending weight decay,
+    random state.
 
-    Weights are taken as they lie: nothing is flushed, so that saving does not change what comes
-        after.
+    Weights are saved as they are: nothing is flushed, so that saving does not change later steps.
     """
     tensors = weights_of(model)
     numbers: dict[str, Any] = {}
@@ -115,17 +109,13 @@ def restore_training_state(
         for key, value in state.items():
             present = optimiser.state[parameter].get(key)
             if isinstance(present, Tensor) and present.shape == value.shape:
-                present.copy_(value)  # in place: a captured graph knows tensors by their address
+                present.copy_(value)  # in place: a captured graph reads tensors by address
+            elif value.shape == parameter.shape:
+                # In the parameter's memory layout, which optimisers over many tensors require.
+                fresh = torch.empty_like(parameter, dtype=value.dtype)
+                optimiser.state[parameter][key] = fresh.copy_(value)
             else:
-                fresh = (
-                    torch.empty_like(parameter, dtype=value.dtype)
-                    if value.shape == parameter.shape
-                    else None
-                )
-                # In the weight's own layout, which optimisers that take many at once ask for.
-                optimiser.state[parameter][key] = (
-                    value.to(parameter.device) if fresh is None else fresh.copy_(value)
-                )
+                optimiser.state[parameter][key] = value.to(parameter.device)
         for key, value in numbers.items():
             if key.startswith(f"{name}.") and key != f"{name}.log_decay":
                 optimiser.state[parameter][key[len(name) + 1 :]] = value
@@ -135,11 +125,11 @@ def restore_training_state(
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
-    """Of the generators that training on this device draws from."""
+    """The state of the generators that training on this device draws from."""
     state = {"random.cpu": torch.get_rng_state()}
-    return state | (
-        {"random.cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {}
-    )
+    if device.type == "cuda":
+        state["random.cuda"] = torch.cuda.get_rng_state(device)
+    return state
 
 
 def restore_random_state(tensors: dict[str, Tensor]) -> None:
@@ -154,16 +144,16 @@ def restore_weights(tensors: dict[str, Tensor], model: nn.Module) -> None:
     """Copy a checkpoint's weights and samplers' memories into a model of the same shape."""
     memories = {f"model.{name}.extra": module for name, module in remembering(model)}
     for name, value in weights_of(model).items():
-        found = tensors.get(name)
-        # a memory may grow
-        if found is None or (found.shape != value.shape and name not in memories):
-            shape = None if found is None else list(found.shape)
+        saved = tensors.get(name)
+        # The memory of a sampler may have grown.
+        if saved is None or (saved.shape != value.shape and name not in memories):
+            shape = None if saved is None else list(saved.shape)
             raise HeadtailError(
                 f"The checkpoint's `{name}` has shape {shape}, but the model's "
-                f"{list(value.shape)}: another run's?"
+                f"{list(value.shape)}: is it of another run?"
             )
         if name not in memories:
-            value.copy_(found)
+            value.copy_(saved)
     for name, module in memories.items():
         module.set_extra_state(tensors[name])
     for parameter in model.parameters():
@@ -171,14 +161,14 @@ def restore_weights(tensors: dict[str, Tensor], model: nn.Module) -> None:
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters, buffers and samplers' memories by the names they have in a checkpoint."""
+    """Parameters, buffers and samplers' memories by their names in a checkpoint."""
     extra = {f"{name}.extra": module.get_extra_state() for name, module in remembering(model)}
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers()), **extra}
     return {f"model.{name}": tensor for name, tensor in tensors.items()}
 
 
 def remembering(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Modules whose state is more than their buffers, such as a queue with its fill level."""
+    """Modules with more state than their buffers, such as a queue with its fill level."""
     plain = nn.Module.get_extra_state
     return [
         (name, module)

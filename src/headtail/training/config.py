@@ -1,4 +1,4 @@
-"""Run: everything that decides how a model is trained, frozen, and saved beside its results."""
+"""Run: all settings that decide how a model is trained, saved with its results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Batching = Literal["auto", "pairs", "points"]
 Encoder = Literal["auto", "bottleneck", "resnet20", "resnet32", "resnet56", "resnet50"]
 Precision = Literal["float32", "bfloat16"]
 DROP = 0.1
-"""What the learning rate is multiplied by at each of `drops`."""
+"""The factor on the learning rate at each of `drops`."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Training:
 
     model: Encoder = "auto"
     """What turns features into hidden states: bottleneck (one linear layer) or a ResNet, for
-    pictures. auto: the bottleneck; for pictures resnet56 up to 64 pixels, else resnet50.
+    images. auto: the bottleneck; for images resnet56 up to 64 pixels, else resnet50.
     """
     dim: int = 512
     """Size of the hidden layer; a ResNet has its own."""
@@ -45,8 +45,8 @@ class Training:
     epochs: int = 10
     """Passes over the training pairs, at most."""
     optimiser: Optimiser = "adagrad"
-    """adagrad (sparse rows or dense gradients: the same), rowwise-adagrad (with one number of state
-    a row: faster, and half the memory), adam (on the CPU, moments of untouched rows stand still),
+    """adagrad (the same for sparse and dense gradients), rowwise-adagrad (one number of state per
+    row: faster, and half the memory), adam (on the CPU, moments of untouched rows do not change),
     sgd (with a ResNet torch's own, dense).
     """
     momentum: float = 0.0
@@ -58,14 +58,11 @@ class Training:
     steps (at drops).
     """
     drops: tuple[float, ...] = ()
-    """For steps: shares of the run after each of which the learning rate is a tenth of what it was.
-    """
+    """For steps: shares of the run; after each, the learning rate is divided by ten."""
     warmup: int = 0
-    """Steps over which the learning rate rises first."""
+    """Steps at the start over which the learning rate rises."""
     weight_decay: float = 0.0
-    """Weight decay of all weights: decoupled; coupled, as torch's sgd has it, where a ResNet is
-    trained by sgd.
-    """
+    """Weight decay of all weights: decoupled; for a ResNet trained by sgd coupled, as in torch."""
     dropout: float = 0.5
     """Share of the hidden layer that is dropped in training."""
     feature_dropout: float = 0.0
@@ -73,11 +70,11 @@ class Training:
     normalise: bool = True
     """Scale each point's features to length 1."""
     augment: bool = True
-    """Cut and mirror pictures at random in training."""
+    """Crop and mirror images at random in training."""
     precision: Precision = "float32"
     """On a GPU: of a ResNet's layers, and of the bottleneck's large tables with sparse gradients,
-    which then take half the memory and are rounded at random. What is summed is float32 in any
-    case, and so are a ResNet's weights and everything on a CPU.
+    which then take half the memory and are rounded at random. Sums are float32 in any case, and so
+    are a ResNet's weights and everything on a CPU.
     """
     clip: float = 0.0
     """Largest gradient norm; 0 does not clip."""
@@ -90,15 +87,15 @@ class Training:
     batching: Batching = "auto"
     """pairs: shuffled (point, label) pairs. points: whole points, all their labels masked as
     negatives; within-batch q is then not the prior. auto: pairs for sampled schemes; points for
-    all-label losses, which are the same and then computed once a point.
+    all-label losses, which are the same and then computed once per point.
     """
     validation: float = 0.05
     """Share of the training points held out (at most 2000 of them) to choose the best epoch; 0
     keeps the last.
     """
     stop_on: Literal["implicit-loss", "recall@10", "precision@1"] = "implicit-loss"
-    """What is watched on the held-out points: the loss that the scheme implicitly optimises, over
-    all labels, or a metric.
+    """What is measured on the held-out points: the loss over all labels that the scheme implicitly
+    optimises, or a metric.
     """
     patience: int = 3
     """Epochs without improvement after which training stops."""
@@ -115,7 +112,7 @@ class Training:
                     f"{getattr(self, name)!r}."
                 )
         if self.lr == 0:
-            raise HeadtailError("`lr` must be above 0, or nothing is learnt.")
+            raise HeadtailError("`lr` must be above 0, or nothing is learned.")
         if self.smoothing is not None:
             check_number("smoothing", self.smoothing, low=0)
         for name in ("normalise", "deterministic", "augment"):
@@ -130,7 +127,7 @@ class Training:
             raise HeadtailError(
                 f"`drops` are shares of the run, for example 0.6 0.8, but got {self.drops!r}."
             )
-        # a list, where they were read from a file
+        # A list if they were read from a file.
         object.__setattr__(self, "drops", tuple(self.drops))
         if any(not 0 < check_number("drops", share) < 1 for share in self.drops):
             raise HeadtailError(
@@ -139,8 +136,8 @@ class Training:
             )
 
     def check_together(self) -> None:
-        """Refuse settings that make no sense beside each other: later than single ones, because a
-        recipe may change some.
+        """Refuse settings that contradict each other. Single settings are checked earlier; a recipe
+        may still change some in between.
         """
         if self.momentum and self.optimiser != "sgd":
             raise HeadtailError(
@@ -148,8 +145,10 @@ class Training:
                 "`optimiser=sgd`, or drop it."
             )
         if bool(self.drops) != (self.schedule == "steps"):
-            found = f"`schedule` is {self.schedule}" if self.drops else "there are no `drops`"
-            raise HeadtailError(f"`drops` belong to `schedule=steps`, and only to it, but {found}.")
+            actual = f"`schedule` is {self.schedule}" if self.drops else "there are no `drops`"
+            raise HeadtailError(
+                f"`drops` belong to `schedule=steps`, and only to it, but {actual}."
+            )
 
     def learning_rate(self, step: int, steps: int) -> float:
         """The learning rate of one of `steps` steps."""
@@ -180,7 +179,7 @@ class Run(Training):
     """What to train: a scheme name such as within-batch:tail, or an all-label loss such as softmax.
     """
     seed: int = 0
-    """Of all randomness: initial weights, order, negatives, dropout."""
+    """Seed of all randomness: initial weights, order, negatives, dropout."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -197,19 +196,19 @@ class Run(Training):
 
     @classmethod
     def from_toml(cls, text: str, where: str = "run.toml") -> Run:
-        """From TOML; an unknown field is refused by name. The part `[data]` is not of the run, and
-        is passed over.
+        """From TOML; an unknown field is refused by name. The table `[data]` is about the data, and
+        is skipped.
         """
         try:
             values: dict[str, Any] = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            raise HeadtailError(f"`{where}` is no TOML: {error}.") from error
+            raise HeadtailError(f"`{where}` is not valid TOML: {error}.") from error
         values.pop("data", None)
         names = [field.name for field in fields(cls)]
         for name in values:
             if name not in names:
                 raise HeadtailError(
-                    f"`{name}` in `{where}` is no setting of a run.{nearest(name, names)}"
+                    f"`{name}` in `{where}` is not a setting of a run.{nearest(name, names)}"
                 )
         return cls(**values)
 
@@ -221,11 +220,13 @@ class Run(Training):
         except OSError as error:
             raise HeadtailError(f"`{path}` cannot be read: {error.strerror}.") from error
         except UnicodeDecodeError as error:
-            raise HeadtailError(f"`{path}` is no TOML: it is not text in UTF-8.") from error
+            raise HeadtailError(f"`{path}` is not valid TOML: it is not UTF-8 text.") from error
 
 
 def to_toml(values: dict[str, Any], data: dict[str, Any] | None = None) -> str:
-    """Settings as TOML, and how the data were read as its part `[data]`; what is None is left out.
+    """Settings as TOML, with the options that the data were read with in the table `[data]`.
+
+    Values of None are left out.
 
     >>> print(to_toml({"lr": 0.1, "clip": None}, {"path": "shop", "last": 5}), end="")
     lr = 0.1
@@ -234,17 +235,20 @@ def to_toml(values: dict[str, Any], data: dict[str, Any] | None = None) -> str:
     path = "shop"
     last = 5
     """
-    lines, about = (
-        "".join(f"{n} = {json.dumps(v)}\n" for n, v in part.items() if v is not None)
-        for part in (values, data or {})
-    )
-    return f"{lines}\n[data]\n{about}" if about else lines
+    settings = _toml_lines(values)
+    options = _toml_lines(data or {})
+    return f"{settings}\n[data]\n{options}" if options else settings
+
+
+def _toml_lines(values: dict[str, Any]) -> str:
+    known = {name: value for name, value in values.items() if value is not None}
+    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in known.items())
 
 
 def data_of(path: Path) -> dict[str, Any]:
-    """How the data of a run were read, as its `run.toml` tells; empty where it does not."""
+    """The options that the data of a run were read with, from its `run.toml`; empty if it has none."""
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8")).get("data", {})
+        options = tomllib.loads(path.read_text(encoding="utf-8")).get("data", {})
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return options if isinstance(options, dict) else {}

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-HANGUP: Any = getattr(signal, "SIGHUP", None)
-SIGNALS = tuple(one for one in (signal.SIGINT, signal.SIGTERM, HANGUP) if one is not None)
+HANGUP = signal.Signals.__members__.get("SIGHUP")  # Windows has none
+SIGNALS = tuple(s for s in (signal.SIGINT, signal.SIGTERM, HANGUP) if s is not None)
 
 
 class Stopped(KeyboardInterrupt):
@@ -18,10 +18,10 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def interrupts() -> Iterator[threading.Event]:
-    """An event that such a signal sets, so that a step is never left half done; the second one
+    """An event that such a signal sets, so that a step is never left half done; a second signal
     stops at once.
 
-    A closed terminal that is to be ignored, as `nohup` asks for, stays ignored.
+    A closed terminal stays ignored if it was ignored before, as under `nohup`.
     """
     flag = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -33,13 +33,13 @@ def interrupts() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         flag.set()
 
-    before = {one: signal.getsignal(one) for one in SIGNALS}
-    if before.get(HANGUP) == signal.SIG_IGN:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    if HANGUP is not None and before[HANGUP] == signal.SIG_IGN:
         del before[HANGUP]
-    for one in before:
-        signal.signal(one, stop)
+    for number in before:
+        signal.signal(number, stop)
     try:
         yield flag
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""Recipes: how the paper trained its pictures, as settings."""
+"""Recipes: the settings with which the paper trained on images."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from headtail.training.config import Training
 
 
 def cifar() -> Training:
-    """CIFAR-10-LT and CIFAR-100-LT, and other small pictures (appendix "Details of long-tail
+    """CIFAR-10-LT and CIFAR-100-LT, and other small images (appendix "Details of long-tail
     experiments").
 
     ResNet-56, SGD with momentum 0.9, weight decay 1e-4, batches of 128, 256 epochs, rate 0.1, a
     tenth of it from epoch 160 on and a hundredth from epoch 180 on; pad, crop and flip; m = 32.
-    Every weight decays. The last epoch counts: nothing is held out.
+    All weights decay. The last epoch counts: nothing is held out.
 
     >>> recipe = cifar()
     >>> [round(recipe.learning_rate(epoch, 256), 4) for epoch in (0, 159, 160, 179, 180, 255)]
@@ -63,11 +63,10 @@ def imagenet_lt() -> Training:
 
 
 def inaturalist() -> Training:
-    """iNaturalist 2018, whose recipe the paper does not give: that of ImageNet-LT with weight decay
-    1e-4.
+    """iNaturalist 2018: the paper gives no recipe, so that of ImageNet-LT with weight decay 1e-4.
 
     Both sets are photographs of the same size, so network, batch, rate, schedule and epochs stay.
-    It has 437,513 training pictures, almost four times ImageNet-LT's 115,846, so it needs less
+    It has 437,513 training images, almost four times ImageNet-LT's 115,846, so it needs less
     regularisation: 1e-4 is the decay of He et al. (2016) for ImageNet.
 
     >>> inaturalist().weight_decay
@@ -77,4 +76,4 @@ def inaturalist() -> Training:
 
 
 RECIPES = {"cifar": cifar, "imagenet-lt": imagenet_lt, "inaturalist": inaturalist}
-"""By the names that the command line has for them."""
+"""Recipes by name."""

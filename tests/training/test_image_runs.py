@@ -1,6 +1,4 @@
-"""Runs on pictures: they learn, resume bit for bit, come back from disk, and follow the paper's
-recipes.
-"""
+"""Runs on images: they learn, resume bit for bit, are loaded from disk, and follow the recipes."""
 
 from __future__ import annotations
 
@@ -15,6 +13,7 @@ from headtail.cli.recipe import with_recipe
 from headtail.comparison.compare import cells, compare
 from headtail.core.labels import Labels
 from headtail.core.targets import Ragged
+from headtail.data.batches import Batches
 from headtail.data.points import DataSet, Points
 from headtail.encoders import Bottleneck, ResNet
 from headtail.errors import HeadtailError
@@ -22,12 +21,15 @@ from headtail.evaluation.topk import top_labels
 from headtail.rows.dense_sgd import DenseSGD
 from headtail.rows.optimizers import RowAdagrad, RowSGD
 from headtail.training import checkpoint
-from headtail.training import trainer as train
 from headtail.training.build_model import build_encoder, build_model
-from headtail.training.captured import Graph, Resident
+from headtail.training.captured import CapturedStep
 from headtail.training.config import Run, Training
+from headtail.training.engine import Engine
+from headtail.training.interrupts import Stopped
 from headtail.training.recipes import cifar, imagenet_lt, inaturalist
-from headtail.training.trainer import Stopped, Trainer, load_model
+from headtail.training.resident import Resident, resident_size
+from headtail.training.saved_model import load_model
+from headtail.training.trainer import Trainer
 from tests.training.test_train import DATA as ROWS
 from tests.training.test_train import SMALL as ROWS_RUN
 from tests.training.test_train import Stop, assert_same_model
@@ -42,25 +44,24 @@ RUN = replace(
     lr=0.05,
     weight_decay=1e-3,
 )
+EVERY_STEP = Engine(check_every=1)
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
 
 class Files:
-    """Pictures that are decoded one by one, as image files are; what is random in one follows from
-    (seed, id).
-    """
+    """Images that are decoded one by one, like files; all randomness follows from (seed, id)."""
 
     size = 8
 
-    def __init__(self, pictures: Tensor, asked: list[tuple]) -> None:
-        self.pictures = pictures
+    def __init__(self, images: Tensor, asked: list[tuple]) -> None:
+        self.images = images
         self.asked = asked
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return len(self.images)
 
     def rows(self, ids: Tensor) -> Files:
-        return Files(self.pictures[ids], self.asked)
+        return Files(self.images[ids], self.asked)
 
     def decoded(self, ids: Tensor, *, train: bool, seed: int) -> Tensor:
         noise = [
@@ -69,7 +70,7 @@ class Files:
             )
             for i in ids.tolist()
         ]
-        return self.pictures[ids] + (torch.stack(noise).byte() if train else 0)
+        return self.images[ids] + (torch.stack(noise).byte() if train else 0)
 
     def stream(
         self, batches: Iterable[Tensor], *, train: bool, seed: int, workers: int
@@ -79,14 +80,14 @@ class Files:
 
 
 class PointsOfFiles(Points):
-    """Points whose features are files."""
+    """Points with files for features."""
 
     num_features = 3 * 8 * 8
     picture = (8, 8)
 
 
-def picture_data(*, files: bool = False) -> DataSet:
-    """Labels of which each has a colour and a place of its own, frequent and rare."""
+def image_data(*, files: bool = False) -> DataSet:
+    """Frequent and rare labels, each with its own colour and place."""
     generator = torch.Generator().manual_seed(5)
 
     def points(n: int) -> Points:
@@ -94,17 +95,17 @@ def picture_data(*, files: bool = False) -> DataSet:
             1 / (torch.arange(LABELS) + 1.0), n, replacement=True, generator=generator
         )
         label[:LABELS] = torch.arange(LABELS)
-        pictures = torch.randint(80, (n, 3, 8, 8), generator=generator)
+        images = torch.randint(80, (n, 3, 8, 8), generator=generator)
         for i, y in enumerate(label.tolist()):
-            pictures[i, y % 3, :, 4 * (y // 3) : 4 * (y // 3) + 4] += 120
-        features = Files(pictures.byte(), []) if files else pictures.byte()
+            images[i, y % 3, :, 4 * (y // 3) : 4 * (y // 3) + 4] += 120
+        features = Files(images.byte(), []) if files else images.byte()
         kind = PointsOfFiles if files else Points
         return kind(features, Ragged(label, torch.arange(n + 1)), LABELS)  # pyright: ignore[reportArgumentType]
 
     return DataSet("coloured", points(70), points(40), digest=f"coloured {files}")
 
 
-DATA = picture_data()
+DATA = image_data()
 
 
 def accuracy(model, points: Points) -> float:
@@ -124,16 +125,17 @@ def test_a_network_learns_colours(scheme):
 
 
 @pytest.mark.parametrize("files", [False, True], ids=["resident", "files"])
-def test_a_picture_run_stopped_after_any_step_goes_on_bit_for_bit(files, tmp_path, monkeypatch):
-    data = picture_data(files=files)
+def test_an_image_run_stopped_after_any_step_continues_bit_for_bit(files, tmp_path):
+    data = image_data(files=files)
     whole = Trainer(RUN, data, tmp_path / "whole").fit()
-    monkeypatch.setattr(train, "CHECK_EVERY", 1)
     for after in (1, 3, 6):
         stop = Stop(after)
         with pytest.raises(Stopped):
-            Trainer(RUN, data, tmp_path / "parts", watch=stop, stop=stop.event).fit()
-        torch.rand(3)  # other people's randomness
-    parts = Trainer(RUN, data, tmp_path / "parts").fit()
+            Trainer(
+                RUN, data, tmp_path / "parts", engine=EVERY_STEP, watch=stop, stop=stop.event
+            ).fit()
+        torch.rand(3)  # randomness used elsewhere
+    parts = Trainer(RUN, data, tmp_path / "parts", engine=EVERY_STEP).fit()
     assert_same_model(whole, parts)
     for one, other in zip(whole.model.buffers(), parts.model.buffers(), strict=True):
         assert torch.equal(one, other)
@@ -163,12 +165,12 @@ def test_evaluation_in_blocks_and_at_once_are_the_same(monkeypatch):
     monkeypatch.setattr("headtail.evaluation.topk.PICTURE_NUMBERS", 7 * 3 * 64)
     sizes = []
     plain = model.encoder.forward
-    model.encoder.forward = lambda pictures: sizes.append(len(pictures)) or plain(pictures)
+    model.encoder.forward = lambda images: sizes.append(len(images)) or plain(images)
     assert torch.equal(top_labels(model, DATA.test, 2), whole)
     assert sizes == [7, 7, 7, 7, 7, 5]
 
 
-def test_a_network_can_be_stopped_by_held_out_pictures():
+def test_a_network_can_be_stopped_by_held_out_images():
     trained = Trainer(replace(RUN, validation=0.3, stop_on="precision@1"), DATA).fit()
     assert [name for _, name, _ in trained.state.curve].count("precision@1") == 2
     trained = Trainer(replace(RUN, validation=0.3), DATA).fit()
@@ -176,10 +178,10 @@ def test_a_network_can_be_stopped_by_held_out_pictures():
 
 
 def test_files_are_decoded_in_the_epoch_s_order_with_the_epoch_s_seed_and_augmented_once():
-    data = picture_data(files=True)
+    data = image_data(files=True)
     trainer = Trainer(RUN, data)
     seen = []
-    trainer.model.encoder.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    trainer.model.encoder.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     trainer.fit()
     asked = data.train.features.asked  # pyright: ignore[reportAttributeAccessIssue]
     assert asked == [(True, epoch, torch.get_num_threads()) for epoch in range(RUN.epochs)]
@@ -198,46 +200,46 @@ def test_files_are_decoded_in_the_epoch_s_order_with_the_epoch_s_seed_and_augmen
     assert not asked[-1][0]
 
 
-def test_pictures_need_a_network_and_rows_of_numbers_the_bottleneck():
+def test_images_need_a_network_and_rows_of_numbers_the_bottleneck():
     assert isinstance(build_encoder(Run(), 30, None, sparse=False), Bottleneck)
     assert [
         build_encoder(Run(), 0, (size, size), sparse=False).depth for size in (32, 64, 65, 224)
     ] == [56, 56, 50, 50]
     with pytest.raises(
         HeadtailError,
-        match="`model=bottleneck` takes rows of numbers, but the features are pictures",
+        match="`model=bottleneck` takes rows of numbers, but the features are images",
     ):
         Trainer(replace(RUN, model="bottleneck", precision="float32"), DATA)
     with pytest.raises(
-        HeadtailError, match="`model=resnet20` takes pictures, but the features are rows"
+        HeadtailError, match="`model=resnet20` takes images, but the features are rows"
     ):
         Trainer(RUN, ROWS)
 
 
 def test_the_head_of_a_network_is_dense_and_as_wide_as_the_network():
-    model = build_model(RUN, Labels.zipf(10), 3072, picture=(32, 32))
+    model = build_model(RUN, Labels.zipf(10), 3072, image_size=(32, 32))
     assert model.head.weight.shape == (10, 64)
     assert not model.head.sparse
 
 
 class Grey(torch.nn.Module):
-    """An encoder of a user's own."""
+    """A user's own encoder."""
 
     def __init__(self) -> None:
         super().__init__()
-        # a `dim` of its own means nothing to us
+        # An attribute `dim` of such an encoder means nothing to headtail.
         self.linear = torch.nn.Linear(64, 8)
         self.dim = 2
 
-    def forward(self, pictures: Tensor) -> Tensor:
-        return self.linear(pictures.float().mean(1).flatten(1) / 255)
+    def forward(self, images: Tensor) -> Tensor:
+        return self.linear(images.float().mean(1).flatten(1) / 255)
 
 
-def test_an_encoder_of_one_s_own_takes_pictures():
+def test_a_user_s_own_encoder_takes_images():
     run = replace(RUN, dim=8, precision="float32")
     trained = Trainer(run, DATA, encoder=Grey()).fit()
     assert trained.model.head.weight.shape == (LABELS, 8)
-    with pytest.raises(HeadtailError, match="is for our own encoders, but `encoder` is another"):
+    with pytest.raises(HeadtailError, match="headtail's own encoders, but `encoder` is another"):
         Trainer(replace(run, precision="bfloat16"), DATA, encoder=Grey())
 
 
@@ -266,11 +268,12 @@ def test_weight_decay_is_coupled_and_passes_through_momentum():
     assert weight.item() == pytest.approx(expected)
 
 
-def test_resident_pictures_stay_bytes():
-    resident = Resident(DATA.train, torch.arange(70), False, 16, torch.device("cpu"))
+def test_resident_images_stay_bytes():
+    batches = Batches(DATA.train, 16, 0)
+    resident = Resident(batches, torch.device("cpu"), dense_below=4096)
     assert resident.dense is not None
     assert resident.dense.dtype == torch.uint8
-    assert Resident.size(DATA.train, False)[0] == resident.dense.numel()
+    assert resident_size(DATA.train, False, 4096).features == resident.dense.numel()
 
 
 def test_the_recipes_are_the_paper_s():
@@ -291,7 +294,7 @@ def test_the_recipes_are_the_paper_s():
         )
 
 
-def test_what_the_user_types_wins_over_the_recipe_even_where_it_is_the_default():
+def test_explicit_options_take_precedence_over_the_recipe_even_where_it_is_the_default():
     default = Training()
     typed = [
         "compare",
@@ -319,7 +322,7 @@ def test_what_the_user_types_wins_over_the_recipe_even_where_it_is_the_default()
         with_recipe(None, replace(default, momentum=0.5), ["--momentum", "0.5"])
 
 
-def test_a_comparison_of_pictures_runs_to_its_report(tmp_path):
+def test_a_comparison_on_images_runs_to_its_report(tmp_path):
     training = replace(cifar(), model="resnet20", epochs=2, batch=32, negatives=8)
     grid = cells(training, ("within-batch:tail", "softmax"), 1, DATA, tmp_path)
     found = compare(grid, lambda: DATA, tmp_path, slices="count")
@@ -333,7 +336,7 @@ def test_a_comparison_of_pictures_runs_to_its_report(tmp_path):
 @pytest.mark.cuda
 @on_gpu
 @pytest.mark.parametrize("scheme", ["softmax", "uniform(without-replacement):tail@4"])
-def test_a_captured_picture_step_is_the_step_of_a_cpu(scheme, monkeypatch):
+def test_a_captured_image_step_is_the_step_of_a_cpu(scheme, monkeypatch):
     # convolutions in all digits, as on a CPU
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     run = replace(
@@ -341,7 +344,7 @@ def test_a_captured_picture_step_is_the_step_of_a_cpu(scheme, monkeypatch):
     )
     here = Trainer(run, DATA)
     there = Trainer(run, DATA, device="cuda")
-    assert isinstance(there._take_step, Graph)
+    assert isinstance(there.step, CapturedStep)
     for one, other in zip(
         here.model.state_dict().values(), there.model.state_dict().values(), strict=True
     ):
@@ -353,15 +356,16 @@ def test_a_captured_picture_step_is_the_step_of_a_cpu(scheme, monkeypatch):
 @pytest.mark.cuda
 @on_gpu
 @pytest.mark.parametrize("files", [False, True], ids=["resident", "files"])
-def test_a_picture_run_in_bfloat16_learns_and_resumes_on_a_gpu(files, tmp_path, monkeypatch):
-    data = picture_data(files=files)
+def test_an_image_run_in_bfloat16_learns_and_resumes_on_a_gpu(files, tmp_path):
+    data = image_data(files=files)
     run = replace(RUN, epochs=6, augment=False, drops=(0.7,))
     trained = Trainer(run, data, device="cuda").fit()
     assert accuracy(trained.model, DATA.test) > 0.8
-    monkeypatch.setattr(train, "CHECK_EVERY", 1)
     stop = Stop(5)
     with pytest.raises(Stopped):
-        Trainer(run, data, tmp_path, device="cuda", watch=stop, stop=stop.event).fit()
-    resumed = Trainer(run, data, tmp_path, device="cuda").fit()
+        Trainer(
+            run, data, tmp_path, device="cuda", engine=EVERY_STEP, watch=stop, stop=stop.event
+        ).fit()
+    resumed = Trainer(run, data, tmp_path, device="cuda", engine=EVERY_STEP).fit()
     losses = [[value for *_, value in one.state.curve] for one in (trained, resumed)]
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
