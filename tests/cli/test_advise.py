@@ -13,7 +13,7 @@ from headtail.cli import advise as command
 from headtail.cli import main
 from headtail.core.labels import Labels
 from headtail.device import environment
-from headtail.machine.bench import save
+from headtail.machine.measured import save
 from tests.cli.test_commands import told
 from tests.machine.test_advise import planted
 

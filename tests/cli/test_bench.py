@@ -1,4 +1,4 @@
-"""`headtail bench`, as people type it."""
+"""`headtail bench`, as users type it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from headtail.cli import bench as command
 from headtail.cli import main
-from headtail.machine import bench
-from headtail.machine.bench import Machine, saved
+from headtail.machine.bench import Effort
+from headtail.machine.measured import Machine, saved
 from tests.cli.test_commands import told
 
 QUICK = ["bench", "--device", "cpu", "--dim", "8", "--batch", "4", "--negatives", "3"]
@@ -20,9 +20,7 @@ def small_and_quick(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADTAIL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(command, "SIZES", (600, 1200))
-    monkeypatch.setattr(bench, "ENOUGH", 0.0)
-    for name in ("_bandwidth", "_rate"):
-        monkeypatch.setattr(bench, name, lambda device: 1e10)
+    monkeypatch.setattr(command, "EFFORT", Effort(steady=0.0, copied=2**10, side=8))
 
 
 def test_a_measurement_is_shown_and_kept_for_advise(capsys):
@@ -38,7 +36,7 @@ def test_a_measurement_is_shown_and_kept_for_advise(capsys):
         "bench-cpu.json",
     ):
         assert words in out
-    assert max(map(len, out.partition("kept:")[0].splitlines())) <= 80
+    assert max(map(len, out.partition("saved:")[0].splitlines())) <= 80
     assert "…" not in out
     machine = saved("cpu")
     exact = next(

@@ -13,7 +13,8 @@ from headtail.cli import bench, main
 from headtail.cli.on_model import NUMBERS
 from headtail.cli.words import NAMES, in_command_line_words
 from headtail.errors import HeadtailError
-from headtail.machine.bench import Machine, Shape, Timing
+from headtail.machine.measured import Machine, Timing
+from headtail.machine.shape import Shape
 from headtail.schemes import build_sampler, check_batch
 from headtail.training.config import Training
 from tests.cli.test_commands import DATA, QUICK, told
@@ -251,9 +252,9 @@ def test_an_audit_of_a_model_sampler_is_small_and_says_so(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("first", "sentence"),
     [
-        (1, "quicker one at all of these numbers of labels, from 600 on."),
-        (600, "quicker one at all of these numbers of labels, from 600 on."),
-        (5000, "quicker from about 5,000 labels on; below that, use the exact one."),
+        (1, "faster at all of these numbers of labels, from 600 on."),
+        (600, "faster at all of these numbers of labels, from 600 on."),
+        (5000, "faster from about 5,000 labels on; below that, use the exact loss."),
     ],
 )
 def test_bench_claims_no_more_than_it_measured(monkeypatch, first, sentence):

@@ -1,4 +1,4 @@
-"""The multi-process service: begun where it is needed, ended with the work, never somebody else's."""
+"""The multi-process service: started where it is needed, stopped with the work, never another's."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def heard(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("absent", [0, 1])
-def test_it_is_begun_in_a_private_folder_and_ended_even_after_an_error(fake, absent):
+def test_it_is_started_in_a_private_folder_and_stopped_even_after_an_error(fake, absent):
     folder = fake(absent=absent)
     said = []
     places = []
@@ -73,7 +73,7 @@ def test_it_is_begun_in_a_private_folder_and_ended_even_after_an_error(fake, abs
     pipe = places[0]
     assert heard(folder) == ["get_server_list", "start", "quit"]
     assert f"quit pipe={pipe}" in (folder / "log").read_text(), (
-        "the one that was begun is the one that is ended"
+        "the one that was started is the one that is stopped"
     )
     assert not (folder / "running").exists()
     assert not pipe.parent.exists()
@@ -81,7 +81,7 @@ def test_it_is_begun_in_a_private_folder_and_ended_even_after_an_error(fake, abs
     assert said == []
 
 
-def test_somebody_elses_is_used_and_left_alone(fake, monkeypatch):
+def test_a_service_that_runs_already_is_used_and_left_alone(fake, monkeypatch):
     folder = fake()
     (folder / "running").touch()
     monkeypatch.setenv(NAMES[0], "/theirs")
@@ -91,17 +91,17 @@ def test_somebody_elses_is_used_and_left_alone(fake, monkeypatch):
     assert (folder / "running").exists()
 
 
-def test_without_it_one_line_is_said_and_the_work_goes_on(monkeypatch, tmp_path):
+def test_without_a_service_one_line_is_said_and_the_work_continues(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     said = []
     with shared_gpu(said.append):
         assert not set(NAMES) & set(os.environ)
     assert said == [
-        f"`{CONTROL}` is not here, so runs take turns on the GPU instead of sharing it."
+        f"`{CONTROL}` is not installed, so runs take turns on the GPU instead of sharing it."
     ]
 
 
-def test_one_that_does_not_start_is_told_and_leaves_nothing_behind(fake, monkeypatch):
+def test_a_service_that_does_not_start_is_reported_and_leaves_nothing_behind(fake, monkeypatch):
     folder = fake(start="exit 1")
     said = []
     monkeypatch.setenv(NAMES[1], "/mine")
@@ -135,6 +135,6 @@ def test_a_comparison_shares_a_gpu_only_where_runs_are_side_by_side_on_one(
     grid = cells(Training(), ("softmax", "uniform:tail", "softmax+post-hoc"), 1, data, tmp_path)
     compare.compare(grid, longtail, tmp_path, device=device, workers=workers)
     assert inside == [bool(begins), False], (
-        "what is measured in this process is no client of the service"
+        "what is measured in this process is not a client of the service"
     )
     assert (heard(folder).count("start") if begins else (folder / "log").exists()) == begins

@@ -26,7 +26,8 @@ from headtail.machine.advise import (
     ideal_of,
     predict,
 )
-from headtail.machine.bench import METHODS, Machine, Shape, Timing, memory_of
+from headtail.machine.measured import Machine, Timing
+from headtail.machine.shape import METHODS, Shape, memory_of
 
 GIB = 2**30
 EMPTY = Machine(

@@ -14,9 +14,9 @@ from safetensors import SafetensorError
 from torch import nn
 
 from headtail import Labels, Mixture, Queue, RowAdam, Uniform
-from headtail.files.atomic import write_text
 from headtail.data.cache import cached
 from headtail.errors import HeadtailError
+from headtail.files.atomic import write_text
 from headtail.rows.decay import owed
 from headtail.training import checkpoint
 

@@ -37,7 +37,8 @@ from headtail.machine.advise import (
     candidate,
     choose,
 )
-from headtail.machine.bench import Machine, Shape, bench_file, saved
+from headtail.machine.measured import Machine, bench_file, saved
+from headtail.machine.shape import Shape
 from headtail.schemes import parse
 
 MOST_LABELS = 200_000_000

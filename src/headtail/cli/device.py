@@ -12,10 +12,12 @@ Device = Literal["auto", "cpu", "cuda"]
 
 
 def choose(device: Device) -> str:
-    """The GPU where there is one, unless told otherwise."""
+    """The device of this name; for "auto" the GPU if there is one."""
     if device == "cuda" and not torch.cuda.is_available():
         raise HeadtailError(
             "`--device cuda` needs a GPU that torch can use, and there is none. Write `--device "
             "cpu`."
         )
-    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    if device != "auto":
+        return device
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,4 +1,4 @@
-"""Small pictures made of characters."""
+"""Bars and sparklines made of characters."""
 
 from __future__ import annotations
 
@@ -29,26 +29,22 @@ def lean_bar(lean: float, scale: float, width: int = 8) -> Text:
 
 
 def head_to_tail(margin: Margin, labels: Labels, width: int = 40) -> Text | None:
-    """A sparkline over labels from the most frequent to the rarest: how much the loss favours each,
-    log ρ(y, ·) − log ρ(·, y).
+    """A sparkline of how much the loss favours each label, log ρ(y, ·) − log ρ(·, y), from the
+    most frequent to the rarest.
     """
     if not isinstance(margin, Separable):
         return None
     order = labels.counts.argsort(descending=True, stable=True)
-    # Ranks in equal steps of the logarithm: half of a long tail's story is in its first few labels.
-    ranks = (
-        torch.logspace(0, torch.log10(torch.tensor(float(len(order)))).item(), width)
-        .long()
-        .clamp(1, len(order))
-        - 1
-    )
-    ids = order[ranks]
+    # Ranks in equal steps of the logarithm: the first few labels of a long tail matter most.
+    last = torch.log10(torch.tensor(float(len(order)))).item()
+    ranks = torch.logspace(0, last, width).long().clamp(1, len(order))
+    ids = order[ranks - 1]
     favour = (margin.log_positive(ids) - margin.log_negative(ids)).float()
     return sparkline(favour)
 
 
 def sparkline(values: Tensor) -> Text:
-    """Eight heights; a flat line stays in the middle, and what is not finite is left blank."""
+    """Bars of eight heights; a flat line is in the middle, and infinite values are left blank."""
     finite = values[torch.isfinite(values)]
     if len(finite) == 0:
         return Text("–")
@@ -66,5 +62,5 @@ def sparkline(values: Tensor) -> Text:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A short number, or – where there is none."""
+    """A short number, or – for None."""
     return "–" if value is None else f"{value:.{digits}g}"

@@ -15,16 +15,8 @@ from headtail.core.labels import Labels
 from headtail.errors import HeadtailError
 from headtail.implicit import explain
 from headtail.losses import SampledLoss
-from headtail.machine.bench import (
-    METHODS,
-    NUMBER,
-    Machine,
-    Method,
-    Shape,
-    Timing,
-    memory_of,
-    possible,
-)
+from headtail.machine.measured import Machine, Timing
+from headtail.machine.shape import METHODS, NUMBER, Method, Shape, memory_of, possible
 from headtail.schemes import scheme
 
 CANDIDATES = (

@@ -246,7 +246,7 @@ def _toml_lines(values: dict[str, Any]) -> str:
 
 
 def data_of(path: Path) -> dict[str, Any]:
-    """The options that the data of a run were read with, from its `run.toml`; empty if it has none."""
+    """The options that a run's data were read with, from its `run.toml`; empty if it has none."""
     try:
         options = tomllib.loads(path.read_text(encoding="utf-8")).get("data", {})
     except (OSError, ValueError):
