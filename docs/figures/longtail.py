@@ -18,7 +18,7 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
 from headtail.comparison.results import read_rows
-from headtail.report.classes import smoothed
+from headtail.report.class_curves import smoothed
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "experiments" / "results"

@@ -222,8 +222,8 @@ STUDY = ("softmax", "softmax+post-hoc", "logit-adjusted", "equalised", "adaptive
 COSINE = ("contrastive", *(f"contrastive/{name}" for name in PAPER[4:]))
 
 
-def pictures(names: tuple[str, ...] = STUDY, seeds: int = 3, classes: int = 60) -> Comparison:
-    """As `comparison`, of pictures with one label each."""
+def images(names: tuple[str, ...] = STUDY, seeds: int = 3, classes: int = 60) -> Comparison:
+    """As `comparison`, of images with one label each."""
     found = comparison(names, seeds)
     rows = [
         ClassError(
@@ -311,7 +311,7 @@ def at_the_ends() -> Comparison:
         )
         return replace(one, value=min(value, 1.0))
 
-    example = pictures(SCHEMES)
+    example = images(SCHEMES)
     classes = [replace(one, error=float(one.error > 0.5)) for one in example.classes]
     return replace(example, rows=[moved(one) for one in example.rows], classes=classes)
 
@@ -331,13 +331,13 @@ CASES = {
     ),
     "nothing known": lambda: small({}),
     "harmful names": evil,
-    "pictures": pictures,
-    "pictures, two losses, no tail": lambda: emptied(
-        pictures((*STUDY, *COSINE), seeds=1, classes=10), ("tail",)
+    "images": images,
+    "images, two losses, no tail": lambda: emptied(
+        images((*STUDY, *COSINE), seeds=1, classes=10), ("tail",)
     ),
-    "pictures at the ends": at_the_ends,
+    "images at the ends": at_the_ends,
     "recall at the ends": lambda: replace(at_the_ends(), data=comparison().data, classes=[]),
-    "pictures without errors": lambda: replace(pictures(), rows=[], classes=[]),
+    "images without errors": lambda: replace(images(), rows=[], classes=[]),
 }
 
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from headtail.report.charts import prediction, trade_off
-from headtail.report.findings import Agreement
 from headtail.report.look import looks
 from headtail.report.measured import Measured, Reference
+from headtail.report.name_places import Canvas, legible, place
+from headtail.report.optimised_table import optimised_table
 from headtail.report.page import render
-from headtail.report.place import Canvas, legible, place
-from headtail.report.tables import optimised_table
+from headtail.report.prediction import Agreement, prediction
+from headtail.report.trade_off import trade_off
 from tests.report.example import TWELVE, comparison, explained, small
 
 OTHERS = tuple(

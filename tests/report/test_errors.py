@@ -1,4 +1,4 @@
-"""The report of pictures with one label each: what is judged by errors, and looks like it."""
+"""The report of images with one label each: what is judged by errors, and looks like it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from headtail.report.charts import trade_off
-from headtail.report.classes import class_curves
-from headtail.report.errors import error_bars
-from headtail.report.findings import takeaway
+from headtail.report.class_curves import class_curves
+from headtail.report.error_bars import error_bars
 from headtail.report.look import families
 from headtail.report.measured import Measured, Reference
-from headtail.report.tables import optimised_table
-from tests.report.example import CASES, COSINE, STUDY, pictures, small
+from headtail.report.optimised_table import optimised_table
+from headtail.report.takeaway import takeaway
+from headtail.report.trade_off import trade_off
+from tests.report.example import CASES, COSINE, STUDY, images, small
 from tests.report.test_report import Tags, rendered
 
 ERRORS = {"metric": "balanced-error", "data": {"task": "classification"}}
@@ -61,7 +61,7 @@ def test_errors_saved_on_the_tail_are_a_shift_to_the_tail_and_marked_as_gains():
     same = Measured(small({"softmax": [(0.2, 0.5)], "uniform:tail": [(0.2, 0.4)]}, **ERRORS))
     marks = {row[0].text: [cell.mark for cell in row[4:]] for row in optimised_table({}, same).rows}
     assert marks["uniform:tail"] == ["", "up"], "no difference is no loss"
-    balanced = Measured(CASES["pictures, two losses, no tail"]())
+    balanced = Measured(CASES["images, two losses, no tail"]())
     assert "Δ balanced" in [column.text for column in optimised_table({}, balanced).columns]
     about = {"softmax+post-hoc": {"name": "softmax", "lean": 0.0, "leans": "tail"}}
     [row] = (row for row in optimised_table(about, same).rows if row[0].text == "softmax+post-hoc")
@@ -72,7 +72,7 @@ def test_errors_saved_on_the_tail_are_a_shift_to_the_tail_and_marked_as_gains():
 
 
 def test_without_a_tail_the_torso_is_set_against_the_head():
-    empty = CASES["pictures, two losses, no tail"]()
+    empty = CASES["images, two losses, no tail"]()
     chart = trade_off(Measured(empty))
     reference = Reference.of(Measured(empty))
     assert chart is not None
@@ -97,7 +97,7 @@ def test_each_sampler_is_looked_at_beside_the_losses_over_all_labels_of_its_kind
 
 
 def test_bars_of_errors_are_the_numbers_and_an_empty_slice_is_a_dash():
-    comparison = pictures()
+    comparison = images()
     figure = error_bars(Measured(comparison), comparison.data)
     measured = Measured(comparison)
     assert figure is not None
@@ -115,16 +115,13 @@ def test_bars_of_errors_are_the_numbers_and_an_empty_slice_is_a_dash():
         trace["name"] for trace in figure.data if trace["type"] == "bar" and trace["showlegend"]
     ].count("softmax") == 1
     assert not [note for note in figure.layout["annotations"] if note["text"] == "–"]
-    assert (
-        figure.note
-        == "The lower the better. Pale bars use all labels. The dotted line is softmax. "
-    )
-    alone = pictures(STUDY[5:], seeds=1)
+    assert figure.note == "Lower is better. Pale bars use all labels. The dotted line is softmax. "
+    alone = images(STUDY[5:], seeds=1)
     only = error_bars(Measured(alone), alone.data)
     assert only is not None
-    assert only.note == "The lower the better. "
+    assert only.note == "Lower is better. "
     assert all(trace["type"] == "bar" for trace in only.data)
-    empty = CASES["pictures, two losses, no tail"]()
+    empty = CASES["images, two losses, no tail"]()
     figure = error_bars(Measured(empty), empty.data)
     assert figure is not None
     assert [note["x"] for note in figure.layout["annotations"] if note["text"] == "–"] == [2] * 3, (
@@ -135,9 +132,9 @@ def test_bars_of_errors_are_the_numbers_and_an_empty_slice_is_a_dash():
 def test_a_class_stands_at_its_rank_with_the_mean_of_its_seeds():
     rows = [
         replace(row, train=10 * row.label + 1, error=0.1 * row.label + 0.02 * row.seed)
-        for row in pictures(STUDY, 2, 8).classes
+        for row in images(STUDY, 2, 8).classes
     ]
-    figure = class_curves(replace(pictures(STUDY, 2, 8), classes=rows))
+    figure = class_curves(replace(images(STUDY, 2, 8), classes=rows))
     assert figure is not None
     assert figure.choices == ("uniform", "within-batch")
     line = next(trace for trace in figure.data if trace["name"] == "within-batch:tail")
@@ -147,18 +144,18 @@ def test_a_class_stands_at_its_rank_with_the_mean_of_its_seeds():
     )
     assert "class &lt;7&gt;, rank 1, 71 examples" in line["hovertext"][0]
     assert figure.note == ""
-    many = class_curves(pictures(classes=200))
+    many = class_curves(images(classes=200))
     assert many is not None
     assert "over 11 neighbouring ranks" in many.note
 
 
-def test_pages_of_pictures_speak_of_errors_and_others_of_recall():
-    text = Tags(rendered("pictures")).text
-    ids = {attrs.get("id") for _, attrs in Tags(rendered("pictures")).tags}
+def test_pages_on_images_speak_of_errors_and_others_of_recall():
+    text = Tags(rendered("images")).text
+    ids = {attrs.get("id") for _, attrs in Tags(rendered("images")).tags}
     assert {"chart-errors", "chart-classes", "chart-trade-off", "chart-prediction"} <= ids
     assert "Error by slice" in text
     assert "measured: error in points against softmax" in text
     assert "Recall by slice" not in text
-    assert "No error was measured." in Tags(rendered("pictures without errors")).text
+    assert "No error was measured." in Tags(rendered("images without errors")).text
     assert "Recall by slice" in Tags(rendered("a single scheme")).text
     assert "chart-classes" not in rendered("a single scheme")

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+import sys
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,10 +20,12 @@ from hypothesis import strategies as st
 
 from headtail.errors import HeadtailError
 from headtail.report import write_report
-from headtail.report.charts import trade_off
-from headtail.report.findings import Agreement, pareto_front, spearman, takeaway
-from headtail.report.measured import Estimate, Measured, Reference
+from headtail.report.measured import Measured, Reference
 from headtail.report.page import render
+from headtail.report.prediction import Agreement, spearman
+from headtail.report.seed_mean import SeedMean
+from headtail.report.takeaway import takeaway
+from headtail.report.trade_off import pareto_front, trade_off
 from tests.report.example import CASES, EVIL, SCHEMES, Browser, chromium, comparison, small
 
 
@@ -101,7 +104,7 @@ def test_without_softmax_schemes_are_compared_with_their_mean():
         st.sampled_from("abcdefgh"), st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=8
     )
 )
-def test_the_pareto_front_is_all_that_nobody_beats(pairs: dict[str, tuple[float, float]]):
+def test_the_pareto_front_is_all_that_no_other_beats(pairs: dict[str, tuple[float, float]]):
     def beaten(name: str) -> bool:
         x, y = pairs[name]
         return any((u, v) != (x, y) and u >= x and v >= y for u, v in pairs.values())
@@ -211,7 +214,7 @@ def test_the_verdict_on_the_prediction_follows_the_correlation(order: list[float
         ({}, "No scheme was measured."),
     ],
 )
-def test_the_takeaway_says_who_is_best_and_at_what_price(
+def test_the_takeaway_says_which_is_best_and_at_what_cost(
     recalls: dict[str, list[tuple[float, float]]], sentence: str
 ):
     assert takeaway(Measured(small(recalls)), {}) == sentence
@@ -234,7 +237,7 @@ def test_every_figure_is_one_that_plotly_knows(case: str):
 
 
 def percent_axes(case: str) -> list[dict[str, Any]]:
-    """Every axis of shares, as it is for each choice of the reader."""
+    """Every axis of shares, for each choice of the reader."""
     found = []
     for figure in Tags(rendered(case)).embedded()["figures"].values():
         for changed in [*figure["byChoice"].values()] or [{}]:
@@ -245,7 +248,7 @@ def percent_axes(case: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_no_axis_of_shares_runs_below_nothing_or_beyond_all(case: str):
+def test_no_axis_of_shares_goes_below_0_or_above_1(case: str):
     ends = [
         one.get("range") or [one["autorangeoptions"][end] for end in ("clipmin", "clipmax")]
         for one in percent_axes(case)
@@ -254,7 +257,7 @@ def test_no_axis_of_shares_runs_below_nothing_or_beyond_all(case: str):
         "no slices at all",
         "failures only",
         "nothing known",
-        "pictures without errors",
+        "images without errors",
     )
     assert all(0 <= low < high <= 1 for low, high in ends), ends
 
@@ -338,7 +341,7 @@ def test_the_csv_of_a_table_keeps_every_digit(page: str):
             for r in example.rows
             if (r.split, r.scheme, r.slice, r.metric) == ("test", name, "tail", "psp@3")
         ]
-        assert lines[name, "tail", "psp@3"][0] == Estimate.of(dict(enumerate(values))).value
+        assert lines[name, "tail", "psp@3"][0] == SeedMean.of(dict(enumerate(values))).value
     optimised = Tags(page).embedded()["tables"]["optimised"]
     assert {line[0]: line[5] for line in optimised[1:]} == {
         name: about["lean"] for name, about in example.schemes.items()
@@ -356,11 +359,19 @@ def test_a_slice_without_numbers_shows_dashes_and_says_so():
     )
 
 
-def test_failed_runs_stand_in_a_box():
+def test_failed_runs_are_in_a_box():
     tags = Tags(rendered("failures only"))
     assert "No scheme was measured: 1 run failed." in tags.text
     assert "The loss was NaN." in tags.text
     assert any(attrs.get("id") == "failures" for _, attrs in tags.tags)
+
+
+def test_without_plotly_one_sentence_names_the_extra_that_a_report_needs(monkeypatch):
+    for name in ("plotly", "plotly.offline"):
+        monkeypatch.setitem(sys.modules, name, None)
+    sentence = r"needs plotly, which is not installed. Run `pip install 'headtail\[report\]'`."
+    with pytest.raises(HeadtailError, match=sentence):
+        render(small({}))
 
 
 def test_a_report_that_cannot_be_written_leaves_what_was_there(tmp_path: Path):
@@ -395,7 +406,7 @@ def example_file(page: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def opened(browser: Browser, example_file: Path) -> Browser:
-    """The full example at a desk, by day; as the last test left it, for loading takes a while."""
+    """The full example on a desktop in light mode, as the last test left it: loading is slow."""
     browser.size(1200)
     if browser.run("location.href") != example_file.as_uri():
         browser.open(example_file)
@@ -410,12 +421,12 @@ def opened(browser: Browser, example_file: Path) -> Browser:
         "no slices at all",
         "twelve schemes, one seed",
         "harmful names",
-        "pictures",
-        "pictures at the ends",
+        "images",
+        "images at the ends",
         "recall at the ends",
     ],
 )
-def test_every_page_fits_a_phone_and_a_desk_and_asks_for_nothing(
+def test_every_page_fits_a_phone_and_a_desktop_and_loads_nothing(
     case: str, browser: Browser, tmp_path: Path
 ):
     path = tmp_path / "report.html"
@@ -475,7 +486,7 @@ def test_names_in_a_chart_do_not_cover_each_other(opened: Browser, width: int):
             f"[...document.querySelectorAll('#chart-{chart} .legendtext')].map(t => t.textContent)"
         )
         assert len(boxes) + sum(name in SCHEMES for name in listed) == len(SCHEMES), (
-            "each name stands once"
+            "each name is shown once"
         )
         shared = [
             max(min(a[2], b[2]) - max(a[0], b[0]), 0) * max(min(a[3], b[3]) - max(a[1], b[1]), 0)
@@ -485,7 +496,7 @@ def test_names_in_a_chart_do_not_cover_each_other(opened: Browser, width: int):
         assert max(shared) < 60  # a touch of two line boxes is not a collision of letters
 
 
-def test_charts_follow_when_the_reader_turns_the_lights_off(opened: Browser):
+def test_charts_follow_when_the_reader_switches_to_dark_mode(opened: Browser):
     colour = "getComputedStyle(document.querySelector('#chart-recall .ytick text')).fill"
     light = opened.run(colour)
     opened.size(1200, dark=True)

@@ -18,7 +18,13 @@ from headtail.training.captured import CapturedStep
 from headtail.training.config import Run
 from headtail.training.engine import Engine
 from headtail.training.interrupts import Stopped
-from headtail.training.resident import Resident, ResidentOrder, pad_labels, resident_size
+from headtail.training.resident import (
+    Resident,
+    ResidentOrder,
+    ResidentStep,
+    pad_labels,
+    resident_size,
+)
 from headtail.training.trainer import Trainer
 from tests.training.test_train import DATA, RUNS, SMALL, Stop, small_data
 
@@ -118,6 +124,22 @@ def test_an_epoch_is_shuffled_before_its_turn_and_only_once():
     list(order(1))
     list(order(2))
     assert shuffled_epochs == [0, 1, 2]
+
+
+@pytest.mark.parametrize("sparse", [True, False], ids=["sparse features", "dense features"])
+def test_resident_steps_learn_what_eager_steps_learn(sparse):
+    run = replace(SMALL, scheme="uniform(without-replacement):tail@12", dropout=0.0)
+    weights = []
+    for resident in (True, False):
+        trainer = Trainer(run, small_data(sparse=sparse))
+        step = trainer.step
+        if resident:
+            step = ResidentStep(trainer.learner, Resident(trainer.batches, CPU, dense_below=0))
+        for batch in step.order(epoch=0, start=2):
+            assert step(batch).isfinite()
+        weights.append([p.detach() for p in trainer.model.parameters()])
+    for by_resident, by_eager in zip(*weights, strict=True):
+        assert torch.allclose(by_resident, by_eager, atol=1e-5)
 
 
 def test_points_of_one_label_each_can_be_masked_when_resident():

@@ -9,8 +9,8 @@ from headtail.comparison.compare import SliceRule, data_slices
 from headtail.core.slices import NAMES
 from headtail.data.points import DataSet
 from headtail.training.config import Training
-from headtail.training.recipes import RECIPES
 from headtail.training.held_out import split_validation
+from headtail.training.recipes import RECIPES
 
 
 def notes_on(

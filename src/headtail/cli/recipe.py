@@ -26,8 +26,8 @@ def with_recipe(recipe: Recipe | None, settings: TrainingT, typed: Sequence[str]
     if recipe is None:
         settings.check_together()
         return settings
-    given = options_in(typed)
-    explicit = {field.name for field in fields(Training) if given & _options(field.name)}
+    options = options_in(typed)
+    explicit = {field.name for field in fields(Training) if options & _options(field.name)}
     values: dict[str, Any] = vars(RECIPES[recipe]()).copy()
     # A recipe's momentum and drops are for its own optimiser and schedule.
     if "optimiser" in explicit:

@@ -35,7 +35,7 @@ class Events:
             return
         step = state.epoch * steps + state.step
         if self.writer is None:
-            self._open(step)
+            self.writer = self._open(step)
             # Points of the curve that an earlier part of the run has written.
             self._written = sum(epoch * steps < step for epoch, *_ in state.curve)
         if loss is not None:
@@ -45,14 +45,14 @@ class Events:
             self.writer.add_scalar(f"{split}/{metric}", value, epoch * steps)
         self._written = len(state.curve)
 
-    def _open(self, step: int) -> None:
+    def _open(self, step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter  # slow to load
 
         # TensorBoard reads files in the order of the seconds in their names.
         while any(self.folder.glob(f"*.{int(time.time())}.*")):
             time.sleep(0.02)
         # What an interrupted run wrote beyond its checkpoint is dropped.
-        self.writer = SummaryWriter(self.folder, purge_step=step)
+        return SummaryWriter(self.folder, purge_step=step)
 
     def close(self) -> None:
         """Write what is still buffered."""

@@ -35,7 +35,7 @@ class RunFiles:
         folder: Path | None,
         facts: dict[str, Any],
         labels: Labels,
-        label_names: list[str] | None,
+        label_names: list[str] | list[int] | None,
     ) -> None:
         self.folder = folder
         self.facts = facts

@@ -7,17 +7,16 @@ from collections import defaultdict
 from typing import Any
 
 from headtail.comparison.results import Comparison
-from headtail.report.figure import SHARES, Figure, axis, panel_title, plain
-from headtail.report.findings import percent
+from headtail.report.figure import SHARES, Figure, axes, axis, panel_title, plain
 from headtail.report.look import Look, looks
-from headtail.report.measured import Estimate
+from headtail.report.seed_mean import SeedMean, percent
 
-Curve = list[tuple[float, Estimate]]
-"""Epochs, and the mean over the seeds that reached each."""
+Curve = list[tuple[float, SeedMean]]
+"""Epochs, and for each the mean over the seeds that reached it."""
 
 
 def learning_curves(comparison: Comparison) -> Figure | None:
-    """Training loss and a validation metric by epoch, the mean over seeds."""
+    """Training loss and a validation metric by epoch, mean over seeds."""
     curves = _curves(comparison)
     order = list(dict.fromkeys([*comparison.schemes, *(scheme for _, _, scheme in curves)]))
     look = looks(order)
@@ -29,22 +28,21 @@ def learning_curves(comparison: Comparison) -> Figure | None:
     traces = []
     for key in sorted(curves, key=lambda key: order.index(key[2])):
         split, metric, scheme = key
-        trace = _line(
-            key, curves[key], look[scheme], "2" if split == "validation" and losses else ""
-        )
+        panel = "2" if split == "validation" and losses else ""
+        trace = _line(key, curves[key], look[scheme], panel)
         trace["showlegend"] = split == "train" or (not losses and metric == chosen)
-        traces.append(
-            trace | ({"meta": metric, "visible": metric == chosen} if split == "validation" else {})
-        )
+        if split == "validation":
+            trace |= {"meta": metric, "visible": metric == chosen}
+        traces.append(trace)
     panels = ["training loss"] * losses + ["validation"] * bool(metrics)
     layout, narrow = _layouts(panels, len({scheme for _, _, scheme in curves}))
     by_choice = {metric: _for_metric(metric, panels) for metric in metrics}
-    alt = f"Learning curves by epoch, a line a scheme: {' and '.join(panels)}."
+    alt = f"Learning curves by epoch, one line per scheme: {' and '.join(panels)}."
     return Figure("curves", alt, traces, layout, narrow, tuple(metrics), chosen, by_choice)
 
 
 def _curves(comparison: Comparison) -> dict[tuple[str, str, str], Curve]:
-    """Split, metric and scheme: its curve."""
+    """(split, metric, scheme): its curve."""
     gathered: dict[tuple[str, str, str], dict[float, dict[int, float]]] = defaultdict(
         lambda: defaultdict(dict)
     )
@@ -53,7 +51,7 @@ def _curves(comparison: Comparison) -> dict[tuple[str, str, str], Curve]:
         if drawn and row.slice in ("full", "") and math.isfinite(row.value):
             gathered[row.split, row.metric, row.scheme][row.epoch][row.seed] = row.value
     return {
-        key: [(epoch, Estimate.of(by_seed)) for epoch, by_seed in sorted(epochs.items())]
+        key: [(epoch, SeedMean.of(by_seed)) for epoch, by_seed in sorted(epochs.items())]
         for key, epochs in gathered.items()
     }
 
@@ -66,19 +64,18 @@ def _line(key: tuple[str, str, str], curve: Curve, look: Look, panel: str) -> di
         "name": plain(scheme),
         "legendgroup": scheme,
         "x": [epoch for epoch, _ in curve],
-        "y": [one.value for _, one in curve],
-        "xaxis": f"x{panel}",
-        "yaxis": f"y{panel}",
+        "y": [mean.value for _, mean in curve],
+        **axes(panel),
         "cliponaxis": False,  # a marker at 100% is shown whole
         "line": {"color": look.colour, "dash": look.dash, "width": 2},
         "marker": {"symbol": look.symbol, "color": look.colour, "size": 7, "maxdisplayed": 12},
         "hoverinfo": "text",
-        "hovertext": [_hover(scheme, split, metric, epoch, one) for epoch, one in curve],
+        "hovertext": [_hover(scheme, split, metric, epoch, mean) for epoch, mean in curve],
     }
 
 
 def _layouts(panels: list[str], lines: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Panels side by side, and on a phone one below the other."""
+    """Panels next to each other, and on a phone below each other."""
     layout: dict[str, Any] = {
         "height": 460 + 12 * lines,
         "showlegend": True,
@@ -90,9 +87,7 @@ def _layouts(panels: list[str], lines: int) -> tuple[dict[str, Any], dict[str, A
             "groupclick": "togglegroup",
         },
         "margin": {"l": 48, "r": 16, "t": 34, "b": 40},
-        "annotations": [
-            panel_title(name, "2" if place else "") for place, name in enumerate(panels)
-        ],
+        "annotations": _titles(panels),
     }
     narrow: dict[str, Any] = {
         "height": 360 * len(panels) + 26 * lines,
@@ -114,18 +109,16 @@ def _layouts(panels: list[str], lines: int) -> tuple[dict[str, Any], dict[str, A
 
 
 def _for_metric(metric: str, panels: list[str]) -> dict[str, Any]:
-    titles = [*panels[:-1], f"validation {metric}"]
-    return {
-        "annotations": [
-            panel_title(name, "2" if place else "") for place, name in enumerate(titles)
-        ],
-        "yaxis2" if len(panels) == 2 else "yaxis": {"tickformat": ""}
-        if metric.endswith("loss")
-        else SHARES,
-    }
+    titles = _titles([*panels[:-1], f"validation {metric}"])
+    numbers = {"tickformat": ""} if metric.endswith("loss") else SHARES
+    return {"annotations": titles, "yaxis2" if len(panels) == 2 else "yaxis": numbers}
 
 
-def _hover(scheme: str, split: str, metric: str, epoch: float, found: Estimate) -> str:
-    value = f"{found.value:.3f}" if metric.endswith("loss") else percent(found.value)
-    seeds = f"<br>mean of {found.seeds} seeds" if found.seeds > 1 else ""
+def _titles(panels: list[str]) -> list[dict[str, Any]]:
+    return [panel_title(name, "2" if place else "") for place, name in enumerate(panels)]
+
+
+def _hover(scheme: str, split: str, metric: str, epoch: float, mean: SeedMean) -> str:
+    value = f"{mean.value:.3f}" if metric.endswith("loss") else percent(mean.value)
+    seeds = f"<br>mean of {mean.seeds} seeds" if mean.seeds > 1 else ""
     return f"<b>{plain(scheme)}</b><br>epoch {epoch:g}: {split} {plain(metric)} {value}{seeds}"

@@ -1,4 +1,4 @@
-"""Where the names of points in a chart stand, so that they do not cover each other."""
+"""Where to put the names of points in a chart, so that they do not cover each other."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 MARK = 13
-"""Pixels a marker takes."""
+"""Pixels of a marker's height and width."""
 STANDOFF = 7.0
-"""Pixels of a leader that are not drawn, at its point."""
+"""Pixels of a leader next to its point that are not drawn."""
 
 
 @dataclass(frozen=True)
 class Canvas:
-    """The drawing area of a chart, for which names are placed.
+    """The drawing area of a chart.
 
     Attributes:
         width: in pixels.
@@ -31,14 +31,14 @@ class Canvas:
     font: float
 
     def pixel(self, x: float, y: float) -> tuple[float, float]:
-        """Where a point lies, from the top left."""
+        """The pixels of a point, from the top left."""
         across = (x - self.x[0]) / (self.x[1] - self.x[0]) * self.width
         return across, (self.y[1] - y) / (self.y[1] - self.y[0]) * self.height
 
 
 @dataclass(frozen=True)
 class Place:
-    """A name's place: its centre, in pixels right of and below its point."""
+    """Where the centre of a name is, in pixels right of and below its point."""
 
     dx: float
     dy: float
@@ -47,13 +47,15 @@ class Place:
 
 Box = tuple[float, float, float, float]
 """Left, top, right, bottom."""
-Points = dict[str, tuple[float, float]]
+Spots = dict[str, tuple[float, float]]
+"""The points of names."""
 Leader = tuple[tuple[float, float], tuple[float, float]]
+"""A line from a point to its name."""
 
 
-def legible(points: Points, canvas: Canvas, bars: Sequence[Box] = ()) -> dict[str, Place]:
-    """Places for the names that can be read at their points: where they crowd, those that clash
-    most are left out, and all of a pile.
+def legible(points: Spots, canvas: Canvas, bars: Sequence[Box] = ()) -> dict[str, Place]:
+    """Places for the names that are legible: of crowded names, those that clash most are left out,
+    and of points on top of each other all.
 
     >>> crowd = {f"within-batch:tail({i})": (0.5 + i / 1000, 0.5) for i in range(30)}
     >>> list(legible({"alone": (0.1, 0.1), **crowd}, Canvas(400, 300, (0, 1), (0, 1), font=12)))
@@ -73,20 +75,20 @@ def legible(points: Points, canvas: Canvas, bars: Sequence[Box] = ()) -> dict[st
 
 
 def place(
-    points: Points, canvas: Canvas, bars: Sequence[Box] = (), names: Iterable[str] | None = None
+    points: Spots, canvas: Canvas, bars: Sequence[Box] = (), names: Iterable[str] | None = None
 ) -> dict[str, Place]:
-    """A place for every name, improved one name at a time: near its point, off other names, points
+    """A place for every name, improved name by name: near its point, clear of other names, points
     and bars, inside the canvas.
 
     Args:
         points: name: its point.
         canvas: where they are drawn.
         bars: error bars, from their first x and y to their last.
-        names: those that are placed; all by default.
+        names: those to place; all by default.
 
     >>> canvas = Canvas(400, 300, (0, 1), (0, 1), font=12)
-    >>> found = place({"a": (0.5, 0.5), "b": (0.5, 0.52)}, canvas)
-    >>> found["a"] != found["b"]
+    >>> places = place({"a": (0.5, 0.5), "b": (0.5, 0.52)}, canvas)
+    >>> places["a"] != places["b"]
     True
     """
     layout = _Layout(points, canvas, bars)
@@ -95,9 +97,9 @@ def place(
 
 
 class _Layout:
-    """Names on a canvas, and what each place costs."""
+    """Names on a canvas, and the cost of each place."""
 
-    def __init__(self, points: Points, canvas: Canvas, bars: Sequence[Box]) -> None:
+    def __init__(self, points: Spots, canvas: Canvas, bars: Sequence[Box]) -> None:
         self.canvas = canvas
         self.chosen = dict[str, Place]()
         self.at = {name: canvas.pixel(*point) for name, point in points.items()}
@@ -127,7 +129,7 @@ class _Layout:
         return self.clash(name, where) + crossed + far
 
     def clash(self, name: str, where: Place | None = None) -> float:
-        """What makes a name unreadable: names and points that it covers, leaders through names, and
+        """What makes a name illegible: names and points that it covers, leaders through names, and
         the edge.
         """
         where = self.chosen[name] if where is None else where
@@ -149,19 +151,14 @@ class _Layout:
         return 3 * names + 2 * covered + 5 * outside + 200 * tangled
 
     def piled(self, name: str) -> bool:
-        """Whether others lie on a point, so that nobody sees which of them a name means."""
-        return (
-            sum(
-                _overlap(self.marks[name], mark)
-                for other, mark in self.marks.items()
-                if other != name
-            )
-            > MARK**2
-        )
+        """Whether other points cover this one, so that a name would be ambiguous."""
+        own = self.marks[name]
+        others = (mark for other, mark in self.marks.items() if other != name)
+        return sum(_overlap(own, mark) for mark in others) > MARK**2
 
     def leader(self, name: str, where: Place) -> Leader | None:
-        """The line from a point towards the middle of its name, where that is not near; it ends at
-        the name's edge.
+        """The line from a point towards the middle of its name, up to the name's edge; None if the
+        name is near.
         """
         if where.near:
             return None
@@ -170,10 +167,8 @@ class _Layout:
         inside = min(width / 2 / abs(where.dx), height / 2 / abs(where.dy))
         start = STANDOFF / math.hypot(where.dx, where.dy)
         end = 1 - inside
-        return (x + start * where.dx, y + start * where.dy), (
-            x + end * where.dx,
-            y + end * where.dy,
-        )
+        first = (x + start * where.dx, y + start * where.dy)
+        return first, (x + end * where.dx, y + end * where.dy)
 
 
 def _candidates(width: float, height: float) -> list[Place]:
@@ -199,24 +194,20 @@ def _box(x: float, y: float, width: float, height: float) -> Box:
     return x - width / 2, y - height / 2, x + width / 2, y + height / 2
 
 
-def _line(one: tuple[float, float], two: tuple[float, float]) -> Box:
-    return (
-        min(one[0], two[0]) - 1,
-        min(one[1], two[1]) - 1,
-        max(one[0], two[0]) + 1,
-        max(one[1], two[1]) + 1,
-    )
+def _line(start: tuple[float, float], end: tuple[float, float]) -> Box:
+    (x0, y0), (x1, y1) = start, end
+    return min(x0, x1) - 1, min(y0, y1) - 1, max(x0, x1) + 1, max(y0, y1) + 1
 
 
-def _overlap(one: Box, two: Box) -> float:
-    across = min(one[2], two[2]) - max(one[0], two[0])
-    down = min(one[3], two[3]) - max(one[1], two[1])
+def _overlap(a: Box, b: Box) -> float:
+    across = min(a[2], b[2]) - max(a[0], b[0])
+    down = min(a[3], b[3]) - max(a[1], b[1])
     return max(across, 0.0) * max(down, 0.0)
 
 
 def _crosses(leader: Leader | None, box: Box) -> bool:
-    """Whether a leader runs through a box: whether the parts of it that lie between the box's
-    sides, both ways, meet.
+    """Whether a leader runs through a box: whether its part between the left and right side and
+    its part between top and bottom overlap.
     """
     if leader is None:
         return False
