@@ -27,7 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         install_import_hook("headtail", "tests.shapes.check")
     if not os.environ.get("NUMBA_CACHE_DIR"):
-        from headtail.data.cache import cache_folder
+        from headtail.files.cache_folder import cache_folder
 
         # Kernels stay where the user's are, or every session would compile them anew.
         os.environ["NUMBA_CACHE_DIR"] = str(cache_folder() / "numba")

@@ -20,7 +20,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from headtail.data.cache import cache_folder
+from headtail.files.cache_folder import cache_folder
 from headtail.schemes import PAPER
 from machine import append
 

@@ -3,9 +3,10 @@
 import torch
 from torch import nn
 
-from headtail.comparison.compare import data_slices, measures_of
 from headtail.data.load import load
 from headtail.data.points import Bag
+from headtail.data.slices import data_slices
+from headtail.evaluation.measures import measures_of
 from headtail.evaluation.topk import top_labels
 from headtail.training.config import Run
 from headtail.training.trainer import Trainer

@@ -35,7 +35,8 @@ from pathlib import Path
 
 import torch
 
-from headtail.comparison.compare import Cell, cells, compare
+from headtail.comparison.compare import Execution, run_grid
+from headtail.comparison.grid import Cell, cells
 from headtail.data.load import Reading, load
 from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
@@ -127,7 +128,7 @@ def perform(
     )
     begun = time.monotonic()
 
-    def told(cell: Cell, sentence: str | None) -> None:
+    def finished(cell: Cell, sentence: str | None) -> None:
         print(
             f"{study.name} {cell.title}: {sentence or 'done'}, {time.monotonic() - begun:.0f} s",
             flush=True,
@@ -135,14 +136,8 @@ def perform(
         if not given.keep_models:
             lighten(grid)
 
-    how = {
-        "device": given.device,
-        "workers": given.workers,
-        "told": told,
-        "say": print,
-        "command": command,
-    }
-    found = compare(grid, source, folder, slices="count", **how)
+    execution = Execution(workers=given.workers, command=command, finished=finished, note=print)
+    found = run_grid(grid, data, folder, slices="count", device=given.device, execution=execution)
     write_report(found, folder / "report.html")
     return len(found.failures)
 

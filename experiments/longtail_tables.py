@@ -17,15 +17,9 @@ from pathlib import Path
 
 from study_tables import given_folder, publish, read_table, rows_in, shown, with_known, write_table
 
-from headtail.comparison.results import (
-    CLASSES,
-    POPULAR,
-    ClassError,
-    Row,
-    read_rows,
-    to_csv,
-    write_text,
-)
+from headtail.comparison.results import CLASSES, POPULAR, ClassError, Row, read_rows
+from headtail.files.atomic import write_text
+from headtail.files.records import read_csv, to_csv
 from headtail.metrics import mean_and_deviation
 
 PAGE = Path(__file__).parents[1] / "docs" / "results-longtail.md"
@@ -75,7 +69,7 @@ def class_means(folder: Path) -> list[dict[str, str]]:
     """Mean error per class over seeds, without the sweep, which has too many runs."""
     found: dict[tuple[str, str, int], list[ClassError]] = defaultdict(list)
     for path in sorted(folder.glob(f"*/cells/*/{CLASSES}")):
-        for row in read_rows(path, ClassError):
+        for row in read_csv(path, ClassError):
             if "@" not in row.scheme:
                 found[path.parents[2].name, row.scheme, row.label].append(row)
     means = []
@@ -182,8 +176,8 @@ def main() -> None:
         lambda one: (one["study"], one["scheme"]),
     )
     means.sort(key=lambda line: (line["study"], _place(line["scheme"]), int(line["label"])))
-    write_text(beside / "longtail.csv", to_csv(rows))
-    write_text(beside / "longtail-losses.csv", to_csv(losses))
+    write_text(beside / "longtail.csv", to_csv(rows, Row))
+    write_text(beside / "longtail-losses.csv", to_csv(losses, Row))
     write_table(beside / "longtail-classes.csv", means)
     publish(PAGE, sections(rows))
 

@@ -29,12 +29,16 @@ from traceback import format_exception
 
 import torch
 
-from headtail.comparison.compare import baseline_rows, data_slices, measures_of, rows_of
-from headtail.comparison.results import read_rows, to_csv, write_text
+from headtail.comparison.results import Row, read_rows
+from headtail.comparison.rows import baseline_rows, rows_of
 from headtail.data.load import load
 from headtail.data.points import DataSet
+from headtail.data.slices import data_slices
 from headtail.errors import HeadtailError
+from headtail.evaluation.measures import measures_of
 from headtail.evaluation.topk import top_labels
+from headtail.files.atomic import write_text
+from headtail.files.records import to_csv
 from headtail.schemes import PAPER
 from headtail.training.config import Run
 from headtail.training.trainer import Trainer
@@ -170,9 +174,11 @@ def train(run: Run, task: Task) -> float:
         trained = Trainer(run, data, device=task.device).fit()
         found = measures_of(top_labels(trained.model, data.test, 50), data, data_slices(data))
         rows = rows_of(run, data, trained, found, name)
-        write_text(path, to_csv(rows))
+        write_text(path, to_csv(rows, Row))
         if not (task.path / "baseline.csv").exists():
-            write_text(task.path / "baseline.csv", to_csv(baseline_rows(data, data_slices(data))))
+            write_text(
+                task.path / "baseline.csv", to_csv(baseline_rows(data, data_slices(data)), Row)
+            )
     return min(row.value for row in read_rows(path) if row.metric == "implicit-loss")
 
 

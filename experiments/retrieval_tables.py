@@ -14,7 +14,9 @@ from pathlib import Path
 
 from study_tables import given_folder, read_table, rows_in, shown, with_known, write_table
 
-from headtail.comparison.results import Row, read_rows, to_csv, write_text
+from headtail.comparison.results import Row, read_rows
+from headtail.files.atomic import write_text
+from headtail.files.records import to_csv
 
 SLICES = ("head", "torso", "tail", "full")
 
@@ -68,7 +70,7 @@ def main() -> None:
     held = read_table(beside / "retrieval-tuning.csv")
     tuning = with_known(tuning, held, lambda line: (line["dataset"], line["scheme"]))
     tuning.sort(key=lambda line: (line["dataset"], line["scheme"], float(line["lr"])))
-    write_text(beside / "retrieval.csv", to_csv(rows))
+    write_text(beside / "retrieval.csv", to_csv(rows, Row))
     write_table(beside / "retrieval-tuning.csv", tuning)
     for data in dict.fromkeys(row.dataset for row in rows):
         here = [row for row in rows if row.dataset == data]

@@ -40,7 +40,8 @@ import torch
 from study_tables import read_table, write_table
 
 from headtail.cli.on_model import WEIGHTINGS
-from headtail.comparison.compare import Cell, cells, compare
+from headtail.comparison.compare import Execution, run_grid
+from headtail.comparison.grid import Cell, cells
 from headtail.comparison.results import read_rows
 from headtail.data.load import load
 from headtail.data.points import DataSet
@@ -232,16 +233,14 @@ def learn(study: Study, source: Callable[[], DataSet], given: argparse.Namespace
         for rate in RATES[study.data]:
             everyone: dict[str, float] = {name: rate for name in names}  # noqa: C420 - which pyright cannot type
             first = [cell for cell in grid_of(study, data, given, everyone) if cell.run.seed == 0]
-            train(study, first, source, given)  # a rate that diverges is not chosen
+            train(study, first, data, given)  # a rate that diverges loses to the others
     rates = chosen(home, study.data)
-    failed = train(study, grid_of(study, data, given, rates), source, given)
+    failed = train(study, grid_of(study, data, given, rates), data, given)
     return failed + len(set(names) - set(rates))
 
 
-def train(
-    study: Study, grid: list[Cell], source: Callable[[], DataSet], given: argparse.Namespace
-) -> int:
-    """Train and test missing runs; returns how many failed."""
+def train(study: Study, grid: list[Cell], data: DataSet, given: argparse.Namespace) -> int:
+    """Train and test what is missing; returns how many runs failed."""
     if not grid:
         return 0
     print(f"{study.name}: {sum(cell.done for cell in grid)} of {len(grid)} runs done", flush=True)
@@ -258,7 +257,7 @@ def train(
 
         return look
 
-    def told(cell: Cell, sentence: str | None) -> None:
+    def finished(cell: Cell, sentence: str | None) -> None:
         seconds = time.monotonic() - begun
         print(
             f"{study.name} {cell.title}, learning rate {cell.run.lr:g}: {sentence or 'done'}, "
@@ -267,10 +266,9 @@ def train(
         )
         lighten([one for one in grid if not wanted(one.run, study.data)])
 
-    how = {"device": given.device, "workers": given.workers}
-    return len(
-        compare(grid, source, given.out / study.name, watch=watch, told=told, **how).failures
-    )
+    execution = Execution(workers=given.workers, watch=watch, finished=finished)
+    folder = given.out / study.name
+    return len(run_grid(grid, data, folder, device=given.device, execution=execution).failures)
 
 
 def wanted(run: Run, data: str) -> bool:

@@ -19,7 +19,9 @@ from pathlib import Path
 
 from study_tables import given_folder, publish, read_table, rows_in, shown, with_known, write_table
 
-from headtail.comparison.results import Row, read_rows, to_csv, write_text
+from headtail.comparison.results import Row, read_rows
+from headtail.files.atomic import write_text
+from headtail.files.records import to_csv
 from headtail.metrics import mean_and_deviation
 from headtail.training.config import Run
 from samplers import CHEAP, TRAINING, chosen, tried
@@ -244,7 +246,7 @@ def main() -> None:
     parts = {}
     rows = with_known(rows_of(folder), rows_in(beside / "samplers.csv"), _run)
     rows.sort(key=_run)
-    write_text(beside / "samplers.csv", to_csv(rows))
+    write_text(beside / "samplers.csv", to_csv(rows, Row))
     tuning = [line for data in TRAINING for line in tuning_of(folder, data)]
     tuning = _with_held(beside / "samplers-tuning.csv", tuning, "data", "scheme", "lr")
     write_table(

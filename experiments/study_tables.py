@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headtail.comparison.results import Row, read_rows, write_text
+from headtail.comparison.results import Row, read_rows
+from headtail.files.atomic import write_text
 from headtail.metrics import mean_and_deviation
 
 Line = TypeVar("Line")

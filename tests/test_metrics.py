@@ -15,14 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headtail import HeadtailError, Labels, Ragged, Slices
-from headtail.evaluation import bootstrap
 from headtail.evaluation.bootstrap import intervals
+from headtail.evaluation.measures import Measure, measure_ranking
 from headtail.metrics import (
-    Measure,
+    _rank,
     inverse_propensity,
     label_errors,
     mean_and_deviation,
-    measure,
     most_popular,
 )
 
@@ -36,7 +35,7 @@ def measured(
     slices = slices or train.slices()
     labels = Ragged.from_lists(lists)
     top = torch.as_tensor(top)
-    rows = measure(
+    rows = measure_ranking(
         top, labels, train, slices, num_points=num_points, resamples=resamples, **options
     )
     assert len({row[:2] for row in rows}) == len(rows)
@@ -122,19 +121,24 @@ def test_every_metric_equals_its_definition_on_many_points():
     assert values(rows) == pytest.approx(slowly(top, lists, train, train.slices(), 77), rel=1e-12)
 
 
-def test_blocks_of_comparisons_do_not_change_ranks(monkeypatch):
+def test_blocks_of_comparisons_do_not_change_ranks():
     top, lists, train = world(60, 40, seed=2)
-    whole = values(measured(top, lists, train))
-    monkeypatch.setattr("headtail.metrics.BLOCK_PLACES", 120)
-    assert values(measured(top, lists, train)) == whole
+    labels = Ragged.from_lists(lists)
+    whole = _rank(torch.tensor(top), labels, train.num_labels)
+    blocks = _rank(torch.tensor(top), labels, train.num_labels, most_places=120)
+    assert len(whole.rank) * 50 > 120
+    assert torch.equal(blocks.rank, whole.rank)
 
 
 def test_narrow_integers_on_either_side_measure_the_same():
     top, lists, train = world(60, 40, seed=3)
     ragged = Ragged.from_lists(lists)
     narrow = Ragged(ragged.values.int(), ragged.offsets)
-    wide = measure(torch.tensor(top), ragged, train, train.slices(), num_points=99)
-    assert measure(torch.tensor(top).int(), narrow, train, train.slices(), num_points=99) == wide
+    wide = measure_ranking(torch.tensor(top), ragged, train, train.slices(), num_points=99)
+    assert (
+        measure_ranking(torch.tensor(top).int(), narrow, train, train.slices(), num_points=99)
+        == wide
+    )
 
 
 def test_places_after_the_fiftieth_count_nowhere():
@@ -230,7 +234,7 @@ def test_other_propensity_constants_reach_psp():
         ({"top": torch.tensor([[0, 1], [0, 1]])}, r"best labels of 1 points, of shape \[1, K\]"),
         (
             {"top": torch.tensor([[0]])},
-            r"holds 1 labels a point, but recall@50 needs 2 of 2.*topk\(hidden, 2\)",
+            r"holds 1 labels per point, but recall@50 needs 2 of 2.*topk\(hidden, 2\)",
         ),
         ({"top": torch.tensor([[0, 2]])}, "from 0 to 1, or -1 for none, but got 2"),
         ({"top": torch.tensor([[0, -2]])}, "or -1 for none, but got -2"),
@@ -258,7 +262,7 @@ def test_bad_input_is_refused_in_a_sentence(change, words, request):
     }
     given_now = good | change
     with pytest.raises(HeadtailError, match=words):
-        measure(
+        measure_ranking(
             given_now.pop("top"),
             given_now.pop("labels"),
             train,
@@ -345,10 +349,9 @@ def test_intervals_have_the_width_of_resampled_points():
 
 
 @pytest.mark.parametrize("groups", [4096, 500])
-def test_intervals_of_points_and_of_groups_have_the_width_that_theory_gives(groups, monkeypatch):
-    monkeypatch.setattr(bootstrap, "GROUPS", groups)
+def test_intervals_of_points_and_of_groups_have_the_width_that_theory_gives(groups):
     hit = (torch.rand(3001, 50) < 0.3).double()
-    ends = intervals(hit, torch.ones_like(hit), 500, seed=0)
+    ends = intervals(hit, torch.ones_like(hit), 500, seed=0, most_groups=groups)
     theory = 2 * 1.96 * (hit.mean(0) * (1 - hit.mean(0)) / 3001).sqrt()
     assert float(((ends[:, 1] - ends[:, 0]) / theory).mean()) == pytest.approx(1, abs=0.02)
     assert torch.allclose(ends.mean(1), hit.mean(0), atol=float(theory.mean()) / 10)

@@ -17,11 +17,12 @@ import pytest
 import torch
 
 from headtail.cli import main
-from headtail.cli.compare import patience
-from headtail.comparison.results import Comparison, read_rows, to_csv
+from headtail.comparison.results import Comparison, Row, read_rows
 from headtail.data.load import load
 from headtail.evaluation.topk import top_labels
+from headtail.files.records import to_csv
 from headtail.training.config import Training
+from headtail.training.notes import slow_on_cpu
 from headtail.training.saved_model import load_model
 
 DATA = "synthetic:points=600,test=100,features=200,labels=60"
@@ -85,7 +86,7 @@ def test_the_table_of_a_comparison_fits_80_columns_and_cuts_no_word(
     monkeypatch.setenv("COLUMNS", "80")
     folder = shutil.copytree(finished, tmp_path / "copy")
     rows = [row for row in read_rows(folder / "results.csv") if row.seed < seeds]
-    (folder / "results.csv").write_text(to_csv(rows))
+    (folder / "results.csv").write_text(to_csv(rows, Row))
     assert main(["report", str(folder), "--out", str(tmp_path / "report.html")]) == 0
     table = capsys.readouterr().out.partition("report:")[0]
     assert widest(table) <= 80
@@ -717,7 +718,7 @@ def test_a_damaged_comparison_is_told(finished, tmp_path, capsys):
     (folder / "results.csv").write_text((folder / "results.csv").read_text()[:-40])
     assert "results.csv` is damaged in row" in told(capsys, ["report", str(folder)])
     (folder / "results.csv").write_text("something else\n")
-    assert "is no results file of headtail" in told(capsys, ["report", str(folder)])
+    assert "is not a results file of headtail" in told(capsys, ["report", str(folder)])
 
 
 def test_stats_of_real_data_show_the_published_counts(real_data, capsys):
@@ -731,9 +732,11 @@ def test_stats_of_real_data_show_the_published_counts(real_data, capsys):
 
 def test_a_loss_over_all_labels_that_will_take_hours_is_told_before():
     data = load(DATA)
-    assert patience(["softmax", "within-batch:tail"], Training(), data) is None
-    assert patience(["within-batch:tail"], Training(dim=10**12), data) is None
-    note = patience(["softmax", "logit-adjusted", "within-batch:tail"], Training(dim=10**12), data)
+    assert slow_on_cpu(["softmax", "within-batch:tail"], Training(), data) is None
+    assert slow_on_cpu(["within-batch:tail"], Training(dim=10**12), data) is None
+    note = slow_on_cpu(
+        ["softmax", "logit-adjusted", "within-batch:tail"], Training(dim=10**12), data
+    )
     assert note is not None
     assert note.startswith("softmax and logit-adjusted score all 60 labels for each of 600 points")
 

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from headtail.cli import main
-from headtail.comparison.explained import negatives_of
 from headtail.comparison.results import read_rows
+from headtail.comparison.rows import negatives_of
 from headtail.training.config import Run
 
 QUICK = ["--model", "resnet20", "--epochs", "1", "--batch", "16", "--device", "cpu"]

@@ -18,12 +18,16 @@ import pytest
 
 from headtail import HeadtailError
 from headtail.cli import main
-from headtail.comparison import compare
-from headtail.comparison.compare import Cell, cells, run_cell
-from headtail.comparison.results import POPULAR, ClassError, Comparison, read_rows, to_csv
+from headtail.comparison import cell as cell_module
+from headtail.comparison.cell import run_cell
+from headtail.comparison.grid import Cell, cells
+from headtail.comparison.results import POPULAR, ClassError, Comparison, read_rows
 from headtail.data.load import load
+from headtail.data.slices import data_slices
+from headtail.files.records import to_csv
 from headtail.training.config import Run, Training
 from headtail.training.interrupts import Stopped
+from headtail.training.trainer import Trainer
 
 DATA = "synthetic:points=600,test=100,features=200,labels=60"
 SCHEMES = ("within-batch:tail", "softmax")
@@ -77,12 +81,12 @@ def trained(monkeypatch):
     """The runs that are trained from here on."""
     runs = []
 
-    class Spy(compare.Trainer):
+    class Spy(Trainer):
         def __init__(self, run, *rest, **options):
             runs.append((run.scheme, run.seed))
             super().__init__(run, *rest, **options)
 
-    monkeypatch.setattr(compare, "Trainer", Spy)
+    monkeypatch.setattr(cell_module, "Trainer", Spy)
     return runs
 
 
@@ -198,9 +202,9 @@ def test_a_failing_cell_costs_itself_alone_and_is_tried_again(
             raise RuntimeError("the sky fell")
         return fit(self)
 
-    fit = compare.Trainer.fit
+    fit = Trainer.fit
     with monkeypatch.context() as patch:
-        patch.setattr(compare.Trainer, "fit", fail)
+        patch.setattr(Trainer, "fit", fail)
         assert main(arguments(tmp_path, "--seeds", "2")) == 1
     assert "softmax, seed 1 failed: RuntimeError: the sky fell" in capsys.readouterr().err
     found = Comparison.read(tmp_path)
@@ -220,9 +224,9 @@ def test_a_failing_cell_costs_itself_alone_and_is_tried_again(
 
 def test_runs_that_diverge_are_told_in_a_sentence_and_the_report_is_written(tmp_path, capsys):
     assert main(arguments(tmp_path, "--lr", "1e9", "--optimiser", "sgd", "--batch", "16")) == 1
-    for cell in SCHEMES:
+    for name in SCHEMES:
         assert (
-            f"Training `{cell}` diverged" in Comparison.read(tmp_path).failures[f"{cell}, seed 0"]
+            f"Training `{name}` diverged" in Comparison.read(tmp_path).failures[f"{name}, seed 0"]
         )
     captured = capsys.readouterr()
     assert "Traceback" not in captured.err
@@ -240,7 +244,7 @@ def test_an_interrupt_in_this_process_says_how_to_go_on(tmp_path, monkeypatch, c
     def fit(self):
         raise interrupt
 
-    monkeypatch.setattr(compare.Trainer, "fit", fit)
+    monkeypatch.setattr(Trainer, "fit", fit)
     assert main(arguments(tmp_path / "my folder")) == 130
     assert (
         f"To go on: headtail {shlex.join(arguments(tmp_path / 'my folder'))}"
@@ -274,7 +278,7 @@ def test_a_folder_that_takes_no_files_is_refused_before_any_work(tmp_path, train
     (tmp_path / "file").write_text("mine")
     assert main(arguments(tmp_path / "file")) == 2
     assert (
-        "file` cannot be written: it is no folder. Choose another folder."
+        "file` cannot be written: it is not a folder. Choose another folder."
         in capsys.readouterr().err
     )
     assert trained == []
@@ -337,7 +341,7 @@ def test_data_read_in_another_way_are_other_data_and_so_are_those_that_changed(t
 
 def test_a_folder_keeps_its_run_and_refuses_another_before_it_writes(tmp_path):
     data = load(DATA)
-    slices = compare.data_slices(data)
+    slices = data_slices(data)
     run = Run(scheme="softmax", dim=8, epochs=1)
     rows = run_cell(Cell(run, tmp_path), data, slices)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -348,7 +352,7 @@ def test_a_folder_keeps_its_run_and_refuses_another_before_it_writes(tmp_path):
         run_cell(Cell(Run(scheme="uniform:tail", dim=8, epochs=1, seed=3), tmp_path), data, slices)
     other = load(OTHER)
     with pytest.raises(HeadtailError, match=r"holds a run with other data"):
-        run_cell(Cell(run, tmp_path), other, compare.data_slices(other))
+        run_cell(Cell(run, tmp_path), other, data_slices(other))
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert run_cell(Cell(run, tmp_path), data, slices) == rows
 
@@ -357,7 +361,7 @@ def test_what_a_killed_process_left_half_written_is_swept_up(tmp_path):
     data = load(DATA)
     for name in (".checkpoint.safetensors.4711", ".model.safetensors.4711"):
         (tmp_path / name).write_text("half")
-    run_cell(Cell(Run(dim=8, epochs=1), tmp_path), data, compare.data_slices(data))
+    run_cell(Cell(Run(dim=8, epochs=1), tmp_path), data, data_slices(data))
     assert {one.name for one in tmp_path.iterdir()} == {
         "run.toml",
         "about.json",

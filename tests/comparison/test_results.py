@@ -9,17 +9,9 @@ import math
 import pytest
 
 from headtail import HeadtailError
-from headtail.comparison.results import (
-    CLASSES,
-    COLUMNS,
-    ClassError,
-    Comparison,
-    Row,
-    check_writable,
-    read_rows,
-    to_csv,
-    write_text,
-)
+from headtail.comparison.results import CLASSES, COLUMNS, ClassError, Comparison, Row, read_rows
+from headtail.files.atomic import check_writable, write_text
+from headtail.files.records import read_csv, to_csv
 
 ROWS = [
     Row(
@@ -58,7 +50,7 @@ ROWS = [
 
 def test_rows_come_back_with_every_digit(tmp_path):
     path = tmp_path / "results.csv"
-    write_text(path, to_csv(ROWS))
+    write_text(path, to_csv(ROWS, Row))
     again = read_rows(path)
     assert again[:2] == ROWS[:2]
     assert math.isnan(again[2].value)
@@ -68,8 +60,8 @@ def test_rows_come_back_with_every_digit(tmp_path):
 
 def test_rows_read_and_written_again_are_the_same_bytes(tmp_path):
     path = tmp_path / "results.csv"
-    write_text(path, to_csv(ROWS))  # an epoch given as the integer 2 among them
-    assert to_csv(read_rows(path)) == path.read_text()
+    write_text(path, to_csv(ROWS, Row))  # an epoch given as the integer 2 among them
+    assert to_csv(read_rows(path), Row) == path.read_text()
 
 
 def test_errors_of_classes_come_back_and_are_no_other_rows(tmp_path):
@@ -79,18 +71,18 @@ def test_errors_of_classes_come_back_and_are_no_other_rows(tmp_path):
         ClassError("data", "uniform:tail", 8, 1, 8, "", 0, 0, math.nan),
     ]
     write_text(path, to_csv(rows, ClassError))
-    again = read_rows(path, ClassError)
+    again = read_csv(path, ClassError)
     assert again[0] == rows[0]
     assert (again[1].m, again[1].name, math.isnan(again[1].error)) == (8.0, "", True)
     assert to_csv(again, ClassError) == path.read_text()
     assert path.read_text().splitlines()[0] == "dataset,scheme,m,seed,label,name,train,test,error"
     with pytest.raises(
-        HeadtailError, match="is no results file of headtail: its columns must be run, dataset"
+        HeadtailError, match="is not a results file of headtail: its columns must be run, dataset"
     ):
         read_rows(path)
     path.write_text(path.read_text().replace(",12,50,", ",12,some,"))
     with pytest.raises(HeadtailError, match=r"classes.csv` is damaged in row 2: invalid literal"):
-        read_rows(path, ClassError)
+        read_csv(path, ClassError)
 
 
 @pytest.mark.parametrize(
@@ -98,9 +90,9 @@ def test_errors_of_classes_come_back_and_are_no_other_rows(tmp_path):
     [
         (
             lambda text: "",
-            "is no results file of headtail: its columns must be run, dataset, split",
+            "is not a results file of headtail: its columns must be run, dataset, split",
         ),
-        (lambda text: text.replace("metric", "measure", 1), "is no results file of headtail"),
+        (lambda text: text.replace("metric", "measure", 1), "is not a results file of headtail"),
         (
             lambda text: text[: text.rindex("most-popular")],
             r"is damaged in row 4: it has 5 columns instead of 14",
@@ -111,12 +103,12 @@ def test_errors_of_classes_come_back_and_are_no_other_rows(tmp_path):
         ),
         (lambda text: text.replace("0.1,,", ",,"), "is damaged in row 2"),
         (lambda text: text.replace("64.0,1,", "64.0,one,"), "is damaged in row 2: invalid literal"),
-        (lambda text: text.replace("zählt", "z\udcffhlt"), "is no CSV file: 'utf-8' codec"),
+        (lambda text: text.replace("zählt", "z\udcffhlt"), "is not a CSV file: 'utf-8' codec"),
     ],
 )
 def test_a_damaged_results_file_is_told_by_row_with_the_way_out(tmp_path, damage, sentence):
     path = tmp_path / "results.csv"
-    path.write_bytes(damage(to_csv(ROWS)).encode("utf-8", "surrogateescape"))
+    path.write_bytes(damage(to_csv(ROWS, Row)).encode("utf-8", "surrogateescape"))
     with pytest.raises(HeadtailError, match=sentence) as told:
         read_rows(path)
     assert "results.csv" in str(told.value)
@@ -145,7 +137,7 @@ def test_a_file_in_the_place_of_a_folder_is_told(tmp_path):
     with pytest.raises(HeadtailError, match=r"cannot be written"):
         write_text(tmp_path / "file" / "results.csv", "text")
     with pytest.raises(
-        HeadtailError, match=r"file` cannot be written: it is no folder. Choose another."
+        HeadtailError, match=r"file` cannot be written: it is not a folder. Choose another."
     ):
         check_writable(tmp_path / "file", "Choose another.")
     check_writable(tmp_path / "new" / "folder", "")
@@ -157,7 +149,7 @@ def comparison(folder):
         write_text(folder / f"{name}.json", json.dumps({"name": "zählt"}))
     write_text(folder / "schemes.json", json.dumps({"softmax": {"name": "softmax"}}))
     write_text(folder / "run.toml", 'schemes = ["softmax"]\n')
-    write_text(folder / "results.csv", to_csv(ROWS[:2]))
+    write_text(folder / "results.csv", to_csv(ROWS[:2], Row))
     return folder
 
 
@@ -175,11 +167,11 @@ def test_a_comparison_is_read_from_its_folder(tmp_path):
         (
             "data.json",
             None,
-            "is no finished comparison: `.*data.json` cannot be read. Pass one made by `headtail "
-            "compare`",
+            "is not a finished comparison: `.*data.json` cannot be read. Pass one made by "
+            "`headtail compare`",
         ),
         ("results.csv", None, "results.csv` cannot be read: No such file"),
-        ("results.csv", "x", "results.csv` is no results file of headtail"),
+        ("results.csv", "x", "results.csv` is not a results file of headtail"),
         (
             "schemes.json",
             "{",

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from headtail import HeadtailError
-from headtail.comparison.compare import Cell, _sentence
+from headtail.comparison.compare import sentence_of
+from headtail.comparison.grid import Cell
 from headtail.comparison.workers import in_turn, side_by_side
 from headtail.training.config import Run
 from headtail.training.state import State
@@ -98,7 +99,7 @@ def test_side_by_side_brings_results_failures_and_news_from_other_processes():
 
 
 def test_a_worker_that_dies_is_told_with_a_way_out():
-    with pytest.raises(HeadtailError, match=r"A worker process died.*fewer `--workers`"):
+    with pytest.raises(HeadtailError, match=r"A worker process died.*fewer `workers`"):
         list(side_by_side(CELLS, nothing, die, quiet, workers=2, threads=1))
 
 
@@ -115,7 +116,7 @@ def test_what_a_fault_took_down_is_done_once_more(tmp_path, how):
 
 def test_a_gpu_that_is_lost_again_is_a_failure_of_one_line():
     outcomes = list(side_by_side(CELLS, nothing, lose_the_gpu, quiet, workers=2, threads=1))
-    assert [_sentence(outcome.error) for outcome in outcomes] == [
+    assert [sentence_of(outcome.error) for outcome in outcomes] == [
         "The GPU reported a fault: an illegal memory access was encountered."
     ] * 4
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headtail.comparison import compare
-from headtail.comparison.compare import cells
+from headtail.comparison.grid import cells
 from headtail.device.shared_gpu import CONTROL, shared_gpu
 from headtail.training.config import Training
 from tests.longtail import longtail
@@ -133,7 +133,8 @@ def test_a_comparison_shares_a_gpu_only_where_runs_are_side_by_side_on_one(
     monkeypatch.setattr(compare, "in_turn", workless)
     monkeypatch.setattr(compare.environment, "machine", lambda _: "no GPU here")
     grid = cells(Training(), ("softmax", "uniform:tail", "softmax+post-hoc"), 1, data, tmp_path)
-    compare.compare(grid, longtail, tmp_path, device=device, workers=workers)
+    execution = compare.Execution(workers=workers)
+    compare.run_grid(grid, data, tmp_path, device=device, execution=execution)
     assert inside == [bool(begins), False], (
         "what is measured in this process is not a client of the service"
     )

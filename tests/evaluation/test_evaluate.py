@@ -13,8 +13,8 @@ from headtail.core.labels import Labels
 from headtail.core.targets import Ragged
 from headtail.data.points import Points
 from headtail.encoders import Model
-from headtail.evaluation import topk as evaluate
-from headtail.evaluation.topk import Validation, implicit_loss_of, top_labels
+from headtail.evaluation.topk import top_labels
+from headtail.evaluation.validation import Validation, implicit_loss_of
 from headtail.schemes import PAPER, scheme
 from headtail.training.build_model import build_model
 from headtail.training.config import Run
@@ -54,19 +54,17 @@ def best(scores: list[float], k: int, seen: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("k", [1, 4, NUM_LABELS, NUM_LABELS + 3])
 @pytest.mark.parametrize("block", [7, 1024], ids=["blocks", "one block"])
-def test_the_top_labels_are_those_of_brute_force(k, block, monkeypatch):
-    monkeypatch.setattr(evaluate, "BLOCK", block)
+def test_the_top_labels_are_those_of_brute_force(k, block):
     model = model_of()
     wanted = [best(scores, k, []) for scores in logits_of(model, POINTS)]
-    assert top_labels(model, POINTS, k).tolist() == wanted
+    assert top_labels(model, POINTS, k, at_once=block).tolist() == wanted
 
 
 @pytest.mark.parametrize("k", [1, 4, NUM_LABELS, NUM_LABELS + 3])
 @pytest.mark.parametrize("block", [7, 1024], ids=["blocks", "one block"])
 def test_labels_seen_before_are_left_out_and_nothing_takes_the_place_of_labels_that_run_out(
-    k, block, monkeypatch
+    k, block
 ):
-    monkeypatch.setattr(evaluate, "BLOCK", block)
     model = model_of()
     generator = torch.Generator().manual_seed(3)
     seen = [
@@ -79,7 +77,7 @@ def test_labels_seen_before_are_left_out_and_nothing_takes_the_place_of_labels_t
     wanted = [
         best(scores, k, own) for scores, own in zip(logits_of(model, points), seen, strict=True)
     ]
-    assert top_labels(model, points, k).tolist() == wanted
+    assert top_labels(model, points, k, at_once=block).tolist() == wanted
 
 
 def test_no_points_have_no_top_labels():
@@ -146,10 +144,7 @@ def logistic_by_hand(name: str, f: list[float], y: int) -> float:
 @pytest.mark.parametrize(
     ("loss", "by_hand"), [("softmax", softmax_by_hand), ("logistic", logistic_by_hand)]
 )
-def test_the_implicit_loss_of_each_of_the_paper_s_schemes_is_that_of_its_table(
-    name, loss, by_hand, monkeypatch
-):
-    monkeypatch.setattr(evaluate, "BLOCK", 4 * 7)
+def test_the_implicit_loss_of_each_of_the_paper_s_schemes_is_that_of_its_table(name, loss, by_hand):
     model = model_of(f"{loss}/{name}")
     pairs = [
         (f, y)
@@ -157,9 +152,8 @@ def test_the_implicit_loss_of_each_of_the_paper_s_schemes_is_that_of_its_table(
         for y in own
     ]
     wanted = sum(by_hand(name, f, y) for f, y in pairs) / len(pairs)
-    assert Validation(POINTS, LABELS, "implicit-loss", B).measure(model) == pytest.approx(
-        wanted, rel=1e-5
-    )
+    validation = Validation(POINTS, LABELS, "implicit-loss", B, at_once=7)
+    assert validation.measure(model) == pytest.approx(wanted, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["softmax", "logit-adjusted", "adaptive", "contrastive"])
@@ -172,16 +166,17 @@ def test_an_all_label_loss_is_its_own_implicit_loss(name):
     assert torch.allclose(found, loss(hidden, model.head.weight, target))
 
 
-def test_points_without_labels_do_not_count_in_the_implicit_loss(monkeypatch):
-    monkeypatch.setattr(evaluate, "BLOCK", 4)  # some block then has no pair at all
+def test_points_without_labels_do_not_count_in_the_implicit_loss():
     model = model_of()
     bare = [[], [], *lists(POINTS.labels)[2:]]
     points = replace(POINTS, labels=Ragged.from_lists(bare))
     rest = POINTS.select(torch.arange(2, len(POINTS)))
-    found, wanted = (
-        Validation(some, LABELS, "implicit-loss", B).measure(model) for some in (points, rest)
+    # in blocks of one point, so that some block has no pair at all
+    loss, wanted = (
+        Validation(part, LABELS, "implicit-loss", B, at_once=1).measure(model)
+        for part in (points, rest)
     )
-    assert found == pytest.approx(wanted, rel=1e-6)
+    assert loss == pytest.approx(wanted, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ for.
 from __future__ import annotations
 
 import io
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,17 @@ import torch
 from rich.console import Console
 
 from headtail.cli.tables import results_table
-from headtail.comparison import compare
-from headtail.comparison.compare import cells
+from headtail.comparison import cell as cell_module
+from headtail.comparison.compare import Execution, run_grid
+from headtail.comparison.grid import cells
 from headtail.comparison.results import CLASSES, ClassError, read_rows
 from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
+from headtail.files.records import read_csv
 from headtail.training import checkpoint
 from headtail.training.config import Training
 from headtail.training.saved_model import load_model
+from headtail.training.trainer import Trainer
 from tests.longtail import COUNTS, TEST, longtail, pictures
 
 TRAINING = Training(dim=8, batch=32, epochs=3, lr=0.1, dropout=0.0, negatives=8, validation=0.1)
@@ -33,12 +35,12 @@ SCHEMES = (ADJUSTED, "uniform:importance", PLAIN, "uniform:importance+post-hoc")
 def trained(monkeypatch):
     runs = []
 
-    class Spy(compare.Trainer):
+    class Spy(Trainer):
         def __init__(self, run, *rest, **options):
             runs.append(run.scheme)
             super().__init__(run, *rest, **options)
 
-    monkeypatch.setattr(compare, "Trainer", Spy)
+    monkeypatch.setattr(cell_module, "Trainer", Spy)
     return runs
 
 
@@ -47,11 +49,11 @@ def compared(
     schemes=SCHEMES,
     training: Training = TRAINING,
     data: DataSet | None = None,
-    **options,
+    workers: int = 1,
 ):
     data = data or longtail()
     grid = cells(training, schemes, 2, data, folder)
-    return grid, compare.compare(grid, partial(longtail), folder, **options)
+    return grid, run_grid(grid, data, folder, execution=Execution(workers=workers))
 
 
 def test_half_the_trainings_give_the_weights_and_rows_of_all_of_them(tmp_path, trained):
@@ -61,7 +63,7 @@ def test_half_the_trainings_give_the_weights_and_rows_of_all_of_them(tmp_path, t
         alone = [
             cells(TRAINING, [cell.run.scheme], 2, longtail(), tmp_path / "alone")[cell.run.seed]
         ]
-        compare.compare(alone, longtail, tmp_path / "alone")
+        run_grid(alone, longtail(), tmp_path / "alone")
         ours, theirs = (
             checkpoint.load(one.folder / "model.safetensors") for one in (cell, alone[0])
         )
@@ -127,7 +129,7 @@ def test_a_failed_run_and_a_lost_model_are_told_with_a_way_out(tmp_path, monkeyp
         raise HeadtailError("The sky fell.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(compare.Trainer, "fit", fail)
+        patch.setattr(Trainer, "fit", fail)
         _, found = compared(tmp_path, schemes=(PLAIN, ADJUSTED))
     assert found.failures[f"{ADJUSTED}, seed 0"] == (
         "`softmax+post-hoc` answers with the model of `softmax`, but that run failed. Run the same "
@@ -156,7 +158,7 @@ def test_every_class_has_its_error_and_their_mean_is_the_balanced_error(tmp_path
             for row in found.classes
             if (row.scheme, row.seed) == (cell.run.scheme, cell.run.seed)
         ]
-        assert own == read_rows(cell.folder / CLASSES, ClassError)
+        assert own == read_csv(cell.folder / CLASSES, ClassError)
         assert [row.label for row in own] == list(range(len(COUNTS)))
         assert tuple(row.train for row in own) == COUNTS
         assert {row.test for row in own} == {TEST}
@@ -195,11 +197,11 @@ def test_a_network_of_pictures_is_shared_with_its_statistics(tmp_path):
     grid = cells(
         training, (PLAIN, ADJUSTED, "within-batch:tail"), 1, pictures(), tmp_path / "shared"
     )
-    found = compare.compare(grid, pictures, tmp_path / "shared")
+    found = run_grid(grid, pictures(), tmp_path / "shared")
     assert found.failures == {}
     assert len(found.classes) == 3 * len(COUNTS)
     alone = cells(training, (ADJUSTED,), 1, pictures(), tmp_path / "alone")
-    compare.compare(alone, pictures, tmp_path / "alone")
+    run_grid(alone, pictures(), tmp_path / "alone")
     ours, theirs = (
         checkpoint.load(cell.folder / "model.safetensors")[0] for cell in (grid[1], alone[0])
     )

@@ -14,7 +14,7 @@ from headtail import HeadtailError
 from headtail.core.targets import Ragged
 from headtail.data.image_files import ImageFiles
 from headtail.data.points import Points
-from headtail.evaluation.predictions import write_predictions
+from headtail.evaluation.predictions import Predictions, write_predictions
 
 POINTS = Points(torch.zeros(3, 1), Ragged.from_lists([[], [], []]), 3)
 TOP = torch.tensor([[2, 0], [1, -1], [-1, -1]])
@@ -30,30 +30,29 @@ def read(path):
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
-def test_one_row_a_point_and_rank_without_empty_places(tmp_path, ending):
+def test_one_row_per_point_and_rank_without_empty_places(tmp_path, ending):
     path = tmp_path / "new" / f"top.{ending}"
-    write_predictions(path, POINTS, TOP, SCORES)
+    write_predictions(path, Predictions(POINTS, TOP, SCORES))
     assert read(path) == {
         "point": [0, 0, 1],
         "rank": [1, 2, 1],
         "label": [2, 0, 1],
         "score": [0.5, 0.25, -1.0],
     }
-    write_predictions(path, POINTS, TOP, SCORES, ["a, b", 'say "c"', "é"])
+    write_predictions(path, Predictions(POINTS, TOP, SCORES), ["a, b", 'say "c"', "é"])
     assert read(path)["label"] == ["é", "a, b", 'say "c"']
     assert [one.name for one in path.parent.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
-def test_a_point_is_told_by_its_row_and_its_user_and_numbers_stay_numbers(tmp_path, ending):
+def test_a_point_is_identified_by_its_row_and_its_user_and_numbers_stay_numbers(tmp_path, ending):
     path = tmp_path / f"top.{ending}"
     for users in (pa.array([70, 50, 60]), pa.array(["x, y", "", 'ü"'])):
         points = Points(
             POINTS.features, POINTS.labels, 3, rows=torch.tensor([9, 4, 6]), users=users
         )
-        write_predictions(
-            path, points.select(torch.tensor([1, 0])), TOP[:2], SCORES[:2], [30, 10, 20]
-        )
+        asked = points.select(torch.tensor([1, 0]))
+        write_predictions(path, Predictions(asked, TOP[:2], SCORES[:2]), [30, 10, 20])
         names = users.to_pylist()
         assert list(read(path).items()) == [
             ("point", [4, 4, 9]),
@@ -68,11 +67,11 @@ def test_a_point_is_told_by_its_row_and_its_user_and_numbers_stay_numbers(tmp_pa
     )
 
 
-def test_a_picture_file_is_told_by_its_path(tmp_path):
+def test_an_image_file_is_identified_by_its_path(tmp_path):
     points = Points(ImageFiles(("a.jpg", "b.jpg", "c.jpg")), POINTS.labels, 3).select(
         torch.tensor([2, 1, 0])
     )
-    write_predictions(tmp_path / "top.csv", points, TOP, SCORES)
+    write_predictions(tmp_path / "top.csv", Predictions(points, TOP, SCORES))
     found = read(tmp_path / "top.csv")
     assert (found["point"], found["path"]) == ([2, 2, 1], ["c.jpg", "c.jpg", "b.jpg"])
 
@@ -82,13 +81,13 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch, ending):
     path = tmp_path / f"top.{ending}"
     path.write_text("before")
 
-    def full(_, beside):
-        beside.write_text("half")
+    def full(_, path):
+        path.write_text("half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("pyarrow.parquet.write_table", full)
     monkeypatch.setattr("pyarrow.csv.write_csv", full)
     with pytest.raises(HeadtailError, match=r"cannot be written: No space left on device"):
-        write_predictions(path, POINTS, TOP, SCORES)
+        write_predictions(path, Predictions(POINTS, TOP, SCORES))
     assert path.read_text() == "before"
     assert [one.name for one in tmp_path.iterdir()] == [path.name]

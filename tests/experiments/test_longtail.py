@@ -16,8 +16,10 @@ from types import ModuleType
 
 import pytest
 
-from headtail.comparison.compare import cells, compare
-from headtail.comparison.results import POPULAR, Row, read_rows, to_csv
+from headtail.comparison.compare import run_grid
+from headtail.comparison.grid import cells
+from headtail.comparison.results import POPULAR, Row, read_rows
+from headtail.files.records import to_csv
 from headtail.training.config import Training
 from tests.longtail import COUNTS, longtail
 
@@ -67,7 +69,7 @@ def test_every_scheme_of_every_study_trains_and_is_measured(tmp_path):
         longtail(),
         tmp_path,
     )
-    found = compare(grid, longtail, tmp_path)
+    found = run_grid(grid, longtail(), tmp_path)
     assert found.failures == {}
     errors = {
         (row.scheme, row.slice): row.value for row in found.rows if row.metric == "balanced-error"
@@ -173,10 +175,10 @@ def test_a_study_prints_its_epochs_keeps_its_rows_and_drops_models_nobody_needs(
 def test_the_model_that_another_run_will_answer_with_is_kept_until_then(tmp_path):
     study = script("longtail")
     grid = cells(QUICK, ("softmax", "softmax+post-hoc"), 1, longtail(), tmp_path)
-    compare(grid[:1], longtail, tmp_path)
+    run_grid(grid[:1], longtail(), tmp_path)
     study.lighten(grid)
     assert (grid[0].folder / "model.safetensors").exists()
-    compare(grid, longtail, tmp_path)
+    run_grid(grid, longtail(), tmp_path)
     study.lighten(grid)
     assert not (grid[0].folder / "model.safetensors").exists()
 
@@ -209,11 +211,11 @@ def test_tables_have_means_deviations_and_dashes_in_the_order_of_the_paper(tmp_p
     data = longtail((160, 120, 60, 40, 24))  # nobody in the tail
     names = ("within-batch:tail", "uniform:constant", "softmax", "uniform:constant@4")
     for name, schemes in (("tiny", names[:3]), ("tiny-sweep", names[3:])):
-        compare(cells(QUICK, schemes, 2, data, folder / name), lambda: data, folder / name)
+        run_grid(cells(QUICK, schemes, 2, data, folder / name), data, folder / name)
     old = [
         replace(row("softmax", 0, "head", 7.0), dataset=name) for name in ("tiny", "of another day")
     ]
-    (tmp_path / "longtail.csv").write_text(to_csv(old))
+    (tmp_path / "longtail.csv").write_text(to_csv(old, Row))
     (tmp_path / "longtail-classes.csv").write_text(
         "study,scheme,label,train,test,error,deviation\ntiny,softmax,9,1,1,7,\nof another "
         "day,softmax,0,1,1,7,\n"

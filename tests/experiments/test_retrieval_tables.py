@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headtail.comparison.results import Row, read_rows, to_csv
+from headtail.comparison.results import Row, read_rows
+from headtail.files.records import to_csv
 from tests.experiments.test_longtail import script
 
 
@@ -21,14 +22,16 @@ def test_schemes_that_were_not_run_again_stay_as_they_were(
 ):
     tables = script("retrieval_tables")
     folder = tmp_path / "runs"
-    (tmp_path / "retrieval.csv").write_text(to_csv([row("softmax", 0.1), row("contrastive", 0.2)]))
+    (tmp_path / "retrieval.csv").write_text(
+        to_csv([row("softmax", 0.1), row("contrastive", 0.2)], Row)
+    )
     columns = "dataset,scheme,lr,implicit_loss,chosen"
     (tmp_path / "retrieval-tuning.csv").write_text(
         f"{columns}\nx,softmax,0.1,3,True\nx,contrastive,0.1,3,True\n"
     )
     (folder / "x" / "runs").mkdir(parents=True)
     (folder / "x" / "runs" / "one.csv").write_text(
-        to_csv([replace(row("contrastive", 0.5), run="contrastive-lr0.02-seed0")])
+        to_csv([replace(row("contrastive", 0.5), run="contrastive-lr0.02-seed0")], Row)
     )
     (folder / "x" / "contrastive.json").write_text(
         '{"scheme": "contrastive", "lr": 0.02, "tried": {"0.02": 1.5, "0.04": 2.5}}'

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from headtail.comparison.compare import cells, compare
+from headtail.comparison.compare import compare
+from headtail.comparison.grid import cells
 from headtail.comparison.results import Comparison, read_rows
 from headtail.data.load import load
 from headtail.report import write_report
@@ -30,8 +30,9 @@ def test_a_run_is_saved_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_comparison_is_made_read_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    grid = cells(Training(epochs=1, dim=8, batch=64), ["softmax"], 1, load(SMALL), "compared")
-    made = compare(grid, partial(load, SMALL), "compared")
+    quick = Training(epochs=1, dim=8, batch=64)
+    grid = cells(quick, ["softmax"], 1, load(SMALL), "compared")
+    made = compare(SMALL, ["softmax"], out="compared", training=quick, device="cpu")
     write_report(made, "compared/page.html")
     read = Comparison.read("compared")
     assert read.rows == made.rows == read_rows("compared/results.csv")

@@ -7,10 +7,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headtail.comparison.compare import data_slices, measures_of
 from headtail.data.load import load
+from headtail.data.slices import data_slices
 from headtail.encoders import bottleneck
 from headtail.encoders import weighted_bag as bags
+from headtail.evaluation.measures import measures_of
 from headtail.evaluation.topk import top_labels
 from headtail.losses import fused
 from headtail.rows import optimizers as optim

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from headtail.cli.recipe import with_recipe
-from headtail.comparison.compare import cells, compare
+from headtail.comparison.compare import run_grid
+from headtail.comparison.grid import cells
 from headtail.core.labels import Labels
 from headtail.core.targets import Ragged
 from headtail.data.batches import Batches
@@ -162,7 +163,7 @@ def test_a_trained_network_comes_back_from_disk_with_all_that_it_measured(tmp_pa
 def test_evaluation_in_blocks_and_at_once_are_the_same(monkeypatch):
     model = Trainer(RUN, DATA).model.eval()
     whole = top_labels(model, DATA.test, 2)
-    monkeypatch.setattr("headtail.evaluation.topk.PICTURE_NUMBERS", 7 * 3 * 64)
+    monkeypatch.setattr("headtail.evaluation.topk.IMAGE_NUMBERS_AT_ONCE", 7 * 3 * 64)
     sizes = []
     plain = model.encoder.forward
     model.encoder.forward = lambda images: sizes.append(len(images)) or plain(images)
@@ -325,7 +326,7 @@ def test_explicit_options_take_precedence_over_the_recipe_even_where_it_is_the_d
 def test_a_comparison_on_images_runs_to_its_report(tmp_path):
     training = replace(cifar(), model="resnet20", epochs=2, batch=32, negatives=8)
     grid = cells(training, ("within-batch:tail", "softmax"), 1, DATA, tmp_path)
-    found = compare(grid, lambda: DATA, tmp_path, slices="count")
+    found = run_grid(grid, DATA, tmp_path, slices="count")
     assert not found.failures
     tested = {
         row.scheme for row in found.rows if row.split == "test" and row.metric == "balanced-error"

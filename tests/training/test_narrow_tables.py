@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headtail.comparison.compare import data_slices, measures_of
 from headtail.core.labels import Labels
 from headtail.data.load import load
+from headtail.data.slices import data_slices
+from headtail.evaluation.measures import measures_of
 from headtail.evaluation.topk import top_labels
 from headtail.training.build_model import TablePlacement, build_model
 from headtail.training.captured import CapturedStep

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from headtail.cli import main
-from headtail.data.cache import cache_folder
 from headtail.errors import HeadtailError
+from headtail.files.cache_folder import cache_folder
 from headtail.kernels.cpu import bag as cpu_bag  # noqa: F401 - compiled before a test sends the cache elsewhere
 from headtail.training import checkpoint
 from headtail.training.engine import Engine

@@ -17,7 +17,6 @@ from rich.table import Table
 from rich.text import Text
 
 from headtail.cli.bench import BATCHES, HEADINGS, milliseconds
-from headtail.cli.device import Device
 from headtail.cli.on_model import NUMBERS, WITH_MODEL, OnTrained, advice, measured_table, to_dict
 from headtail.cli.source import Source
 from headtail.cli.tables import left_out
@@ -25,6 +24,7 @@ from headtail.cli.unused import changed, refuse
 from headtail.cli.words import in_command_line_words
 from headtail.core.labels import Labels
 from headtail.device import environment
+from headtail.device.choice import Device
 from headtail.device.memory import memory_left
 from headtail.errors import HeadtailError, check_count, check_number
 from headtail.implicit.quality import frontier

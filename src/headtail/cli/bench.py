@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from headtail.cli.device import Device, choose
+from headtail.device.choice import Device, choose_device
 from headtail.errors import check_count
 from headtail.files.atomic import check_writable
 from headtail.machine.advise import crossover
@@ -55,7 +55,7 @@ class Bench:
         """Measure, print and keep."""
         for name in ("dim", "negatives"):
             check_count(f"--{name}", getattr(self, name))
-        device = choose(self.device)
+        device = choose_device(self.device)
         batch = BATCHES[device] if self.batch is None else check_count("--batch", self.batch)
         check_writable(bench_file(device).parent, "Set HEADTAIL_CACHE to a folder that can.")
         sizes = SIZES[:-1] if self.quick else SIZES

@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headtail.data.cache import cache_folder
 from headtail.device import environment
 from headtail.errors import HeadtailError
 from headtail.files.atomic import check_writable
+from headtail.files.cache_folder import cache_folder
 from headtail.training.config import Run
 
 

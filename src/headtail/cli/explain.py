@@ -14,7 +14,6 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from headtail.cli.device import Device
 from headtail.cli.drawing import HEAD, TAIL, head_to_tail, lean_bar, number
 from headtail.cli.on_model import (
     NUMBERS,
@@ -31,6 +30,7 @@ from headtail.cli.tables import left_out
 from headtail.cli.unused import changed, check_negatives, refuse
 from headtail.cli.words import in_command_line_words
 from headtail.core.labels import Labels
+from headtail.device.choice import Device
 from headtail.errors import HeadtailError, check_count
 from headtail.implicit import Explanation, explain
 from headtail.schemes import PAPER, check_batch, parse, scheme

@@ -17,12 +17,12 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from headtail.cli.device import Device
-from headtail.cli.evaluate import open_model
+from headtail.cli.evaluate import open_with_progress
 from headtail.cli.tables import broken
 from headtail.cli.unused import changed, refuse
 from headtail.cli.words import in_command_line_words
 from headtail.data.load import Reading
+from headtail.device.choice import Device
 from headtail.errors import HeadtailError, check_count, check_number
 from headtail.evaluation.topk import encoded_pairs
 from headtail.implicit.quality import (
@@ -126,7 +126,7 @@ class OnTrained:
         """
         assert self.model is not None, "asked for by the caller"
         assert self.data is not None, "checked"
-        model, run, data = open_model(self.model, self.data, self.reading, device)
+        model, run, data, _ = open_with_progress(self.model, self.data, self.reading, device)
         family = parse(run.scheme).loss
         labels = model.head.labels
         head = model.head

@@ -3,43 +3,63 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
-    Progress,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.progress import Progress as ProgressBar
 from rich.text import Text
 
 from headtail.cli.words import in_command_line_words
-from headtail.comparison.compare import Cell
-from headtail.data.points import Progress as Reader
+from headtail.comparison.grid import Cell
+from headtail.data.load import Reading, load
+from headtail.data.points import DataSet, Progress
 from headtail.training.state import State, Watch
 
 
 @contextmanager
-def reading(console: Console) -> Iterator[Reader]:
+def reading(console: Console) -> Iterator[Progress]:
     """A bar for a reader, shown on terminals only."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(
+    with ProgressBar(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
         task = bar.add_task("reading", total=1.0)
 
-        def tell(what: str, share: float) -> None:
+        def show(what: str, share: float) -> None:
             bar.update(task, description=what, completed=share)
 
-        yield tell
+        yield show
 
 
-class Training:
-    """Bars: cells of the grid, and for each run at work its steps, loss, examples a second and time
+def read_data(data: str, how: Reading, console: Console) -> DataSet:
+    """Read data behind a bar, and print its notes."""
+    with reading(console) as progress:
+        data_set = load(data, how, progress)
+    show_notes(data_set.notes, console)
+    return data_set
+
+
+def show_notes(notes: Iterable[str], console: Console) -> None:
+    """Print sentences a user should see, in the words of the command line."""
+    for note in notes:
+        console.print(Text(in_command_line_words(note), style="dim"))
+
+
+def stopped(console: Console, command: str) -> None:
+    """Print how to go on after Ctrl-C."""
+    console.print(f"Stopped, and saved. To go on: {command}", soft_wrap=True, markup=False)
+
+
+class TrainingBars:
+    """Bars: finished runs, and for each run at work its steps, loss, examples per second and time
     left.
     """
 
@@ -52,7 +72,7 @@ class Training:
             MofNCompleteColumn(),
             TextColumn("{task.fields[facts]}"),
         )
-        self.bar = Progress(
+        self.bar = ProgressBar(
             *columns,
             TimeElapsedColumn(),
             TimeRemainingColumn(),
@@ -63,7 +83,7 @@ class Training:
         self.grid = self.bar.add_task("all runs", total=cells, facts="", visible=cells > 1)
 
     def begin(self, cell: Cell) -> None:
-        """Show a cell from now on: its first step, in which a sampler may look at all labels, can
+        """Show a cell from now on; its first step, in which a sampler may look at all labels, can
         take long.
         """
         self.running[cell.title] = self.bar.add_task(cell.title, total=None, facts="")
@@ -74,7 +94,7 @@ class Training:
         first = 0
         begun = 0.0
 
-        def tell(state: State, steps: int, loss: float | None) -> None:
+        def show(state: State, steps: int, loss: float) -> None:
             nonlocal first, begun
             done = state.epoch * steps + state.step
             if not begun:
@@ -89,10 +109,10 @@ class Training:
                     self.running[cell.title], facts=f"loss {loss:.3f}  {speed:,.0f} examples/s"
                 )
 
-        return tell
+        return show
 
-    def over(self, cell: Cell, sentence: str | None) -> None:
-        """A cell is over; failures are told at once."""
+    def finished(self, cell: Cell, sentence: str | None) -> None:
+        """Advance by one cell; a sentence says why it failed."""
         self.bar.advance(self.grid)
         if cell.title in self.running:
             self.bar.remove_task(self.running.pop(cell.title))

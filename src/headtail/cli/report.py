@@ -24,21 +24,21 @@ class Report:
 
     def run(self) -> int:
         """Write it."""
-        hand_out(Comparison.read(self.folder), self.out or self.folder / "report.html")
+        publish(Comparison.read(self.folder), self.out or self.folder / "report.html")
         return 0
 
 
-def hand_out(found: Comparison, path: Path) -> None:
+def publish(comparison: Comparison, path: Path) -> None:
     """Write the report and print the table, in the words of the command line."""
     from headtail.report import write_report  # plotly is slow to load
 
     failures = {
-        title: in_command_line_words(sentence) for title, sentence in found.failures.items()
+        title: in_command_line_words(sentence) for title, sentence in comparison.failures.items()
     }
     schemes = {
-        name: one | {"notes": [*map(in_command_line_words, one["notes"])]}
-        for name, one in found.schemes.items()
+        name: explained | {"notes": [*map(in_command_line_words, explained["notes"])]}
+        for name, explained in comparison.schemes.items()
     }
-    found = replace(found, failures=failures, schemes=schemes)
-    write_report(found, path)
-    show_results(found, path)
+    comparison = replace(comparison, failures=failures, schemes=schemes)
+    write_report(comparison, path)
+    show_results(comparison, path)

@@ -42,19 +42,19 @@ Column = tuple[str, str, str]
 
 
 def left_out(missing: dict[str, str]) -> list[Text]:
-    """A line for each reason, with all that it keeps out: name to reason."""
-    names: dict[str, list[str]] = defaultdict(list)
-    for name, sentence in missing.items():
-        names[sentence].append(name)
+    """A line for each reason, with all names that it keeps out; `missing` maps name to reason."""
+    names_of: dict[str, list[str]] = defaultdict(list)
+    for name, reason in missing.items():
+        names_of[reason].append(name)
     return [
-        Text(f"Left out: {', '.join(them)}. {sentence}", style="yellow")
-        for sentence, them in names.items()
+        Text(f"Left out: {', '.join(names)}. {reason}", style="yellow")
+        for reason, names in names_of.items()
     ]
 
 
 def broken(name: str, room: int) -> str:
-    r"""A scheme's name in lines of at most this width, broken behind slashes, colons and commas,
-    and not inside a word.
+    r"""A scheme's name in lines of at most `room` characters, broken after slashes, colons and
+    commas, and not inside a word.
 
     >>> broken("contrastive/frequency(0.75):tail@256", 20)
     'contrastive/\n  frequency(0.75):\n  tail@256'
@@ -67,52 +67,47 @@ def broken(name: str, room: int) -> str:
     return "\n".join(lines)
 
 
-def show_results(found: Comparison, report: Path) -> None:
+def show_results(comparison: Comparison, report: Path) -> None:
     """The table of a comparison, if anything was trained, and where its report is."""
     console = Console(highlight=False)
-    if any(row.split == "test" and row.scheme != POPULAR for row in found.rows):
-        console.print(results_table(found, console.width))
+    if any(row.split == "test" and row.scheme != POPULAR for row in comparison.rows):
+        console.print(results_table(comparison, console.width))
     else:
-        runs = len(found.failures)
-        console.print(
-            Text(
-                f"Nothing was trained: {'the only run' if runs == 1 else f'all {runs:,} runs'} "
-                "failed.",
-                style="yellow",
-            )
-        )
+        number = len(comparison.failures)
+        runs = "the only run" if number == 1 else f"all {number:,} runs"
+        console.print(Text(f"Nothing was trained: {runs} failed.", style="yellow"))
     console.print(f"report: {report}", soft_wrap=True, markup=False)
 
 
-def results_table(found: Comparison, width: int = 120) -> Table:
-    """Recall@10 or error by slice, and what else people ask for, as far as it fits; the best of
-    each column is bold.
+def results_table(comparison: Comparison, width: int = 120) -> Table:
+    """Recall@10 or error by slice, and as many other metrics as fit; the best of each column is
+    bold.
     """
-    columns = ERRORS if found.data.get("task") == "classification" else COLUMNS
+    columns = ERRORS if comparison.data.get("task") == "classification" else COLUMNS
     fits = (
         number
         for number in range(len(columns), FEWEST, -1)
-        if _width(_results(found, columns[:number])) <= width
+        if _width(_results(comparison, columns[:number])) <= width
     )
     number = next(fits, FEWEST)
-    longest = max(map(len, [*found.schemes, POPULAR]))
-    table = _results(found, columns[:number])
+    longest = max(map(len, [*comparison.schemes, POPULAR]))
+    table = _results(comparison, columns[:number])
     room = width - (_width(table) - longest)
     if room < longest:
-        table = _results(found, columns[:number], room)
+        table = _results(comparison, columns[:number], room)
     if number < len(columns):
         missing = ", ".join(heading for heading, *_ in columns[number:])
         table.caption = Text(f"{table.caption} {missing}: in the report, or in a wider window.")
     return table
 
 
-def _results(found: Comparison, columns: Sequence[Column], room: int | None = None) -> Table:
-    """These columns; names longer than the room for them go on in a second line."""
-    values = collect(found.rows)
-    seeds = len({row.seed for row in found.rows if row.split == "test"})
-    names = [name for name in [*found.schemes, POPULAR] if name in values]
+def _results(comparison: Comparison, columns: Sequence[Column], room: int | None = None) -> Table:
+    """These columns; names longer than `room` continue on a second line."""
+    values = collect(comparison.rows)
+    seeds = len({row.seed for row in comparison.rows if row.split == "test"})
+    names = [name for name in [*comparison.schemes, POPULAR] if name in values]
     what, sign = ("Error", -1) if columns[0] in ERRORS else ("Recall@10", 1)
-    table = _table(f"{found.data['name']}: {what} by slice, in percent")
+    table = _table(f"{comparison.data['name']}: {what} by slice, in percent")
     table.add_column("scheme", overflow="fold")
     table.add_column("leans", no_wrap=True)
     for heading, *_ in columns:
@@ -124,7 +119,7 @@ def _results(found: Comparison, columns: Sequence[Column], room: int | None = No
     for name in names:
         if name == POPULAR:
             table.add_section()
-        leans = found.schemes.get(name, {}).get("leans", "")
+        leans = comparison.schemes.get(name, {}).get("leans", "")
         style = TAIL if leans == "tail" else HEAD if leans == "head" else "dim"
         cells = [
             _cell(values[name].get((metric, slice_), []), best[(metric, slice_)])
@@ -134,26 +129,25 @@ def _results(found: Comparison, columns: Sequence[Column], room: int | None = No
         table.add_row(
             Text(shown, style="dim" if name == POPULAR else ""), Text(leans, style=style), *cells
         )
-    spread = (
-        f"Mean ± deviation over {seeds} seeds"
-        if seeds > 1
-        else "One seed; intervals are in the report"
-    )
-    table.caption = Text(f"{found.data['slices']['rule']}. {spread}.")
+    spread = "One seed; intervals are in the report"
+    if seeds > 1:
+        spread = f"Mean ± deviation over {seeds} seeds"
+    table.caption = Text(f"{comparison.data['slices']['rule']}. {spread}.")
     return table
 
 
 def measures_table(
     title: str, rows: list[Row], width: int = 120, task: Task = "retrieval"
 ) -> Table:
-    """What one model reaches, in percent with 95% bootstrap intervals, beneath the numbers where
-    the width is short.
+    """The test metrics of one model by slice, in percent; for classification, its errors as in
+    `results_table`.
 
-    All test metrics by slice; of classification its errors, as `results_table` has them.
+    95% bootstrap intervals are next to the numbers, or below them if the table would be wider than
+    `width`.
     """
     make = _errors if task == "classification" else _measures
     table = make(title, rows, " [{}]", "In brackets")
-    return table if _width(table) <= width else make(title, rows, "\n{}", "Beneath")
+    return table if _width(table) <= width else make(title, rows, "\n{}", "Below the numbers")
 
 
 def _errors(title: str, rows: list[Row], interval: str, where: str) -> Table:
@@ -206,11 +200,11 @@ def _interval(row: Row | None, interval: str) -> Text:
 
 def collect(rows: Iterable[Row]) -> dict[str, dict[tuple[str, str], list[float]]]:
     """Test values over seeds, by scheme, then by (metric, slice)."""
-    found: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
+    values: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row.split == "test":
-            found[row.scheme][row.metric, row.slice].append(row.value)
-    return found
+            values[row.scheme][row.metric, row.slice].append(row.value)
+    return values
 
 
 def _key(column: Column) -> tuple[str, str]:
@@ -218,7 +212,7 @@ def _key(column: Column) -> tuple[str, str]:
 
 
 def _mean(values: list[float], sign: int) -> float:
-    """For picking the best: more is better, and nothing loses to everything."""
+    """For picking the best: more is better, and no values lose to any."""
     mean = mean_and_deviation(values)[0] if values else math.nan
     return -math.inf if math.isnan(mean) else sign * mean
 

@@ -17,6 +17,9 @@ OPTIONS = {
     if field.name not in AMBIGUOUS
 }
 OPTIONS["batch_size"] = "batch"
+OPTIONS |= {
+    name: name for name in ("device", "k", "out", "recipe", "schemes", "seeds", "slices", "workers")
+}
 NAMES = {
     "".join(word.capitalize() for word in name.split("-")): name
     for name in (*SAMPLERS, *WEIGHTINGS, *MARGINS)

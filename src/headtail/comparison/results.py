@@ -1,25 +1,26 @@
-"""Results: one row a number. Everything shown anywhere is a row in `results.csv`."""
+"""Results: one row per number. Everything shown anywhere is a row in `results.csv`."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import os
-import tempfile
 import tomllib
-from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from headtail.errors import HeadtailError
+from headtail.files.atomic import write_text
+from headtail.files.records import read_csv, to_csv
+from headtail.training.config import to_toml
+
+CLASSES = "classes.csv"
+POPULAR = "most-popular"
+"""The scheme of the baseline's rows: the most frequent labels for every point."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One number.
+    """One number: a row of `results.csv`.
 
     Attributes:
         run: name of the run's folder; empty for what has none.
@@ -29,7 +30,7 @@ class Row:
         scheme: as typed, or "most-popular".
         m: number of negatives; empty for all-label losses.
         seed: of the run.
-        epoch: epochs trained, a fraction in between.
+        epoch: epochs trained, a fraction within an epoch.
         step: batches trained.
         slice: "full", "head", "torso" or "tail".
         metric: for example "recall@10".
@@ -56,7 +57,7 @@ class Row:
 
 @dataclass(frozen=True)
 class ClassError:
-    """The error of one label under one run; a row of `classes.csv`.
+    """The error of one label under one run: a row of `classes.csv`.
 
     Attributes:
         dataset: name of the data.
@@ -64,7 +65,7 @@ class ClassError:
         m: number of negatives; empty for all-label losses.
         seed: of the run.
         label: its id.
-        name: what it is called in the source; empty where ids are its names.
+        name: its name in the source; empty where labels are named by their ids.
         train: its training examples.
         test: its test points.
         error: the share of them for which another label came first; nan where there are none.
@@ -81,108 +82,17 @@ class ClassError:
     error: float
 
 
-Record = TypeVar("Record", Row, ClassError)
-CLASSES = "classes.csv"
-POPULAR = "most-popular"
-"""The scheme of the baseline's rows: the most frequent labels for everybody."""
 COLUMNS = tuple(field.name for field in fields(Row))
-_NUMBERS = {"int": int, "float": float, "float | None": float}
-"""How the fields of these kinds are read and written; all others are words."""
-AGAIN = "Delete it and run the command that made it again."
 
 
-def to_csv(rows: Iterable[Record], kind: type[Record] = Row) -> str:
-    """Rows as CSV text; numbers keep every digit."""
-    text = io.StringIO()
-    columns = [(field.name, str(field.type)) for field in fields(kind)]
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([name for name, _ in columns])
-    for row in rows:
-        writer.writerow([_text(what, getattr(row, name)) for name, what in columns])
-    return text.getvalue()
-
-
-def read_rows(path: str | Path, kind: type[Record] = Row) -> list[Record]:
-    """Rows of a `results.csv`, or of a `classes.csv`."""
-    columns = tuple(field.name for field in fields(kind))
-    try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
-            lines = list(csv.reader(file))
-    except OSError as error:
-        raise HeadtailError(
-            f"`{path}` cannot be read: {error.strerror}. Is it a folder made by `headtail compare`?"
-        ) from error
-    except (csv.Error, UnicodeError) as error:
-        raise HeadtailError(f"`{path}` is no CSV file: {error}. {AGAIN}") from error
-    if not lines or tuple(lines[0]) != columns:
-        raise HeadtailError(
-            f"`{path}` is no results file of headtail: its columns must be {', '.join(columns)}. "
-            f"{AGAIN}"
-        )
-    return [
-        _row(line, kind, f"`{path}` is damaged in row {number}")
-        for number, line in enumerate(lines[1:], start=2)
-        if line
-    ]
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file beside and rename it, so that a reader sees the old content or the new, never a
-    half.
-    """
-
-    def write(beside: Path) -> None:
-        with beside.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-
-    write_beside(path, write)
-
-
-def write_beside(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` make a file beside `path`, and give it that name once it is whole; if that fails,
-    nothing stays behind.
-    """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside.touch()
-        # what the user lets a plain file have; some writers make theirs for its owner alone
-        mode = beside.stat().st_mode & 0o777
-        write(beside)
-        beside.chmod(mode)
-        beside.replace(path)
-    except BaseException as error:  # Ctrl-C too leaves nothing behind
-        with suppress(OSError):
-            beside.unlink()
-        if not isinstance(error, OSError):
-            raise
-        raise HeadtailError(
-            f"`{path}` cannot be written: {error.strerror or error}. What was there before is "
-            "untouched."
-        ) from error
-
-
-def check_writable(folder: Path, advice: str) -> None:
-    """Make a folder, and refuse one that takes no files before any work is done for it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"x")
-            file.flush()
-    except OSError as error:
-        why = (
-            "it is no folder"
-            if isinstance(error, FileExistsError | NotADirectoryError)
-            else error.strerror
-        )
-        raise HeadtailError(f"`{folder}` cannot be written: {why}. {advice}") from error
+def read_rows(path: str | Path) -> list[Row]:
+    """Rows of a `results.csv`."""
+    return read_csv(path, Row)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that a folder made by `headtail compare` tells.
+    """Everything in a folder made by `headtail compare`.
 
     Attributes:
         rows: every number.
@@ -193,13 +103,13 @@ class Comparison:
             {slice: examples of its rarest label}, "pairs": {slice: training pairs}}) and curve
             ([[rank, count], …], about 300 log-spaced points of the rank–frequency curve), and task
             ("classification" or "retrieval").
-        schemes: what `explain` says of each scheme (`schemes.json`), in the order asked for: name,
-            equation, rho, leans ("head", "tail" or "neither"), lean (nats), noise (nats or None),
-            m, notes.
-        settings: the configuration (`run.toml`) by name.
+        schemes: what `explain` finds for each scheme (`schemes.json`), in the order asked for:
+            name, equation, rho, leans ("head", "tail" or "neither"), lean (nats), noise (nats or
+            None), m, notes.
+        settings: the configuration by name, and how the data were read as "data" (`run.toml`).
         made_by: command, finished, versions (name: version), machine (`made_by.json`).
-        failures: scheme and seed ("within-batch:tail, seed 0") of cells that failed: the sentence
-            why.
+        failures: for cells that failed, scheme and seed ("within-batch:tail, seed 0"): the reason,
+            in a sentence.
         classes: the error of each label, for classification (`classes.csv`).
     """
 
@@ -224,11 +134,11 @@ class Comparison:
                 made_by=_json(folder / "made_by.json"),
                 failures=_json(folder / "failures.json"),
                 rows=read_rows(folder / "results.csv"),
-                classes=read_rows(classes, ClassError) if classes.exists() else [],
+                classes=read_csv(classes, ClassError) if classes.exists() else [],
             )
         except OSError as error:
             raise HeadtailError(
-                f"`{folder}` is no finished comparison: `{error.filename}` cannot be read. Pass "
+                f"`{folder}` is not a finished comparison: `{error.filename}` cannot be read. Pass "
                 "one made by `headtail compare`."
             ) from error
         except HeadtailError:
@@ -239,34 +149,21 @@ class Comparison:
                 "kept."
             ) from error
 
+    def write(self, folder: Path) -> None:
+        """To a folder; `read` gives it back."""
+        settings = {name: value for name, value in self.settings.items() if name != "data"}
+        write_text(folder / "run.toml", to_toml(settings, self.settings["data"]))
+        for name in ("data", "schemes", "made_by", "failures"):
+            write_text(folder / f"{name}.json", json.dumps(getattr(self, name), indent=1))
+        if self.classes:
+            write_text(folder / CLASSES, to_csv(self.classes, ClassError))
+        else:  # a file there is from other runs
+            (folder / CLASSES).unlink(missing_ok=True)
+        write_text(folder / "results.csv", to_csv(self.rows, Row))
+
 
 def _json(path: Path) -> dict[str, Any]:
-    found = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(found, dict):
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
         raise ValueError(f"{path.name} holds no JSON object")
-    return found
-
-
-def _row(line: list[str], kind: type[Record], damaged: str) -> Record:
-    columns = fields(kind)
-    if len(line) != len(columns):
-        raise HeadtailError(
-            f"{damaged}: it has {len(line)} columns instead of {len(columns)}. {AGAIN}"
-        )
-    try:
-        return kind(
-            *(_value(str(column.type), text) for column, text in zip(columns, line, strict=True))
-        )
-    except ValueError as error:
-        raise HeadtailError(f"{damaged}: {error}. {AGAIN}") from error
-
-
-def _text(what: str, value: Any) -> str:
-    """As it would be written again after reading it: 1.0, not 1, for what is a float."""
-    return "" if value is None else repr(_NUMBERS[what](value)) if what in _NUMBERS else value
-
-
-def _value(what: str, text: str) -> Any:
-    if what not in _NUMBERS:
-        return text
-    return None if text == "" and what.endswith("None") else _NUMBERS[what](text)
+    return content

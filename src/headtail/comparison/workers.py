@@ -1,4 +1,6 @@
-"""Cells of a grid in processes of their own: one thread each beats many threads on one small step."""
+"""Cells of a grid, in turn or in several processes: with small steps, a process per thread is
+faster than many threads for one run.
+"""
 
 from __future__ import annotations
 
@@ -11,31 +13,51 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
+from functools import partial
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
+from headtail.comparison.grid import Cell
+from headtail.data.load import Reading, load
 from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
 from headtail.training.interrupts import Stopped, interrupts
 from headtail.training.state import State, Watch
 
-if TYPE_CHECKING:
-    from headtail.comparison.compare import Cell
-
-Source = Callable[[], DataSet]
+ReadData = Callable[[], DataSet]
 """Gives the data set, in whatever process it is called."""
-Work = Callable[["Cell", DataSet, "Watch", Any], Any]
+Work = Callable[[Cell, DataSet, Watch, Any], Any]
 """Does a cell, given a watcher and an event that asks it to stop."""
 
 
 class Outcome(NamedTuple):
-    """What became of a cell: what its work returned, or what it raised."""
+    """The result of a cell: what its work returned, or what it raised."""
 
     cell: Cell
     result: Any
     error: BaseException | None
+
+
+def source_of(data: DataSet) -> ReadData:
+    """Gives this data set to other processes.
+
+    What `load` read is read again there, which maps the same cached files into memory. Other data
+    sets are sent to each process.
+    """
+    if not data.read_as:
+        return partial(_itself, data)
+    options = dict(data.read_as)
+    path = options.pop("path")
+    for name in ("test", "root"):
+        options[name] = None if options[name] is None else Path(options[name])
+    return partial(load, path, Reading(**options))
+
+
+def _itself(data: DataSet) -> DataSet:
+    return data
 
 
 def in_turn(
@@ -62,7 +84,7 @@ def in_turn(
 
 def side_by_side(
     cells: Sequence[Cell],
-    source: Source,
+    source: ReadData,
     work: Work,
     watch: Callable[[Cell], Watch],
     *,
@@ -71,10 +93,9 @@ def side_by_side(
 ) -> Generator[Outcome, None, None]:
     """Several cells at a time, in processes; outcomes come as they are ready.
 
-    A process that died, or whose GPU reported a fault, takes down others that share the GPU: what
-    they had in hand goes on, from its last checkpoint, in new processes, once. Ctrl-C asks the
-    workers to save and stop, and so does closing the generator. A worker whose parent is gone
-    leaves too.
+    A process that dies, or a fault of the GPU, also ends the other processes on that GPU: their
+    cells go on from the last checkpoint, in new processes, once. Ctrl-C asks the workers to save
+    and stop, and so does closing the generator. A worker ends when its parent is gone.
     """
     for again in (True, False):
         lost: list[Cell] = []
@@ -86,8 +107,8 @@ def side_by_side(
                     lost.append(outcome.cell)
                 elif isinstance(outcome.error, BrokenProcessPool):
                     raise HeadtailError(
-                        "A worker process died, probably for want of memory. Run the same command "
-                        "again with fewer `--workers`."
+                        "A worker process died, probably because it ran out of memory. Start the "
+                        "comparison again with fewer `workers`."
                     ) from outcome.error
                 else:
                     yield outcome
@@ -98,7 +119,7 @@ def side_by_side(
 
 def _in_processes(
     cells: Sequence[Cell],
-    source: Source,
+    source: ReadData,
     work: Work,
     watch: Callable[[Cell], Watch],
     *,
@@ -109,12 +130,13 @@ def _in_processes(
     news = context.Queue()
     stop = context.Event()
     watchers = {cell.title: watch(cell) for cell in cells}
+    begin_with = (source, news, stop, threads, os.getpid())
     with (
-        ProcessPoolExecutor(workers, context, _begin, (news, stop, threads, os.getpid())) as pool,
+        ProcessPoolExecutor(workers, context, _begin, begin_with) as pool,
         interrupts() as interrupted,
     ):
-        with _unheard():
-            waiting = {pool.submit(_perform, cell, source, work): cell for cell in cells}
+        with _sigint_blocked():
+            waiting = {pool.submit(_perform, cell, work): cell for cell in cells}
         try:
             while waiting and not interrupted.is_set():
                 done, _ = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
@@ -131,14 +153,14 @@ def _in_processes(
 
 
 @contextmanager
-def _unheard() -> Iterator[None]:
-    """Processes begun in here do not hear Ctrl-C, not even while they start; they hear of it from
-    their parent.
+def _sigint_blocked() -> Iterator[None]:
+    """Processes that start in here ignore Ctrl-C, even while they start: their parent asks them to
+    stop.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    # a Ctrl-C now waits, and is not lost
+    # a Ctrl-C in the meantime waits, and is not lost
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -153,16 +175,16 @@ def _pass_on(news: Any, watchers: dict[str, Watch]) -> None:
 
 
 _WORKER: dict[str, Any] = {}
-"""What a worker process knows; empty in the parent."""
+"""What a worker process has: set once when it starts, and empty in the parent."""
 
 
-def _begin(news: Any, stop: Any, threads: int, parent: int) -> None:
+def _begin(source: ReadData, news: Any, stop: Any, threads: int, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # again: not every system passes it on
     torch.set_num_threads(threads)
-    news.cancel_join_thread()  # news that nobody reads any more must not keep the process
-    _WORKER.update(news=news, stop=stop, data=None)
+    news.cancel_join_thread()  # unread news must not keep the process alive
+    _WORKER.update(source=source, news=news, stop=stop, data=None)
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
-    # all that matters is on disk; taking torch apart would take half a second
+    # everything is on disk by then; an orderly exit of torch takes half a second
     atexit.register(os._exit, 0)
 
 
@@ -172,13 +194,13 @@ def _leave_with(parent: int) -> None:
     os._exit(1)
 
 
-def _perform(cell: Cell, source: Source, work: Work) -> Any:
+def _perform(cell: Cell, work: Work) -> Any:
     if _WORKER["stop"].is_set():
         raise Stopped
     if _WORKER["data"] is None:
-        _WORKER["data"] = source()
+        _WORKER["data"] = _WORKER["source"]()
 
-    def tell(state: State, steps: int, loss: float | None) -> None:
+    def report(state: State, steps: int, loss: float) -> None:
         _WORKER["news"].put((cell.title, state, steps, loss))
 
-    return work(cell, _WORKER["data"], tell, _WORKER["stop"])
+    return work(cell, _WORKER["data"], report, _WORKER["stop"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import time
 import uuid
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from headtail.data.shards import shards_of
 from headtail.errors import HeadtailError
+from headtail.files.cache_folder import cache_folder
 
 VERSION = 1
 """Raised whenever what readers write changes, so that old entries are not read any more."""
@@ -27,13 +27,6 @@ VERSION = 1
 
 ABANDONED = 86_400
 """Seconds after which nobody writes to a half-written entry any more."""
-
-
-def cache_folder() -> Path:
-    """`$HEADTAIL_CACHE`, or `headtail` in the user's cache folder."""
-    if given := os.environ.get("HEADTAIL_CACHE"):
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headtail"
 
 
 @dataclass(frozen=True, eq=False)

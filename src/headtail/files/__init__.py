@@ -1,4 +1,6 @@
-"""Files that a reader sees whole or not at all: atomic writes and folders that can be written.
+"""Files on disk, whatever they hold.
 
-What the files contain belongs to the rooms that write them.
+Writing a file so that readers never see half of it, records as CSV, and where the cache is. Formats
+of data sets belong in `data/`, checkpoints in `training/`, and the files of a comparison in
+`comparison/`.
 """

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 
-from headtail.data.cache import cache_folder
+from headtail.files.cache_folder import cache_folder
 
 HAS_TRITON = find_spec("triton") is not None
 """It comes with torch where torch has CUDA."""

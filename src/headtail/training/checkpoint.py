@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from headtail.errors import HeadtailError
-from headtail.files.atomic import write_beside
+from headtail.files.atomic import replace_file
 from headtail.rows.decay import forgive, owed, owes
 
 ABANDONED = 3600
@@ -34,7 +34,7 @@ def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
 
-    write_beside(path, write)
+    replace_file(path, write)
     for left in path.parent.glob(f".{path.name}.*"):
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > ABANDONED:
