@@ -6,8 +6,7 @@ from torch import nn
 from headtail.data.load import load
 from headtail.data.points import Bag
 from headtail.data.slices import data_slices
-from headtail.evaluation.measures import measures_of
-from headtail.evaluation.topk import top_labels
+from headtail.evaluation.measures import measure_model
 from headtail.training.config import Run
 from headtail.training.trainer import Trainer
 
@@ -33,6 +32,6 @@ class TwoLayers(nn.Module):
 for scheme in ("within-batch:importance", "within-batch:tail"):
     run = Run(scheme=scheme, dim=64, batch=128, negatives=32, epochs=6)
     trained = Trainer(run, data, encoder=TwoLayers(data.train.num_features, run.dim)).fit()
-    measures = measures_of(top_labels(trained.model, data.test, 50), data, data_slices(data))
-    recall = {row.slice: f"{100 * row.value:.1f}%" for row in measures if row.metric == "recall@10"}
-    print(f"{scheme:26} Recall@10", recall)
+    measures = measure_model(trained.model, data, data_slices(data))
+    recall = {each.slice: each.value for each in measures if each.metric == "recall@10"}
+    print(f"{scheme:26} Recall@10", {name: f"{100 * value:.1f}%" for name, value in recall.items()})

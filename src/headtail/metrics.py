@@ -108,7 +108,7 @@ def coverage(top: Int[Tensor, "n K"], slices: Slices, k: int) -> dict[str, float
         slices: head, torso and tail.
         k: how many labels of each point count.
 
-    >>> coverage(torch.tensor([[0, 1], [0, 2]]), Labels.from_counts([9, 1, 1]).slices(), k=1)
+    >>> coverage(torch.tensor([[0, 1], [0, 2]]), Labels.from_counts([300, 2, 2]).slices(), k=1)
     {'full': 0.3333333333333333, 'head': 1.0, 'torso': nan, 'tail': 0.0}
     """
     members = _members(slices)

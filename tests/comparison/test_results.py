@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 
@@ -10,7 +9,7 @@ import pytest
 
 from headtail import HeadtailError
 from headtail.comparison.results import CLASSES, COLUMNS, ClassError, Comparison, Row, read_rows
-from headtail.files.atomic import check_writable, write_text
+from headtail.files.atomic import write_text
 from headtail.files.records import read_csv, to_csv
 
 ROWS = [
@@ -113,35 +112,6 @@ def test_a_damaged_results_file_is_told_by_row_with_the_way_out(tmp_path, damage
         read_rows(path)
     assert "results.csv" in str(told.value)
     assert str(told.value).endswith("Delete it and run the command that made it again.")
-
-
-def test_a_failing_disk_leaves_what_was_there_and_nothing_beside_it(tmp_path, monkeypatch):
-    path = tmp_path / "results.csv"
-    write_text(path, "before")
-
-    def full(_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(
-        HeadtailError,
-        match=r"results.csv` cannot be written: No space left on device. What was there before",
-    ):
-        write_text(path, "after")
-    assert path.read_text() == "before"
-    assert [one.name for one in tmp_path.iterdir()] == ["results.csv"]
-
-
-def test_a_file_in_the_place_of_a_folder_is_told(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(HeadtailError, match=r"cannot be written"):
-        write_text(tmp_path / "file" / "results.csv", "text")
-    with pytest.raises(
-        HeadtailError, match=r"file` cannot be written: it is not a folder. Choose another."
-    ):
-        check_writable(tmp_path / "file", "Choose another.")
-    check_writable(tmp_path / "new" / "folder", "")
-    assert list((tmp_path / "new" / "folder").iterdir()) == []
 
 
 def comparison(folder):

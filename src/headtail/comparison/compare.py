@@ -101,7 +101,7 @@ def compare(
         execution: number of workers, and functions that follow the progress.
 
     >>> out = getfixture("tmp_path") / "comparison"
-    >>> data = "synthetic:points=60,test=20,features=30,labels=8"
+    >>> data = "synthetic:points=60,test=20,features=80,labels=12"
     >>> quick = Training(dim=4, epochs=1, batch=16, negatives=4)
     >>> found = compare(data, ["softmax", "within-batch:tail"], out=out, training=quick)
     >>> [row.scheme for row in found.rows if (row.metric, row.slice) == ("recall@10", "tail")]
