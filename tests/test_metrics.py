@@ -390,7 +390,7 @@ def test_label_averages_do_not_drift_to_labels_with_many_pairs():
     for _ in range(400):
         occurring = Counter(y for i in rng.choices(range(400), k=400) for y in lists[i])
         fresh.append((0 in occurring) / len(occurring))
-    assert min(fresh) > row.value, "averaging anew would not hold the value itself"
+    assert min(fresh) > row.value, "averaging again would not hold the value itself"
 
 
 def test_equal_seeds_give_equal_intervals_and_other_seeds_others():

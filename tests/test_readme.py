@@ -20,7 +20,10 @@ def blocks(page: Path) -> list[str]:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name
 )
-def test_the_code_on_a_page_runs_from_top_to_bottom(page: Path):
+def test_the_code_on_a_page_runs_from_top_to_bottom(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)  # some pages write files
     names: dict[str, object] = {}
     for block in blocks(page):
         exec(compile(block, str(page), "exec"), names)

@@ -39,7 +39,7 @@ def test_the_trained_model_is_kept_and_tested_later(tmp_path: Path, capsys: pyte
     ]
     assert main(["train", str(data), "--out", str(run), *words]) == 2
     assert (
-        f"The trained model is kept: once that is mended, `headtail evaluate {run} {data}` tests "
+        f"The trained model is kept: once that is fixed, `headtail evaluate {run} {data}` tests "
         "it." in capsys.readouterr().err
     )
     out = tmp_path / "best.csv"

@@ -190,7 +190,7 @@ def test_evaluate_gives_a_finished_cell_s_own_numbers(cell, tmp_path, capsys):
     assert str(numbers[0]) == str(numbers[1])  # as text, where nan is nan
 
 
-def test_stats_tells_the_size_of_pictures_and_what_a_profile_left(tmp_path, capsys):
+def test_stats_shows_the_size_of_images_and_what_a_profile_left(tmp_path, capsys):
     from PIL import Image
 
     for i in range(8):
@@ -212,7 +212,7 @@ def test_stats_tells_the_size_of_pictures_and_what_a_profile_left(tmp_path, caps
         == 0
     )
     said = " ".join(capsys.readouterr().out.split())
-    assert "pictures 4 to train, 2 to test" in said
+    assert "images 4 to train, 2 to test" in said
     assert "size 224 × 224 pixels, in RGB, as the model sees them" in said
     assert "Profile step" in said
     assert main(["stats", DATA, "--profile", "exp"]) == 2
@@ -221,7 +221,7 @@ def test_stats_tells_the_size_of_pictures_and_what_a_profile_left(tmp_path, caps
     )
 
 
-def test_stats_tells_sizes_slices_and_the_curve(capsys):
+def test_stats_shows_sizes_slices_and_the_curve(capsys):
     assert main(["stats", DATA]) == 0
     out = capsys.readouterr().out
     counts = torch.bincount(load(DATA).train.labels.values.long(), minlength=60)
@@ -380,7 +380,7 @@ def test_what_a_user_has_already_is_never_predicted(tmp_path):
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
-def test_rows_whose_target_is_new_are_answered_and_nobody_gets_the_answers_of_another(
+def test_rows_with_a_new_target_are_answered_and_no_row_gets_the_answers_of_another(
     tmp_path, capsys, ending
 ):
     folder = tmp_path / "shop"
@@ -454,7 +454,7 @@ def test_points_of_vectors_are_answered_whatever_labels_they_have(tmp_path, labe
     ]
 
 
-def test_held_out_points_are_told_by_their_rows(tmp_path):
+def test_held_out_points_are_identified_by_their_rows(tmp_path):
     data = svmlight(tmp_path / "shop")
     model = tmp_path / "run"
     out = tmp_path / "top.parquet"
@@ -482,7 +482,7 @@ def test_held_out_points_are_told_by_their_rows(tmp_path):
     assert rows["test"] != list(range(len(rows["test"])))
 
 
-def test_a_run_tells_how_its_data_were_read(tmp_path, capsys):
+def test_a_run_keeps_how_its_data_were_read(tmp_path, capsys):
     folder = sequences(tmp_path / "shop")
     model = tmp_path / "run"
     assert main(["train", str(folder), *QUICK, "--last", "3", "--out", str(model)]) == 0
@@ -609,7 +609,7 @@ def test_every_format_goes_from_its_files_to_a_report(tmp_path, capsys, write):
         (["train", DATA, "--feature-dropout", "1"], "`--feature-dropout` is a share from 0"),
         (["compare", "synthetic:labels=many"], "`labels=many`"),
         (["stats", "synthetic:labls=60"], "labls"),
-        (["report", "nowhere"], "`nowhere` is no finished comparison"),
+        (["report", "nowhere"], "`nowhere` is not a finished comparison"),
         (["evaluate", "nowhere", DATA], "`nowhere` holds no trained model"),
         (["predict", "nowhere", DATA, "--out", "top.csv"], "`nowhere` holds no trained model"),
         (
@@ -659,7 +659,7 @@ def test_a_model_meets_only_data_of_its_own_shape(cell, tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_gpu_that_is_not_there_is_told_before_the_data_are_read(
+def test_a_gpu_that_is_not_there_is_refused_before_the_data_are_read(
     cell, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
@@ -673,7 +673,7 @@ def test_a_gpu_that_is_not_there_is_told_before_the_data_are_read(
         )
 
 
-def test_a_bad_line_is_told_or_skipped_and_counted(tmp_path, capsys):
+def test_a_bad_line_is_refused_or_skipped_and_counted(tmp_path, capsys):
     (tmp_path / "train.txt").write_text("4 5 3\n0,2 1:0.5\n1 0:2\n0,x 1:1\n2 3:1\n")
     (tmp_path / "test.txt").write_text("1 5 3\n2 3:1\n")
     sentence = told(capsys, ["stats", str(tmp_path)])
@@ -685,7 +685,7 @@ def test_a_bad_line_is_told_or_skipped_and_counted(tmp_path, capsys):
     assert "skipped 1 bad line" in out
 
 
-def test_places_that_take_no_file_are_told(cell, tmp_path, capsys):
+def test_places_that_cannot_be_written_are_refused(cell, tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
     for command in (
         ["train", DATA, *QUICK, "--out", str(tmp_path / "file")],
@@ -713,7 +713,7 @@ def test_a_full_disk_costs_a_sentence_and_no_results(finished, tmp_path, capsys,
     assert ((folder / "results.csv").read_bytes(), (folder / "report.html").read_bytes()) == before
 
 
-def test_a_damaged_comparison_is_told(finished, tmp_path, capsys):
+def test_a_damaged_comparison_is_refused(finished, tmp_path, capsys):
     folder = shutil.copytree(finished, tmp_path / "comparison")
     (folder / "results.csv").write_text((folder / "results.csv").read_text()[:-40])
     assert "results.csv` is damaged in row" in told(capsys, ["report", str(folder)])
@@ -730,7 +730,7 @@ def test_stats_of_real_data_show_the_published_counts(real_data, capsys):
         assert words in out
 
 
-def test_a_loss_over_all_labels_that_will_take_hours_is_told_before():
+def test_a_loss_over_all_labels_that_will_take_hours_is_announced():
     data = load(DATA)
     assert slow_on_cpu(["softmax", "within-batch:tail"], Training(), data) is None
     assert slow_on_cpu(["within-batch:tail"], Training(dim=10**12), data) is None

@@ -1,4 +1,4 @@
-"""What people are told before they train, and what they may ask a trained model about."""
+"""What users see before they train, and what they may ask a trained model about."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(zoo: Path) -> Path:
     return zoo / "run"
 
 
-def test_what_is_held_out_recipes_and_an_empty_head_are_told(zoo, tmp_path, capsys):
+def test_held_out_points_recipes_and_an_empty_head_are_noted(zoo, tmp_path, capsys):
     words = [
         "train",
         str(zoo / "data"),
@@ -65,7 +65,7 @@ def test_what_is_held_out_recipes_and_an_empty_head_are_told(zoo, tmp_path, caps
         "4 of the 18 training points are held out to choose the epoch; with `--validation 0` all "
         "are trained on." in told
     )
-    assert "those for pictures come with `--recipe`: `cifar`, `imagenet-lt`, `inaturalist`." in told
+    assert "those for images come with a `--recipe`: `cifar`, `imagenet-lt`, `inaturalist`." in told
     assert (
         "No label has 100 training examples, so the head is empty; `--slices mass` divides labels "
         "by their share." in told
@@ -87,7 +87,7 @@ def test_what_is_held_out_recipes_and_an_empty_head_are_told(zoo, tmp_path, caps
     assert not any(word in told for word in ("held out to choose", "--recipe", "head is empty"))
 
 
-def test_rows_tell_the_negatives_that_a_batch_has(run):
+def test_rows_have_the_negatives_that_a_batch_has(run):
     # 64 by default, but there are 16 in a batch
     assert {row.m for row in read_rows(run / "results.csv")} == {16.0}
     assert negatives_of(Run(scheme="within-batch:tail", batch=256)) == 64
@@ -95,7 +95,7 @@ def test_rows_tell_the_negatives_that_a_batch_has(run):
     assert negatives_of(Run(scheme="softmax")) is None
 
 
-def test_more_negatives_than_a_batch_has_are_refused_where_somebody_asks_for_them(
+def test_more_negatives_than_a_batch_has_are_refused_where_they_are_asked_for(
     zoo, tmp_path, capsys
 ):
     words = [
@@ -118,7 +118,7 @@ def test_more_negatives_than_a_batch_has_are_refused_where_somebody_asks_for_the
 
 
 @pytest.mark.parametrize(("test", "points"), [("new", 3), ("new/bee 0.jpg", 1), ("new.txt", 2)])
-def test_a_model_is_asked_about_pictures_without_labels(zoo, run, tmp_path, capsys, test, points):
+def test_a_model_is_asked_about_images_without_labels(zoo, run, tmp_path, capsys, test, points):
     place = str(zoo / test)
     out = tmp_path / "best.csv"
     assert (
@@ -144,7 +144,7 @@ def test_a_model_is_asked_about_pictures_without_labels(zoo, run, tmp_path, caps
 
 
 @pytest.mark.parametrize("place", ["new", "new/bee 0.jpg", "new.txt"])
-def test_pictures_without_labels_are_no_data_by_themselves(zoo, run, tmp_path, capsys, place):
+def test_images_without_labels_are_not_data_by_themselves(zoo, run, tmp_path, capsys, place):
     assert (
         main(
             [

@@ -1,4 +1,4 @@
-"""train and evaluate judge pictures as compare does: by their errors."""
+"""train and evaluate judge images as compare does: by their errors."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def shown(tmp_path_factory):
 
 @pytest.mark.parametrize("width", ["80", "160"])
 @pytest.mark.parametrize("command", ["train", "evaluate"])
-def test_pictures_are_shown_by_their_errors_and_not_by_what_retrieval_asks(shown, command, width):
+def test_images_are_shown_by_their_errors_and_not_by_retrieval_metrics(shown, command, width):
     said = shown[0][command, width]
     rows = shown[1]
     assert max(map(len, said.splitlines())) <= int(width)
@@ -92,5 +92,5 @@ def test_pictures_are_shown_by_their_errors_and_not_by_what_retrieval_asks(shown
         assert f"{100 * row.low:.1f}–{100 * row.high:.1f}" in said
 
 
-def test_all_other_metrics_of_pictures_are_kept_beside_the_model(shown):
+def test_all_other_metrics_of_images_are_kept_next_to_the_model(shown):
     assert {"recall@10", "precision@1", "coverage@10"} <= {row.metric for row in shown[1]}

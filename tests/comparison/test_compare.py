@@ -133,7 +133,7 @@ def test_curves_and_what_is_known_before_training_are_rows_too(finished):
     assert {row.m for row in rows if row.scheme == "softmax"} == {None}
 
 
-def test_the_baseline_is_the_most_frequent_labels_for_everybody(finished):
+def test_the_baseline_is_the_most_frequent_labels_for_every_point(finished):
     data = load(DATA)
     rows = read_rows(finished / "results.csv")
     counts = Counter(data.train.labels.values.tolist())
@@ -222,7 +222,7 @@ def test_a_failing_cell_costs_itself_alone_and_is_tried_again(
     assert json.loads((tmp_path / "failures.json").read_text()) == {}
 
 
-def test_runs_that_diverge_are_told_in_a_sentence_and_the_report_is_written(tmp_path, capsys):
+def test_runs_that_diverge_fail_with_a_sentence_and_the_report_is_written(tmp_path, capsys):
     assert main(arguments(tmp_path, "--lr", "1e9", "--optimiser", "sgd", "--batch", "16")) == 1
     for name in SCHEMES:
         assert (
@@ -254,7 +254,7 @@ def test_an_interrupt_in_this_process_says_how_to_go_on(tmp_path, monkeypatch, c
     assert f"To go on: headtail train {DATA} --out {tmp_path / 'run'}" in capsys.readouterr().err
 
 
-def test_a_damaged_cell_is_told_with_its_file_and_the_others_stand(folder, capsys):
+def test_a_damaged_cell_is_reported_with_its_file_and_the_others_are_kept(folder, capsys):
     damaged = next((folder / "cells").glob("softmax-seed1*")) / "results.csv"
     damaged.write_text(damaged.read_text()[:500])
     assert main(arguments(folder, "--seeds", "2")) == 1
@@ -266,7 +266,7 @@ def test_a_damaged_cell_is_told_with_its_file_and_the_others_stand(folder, capsy
     assert main(arguments(folder, "--seeds", "2")) == 0
 
 
-def test_a_model_that_does_not_suit_the_data_is_told_once_and_nothing_is_begun(tmp_path, capsys):
+def test_a_model_that_does_not_suit_the_data_is_refused_once_and_nothing_is_begun(tmp_path, capsys):
     assert main(arguments(tmp_path / "out", "--model", "resnet20")) == 2
     assert (
         capsys.readouterr().err.count("takes images, but the features are rows of numbers") == 1
@@ -304,10 +304,10 @@ def test_a_folder_keeps_its_data_and_refuses_others_before_any_work(
         (folder / without).unlink()
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert main([OTHER if word == DATA else word for word in arguments(folder)]) == 2
-    told = " ".join(capsys.readouterr().err.split())
+    shown = " ".join(capsys.readouterr().err.split())
     assert (
         f"comparison` holds a comparison on `{DATA}`, but now the data are `{OTHER}`. Choose "
-        "another folder with `--out`" in told
+        "another folder with `--out`" in shown
     )
     assert trained == []
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
@@ -480,10 +480,10 @@ def test_ctrl_c_saves_says_how_to_go_on_and_workers_change_nothing(tmp_path, beg
         )
         wait_until(moment, process)
         os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group
-        _, told = process.communicate(timeout=60)
-        assert process.returncode == 130, told
-        assert "Stopped, and saved. To go on: headtail compare synthetic:points=600" in told
-        assert "Traceback" not in told
+        _, shown = process.communicate(timeout=60)
+        assert process.returncode == 130, shown
+        assert "Stopped, and saved. To go on: headtail compare synthetic:points=600" in shown
+        assert "Traceback" not in shown
         assert len(moments(tmp_path, "results.csv")()) < 4
     assert (
         main(arguments(tmp_path, "--seeds", "2", "--patience", "40", "--workers", "2", **LONG)) == 0

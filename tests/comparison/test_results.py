@@ -1,4 +1,4 @@
-"""Rows and files: what is written comes back, and what is damaged is told."""
+"""Rows and files: what is written comes back, and what is damaged is refused."""
 
 from __future__ import annotations
 
@@ -105,13 +105,13 @@ def test_errors_of_classes_come_back_and_are_no_other_rows(tmp_path):
         (lambda text: text.replace("zählt", "z\udcffhlt"), "is not a CSV file: 'utf-8' codec"),
     ],
 )
-def test_a_damaged_results_file_is_told_by_row_with_the_way_out(tmp_path, damage, sentence):
+def test_a_damaged_results_file_is_refused_with_its_row_and_the_way_out(tmp_path, damage, sentence):
     path = tmp_path / "results.csv"
     path.write_bytes(damage(to_csv(ROWS, Row)).encode("utf-8", "surrogateescape"))
-    with pytest.raises(HeadtailError, match=sentence) as told:
+    with pytest.raises(HeadtailError, match=sentence) as raised:
         read_rows(path)
-    assert "results.csv" in str(told.value)
-    assert str(told.value).endswith("Delete it and run the command that made it again.")
+    assert "results.csv" in str(raised.value)
+    assert str(raised.value).endswith("Delete it and run the command that made it again.")
 
 
 def comparison(folder):
@@ -151,11 +151,11 @@ def test_a_comparison_is_read_from_its_folder(tmp_path):
         ("run.toml", "x", "is damaged"),
     ],
 )
-def test_a_damaged_comparison_is_told_in_one_sentence(tmp_path, name, text, sentence):
+def test_a_damaged_comparison_is_refused_in_one_sentence(tmp_path, name, text, sentence):
     folder = comparison(tmp_path)
     (folder / name).unlink() if text is None else (folder / name).write_text(text)
-    with pytest.raises(HeadtailError, match=sentence) as told:
+    with pytest.raises(HeadtailError, match=sentence) as raised:
         Comparison.read(folder)
-    assert str(told.value).count("headtail compare") <= 1, (
+    assert str(raised.value).count("headtail compare") <= 1, (
         "one sentence, not one wrapped in another"
     )

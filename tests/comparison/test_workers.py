@@ -1,4 +1,4 @@
-"""Cells in processes of their own: every outcome comes back, and nobody is left behind."""
+"""Cells in several processes: every outcome comes back, and no process is left behind."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def mark_and_wait(folder, cell, data, watch, stop):
     (folder / str(cell.run.seed)).write_text(str(os.getpid()))
     if cell.run.seed == 0:
         raise HeadtailError("The first fails at once.")
-    assert stop.wait(30), "nobody asked to stop"
+    assert stop.wait(30), "no request to stop came"
 
 
 def seen_by(outcomes):
@@ -98,7 +98,7 @@ def test_side_by_side_brings_results_failures_and_news_from_other_processes():
     assert set(heard) <= {(seed, seed, 10, 0.5) for seed in range(4)}
 
 
-def test_a_worker_that_dies_is_told_with_a_way_out():
+def test_a_worker_that_dies_is_reported_with_a_way_out():
     with pytest.raises(HeadtailError, match=r"A worker process died.*fewer `workers`"):
         list(side_by_side(CELLS, nothing, die, quiet, workers=2, threads=1))
 

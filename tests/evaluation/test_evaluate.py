@@ -1,4 +1,4 @@
-"""Evaluation over all labels, beside loops that nobody could get wrong."""
+"""Evaluation over all labels, against loops that are too simple to be wrong."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_where_held_out_answers_choose_the_epoch_each_is_trained_by_itself(tmp_p
         assert len(trained) == runs
 
 
-def test_a_failed_run_and_a_lost_model_are_told_with_a_way_out(tmp_path, monkeypatch):
+def test_a_failed_run_and_a_lost_model_are_reported_with_a_way_out(tmp_path, monkeypatch):
     def fail(self):
         raise HeadtailError("The sky fell.")
 
@@ -188,8 +188,8 @@ def test_every_class_has_its_error_and_their_mean_is_the_balanced_error(tmp_path
     assert {row.m for row in found.classes if row.scheme == "uniform:tail"} == {8}
 
 
-def test_a_network_of_pictures_is_shared_with_its_statistics(tmp_path):
-    pytest.importorskip("headtail.encoders.resnet", reason="there is no network for pictures")
+def test_a_network_for_images_is_shared_with_its_statistics(tmp_path):
+    pytest.importorskip("headtail.encoders.resnet", reason="there is no network for images")
     network = {"model": "resnet20", "optimiser": "sgd", "momentum": 0.9}
     training = Training(
         batch=64, negatives=8, epochs=1, lr=0.05, dropout=0.0, validation=0.0, **network

@@ -58,10 +58,10 @@ class Evaluate:
         model, run, data, _ = open_with_progress(self.model, self.data, self.reading, self.device)
         check_measurable(data)
         status = Console(stderr=True, highlight=False)
-        unmeasured, rows = unmeasured_rows(data)
+        unmeasured, total = unmeasured_rows(data)
         if unmeasured:
             status.print(
-                f"{unmeasured:,} of {rows:,} test points have no label that training "
+                f"{unmeasured:,} of {total:,} test points have no label that training "
                 "knows: they are not measured."
             )
         with status.status(f"scoring {len(data.test):,} points"):
