@@ -756,7 +756,7 @@ def test_one_sum_a_point_gives_the_loss_and_gradients_of_one_sum_a_pair(
         with monkeypatch.context() as patch:
             patch.setattr(
                 losses_softmax, "_cross_entropy", lambda *args: calls.append(1) or quick(*args)
-            )  # noqa: B023 - called at once
+            )
             patch.setattr(kind, "neutral", fast)
             hidden, table = (one.clone().requires_grad_() for one in batch[:2])
             bias = torch.linspace(-1, 1, L, dtype=f64).requires_grad_() if with_bias else None

@@ -94,7 +94,7 @@ class TrainingBars:
         first = 0
         begun = 0.0
 
-        def show(state: State, steps: int, loss: float) -> None:
+        def show(state: State, steps: int, loss: float | None) -> None:
             nonlocal first, begun
             done = state.epoch * steps + state.step
             if not begun:

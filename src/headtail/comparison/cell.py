@@ -20,7 +20,7 @@ from headtail.errors import HeadtailError
 from headtail.evaluation.measures import Measure, best_labels, measure_model, measures_of
 from headtail.files.atomic import write_text
 from headtail.files.records import to_csv
-from headtail.schemes.build import parse
+from headtail.schemes import parse
 from headtail.training import checkpoint
 from headtail.training.config import to_toml
 from headtail.training.events import Events
@@ -80,7 +80,7 @@ def _train(
     """Train a cell; the best labels of its test points, and its rows."""
     events = Events(cell.folder / "events")
 
-    def both(state: State, steps: int, loss: float) -> None:
+    def both(state: State, steps: int, loss: float | None) -> None:
         events(state, steps, loss)
         if watch is not None:
             watch(state, steps, loss)

@@ -13,7 +13,7 @@ from typing import Any
 from headtail.data.load import told_apart
 from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
-from headtail.schemes.build import parse
+from headtail.schemes import parse
 from headtail.training.config import Run, Training, data_of
 
 ABOUT = "about.json"

@@ -15,7 +15,7 @@ from headtail.data.facts import label_counts
 from headtail.data.points import DataSet
 from headtail.evaluation.measures import Measure, measures_of
 from headtail.metrics import DEEPEST, label_errors, most_popular
-from headtail.schemes.build import parse
+from headtail.schemes import parse
 from headtail.training.config import Run
 from headtail.training.trainer import Trained
 
@@ -112,9 +112,5 @@ def class_errors(run: Run, data: DataSet, top: Int[Tensor, "n k"]) -> list[Class
 
 
 def negatives_of(run: Run) -> float | None:
-    """m, at most the batch where its labels are the negatives; None for an all-label loss."""
-    parsed = parse(run.scheme)
-    if parsed.sampler is None:
-        return None
-    wanted = parsed.num_negatives or run.negatives
-    return float(min(wanted, run.batch) if parsed.within_batch else wanted)
+    """m of a run's batches; None for an all-label loss."""
+    return parse(run.scheme).negatives(run.negatives, run.batch)

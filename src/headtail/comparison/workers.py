@@ -200,7 +200,7 @@ def _perform(cell: Cell, work: Work) -> Any:
     if _WORKER["data"] is None:
         _WORKER["data"] = _WORKER["source"]()
 
-    def report(state: State, steps: int, loss: float) -> None:
+    def report(state: State, steps: int, loss: float | None) -> None:
         _WORKER["news"].put((cell.title, state, steps, loss))
 
     return work(cell, _WORKER["data"], report, _WORKER["stop"])

@@ -18,8 +18,6 @@ from headtail.device.graphs import replayed
 from headtail.device.memory import Peak, memory_left
 from headtail.device.timing import seconds_of
 from headtail.errors import HeadtailError
-from headtail.files.atomic import write_text
-from headtail.files.cache_folder import cache_folder
 from headtail.head import LabelHead
 from headtail.losses import SoftmaxLoss
 from headtail.machine.head_step import head_step, table_of

@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 from headtail.errors import HeadtailError
 from headtail.samplers import Hard, Mixture, Resampled, Sampler
 from headtail.schemes.grammar import Call, check_known, read_call, text_of
-from headtail.schemes.request import Request
+from headtail.schemes.request import Request, SamplerRow
 
-
-class Row(Protocol):
-    """What this file needs of a row of the table."""
-
-    @property
-    def knows_q(self) -> bool:
-        """Whether the sampler knows the q of any label."""
-        ...
-
-    def build(self, request: Request) -> Sampler:
-        """Build the sampler."""
-        ...
-
-
-Rows = Mapping[str, Row]
+Rows = Mapping[str, SamplerRow]
 
 
 def mixture(request: Request, rows: Rows) -> Sampler:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from headtail.errors import HeadtailError, check_kind
 from headtail.schemes.grammar import Call, check_known, read_call, split_count
-from headtail.schemes.table import LOSSES, MARGINS, PAPER, SAMPLERS, WEIGHTINGS, Source
+from headtail.schemes.request import Source
+from headtail.schemes.table import LOSSES, MARGINS, PAPER, SAMPLERS, WEIGHTINGS
 
 POST_HOC = "+post-hoc"
 
@@ -42,6 +43,12 @@ class Scheme:
     def source(self) -> Source | None:
         """Where the negatives come from; None for all-label losses."""
         return None if self.sampler is None else SAMPLERS[self.sampler.name].source
+
+    @property
+    def unadjusted(self) -> str:
+        """The name of the scheme that trains the same way and does not adjust predictions."""
+        name = self.text.strip()
+        return name[: -len(POST_HOC)] if self.post_hoc else name
 
     def negatives(self, default: int, batch: int) -> float | None:
         """m in batches of this size; None for all-label losses."""

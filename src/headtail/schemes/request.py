@@ -1,14 +1,17 @@
-"""What the builder of one part of a scheme is given, and how it reads the arguments."""
+"""What the builder of one part of a scheme is given, and a row of the table that holds it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from headtail.core.labels import Labels
 from headtail.core.margins import Separable
 from headtail.core.weightings import FromMargin, Weighting
 from headtail.errors import HeadtailError
 from headtail.losses import Piece
+from headtail.samplers import Sampler
 from headtail.schemes.grammar import Arg, Call, check_known, read_call, text_of
 
 DEFAULT_NEGATIVES = 256
@@ -63,7 +66,7 @@ class Request:
             check_known(word, flags, "option", self.text)
         return numbers[0] if numbers else (default or 0.0)
 
-    def inner(self, args: list[Arg | Call], names: tuple[str, ...], kind: str) -> Request:
+    def inner(self, args: Sequence[Arg | Call], names: tuple[str, ...], kind: str) -> Request:
         """The request for the one name among the arguments."""
         if len(args) > 1 or isinstance(args[0], float):
             raise HeadtailError(
@@ -87,3 +90,22 @@ def _takes(default: float | None, flags: tuple[str, ...]) -> str:
     if default is not None:
         return "at most one number"
     return "no number" if flags else "no arguments"
+
+
+Source = Literal["labels", "batch", "past batches", "parts"]
+"""Where negatives come from: all labels, this batch, earlier batches, or several samplers."""
+
+
+@dataclass(frozen=True)
+class SamplerRow:
+    """A sampler as schemes know it.
+
+    Attributes:
+        build: from a request to the sampler.
+        source: where its negatives come from.
+        knows_q: whether it knows the q of any label, which weights that come from no margin need.
+    """
+
+    build: Callable[[Request], Sampler]
+    source: Source = "labels"
+    knows_q: bool = True

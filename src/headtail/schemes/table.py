@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from headtail.core.labels import Labels
 from headtail.core.margins import (
     Adaptive,
     Equalised,
@@ -45,25 +44,7 @@ from headtail.samplers import (
     WithinBatch,
 )
 from headtail.schemes import nested
-from headtail.schemes.request import Request
-
-Source = Literal["labels", "batch", "past batches", "parts"]
-"""Where negatives come from: all labels, this batch, earlier batches, or several samplers."""
-
-
-@dataclass(frozen=True)
-class SamplerRow:
-    """A sampler as schemes know it.
-
-    Attributes:
-        build: from a request to the sampler.
-        source: where its negatives come from.
-        knows_q: whether it knows the q of any label, which weights that come from no margin need.
-    """
-
-    build: Callable[[Request], Sampler]
-    source: Source = "labels"
-    knows_q: bool = True
+from headtail.schemes.request import Request, SamplerRow
 
 
 @dataclass(frozen=True)

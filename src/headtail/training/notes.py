@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from headtail.core.slices import NAMES
 from headtail.data.points import DataSet
 from headtail.data.slices import SliceRule, data_slices
-from headtail.schemes.build import parse
+from headtail.schemes import parse
 from headtail.training.config import Training
-from headtail.training.recipes import RECIPES
 from headtail.training.held_out import split_validation
+from headtail.training.recipes import RECIPES
 
 LONG = 1e14
 """Operations that take one core about an hour."""

@@ -19,7 +19,7 @@ from headtail.device.determinism import determinism
 from headtail.device.memory import explained_out_of_memory
 from headtail.encoders import Model, ResNet
 from headtail.errors import HeadtailError
-from headtail.evaluation.topk import Validation
+from headtail.evaluation.validation import Validation
 from headtail.kernels import dispatch
 from headtail.losses import ExactLoss
 from headtail.training import checkpoint
