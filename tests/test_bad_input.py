@@ -373,7 +373,7 @@ CASES = {
         lambda: sampled(target=torch.ones(3, 9, dtype=torch.bool)),
         "9 columns",
     ),
-    "counts that grow into a matrix": (lambda: LABELS.grow([[1]]), "one number a new label"),
+    "counts that grow into a matrix": (lambda: LABELS.grow([[1]]), "one number per new label"),
     "an id beyond a uniform sampler": (lambda: Uniform(10, 2).log_q(torch.tensor([10])), "got 10"),
     "every one of no labels": (lambda: every_label(0), "`num_labels`"),
     # head and optimisers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,6 +51,8 @@ class Draw:
     log_keep: Float64[Tensor, " b"] | float = 0.0
     slots: Int[Tensor, " m"] | None = None
     marginal: bool = True
+    _log_q: Tensor | Same = field(init=False, repr=False)
+    _log_q_target: Tensor | Same | None = field(init=False, repr=False)
     log_m: Float64[Tensor, ""] = field(init=False, repr=False)
     """log m, −inf where there are no negatives at all. A tensor, so that compiled code need not
     know its value; on the CPU, so that a GPU takes it as an argument instead of reading it.
@@ -61,7 +63,7 @@ class Draw:
         log_m = math.log(self.m) if self.m > 0 else -math.inf
         object.__setattr__(self, "ids", self.ids.long())
         object.__setattr__(self, "log_m", torch.full((), log_m, dtype=torch.float64))
-        shape = as_given(self, "log_q").shape
+        shape = self._log_q.shape
         if self.ids.dim() not in (1, 2) or shape != self.ids.shape:
             raise HeadtailError(
                 "`ids` must have shape [m] or [b, m] and `log_q` the same, but got "
@@ -74,39 +76,48 @@ class Draw:
         """The log q of every label where all have the same, so that a kernel can take weights as a
         number.
         """
-        log_q = as_given(self, "log_q")
-        return log_q.value if isinstance(log_q, Same) else None
+        return self._log_q.value if isinstance(self._log_q, Same) else None
 
     @property
     def shared(self) -> bool:
         """Whether all examples of the batch see the same negatives."""
         return self.ids.dim() == 1
 
+    @property
+    def made_for(self) -> list[int]:
+        """The number of targets that each of its parts was made for, of those that are for certain
+        targets.
+        """
+        parts = [*([] if self.shared else [self.ids]), self._log_q_target, self.log_keep]
+        return [part.shape[0] for part in parts if isinstance(part, Tensor | Same)]
 
-class _WrittenOut:
-    """A field of a draw that may be given as `Same`, and is a tensor of the reader's own then."""
+    def arguments(self) -> dict[str, Any]:
+        """What makes this draw again, without writing anything out."""
+        values = {
+            item.name: getattr(self, item.name)
+            for item in fields(Draw)
+            if item.init and not item.name.startswith("log_q")
+        }
+        return values | {"log_q": self._log_q, "log_q_target": self._log_q_target}
 
-    def __init__(self, name: str) -> None:
-        self.name = name
 
-    def __get__(self, draw: Draw | None, owner: type[Draw]) -> Any:
-        if draw is None:
-            return self
-        value = as_given(draw, self.name)
+def _written_out(name: str) -> property:
+    """A field that may be given as `Same`: each reader gets a tensor of its own."""
+
+    def read(draw: Draw) -> Any:
+        value = getattr(draw, name)
         return value.tensor() if isinstance(value, Same) else value
 
-    def __set__(self, draw: Draw, value: Any) -> None:
-        draw.__dict__[self.name] = value
+    def write(draw: Draw, value: Any) -> None:
+        object.__setattr__(draw, name, value)
+
+    return property(read, write)
 
 
-def as_given(draw: Draw, name: str) -> Any:
-    """A field of a draw without writing it out."""
-    return draw.__dict__[name]
-
-
-# Put here once `dataclass` has seen the fields: in the class, it would take them for defaults.
-Draw.log_q = _WrittenOut("log_q")  # pyright: ignore[reportAttributeAccessIssue]
-Draw.log_q_target = _WrittenOut("log_q_target")  # pyright: ignore[reportAttributeAccessIssue]
+# Put here once `dataclass` has seen the fields: in the class, it would take these for their
+# defaults.
+Draw.log_q = _written_out("_log_q")  # pyright: ignore[reportAttributeAccessIssue]
+Draw.log_q_target = _written_out("_log_q_target")  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def every_label(num_labels: int, device: torch.device | None = None) -> Draw:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from numbers import Integral, Real
+from typing import Any, final
 
+import numpy as np
 import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
@@ -16,12 +19,83 @@ from headtail.core.slices import Slices
 from headtail.core.targets import IGNORE_INDEX, Pairs, Target, looks_multi_hot
 from headtail.errors import HeadtailError, check_count, check_ids, check_kind, check_number
 
+LARGEST = torch.iinfo(torch.int64).max
 FEW = 2**24
 """Labels up to which logarithms of the prior are kept: 128 MiB."""
 
 
+class LabelFrequencies(ABC):
+    """How often each label occurs: what samplers, margins and losses read.
+
+    `Labels` were counted once and stay as they are; `StreamingLabels` are estimated while the data
+    pass by.
+
+    Attributes:
+        counts: `[L]` examples per label.
+        smoothing: pseudo-count that `prior` adds to every label.
+        total: N, the number of training examples.
+        rarest: the smallest prior, min π.
+        never_seen: number of labels without a single training example.
+    """
+
+    counts: Tensor
+    smoothing: float
+    total: float
+    rarest: float
+    never_seen: int
+
+    @property
+    @abstractmethod
+    def num_labels(self) -> int:
+        """L."""
+
+    @property
+    @abstractmethod
+    def prior(self) -> Float64[Tensor, " L"]:
+        """`[L]` the prior π."""
+
+    @abstractmethod
+    def log_prior(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
+        """log π of any labels. A look-up, so it costs O(ids) whatever L is."""
+
+    @abstractmethod
+    def log_frequency(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
+        """log n/N of any labels, *unsmoothed*: how often batches really hold them."""
+
+    @abstractmethod
+    def fixed(self) -> Labels:
+        """These frequencies as they are now, which stay."""
+
+    @abstractmethod
+    def grow(self, counts: Any) -> LabelFrequencies:
+        """New frequencies with more labels behind the old ones, which keep their ids."""
+
+    @abstractmethod
+    def to(self, device: torch.device | str) -> LabelFrequencies:
+        """The same labels on another device. Look-ups follow their ids, so this is rarely needed."""
+
+    def slices(self, head: float = 100, tail: float = 20) -> Slices:
+        """Head, torso and tail by training count: head ≥ `head`, tail < `tail`."""
+        return Slices.by_count(self.counts, head, tail)
+
+    def slices_by_mass(self, head: float = 1 / 3, torso: float = 1 / 3) -> Slices:
+        """Head, torso and tail by share of the training examples."""
+        return Slices.by_mass(self.counts, head, torso)
+
+    def require_positive_prior(self, who: str) -> None:
+        """Refuse labels with π = 0, for losses that divide by it."""
+        if self.rarest == 0:
+            raise HeadtailError(
+                f"`{who}` needs a positive prior for every label, but {self.never_seen} of "
+                f"{self.num_labels} have none. "
+                "Smooth the counts (`Labels.from_counts(counts, smoothing=1)`) or drop labels that "
+                "never occur."
+            )
+
+
+@final
 @dataclass(frozen=True, eq=False)
-class Labels:
+class Labels(LabelFrequencies):
     r"""The label distribution: counts, and the prior
 
     $$\pi_y = \frac{n_y + s}{\sum_{y'} (n_{y'} + s)},$$
@@ -31,7 +105,8 @@ class Labels:
     `Labels` is a value: to add data, make a new one.
 
     Args:
-        counts: `[L]` examples a label; kept as passed, never copied.
+        counts: `[L]` examples per label, as int64 or float64; those are kept as passed, never
+            copied, and others are widened.
         smoothing: pseudo-count added to every label in the prior (not in `log_frequency`, which is
             what batches follow).
 
@@ -55,17 +130,7 @@ class Labels:
 
     def __post_init__(self) -> None:
         check_number("smoothing", self.smoothing, low=0)
-        counts = self.counts
-        if not isinstance(counts, Tensor) or counts.dim() != 1 or counts.numel() == 0:
-            shape = list(counts.shape) if isinstance(counts, Tensor) else type(counts).__name__
-            raise HeadtailError(
-                f"`counts` must be one number a label, of shape [L], but got {shape}. Pass "
-                "`Labels.from_counts(counts)`."
-            )
-        if counts.is_complex() or counts.dtype in (torch.bool, torch.float16, torch.bfloat16):
-            raise HeadtailError(
-                f"`counts` must be int64 or float64 numbers, but got {counts.dtype}."
-            )
+        counts = _checked(self.counts)
         low, high = counts.aminmax()
         if not bool(torch.isfinite(low) & torch.isfinite(high)):
             raise HeadtailError(
@@ -77,13 +142,21 @@ class Labels:
                 f"`counts` must not be negative, but label {int(counts.argmin())} has "
                 f"{low.item():g}."
             )
-        total = float(counts.sum(dtype=torch.float64 if counts.is_floating_point() else None))
+        # Whole numbers are summed exactly where int64 holds the sum.
+        exact = not counts.is_floating_point() and int(high) * len(counts) <= LARGEST
+        total = float(counts.sum(dtype=None if exact else torch.float64))
         if total == 0:
             raise HeadtailError(
                 "`counts` are all zero, so no label has a probability. Pass counts of training "
                 "examples."
             )
+        if math.isinf(total):
+            raise HeadtailError(
+                "`counts` have a sum beyond the largest float64, 1.8e308. Divide them all by the "
+                "same number."
+            )
         derived = {
+            "counts": counts,
             "total": total,
             "rarest": (float(low) + self.smoothing) / (total + self.smoothing * len(counts)),
             "never_seen": int((counts == 0).sum()) if float(low) == 0 else 0,
@@ -97,7 +170,7 @@ class Labels:
         """From the number of training examples of each label: a list, array or tensor of shape
         `[L]`.
         """
-        return cls(_as_counts(counts), smoothing)
+        return cls(as_counts(counts), smoothing)
 
     @classmethod
     def from_targets(
@@ -165,7 +238,10 @@ class Labels:
         tensor([1, 3])
         """
         added = _count(target, self.num_labels, ignore_index).to(self.counts.device)
-        return Labels(self.counts + added, self.smoothing)
+        counts = self.counts
+        if not counts.is_floating_point() and int(counts.max()) + int(added.max()) > LARGEST:
+            counts = counts.double()
+        return Labels(counts + added, self.smoothing)
 
     def grow(self, counts: Any) -> Labels:
         """New `Labels` with more labels behind the old ones, which keep their ids.
@@ -173,12 +249,14 @@ class Labels:
         >>> Labels.from_counts([5, 1]).grow([2]).counts
         tensor([5, 1, 2])
         """
-        added = _as_counts(counts)
+        added = as_counts(counts)
         if added.dim() != 1:
             raise HeadtailError(
-                f"`counts` must be one number a new label, but got shape {list(added.shape)}."
+                f"`counts` must be one number per new label, but got shape {list(added.shape)}."
             )
-        return Labels(torch.cat([self.counts, added.to(self.counts.device)]), self.smoothing)
+        return Labels(
+            torch.cat([self.counts, _widened(added).to(self.counts.device)]), self.smoothing
+        )
 
     @property
     def num_labels(self) -> int:
@@ -211,26 +289,8 @@ class Labels:
             self._logs[smoothing] = Table((self.counts.double() + smoothing).log() - total)
         return self._logs[smoothing][ids]
 
-    def slices(self, head: float = 100, tail: float = 20) -> Slices:
-        """Head, torso and tail by training count: head ≥ `head`, tail < `tail`."""
-        return Slices.by_count(self.counts, head, tail)
-
-    def slices_by_mass(self, head: float = 1 / 3, torso: float = 1 / 3) -> Slices:
-        """Head, torso and tail by share of the training examples."""
-        return Slices.by_mass(self.counts, head, torso)
-
-    def require_positive_prior(self, who: str) -> None:
-        """Refuse labels with π = 0, for losses that divide by it."""
-        if self.rarest == 0:
-            raise HeadtailError(
-                f"`{who}` needs a positive prior for every label, but {self.never_seen} of "
-                f"{self.num_labels} have none. "
-                "Smooth the counts (`Labels.from_counts(counts, smoothing=1)`) or drop labels that "
-                "never occur."
-            )
-
     def fixed(self) -> Labels:
-        """Itself; of labels that move with the data, a copy that stays as they are now."""
+        """Itself."""
         return self
 
     def to(self, device: torch.device | str) -> Labels:
@@ -244,14 +304,15 @@ class Labels:
         )
 
 
-def check_labels(labels: Labels) -> None:
-    """Refuse anything but `Labels`."""
-    check_kind("labels", labels, Labels, "Labels.from_counts(counts)")
+def check_labels(labels: LabelFrequencies) -> None:
+    """Refuse anything but label frequencies."""
+    if not isinstance(labels, LabelFrequencies):
+        check_kind("labels", labels, Labels, "Labels.from_counts(counts)")
 
 
-def number_of(labels: Labels | int) -> int:
+def number_of(labels: LabelFrequencies | int) -> int:
     """L, of labels or of just their number."""
-    if isinstance(labels, Labels):
+    if isinstance(labels, LabelFrequencies):
         return labels.num_labels
     if hasattr(labels, "__len__"):
         got = type(labels).__name__
@@ -262,15 +323,80 @@ def number_of(labels: Labels | int) -> int:
     return check_count("num_labels", labels)
 
 
-def _as_counts(counts: Any) -> Tensor:
+def as_counts(counts: Any) -> Tensor:
+    """Counts as a tensor, from a list, an array or a tensor."""
     try:
         tensor = torch.as_tensor(counts)
-    except (TypeError, ValueError, RuntimeError) as error:
+        # A list of floats would become float32, which stops counting at 2^24.
+        in_list = isinstance(counts, list | tuple) and tensor.is_floating_point()
+        return torch.as_tensor(counts, dtype=torch.float64) if in_list else tensor
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        # Whole numbers beyond int64, and arrays that torch does not know.
+        if not isinstance(counts, list | tuple | np.ndarray):
+            got = type(counts).__name__
+            raise HeadtailError(
+                f"`counts` must be a list, array or tensor of numbers, but got {got}."
+            ) from error
+        return _number_by_number(list(counts))
+
+
+def _number_by_number(counts: list[Any]) -> Tensor:
+    for label, value in enumerate(counts):
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise HeadtailError(
+                f"`counts` must be one number per label, of shape [L], but label {label} has "
+                f"{value!r}."
+            )
+    if all(isinstance(value, Integral) and abs(int(value)) <= LARGEST for value in counts):
+        return torch.tensor([int(value) for value in counts])
+    try:
+        return torch.tensor([float(value) for value in counts], dtype=torch.float64)
+    except OverflowError as error:
         raise HeadtailError(
-            f"`counts` must be a list, array or tensor of numbers, but got {type(counts).__name__}."
+            "`counts` must not be larger than the largest float64, 1.8e308."
         ) from error
-    # float32 counts stop counting at 2^24, so they are widened once, here.
-    return tensor.double() if tensor.dtype == torch.float32 else tensor
+
+
+def _checked(counts: Any) -> Tensor:
+    """One number per label, as int64 or float64."""
+    if not isinstance(counts, Tensor) or counts.dim() != 1 or counts.numel() == 0:
+        shape = list(counts.shape) if isinstance(counts, Tensor) else type(counts).__name__
+        raise HeadtailError(
+            f"`counts` must be one number per label, of shape [L], but got {shape}. Pass "
+            "`Labels.from_counts(counts)`."
+        )
+    if counts.layout != torch.strided or counts.is_nested:
+        raise HeadtailError(
+            f"`counts` must be a plain tensor, but got a {counts.layout}. Pass `counts.to_dense()`."
+        )
+    return _widened(counts.detach())
+
+
+def _widened(counts: Tensor) -> Tensor:
+    """int64, or float64 for floats and what int64 does not hold. float32 stops counting at 2^24, so
+    it is widened before that.
+    """
+    if counts.dtype in (torch.int64, torch.float64):
+        return counts
+    if counts.dtype == torch.float32:
+        return counts.double()
+    if counts.dtype == torch.uint64:
+        signed = counts.view(torch.int64)  # those from 2^63 on appear as negative
+        above = signed < 0
+        return signed.double() + above.double() * 2.0**64 if bool(above.any()) else signed
+    if counts.dtype in (
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.uint8,
+        torch.uint16,
+        torch.uint32,
+    ):
+        return counts.long()
+    raise HeadtailError(
+        f"`counts` must be whole numbers, float32 or float64, but got {counts.dtype}. Pass "
+        "`counts.long()`."
+    )
 
 
 def _count(target: Target, num_labels: int | None, ignore_index: int) -> Tensor:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, final
 
 import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.core.labels import Labels, check_labels
+from headtail.core.labels import LabelFrequencies, Labels, as_counts, check_labels
 from headtail.core.targets import IGNORE_INDEX, Pairs, Target
 from headtail.errors import HeadtailError, check_count, check_ids, check_number
 
@@ -17,8 +17,13 @@ FEW = 2**16
 """Labels that are summed over with every batch."""
 
 
-class StreamingLabels(Labels):
-    r"""Labels whose frequencies are not known beforehand, or drift: π is estimated from the gaps
+MOST_EXAMPLES = 2**62
+"""Examples that the clock can count."""
+
+
+@final
+class StreamingLabels(LabelFrequencies):
+    r"""Label frequencies that are not known beforehand, or drift: π is estimated from the gaps
     between a label's appearances.
 
     The estimate is that of Yi et al. (2019), "Sampling-bias-corrected neural modeling for large
@@ -33,10 +38,10 @@ class StreamingLabels(Labels):
     and a label that stays away is taken to come now, where that makes it rarer, so that what
     vanished is forgotten.
 
-    Use it wherever `Labels` is used, and call `update` with every batch, before the loss.
+    Use it wherever `Labels` is used, and call `observe` with every batch, before the loss.
     `WithinBatch`, `Queue`, margins and weightings follow it; `Frequency` and `LogUniform` hold
     tables and keep the frequencies they were made with. `log_prior` is a look-up, normalised by a
-    sum over all labels; of more than 65,536, that is taken anew only after as many examples.
+    sum over all labels; of more than 65,536, that sum is refreshed only after as many examples.
 
     Args:
         num_labels: L.
@@ -44,7 +49,7 @@ class StreamingLabels(Labels):
 
     >>> labels = StreamingLabels(3, rate=0.05)
     >>> for _ in range(100):
-    ...     labels = labels.update(torch.tensor([0, 0, 1, 0]))
+    ...     labels = labels.observe(torch.tensor([0, 0, 1, 0]))
     >>> labels.log_prior(torch.tensor([0, 1])).exp()
     tensor([0.7481, 0.2494], dtype=torch.float64)
     """
@@ -53,9 +58,9 @@ class StreamingLabels(Labels):
     last: Tensor
     seen: Tensor
     clock: Tensor
-    rate: float
     sum: Tensor
     summed_at: int
+    smoothing = 0.0
 
     def __init__(self, num_labels: int, rate: float = 0.01) -> None:
         size = check_count("num_labels", num_labels)
@@ -64,7 +69,7 @@ class StreamingLabels(Labels):
                 f"`rate` must be above 0 and at most 1, but got {rate!r}. Write for example 0.01."
             )
         zeros = torch.zeros(size, dtype=torch.int64)
-        object.__setattr__(self, "rate", float(rate))
+        self.rate = float(rate)
         self._set(
             gap=zeros.double(),
             last=zeros,
@@ -73,23 +78,36 @@ class StreamingLabels(Labels):
         )
 
     @classmethod
-    def starting_from(cls, labels: Labels, rate: float = 0.01) -> StreamingLabels:
-        """Begin with known counts, as if they had just passed by.
+    def starting_from(cls, labels: LabelFrequencies, rate: float = 0.01) -> StreamingLabels:
+        """Begin with known counts and their smoothing, as if so many examples had just passed by.
 
         >>> StreamingLabels.starting_from(Labels.from_counts([3, 1])).prior
         tensor([0.7500, 0.2500], dtype=torch.float64)
         """
         check_labels(labels)
         stream = cls(labels.num_labels, rate)
-        counts = labels.counts.double()
-        clock = torch.tensor(round(labels.total), device=counts.device)
+        counts = labels.counts.double() + labels.smoothing
+        total = labels.total + labels.smoothing * labels.num_labels
+        if total > MOST_EXAMPLES:
+            raise HeadtailError(
+                f"`labels` has {total:.3g} examples, more than a stream counts (2^62). Divide its "
+                "counts first."
+            )
+        clock = torch.tensor(round(total), device=counts.device)
         seen = counts.ceil().long()
-        gap = torch.where(seen > 0, labels.total / counts.clamp(min=1e-300), 0.0)
+        gap = torch.where(seen > 0, total / counts.clamp(min=1e-300), 0.0)
         stream._set(gap=gap, last=torch.where(seen > 0, clock, 0), seen=seen, clock=clock)
         return stream
 
     def update(self, target: Target, ignore_index: int = IGNORE_INDEX) -> StreamingLabels:
-        """Take the labels of the next batch in; unlike that of `Labels`, in place."""
+        """Refused: `Labels.update` returns new labels, and a stream changes in place."""
+        raise HeadtailError(
+            "`StreamingLabels` has no `update`, because it changes in place. Write "
+            "`labels.observe(target)`."
+        )
+
+    def observe(self, target: Target, ignore_index: int = IGNORE_INDEX) -> StreamingLabels:
+        """Take in the labels of the next batch, in place, and return these labels."""
         pairs = Pairs.of(target, num_labels=self.num_labels, ignore_index=ignore_index)
         ids, count = pairs.label[~pairs.ignored].to(self.gap.device).unique(return_counts=True)
         self.clock.add_(count.sum())
@@ -106,8 +124,8 @@ class StreamingLabels(Labels):
         return self
 
     def _sum_up(self) -> None:
-        object.__setattr__(self, "sum", self._rates(self.gap, self.last, self.seen).sum())
-        object.__setattr__(self, "summed_at", int(self.clock))
+        self.sum = self._rates(self.gap, self.last, self.seen).sum()
+        self.summed_at = int(self.clock)
 
     def _rates(self, gap: Tensor, last: Tensor, seen: Tensor) -> Float64[Tensor, ...]:
         """1/B; one that stays away is taken to come now if that makes it rarer, one that never came
@@ -117,7 +135,8 @@ class StreamingLabels(Labels):
         gap = torch.maximum(gap, torch.lerp(gap, waited, self.rate))
         return 1 / torch.where(seen > 0, gap, waited + self.num_labels)
 
-    def _log(self, ids: Int[Tensor, ...], smoothing: float) -> Float64[Tensor, ...]:
+    def log_prior(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
+        """log π of any labels."""
         check_ids("ids", ids, self.num_labels)
         at = ids.long().to(self.gap.device)
         return (
@@ -125,6 +144,10 @@ class StreamingLabels(Labels):
             .log()
             .to(ids.device)
         )
+
+    def log_frequency(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
+        """log π of any labels: a stream is not smoothed."""
+        return self.log_prior(ids)
 
     @property
     def prior(self) -> Float64[Tensor, " L"]:
@@ -168,7 +191,7 @@ class StreamingLabels(Labels):
         >>> StreamingLabels.starting_from(Labels.from_counts([2, 2])).grow([1]).prior
         tensor([0.4000, 0.4000, 0.2000], dtype=torch.float64)
         """
-        more = torch.as_tensor(counts).tolist()
+        more = as_counts(counts).tolist()
         added = StreamingLabels.starting_from(Labels.from_counts([*more, max(1.0, self.total)]))
         grown = StreamingLabels(self.num_labels + len(added.gap) - 1, self.rate)
         parts = {
@@ -213,7 +236,7 @@ class StreamingLabels(Labels):
 
     def _set(self, **tensors: Tensor) -> None:
         for name, tensor in tensors.items():
-            object.__setattr__(self, name, tensor)
+            setattr(self, name, tensor)
         self._sum_up()
 
     def __repr__(self) -> str:

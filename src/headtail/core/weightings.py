@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import warnings
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.core.draw import Draw, as_given
+from headtail.core.draw import Draw
 from headtail.core.labels import Labels, check_labels
 from headtail.core.lookup import constant, written_out
 from headtail.core.margins import LogitAdjusted, Margin, Separable, Unit
@@ -247,8 +247,7 @@ class WeighedDraw(Draw):
     @classmethod
     def of(cls, draw: Draw, weighting: Weighting, target: Int[Tensor, " b"]) -> WeighedDraw:
         """Weigh a draw for these targets."""
-        values = {item.name: as_given(draw, item.name) for item in fields(Draw) if item.init}
-        return cls(**values, weighting=weighting, target=target)
+        return cls(**draw.arguments(), weighting=weighting, target=target)
 
 
 def kernel_log_weights(

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from headtail.core.draw import Draw, as_given, every_label
-from headtail.core.lookup import Same
+from headtail.core.draw import Draw, every_label
 from headtail.core.margins import Margin, Unit, check_margin
 from headtail.core.targets import Pairs, Target
 from headtail.core.weightings import FromMargin, Weighting, log_weights
@@ -224,13 +223,8 @@ def check_draw(draw: Draw, pairs: Pairs, num_labels: int | None) -> None:
     check_kind("draw", draw, Draw, "sampler.draw(target)")
     check_same_device("draw.ids", draw.ids, "target", pairs.label)
     check_ids("draw.ids", draw.ids, num_labels)
-    rows = [] if draw.shared else [draw.ids]
-    rows += [
-        t for t in (as_given(draw, "log_q_target"), draw.log_keep) if isinstance(t, Tensor | Same)
-    ]
-    for given in rows:
-        made = given.shape[0]
-        have = len(pairs.label)
+    have = len(pairs.label)
+    for made in draw.made_for:
         if made != have:
             raise HeadtailError(
                 f"`draw` was made for {made} targets, but there are {have}. Write "

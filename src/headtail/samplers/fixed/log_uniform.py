@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from headtail.core.labels import Labels, number_of
+from headtail.core.labels import LabelFrequencies, Labels, number_of
 from headtail.errors import check_ids
 from headtail.samplers.fixed.inverse import InverseSampler
 
@@ -39,7 +39,7 @@ class LogUniform(InverseSampler):
         super().__init__(num_labels, num_negatives, replacement=True, exclude_target=exclude_target)
         self.total = math.log(num_labels + 1)
         order = None
-        if isinstance(labels, Labels) and bool((labels.counts.diff() > 0).any()):
+        if isinstance(labels, LabelFrequencies) and bool((labels.counts.diff() > 0).any()):
             order = labels.counts.argsort(descending=True, stable=True)
         self.register_buffer("order", order, persistent=False)
         self.register_buffer(
