@@ -35,6 +35,7 @@ from headtail import (
 from headtail import (
     head as head_module,
 )
+from headtail.encoders import Bottleneck
 
 LABELS = Labels.zipf(50)
 
@@ -487,3 +488,118 @@ def test_samplers_that_look_at_the_model_see_decayed_rows():
     optimiser = RowSGD(head.parameters(), lr=0.1, weight_decay=0.5)
     idle_steps(head, optimiser, 4)
     assert torch.allclose(seen[-1], start * 0.95**3, rtol=1e-5)
+
+
+def decaying(head: LabelHead, **options) -> RowSGD:
+    return RowSGD(head.parameters(), lr=0.1, weight_decay=0.2, **options)
+
+
+def touch(head: LabelHead, optimiser, row: int = 0) -> None:
+    """A step that decays every row, and has a gradient of nothing for one."""
+    optimiser.zero_grad()
+    (0 * head.rows(torch.tensor([row]))).sum().backward()
+    optimiser.step()
+
+
+def test_rows_have_their_weight_decay_and_give_the_table_its_gradient():
+    head = LabelHead(LABELS, 4, unbiased(), sparse=True)
+    start = head.weight.detach().clone()
+    optimiser = decaying(head)
+    for _ in range(5):
+        touch(head, optimiser)
+    ids = torch.tensor([[7, 7], [3, 0]])
+    assert torch.allclose(head.rows(ids), start[ids] * 0.98**5)
+    assert torch.equal(head.weight[9], start[9]), "only the rows that are read catch up"
+    optimiser.zero_grad()
+    head.rows(ids).sum().backward()
+    assert head.weight.grad.is_sparse
+    assert head.weight.grad.to_dense()[[7, 3, 0, 9]].tolist() == [
+        [2.0] * 4,
+        [1.0] * 4,
+        [1.0] * 4,
+        [0.0] * 4,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [(torch.tensor([50]), "from 0 to 49"), (torch.tensor([0.5]), "integer label ids")],
+)
+def test_rows_of_labels_that_do_not_exist_are_refused(ids, words):
+    with pytest.raises(HeadtailError, match=words):
+        LabelHead(LABELS, 4, unbiased()).rows(ids)
+
+
+def averages(call) -> tuple[torch.Tensor, torch.Tensor]:
+    """The average of all steps by torch, with `call(head, optimiser)` before each update, and by
+    hand.
+    """
+    head = LabelHead(LABELS, 4, unbiased(), sparse=True)
+    start = head.weight.detach().double()
+    optimiser = decaying(head)
+    average = torch.optim.swa_utils.AveragedModel(torch.nn.ModuleList([head]))
+    for _ in range(10):
+        touch(head, optimiser)
+        call(head, optimiser)
+        average.update_parameters(torch.nn.ModuleList([head]))
+    truth = start * sum(0.98**step for step in range(1, 11)) / 10
+    return average.module[0].weight.detach().double(), truth
+
+
+@pytest.mark.parametrize("who", ["head", "optimiser"])
+def test_an_average_of_weights_is_right_after_a_flush(who):
+    average, truth = averages(
+        lambda head, optimiser: (head if who == "head" else optimiser).flush()
+    )
+    assert torch.allclose(average, truth, rtol=1e-5)
+
+
+def test_an_average_of_weights_is_right_with_a_flush_after_every_step():
+    head = LabelHead(LABELS, 4, unbiased(), sparse=True)
+    start = head.weight.detach().clone()
+    optimiser = decaying(head)
+    optimiser.register_step_post_hook(lambda its, *_: its.flush())
+    average = torch.optim.swa_utils.AveragedModel(head)
+    for _ in range(10):
+        touch(head, optimiser)
+        average.update_parameters(head)
+    assert torch.allclose(
+        average.module.weight, start * sum(0.98**step for step in range(1, 11)) / 10, rtol=1e-5
+    )
+
+
+def test_an_average_that_begins_in_the_middle_begins_with_decayed_rows():
+    head = LabelHead(LABELS, 4, unbiased(), sparse=True)
+    start = head.weight.detach().clone()
+    optimiser = decaying(head)
+    for _ in range(3):
+        touch(head, optimiser)
+    average = torch.optim.swa_utils.AveragedModel(torch.nn.Sequential(torch.nn.Linear(4, 4), head))
+    assert torch.allclose(average.module[1].weight, start * 0.98**3, rtol=1e-5)
+
+
+def test_a_head_in_evaluation_has_its_weight_decay():
+    head = LabelHead(LABELS, 4, unbiased(), sparse=True)
+    start = head.weight.detach().clone()
+    optimiser = decaying(head)
+    for _ in range(3):
+        touch(head, optimiser)
+    torch.nn.Sequential(head).eval()
+    assert torch.allclose(head.weight, start * 0.98**3, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda m: m.state_dict()["weight"], lambda m: copy.deepcopy(m).weight],
+    ids=["saved", "copied"],
+)
+def test_features_that_are_saved_or_copied_have_their_weight_decay(read):
+    encoder = Bottleneck(10, 4, sparse=True)
+    start = encoder.weight.detach().clone()
+    optimiser = RowSGD([encoder.weight], lr=0.1, weight_decay=0.2)
+    for _ in range(3):
+        encoder.weight.grad = torch.sparse_coo_tensor(
+            torch.tensor([[0]]), torch.zeros(1, 4), (10, 4)
+        )
+        optimiser.step()
+    assert torch.allclose(read(encoder), start * 0.98**3, rtol=1e-5)

@@ -58,7 +58,7 @@ def headtail(cell: Cell, data: DataSet) -> Step:
     if cell.optimiser == "momentum":
         trainer.optimiser = RowSGD(
             trainer.model.parameters(), lr=LR, momentum=MOMENTUM
-        ).inside_backward()
+        ).inside_backward(at_once=True)
     trainer.model.train()
     epochs = (trainer.step.order(epoch) for epoch in itertools.count())
     batches = itertools.chain.from_iterable(epochs)

@@ -53,7 +53,8 @@ from headtail.losses import (
     two_tower_softmax_loss,
 )
 from headtail.losses.fused import backward
-from headtail.rows.optimizers import RowAdagrad, RowAdam, RowSGD, clip_grad_norm_
+from headtail.rows.clipping import clip_grad_norm_
+from headtail.rows.optimizers import RowAdagrad, RowAdam, RowSGD
 from headtail.samplers import (
     Adversarial,
     Block,

@@ -41,6 +41,21 @@ def check_number(
     return number
 
 
+def check_rate(lr: Any) -> None:
+    """Refuse what is not a learning rate: a number of at least 0, or a tensor with one such number."""
+    if isinstance(lr, Tensor):
+        if lr.dim() or not lr.is_floating_point():
+            got = f"{lr.dtype} of shape {list(lr.shape)}"
+            raise HeadtailError(
+                f"`lr` must be a number or a tensor without dimensions, but got {got}. Write for "
+                "example `torch.tensor(0.1)`."
+            )
+        if lr.device.type != "cpu":
+            return  # to see it, the host would wait
+        lr = float(lr)
+    check_number("lr", lr, low=0)
+
+
 def check_count(name: str, value: Any) -> int:
     """Return `value` as an int if it is a whole number of at least one."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:

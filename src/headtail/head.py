@@ -14,6 +14,7 @@ from headtail.core.targets import Pairs, Target
 from headtail.errors import (
     HeadtailError,
     check_count,
+    check_ids,
     check_kind,
     check_num_labels,
     check_number,
@@ -23,7 +24,8 @@ from headtail.implicit.implied import implied_margin_of, lean_of, refuse_to_corr
 from headtail.kernels.compiled import HAS_TRITON
 from headtail.losses import ExactLoss, Loss, SampledLoss
 from headtail.losses.terms import directions
-from headtail.rows.decay import Rows, catch_up, forgive, owed
+from headtail.rows.decay import catch_up, decays, flush, forgive
+from headtail.rows.link import Rows
 
 BLOCK_SCORES = 2**24
 """How many scores `topk` holds at a time."""
@@ -88,9 +90,9 @@ class LabelHead(nn.Module):
             else None
         )
         self.reset_parameters()
-        # Lazy weight decay belongs into what is saved, and not onto what is loaded.
-        self.register_state_dict_pre_hook(_flush_before_saving)
-        self.register_load_state_dict_pre_hook(_flush_before_loading)
+        # What is saved has its weight decay, and what is loaded is not decayed for the past.
+        self.register_state_dict_pre_hook(flush)
+        self.register_load_state_dict_pre_hook(flush)
 
     def reset_parameters(self) -> None:
         """Start with random directions of length about 1 and no bias."""
@@ -128,11 +130,27 @@ class LabelHead(nn.Module):
             if self.loss.sampler.looks_at_model:
                 self._catch_up()
             draw = self.loss.draw(hidden, self.weight, pairs, generator, self.bias)
-        if any(owed(table) is not None for table in (self.weight, self.bias) if table is not None):
+        if any(decays(table) for table in (self.weight, self.bias) if table is not None):
             self._catch_up(torch.cat([pairs.label, draw.ids.reshape(-1)]))
         return self.loss(
             hidden, self.weight, pairs, bias=self.bias, draw=draw, sparse=self.sparse, **options
         )
+
+    def rows(self, ids: Int[Tensor, ...]) -> Float[Tensor, "... d"]:
+        """The rows of these labels, with their weight decay; gradients flow into the table.
+
+        Look labels up with it where inputs and answers share a table, instead of indexing `weight`.
+
+        Args:
+            ids: label ids of any shape.
+
+        >>> from headtail import SoftmaxLoss
+        >>> LabelHead(Labels.zipf(5), 3, SoftmaxLoss()).rows(torch.tensor([[0, 4]])).shape
+        torch.Size([1, 2, 3])
+        """
+        check_ids("ids", ids, len(self.weight))
+        catch_up(self.weight, ids.reshape(-1).long())
+        return F.embedding(ids.long(), self.weight, sparse=self.sparse)
 
     @torch.no_grad()
     def logits(self, hidden: Float[Tensor, "b d"]) -> Float[Tensor, "b L"]:
@@ -230,10 +248,19 @@ class LabelHead(nn.Module):
         self._lean = None
 
     def flush(self) -> None:
-        """Apply pending weight decay of row optimisers to all rows; call it before you read or
-        write `weight` yourself.
+        """Apply the weight decay that row optimisers have left pending to all rows.
+
+        `logits`, `topk`, `eval`, `state_dict`, pickle and `copy.deepcopy` do it. Call it before
+        anything else reads or writes `weight`: before an average of weights is updated, before an
+        export, before weights are sent to other processes. It costs O(L) if decay is pending.
         """
         self._catch_up()
+
+    def train(self, mode: bool = True) -> LabelHead:
+        """As torch's; what is evaluated or exported has its weight decay."""
+        if not mode:
+            self._catch_up()
+        return super().train(mode)
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy: nothing may be left pending."""
@@ -356,11 +383,3 @@ def _grow(table: Tensor, fresh: Tensor, optimizer: torch.optim.Optimizer | None)
         if isinstance(value, Tensor) and value.dim() and len(value) == old:
             fill = group.get("initial_accumulator_value", 0.0) if name == "sum" else 0.0
             state[name] = torch.cat([value, value.new_full((len(fresh), *value.shape[1:]), fill)])
-
-
-def _flush_before_saving(head: LabelHead, *_: Any) -> None:
-    head.flush()
-
-
-def _flush_before_loading(head: LabelHead, *_: Any) -> None:
-    head.flush()  # then neither what is loaded nor what is kept owes anything

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from headtail import RowAdagrad, RowAdam, RowSGD
 from headtail.kernels.cpu import rows as cpu_rows
 from headtail.kernels.gradient import RowGradient
-from headtail.rows import optimizers as optim
+from headtail.rows import row_optimizer
 
 STEPS = 4
 SLACK = 1.1
@@ -70,7 +70,7 @@ def test_the_kernels_steps_are_as_near_to_the_truth_as_torch_s(
         calls = spy(patch)
         kernel = trained(rule, start, grads)
         assert len(calls) == STEPS, "the fast path ran"
-    monkeypatch.setattr(optim, "WORTH_KERNELS", 10**9)
+    monkeypatch.setattr(row_optimizer, "WORTH_KERNELS", 10**9)
     plain = trained(rule, start, grads)
     for by_kernel, by_torch, right in zip(kernel, plain, exact, strict=True):
         assert (by_kernel - right).norm() <= SLACK * (by_torch - right).norm() + 1e-7

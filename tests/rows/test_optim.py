@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import io
+import pickle
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ import torch.nn.functional as F
 
 from headtail import HeadtailError, RowAdagrad, RowAdam, RowSGD, clip_grad_norm_
 from headtail.rows.decay import catch_up, owed, owes
+from headtail.rows.dense_sgd import DenseSGD
 
 f64 = torch.float64
 SIZE = 12
@@ -346,3 +349,145 @@ def test_a_large_sparse_vector_is_optimised_too():
     )
     RowSGD([weight], lr=1.0).step()
     assert (weight == -1).all()
+
+
+NARROW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+STATE = {name: make for name, make in OPTIMISERS.items() if name != "sgd"}
+
+
+@pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
+@pytest.mark.parametrize("dtype", NARROW.values(), ids=NARROW)
+@pytest.mark.parametrize("make", STATE.values(), ids=STATE)
+def test_a_narrow_table_goes_on_bit_for_bit_from_a_saved_state(make, dtype, sparse):
+    all_steps = [(ids, goal.to(dtype)) for ids, goal in batches(8)]
+    ends = []
+    for stops in (False, True):
+        weight = torch.nn.Parameter(table().detach().to(dtype))
+        optimiser = make([weight], weight_decay=0.2)
+        torch.manual_seed(0)
+        run(weight, optimiser, sparse=sparse, steps=all_steps[:4])
+        file = io.BytesIO()
+        # which settles weight decay
+        torch.save({"table": weight.detach(), "optimiser": optimiser.state_dict()}, file)
+        if stops:
+            saved = torch.load(io.BytesIO(file.getvalue()))
+            weight = torch.nn.Parameter(torch.empty(SIZE, DIM, dtype=dtype))
+            weight.data.copy_(saved["table"])
+            optimiser = make([weight], weight_decay=0.2)
+            optimiser.load_state_dict(saved["optimiser"])
+        run(weight, optimiser, sparse=sparse, steps=all_steps[4:])
+        optimiser.flush()
+        ends.append((weight.detach(), optimiser.state[weight]))
+    (whole, state), (resumed, resumed_state) = ends
+    assert torch.equal(resumed, whole)
+    assert state.keys() == resumed_state.keys()
+    for name, value in state.items():
+        if isinstance(value, torch.Tensor):
+            assert value.dtype == resumed_state[name].dtype == torch.float32
+            assert torch.equal(value, resumed_state[name])
+        else:
+            assert value == resumed_state[name]
+
+
+def test_hooks_that_change_a_loaded_state_have_the_last_word():
+    weight = torch.nn.Parameter(torch.ones(2, 3, dtype=torch.bfloat16))
+    optimiser = RowAdagrad([weight])
+    weight.grad = torch.ones_like(weight)
+    optimiser.step()
+    seen = []
+
+    def double(_, state):
+        return {**state, "state": {0: {"sum": 2 * state["state"][0]["sum"]}}}
+
+    optimiser.register_load_state_dict_pre_hook(double)
+    optimiser.register_load_state_dict_post_hook(
+        lambda its: seen.append(its.state[weight]["sum"].dtype)
+    )
+    optimiser.load_state_dict(copy.deepcopy(optimiser.state_dict()))
+    assert (optimiser.state[weight]["sum"] == 2).all()
+    assert seen == [torch.float32]
+
+
+@each_optimiser
+@pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
+@pytest.mark.parametrize("decay", [0.0, 0.2], ids=["no decay", "weight decay"])
+def test_a_learning_rate_may_be_a_tensor_that_a_scheduler_writes_into(make, sparse, decay):
+    number = table()
+    tensor = table()
+    rate = torch.tensor(0.1, dtype=f64)
+    for weight, lr in ((number, 0.1), (tensor, rate)):
+        optimiser = type(make([weight]))([weight], lr=lr, weight_decay=decay)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimiser, 1, gamma=0.5)
+        for batch in batches(4):
+            run(weight, optimiser, sparse=sparse, steps=[batch])
+            scheduler.step()
+        optimiser.flush()
+        assert (optimiser.param_groups[0]["lr"] is rate) == (lr is rate)
+    assert torch.equal(number, tensor)
+    assert rate == 0.1 / 16
+
+
+@pytest.mark.parametrize("make", [RowSGD, RowAdagrad, RowAdam, DenseSGD])
+def test_a_learning_rate_of_a_kernel_s_table_may_be_a_tensor(make):
+    ends = []
+    for lr in (0.5, torch.tensor(0.5)):
+        weight = torch.nn.Parameter(torch.ones(2**10, 2**6))
+        optimiser = make([weight], lr=lr)
+        for _ in range(2):
+            weight.grad = torch.full_like(weight, 0.25)
+            optimiser.step()
+        ends.append(weight.detach())
+    assert torch.equal(*ends)
+    assert not (ends[0] == 1).any()
+
+
+@pytest.mark.parametrize("make", [RowSGD, RowAdagrad, RowAdam, DenseSGD])
+@pytest.mark.parametrize(
+    ("lr", "words"),
+    [
+        (torch.tensor(-0.1), "at least 0"),
+        (torch.tensor(torch.nan), "finite"),
+        (torch.tensor([0.1, 0.2]), r"without dimensions, but got torch.float32 of shape \[2\]"),
+        (torch.tensor(1), "torch.int64"),
+        (-0.1, "at least 0"),
+    ],
+    ids=["negative", "nan", "two", "integer", "negative number"],
+)
+def test_what_is_not_a_learning_rate_is_refused(make, lr, words):
+    with pytest.raises(HeadtailError, match=words):
+        make([table()], lr=lr)
+
+
+@each_optimiser
+@pytest.mark.parametrize(
+    "copied",
+    [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))],
+    ids=["deepcopy", "pickle"],
+)
+def test_a_copied_optimiser_takes_the_same_steps(make, copied):
+    weight = table()
+    optimiser = make([weight], weight_decay=0.1)
+    run(weight, optimiser, sparse=True, steps=list(batches(2)))
+    other, twin = copied((optimiser, weight))  # the optimiser first: it settles weight decay
+    for one, its in ((weight, optimiser), (twin, other)):
+        run(one, its, sparse=True, steps=list(batches(3, seed=4)))
+        its.flush()
+    assert torch.equal(twin, weight)
+
+
+@pytest.mark.parametrize("settled", [True, False], ids=["settled", "pending"])
+def test_a_table_saved_by_itself_takes_its_pending_decay_along(settled):
+    weight = torch.nn.Parameter(torch.ones(3, 1, dtype=f64))
+    optimiser = RowSGD([weight], lr=0.1, weight_decay=1.0).inside_backward()
+    run(
+        weight, optimiser, sparse=True, steps=[(torch.tensor([0]), torch.ones(1, 1, dtype=f64))] * 3
+    )
+    if settled:
+        optimiser.flush()
+    file = io.BytesIO()
+    torch.save(weight, file)
+    file.seek(0)
+    for loaded in (torch.load(file), pickle.loads(pickle.dumps(weight))):
+        catch_up(loaded)
+        assert loaded[2].item() == pytest.approx(0.9**3, rel=1e-12)
+        assert (owed(loaded) is None) == settled

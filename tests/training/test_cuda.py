@@ -24,6 +24,8 @@ from headtail import (
     Uniform,
     WithinBatch,
     audit,
+    backward,
+    clip_grad_norm_,
     explain,
     hinge,
     sampled_decoupled_loss,
@@ -209,7 +211,8 @@ def test_the_best_labels_of_a_large_table_are_those_of_all_scores(bias, post_hoc
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rule", [RowSGD, RowAdagrad, RowAdam])
-def test_updates_inside_backward_are_those_after_it_on_a_gpu(rule, dtype):
+@pytest.mark.parametrize("at_once", [False, True], ids=["in the step", "at once"])
+def test_updates_inside_backward_are_those_after_it_on_a_gpu(at_once, rule, dtype):
     labels = Labels.zipf(5000)
     found = []
     for inside in (True, False):
@@ -219,15 +222,59 @@ def test_updates_inside_backward_are_those_after_it_on_a_gpu(rule, dtype):
             labels, 32, loss, bias=True, sparse=True, device="cuda", dtype=dtype
         ).cuda()
         optimiser = rule(head.parameters(), lr=0.05)
-        optimiser = optimiser.inside_backward() if inside else optimiser
+        optimiser = optimiser.inside_backward(at_once=at_once) if inside else optimiser
         for _ in range(3):
             optimiser.zero_grad()
             head(
                 torch.randn(40, 32, device="cuda", dtype=dtype),
                 torch.randint(5000, (40,), device="cuda"),
             ).backward()
-            assert (head.weight.grad is None) == inside
+            rows = 0 if head.weight.grad is None else head.weight.grad._nnz()
+            assert (rows == 0) == inside
             optimiser.step()
         found.append(head.weight.detach().float())
     rounding = 1e-5 if dtype == torch.float32 else 0.02
     assert torch.allclose(*found, atol=rounding, rtol=rounding)
+
+
+def test_a_shared_table_and_several_backward_calls_add_up_on_a_gpu():
+    labels = Labels.zipf(5000)
+    ends = []
+    for inside in (True, False):
+        torch.manual_seed(0)
+        loss = SampledSoftmaxLoss(Uniform(labels, 64), Importance())
+        head = LabelHead(labels, 32, loss, bias=True, sparse=True, device="cuda").cuda()
+        optimiser = RowAdagrad(
+            head.parameters(), lr=torch.tensor(0.05, device="cuda"), weight_decay=0.1
+        )
+        optimiser = optimiser.inside_backward() if inside else optimiser
+        for _ in range(3):
+            optimiser.zero_grad()
+            for factor in (1.0, 0.5):
+                hidden = head.rows(torch.randint(99, (40,), device="cuda")).tanh()
+                (factor * head(hidden, torch.randint(99, (40,), device="cuda"))).backward()
+            clip_grad_norm_(head.parameters(), 0.3)
+            optimiser.step()
+        head.flush()
+        ends.append([parameter.detach() for parameter in head.parameters()])
+    for entries, ordinary in zip(*ends, strict=True):
+        assert torch.allclose(entries, ordinary, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("factor", [1.0, 3.0])
+def test_a_loss_on_a_gpu_is_scaled_unless_backward_says_that_it_is_not(factor):
+    labels = Labels.zipf(500)
+    ends = []
+    loss = SampledSoftmaxLoss(Uniform(labels, 64), Importance())
+    head = LabelHead(labels, 32, loss, sparse=True, device="cuda").cuda()
+    target = torch.randint(500, (40,), device="cuda")
+    draw = loss.draw_ahead(target)
+    for how in (lambda value: value.backward(), backward):
+        hidden = torch.ones(40, 32, device="cuda", requires_grad=True)
+        value = head(hidden, target, draw=draw)
+        how(value if factor == 1 else factor * value)
+        ends.append(hidden.grad)
+    hidden = torch.ones(40, 32, device="cuda", requires_grad=True)
+    head(hidden, target, draw=draw).backward(torch.tensor(factor, device="cuda"))
+    assert torch.equal(ends[0], ends[1])
+    assert torch.equal(ends[0], hidden.grad)

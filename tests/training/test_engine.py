@@ -14,7 +14,7 @@ from headtail.encoders import weighted_bag as bags
 from headtail.evaluation.measures import measures_of
 from headtail.evaluation.topk import top_labels
 from headtail.losses import fused
-from headtail.rows import optimizers as optim
+from headtail.rows import row_optimizer
 from headtail.training.config import Run
 from headtail.training.trainer import Trainer
 
@@ -61,8 +61,8 @@ def test_a_run_by_kernels_is_the_run_by_plain_torch(scheme, optimiser, data, mon
     monkeypatch.setattr(fused, "_kernels_for", lambda *_: None)
     monkeypatch.setattr(bags, "bag_kernels", lambda *_: None)
     monkeypatch.setattr(bottleneck, "bag_kernels", lambda *_: None)
-    monkeypatch.setattr(optim, "WORTH_KERNELS", 10**12)
-    monkeypatch.setattr(optim.RowOptimizer, "inside_backward", lambda self, on=True: self)
+    monkeypatch.setattr(row_optimizer, "WORTH_KERNELS", 10**12)
+    monkeypatch.setattr(row_optimizer.RowOptimizer, "inside_backward", lambda self, **_: self)
     plain, wanted = learnt(scheme, data, optimiser)
     assert any(not torch.equal(one, other) for one, other in zip(fast, plain, strict=True)), (
         "two engines ran"

@@ -13,7 +13,7 @@ from headtail.data.batches import Batches
 from headtail.data.load import load
 from headtail.data.points import Points
 from headtail.encoders import Bottleneck
-from headtail.rows import optimizers as optim
+from headtail.rows import row_optimizer
 from headtail.training.captured import CapturedStep
 from headtail.training.config import Run
 from headtail.training.engine import Engine
@@ -159,7 +159,7 @@ def test_points_of_one_label_each_can_be_masked_when_resident():
 @pytest.mark.parametrize("clip", [0.0, 1.0], ids=["inside backward", "clipped"])
 def test_replayed_steps_are_the_steps_of_a_cpu(name, optimiser, sparse, clip, monkeypatch):
     """No scheme here has randomness that matters, so that both devices see the same."""
-    monkeypatch.setattr(optim, "WORTH_KERNELS", 0)
+    monkeypatch.setattr(row_optimizer, "WORTH_KERNELS", 0)
     engine = Engine(dense_below=0)
     run = replace(SMALL, scheme=name, optimiser=optimiser, dropout=0.0, clip=clip)
     data = small_data(sparse=sparse)

@@ -408,3 +408,36 @@ def test_a_full_gpu_is_reported_in_a_sentence(monkeypatch, where, what):
         match=f"^{what} ran out of GPU memory: 1.0 of 140 GiB are free. Run fewer at once",
     ):
         Trainer(SMALL, DATA, encoder=Full(where)).fit()
+
+
+class Twice(torch.nn.Module):
+    """An encoder of two modules, which share a table of features or have one each."""
+
+    def __init__(self, shared: bool) -> None:
+        super().__init__()
+        self.left = Bottleneck(NUM_FEATURES, 8, sparse=True)
+        self.right = Bottleneck(NUM_FEATURES, 8, sparse=True)
+        if shared:
+            self.right.weight = self.left.weight
+
+    def forward(self, features):
+        return self.left(features) + 2 * self.right(features)
+
+
+def test_a_table_that_two_modules_share_is_trained_with_the_sum_of_both_gradients():
+    run = replace(SMALL, scheme="uniform:importance@4", dropout=0.0)
+    ends = []
+    for inside in (True, False):
+        torch.manual_seed(0)
+        trainer = Trainer(run, DATA, encoder=Twice(shared=True))
+        assert not trainer.optimiser.at_once
+        trainer.optimiser.inside_backward(inside)
+        ends.append(trainer.fit())
+    for one, other in zip(*(end.model.parameters() for end in ends), strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_tables_that_no_two_modules_share_are_updated_at_once():
+    assert Trainer(SMALL, DATA, encoder=Twice(shared=False)).optimiser.at_once
+    assert Trainer(SMALL, DATA).optimiser.at_once
+    assert not Trainer(replace(SMALL, clip=1.0), DATA).optimiser.at_once

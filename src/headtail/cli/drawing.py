@@ -35,12 +35,25 @@ def head_to_tail(margin: Margin, labels: Labels, width: int = 40) -> Text | None
     if not isinstance(margin, Separable):
         return None
     order = labels.counts.argsort(descending=True, stable=True)
-    # Ranks in equal steps of the logarithm: the first few labels of a long tail matter most.
-    last = torch.log10(torch.tensor(float(len(order)))).item()
-    ranks = torch.logspace(0, last, width).long().clamp(1, len(order))
-    ids = order[ranks - 1]
-    favour = (margin.log_positive(ids) - margin.log_negative(ids)).float()
-    return sparkline(favour)
+    # Ranks in equal steps of the logarithm: half of a long tail's story is in its first few labels.
+    ranks = (
+        torch.logspace(0, torch.log10(torch.tensor(float(len(order)))).item(), width)
+        .long()
+        .clamp(1, len(order))
+        - 1
+    )
+    every = torch.arange(len(order))
+    favour = margin.log_positive(every) - margin.log_negative(every)
+    return sparkline(_means_of_equal_counts(favour, labels.counts)[order[ranks]].float())
+
+
+def _means_of_equal_counts(values: Tensor, counts: Tensor) -> Tensor:
+    """Each label's value becomes the mean over all labels of the same count, which have no order
+    among them.
+    """
+    _, group, size = counts.unique(return_inverse=True, return_counts=True)
+    total = values.new_zeros(len(size)).index_add_(0, group, values)
+    return (total / size)[group]
 
 
 def sparkline(values: Tensor) -> Text:

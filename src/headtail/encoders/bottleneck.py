@@ -16,9 +16,8 @@ from headtail.encoders.dropout import dropout, dropout_kernels, shift_and_drop, 
 from headtail.encoders.weighted_bag import bag_kernels, check_columns, lengths, weighted_bag
 from headtail.errors import check_count
 from headtail.kernels.gradient import RowGradient
-from headtail.rows.decay import catch_up, owed
-from headtail.rows.gradients import as_sparse
-from headtail.rows.optimizers import hand_over
+from headtail.rows.decay import catch_up, decays, flush
+from headtail.rows.gradients import for_autograd
 
 
 class Bottleneck(nn.Module):
@@ -61,6 +60,8 @@ class Bottleneck(nn.Module):
         self.normalise = normalise
         self.feature_dropout = feature_dropout
         self.dropout = dropout
+        self.register_state_dict_pre_hook(flush)
+        self.register_load_state_dict_pre_hook(flush)
 
     def forward(self, features: Features | Picked) -> Float[Tensor, "n d"]:
         """`[n, d]` hidden states."""
@@ -86,9 +87,7 @@ class Bottleneck(nn.Module):
         )
 
     def _fuses(self) -> bool:
-        """Whether this is a plain training step: dropout of the hidden layer, none of features,
-        nothing owed.
-        """
+        """Whether this is a plain training step: no dropout of features, no lazy weight decay."""
         trains = (
             self.training
             and torch.is_grad_enabled()
@@ -96,15 +95,15 @@ class Bottleneck(nn.Module):
             and self.dropout > 0
             and self.feature_dropout == 0
         )
-        return trains and owed(self.weight) is None
+        return trains and not decays(self.weight)
 
     def _sum(self, features: Bag | Picked) -> Float[Tensor, "n d"]:
         drops = self.training and self.feature_dropout > 0
-        owing = owed(self.weight) is not None
+        lazy = decays(self.weight)
         normalise = self.normalise
-        if isinstance(features, Picked) and (drops or owing):
+        if isinstance(features, Picked) and (drops or lazy):
             features = features.gathered()
-        if isinstance(features, Bag) and owing:  # lazy weight decay reaches a row before it is read
+        if isinstance(features, Bag) and lazy:  # lazy weight decay reaches a row before it is read
             catch_up(self.weight, features.columns.long().unique())
         if isinstance(features, Bag) and drops:
             values = dropout(features.values, self.feature_dropout)
@@ -116,6 +115,11 @@ class Bottleneck(nn.Module):
             features = replace(features, values=values)
             normalise = False
         return weighted_bag(features, self.weight, normalise=normalise, sparse=self.sparse)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and deepcopy: nothing may be left pending."""
+        flush(self)
+        return vars(self).copy()
 
 
 class _Encode(torch.autograd.Function):
@@ -157,7 +161,9 @@ class _Encode(torch.autograd.Function):
         rows, points, coefs, grouped = ctx.entries
         of_sum, parts = ctx.drops.backward(grads[0].contiguous(), ctx.drop)
         wait_for(weight.device, "entries")
-        of_bias = sum_of_parts(bias, parts)
-        gradient = RowGradient(rows, of_sum, points, coefs, grouped)
-        of_weight = None if hand_over(weight, gradient) else as_sparse(weight, gradient)
+        node_of_weight, node_of_bias = (node for node, _ in ctx.next_functions)
+        of_bias = sum_of_parts(bias, parts, node_of_bias)
+        of_weight = for_autograd(
+            weight, RowGradient(rows, of_sum, points, coefs, grouped), node_of_weight
+        )
         return None, None, of_weight, of_bias, None, None, None

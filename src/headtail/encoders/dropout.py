@@ -12,7 +12,8 @@ from torch.autograd.function import once_differentiable
 
 from headtail.kernels.compiled import HAS_TRITON
 from headtail.kernels.gradient import RowGradient
-from headtail.rows.optimizers import hand_over
+from headtail.rows.gradients import is_accumulated
+from headtail.rows.link import taker_of
 
 
 def dropout(input: Tensor, share: float, training: bool = True) -> Tensor:
@@ -79,15 +80,17 @@ class _ShiftAndDrop(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         of_input, parts = ctx.kernels.backward(grads[0].contiguous(), ctx.drop)
-        return None, of_input, sum_of_parts(ctx.bias, parts), None
+        return None, of_input, sum_of_parts(ctx.bias, parts, ctx.next_functions[1][0]), None
 
 
-def sum_of_parts(bias: Tensor, parts: Tensor) -> Tensor | None:
-    """A vector's gradient, in parts: handed to the optimiser that takes it at once, as a table of
-    one row, or else summed.
-    """
+def sum_of_parts(bias: Tensor, parts: Tensor, node: Any) -> Tensor | None:
+    """The sum of a vector's gradient in parts; None if its optimiser has applied it at once."""
+    taker = taker_of(bias)
+    if taker is None or not taker.at_once or not is_accumulated(node):
+        return parts.sum(0)
     rows, points = _one_row(len(parts), parts.device)
-    return None if hand_over(bias, RowGradient(rows, parts, points, grouped=True)) else parts.sum(0)
+    taker.take(bias, RowGradient(rows, parts, points, grouped=True))
+    return None
 
 
 @cache

@@ -15,8 +15,7 @@ from headtail.device.side_streams import beside, wait_for
 from headtail.errors import HeadtailError
 from headtail.kernels.compiled import HAS_TRITON
 from headtail.kernels.gradient import RowGradient
-from headtail.rows.gradients import as_dense, as_sparse
-from headtail.rows.optimizers import hand_over
+from headtail.rows.gradients import as_dense, for_autograd
 
 
 def weighted_bag(
@@ -129,10 +128,10 @@ class _WeightedBag(torch.autograd.Function):
         wait_for(ctx.table.device, "entries")
         rows, points, coefs, grouped = ctx.entries
         gradient = RowGradient(rows, grads[0].contiguous(), points, coefs, grouped)
-        if not ctx.sparse:
-            of_table = as_dense(ctx.table, gradient)
-        else:
-            of_table = None if hand_over(ctx.table, gradient) else as_sparse(ctx.table, gradient)
+        node = ctx.next_functions[0][0]
+        of_table = (
+            for_autograd(ctx.table, gradient, node) if ctx.sparse else as_dense(ctx.table, gradient)
+        )
         return None, of_table, None, None, None, None
 
 

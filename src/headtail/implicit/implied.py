@@ -19,6 +19,8 @@ from headtail.samplers import Draw, Sampler, Scorer, Step
 
 LEAN_FROM = 1e-6
 """Below this many nats a loss leans nowhere."""
+PAIRS_AT_ONCE = 2**20
+"""Pairs of labels whose margin is held at a time."""
 
 
 def claim(sampler: Sampler, target: Int[Tensor, " n"], batch_size: int | None = None) -> Draw:
@@ -173,20 +175,42 @@ def lean_of(margin: Margin, labels: Labels) -> float:
     and a median head label h.
 
     Above 0 the rare label must win by more than the frequent one: the loss leans to the tail. Below
-        0, to the head.
+    0, to the head. It is the mean over all labels with the counts of t and h, so that the order of
+    labels with equal counts does not matter. Where all counts are equal there is no head and no
+    tail, and the lean is 0.
 
     >>> from headtail import LogitAdjusted
     >>> labels = Labels.from_counts([1000, 10])
     >>> round(lean_of(LogitAdjusted(labels), labels), 3)  # 2 · log(1000 / 10)
     9.21
     """
+    counts = labels.counts
     medians = median_labels(labels)
-    head = torch.tensor([medians.get("head", int(labels.counts.argmax()))])
-    tail = torch.tensor([medians.get("tail", int(labels.counts.argmin()))])
-    forward = margin.log_rho(tail, head)
-    backward = margin.log_rho(head, tail)
-    # Two labels that never push each other down lean nowhere: −inf − (−inf) is not a number.
-    return 0.0 if bool(forward == backward) else float(forward - backward)
+    head_count = counts[medians["head"]] if "head" in medians else counts.max()
+    tail_count = counts[medians["tail"]] if "tail" in medians else counts.min()
+    if bool(head_count == tail_count):
+        return 0.0
+    head = (counts == head_count).nonzero().squeeze(1)
+    tail = (counts == tail_count).nonzero().squeeze(1)
+    forward = _mean_log_rho(margin, tail, head)
+    backward = _mean_log_rho(margin, head, tail)
+    # Labels that never push each other down lean nowhere: −inf − (−inf) is not a number.
+    return 0.0 if forward == backward else forward - backward
+
+
+def _mean_log_rho(margin: Margin, positives: Tensor, negatives: Tensor) -> float:
+    """The mean of log ρ over all pairs."""
+    if isinstance(margin, Separable):
+        return _mean(margin.log_positive(positives)) + _mean(margin.log_negative(negatives))
+    rows = positives.split(max(1, PAIRS_AT_ONCE // len(negatives)))
+    return sum(float(margin.log_rho(some, negatives).sum()) for some in rows) / (
+        len(positives) * len(negatives)
+    )
+
+
+def _mean(values: Tensor) -> float:
+    """Without rounding where all are equal, as for margins that depend on nothing but counts."""
+    return float(values[0]) if bool((values == values[0]).all()) else float(values.mean())
 
 
 def refuse_to_correct_twice(lean: float) -> None:

@@ -5,7 +5,6 @@ training steps.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -21,10 +20,12 @@ from headtail.kernels.compiled import HAS_TRITON
 from headtail.kernels.gradient import LossGradients, RowGradient
 from headtail.losses.options import Settings
 from headtail.losses.terms import check_draw, check_input, check_table, check_weighting, directions
-from headtail.rows.gradients import as_sparse, values_of
-from headtail.rows.optimizers import hand_over, is_taken
+from headtail.rows.gradients import for_autograd, values_of
+from headtail.rows.link import taker_of
 
 Kernel = Callable[..., LossGradients]
+UNSCALED = "headtail: unscaled"
+"""The note on a node of the graph that its loss is used as it is."""
 
 
 class Ready(NamedTuple):
@@ -165,7 +166,7 @@ class _LossOfRows(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         input, positive, negatives, of_input, of_scores, of_rows, rows, points = ctx.saved_tensors
-        if not is_one(grads[0]):
+        if not _is_unscaled(ctx, grads[0]):
             of_input = of_input * grads[0]
             of_scores = of_scores * grads[0]
             of_rows = None if of_rows is None else of_rows * grads[0]
@@ -196,13 +197,15 @@ class _LossOfRows(torch.autograd.Function):
 def _places(
     weight: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor
 ) -> RowGradient | None:
-    """On a GPU, where the gradient goes: found beside the loss, once for weight and bias, if an
-    optimiser takes both at once.
+    """On a GPU, where gradients go, computed once for weight and bias while the loss is computed.
+
+    None where no optimiser takes entries.
     """
+    tables = [table for table in (weight, bias) if table is not None]
     if (
         weight.device.type != "cuda"
         or negatives.dim() != 1
-        or not all(t is None or is_taken(t) for t in (weight, bias))
+        or any(taker_of(table) is None for table in tables)
     ):
         return None
     from headtail.kernels.triton.groups import grouped
@@ -212,45 +215,31 @@ def _places(
         return grouped(RowGradient(rows, rows[:, None]), len(weight))
 
 
-def backward(loss: Tensor) -> None:
-    """`loss.backward()` with a gradient that `is_one` knows without asking a GPU."""
-    loss.backward(_one(loss.dtype, loss.device))
+def backward(loss: Tensor, one: Tensor | None = None) -> None:
+    """`loss.backward()` for a loss that is not scaled: on a GPU its gradients are not multiplied by
+    1.
 
-
-def is_one(gradient: Tensor) -> bool:
-    """Whether a loss is used as it is, so that its gradients need no second pass; on a GPU only
-    what `backward` passes is known.
+    Args:
+        loss: as a head returned it.
+        one: a tensor that holds 1, where a captured step should not have to make it.
     """
-    if gradient.device.type == "cpu":
-        return float(gradient) == 1
-    return gradient.data_ptr() == _one(gradient.dtype, gradient.device).data_ptr()
+    node: Any = loss.grad_fn
+    notes = {} if node is None else node.metadata
+    notes[UNSCALED] = True
+    try:
+        loss.backward(one)
+    finally:
+        del notes[UNSCALED]
 
 
-@lru_cache(maxsize=8)
-def _one(dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.ones((), dtype=dtype, device=device)
+def _is_unscaled(node: Any, gradient: Tensor) -> bool:
+    """Whether a loss is used as it is; on a GPU, where a look would make the host wait, by a note."""
+    return UNSCALED in node.metadata or (gradient.device.type == "cpu" and float(gradient) == 1)
 
 
 def _gradient_of(table: Tensor, gradient: RowGradient, node: Any) -> Tensor | None:
-    """What autograd gets: nothing if an optimiser has taken it, else rows of a table.
-
-    Where rows were gathered, it gets a row per entry.
-    """
-    if not table.is_leaf:
-        return values_of(gradient)
-    taken = is_taken(table) and _is_accumulated(node) and hand_over(table, gradient)
-    return None if taken else as_sparse(table, gradient)
-
-
-def _is_accumulated(node: Any) -> bool:
-    """Whether this pass adds to the `.grad` behind a node.
-
-    It does not where `torch.autograd.grad` runs, or `backward(inputs=…)` for other inputs.
-    """
-    try:
-        return node is not None and torch._C._will_engine_execute_node(node)
-    except RuntimeError:  # raised where `torch.autograd.grad` asks for this very gradient
-        return False
+    """What autograd gets: entries of a table, or a row per entry where rows were gathered."""
+    return for_autograd(table, gradient, node) if table.is_leaf else values_of(gradient)
 
 
 def _graph_is_kept() -> bool:

@@ -30,7 +30,7 @@ def head_step(method: Method, shape: Shape, table: nn.Parameter) -> Callable[[],
     """Forward, backward and update of one step."""
     optimiser = RowAdagrad([table])
     if method == "sampled":
-        optimiser.inside_backward()
+        optimiser.inside_backward(at_once=True)
     loss = head_loss(method, shape, table)
 
     def step() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
+
+from headtail.errors import check_rate
 
 
 class DenseSGD(torch.optim.SGD):
@@ -17,25 +20,28 @@ class DenseSGD(torch.optim.SGD):
 
     Args:
         params: parameters with dense gradients.
-        lr: η; a tensor where a CUDA graph is to see it change.
+        lr: η, a number or a tensor without dimensions, which a CUDA graph sees change.
         momentum: μ.
         weight_decay: λ.
     """
 
     def __init__(
-        self, params: Any, lr: float, momentum: float = 0.0, weight_decay: float = 0.0
+        self, params: Any, lr: float | Tensor, momentum: float = 0.0, weight_decay: float = 0.0
     ) -> None:
+        check_rate(lr)
         params = list(params)
         fused = bool(params) and params[0].device.type == "cuda"
         super().__init__(
-            params, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=fused or None
+            params, lr=0.0, momentum=momentum, weight_decay=weight_decay, fused=fused or None
         )
+        for settings in (self.defaults, *self.param_groups):
+            settings["lr"] = lr  # only now: torch would look at its value, and wait for a GPU
 
     def advance(self) -> None:
         """`step`, by the name that row optimisers have for it."""
         self.step()
 
-    def inside_backward(self, on: bool = True) -> DenseSGD:
+    def inside_backward(self, on: bool = True, *, at_once: bool = False) -> DenseSGD:
         """Nothing to do: a dense gradient is all there when `backward` is over."""
         return self
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from headtail.data.points import Bag
 from headtail.device.graphs import forget_capture
 from headtail.encoders import Bottleneck
-from headtail.rows.optimizers import RowOptimizer
+from headtail.rows.row_optimizer import RowOptimizer
 from headtail.samplers.model.schedule import Scheduled
 from headtail.training.captured import CapturedStep
 from headtail.training.checkpoint import remembering

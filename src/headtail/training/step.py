@@ -13,8 +13,9 @@ from torch import Tensor
 from headtail.data.batches import Batches
 from headtail.encoders import Model
 from headtail.losses.fused import backward
+from headtail.rows.clipping import clip_grad_norm_
 from headtail.rows.dense_sgd import DenseSGD
-from headtail.rows.optimizers import RowOptimizer, clip_grad_norm_
+from headtail.rows.row_optimizer import RowOptimizer
 from headtail.training.config import Run
 
 
@@ -28,6 +29,7 @@ class Learner:
         optimiser: over all of the model's parameters.
         batches: the order of an epoch, and the batch that any part of it makes.
         device: where the model is.
+        one: a tensor there that holds 1, for backward passes that are captured.
     """
 
     run: Run
@@ -35,11 +37,12 @@ class Learner:
     optimiser: RowOptimizer | DenseSGD
     batches: Batches
     device: torch.device
+    one: Tensor
 
     def learn(self, loss: Tensor) -> Tensor:
         """Take the gradients of a loss and update the model; returns the loss without its graph."""
         self.optimiser.zero_grad(set_to_none=True)
-        backward(loss)
+        backward(loss, self.one)
         if self.run.clip:
             clip_grad_norm_(self.model.parameters(), self.run.clip)
         # Before the updates: on a GPU, the value would otherwise wait for them.

@@ -98,7 +98,8 @@ class Trainer:
         self.model = self._build_model(train, encoder)
         self.optimiser = build_optimiser(run, self.model)
         if not run.clip:
-            self.optimiser.inside_backward()
+            # A table that two modules share gets two gradients, which must be summed first.
+            self.optimiser.inside_backward(at_once=not _shares_parameters(self.model))
         whole_points = self._takes_whole_points(train)
         self.batches = Batches(train, run.batch, run.seed, among=among, whole_points=whole_points)
         # Pairs, also where batches hold whole points.
@@ -117,7 +118,8 @@ class Trainer:
         self.files = RunFiles(self.folder, facts, self.labels, data.label_names)
         self._rate = None
         self._saved = time.monotonic()
-        self.learner = Learner(run, self.model, self.optimiser, self.batches, self.device)
+        one = torch.ones((), device=self.device)
+        self.learner = Learner(run, self.model, self.optimiser, self.batches, self.device, one)
         with determinism(run.deterministic, self.device), explained_out_of_memory("A step"):
             self.step = choose_step(self.learner, self.engine)
         # Random numbers that are drawn elsewhere before `fit` change nothing.
@@ -277,3 +279,9 @@ class Trainer:
         if self.state.finished and (self.validation is None or not self.state.best_epoch):
             self.files.save_model(self.model)
         self.files.save_checkpoint(self.model, self.optimiser, self.state)
+
+
+def _shares_parameters(model: nn.Module) -> bool:
+    """Whether some parameter belongs to two modules, or to one by two names."""
+    every = [id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False)]
+    return len(set(every)) < len(every)
