@@ -127,7 +127,7 @@ class LabelHead(nn.Module):
         pairs = Pairs.of(target, num_labels=len(self.weight), ignore_index=ignore_index)
         draw = options.pop("draw", None)
         if draw is None:
-            if self.loss.sampler.looks_at_model:
+            if self.loss.sampler.claims.looks_at_model:
                 self._catch_up()
             draw = self.loss.draw(hidden, self.weight, pairs, generator, self.bias)
         if any(decays(table) for table in (self.weight, self.bias) if table is not None):

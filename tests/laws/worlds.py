@@ -41,6 +41,7 @@ from headtail import (
     implied_margin,
     logistic,
 )
+from headtail.samplers import FixedSampler
 
 COUNTS = [2, 12, 5, 1]
 LABELS = Labels.from_counts(COUNTS)
@@ -68,14 +69,14 @@ class World:
 
     def log_q(self, y: int, ids: Tensor) -> Tensor:
         """What the sampler tells of labels, for an example with positive y."""
-        if not self.sampler.looks_at_model:
+        if isinstance(self.sampler, FixedSampler):
             return self.sampler.log_q(ids, self.batch_size)
         step = Step.expected(torch.tensor([y]), self.batch_size, Scorer(**MODEL))
         return self.sampler.log_q_given(step, ids.reshape(1, -1))[0].reshape(ids.shape)
 
     def margin(self, weighting: Weighting) -> Margin:
         """What headtail thinks is implied."""
-        model = Scorer(**MODEL) if self.sampler.looks_at_model else None
+        model = Scorer(**MODEL) if self.sampler.claims.looks_at_model else None
         return implied_margin(self.sampler, weighting, self.batch_size, model)
 
     def __repr__(self) -> str:

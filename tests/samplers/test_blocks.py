@@ -416,8 +416,6 @@ def test_mistakes_are_told_in_a_sentence():
         Block(10, 2, inside="exactly")
     with pytest.raises(HeadtailError, match="number of examples that share a draw"):
         scheme("block(0.5):importance", LABELS)
-    with pytest.raises(HeadtailError, match="log_q_given"):
-        Block(10, 2).log_q(torch.tensor([1]))
     with pytest.raises(HeadtailError, match="pass `input` and `weight`"):
         Block(10, 2).draw(torch.tensor([1]))
 

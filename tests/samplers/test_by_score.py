@@ -35,6 +35,7 @@ from headtail import (
     scheme,
     softmax_loss,
 )
+from headtail.samplers.fixed.mixture import ModelMixture
 from tests.samplers.steps import step_of
 
 LABELS = Labels.zipf(40)
@@ -158,7 +159,7 @@ def test_extreme_scores_give_finite_draws_and_losses(make, case: str):
     draw = sampler.draw(label, input=hidden, weight=table, generator=seeded())
     assert torch.isfinite(draw.log_q).all()
     assert not draw.log_q.isnan().any()
-    if getattr(sampler, "exclude_target", False):
+    if sampler.claims.excludes_target and sampler.claims.marginal:
         assert not bool((draw.ids == label[:, None]).any())
     for loss in (
         SampledSoftmaxLoss(sampler, Importance()),
@@ -286,7 +287,7 @@ NAMES = {
     "hard(3,within-batch):tail@8": Hard,
     "resampled(64):tail@8": Resampled,
     "resampled(64,frequency(0.5)):importance@8": Resampled,
-    "mixture(model(masked),uniform):importance@8": Mixture,
+    "mixture(model(masked),uniform):importance@8": ModelMixture,
 }
 
 

@@ -15,7 +15,6 @@ from headtail import (
     HeadtailError,
     Labels,
     LogUniform,
-    Mixture,
     Queue,
     SampledDecoupledLoss,
     SampledSoftmaxLoss,
@@ -25,6 +24,7 @@ from headtail import (
     WithinBatch,
     scheme,
 )
+from headtail.samplers.fixed.mixture import FixedMixture
 from headtail.schemes import PAPER, build_sampler, parse
 
 LABELS = Labels.zipf(100)
@@ -42,14 +42,14 @@ LABELS = Labels.zipf(100)
         ("frequency(0.5,without-replacement):relative@9", SampledSoftmaxLoss, Frequency, 9),
         ("log-uniform:constant", SampledSoftmaxLoss, LogUniform, 256),
         ("squared-hinge/queue(512):equalised@8", SampledDecoupledLoss, Queue, 8),
-        ("mixture(uniform,frequency(0.5)):importance@9", SampledSoftmaxLoss, Mixture, None),
+        ("mixture(uniform,frequency(0.5)):importance@9", SampledSoftmaxLoss, FixedMixture, None),
     ],
 )
 def test_names_build_what_they_say(text, kind, sampler, m):
     loss = scheme(text, LABELS)
     assert type(loss) is kind
     assert type(loss.sampler) is sampler
-    if sampler is not Mixture:
+    if sampler is not FixedMixture:
         assert loss.sampler.num_negatives == m
 
 

@@ -66,14 +66,14 @@ class Audit:
         source = self.source
         labels = self.source.labels()
         sampler = build_sampler(self.sampler, labels, self.negatives)
-        if sampler.looks_at_model and source.counts is None and source.zipf is None:
+        if sampler.claims.looks_at_model and source.counts is None and source.zipf is None:
             source = replace(source, zipf=LABELS[1])
             labels = source.labels()
             sampler = build_sampler(self.sampler, labels, self.negatives)
-        draws = DRAWS[sampler.looks_at_model] if draws is None else draws
+        draws = DRAWS[sampler.claims.looks_at_model] if draws is None else draws
         generator = torch.Generator().manual_seed(self.seed)
         hidden = table = None
-        if sampler.looks_at_model:  # any model will do
+        if sampler.claims.looks_at_model:  # any model will do
             hidden, table = (
                 torch.randn(n, DIM, generator=generator) for n in (self.batch, labels.num_labels)
             )
@@ -94,14 +94,14 @@ class Audit:
             return 0 if found.passed else 1
         out = Console(highlight=False)
         out.print(Text(source.describe(labels), style="dim"))
-        if sampler.looks_at_model and (source is not self.source or self.draws is None):
+        if sampler.claims.looks_at_model and (source is not self.source or self.draws is None):
             out.print(Text(self._smaller(source, draws), style="dim"))
         verdict = (
             Text("true", style="bold green3") if found.passed else Text("false", style="bold red")
         )
         claim = (
             "claims its q"
-            if sampler.tells_marginal
+            if sampler.claims.marginal
             else "claims that every label counts once on average"
         )
         out.print(Text(f"{self.sampler} {claim}: ") + verdict)

@@ -51,7 +51,7 @@ def _explain(run: Run, data: DataSet) -> dict[str, Any]:
 
 
 def _batching_notes(run: Run, loss: Loss) -> list[str]:
-    draws_training_labels = isinstance(loss, SampledLoss) and loss.sampler.source is not None
+    draws_training_labels = isinstance(loss, SampledLoss) and loss.sampler.claims.source is not None
     if run.batching != "points" or not draws_training_labels:
         return []
     return [

@@ -300,11 +300,11 @@ def check_support(sampler: Sampler, weighting: Weighting) -> int:
     """
     check_num_labels("sampler", sampler.num_labels, "`weighting`", weighting.num_labels)
     if not isinstance(weighting, FromMargin):
-        if not sampler.tells_marginal:
+        if not sampler.claims.marginal:
             raise HeadtailError(_NEEDS_MARGINAL.format(type(weighting).__name__))
         return 0
     margin = weighting.margin
-    if not sampler.may_miss or not (sampler.tells_all or sampler.looks_at_model):
+    if not sampler.claims.may_miss:
         return 0
     ids = torch.arange(sampler.num_labels)
     wanted = (
@@ -318,12 +318,12 @@ def check_support(sampler: Sampler, weighting: Weighting) -> int:
         first = int(missing.int().argmax())
         mend = "Smooth the counts (`Labels.from_counts(counts, smoothing=1)`) or mix in `Uniform`."
         sentence = (
-            f"`{type(sampler).__name__}` never draws {number} of {len(ids)} labels (the first is "
-            f"{first}), so no weights make it "
+            f"`{sampler.name}` never draws {number} of {len(ids)} labels (the first is {first}), "
+            "so no weights make it "
             "optimise this margin for them. "
-            f"{mend if sampler.source is None else 'Mix in `Uniform` if they matter.'}"
+            f"{mend if sampler.claims.source is None else 'Mix in `Uniform` if they matter.'}"
         )
-        if sampler.source is None:
+        if sampler.claims.source is None:
             raise HeadtailError(sentence)
         warnings.warn(sentence, stacklevel=3)
     return number

@@ -72,7 +72,7 @@ class Model(nn.Module):
         computed.
         """
         loss = self.head.loss
-        if not isinstance(loss, SampledLoss) or loss.sampler.looks_at_model:
+        if not isinstance(loss, SampledLoss) or loss.sampler.claims.looks_at_model:
             return None
         if not isinstance(target, Tensor) or target.dim() != 1 or target.device.type != "cuda":
             return None

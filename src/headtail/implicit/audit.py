@@ -10,12 +10,21 @@ from typing import Any
 
 import torch
 from jaxtyping import Float64, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from headtail.core.labels import Labels, check_labels
 from headtail.errors import HeadtailError, check_count, check_ids
 from headtail.implicit.audit_pool import mean_weights
-from headtail.samplers import Draw, Frequency, Given, Sampler, Scorer, Step
+from headtail.samplers import (
+    Draw,
+    FixedSampler,
+    Frequency,
+    Given,
+    ModelSampler,
+    Sampler,
+    Scorer,
+    Step,
+)
 
 SMALLEST_EXPECTED = 5.0
 """Labels are pooled until a cell expects this many draws: the usual condition for χ²."""
@@ -101,7 +110,7 @@ def audit(
         sampler, draw, first = _drawing(
             sampler, labels, batch_size, target, input, weight, generator
         )
-        if not sampler.tells_marginal:
+        if not sampler.claims.marginal:
             return Audit(
                 draws,
                 *mean_weights(
@@ -111,7 +120,7 @@ def audit(
         call, expected = _headtail_call(
             draw, _claimed(sampler, first, log_q, batch_size, input, weight), first
         )
-    elif callable(sampler) and not hasattr(sampler, "sampler"):
+    elif callable(sampler) and not isinstance(sampler, nn.Module):
         if log_q is None:
             raise HeadtailError(
                 "`log_q` is missing: say which log-probability of each label you want to test, "
@@ -184,21 +193,21 @@ def _drawing(
         else target
     )
     check_ids("target", torch.tensor([first]), labels.num_labels)
-    looked_at = weight if sampler.looks_at_model else None
+    claims = sampler.claims
+    looked_at = weight if claims.looks_at_model else None
     device = sampler.device or (torch.device("cpu") if generator is None else generator.device)
     device = device if looked_at is None else looked_at.device
     anyone = torch.tensor([0])
     # Batches follow the data, unsmoothed, as real ones do.
     data = Frequency(Labels(counts), num_negatives=check_count("batch_size", batch_size))
-    memory = [int(getattr(part, "capacity", 0)) for part in sampler.modules()]
-    if any(memory) or sampler.looks_at_model:
+    if claims.memory or claims.looks_at_model:
         # A queue in use keeps its past, and what a sampler knows of a model stays as it is while it
         # is judged.
-        sampler = copy.deepcopy(sampler).train(not sampler.looks_at_model)
-    past = Frequency(Labels(counts), num_negatives=max([batch_size, *memory]))
+        sampler = copy.deepcopy(sampler).train(not claims.looks_at_model)
+    past = Frequency(Labels(counts), num_negatives=max(batch_size, claims.memory))
 
     def draw() -> Draw:
-        if any(memory):
+        if claims.memory:
             sampler.refresh(past.draw(anyone, generator=_cpu(generator)).ids.to(device))
         batch = data.draw(anyone, generator=_cpu(generator)).ids
         batch[0] = first
@@ -242,8 +251,9 @@ def _claimed(
     """`[L]` log q as claimed for the first example."""
     if log_q is not None:
         return _probabilities(log_q).log()
-    if not sampler.looks_at_model:
+    if isinstance(sampler, FixedSampler):
         return sampler.log_q(torch.arange(sampler.num_labels), batch_size)
+    assert isinstance(sampler, ModelSampler), "a sampler without q is a pool"
     model = _model(sampler, batch_size, input, weight)
     label = torch.full((batch_size,), first, device=model.weight.device)
     with torch.no_grad():
@@ -264,7 +274,7 @@ def _model(
 ) -> Scorer:
     if input is None or weight is None:
         raise HeadtailError(
-            f"`{type(sampler).__name__}` looks at the model: pass `input` and `weight` to `audit`."
+            f"`{sampler.name}` looks at the model: pass `input` and `weight` to `audit`."
         )
     if len(input) != batch_size:
         raise HeadtailError(

@@ -33,7 +33,7 @@ from headtail.implicit.implied import (
 )
 from headtail.implicit.names import Name, recognise
 from headtail.losses import Loss, Piece, SampledLoss
-from headtail.samplers import Sampler, WithinBatch
+from headtail.samplers import FixedSampler, Sampler, WithinBatch
 
 
 @dataclass(frozen=True)
@@ -172,18 +172,16 @@ def explain(
     lean = lean_of(margin, labels)
     cases = _cases(labels, scores, target)
     inspect = _Inspector(loss, margin, sampler, weighting, batch_size, noise, scores is None)
-    q = (
-        None
-        if sampler is None or sampler.looks_at_model
-        else sampler.log_q(torch.arange(labels.num_labels), batch_size).exp()
-    )
+    q = None
+    if isinstance(sampler, FixedSampler):
+        q = sampler.log_q(torch.arange(labels.num_labels), batch_size).exp()
     never_drawn = 0 if q is None else int((q == 0).sum())
-    keep = "(1 − q_y)" if getattr(sampler, "exclude_target", False) else "1"
+    keep = "(1 − q_y)" if sampler is not None and sampler.claims.excludes_target else "1"
     # a pool's: see Resampled
-    told = "q_y'" if sampler is None or sampler.tells_marginal else "q̂_y'"
+    told = "q_y'" if sampler is None or sampler.claims.marginal else "q̂_y'"
     return Explanation(
         family=loss.piece.name if loss.piece else "softmax",
-        sampler="all labels" if sampler is None else type(sampler).__name__,
+        sampler="all labels" if sampler is None else sampler.name,
         weighting="none" if weighting is None else type(weighting).__name__,
         m=m,
         margin=margin,
@@ -298,7 +296,7 @@ class _Inspector:
         """The variance of X; for the softmax in units of 1 + E[X] = e^implicit, so that scores of
         10^4 do not overflow.
         """
-        if self.sampler is None or self.weighting is None or self.sampler.looks_at_model:
+        if not isinstance(self.sampler, FixedSampler) or self.weighting is None:
             return None
         target = torch.tensor([label])
         draw = claim(self.sampler, target, self.batch_size)
@@ -360,7 +358,7 @@ class _Inspector:
             notes.append("Label smoothing is left out here.")
         if self.sampler is None:
             return notes
-        if self.sampler.looks_at_model:
+        if not isinstance(self.sampler, FixedSampler):
             return [
                 *notes,
                 "The q of these negatives moves with the model: `headtail explain --model RUN "
@@ -401,7 +399,7 @@ class _Inspector:
 
 def _inverse_in_m(sampler: Sampler, weighting: Weighting, batch_size: int) -> bool:
     """Whether w = η/m with η free of m: twice the negatives, half the weight."""
-    if sampler.looks_at_model:
+    if not isinstance(sampler, FixedSampler):
         return isinstance(weighting, FromMargin)
     target = torch.zeros(1, dtype=torch.int64)
     ids = torch.arange(min(sampler.num_labels, 2))

@@ -15,7 +15,7 @@ from headtail.core.slices import Slices
 from headtail.core.weightings import FromMargin, Weighting
 from headtail.errors import HeadtailError, check_kind
 from headtail.losses.modules import ExactLoss, Loss, SampledLoss
-from headtail.samplers import Draw, Sampler, Scorer, Step
+from headtail.samplers import Draw, FixedSampler, ModelSampler, Sampler, Scorer, Step
 
 LEAN_FROM = 1e-6
 """Below this many nats a loss leans nowhere."""
@@ -23,7 +23,7 @@ PAIRS_AT_ONCE = 2**20
 """Pairs of labels whose margin is held at a time."""
 
 
-def claim(sampler: Sampler, target: Int[Tensor, " n"], batch_size: int | None = None) -> Draw:
+def claim(sampler: FixedSampler, target: Int[Tensor, " n"], batch_size: int | None = None) -> Draw:
     """A draw that holds every label once, with what the sampler claims of each: the way to read off
     all its q and weights.
     """
@@ -55,9 +55,9 @@ def implied_margin(
     >>> implied_margin(WithinBatch(labels), Constant(), batch_size=8).negative.exp()  # the equalised loss: ρ = π_y'
     tensor([0.7000, 0.2000, 0.1000], dtype=torch.float64)
     """
-    if sampler.looks_at_model:
+    if not isinstance(sampler, FixedSampler):
         return _implied_on_model(sampler, weighting, batch_size, model)
-    if not sampler.tells_all:
+    if not sampler.claims.knows_every_q:
         raise HeadtailError(
             "`Given` knows the log q of its own ids only. Pass `log_q` as a function of ids to "
             "explain it."
@@ -81,12 +81,12 @@ def implied_margin(
 def _implied_on_model(
     sampler: Sampler, weighting: Weighting, batch_size: int | None, model: Scorer | None
 ) -> Margin:
-    if isinstance(weighting, FromMargin) and (model is None or not sampler.tells_marginal):
+    if isinstance(weighting, FromMargin) and (model is None or not sampler.claims.marginal):
         return weighting.margin
-    if model is None:
+    if model is None or not isinstance(sampler, ModelSampler):
         raise HeadtailError(
-            f"`{type(weighting).__name__}` on `{type(sampler).__name__}` optimises no fixed loss: "
-            "its margin follows the scores of "
+            f"`{type(weighting).__name__}` on `{sampler.name}` optimises no fixed loss: its margin "
+            "follows the scores of "
             "the model. Use weights that come from a margin, such as `importance` or `tail`."
         )
 
@@ -108,7 +108,11 @@ def _implied_on_model(
 
 
 def _log_rho(
-    sampler: Sampler, weighting: Weighting, target: Tensor, others: Tensor, batch_size: int | None
+    sampler: FixedSampler,
+    weighting: Weighting,
+    target: Tensor,
+    others: Tensor,
+    batch_size: int | None,
 ) -> Tensor:
     draw = sampler.describe(
         others.squeeze(0) if len(others) == 1 else others,

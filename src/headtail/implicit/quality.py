@@ -15,7 +15,7 @@ from headtail.core.weightings import FromMargin
 from headtail.device.timing import Timed, replayed_seconds, seconds_of
 from headtail.errors import HeadtailError, check_count
 from headtail.losses import ExactLoss, SampledLoss
-from headtail.samplers import Draw, Resampled, Scorer, Step
+from headtail.samplers import Draw, FixedSampler, ModelSampler, Resampled, Scorer, Step
 
 LARGEST_TABLE = 2**29
 """Numbers of a label table whose dense gradient is held six times over."""
@@ -416,11 +416,11 @@ def _variance(
     sampler = loss.sampler
     model = truth.model
     found = []
-    if not sampler.tells_all and not sampler.looks_at_model:
+    claims = sampler.claims
+    if claims.marginal and not claims.knows_every_q:
         return None
-    # examples that share a draw are looked at together: on its own, each has another q
-    share = getattr(sampler, "share", 1)
-    size = share * max(1, LOOKED_AT_ONCE // len(model.weight) // share)
+    # Examples that share a draw are looked at together: on its own, each has another q.
+    size = claims.group * max(1, LOOKED_AT_ONCE // len(model.weight) // claims.group)
     for rows in torch.arange(len(label), device=label.device).split(size):
         few = replace(model, input=model.input[rows])
         y = label[rows]
@@ -446,6 +446,7 @@ def _variance_of(
         assert isinstance(loss.weighting, FromMargin), "others are refused"
         term = loss.weighting.margin.log_rho(label, every).exp() * cost
         return sampler.variance_of_target(step, term)
+    assert isinstance(sampler, FixedSampler | ModelSampler), "a sampler without q is a pool"
     log_q = sampler.log_q_given(step, every)
     of_target = log_q.gather(1, label[:, None]).squeeze(1)
     keep = sampler.log_keep_given(step)

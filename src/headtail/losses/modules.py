@@ -99,7 +99,7 @@ class SampledLoss(Loss):
         """Whether what it optimises moves with the model's own scores: a q that does, and weights
         that do not undo it.
         """
-        return self.sampler.looks_at_model and not isinstance(self.weighting, FromMargin)
+        return self.sampler.claims.looks_at_model and not isinstance(self.weighting, FromMargin)
 
     def forward(
         self,
@@ -163,7 +163,7 @@ class SampledLoss(Loss):
         None where drawing looks at the model. Another loss may take them too: it weighs them by its
         own weighting.
         """
-        if self.sampler.looks_at_model:
+        if self.sampler.claims.looks_at_model:
             return None
         draw = self.sampler.draw(target, ignore_index=None)
         return WeighedDraw.of(draw, self.weighting, target)

@@ -230,7 +230,7 @@ def candidate(
             f"`{name}` uses all labels and draws no negatives. Write a sampled scheme, for example "
             "`uniform:tail`."
         )
-    if loss.sampler.looks_at_model:
+    if loss.sampler.claims.looks_at_model:
         told = f"The noise of `{name}` depends on the model, and there is none"
         raise HeadtailError(
             f"{told}. `headtail advise --model RUN --data DATA` measures it on a trained one."
@@ -253,7 +253,7 @@ def candidate(
     if untrained is None or informed is None:
         return Candidate(name, untrained, informed, None, False)
     needed = max(untrained, informed)
-    fixed = loss.sampler.source == "batch"
+    fixed = loss.sampler.claims.source == "batch"
     m = shape.batch if fixed else needed
     estimate = predict("sampled", replace(shape, negatives=m), machine, memory)
     enough = needed <= (loss.sampler.expected_m(shape.batch) if fixed else labels.num_labels / 2)

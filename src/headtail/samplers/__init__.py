@@ -1,6 +1,7 @@
 """Samplers: where the negatives come from, and how likely each was (q)."""
 
 from headtail.core.draw import Draw, every_label
+from headtail.samplers.claims import Claims
 from headtail.samplers.fixed.frequency import Frequency
 from headtail.samplers.fixed.given import Given
 from headtail.samplers.fixed.log_uniform import LogUniform
@@ -8,6 +9,7 @@ from headtail.samplers.fixed.mixture import Mixture
 from headtail.samplers.fixed.queue import Queue
 from headtail.samplers.fixed.uniform import Uniform
 from headtail.samplers.fixed.within_batch import WithinBatch
+from headtail.samplers.interfaces import FixedSampler, ModelSampler
 from headtail.samplers.model.adversarial import Adversarial
 from headtail.samplers.model.block import Block
 from headtail.samplers.model.hard import Hard
@@ -21,13 +23,16 @@ from headtail.samplers.sampler import Sampler, Step
 __all__ = [
     "Adversarial",
     "Block",
+    "Claims",
     "Draw",
+    "FixedSampler",
     "FourierKernel",
     "Frequency",
     "Given",
     "Hard",
     "LogUniform",
     "Mixture",
+    "ModelSampler",
     "ModelSoftmax",
     "QuadraticKernel",
     "Queue",

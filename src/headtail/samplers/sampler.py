@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +14,7 @@ from headtail.core.draw import Draw
 from headtail.core.labels import Labels
 from headtail.core.targets import IGNORE_INDEX, Pairs, Target
 from headtail.errors import HeadtailError
+from headtail.samplers.claims import Claims
 from headtail.samplers.model.scorer import Scorer
 
 
@@ -58,25 +59,25 @@ class Step(NamedTuple):
     @property
     def scorer(self) -> Scorer:
         """The model, for samplers that said they look at it."""
-        assert self.model is not None, "`draw` hands it over where `looks_at_model`"
+        assert self.model is not None, "`draw` hands it over where a sampler looks at it"
         return self.model
 
 
 class Sampler(nn.Module, ABC):
-    """Draws negative labels and knows the probability q of every label it could have drawn.
+    """Draws negative labels, and knows how likely they were.
+
+    It is a `FixedSampler`, a `ModelSampler`, or a pool (`Resampled`), whose labels have no known q.
 
     A sampler is a module so that its tables move with the model and its state, if any, is saved
     with it. It has no parameters, and no gradient flows through what it draws.
     """
 
     num_labels: int
-    source: str | None = None
-    """"batch" or "past" if the negatives are labels of training examples: one without examples can
-    then never be drawn.
-    """
 
-    looks_at_model: bool = False
-    """Whether drawing reads the label table, which must then be up to date."""
+    @property
+    @abstractmethod
+    def claims(self) -> Claims:
+        """What it promises about its draws."""
 
     def draw(
         self,
@@ -115,11 +116,10 @@ class Sampler(nn.Module, ABC):
             )
         with torch.no_grad():
             model = None
-            if self.looks_at_model:
+            if self.claims.looks_at_model:
                 if input is None or weight is None:
                     raise HeadtailError(
-                        f"`{type(self).__name__}` looks at the model: pass `input` and `weight` to "
-                        "`draw`."
+                        f"`{self.name}` looks at the model: pass `input` and `weight` to `draw`."
                     )
                 self._check_fits(input, weight, pairs.num_examples)
                 model = Scorer(
@@ -154,112 +154,33 @@ class Sampler(nn.Module, ABC):
             part.remember(step)
 
     @property
-    def samplers(self) -> list[Sampler]:
+    def name(self) -> str:
+        """The name of its public class."""
+        return type(self).__name__
+
+    def _get_name(self) -> str:
+        return self.name
+
+    @property
+    def samplers(self) -> Sequence[Sampler]:
         """The samplers inside this one."""
         return []
-
-    @abstractmethod
-    def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
-        """The log-probability of any labels. Only a mixture with a part that depends on it asks for
-        the batch size.
-        """
-
-    def log_q_given(self, step: Step, ids: Int[Tensor, "*p k"]) -> Float64[Tensor, "p k"]:
-        """`[p, k]` log q of any labels (`[k]` or `[p, k]` ids) in this step."""
-        return self.log_q(ids).expand(len(step.pairs.label), ids.shape[-1])
 
     def m_given(self, step: Step) -> float:
         """The m of a draw in this step."""
         return self.expected_m(step.batch_size)
 
-    def describe(
-        self,
-        ids: Int[Tensor, "*b m"],
-        label: Int[Tensor, " b"],
-        m: float,
-        batch_size: int | None = None,
-    ) -> Draw:
-        """The `Draw` that holds these ids, for examples with these positives."""
-        return Draw(
-            ids, self.log_q(ids, batch_size), self.log_q(label, batch_size), m, self.log_keep(label)
-        )
-
-    def log_keep(self, label: Int[Tensor, " b"]) -> Float64[Tensor, " b"] | float:
-        """log(1 − q_y) for samplers that never draw the positive, 0 for the others."""
-        return 0.0
-
-    def log_keep_given(self, step: Step) -> Float64[Tensor, " p"]:
-        """`[p]` log(1 − q_y) in this step where the positive is never drawn, else 0."""
-        label = step.pairs.label
-        keep = self.log_keep(label)
-        return (
-            keep if isinstance(keep, Tensor) else torch.full_like(label, keep, dtype=torch.float64)
-        )
-
     @abstractmethod
     def expected_m(self, batch_size: int | None = None) -> float:
         """The m that `draw` reports for a batch of this size."""
-
-    @abstractmethod
-    def variance_of_sum(
-        self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None
-    ) -> float | None:
-        r"""The variance of $\sum_{y' \in \mathscr{N}} t_{y'}$ for an example with this positive, or
-        None if it has no formula.
-
-        The caller sets `term[label]` to 0 where collisions are masked.
-        """
-
-    def variance_given(
-        self, step: Step, term: Float64[Tensor, "p L"]
-    ) -> Float64[Tensor, " p"] | None:
-        """The same for the examples of a step, with a term for each label.
-
-        None where draws depend on each other in an unknown way.
-        """
-        label = step.pairs.label
-        if not self.looks_at_model:
-            rows = zip(term, label, strict=True)
-            each = [self.variance_of_sum(row, int(y), step.batch_size) for row, y in rows]
-            return (
-                None
-                if None in each
-                else torch.tensor(each, dtype=torch.float64, device=term.device)
-            )
-        if not self.independent(step.batch_size) or not self.tells_marginal:
-            return None
-        every = torch.arange(self.num_labels, device=label.device)
-        q = (self.log_q_given(step, every) - self.log_keep_given(step)[:, None]).exp()
-        if getattr(self, "exclude_target", False):
-            q = q.masked_fill(label[:, None] == every, 0.0)
-        seen = torch.where(q > 0, term, 0.0)  # 0 · inf: what is never drawn does not matter
-        mean = (q * seen).sum(1, keepdim=True)
-        return self.m_given(step) * (q * (seen - mean) ** 2).sum(1)
 
     def independent(self, batch_size: int | None = None) -> bool:
         """Whether the draws of one call are independent, so that the variance falls as 1/m."""
         return True
 
-    @property
-    def may_miss(self) -> bool:
-        """Whether some label may have q = 0."""
-        return False
-
+    @abstractmethod
     def log_support(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
         """−inf just for labels that are never drawn, whatever the model."""
-        return self.log_q(ids, batch_size=2)
-
-    @property
-    def tells_all(self) -> bool:
-        """Whether log q of any label can be asked for, not only of those drawn."""
-        return True
-
-    @property
-    def tells_marginal(self) -> bool:
-        """Whether the log q in a draw is that of the label itself, which weights that come from no
-        margin need.
-        """
-        return True
 
     @property
     def device(self) -> torch.device | None:
@@ -283,13 +204,3 @@ class Sampler(nn.Module, ABC):
             return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
 
         return super()._apply(move, recurse)
-
-
-def iid_variance(q: Float64[Tensor, " L"], term: Float64[Tensor, " L"]) -> tuple[float, float]:
-    """Mean and variance of t over one draw from q; the variance is taken about the mean, so that it
-    is never negative.
-    """
-    # 0 · inf: a label with q = 0 is never drawn, whatever its term.
-    seen = torch.where(q > 0, term, 0.0)
-    mean = (q * seen).sum()
-    return float(mean), float((q * (seen - mean) ** 2).sum())

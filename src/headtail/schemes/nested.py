@@ -91,7 +91,7 @@ def _part(request: Request, rows: Rows, whole: str, write: str) -> Sampler:
             f"`{write}`."
         )
     sampler = rows[part.name].build(request)
-    if getattr(sampler, "exclude_target", False):
+    if sampler.claims.excludes_target:
         kept = [text_of(arg) for arg in part.args if arg != "excluded"]
         unmasked = [*kept, "masked"] if "excluded" not in part.args else kept
         write = f"{part.name}({','.join(unmasked)})" if unmasked else part.name

@@ -99,7 +99,7 @@ def build_model(
         dim = encoder.dim
         sparse = False
     dot = loss.settings.score == "dot"
-    plain = isinstance(loss, SampledLoss) and not loss.sampler.looks_at_model
+    plain = isinstance(loss, SampledLoss) and not loss.sampler.claims.looks_at_model
     numbers = labels.num_labels * dim
     table = placement.options(run, numbers, narrow=sparse and dot and plain)
     head = LabelHead(labels, dim, loss, bias=dot, sparse=sparse and not exact, **table)

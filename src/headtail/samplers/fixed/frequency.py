@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import final
 
 import torch
 from jaxtyping import Float64, Int
@@ -10,9 +12,11 @@ from torch import Tensor
 
 from headtail.core.labels import Labels, check_labels
 from headtail.errors import HeadtailError, check_ids, check_number, check_same_device
+from headtail.samplers.claims import Claims
 from headtail.samplers.fixed.inverse import InverseSampler
 
 
+@final
 class Frequency(InverseSampler):
     r"""Frequent labels are drawn more often: $q_{y'} \propto \pi_{y'}^{\alpha}$.
 
@@ -145,9 +149,9 @@ class Frequency(InverseSampler):
         return f"{super().extra_repr()}, power={self.power:g}"
 
     @property
-    def may_miss(self) -> bool:
-        """If a label has no prior."""
-        return self.power > 0 and self.labels.rarest == 0
+    def claims(self) -> Claims:
+        """As above; labels without a prior are missed."""
+        return replace(super().claims, may_miss=self.power > 0 and self.labels.rarest == 0)
 
     def for_labels(self, labels: Labels) -> Frequency:
         """The same power of the grown label set's prior."""

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import final
 
+import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels
 from headtail.errors import HeadtailError, check_count, check_ids, check_number
-from headtail.samplers.sampler import Sampler, Step
+from headtail.samplers.claims import Claims
+from headtail.samplers.interfaces import FixedSampler
+from headtail.samplers.sampler import Step
 
 
-class Given(Sampler):
+@final
+class Given(FixedSampler):
     r"""Negatives that you drew yourself, with the log q that you vouch for (`audit` can check it).
 
     What it does to head and tail depends on your q; `explain` says, if you give log q as a
@@ -104,14 +109,16 @@ class Given(Sampler):
         return False
 
     @property
-    def tells_all(self) -> bool:
-        """Whether log q of any label can be asked for."""
-        return self.function is not None
+    def claims(self) -> Claims:
+        """What it may miss is unknown, so it may."""
+        shared = self.ids.dim() == 1
+        return Claims(shared=shared, knows_every_q=self.function is not None, may_miss=True)
 
-    @property
-    def may_miss(self) -> bool:
-        """Not known, so yes."""
-        return True
+    def log_support(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
+        """log q, if it was given as a function; else every label may be drawn."""
+        if self.function is None:
+            return torch.zeros_like(ids, dtype=torch.float64)
+        return super().log_support(ids)
 
     def for_labels(self, labels: Labels) -> Given:
         """The same negatives."""

@@ -13,10 +13,12 @@ from torch import Tensor
 
 from headtail.core.draw import Draw
 from headtail.errors import HeadtailError, check_count
-from headtail.samplers.sampler import Sampler, Step, iid_variance
+from headtail.samplers.claims import Claims
+from headtail.samplers.interfaces import FixedSampler, iid_variance
+from headtail.samplers.sampler import Step
 
 
-class InverseSampler(Sampler):
+class InverseSampler(FixedSampler):
     r"""A distribution $q_y = \text{mass}_y / \text{total}$, laid out as intervals on $[0,
     \text{total})$ and drawn by pointing.
 
@@ -50,6 +52,11 @@ class InverseSampler(Sampler):
                 f"{num_labels} labels to draw. "
                 f"Write `num_negatives={num_labels}` or `replacement=True`."
             )
+
+    @property
+    def claims(self) -> Claims:
+        """One draw for the whole batch, or one for each example where its positive is excluded."""
+        return Claims(shared=not self.exclude_target, excludes_target=self.exclude_target)
 
     @abstractmethod
     def mass(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import final
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from headtail.errors import check_ids
 from headtail.samplers.fixed.inverse import InverseSampler
 
 
+@final
 class LogUniform(InverseSampler):
     r"""The label of rank $r = 0, 1, …$ has $q = \log\frac{r + 2}{r + 1} / \log(L + 1)$, about
     Zipf's law.

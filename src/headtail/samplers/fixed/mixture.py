@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import final
 
 import torch
 from jaxtyping import Float64, Int
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels
 from headtail.errors import HeadtailError
+from headtail.samplers.claims import Claims
+from headtail.samplers.interfaces import FixedSampler, ModelSampler, Part
 from headtail.samplers.sampler import Sampler, Step
 
 
@@ -22,6 +25,9 @@ class Mixture(Sampler):
     A label drawn by one part could also have come from the others, so its q is the *sum* over the
     parts; using each part's own q would count some labels twice. Mixing a little uniform into a
     head-heavy sampler tames the noise of rare labels.
+
+    `Mixture(parts)` is a `ModelMixture` if a part follows the model, else a `FixedMixture`: what
+    both have in common is here.
 
     Args:
         parts: the samplers, each with its own number of negatives. None may exclude the positive (q
@@ -34,6 +40,14 @@ class Mixture(Sampler):
     >>> mixture.log_q(torch.tensor([0])).exp()  # (3/4)(1/3) + (1/4)(6/10)
     tensor([0.4000], dtype=torch.float64)
     """
+
+    def __new__(cls, parts: Sequence[Sampler] = ()) -> Mixture:
+        """One of the two kinds; a copy or a pickle names its own, and brings its parts later."""
+        if cls is not Mixture:
+            return super().__new__(cls)
+        listed = parts if isinstance(parts, Sequence) else ()
+        follows = any(isinstance(part, ModelSampler) for part in listed)
+        return object.__new__(ModelMixture if follows else FixedMixture)
 
     def __init__(self, parts: Sequence[Sampler]) -> None:
         super().__init__()
@@ -51,12 +65,12 @@ class Mixture(Sampler):
             raise HeadtailError(
                 f"`parts` must share one label set, but theirs have {sorted(sizes)} labels."
             )
-        if not all(part.tells_marginal for part in parts):
+        if not all(isinstance(part, Part) for part in parts):
             raise HeadtailError(
                 "`parts` must each know their q, but `Resampled` does not: mix samplers into its "
                 "`pool` instead."
             )
-        if any(getattr(part, "exclude_target", False) for part in parts):
+        if any(part.claims.excludes_target for part in parts):
             raise HeadtailError(
                 "`parts` must not exclude the positive: drop `exclude_target=True`, and the loss "
                 "masks collisions."
@@ -68,13 +82,30 @@ class Mixture(Sampler):
         ]
         self.parts = nn.ModuleList(flat)
         self.num_labels = sizes.pop()
-        self.source = next((part.source for part in flat if part.source), None)
-        self.looks_at_model = any(part.looks_at_model for part in flat)
 
     @property
-    def samplers(self) -> list[Sampler]:
+    def name(self) -> str:
+        """That of both kinds."""
+        return "Mixture"
+
+    @property
+    def samplers(self) -> list[Part]:
         """The parts."""
-        return [part for part in self.parts if isinstance(part, Sampler)]
+        return [part for part in self.parts if isinstance(part, Part)]
+
+    @property
+    def claims(self) -> Claims:
+        """What holds for all parts together."""
+        parts = [part.claims for part in self.samplers]
+        return Claims(
+            looks_at_model=any(part.looks_at_model for part in parts),
+            shared=all(part.shared for part in parts),
+            knows_every_q=all(part.knows_every_q for part in parts),
+            may_miss=all(part.may_miss for part in parts),
+            group=math.lcm(*(part.group for part in parts)),
+            memory=max(part.memory for part in parts),
+            source=next((part.source for part in parts if part.source), None),
+        )
 
     def pick(self, step: Step) -> Draw:
         """Draw from each part; the parts' shares are those of this very batch."""
@@ -87,32 +118,63 @@ class Mixture(Sampler):
             ]
         ids = torch.cat(ids, -1)
         label = step.pairs.label
-        if step.model is None or not self.looks_at_model:
-            return Draw(ids, self._log_q(ids, sizes), self._log_q(label, sizes), sum(sizes))
+        if not self.claims.looks_at_model:
+            return Draw(
+                ids, self.fixed_log_q(ids, sizes), self.fixed_log_q(label, sizes), sum(sizes)
+            )
         both = torch.cat([label[:, None], ids], 1)
-        log_q = self._shared([part.log_q_given(step, both) for part in self.samplers], sizes, both)
+        log_q = mean_of([part.log_q_given(step, both) for part in self.samplers], sizes)
         return Draw(ids, log_q[:, 1:], log_q[:, 0], sum(sizes))
 
-    def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
-        """log Σ (m_k / m)·q_k."""
-        return self._log_q(ids, [part.expected_m(batch_size) for part in self.samplers])
-
-    def log_q_given(self, step: Step, ids: Int[Tensor, "*p k"]) -> Float64[Tensor, "p k"]:
-        """The same with the parts' shares of this step."""
-        sizes = [part.m_given(step) for part in self.samplers]
-        shape = len(step.pairs.label), ids.shape[-1]
-        if not self.looks_at_model:  # the same for all examples
-            return self._log_q(ids, sizes).expand(shape)
-        log_q = [part.log_q_given(step, ids) for part in self.samplers]
-        return self._shared(log_q, sizes, ids.expand(shape))
-
-    def m_given(self, step: Step) -> float:
-        """Σ m_k."""
-        return sum(part.m_given(step) for part in self.samplers)
+    def fixed_log_q(self, ids: Int[Tensor, ...], sizes: list[float]) -> Float64[Tensor, ...]:
+        """log Σ (m_k / m)·q_k of the parts that are fixed."""
+        fixed = [part for part in self.samplers if isinstance(part, FixedSampler)]
+        return mean_of([part.log_q(ids) for part in fixed], sizes)
 
     def expected_m(self, batch_size: int | None = None) -> float:
         """Σ m_k."""
         return sum(part.expected_m(batch_size) for part in self.samplers)
+
+    def m_given(self, step: Step) -> float:
+        """Σ m_k."""
+        return sum(self.sizes_given(step))
+
+    def sizes_given(self, step: Step) -> list[float]:
+        """m_k of each part in this step."""
+        return [part.m_given(step) for part in self.samplers]
+
+    def independent(self, batch_size: int | None = None) -> bool:
+        """If all parts are, of themselves and of each other."""
+        return self.parts_independent() and all(
+            part.independent(batch_size) for part in self.samplers
+        )
+
+    def parts_independent(self) -> bool:
+        """Whether no two parts see the same batches."""
+        sources = [part.claims.source for part in self.samplers if part.claims.source]
+        return len(sources) == len(set(sources))
+
+    def log_support(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
+        """Drawn if a part may draw it."""
+        return torch.stack([part.log_support(ids) for part in self.samplers]).amax(0)
+
+    def for_labels(self, labels: Labels) -> Mixture:
+        """The same parts over the grown label set."""
+        return Mixture([part.for_labels(labels) for part in self.samplers])
+
+
+@final
+class FixedMixture(Mixture, FixedSampler):
+    """A mixture of fixed samplers, with one q for all examples of a batch."""
+
+    def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
+        """log Σ (m_k / m)·q_k."""
+        return self.fixed_log_q(ids, [part.expected_m(batch_size) for part in self.samplers])
+
+    def log_q_given(self, step: Step, ids: Int[Tensor, "*p k"]) -> Float64[Tensor, "p k"]:
+        """The same with the parts' shares of this step."""
+        log_q = self.fixed_log_q(ids, self.sizes_given(step))
+        return log_q.expand(len(step.pairs.label), ids.shape[-1])
 
     def variance_of_sum(
         self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None
@@ -120,58 +182,38 @@ class Mixture(Sampler):
         """Parts that draw independently add their variances up; two that see the same batches have
         no formula.
         """
-        if not self._parts_independent():
+        if not self.parts_independent():
             return None
-        parts = [part.variance_of_sum(term, label, batch_size) for part in self.samplers]
+        fixed = [part for part in self.samplers if isinstance(part, FixedSampler)]
+        parts = [part.variance_of_sum(term, label, batch_size) for part in fixed]
         known = [variance for variance in parts if variance is not None]
         return sum(known) if len(known) == len(parts) else None
+
+
+@final
+class ModelMixture(Mixture, ModelSampler):
+    """A mixture with a part that follows the model, so that each example has its own q."""
+
+    def log_q_given(self, step: Step, ids: Int[Tensor, "*p k"]) -> Float64[Tensor, "p k"]:
+        """log Σ (m_k / m)·q_k."""
+        log_q = [part.log_q_given(step, ids) for part in self.samplers]
+        return mean_of(log_q, self.sizes_given(step))
 
     def variance_given(
         self, step: Step, term: Float64[Tensor, "p L"]
     ) -> Float64[Tensor, " p"] | None:
-        """As `variance_of_sum`."""
-        if not self._parts_independent():
+        """Parts that draw independently add their variances up; two that see the same batches have
+        no formula.
+        """
+        if not self.parts_independent():
             return None
         parts = [part.variance_given(step, term) for part in self.samplers]
         known = [variance for variance in parts if variance is not None]
         return torch.stack(known).sum(0) if len(known) == len(parts) else None
 
-    def independent(self, batch_size: int | None = None) -> bool:
-        """If all parts are, of themselves and of each other."""
-        return self._parts_independent() and all(
-            part.independent(batch_size) for part in self.samplers
-        )
 
-    @property
-    def may_miss(self) -> bool:
-        """If every part may."""
-        return all(part.may_miss for part in self.samplers)
-
-    @property
-    def tells_all(self) -> bool:
-        """If every part does without a model."""
-        return all(part.tells_all for part in self.samplers)
-
-    def log_support(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
-        """Drawn if a part may draw it."""
-        return torch.stack([part.log_support(ids) for part in self.samplers]).amax(0)
-
-    def _parts_independent(self) -> bool:
-        sources = [part.source for part in self.samplers if part.source]
-        return len(sources) == len(set(sources))
-
-    def for_labels(self, labels: Labels) -> Mixture:
-        """The same parts over the grown label set."""
-        return Mixture([part.for_labels(labels) for part in self.samplers])
-
-    def _log_q(self, ids: Tensor, sizes: list[float]) -> Tensor:
-        return self._shared([part.log_q(ids) for part in self.samplers], sizes, ids)
-
-    def _shared(self, log_q: list[Tensor], sizes: list[float], ids: Tensor) -> Tensor:
-        total = sum(sizes)
-        terms = [math.log(m / total) + one for m, one in zip(sizes, log_q, strict=True) if m > 0]
-        return (
-            torch.logsumexp(torch.stack(terms), 0)
-            if terms
-            else torch.full_like(ids, -math.inf, dtype=torch.float64)
-        )
+def mean_of(log_q: list[Tensor], sizes: list[float]) -> Tensor:
+    """log Σ (m_k / m)·q_k; −inf where there are no negatives."""
+    total = sum(sizes)
+    terms = [math.log(m / total) + part for m, part in zip(sizes, log_q, strict=True) if m > 0]
+    return torch.logsumexp(torch.stack(terms), 0) if terms else torch.full_like(log_q[0], -math.inf)

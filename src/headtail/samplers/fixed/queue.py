@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import final
+
 import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
@@ -9,11 +11,14 @@ from torch import Tensor
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels, check_labels
 from headtail.errors import HeadtailError, check_count
+from headtail.samplers.claims import Claims
 from headtail.samplers.fixed.within_batch import require_seen
-from headtail.samplers.sampler import Sampler, Step, iid_variance
+from headtail.samplers.interfaces import FixedSampler, iid_variance
+from headtail.samplers.sampler import Step
 
 
-class Queue(Sampler):
+@final
+class Queue(FixedSampler):
     r"""The last labels seen, from batches before this one: $q = \pi$, with more negatives than a
     small batch holds.
 
@@ -36,7 +41,6 @@ class Queue(Sampler):
     """
 
     past: Tensor
-    source = "past"
 
     def __init__(self, labels: Labels, capacity: int, num_negatives: int | None = None) -> None:
         super().__init__()
@@ -98,9 +102,9 @@ class Queue(Sampler):
         )
 
     @property
-    def may_miss(self) -> bool:
-        """If a label has no example."""
-        return self.labels.never_seen > 0
+    def claims(self) -> Claims:
+        """One draw for the whole batch, without labels that have no example."""
+        return Claims(may_miss=self.labels.never_seen > 0, memory=self.capacity, source="past")
 
     def for_labels(self, labels: Labels) -> Queue:
         """The same queue, content included, with the grown label set's frequencies."""

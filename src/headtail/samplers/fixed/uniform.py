@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import final
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from headtail.samplers.fixed.inverse import InverseSampler
 from headtail.samplers.sampler import Step
 
 
+@final
 class Uniform(InverseSampler):
     r"""Every label is as likely as any other: $q_{y'} = 1/L$.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import final
 
 import torch
 from jaxtyping import Float64, Int
@@ -11,10 +12,13 @@ from torch import Tensor
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels, check_labels
 from headtail.errors import HeadtailError, check_count
-from headtail.samplers.sampler import Sampler, Step, iid_variance
+from headtail.samplers.claims import Claims
+from headtail.samplers.interfaces import FixedSampler, iid_variance
+from headtail.samplers.sampler import Step
 
 
-class WithinBatch(Sampler):
+@final
+class WithinBatch(FixedSampler):
     r"""The labels of the other examples in the batch are the negatives: $q = \pi$.
 
     It costs nothing to draw. With constant weights it leans to the tail (the equalised loss), with
@@ -34,8 +38,6 @@ class WithinBatch(Sampler):
     >>> draw.ids, draw.m
     (tensor([0, 1, 1, 2]), 3.0)
     """
-
-    source = "batch"
 
     def __init__(self, labels: Labels, num_negatives: int | None = None) -> None:
         super().__init__()
@@ -108,9 +110,9 @@ class WithinBatch(Sampler):
         return f"num_labels={self.num_labels}, num_negatives={self.num_negatives or 'all'}"
 
     @property
-    def may_miss(self) -> bool:
-        """If a label has no example."""
-        return self.labels.never_seen > 0
+    def claims(self) -> Claims:
+        """One draw for the whole batch, without labels that have no example."""
+        return Claims(may_miss=self.labels.never_seen > 0, source="batch")
 
     def for_labels(self, labels: Labels) -> WithinBatch:
         """Within-batch with the grown label set's frequencies."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import final
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,7 @@ misses is noise.
 """
 
 
+@final
 class Adversarial(Scheduled):
     r"""Negatives that look like positives: $q_{y'} = \prod_n \sigma(\pm(\langle u_n, x \rangle +
     c_n))$ over the nodes of a binary tree on the way to y' (Bamler and Mandt 2020), in O(log L) a

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import final
+
 import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
@@ -13,6 +15,7 @@ from headtail.samplers.model.blocks import NEVER, Blocks
 from headtail.samplers.model.clusters import means
 
 
+@final
 class Block(Blocks):
     r"""What the model scores high is drawn often: $q_{y'} = P(B)\, r(y' \mid B)$, a block by
     $P(B) \propto e^{\langle h, \bar w_B \rangle} \sum_{y \in B} \rho_y\, e^{c_y}$, with $\bar w_B$

@@ -1,4 +1,4 @@
-"""Samplers that look at the model, and the one pass over all labels by which exact ones draw."""
+"""Draws from all labels by their scores, in one pass over them."""
 
 from __future__ import annotations
 
@@ -13,36 +13,10 @@ from torch import Tensor
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels, number_of
 from headtail.errors import HeadtailError, check_count
+from headtail.samplers.claims import Claims
+from headtail.samplers.interfaces import ModelSampler
 from headtail.samplers.model.scorer import Scorer
-from headtail.samplers.sampler import Sampler, Step
-
-
-class ModelSampler(Sampler):
-    """A sampler whose q follows the model, so that every example has a q of its own."""
-
-    looks_at_model = True
-
-    def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
-        """Refused: without a model there is no q."""
-        raise HeadtailError(
-            f"`{type(self).__name__}` follows the model, so each example has a q of its own. Ask "
-            "`log_q_given(step, ids)`."
-        )
-
-    def variance_of_sum(
-        self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None
-    ) -> float | None:
-        """None: it depends on the model; `on_model` measures it."""
-        return None
-
-    def log_support(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
-        """Every label may be drawn."""
-        return torch.zeros_like(ids, dtype=torch.float64)
-
-    @property
-    def tells_all(self) -> bool:
-        """Not without a model."""
-        return False
+from headtail.samplers.sampler import Step
 
 
 class OnePassSampler(ModelSampler):
@@ -79,6 +53,11 @@ class OnePassSampler(ModelSampler):
             raise HeadtailError(
                 "`exclude_target=True` leaves nothing to draw from when there is only 1 label."
             )
+
+    @property
+    def claims(self) -> Claims:
+        """A draw for each example, by its scores."""
+        return Claims(looks_at_model=True, shared=False, excludes_target=self.exclude_target)
 
     @abstractmethod
     def log_mass(

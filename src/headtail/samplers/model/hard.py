@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import final
 
 import torch
 from jaxtyping import Float64, Int
@@ -11,11 +13,13 @@ from torch import Tensor
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels
 from headtail.errors import HeadtailError, check_count, check_kind
-from headtail.samplers.model.by_score import ModelSampler
+from headtail.samplers.claims import Claims
+from headtail.samplers.interfaces import ModelSampler, Part
 from headtail.samplers.model.scorer import Scorer
 from headtail.samplers.sampler import Sampler, Step
 
 
+@final
 class Hard(ModelSampler):
     r"""The k labels of highest score, each exactly once, and some of a cheap sampler:
     $m \cdot q_{y'} = [y' \in \text{top } k] + m_c \cdot q^c_{y'}$.
@@ -40,19 +44,18 @@ class Hard(ModelSampler):
     def __init__(self, cheap: Sampler, nearest: int) -> None:
         super().__init__()
         check_kind("cheap", cheap, Sampler, "Uniform(labels, 48)")
-        if getattr(cheap, "exclude_target", False):
+        if not isinstance(cheap, Part) or not cheap.claims.knows_every_q:
+            raise HeadtailError(
+                f"`cheap` must know the q of any label, but `{cheap.name}` does not. Take "
+                "`Uniform`."
+            )
+        if cheap.claims.excludes_target:
             raise HeadtailError(
                 "`cheap` must not exclude the positive: write `exclude_target=False`, and the loss "
                 "masks collisions."
             )
-        if not cheap.tells_marginal or not (cheap.tells_all or cheap.looks_at_model):
-            raise HeadtailError(
-                f"`cheap` must know the q of any label, but `{type(cheap).__name__}` does not. "
-                "Take `Uniform`."
-            )
-        self.cheap = cheap
+        self.cheap: Part = cheap
         self.num_labels = cheap.num_labels
-        self.source = cheap.source
         self.nearest = min(check_count("nearest", nearest), self.num_labels)
 
     def pick(self, step: Step) -> Draw:
@@ -101,13 +104,13 @@ class Hard(ModelSampler):
         return False
 
     def log_support(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
-        """That of the cheap sampler: nobody knows which labels will be near."""
+        """That of the cheap sampler: which labels will be near is unknown."""
         return self.cheap.log_support(ids)
 
     @property
-    def may_miss(self) -> bool:
-        """If the cheap sampler may."""
-        return self.cheap.may_miss
+    def claims(self) -> Claims:
+        """Those of the cheap sampler, but for each example, by its scores."""
+        return replace(self.cheap.claims, looks_at_model=True, shared=False)
 
     @property
     def samplers(self) -> list[Sampler]:

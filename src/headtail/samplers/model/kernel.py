@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import final
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -18,6 +20,7 @@ they spare.
 """
 
 
+@final
 class QuadraticKernel(Blocks):
     r"""$q_{y'} \propto \alpha \langle h, w_{y'} \rangle^2 + 1$ (Blanc and Rendle 2018), in at most
     64 dimensions.
@@ -100,6 +103,7 @@ class QuadraticKernel(Blocks):
         return _shares(products.square_().mul_(self.alpha).add_(1.0).mul_(held))
 
 
+@final
 class FourierKernel(Blocks):
     r"""$P(B) \propto \varphi(h)^\top \sum_{y \in B} \varphi(w_y) \approx \sum_{y \in B} e^{f_y}$,
     then by $e^{f}$ inside: random features for the exponential kernel (Rawat et al. 2019), in at

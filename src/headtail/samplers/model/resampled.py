@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import final
 
 import torch
 from jaxtyping import Float64, Int
@@ -11,11 +13,14 @@ from torch import Tensor
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels
 from headtail.errors import HeadtailError, check_count, check_kind
-from headtail.samplers.model.by_score import ModelSampler, pointed_at, running_sums
+from headtail.samplers.claims import Claims
+from headtail.samplers.interfaces import FixedSampler, Part
+from headtail.samplers.model.by_score import pointed_at, running_sums
 from headtail.samplers.sampler import Sampler, Step
 
 
-class Resampled(ModelSampler):
+@final
+class Resampled(Sampler):
     r"""A pool of M labels from a cheap $q^0$, of which m are drawn by score: slot s holding $y_s$
     with $p_s \propto e^{f_{y_s}} / q^0_{y_s}$ (sampling, importance, resampling). The larger the
     pool, the nearer to q ∝ e^f.
@@ -46,14 +51,12 @@ class Resampled(ModelSampler):
     def __init__(self, pool: Sampler, num_negatives: int) -> None:
         super().__init__()
         check_kind("pool", pool, Sampler, "Uniform(labels, 1024)")
-        if not pool.tells_marginal:
+        if not isinstance(pool, Part):
             raise HeadtailError(
-                f"`pool` must know its q, but `{type(pool).__name__}` does not. Take for example "
-                "`Uniform`."
+                f"`pool` must know its q, but `{pool.name}` does not. Take for example `Uniform`."
             )
-        self.pool = pool
+        self.pool: Part = pool
         self.num_labels = pool.num_labels
-        self.source = pool.source
         self.num_negatives = check_count("num_negatives", num_negatives)
 
     def pick(self, step: Step) -> Draw:
@@ -101,11 +104,9 @@ class Resampled(ModelSampler):
             step: the examples.
             term: `[p, L]`, 0 at the positive.
         """
-        if (
-            self.pool.looks_at_model
-            or not self.pool.tells_all
-            or not self.pool.independent(step.batch_size)
-        ):
+        if not isinstance(self.pool, FixedSampler) or not self.pool.claims.knows_every_q:
+            return None
+        if not self.pool.independent(step.batch_size):
             return None
         label = step.pairs.label
         every = torch.arange(self.num_labels, device=label.device)
@@ -133,14 +134,10 @@ class Resampled(ModelSampler):
         return self.pool.log_support(ids)
 
     @property
-    def may_miss(self) -> bool:
-        """If the pool may."""
-        return self.pool.may_miss
-
-    @property
-    def tells_marginal(self) -> bool:
-        """No."""
-        return False
+    def claims(self) -> Claims:
+        """Those of the pool, but for each example, by its scores, and without a q for labels."""
+        of_draws = {"looks_at_model": True, "shared": False, "marginal": False}
+        return replace(self.pool.claims, knows_every_q=False, **of_draws)
 
     @property
     def samplers(self) -> list[Sampler]:

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from headtail.samplers.model.by_score import ModelSampler
+from headtail.samplers.claims import Claims
+from headtail.samplers.interfaces import ModelSampler
 
 FIRST = 32
 """Steps after which the first look, at an untrained table, is thrown away."""
@@ -55,10 +56,17 @@ class Scheduled(ModelSampler):
 
     Attributes:
         every: steps between two looks in the long run.
+        share: how many neighbours of a batch get one draw.
     """
 
     every: int
+    share: int
     _taken = _due = 0
+
+    @property
+    def claims(self) -> Claims:
+        """A draw for each group of neighbours, by their scores."""
+        return Claims(looks_at_model=True, shared=False, group=self.share)
 
     @property
     def due(self) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import final
+
 from torch import Tensor
 
 from headtail.core.labels import Labels
 from headtail.samplers.model.by_score import OnePassSampler
 
 
+@final
 class ModelSoftmax(OnePassSampler):
     r"""Negatives are what the model takes for likely: $q_{y'} \propto e^{f_{y'}}$, for each example
     anew.

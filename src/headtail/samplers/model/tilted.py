@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, final
 
 from torch import Tensor
 
 from headtail.core.labels import Labels
 from headtail.core.margins import Margin, Separable, check_margin
+from headtail.samplers.claims import Claims
 from headtail.samplers.model.by_score import OnePassSampler
 
 if TYPE_CHECKING:
     from headtail.losses.decoupled import Piece
 
 
+@final
 class Tilted(OnePassSampler):
     r"""The q of minimum variance for a margin ρ: $q^*_{y'} \propto \rho_{yy'}\, e^{f_{y'}}$ for the
     softmax, $\propto \rho_{yy'}\, |\varphi(-f_{y'})|$ for decoupled losses.
@@ -78,9 +81,9 @@ class Tilted(OnePassSampler):
         )
 
     @property
-    def may_miss(self) -> bool:
-        """If the margin says so."""
-        return True
+    def claims(self) -> Claims:
+        """As above; labels of no weight are missed."""
+        return replace(super().claims, may_miss=True)
 
     def extra_repr(self) -> str:
         """Size, options and target."""
