@@ -148,24 +148,27 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(f'`{n}`' for n in close)}?" if close else ""
 
 
-def need(module: str, *, extra: str, to: str) -> ModuleType:
-    """Import an optional dependency; where it is missing, say which extra brings it.
+def need(package: str, *, extra: str, to: str, module: str | None = None) -> ModuleType:
+    """Import an optional package; where it is missing, name the extra that installs it.
 
     Args:
-        module: what to import.
-        extra: the extra of headtail that installs it.
-        to: what it is needed for, for example "write a report".
+        package: the name that pip knows, for example "pyarrow".
+        extra: which of headtail's extras has it.
+        to: what it is needed for, for example "Reading Parquet files".
+        module: the name to import, where it differs from the package's.
 
-    >>> need("math", extra="report", to="count").pi > 3
+    >>> need("math", extra="report", to="Counting").pi > 3
     True
+    >>> need("no_such_package", extra="data", to="Reading Parquet files")
+    Traceback (most recent call last):
+    headtail.errors.HeadtailError: Reading Parquet files needs no_such_package, which is not...
     """
+    name = module or package
     try:
-        return importlib.import_module(module)
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        package = module.partition(".")[0]
-        if error.name is None or error.name.partition(".")[0] != package:
+        if error.name is None or error.name.partition(".")[0] != name.partition(".")[0]:
             raise
         raise HeadtailError(
-            f"To {to}, headtail needs {package}, which is not installed. Run "
-            f"`pip install 'headtail[{extra}]'`."
+            f"{to} needs {package}, which is not installed. Run `pip install 'headtail[{extra}]'`."
         ) from error

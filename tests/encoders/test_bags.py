@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headtail.data.points import Bag, Picked
+from headtail.data.bag import Bag, Picked
 from headtail.encoders.weighted_bag import plain_weighted_bag, weighted_bag
 from headtail.errors import HeadtailError
 from tests.kernels.test_cpu_bag import ragged_bag

@@ -7,14 +7,17 @@ import types
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
 
-from headtail.encoders import convolution
-from headtail.encoders.convolution import convolve, fits
+from headtail.encoders.convolution import convolve
 from headtail.encoders.resnet import ResNet
+from headtail.kernels.dispatch import convolution_kernels, use_kernels
+
+pytest.importorskip("triton")
 
 
 def like(*shape: int, dtype: torch.dtype = torch.bfloat16, device: str = "cuda", last: bool = True):
-    """What `fits` looks at of a tensor on a device that need not be there."""
+    """What the dispatch looks at of a tensor, on a device that need not be there."""
     stored = torch.empty(shape, dtype=dtype, device="meta")
     stored = stored.contiguous(memory_format=torch.channels_last) if last else stored
     about = {
@@ -29,11 +32,9 @@ def like(*shape: int, dtype: torch.dtype = torch.bfloat16, device: str = "cuda",
 FILTER = like(32, 16, 3, 3)
 
 
-def test_kernels_take_three_by_three_filters_of_few_channels_in_bfloat16_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(convolution, "HAS_TRITON", True)
-    monkeypatch.setattr(convolution, "BY_KERNELS", (16, 32, 64))
-    assert fits(like(2, 16, 7, 9), FILTER, 1, 1)
-    assert fits(like(128, 64, 8, 8), like(64, 64, 3, 3), 1, 1)
+def test_kernels_take_three_by_three_filters_of_few_channels_in_bfloat16_on_a_gpu():
+    assert convolution_kernels(like(2, 16, 7, 9), FILTER, 1, 1) is not None
+    assert convolution_kernels(like(128, 64, 8, 8), like(64, 64, 3, 3), 1, 1) is not None
 
 
 @pytest.mark.parametrize(
@@ -67,20 +68,13 @@ def test_kernels_take_three_by_three_filters_of_few_channels_in_bfloat16_on_a_gp
         "large",
     ],
 )
-def test_kernels_are_not_asked_for_what_they_do_not_take(monkeypatch, x, weight, stride, padding):
-    monkeypatch.setattr(convolution, "HAS_TRITON", True)
-    monkeypatch.setattr(convolution, "BY_KERNELS", (16, 32, 64))
-    assert not fits(x, weight, stride, padding)
+def test_kernels_are_not_chosen_for_what_they_do_not_take(x, weight, stride, padding):
+    assert convolution_kernels(x, weight, stride, padding) is None
 
 
-def test_nobody_is_asked_without_triton_or_for_channels_that_are_switched_off(monkeypatch):
-    x = like(2, 16, 7, 9)
-    monkeypatch.setattr(convolution, "HAS_TRITON", False)
-    assert not fits(x, FILTER, 1, 1)
-    monkeypatch.setattr(convolution, "HAS_TRITON", True)
-    monkeypatch.setattr(convolution, "BY_KERNELS", (16,))
-    assert not fits(x, FILTER, 1, 1)
-    assert fits(x, like(16, 16, 3, 3), 1, 1)
+def test_kernels_are_not_chosen_where_they_are_switched_off():
+    with use_kernels(False):
+        assert convolution_kernels(like(2, 16, 7, 9), FILTER, 1, 1) is None
 
 
 def test_elsewhere_it_is_torchs_convolution():
@@ -91,15 +85,28 @@ def test_elsewhere_it_is_torchs_convolution():
     )
 
 
-def test_a_small_network_asks_for_the_kernels_wherever_its_size_stays(monkeypatch):
-    asked = []
+class Convolutions(TorchFunctionMode):
+    """Records (channels in, channels out, stride, padding) of the convolutions in it."""
 
-    def told(x, weight, stride, padding):
-        asked.append((x.shape[1], weight.shape[0], stride))
-        return False
+    def __init__(self):
+        super().__init__()
+        self.seen = []
 
-    monkeypatch.setattr(convolution, "fits", told)
-    ResNet(20, augment=False)(torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
-    same = [channels for channels, out, stride in asked if channels == out and stride == 1]
-    assert same == [16] * 6 + [32] * 5 + [64] * 5
-    assert len(asked) == 19
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is F.conv2d:
+            x, weight = args
+            self.seen.append((x.shape[1], weight.shape[0], *kwargs.values()))
+        return function(*args, **(kwargs or {}))
+
+
+def test_most_convolutions_of_a_small_network_have_a_shape_that_the_kernels_take():
+    network = ResNet(20, augment=False)
+    with Convolutions() as convolutions:
+        network(torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
+    assert len(convolutions.seen) == 19
+    taken = [
+        channels
+        for channels, out, stride, padding in convolutions.seen
+        if convolution_kernels(like(1, channels, 8, 8), like(out, channels, 3, 3), stride, padding)
+    ]
+    assert taken == [16] * 6 + [32] * 5 + [64] * 5

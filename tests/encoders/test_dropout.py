@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headtail.encoders.dropout import dropout
+from headtail.encoders.dropout import dropout, shift_and_drop
+from headtail.kernels.dispatch import use_kernels
 
 
 @pytest.mark.parametrize("share", [0.001, 0.2, 0.5, 0.9, 0.999])
@@ -42,3 +43,28 @@ def test_the_gradient_is_zero_where_a_number_was_dropped():
     out = dropout(x, 0.5)
     out.sum().backward()
     assert torch.equal(x.grad, torch.where(out == 0, 0.0, 2.0))
+
+
+@pytest.mark.parametrize("shape", [(1,), (3, 5), (64, 129), (7, 2, 3)])
+@pytest.mark.parametrize("share", [0.001, 0.3, 0.999])
+def test_the_same_numbers_are_dropped_with_and_without_kernels(shape, share):
+    x = torch.randn(shape)
+    torch.manual_seed(3)
+    by_kernels = dropout(x, share)
+    after = torch.rand(())
+    with use_kernels(False):
+        torch.manual_seed(3)
+        assert torch.equal(dropout(x, share), by_kernels)
+        assert torch.equal(torch.rand(()), after), "as many random numbers were taken"
+
+
+def test_bias_and_dropout_in_one_pass_drop_what_plain_torch_drops():
+    x = torch.randn(33, 17)
+    bias = torch.randn(17)
+    torch.manual_seed(5)
+    by_kernels = shift_and_drop(x.clone(), bias, 0.3)
+    with use_kernels(False):
+        torch.manual_seed(5)
+        plain = shift_and_drop(x.clone(), bias, 0.3)
+    assert torch.equal(by_kernels == 0, plain == 0)
+    assert torch.allclose(by_kernels, plain)

@@ -10,7 +10,8 @@ from torch import nn
 
 from headtail.core.labels import Labels
 from headtail.core.targets import Ragged
-from headtail.encoders import Batch, Model
+from headtail.data.batches import TrainingBatch
+from headtail.encoders import Model
 from headtail.head import LabelHead
 from headtail.schemes import scheme
 
@@ -46,7 +47,9 @@ def test_other_labels_of_a_point_are_negatives_unless_they_are_masked(known):
     padded = torch.tensor([[0, 2, -100], [1, -100, -100], [3, 1, 0]])
     wanted = loss_by_hand(model, features, labels, known)
     for target in (Ragged.from_lists(labels), padded):
-        assert model(Batch(features, None, target)).item() == pytest.approx(wanted, rel=1e-5)
+        assert model(TrainingBatch(features, None, target)).item() == pytest.approx(
+            wanted, rel=1e-5
+        )
 
 
 @pytest.mark.parametrize(
@@ -56,7 +59,7 @@ def test_masking_what_is_known_asks_nothing_more_of_points_with_one_label(target
     model = model_of(EVERY, mask_known=True)
     features = torch.randn(3, 3)
     wanted = loss_by_hand(model, features, [[0], [3], [1]], known=True)
-    assert model(Batch(features, None, target)).item() == pytest.approx(wanted, rel=1e-5)
+    assert model(TrainingBatch(features, None, target)).item() == pytest.approx(wanted, rel=1e-5)
 
 
 def test_targets_find_their_points_by_row():
@@ -65,7 +68,8 @@ def test_targets_find_their_points_by_row():
     row = torch.tensor([1, 0, 1, 1])
     target = torch.tensor([3, 0, 2, 0])
     assert torch.allclose(
-        model(Batch(features, row, target)), model(Batch(features[row], None, target))
+        model(TrainingBatch(features, row, target)),
+        model(TrainingBatch(features[row], None, target)),
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headtail.data.points import Bag
+from headtail.data.bag import Bag
 from headtail.encoders.weighted_bag import plain_weighted_bag, weighted_bag
 from headtail.kernels.cpu import bag as cpu_bag
 

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headtail.encoders import convolution
+from headtail.kernels.dispatch import use_kernels
 from tests.kernels.interpreter import DEVICE, GPU, elsewhere, in_triton, interpret
 
 pytest.importorskip("triton")
@@ -49,7 +50,9 @@ def by_torch(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def by_kernels(x: Tensor, weight: Tensor) -> Tensor:
-    return convolution._Convolve.apply(x, weight)
+    from headtail.kernels.triton import convolution as kernels
+
+    return convolution._Convolve.apply(kernels, x, weight)
 
 
 def answers(function, x: Tensor, weight: Tensor, grad: Tensor) -> list[Tensor]:
@@ -122,9 +125,11 @@ def test_a_gpu_takes_the_kernels_for_what_fits_and_torch_for_the_rest(monkeypatc
     monkeypatch.setattr(
         cuda_conv, "conv2d", lambda *args: called.append(args[0].shape[1]) or plain(*args)
     )
-    monkeypatch.setattr(convolution, "BY_KERNELS", (16, 32))
-    pictures = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8, device="cuda")
-    ResNet(20, narrow=True).cuda()(pictures).sum().backward()
-    assert called == [16] * 6 + [32] * 5  # neither the stem, nor where the size halves
-    ResNet(20).cuda()(pictures)
-    assert len(called) == 11
+    images = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8, device="cuda")
+    ResNet(20, narrow=True).cuda()(images).sum().backward()
+    assert called == [16] * 6 + [32] * 5 + [64] * 5  # not the stem, nor where the size halves
+    ResNet(20).cuda()(images)
+    assert len(called) == 16, "float32 is not for the kernels"
+    with use_kernels(False):
+        ResNet(20, narrow=True).cuda()(images)
+    assert len(called) == 16

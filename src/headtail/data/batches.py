@@ -1,36 +1,52 @@
-"""Batches over shuffled (point, label) pairs, without copying features once a label."""
+"""Batches over shuffled (point, label) pairs, without a copy of the features for each label."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Int, Int64
 from torch import Tensor
 
+from headtail.core.targets import Target
+from headtail.data.bag import Bag, Picked, ragged_rows
 from headtail.data.image_files import ImageFiles
-from headtail.data.points import Bag, Picked, Points, ragged_rows
-from headtail.encoders.model import Batch
+from headtail.data.points import Features, Points
 from headtail.errors import HeadtailError, check_count
 
 WORTH_SHARING = 1 / 32
-"""The share of encodings that must be saved for it to pay: finding them and adding up their
-gradients is not free.
+"""The share of encodings that must be saved for sharing to pay: finding equal points and adding up
+their gradients is not free.
 """
 
 
+class TrainingBatch(NamedTuple):
+    """What a model computes its loss on.
+
+    Attributes:
+        features: of the batch's different points.
+        row: `[b]` the point that each target belongs to; None where target i belongs to point i.
+        target: `[b]` labels, or all labels of each point, ragged or padded.
+    """
+
+    features: Features | Picked
+    row: Int[Tensor, " b"] | None
+    target: Target
+
+
 class Batches:
-    """An order of pairs (or whole points) for each epoch, and the batch that any part of it makes.
+    """The order of pairs (or whole points) in each epoch, and the batches they make.
 
     The multi-label example (x, {y₁, …, y_t}) counts as t examples (x, y₁), …, (x, y_t), as in the
-    paper. Pairs refer to points; features are gathered a batch at a time, and a point whose pairs
-    meet in a batch is encoded once (unless so few are expected to meet that looking for them costs
-    more than it saves). What is left over at the end of an epoch, less than a batch, waits for
-    another epoch's shuffle.
+    paper. Pairs refer to points; features are gathered per batch. A point that has several pairs in
+    a batch is encoded once, unless so few are expected that looking for them costs more than it
+    saves. Pairs left over at the end of an epoch, less than a batch, wait for another epoch's
+    shuffle.
 
     Args:
         points: what to learn from.
-        size: pairs in a batch.
+        size: pairs per batch.
         seed: decides the order; the same (seed, epoch) gives the same order, so training can resume
             anywhere.
         among: `[k]` ids of the points to use; None for all.
@@ -55,14 +71,10 @@ class Batches:
     ) -> None:
         check_count("size", size)
         lengths = points.labels.offsets.diff()
-        used = (
-            torch.ones(len(points), dtype=torch.bool)
-            if among is None
-            else torch.zeros(len(points), dtype=torch.bool)
-        )
+        used = torch.full((len(points),), among is None)
         if among is not None:
             used[among] = True
-        used &= lengths > 0  # a point without labels teaches nothing
+        used &= lengths > 0  # nothing can be learnt from a point without labels
         self.points = points
         self.seed = seed
         self.whole_points = whole_points
@@ -75,14 +87,11 @@ class Batches:
         self.ids = used.nonzero().squeeze(1) if whole_points else pairs
         size = max(1, round(size * len(self.ids) / len(pairs))) if whole_points else size
         self.size = min(size, len(self.ids))
-        # The expected share of pairs whose point is in the batch already: two share a point with
-        # probability Σ n(n−1) / P(P−1).
-        meet = float((lengths * (lengths - 1))[used].sum()) / max(1, len(pairs) * (len(pairs) - 1))
-        self.shares = meet * (self.size - 1) / 2 >= WORTH_SHARING
+        self.shares = _shared_pairs(lengths[used], self.size) >= WORTH_SHARING
 
     @property
     def steps(self) -> int:
-        """Batches in an epoch."""
+        """Batches per epoch."""
         return len(self.ids) // self.size
 
     def order(self, epoch: int, start: int = 0) -> Iterator[Int64[Tensor, " size"]]:
@@ -90,16 +99,15 @@ class Batches:
         yield from self.shuffled(epoch)[start * self.size :].view(-1, self.size)
 
     def shuffled(self, epoch: int) -> Int64[Tensor, " all"]:
-        """Those of all batches of an epoch, one after the other."""
+        """The pairs (or points) of all batches of an epoch, one batch after the other."""
         generator = torch.Generator().manual_seed((self.seed * 1_000_003 + epoch) % 2**63)
-        return self.ids[
-            torch.randperm(len(self.ids), generator=generator)[: self.steps * self.size]
-        ]
+        order = torch.randperm(len(self.ids), generator=generator)
+        return self.ids[order[: self.steps * self.size]]
 
-    def take(self, ids: Int64[Tensor, " size"]) -> Batch:
+    def take(self, ids: Int64[Tensor, " size"]) -> TrainingBatch:
         """The batch of these pairs, or points."""
         if self.whole_points:
-            return Batch(self._features(ids), None, ragged_rows(self.points.labels, ids))
+            return TrainingBatch(self._features(ids), None, ragged_rows(self.points.labels, ids))
         points = self.point_of[ids]
         target = self.points.labels.values[ids].long()
         row = None
@@ -108,10 +116,19 @@ class Batches:
             if len(different) < len(points):
                 points = different
                 row = where
-        return Batch(self._features(points), row, target)
+        return TrainingBatch(self._features(points), row, target)
 
     def _features(self, points: Tensor) -> Picked | Tensor:
         features = self.points.features
-        # these are decoded ahead, not one batch when its turn comes
-        assert not isinstance(features, ImageFiles)
+        assert not isinstance(features, ImageFiles), "image files are streamed, not taken"
         return Picked(features, points) if isinstance(features, Bag) else features[points]
+
+
+def _shared_pairs(lengths: Int64[Tensor, " used"], size: int) -> float:
+    """The expected share of a batch's pairs that have another pair's point.
+
+    Two of P pairs share a point with probability Σ n(n−1) / P(P−1), over points with n pairs each.
+    """
+    pairs = int(lengths.sum())
+    meet = float((lengths * (lengths - 1)).sum()) / max(1, pairs * (pairs - 1))
+    return meet * (size - 1) / 2

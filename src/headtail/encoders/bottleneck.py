@@ -10,19 +10,20 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from headtail.data.points import Bag, Features, Picked
+from headtail.data.bag import Bag, Picked
+from headtail.data.points import Features
 from headtail.device.side_streams import beside, wait_for
-from headtail.encoders.dropout import dropout, dropout_kernels, shift_and_drop, sum_of_parts
-from headtail.encoders.weighted_bag import bag_kernels, check_columns, lengths, weighted_bag
+from headtail.encoders.dropout import dropout, shift_and_drop, sum_of_parts
+from headtail.encoders.weighted_bag import check_columns, length_of_each_entry, weighted_bag
 from headtail.errors import check_count
+from headtail.kernels.dispatch import bag_kernels, dropout_kernels
 from headtail.kernels.gradient import RowGradient
 from headtail.rows.decay import catch_up, decays, flush
 from headtail.rows.gradients import for_autograd
 
 
 class Bottleneck(nn.Module):
-    r"""$h = \frac{x}{\lVert x \rVert} W + c$: features to a hidden layer of width 512 with a linear
-    activation.
+    r"""$h = \frac{x}{\lVert x \rVert} W + c$: features to one linear hidden layer, 512 wide.
 
     Args:
         num_features: D.
@@ -31,7 +32,7 @@ class Bottleneck(nn.Module):
         normalise: scale each point's features to length 1.
         feature_dropout: share of features dropped in training.
         dropout: share of the hidden layer dropped in training.
-        device: where W is made.
+        device: of W.
         dtype: of W; sums are float32 in any case.
 
     >>> bag = Bag(torch.tensor([0, 2, 3]), torch.tensor([0, 2, 1]).int(), torch.ones(3), 3)
@@ -65,37 +66,32 @@ class Bottleneck(nn.Module):
 
     def forward(self, features: Features | Picked) -> Float[Tensor, "n d"]:
         """`[n, d]` hidden states."""
-        if not isinstance(features, Tensor):
+        if isinstance(features, Picked) and self._fuses():
             bags = bag_kernels(self.weight)
             drops = dropout_kernels(self.weight)
-            if (
-                isinstance(features, Picked)
-                and self._fuses()
-                and bags is not None
-                and drops is not None
-            ):
-                given = self.weight, self.bias, features, self.normalise, self.dropout
-                return _Encode.apply(bags, drops, *given)  # pyright: ignore[reportReturnType]
-            return shift_and_drop(self._sum(features), self.bias, self.dropout, self.training)
+            if bags is not None and drops is not None:
+                tables = self.weight, self.bias
+                return _Encode.apply(bags, drops, *tables, features, self.normalise, self.dropout)  # pyright: ignore[reportReturnType]
+        dense = isinstance(features, Tensor)
+        product = self._dense_product(features) if dense else self._sum(features)
+        return shift_and_drop(product, self.bias, self.dropout, self.training)
+
+    def _dense_product(self, features: Tensor) -> Float[Tensor, "n d"]:
         values = dropout(features, self.feature_dropout, self.training)
         if self.normalise:  # by the length that the features had before dropout
-            values = values / torch.linalg.vector_norm(features, dim=1, keepdim=True).clamp(
-                min=torch.finfo(torch.float32).tiny
-            )
-        return shift_and_drop(
-            values @ self.weight.to(values.dtype), self.bias, self.dropout, self.training
-        )
+            length = torch.linalg.vector_norm(features, dim=1, keepdim=True)
+            values = values / length.clamp(min=torch.finfo(torch.float32).tiny)
+        return values @ self.weight.to(values.dtype)
 
     def _fuses(self) -> bool:
-        """Whether this is a plain training step: no dropout of features, no lazy weight decay."""
-        trains = (
-            self.training
-            and torch.is_grad_enabled()
-            and self.sparse
-            and self.dropout > 0
-            and self.feature_dropout == 0
-        )
-        return trains and not decays(self.weight)
+        """Whether `_Encode` computes this step.
+
+        It is for training with dropout of the hidden layer, none of the features, and no lazy
+        weight decay to catch up with.
+        """
+        trains = self.training and torch.is_grad_enabled() and self.sparse
+        drops_hidden_only = self.dropout > 0 and self.feature_dropout == 0
+        return trains and drops_hidden_only and not decays(self.weight)
 
     def _sum(self, features: Bag | Picked) -> Float[Tensor, "n d"]:
         drops = self.training and self.feature_dropout > 0
@@ -108,10 +104,7 @@ class Bottleneck(nn.Module):
         if isinstance(features, Bag) and drops:
             values = dropout(features.values, self.feature_dropout)
             if normalise:  # by the length that the features had before dropout
-                per_point = lengths(features).clamp(min=torch.finfo(torch.float32).tiny)
-                values = values / per_point.repeat_interleave(
-                    features.offsets.diff(), output_size=len(values)
-                )
+                values = values / length_of_each_entry(features)
             features = replace(features, values=values)
             normalise = False
         return weighted_bag(features, self.weight, normalise=normalise, sparse=self.sparse)
@@ -139,12 +132,10 @@ class _Encode(torch.autograd.Function):
         check_columns(picked.bag, weight)
         rows = picked.bag.offsets, picked.bag.columns, picked.bag.values, picked.ids
         out = torch.empty(len(picked), weight.shape[1], device=weight.device)
-        # where the gradient goes follows from the ids, and is found meanwhile
+        # The rows that get a gradient follow from the ids: found while the sum is computed.
         with beside(weight.device, "entries"):
-            ctx.entries, ctx.read = (
-                bags.entries(*rows, normalise, picked.most, len(weight)),
-                rows,
-            )  # held until backward waits
+            ctx.entries = bags.entries(*rows, normalise, picked.most, len(weight))
+        ctx.read = rows  # the side stream reads them, so they must not be freed before backward
         with beside(weight.device, "noise"):
             ctx.drops = drops
             ctx.drop = drops.drop_for(out, share)
@@ -159,11 +150,10 @@ class _Encode(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         weight, bias = ctx.tables
         rows, points, coefs, grouped = ctx.entries
-        of_sum, parts = ctx.drops.backward(grads[0].contiguous(), ctx.drop)
+        grad_sum, parts = ctx.drops.backward(grads[0].contiguous(), ctx.drop)
         wait_for(weight.device, "entries")
         node_of_weight, node_of_bias = (node for node, _ in ctx.next_functions)
-        of_bias = sum_of_parts(bias, parts, node_of_bias)
-        of_weight = for_autograd(
-            weight, RowGradient(rows, of_sum, points, coefs, grouped), node_of_weight
-        )
-        return None, None, of_weight, of_bias, None, None, None
+        grad_bias = sum_of_parts(bias, parts, node_of_bias)
+        gradient = RowGradient(rows, grad_sum, points, coefs, grouped)
+        grad_weight = for_autograd(weight, gradient, node_of_weight)
+        return None, None, grad_weight, grad_bias, None, None, None

@@ -9,17 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from headtail.kernels.compiled import HAS_TRITON
-
-BY_KERNELS = (16, 32, 64)
-"""Numbers of channels, in and out, for which the kernels are used, of the 16, 32 and 64 that they
-take; `()` is torch's for all.
-"""
+from headtail.kernels.dispatch import convolution_kernels
 
 
 def convolve(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 0) -> Tensor:
-    """`F.conv2d(x, weight, stride=stride, padding=padding)`, by kernels for bfloat16 on a GPU, 3 ×
-    3, and few channels.
+    """`F.conv2d(x, weight, stride=stride, padding=padding)`, by kernels where they take it.
 
     Args:
         x: `[n, C, h, w]`.
@@ -32,47 +26,23 @@ def convolve(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 0) -> Te
             [6., 9., 6.],
             [4., 6., 4.]])
     """
-    if fits(x, weight, stride, padding):
-        return _Convolve.apply(x, weight)  # pyright: ignore[reportReturnType]
-    return F.conv2d(x, weight, stride=stride, padding=padding)
-
-
-def fits(x: Tensor, weight: Tensor, stride: int, padding: int) -> bool:
-    """Whether the kernels take these: bfloat16 on a GPU, channels last, 3 × 3 and the size kept,
-    `BY_KERNELS` channels.
-    """
-    if not HAS_TRITON or x.device.type != "cuda" or torch.compiler.is_compiling():
-        return False
-    out, channels, *size = weight.shape
-    numbers = (
-        x.dtype == weight.dtype == torch.bfloat16
-        and 0 < x.numel() // channels * max(channels, out) < 2**31
-    )
-    shape = (
-        size == [3, 3] and stride == padding == 1 and channels in BY_KERNELS and out in BY_KERNELS
-    )
-    return (
-        numbers
-        and shape
-        and all(one.is_contiguous(memory_format=torch.channels_last) for one in (x, weight))
-    )
+    kernels = convolution_kernels(x, weight, stride, padding)
+    if kernels is None:
+        return F.conv2d(x, weight, stride=stride, padding=padding)
+    return _Convolve.apply(kernels, x, weight)  # pyright: ignore[reportReturnType]
 
 
 class _Convolve(torch.autograd.Function):
-    """`F.conv2d(x, weight, padding=1)` by the kernels."""
+    """`F.conv2d(x, weight, padding=1)` by kernels."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        from headtail.kernels.triton import convolution as cuda_conv
-
+    def forward(ctx: Any, kernels: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.kernels = kernels
         ctx.save_for_backward(x, weight)
-        return cuda_conv.conv2d(x, weight)
+        return kernels.conv2d(x, weight)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        from headtail.kernels.triton import convolution as cuda_conv
-
-        return cuda_conv.conv2d_backward(
-            grads[0].contiguous(memory_format=torch.channels_last), *ctx.saved_tensors
-        )
+        grad = grads[0].contiguous(memory_format=torch.channels_last)
+        return None, *ctx.kernels.conv2d_backward(grad, *ctx.saved_tensors)

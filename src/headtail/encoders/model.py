@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headtail.core.targets import Target
-from headtail.data.points import Features, Picked
+from headtail.data.bag import Picked
+from headtail.data.batches import TrainingBatch
+from headtail.data.points import Features
 from headtail.device.side_streams import beside, wait_for
 from headtail.encoders.bottleneck import Bottleneck
 from headtail.head import LabelHead
 from headtail.losses import SampledLoss
 from headtail.samplers import Draw
-
-
-class Batch(NamedTuple):
-    """One training batch.
-
-    Attributes:
-        features: of the batch's different points.
-        row: `[b]` which of them each target belongs to; None where target i belongs to point i.
-        target: `[b]` labels, or all labels of each point, ragged or padded.
-    """
-
-    features: Features | Picked
-    row: Int[Tensor, " b"] | None
-    target: Target
 
 
 class Model(nn.Module):
@@ -47,30 +35,33 @@ class Model(nn.Module):
         self.head = head
         self.mask_known = mask_known
 
-    def forward(self, batch: Batch) -> Float[Tensor, ""]:
+    def forward(self, batch: TrainingBatch) -> Float[Tensor, ""]:
         """The training loss of a batch."""
         features = batch.features
         if isinstance(features, Picked) and not isinstance(self.encoder, Bottleneck):
-            features = features.gathered()  # what other encoders are promised is a bag
+            features = features.gathered()  # other encoders are promised a bag
         draw = self._draw_ahead(batch.target)
         hidden = self.encode(features)
         hidden = hidden if batch.row is None else hidden.index_select(0, batch.row)
-        # then it is all that is known
-        one_label = isinstance(batch.target, Tensor) and batch.target.shape[1:].numel() == 1
-        options: dict[str, Any] = (
-            {"collisions": "known"} if self.mask_known and not one_label else {}
-        )
-        if isinstance(batch.target, Tensor) and batch.target.dim() == 1:
-            options["ignore_index"] = None  # every pair counts, and a GPU need not be asked
+        options = self._options(batch.target)
         if draw is not None:
             wait_for(hidden.device, "draw")
             options["draw"] = draw
         return self.head(hidden, batch.target, **options)
 
+    def _options(self, target: Target) -> dict[str, Any]:
+        """What the head needs to know about these targets."""
+        options: dict[str, Any] = {}
+        # The only label of a point is masked anyway.
+        one_label = isinstance(target, Tensor) and target.shape[1:].numel() == 1
+        if self.mask_known and not one_label:
+            options["collisions"] = "known"
+        if isinstance(target, Tensor) and target.dim() == 1:
+            options["ignore_index"] = None  # every pair counts, so a GPU need not be asked
+        return options
+
     def _draw_ahead(self, target: Target) -> Draw | None:
-        """On a GPU, negatives that do not depend on the hidden states are drawn while these are
-        computed.
-        """
+        """On a GPU, draw negatives that do not need the hidden states while these are computed."""
         loss = self.head.loss
         if not isinstance(loss, SampledLoss) or loss.sampler.claims.looks_at_model:
             return None

@@ -1,4 +1,4 @@
-"""ResNets: 20, 32 and 56 layers for small pictures, 50 for large ones."""
+"""ResNets: 20, 32 and 56 layers for small images, 50 for large ones."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from torch.autograd.function import once_differentiable
 from headtail.encoders.convolution import convolve
 from headtail.encoders.dropout import dropout
 from headtail.encoders.norm import Norm
-from headtail.encoders.prepare_images import Prepare
+from headtail.encoders.prepare_images import PrepareImages
 from headtail.errors import HeadtailError
 
 SMALL = (20, 32, 56)
 LARGE = (50,)
-"""Depths of the networks for small pictures, and for large ones."""
+"""Depths of the networks for small images, and for large ones."""
 Filters = Iterator[Tensor]
-"""Of the convolutions still to come, in the order of the network and in the precision of the step.
-"""
+"""Weights of the convolutions still to come, in network order and in the precision of the step."""
 
 
 class ResNet(nn.Module):
-    """From uint8 pictures to hidden states, as in He et al. (2016), "Deep Residual Learning for
-    Image Recognition".
+    """From uint8 images to hidden states (He et al., 2016, "Deep Residual Learning for Image
+    Recognition").
 
     Depths 20, 32 and 56 are the paper's networks for CIFAR (section 4.2): three stages of 16, 32
     and 64 channels, shortcuts without parameters (option A: every other pixel, new channels zero),
@@ -37,7 +36,7 @@ class ResNet(nn.Module):
 
     Args:
         depth: 20, 32, 56 or 50.
-        augment: cut and mirror pictures in training, on the device.
+        augment: crop and mirror images in training, on the device.
         dropout: share of the hidden states dropped in training.
         narrow: compute in bfloat16 on a GPU; weights, statistics, sums and hidden states stay
             float32.
@@ -52,33 +51,32 @@ class ResNet(nn.Module):
     ) -> None:
         super().__init__()
         if depth not in (*SMALL, *LARGE):
-            raise HeadtailError(
-                f"`depth` must be one of {', '.join(map(str, (*SMALL, *LARGE)))}, but got "
-                f"{depth!r}."
-            )
+            depths = ", ".join(map(str, (*SMALL, *LARGE)))
+            raise HeadtailError(f"`depth` must be one of {depths}, but got {depth!r}.")
         self.depth = depth
         self.dropout = dropout
         self.narrow = narrow
-        self.prepare = Prepare(augment=augment)
+        self.prepare = PrepareImages(augment=augment)
         self.stem: nn.Module = SmallStem() if depth in SMALL else LargeStem()
-        self.blocks = nn.ModuleList(
-            small_blocks((depth - 2) // 6) if depth in SMALL else large_blocks((3, 4, 6, 3))
-        )
+        small = depth in SMALL
+        blocks = small_blocks((depth - 2) // 6) if small else large_blocks((3, 4, 6, 3))
+        self.blocks = nn.ModuleList(blocks)
         self.dim = 64 if depth in SMALL else 2048
-        self.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue] - the layout in which convolutions are fastest
+        # The layout in which convolutions are fastest.
+        self.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
-    def forward(self, pictures: UInt8[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
-        """`[n, d]` float32 hidden states: the mean over all places of what the last block says."""
+    def forward(self, images: UInt8[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
+        """`[n, d]` float32 hidden states: the mean of the last block's output over all places."""
         weights = [module.weight for module in self.modules() if isinstance(module, Convolution)]
-        dtype = self.dtype_on(pictures.device)
+        dtype = self.dtype_on(images.device)
         filters = iter(weights if dtype == torch.float32 else narrowed(weights))
-        x = self.stem(self.prepare(pictures, dtype), filters)
+        x = self.stem(self.prepare(images, dtype), filters)
         for block in self.blocks:
             x = block(x, filters)
         return dropout(x.mean((2, 3), dtype=torch.float32), self.dropout, self.training)
 
     def dtype_on(self, device: torch.device) -> torch.dtype:
-        """In which layers compute: bfloat16 pays on a GPU only."""
+        """The precision in which layers compute: bfloat16 pays on a GPU only."""
         return torch.bfloat16 if self.narrow and device.type == "cuda" else torch.float32
 
     def extra_repr(self) -> str:
@@ -87,8 +85,9 @@ class ResNet(nn.Module):
 
 
 class Convolution(nn.Module):
-    """A convolution without bias that keeps the size, or halves it with stride 2; it takes its
-    filter from those of the step.
+    """A convolution without bias that keeps the size, or halves it with stride 2.
+
+    Its weight comes from the step's filters: these are converted to bfloat16 all at once.
     """
 
     def __init__(self, channels: int, out: int, size: int, stride: int = 1) -> None:
@@ -152,8 +151,9 @@ class Block(nn.Module):
 
 
 class WideBlock(nn.Module):
-    """1 × 1, 3 × 3 and 1 × 1 convolutions, four times as wide at their end; the shortcut is
-    projected where the shape changes.
+    """1 × 1, 3 × 3 and 1 × 1 convolutions, four times as wide at their end.
+
+    The shortcut is projected where the shape changes.
     """
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
@@ -179,28 +179,26 @@ class WideBlock(nn.Module):
         return self.norm3(y, x)
 
 
-def small_blocks(a_stage: int) -> Iterator[Block]:
+def small_blocks(per_stage: int) -> Iterator[Block]:
     """Three stages of 16, 32 and 64 channels; the size halves where the channels double."""
     channels = 16
     for out in (16, 32, 64):
-        for i in range(a_stage):
+        for i in range(per_stage):
             yield Block(channels, out, stride=2 if i == 0 and out > 16 else 1)
             channels = out
 
 
-def large_blocks(a_stage: Sequence[int]) -> Iterator[WideBlock]:
+def large_blocks(per_stage: Sequence[int]) -> Iterator[WideBlock]:
     """Four stages of 256, 512, 1024 and 2048 channels."""
     channels = 64
-    for stage, blocks in enumerate(a_stage):
+    for stage, blocks in enumerate(per_stage):
         for i in range(blocks):
             yield WideBlock(channels, 64 << stage, stride=2 if i == 0 and stage > 0 else 1)
             channels = 256 << stage
 
 
 def narrowed(weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """All weights in bfloat16, by a few kernels and not by one each; so are their gradients
-    widened.
-    """
+    """All weights in bfloat16, by a few kernels instead of one each; so are their gradients."""
     return _Narrowed.apply(*weights)  # pyright: ignore[reportReturnType]
 
 

@@ -10,10 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from headtail.data.points import Bag, Picked
+from headtail.data.bag import Bag, Picked
 from headtail.device.side_streams import beside, wait_for
 from headtail.errors import HeadtailError
-from headtail.kernels.compiled import HAS_TRITON
+from headtail.kernels.dispatch import bag_kernels
 from headtail.kernels.gradient import RowGradient
 from headtail.rows.gradients import as_dense, for_autograd
 
@@ -42,22 +42,20 @@ def weighted_bag(
     check_columns(bag.bag if isinstance(bag, Picked) else bag, weight)
     kernels = bag_kernels(weight) if sparse or weight.device.type == "cuda" else None
     if kernels is not None:
-        picked = (
-            bag
-            if isinstance(bag, Picked)
-            else Picked(bag, torch.arange(len(bag), device=weight.device), len(bag.columns))
-        )
+        if isinstance(bag, Bag):
+            every_row = torch.arange(len(bag), device=weight.device)
+            bag = Picked(bag, every_row, len(bag.columns))
         learns = weight.requires_grad and torch.is_grad_enabled()
-        return _WeightedBag.apply(kernels, weight, picked, normalise, sparse, learns)  # pyright: ignore[reportReturnType]
+        return _WeightedBag.apply(kernels, weight, bag, normalise, sparse, learns)  # pyright: ignore[reportReturnType]
     return plain_weighted_bag(bag, weight, normalise=normalise, sparse=sparse)
 
 
 def check_columns(bag: Bag, weight: Tensor) -> None:
-    """Refuse a table of another size, beyond which a kernel would read."""
+    """Refuse a table of another size: a kernel would read beyond its end."""
     if bag.num_columns != len(weight):
         raise HeadtailError(
             f"The features have {bag.num_columns:,} columns, but the table {len(weight):,} rows. "
-            "Give one row a column."
+            "Make them equal."
         )
 
 
@@ -68,14 +66,11 @@ def plain_weighted_bag(
     normalise: bool = False,
     sparse: bool = False,
 ) -> Float[Tensor, "n d"]:
-    """The same by torch alone."""
+    """`weighted_bag` by torch alone."""
     bag = bag.gathered() if isinstance(bag, Picked) else bag
     values = bag.values.to(weight.dtype)
     if normalise:
-        per_point = lengths(bag).clamp(min=torch.finfo(torch.float32).tiny)
-        values = values / per_point.repeat_interleave(
-            bag.offsets.diff(), output_size=len(values)
-        ).to(weight.dtype)
+        values = values / length_of_each_entry(bag).to(weight.dtype)
     return F.embedding_bag(
         bag.columns.long(),
         weight,
@@ -94,9 +89,17 @@ def lengths(bag: Bag) -> Float[Tensor, " n"]:
     ).sqrt()
 
 
+def length_of_each_entry(bag: Bag) -> Float[Tensor, " nnz"]:
+    """`[nnz]` the length of the point that each entry belongs to, never 0."""
+    per_point = lengths(bag).clamp(min=torch.finfo(torch.float32).tiny)
+    return per_point.repeat_interleave(bag.offsets.diff(), output_size=len(bag.values))
+
+
 class _WeightedBag(torch.autograd.Function):
-    """`weighted_bag` by a kernel. The gradient of a bag is a bag: row c collects, over the points
-    that hold column c, their gradients times their values.
+    """`weighted_bag` by a kernel.
+
+    The gradient of a bag is a bag: row c collects, over the points that hold column c, their
+    gradients times their values.
     """
 
     @staticmethod
@@ -115,10 +118,10 @@ class _WeightedBag(torch.autograd.Function):
         ctx.table = weight
         ctx.sparse = sparse
         if learns:
-            # where the gradient goes follows from the ids, and is found meanwhile
+            # The rows that get a gradient follow from the ids: found while the sum is computed.
             with beside(weight.device, "entries"):
                 ctx.entries = kernels.entries(*rows, normalise, picked.most, len(weight))
-            ctx.read = rows  # and must not be given back before that is over
+            ctx.read = rows  # the side stream reads them, so they must not be freed before backward
         kernels.weighted_bag(*rows, weight, normalise, out)
         return out
 
@@ -128,24 +131,8 @@ class _WeightedBag(torch.autograd.Function):
         wait_for(ctx.table.device, "entries")
         rows, points, coefs, grouped = ctx.entries
         gradient = RowGradient(rows, grads[0].contiguous(), points, coefs, grouped)
-        node = ctx.next_functions[0][0]
-        of_table = (
-            for_autograd(ctx.table, gradient, node) if ctx.sparse else as_dense(ctx.table, gradient)
-        )
-        return None, of_table, None, None, None, None
-
-
-def bag_kernels(weight: Tensor) -> Any:
-    """The module whose kernels take this table, or None."""
-    kernels = None
-    if not weight.is_contiguous():
-        return None
-    if weight.device.type == "cpu" and weight.dtype == torch.float32:
-        from headtail.kernels.cpu import bag as kernels
-    elif (
-        weight.device.type == "cuda"
-        and weight.dtype in (torch.float32, torch.bfloat16)
-        and HAS_TRITON
-    ):
-        from headtail.kernels.triton import bag as kernels
-    return kernels
+        if ctx.sparse:
+            grad_table = for_autograd(ctx.table, gradient, ctx.next_functions[0][0])
+        else:
+            grad_table = as_dense(ctx.table, gradient)
+        return None, grad_table, None, None, None, None

@@ -12,20 +12,14 @@ from torch import Tensor
 
 from headtail.kernels.compiled import keep_compiled
 from headtail.kernels.gradient import Drop
+from headtail.kernels.noise import drop_by_bytes
 
 keep_compiled()
 
 
 def drop_for(x: Tensor, share: float) -> Drop:
-    """What is to be dropped of x, by a random byte each: the share is rounded to a multiple of
-    1/256.
-    """
-    words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64)
-    _noise(int(torch.randint(2**62, ())), words.numpy().view(np.uint64))
-    dropped = min(255, max(1, round(share * 256)))
-    return Drop(
-        words.view(torch.uint8)[: x.numel()].reshape(x.shape), dropped, 256 / (256 - dropped)
-    )
+    """`drop_by_bytes` with compiled noise."""
+    return drop_by_bytes(x, share, _noise)
 
 
 def forward(x: Tensor, bias: Tensor, drop: Drop) -> None:
@@ -57,9 +51,7 @@ def backward(grad: Tensor, drop: Drop) -> tuple[Tensor, Tensor]:
 @njit(cache=True)
 @no_type_check
 def _noise(seed, out):
-    """64 random bits a place: splitmix64 (Steele, Lea and Flood, 2014), in which every place is
-    computed by itself.
-    """
+    """`splitmix64`, one place at a time."""
     for i in range(len(out)):
         z = np.uint64(seed) + np.uint64(i + 1) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,5 +1,5 @@
-"""Pictures made ready for a network on CUDA: moved, mirrored, normalised, narrowed and laid
-channels last by one kernel.
+"""Images prepared for a network on CUDA: moved, mirrored, normalised, narrowed and laid out
+channels last, by one kernel.
 """
 
 # Triton's functions take and return other things than their signatures say.
@@ -16,24 +16,24 @@ BLOCK = 512
 
 
 def prepared(
-    pictures: Tensor, chance: Tensor | None, mean: Tensor, std: Tensor, pad: int, dtype: torch.dtype
+    images: Tensor, chance: Tensor | None, mean: Tensor, std: Tensor, pad: int, dtype: torch.dtype
 ) -> Tensor:
-    """Normalised pictures, channels last in memory.
+    """Normalised images, channels last in memory.
 
     Args:
-        pictures: `[n, 3, h, w]` uint8, contiguous.
+        images: `[n, 3, h, w]` uint8, contiguous.
         chance: `[n]` int64, where to move each and whether to mirror it, as `moved` reads it; None
             leaves them alone.
         mean: `[3]` and
         std: `[3]` float32, of the channels.
-        pad: pixels by which a picture moves at most.
+        pad: the most pixels that an image moves.
         dtype: of the result.
     """
-    n, channels, height, width = pictures.shape
-    out = torch.empty(n, height, width, channels, dtype=dtype, device=pictures.device)
+    n, channels, height, width = images.shape
+    out = torch.empty(n, height, width, channels, dtype=dtype, device=images.device)
     total = n * height * width
     _prepared[(triton.cdiv(total, BLOCK),)](
-        pictures, pictures if chance is None else chance, mean, std, out, total, height, width,
+        images, images if chance is None else chance, mean, std, out, total, height, width,
         moves=chance is not None, pad=pad, block=BLOCK,
     )  # fmt: skip
     return out.permute(0, 3, 1, 2)
@@ -41,18 +41,18 @@ def prepared(
 
 @triton.jit
 def _prepared(
-    pictures_at, chance_at, mean_at, std_at, out_at, total, height, width,
+    images_at, chance_at, mean_at, std_at, out_at, total, height, width,
     moves: tl.constexpr, pad: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     pixel = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     there = pixel < total
-    picture = pixel // (height * width)
+    image = pixel // (height * width)
     row = pixel // width % height
     column = pixel % width
     inside = there
     if moves:
         side = 2 * pad + 1
-        chance = tl.load(chance_at + picture, mask=there, other=0)
+        chance = tl.load(chance_at + image, mask=there, other=0)
         row += chance % side - pad
         column = (
             tl.where(chance >= side * side, width - 1 - column, column)
@@ -62,7 +62,7 @@ def _prepared(
         inside = there & (row >= 0) & (row < height) & (column >= 0) & (column < width)
     for channel in tl.static_range(3):
         value = tl.load(
-            pictures_at + ((picture * 3 + channel) * height + row) * width + column,
+            images_at + ((image * 3 + channel) * height + row) * width + column,
             mask=inside,
             other=0,
         )

@@ -1,11 +1,11 @@
-"""Pictures by one kernel against the plain way."""
+"""Images prepared by one kernel, against the plain code."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from headtail.encoders.prepare_images import PAD, PLACES, Prepare, plain_prepared
+from headtail.encoders.prepare_images import PAD, PLACES, PrepareImages, plain_prepared
 from tests.kernels.interpreter import DEVICE, GPU, elsewhere, in_triton, interpret
 
 pytest.importorskip("triton")
@@ -21,15 +21,15 @@ def test_everything_in_this_file_by_the_interpreter():
 @pytest.mark.parametrize("moves", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_kernel_makes_what_the_plain_way_makes(shape, moves, dtype):
-    from headtail.kernels.triton import images as cuda_pictures
+    from headtail.kernels.triton import images as cuda_images
 
     n, height, width = shape
-    pictures = torch.randint(256, (n, 3, height, width), dtype=torch.uint8, device=DEVICE)
+    images = torch.randint(256, (n, 3, height, width), dtype=torch.uint8, device=DEVICE)
     chance = torch.arange(n, device=DEVICE) % (2 * PLACES) if moves else None
     mean = torch.tensor([100.0, 120.0, 90.0], device=DEVICE)
     std = torch.tensor([60.0, 50.0, 70.0], device=DEVICE)
-    ours = cuda_pictures.prepared(pictures, chance, mean, std, PAD, dtype)
-    plain = plain_prepared(pictures, chance, mean, std, dtype)
+    ours = cuda_images.prepared(images, chance, mean, std, PAD, dtype)
+    plain = plain_prepared(images, chance, mean, std, dtype)
     assert ours.dtype == plain.dtype == dtype
     assert ours.stride() == plain.stride() or min(shape) == 1
     assert torch.allclose(
@@ -39,10 +39,10 @@ def test_the_kernel_makes_what_the_plain_way_makes(shape, moves, dtype):
 
 @pytest.mark.skipif(not GPU, reason="no GPU here")
 def test_a_gpu_prepares_by_the_kernel(monkeypatch):
-    from headtail.kernels.triton import images as cuda_pictures
+    from headtail.kernels.triton import images as cuda_images
 
     called = []
-    plain = cuda_pictures.prepared
-    monkeypatch.setattr(cuda_pictures, "prepared", lambda *args: called.append(1) or plain(*args))
-    Prepare().cuda()(torch.zeros(2, 3, 8, 8, dtype=torch.uint8, device="cuda"))
+    plain = cuda_images.prepared
+    monkeypatch.setattr(cuda_images, "prepared", lambda *args: called.append(1) or plain(*args))
+    PrepareImages().cuda()(torch.zeros(2, 3, 8, 8, dtype=torch.uint8, device="cuda"))
     assert called
