@@ -9,9 +9,9 @@ import torch
 
 from headtail.core.labels import Labels
 from headtail.core.targets import Ragged
-from headtail.data.batches import Batches
-from headtail.data.points import Bag, Picked, Points
-from headtail.encoders import Batch
+from headtail.data.bag import Bag, Picked
+from headtail.data.batches import Batches, TrainingBatch
+from headtail.data.points import Points
 from headtail.errors import HeadtailError
 from headtail.training.build_model import build_model
 from headtail.training.config import Run
@@ -27,7 +27,7 @@ def pairs_of(points: Points) -> list[tuple[int, int]]:
     return [(i, label) for i in range(len(points)) for label in values[offsets[i] : offsets[i + 1]]]
 
 
-def told(batches: Batches, ids: torch.Tensor) -> list[tuple[int, int]]:
+def message(batches: Batches, ids: torch.Tensor) -> list[tuple[int, int]]:
     """The (point, label) pairs of a batch; points are known by a feature that is their number."""
     batch = batches.take(ids)
     features = (
@@ -64,7 +64,7 @@ def test_every_pair_comes_once_an_epoch_but_for_a_remainder_smaller_than_a_batch
 ):
     points = numbered(POINTS, sparse)
     batches = Batches(points, 7, seed=1, whole_points=whole_points)
-    found = Counter(pair for ids in batches.order(epoch=0) for pair in told(batches, ids))
+    found = Counter(pair for ids in batches.order(epoch=0) for pair in message(batches, ids))
     everything = Counter(pairs_of(points))
     assert found <= everything
     missing = everything - found
@@ -75,7 +75,7 @@ def test_every_pair_comes_once_an_epoch_but_for_a_remainder_smaller_than_a_batch
 def test_an_epoch_that_divides_evenly_leaves_nothing_out():
     points = numbered(POINTS, sparse=True)
     batches = Batches(points, points.num_pairs, seed=0)
-    assert Counter(told(batches, next(batches.order(3)))) == Counter(pairs_of(points))
+    assert Counter(message(batches, next(batches.order(3)))) == Counter(pairs_of(points))
 
 
 @pytest.mark.parametrize("whole_points", [True, False], ids=["points", "pairs"])
@@ -97,7 +97,7 @@ def test_the_largest_seed_has_an_order_too():
     assert len(next(Batches(POINTS, 4, seed=2**63 - 1).order(epoch=10))) == 4
 
 
-def test_a_point_whose_pairs_meet_is_encoded_once_and_the_loss_does_not_notice():
+def test_a_point_with_several_pairs_in_a_batch_is_encoded_once_and_the_loss_stays_the_same():
     batches = Batches(POINTS, 60, seed=0)
     ids = next(batches.order(0))
     batch = batches.take(ids)
@@ -106,7 +106,7 @@ def test_a_point_whose_pairs_meet_is_encoded_once_and_the_loss_does_not_notice()
     model = build_model(
         Run(dim=4, dropout=0.0, scheme="softmax"), Labels.zipf(12), POINTS.num_features
     )
-    alone = Batch(POINTS.features.rows(batches.point_of[ids]), None, batch.target)
+    alone = TrainingBatch(POINTS.features.rows(batches.point_of[ids]), None, batch.target)
     assert len(alone.features) == len(ids)
     shared = model(batch)
     separate = model(alone)
@@ -150,7 +150,7 @@ def test_only_the_points_named_are_used(whole_points):
     points = numbered(POINTS, sparse=True)
     among = torch.tensor([3, 5, 8, 13, 21])
     batches = Batches(points, 2, seed=0, among=among, whole_points=whole_points)
-    used = {point for ids in batches.order(0) for point, _ in told(batches, ids)}
+    used = {point for ids in batches.order(0) for point, _ in message(batches, ids)}
     assert used <= set(among.tolist())
     assert len(used) >= 4
 

@@ -103,7 +103,7 @@ def test_a_folder_left_without_its_facts_is_written_anew(source, folder):
     assert entries(folder) == [key]
 
 
-def test_a_damaged_entry_is_told_with_its_folder(source, folder):
+def test_a_damaged_entry_is_reported_with_its_folder(source, folder):
     key = cached([source], {}, Builder()).key
     (folder / key / "about.json").write_text("{")
     with pytest.raises(HeadtailError, match=f"{key}` is damaged. Delete that folder"):
@@ -116,7 +116,7 @@ def test_a_damaged_entry_is_told_with_its_folder(source, folder):
         cached([source], {}, Builder())
 
 
-def test_a_cache_that_cannot_be_written_is_told_with_the_way_out(source, tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_written_is_reported_with_the_way_out(source, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("HEADTAIL_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(HeadtailError, match="set the environment variable HEADTAIL_CACHE"):

@@ -14,8 +14,10 @@ import pytest
 import torch
 
 from headtail import HeadtailError
-from headtail.data.load import Reading, load
-from headtail.data.readers.cifar import HUNDRED, TEN, find_cifar, read_cifar, unpickle
+from headtail.data.load import load
+from headtail.data.readers.cifar import HUNDRED, TEN, find_cifar, read_cifar
+from headtail.data.readers.safe_unpickle import unpickle
+from headtail.data.reading import Reading
 
 REAL = Path(os.environ.get("HEADTAIL_CIFAR10") or Path(__file__).parents[3] / "cifar10")
 
@@ -109,8 +111,8 @@ def test_files_as_python_2_wrote_them_come_out_pixel_by_pixel(tmp_path):
         (part + i) % 10 for part in range(5) for i in range(4)
     ]
     assert data.label_names == [f"name {i}" for i in range(10)]
-    assert (data.train.picture, data.train.num_features) == ((32, 32), 3072)
-    assert "not its published counts: 20 training pictures instead of 50,000" in data.notes[-1]
+    assert (data.train.image_size, data.train.num_features) == ((32, 32), 3072)
+    assert "not its published counts: 20 training images instead of 50,000" in data.notes[-1]
     assert load(folder).digest == data.digest
 
 
@@ -152,7 +154,7 @@ def test_the_archive_is_read_without_unpacking(tmp_path):
         load(tmp_path / "cifar-10-python.tar.gz")
 
 
-def test_the_two_sets_are_told_apart_and_not_mixed(tmp_path):
+def test_the_two_sets_are_distinguished_and_not_mixed(tmp_path):
     assert find_cifar(tmp_path) is None
     write_ten(tmp_path)
     assert find_cifar(tmp_path) == (TEN, tmp_path / TEN.folder)
@@ -201,10 +203,10 @@ def test_a_crafted_pickle_gets_a_sentence_and_runs_nothing(tmp_path):
     for content in evil(tmp_path):
         (folder / "data_batch_3").write_bytes(content)
         with pytest.raises(
-            HeadtailError, match=r"data_batch_3`( asks for `|.* is no CIFAR file|: `)"
-        ) as told:
+            HeadtailError, match=r"data_batch_3`( asks for `|.* is not a CIFAR file|: `)"
+        ) as message:
             load(folder)
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(message.value)
         assert not (tmp_path / "was-run").exists()
     (folder / "data_batch_3").write_bytes(evil(tmp_path)[0])
     with pytest.raises(
@@ -242,10 +244,10 @@ def test_a_file_cut_anywhere_gets_a_sentence():
     ends = [end for _, _, end in pickletools.genops(whole) if end]
     for end in {*range(0, len(whole), 97), *ends, *(end - 1 for end in ends)}:
         with pytest.raises(
-            HeadtailError, match=r"`x` (is cut off|is no CIFAR file|asks for)"
-        ) as told:
+            HeadtailError, match=r"`x` (is cut off|is not a CIFAR file|asks for)"
+        ) as message:
             unpickle(whole[:end], Path("x"))
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(message.value)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +255,7 @@ def test_a_file_cut_anywhere_gets_a_sentence():
     [
         (
             {"data": pixels(2), "labels": [1, 10]},
-            r"picture 1 \(from 0\) has the label 10, but cifar-10 has labels 0 … 9",
+            r"image 1 \(from 0\) has the label 10, but cifar-10 has labels 0 … 9",
         ),
         ({"data": pixels(2), "labels": [1, -1]}, r"has the label -1"),
         ({"data": pixels(2), "labels": [1, True]}, r"must be a list of whole numbers"),
@@ -265,7 +267,7 @@ def test_a_file_cut_anywhere_gets_a_sentence():
         ),
         ({"data": pixels(2)[:, :9], "labels": [1, 2]}, r"of shape \(2, 9\)"),
         ({"data": pixels(2).astype(np.float32), "labels": [1, 2]}, r"but is f4 of shape"),
-        ({"data": [[1, 2], [3, 4]], "labels": [1, 2]}, r"`data` is no array"),
+        ({"data": [[1, 2], [3, 4]], "labels": [1, 2]}, r"`data` is not an array"),
         (
             {"data": pixels(2), "fine_labels": [1, 2]},
             r"holds `data`, `fine_labels`, but `data` and `labels` are needed",
@@ -273,14 +275,14 @@ def test_a_file_cut_anywhere_gets_a_sentence():
         ([1, 2], r"it holds a list, not a dict"),
     ],
 )
-def test_wrong_content_is_told(tmp_path, held, sentence):
+def test_wrong_content_is_reported(tmp_path, held, sentence):
     folder = write_ten(tmp_path)
     (folder / "data_batch_2").write_bytes(pickle.dumps(held, protocol=2))
     with pytest.raises(HeadtailError, match=rf"data_batch_2`.*{sentence}"):
         load(folder)
 
 
-def test_missing_files_and_names_are_told(tmp_path):
+def test_missing_files_and_names_are_reported(tmp_path):
     folder = write_ten(tmp_path)
     (folder / TEN.about).write_bytes(pickle.dumps({b"label_names": [b"one"]}))
     with pytest.raises(HeadtailError, match=r"batches.meta`: `label_names` must be 10 names"):
@@ -294,7 +296,7 @@ def test_missing_files_and_names_are_told(tmp_path):
         load(folder)
 
 
-def test_bytes_that_lie_about_their_length_are_told():
+def test_bytes_that_lie_about_their_length_are_reported():
     content = as_python_2_wrote_it([1, 2], pixels(2))
     at = content.index(b"T" + struct.pack("<i", 6144))
     # one byte less of pixels
@@ -302,11 +304,11 @@ def test_bytes_that_lie_about_their_length_are_told():
     found = unpickle(short, Path("x"))
     from headtail.data.readers.cifar import _checked
 
-    with pytest.raises(HeadtailError, match=r"`data` has 6,143 bytes for 2 pictures of 3,072"):
+    with pytest.raises(HeadtailError, match=r"`data` has 6,143 bytes for 2 images of 3,072"):
         _checked(Path("x"), found, TEN)
 
 
-def test_progress_is_told(tmp_path):
+def test_progress_is_reported(tmp_path):
     heard = []
     read_cifar(TEN, write_ten(tmp_path), lambda what, share: heard.append((what, share)))
     assert heard[0] == ("reading data_batch_1", 0.2)
@@ -319,9 +321,9 @@ def test_progress_is_told(tmp_path):
 )
 def test_cifar_10_is_cifar_10():
     data = load(REAL, Reading(profile="exp"))
-    assert "This is CIFAR-10, with the published number of pictures and labels." in data.notes
+    assert "This is CIFAR-10, with the published number of images and labels." in data.notes
     assert (
-        data.notes[-1] == "These are the 12,406 training pictures of CIFAR-10-LT exp, as published."
+        data.notes[-1] == "These are the 12,406 training images of CIFAR-10-LT exp, as published."
     )
     assert data.label_names == [
         "airplane",

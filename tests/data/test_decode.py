@@ -1,4 +1,4 @@
-"""One picture: every kind of pixels that RGB can show, a sentence for everything else, and crops as
+"""One image: every kind of pixels that RGB can show, a sentence for everything else, and crops as
 documented.
 """
 
@@ -69,7 +69,7 @@ def test_grey_becomes_three_equal_colours(mode):
     ("content", "sentence"),
     [
         (b"", r"`it` is empty"),
-        (b"not a picture at all", r"`it` is no picture \(JPEG, PNG"),
+        (b"not an image at all", r"`it` is not an image \(JPEG, PNG"),
         (
             encoded(Image.fromarray(np.arange(9, dtype=np.uint16).reshape(3, 3))),
             r"`it` has pixels of mode I;16",
@@ -81,41 +81,40 @@ def test_grey_becomes_three_equal_colours(mode):
         # would start a program
         (
             b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nquit\n",
-            r"`it` is no picture",
+            r"`it` is not an image",
         ),
     ],
     ids=["empty", "text", "16 bits", "floats", "eps"],
 )
-def test_what_has_no_meaning_in_rgb_is_told(content, sentence, tmp_path):
+def test_what_has_no_meaning_in_rgb_is_reported(content, sentence, tmp_path):
     for source in (content, str(tmp_path / "file")):
         (tmp_path / "file").write_bytes(content)
         with pytest.raises(
             HeadtailError,
-            match=sentence
-            + r".*Mend or remove it, or leave such pictures out \(`skip_bad_images`\)",
+            match=sentence + r".*Fix or remove it, or leave such images out \(`skip_bad_images`\)",
         ):
             open_rgb(source, "it")
 
 
-def test_a_picture_cut_anywhere_is_told(recwarn):
+def test_an_image_cut_anywhere_is_reported(recwarn):
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8))
     for kind in ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM"):
         content = encoded(noise, kind)
         for share in (0.02, 0.3, 0.6, 0.9):
             with pytest.raises(
-                HeadtailError, match=r"`it` (is cut off|cannot be decoded|is no picture)"
-            ) as told:
+                HeadtailError, match=r"`it` (is cut off|cannot be decoded|is not an image)"
+            ) as message:
                 open_rgb(content[: int(share * len(content))], "it")
-            assert "\n" not in str(told.value)
-    with pytest.raises(HeadtailError, match=r"`it` is cut off before the picture is complete"):
+            assert "\n" not in str(message.value)
+    with pytest.raises(HeadtailError, match=r"`it` is cut off before the image is complete"):
         open_rgb(encoded(noise, "JPEG")[:-200], "it")
     assert not [str(one.message) for one in recwarn]
 
 
-def test_a_missing_file_and_a_folder_are_told(tmp_path):
+def test_a_missing_file_and_a_folder_are_reported(tmp_path):
     with pytest.raises(HeadtailError, match=r"`it` does not exist"):
         open_rgb(str(tmp_path / "nowhere.jpg"), "it")
-    with pytest.raises(HeadtailError, match=r"`it` cannot be decoded as a picture"):
+    with pytest.raises(HeadtailError, match=r"`it` cannot be decoded as an image"):
         open_rgb(str(tmp_path), "it")
 
 
@@ -143,7 +142,7 @@ def test_random_parts_have_the_area_and_the_ratio_that_they_should():
     assert boxes[small, 0].std() > 50  # they lie anywhere
 
 
-def test_a_very_long_picture_gives_the_largest_allowed_part_of_its_middle():
+def test_a_very_long_image_gives_the_largest_allowed_part_of_its_middle():
     rng = np.random.default_rng(0)
     left, top, right, bottom = random_box(10_000, 3, rng)
     assert (top, bottom, right - left, left) == (0, 3, 4, 4998)

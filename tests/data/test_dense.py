@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import save_file
 
 from headtail import HeadtailError, Ragged
-from headtail.data.readers import dense
 from headtail.data.readers.dense import read_dense
 
 LISTS = [[2, 0], [1], [], [4, 1, 3]]
@@ -60,10 +59,9 @@ def lists_of(points):
 
 @pytest.mark.parametrize("ending", ["npz", "safetensors"])
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_labels_reads_alike(tmp_path, monkeypatch, form, ending):
-    monkeypatch.setattr(dense, "AT_ONCE", 4)  # a row at a time
+def test_every_form_of_labels_reads_alike(tmp_path, form, ending):
     path = write(tmp_path / f"train.{ending}", features=FEATURES, **FORMS[form])
-    data = read_dense(path, path)
+    data = read_dense(path, path, at_once=4)  # a row at a time
     for points in (data.train, data.test):
         assert torch.equal(points.features, FEATURES)
         assert lists_of(points) == [sorted(row) for row in LISTS]
@@ -205,13 +203,12 @@ NAN[2, 1] = float("nan")
     ],
 )
 @pytest.mark.parametrize("ending", ["npz", "safetensors"])
-def test_bad_arrays_are_told_with_file_and_row(tmp_path, monkeypatch, arrays, sentence, ending):
-    monkeypatch.setattr(dense, "AT_ONCE", 4)
+def test_bad_arrays_are_reported_with_file_and_row(tmp_path, arrays, sentence, ending):
     with pytest.raises(HeadtailError, match=rf"`\S*bad.{ending}`.*{sentence}"):
-        read_dense(write(tmp_path / f"bad.{ending}", **arrays))
+        read_dense(write(tmp_path / f"bad.{ending}", **arrays), at_once=4)
 
 
-def test_test_features_of_another_width_are_told(tmp_path):
+def test_test_features_of_another_width_are_reported(tmp_path):
     train = write(tmp_path / "train.npz", features=FEATURES, labels=[0, 1, 2, 0])
     test = write(tmp_path / "test.npz", features=FEATURES[:, :2], labels=[0, 1, 2, 0])
     with pytest.raises(
@@ -226,19 +223,21 @@ def test_damaged_files_and_pickles_are_refused(tmp_path):
             tmp_path / f"train.{ending}", features=torch.randn(300, 30), labels=torch.arange(300)
         )
         path.write_bytes(path.read_bytes()[:-9000])
-        with pytest.raises(HeadtailError, match=rf"train.{ending}` is no readable .{ending} file"):
+        with pytest.raises(
+            HeadtailError, match=rf"train.{ending}` is not a readable .{ending} file"
+        ):
             read_dense(path)
-        with pytest.raises(HeadtailError, match=r"is no file"):
+        with pytest.raises(HeadtailError, match="is not a file"):
             read_dense(tmp_path / f"gone.{ending}")
     np.savez(tmp_path / "pickle.npz", features=np.array([{}], dtype=object), labels=np.array([0]))
     with pytest.raises(
-        HeadtailError, match=r"pickle.npz` is no readable .npz file of plain arrays"
+        HeadtailError, match=r"pickle.npz` is not a readable .npz file of plain arrays"
     ):
         read_dense(tmp_path / "pickle.npz")
     np.savez(
         tmp_path / "words.npz", features=FEATURES.numpy(), labels=np.array(["a", "b", "c", "d"])
     )
     with pytest.raises(
-        HeadtailError, match=r"words.npz` is no readable .npz file of plain arrays of numbers"
+        HeadtailError, match=r"words.npz` is not a readable .npz file of plain arrays of numbers"
     ):
         read_dense(tmp_path / "words.npz")

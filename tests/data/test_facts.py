@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from headtail import Ragged, Slices
+from headtail.data.bag import Bag
 from headtail.data.facts import facts_of, gini, label_counts
 from headtail.data.image_files import ImageFiles
-from headtail.data.points import Bag, DataSet, Points
+from headtail.data.points import DataSet, Points
 
 LISTS = [[0, 1], [0], [0, 2], [0, 1], [0, 3], [], [0, 4, 1]]
 
@@ -76,12 +77,12 @@ def test_an_empty_slice_has_no_rarest_label_and_sparse_features_are_counted():
     assert facts["slices"]["pairs"] == {"head": 3, "torso": 0, "tail": 0}
 
 
-def test_pictures_have_a_size_and_other_points_none():
+def test_images_have_a_size_and_other_points_none():
     small = torch.zeros(7, 3, 4, 6, dtype=torch.uint8)
     large = ImageFiles(("x.jpg",) * 7)
     slices = Slices(torch.zeros(6, dtype=torch.int64), "all head")
     found = [facts_of(data_of(LISTS, 6, features), slices) for features in (small, large, None)]
-    assert [facts["picture"] for facts in found] == [[4, 6], [224, 224], None]
+    assert [facts["image_size"] for facts in found] == [[4, 6], [224, 224], None]
     assert [facts["num_features"] for facts in found] == [72, 150_528, 5]
     assert [facts["features_per_point"] for facts in found] == [72, 150_528, 5]
 

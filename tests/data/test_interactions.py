@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from headtail import HeadtailError
-from headtail.data.readers import parquet
-from headtail.data.readers.interactions import hold_out_items, read_interactions
+from headtail.data.readers.interaction_pairs import hold_out_items
+from headtail.data.readers.interactions import read_interactions
 
 DATA = Path(os.environ.get("HEADTAIL_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
@@ -72,14 +72,13 @@ def write_lists(path, pairs):
 
 @pytest.mark.parametrize("written", [write_long, write_lists])
 @pytest.mark.parametrize("at_once", [1 << 20, 8])
-def test_a_point_is_a_user_with_its_items_and_what_it_has_seen(
-    tmp_path, monkeypatch, written, at_once
-):
-    monkeypatch.setattr(parquet, "AT_ONCE", at_once)
+def test_a_point_is_a_user_with_its_items_and_what_it_has_seen(tmp_path, written, at_once):
     train = draw(0, 40)
     test = draw(1, 30, users=8, items=11)
     data = read_interactions(
-        written(tmp_path / "train.parquet", train), written(tmp_path / "test.parquet", test)
+        written(tmp_path / "train.parquet", train),
+        written(tmp_path / "test.parquet", test),
+        at_once=at_once,
     )
     had = by_user(train)
     users = sorted(by_user(train))
@@ -92,7 +91,7 @@ def test_a_point_is_a_user_with_its_items_and_what_it_has_seen(
     assert sets(data.test, data.test.labels, users, data.label_names) == expected
     assert sets(data.test, data.test.seen, users, data.label_names) == {u: had[u] for u in expected}
     again = {(u, i) for u, i in test if u in had and i in had[u]}
-    assert f"{len(again)} test interactions stand in training too" in " ".join(data.notes)
+    assert f"{len(again)} test interactions occur in training too" in " ".join(data.notes)
     assert ("not used: rating." in " ".join(data.notes)) == (written is write_long)
     named = pq.read_table(tmp_path / "test.parquet").column(0).to_pylist()
     first = {user: row for row, user in reversed(list(enumerate(named)))}
@@ -162,10 +161,10 @@ def test_held_out_items_are_any_of_a_user_s_items():
 
 
 @pytest.mark.parametrize("at_once", [1 << 20, 1])
-def test_without_user_columns_rows_are_users(tmp_path, monkeypatch, at_once):
-    monkeypatch.setattr(parquet, "AT_ONCE", at_once)
+def test_without_user_columns_rows_are_users(tmp_path, at_once):
     train = write(tmp_path / "train.parquet", items=[[0, 1], [], [2]])
-    data = read_interactions(train, write(tmp_path / "test.parquet", items=[[2], [0], [1, 1]]))
+    test = write(tmp_path / "test.parquet", items=[[2], [0], [1, 1]])
+    data = read_interactions(train, test, at_once=at_once)
     assert sets(data.test, data.test.labels, [0, 2], "012") == {0: {"2"}, 2: {"1"}}
     assert data.asked.rows.tolist() == [0, 1, 2]
     with pytest.raises(
@@ -178,7 +177,7 @@ def test_without_user_columns_rows_are_users(tmp_path, monkeypatch, at_once):
         )
 
 
-def test_bad_columns_are_told(tmp_path):
+def test_bad_columns_are_reported(tmp_path):
     good = write(tmp_path / "good.parquet", user_id=[1], item_id=[1])
     for columns, sentence in [
         (

@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import fields
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from headtail import HeadtailError
-from headtail.data.load import Reading, load
+from headtail.data.load import load
+from headtail.data.readers.table import READERS
+from headtail.data.reading import Format, Reading
 
 DATA = Path(os.environ.get("HEADTAIL_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
@@ -75,7 +81,7 @@ TEXT = "4 5 3\n0,2 1:0.5\n1 0:2\n2 3:1\n0 4:1\n"
         (LONG, {"user_id": [1], "items": [[9]]}, "Read as interactions"),
     ],
 )
-def test_parquet_is_told_by_its_columns(folder, train, test, note):
+def test_parquet_is_recognised_by_its_columns(folder, train, test, note):
     parquet(folder / "train.parquet", **train)
     if test:
         parquet(folder / "test.parquet", **test)
@@ -161,7 +167,7 @@ def test_generated_data_come_through_the_same_door(tmp_path, monkeypatch):
     assert load("synthetic.npz").train.num_labels == 4, "a file that is there goes first"
 
 
-def test_what_cannot_be_read_is_told(folder):
+def test_what_cannot_be_read_is_reported(folder):
     parquet(folder / "train.parquet", photo=[b"x"], label=[1])
     for data, reading, sentence in [
         (folder.with_name("shpo"), Reading(), r"shpo` does not exist. Did you mean `shop`\?"),
@@ -182,7 +188,7 @@ def test_what_cannot_be_read_is_told(folder):
             load(data, reading)
 
 
-def test_endings_and_empty_folders_are_told(folder):
+def test_endings_and_empty_folders_are_reported(folder):
     with pytest.raises(
         HeadtailError, match=r"shop` holds nothing to read. Expected is a Parquet file"
     ):
@@ -224,3 +230,14 @@ def test_real_folders_open(name, train, test):
         pytest.skip(f"{name} is not in {DATA}; set HEADTAIL_DATA to the folder that holds it")
     data = load(DATA / name)
     assert (data.name, len(data.train), len(data.test)) == (name, train, test)
+
+
+def test_every_format_that_can_be_requested_has_a_reader_and_every_reader_a_format():
+    assert {reader.format for reader in READERS} | {"auto"} == set(get_args(Format))
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: f"{reader.format}, {reader.module}")
+def test_a_row_of_the_table_names_a_module_that_reads_and_options_that_exist(reader):
+    module = import_module(f"headtail.data.readers.{reader.module}")
+    assert len(signature(module.read_files).parameters) == 3
+    assert set(reader.options) <= {field.name for field in fields(Reading)}

@@ -1,4 +1,4 @@
-"""Profiles: the published counts, the first pictures of each label, exact to the last picture."""
+"""Profiles: the published counts, the first images of each label, exact to the last image."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from headtail import HeadtailError, Ragged
 from headtail.data.image_files import ImageFiles
-from headtail.data.load import Reading, load
+from headtail.data.load import load
 from headtail.data.longtail import first_of_each, long_tail, profile_counts
 from headtail.data.points import DataSet, Points
+from headtail.data.reading import Reading
 
 TINY = (
     Path(os.environ.get("HEADTAIL_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -23,7 +24,7 @@ TINY = (
 )
 
 
-def pictures(labels, num_labels, files=False):
+def images(labels, num_labels, files=False):
     number = len(labels)
     features = torch.arange(number * 12).remainder(251).to(torch.uint8).view(number, 3, 2, 2)
     one_each = Ragged(torch.tensor(labels, dtype=torch.int32), torch.arange(number + 1))
@@ -36,7 +37,7 @@ def pictures(labels, num_labels, files=False):
 
 def data_of(labels, num_labels, files=False):
     return DataSet(
-        "few", pictures(labels, num_labels, files), pictures([0, 1], num_labels, files), digest="d"
+        "few", images(labels, num_labels, files), images([0, 1], num_labels, files), digest="d"
     )
 
 
@@ -120,11 +121,11 @@ def test_a_profile_thins_training_and_leaves_the_test_alone():
     assert long_tail(data, "step", 4).train.labels.values.tolist() == [2, 1, 0, 0, 0, 0]
 
 
-def test_thinned_pictures_are_mapped_from_the_cache(tmp_path):
+def test_thinned_images_are_mapped_from_the_cache(tmp_path):
     thin = long_tail(data_of([0, 0, 0, 1, 1, 1], 2), "exp", 3)
     assert thin.train.features.untyped_storage().nbytes() == 4 * 12
     stored = [
-        path for path in (tmp_path / ".cache").glob("*/pictures") if path.stat().st_size == 4 * 12
+        path for path in (tmp_path / ".cache").glob("*/images") if path.stat().st_size == 4 * 12
     ]
     assert len(stored) == 1
     assert stored[0].read_bytes() == thin.train.features.numpy().tobytes()
@@ -133,32 +134,32 @@ def test_thinned_pictures_are_mapped_from_the_cache(tmp_path):
 def test_files_are_listed_anew_and_not_copied(tmp_path):
     thin = long_tail(data_of([0, 0, 1, 1], 2, files=True), "step", 2)
     assert thin.train.features.paths == ("0.jpg", "1.jpg", "2.jpg")
-    assert not list((tmp_path / ".cache").glob("*/pictures"))
+    assert not list((tmp_path / ".cache").glob("*/images"))
 
 
-def test_what_cannot_be_thinned_is_told():
+def test_what_cannot_be_thinned_is_reported():
     balanced = data_of([0, 1] * 4, 2)
     with pytest.raises(
         HeadtailError,
-        match=r"`imbalance` 5 leaves the rarest label without a picture.*`imbalance=4` or less",
+        match=r"`imbalance` 5 leaves the rarest label without an image.*`imbalance=4` or less",
     ):
         long_tail(balanced, "exp", 5)
     with pytest.raises(HeadtailError, match=r"`imbalance` must be at least 1, but got 0.5"):
         long_tail(balanced, "exp", 0.5)
     with pytest.raises(
         HeadtailError,
-        match=r"wants 2 pictures of label 1, but there are 1. Choose a larger `imbalance`",
+        match=r"needs 2 images of label 1, but there are 1. Choose a larger `imbalance`",
     ):
         long_tail(data_of([0, 0, 0, 0, 1], 2), "exp", 2)
     plain = Points(torch.zeros(2, 5), Ragged.from_lists([[0], [1]]), 2)
     with pytest.raises(
         HeadtailError,
-        match=r"`profile=exp` needs pictures with one label each, which `plain` has not",
+        match=r"`profile=exp` needs images with one label each, which `plain` lacks",
     ):
         long_tail(DataSet("plain", plain, plain), "exp", 2)
 
 
-def test_a_profile_that_nobody_knows_is_told(request):
+def test_an_unknown_profile_is_refused(request):
     if request.config.getoption("--shapes"):
         pytest.skip("under --shapes the annotations speak first")
     with pytest.raises(
@@ -174,9 +175,13 @@ def test_a_profile_that_nobody_knows_is_told(request):
 def test_tiny_imagenet_32_has_both_profiles():
     for profile, number in {"exp": 21_549, "step": 50_500}.items():
         data = load(TINY, Reading(profile=profile))
-        assert (len(data.train), len(data.test), data.train.picture) == (number, 10_000, (32, 32))
-        told = (
-            f"These are the {number:,} training pictures of Tiny-ImageNet-32-LT {profile}, with "
+        assert (len(data.train), len(data.test), data.train.image_size) == (
+            number,
+            10_000,
+            (32, 32),
+        )
+        message = (
+            f"These are the {number:,} training images of Tiny-ImageNet-32-LT {profile}, with "
             "the counts known for this set."
         )
-        assert data.notes[-1] == told
+        assert data.notes[-1] == message

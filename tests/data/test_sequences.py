@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from headtail import HeadtailError
-from headtail.data.readers import parquet, sequences
 from headtail.data.readers.sequences import read_sequences
 
 DATA = Path(os.environ.get("HEADTAIL_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -66,9 +65,7 @@ def as_expected(found, expected):
     "name", [lambda i: int(i) - 4, lambda i: f"né{i}"], ids=["numbers", "strings"]
 )
 @pytest.mark.parametrize("at_once", [1 << 20, 16])
-def test_every_prefix_predicts_its_next_item(tmp_path, monkeypatch, last, name, at_once):
-    monkeypatch.setattr(parquet, "AT_ONCE", at_once)  # so that sequences come in many batches
-    monkeypatch.setattr(sequences, "CELLS", at_once)
+def test_every_prefix_predicts_its_next_item(tmp_path, last, name, at_once):
     rng = np.random.default_rng(0)
     train = [[name(i) for i in rng.integers(0, 9, n)] for n in (5, 1, 0, 2, 14, 3)]
     known = {item for session in train for item in session}
@@ -83,6 +80,7 @@ def test_every_prefix_predicts_its_next_item(tmp_path, monkeypatch, last, name, 
             target=targets,
         ),
         last=last,
+        at_once=at_once,  # so that sequences come in many batches
     )
     assert data.label_names == sorted(known), "numbers stay numbers"
     assert data.train.num_labels == data.train.num_features == len(known)
@@ -134,10 +132,7 @@ def test_without_a_test_file_one_is_left_out_for_testing_and_one_for_validation(
 
 @pytest.mark.parametrize("name", [int, str])
 @pytest.mark.parametrize("at_once", [1 << 20, 2])
-def test_every_test_row_is_asked_in_its_place_whatever_its_target(
-    tmp_path, monkeypatch, name, at_once
-):
-    monkeypatch.setattr(parquet, "AT_ONCE", at_once)
+def test_every_test_row_is_asked_in_its_place_whatever_its_target(tmp_path, name, at_once):
     kind = pa.int64() if name is int else pa.string()
     lists = [[1, 2], [], [9], [2, 9, 3], [3]]
     targets = [7, 1, 2, None, 3]
@@ -150,9 +145,8 @@ def test_every_test_row_is_asked_in_its_place_whatever_its_target(
         items=pa.array(lists, pa.list_(kind)),
         target=pa.array(targets, kind),
     )
-    data = read_sequences(
-        write(tmp_path / "train.parquet", items=[[name(i) for i in (1, 2, 3)]]), test
-    )
+    train = write(tmp_path / "train.parquet", items=[[name(i) for i in (1, 2, 3)]])
+    data = read_sequences(train, test, at_once=at_once)
     asked = data.asked
     known = [name(i) for i in (1, 2, 3)]
     assert asked.rows.tolist() == [0, 1, 2, 3, 4]
@@ -202,14 +196,15 @@ def test_numbers_from_zero_are_their_own_names_and_each_type_of_list_reads_alike
         assert data.train.labels.values.tolist() == [1, 2, 0, 1]
 
 
-def test_the_second_reading_comes_from_the_cache_and_other_options_do_not(tmp_path, monkeypatch):
+def test_the_second_reading_comes_from_the_cache_and_other_options_do_not(tmp_path):
     path = write(tmp_path / "train.parquet", items=[[1, 2, 3, 4, 5]])
-    told = []
-    first = read_sequences(path, path, progress=lambda what, share: told.append((what, share)))
-    assert told[-1] == ("reading train.parquet", 1.0)
+    reports = []
+    first = read_sequences(path, path, progress=lambda *report: reports.append(report))
+    assert reports[-1] == ("reading train.parquet", 1.0)
     assert read_sequences(path, path, last=1).digest != first.digest
-    monkeypatch.setattr(sequences, "_build", lambda *args: pytest.fail("built again"))
-    again = read_sequences(path, path)
+    reports.clear()
+    again = read_sequences(path, path, progress=lambda *report: reports.append(report))
+    assert reports == [], "nothing was built again"
     assert again.digest == first.digest
     assert torch.equal(again.train.features.to_dense(), first.train.features.to_dense())
 
@@ -237,19 +232,16 @@ def test_the_second_reading_comes_from_the_cache_and_other_options_do_not(tmp_pa
     ],
 )
 @pytest.mark.parametrize("at_once", [1 << 20, 1])
-def test_bad_columns_are_told_with_file_and_column(
-    tmp_path, monkeypatch, column, sentence, at_once
-):
-    monkeypatch.setattr(parquet, "AT_ONCE", at_once)
+def test_bad_columns_are_reported_with_file_and_column(tmp_path, column, sentence, at_once):
     good = write(tmp_path / "good.parquet", items=[[1, 2]])
     with pytest.raises(HeadtailError, match=rf"`\S*train.parquet`.*{sentence}"):
-        read_sequences(write(tmp_path / "train.parquet", items=column), good)
+        read_sequences(write(tmp_path / "train.parquet", items=column), good, at_once=at_once)
     assert not [entry for entry in (tmp_path / "cache").glob("*") if entry.name != "digests"], (
         "a failed reading leaves nothing"
     )
 
 
-def test_bad_test_files_are_told(tmp_path):
+def test_bad_test_files_are_reported(tmp_path):
     train = write(tmp_path / "train.parquet", items=[[1, 2]])
     for columns, sentence in [
         (
@@ -271,7 +263,7 @@ def test_bad_test_files_are_told(tmp_path):
             read_sequences(train, write(tmp_path / "test.parquet", **columns))
 
 
-def test_a_damaged_or_missing_file_is_told(tmp_path):
+def test_a_damaged_or_missing_file_is_reported(tmp_path):
     path = write(tmp_path / "train.parquet", items=[list(range(500))] * 50)
     whole = path.read_bytes()
     for content in (
@@ -283,7 +275,7 @@ def test_a_damaged_or_missing_file_is_told(tmp_path):
         path.write_bytes(content)
         with pytest.raises(HeadtailError, match=r"train.parquet` is not a readable Parquet file"):
             read_sequences(path)
-    with pytest.raises(HeadtailError, match=r"gone.parquet` is no file"):
+    with pytest.raises(HeadtailError, match=r"gone.parquet` is not a file"):
         read_sequences(tmp_path / "gone.parquet")
     with pytest.raises(
         HeadtailError, match="`last` must be a whole number of at least 1, but got 0"

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from headtail import HeadtailError
-from headtail.data.load import Reading, load
-from tests.data.test_pictures import pixels, write
+from headtail.data.load import load
+from headtail.data.reading import Reading
+from tests.data.test_parquet_images import pixels, write
 
 ITEMS = [[1, 2, 3, 2], [2, 3, 1, 3, 3], [3, 1], [1, 3, 2, 1]]
 CASES = {
@@ -38,7 +39,7 @@ def same(points, others):
 
 @pytest.mark.parametrize("end", ["", "-0123456789abcdef"])
 @pytest.mark.parametrize("inside", [".", "data"])
-def test_pictures_of_a_hub_read_as_from_one_file_a_part(folder, tmp_path, inside, end):
+def test_images_of_a_hub_read_as_from_one_file_a_part(folder, tmp_path, inside, end):
     (folder / "README.md").write_text("A card.")
     parts = {
         "train": (pixels(7), [3, 0, 1, 2, 0, 1, 2]),
@@ -70,7 +71,7 @@ def test_pictures_of_a_hub_read_as_from_one_file_a_part(folder, tmp_path, inside
         shards(folder / inside, "train", 3, end)[1],
         Reading(test=shards(folder / inside, "validation", 1, end)[0]),
     )
-    assert (len(named.train), len(named.test)) == (7, 1), "each stands for all of its part"
+    assert (len(named.train), len(named.test)) == (7, 1), "each names all of its part"
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -99,7 +100,7 @@ def test_a_file_more_for_training_is_not_a_file_for_testing(folder):
     assert load(folder).digest not in digests
 
 
-def test_a_missing_file_is_told_and_so_is_one_too_many(folder):
+def test_a_missing_file_is_reported_and_so_is_one_too_many(folder):
     files = shards(folder, "train", 3)
     for path in files[:2]:
         write(path, pixels(2), [0, 1])
@@ -128,19 +129,21 @@ def test_a_missing_file_is_told_and_so_is_one_too_many(folder):
     write(folder / "train.parquet", pixels(2), [0, 1])
     with pytest.raises(
         HeadtailError,
-        match=r"holds train-00000-of-00003.parquet and train.parquet, which are both train. Keep one",
+        match=r"holds train-00000-of-00003.parquet and train.parquet, which are both train. Keep",
     ):
         load(folder)
 
 
-def test_a_bad_row_is_told_with_its_own_file(folder):
+def test_a_bad_row_is_reported_with_its_own_file(folder):
     first, second = shards(folder, "train", 2)
     write(first, pixels(3), [0, 1, 0])
-    write(second, [pixels(1)[0], b"no picture"], [0, 1])
-    with pytest.raises(HeadtailError, match=r"train-00001-of-00002.parquet, row 1` is no picture"):
+    write(second, [pixels(1)[0], b"no image"], [0, 1])
+    with pytest.raises(
+        HeadtailError, match=r"train-00001-of-00002.parquet, row 1` is not an image"
+    ):
         load(folder)
     assert (
-        "Left out 1 of 5 pictures of train; the first: `"
+        "Left out 1 of 5 images of train; the first: `"
         in load(folder, Reading(skip_bad_images=True)).notes[1]
     )
     write(second, pixels(2), [1, -1])
@@ -156,7 +159,7 @@ def test_a_bad_row_is_told_with_its_own_file(folder):
         load(folder)
     write(second, pixels(1, 5, 5), [1])
     with pytest.raises(
-        HeadtailError, match=r"train-00001-of-00002.parquet`, row 0: the picture has 5 × 5 pixels"
+        HeadtailError, match=r"train-00001-of-00002.parquet`, row 0: the image has 5 × 5 pixels"
     ):
         load(folder)
     write(second, pixels(1), ["1"])
@@ -167,7 +170,7 @@ def test_a_bad_row_is_told_with_its_own_file(folder):
         load(folder)
 
 
-def test_a_bad_list_is_told_with_its_own_file(folder):
+def test_a_bad_list_is_reported_with_its_own_file(folder):
     for path, items in zip(shards(folder, "train", 2), (ITEMS, [[1, 2], [1, None]]), strict=True):
         pq.write_table(pa.table({"items": items}), path)
     with pytest.raises(

@@ -9,7 +9,9 @@ import torch
 
 from headtail.core.targets import Ragged
 from headtail.data.points import Points
-from headtail.data.split import TextFiles, find_text, hold_out, read_split, read_xc
+from headtail.data.readers.text_folder import TextFiles, find_text
+from headtail.data.readers.text_parts import read_split, read_xc
+from headtail.data.split import hold_out
 from headtail.errors import HeadtailError
 
 
@@ -29,13 +31,13 @@ def test_split_files_count_rows_from_one_and_have_a_column_a_split(write):
     assert read_split(path, 0).tolist() == [2, 0]
     assert read_split(path, 1, num_points=2).tolist() == [0, 1]
     for content, column, says in [
-        ("3 1\n1 2\n", 2, "line 1: there is no column 2, only 2 splits"),
-        ("3\n1\n", 1, "line 1: there is no column 1, only 1 split, column 0"),
-        ("1 2\n3\n", 1, "line 2: there is no column 1"),
+        ("3 1\n1 2\n", 2, "line 1: column 2 does not exist, only 2 splits"),
+        ("3\n1\n", 1, "line 1: column 1 does not exist, only 1 split, column 0"),
+        ("1 2\n3\n", 1, "line 2: column 1 does not exist"),
         ("1\n0\n", 0, "line 2: expected a row number from 1 to 9, but found `0`"),
         ("1\n10\n", 0, "line 2: expected a row number from 1 to 9, but found `10`"),
         ("1\nx\n", 0, "found `x`"),
-        ("2\n2\n", 0, "row 2 stands twice in column 0"),
+        ("2\n2\n", 0, "row 2 occurs twice in column 0"),
         ("", 0, "is empty"),
     ]:
         with pytest.raises(HeadtailError, match=says):

@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from headtail import HeadtailError, LabelHead, Labels, Ragged, scheme
-from headtail.data import synthetic
-from headtail.data.points import Bag, DataSet, Points
-from headtail.data.synthetic import LOYALTY, Law, Shape, World, generate
+from headtail.data.bag import Bag
+from headtail.data.points import DataSet, Points
+from headtail.data.synthetic import Shape, generate
+from headtail.data.synthetic.build_world import world_of
+from headtail.data.synthetic.label_law import LOYALTY, LabelLaw
 
 SMALL = "synthetic:points=4000,test=1000,labels=300,features=1000,zipf=1.1"
 
@@ -113,7 +115,7 @@ def test_labels_and_columns_of_a_point_are_distinct_and_weights_positive_of_leng
 
 
 def test_each_topic_holds_frequent_and_rare_labels():
-    world = World.of(Shape.parse(SMALL))
+    world = world_of(Shape.parse(SMALL))
     rank = np.argsort(np.argsort(-world.counts))
     for members in world.members:
         ranks = np.sort(rank[members[members >= 0]])
@@ -125,7 +127,7 @@ def test_rare_labels_of_a_point_come_with_labels_of_their_topic(small):
     """Labels too rare for the cap meet a label of their own topic far more often than a random
     label would.
     """
-    world = World.of(Shape.parse(SMALL))
+    world = world_of(Shape.parse(SMALL))
     row = rows_of(small.test.labels.offsets)
     label = small.test.labels.values.numpy()
     topic = world.topic[label]
@@ -141,8 +143,8 @@ def test_the_law_of_labels_adds_up_to_the_planned_share():
     """Enumerated over topics: P(y) = Σ_t (1 − (1 − h)(1 − g)) / T must be proportional to the
     planned counts.
     """
-    world = World.of(Shape.parse(SMALL))
-    law = Law.of(world, 0)
+    world = world_of(Shape.parse(SMALL))
+    law = LabelLaw.of(world, 0)
     outside = -np.expm1(-np.diff(law.outside, prepend=0.0))
     inside = np.zeros_like(outside)
     inside[world.members[world.members >= 0]] = law.inside[world.members >= 0]
@@ -166,9 +168,8 @@ def test_the_same_text_gives_the_same_data_and_another_seed_gives_others(cache, 
     assert first.digest != other.digest
 
 
-def test_chunks_are_different_from_each_other_and_join_without_a_seam(monkeypatch):
-    monkeypatch.setattr(synthetic, "CHUNK", 500)
-    data = generate("synthetic:points=1250,test=1000,labels=60,features=300")
+def test_chunks_are_different_from_each_other_and_join_without_a_seam():
+    data = generate("synthetic:points=1250,test=1000,labels=60,features=300", chunk=500)
     for points, size in ((data.train, 1250), (data.test, 1000)):
         assert len(points) == size
         assert points.labels.offsets[-1] == points.num_pairs
@@ -237,9 +238,12 @@ def test_a_text_is_shortened_and_means_the_same(text, short):
         ("synthetic:", "must read `synthetic`"),
         ("synthetic:zipf=1,,seed=2", "must read `synthetic`"),
         ("synthetic:wikilshtc-325", "Did you mean `wikilshtc-325k`"),
-        ("synthetic:imagenet", "known data set; those are `delicious`"),
+        ("synthetic:imagenet", "known data set. Known are `delicious`"),
         ("synthetic:zipff=1", "Did you mean `zipf`"),
-        ("synthetic:zipf=1,delicious", "`delicious` in `synthetic:zipf=1,delicious` is no setting"),
+        (
+            "synthetic:zipf=1,delicious",
+            "`delicious` in `synthetic:zipf=1,delicious` is not a setting",
+        ),
         (
             "synthetic:zipf=steep",
             "`zipf=steep` in `synthetic:zipf=steep` must be a number from 0 to 3",
@@ -247,7 +251,7 @@ def test_a_text_is_shortened_and_means_the_same(text, short):
         ("synthetic:zipf=nan", "must be a number"),
         ("synthetic:points=1e4", "must be a whole number"),
         ("synthetic:points=-5", "must be a whole number"),
-        ("synthetic:points", "`points` in `synthetic:points` is no known data set"),
+        ("synthetic:points", "`points` in `synthetic:points` is not a known data set"),
         ("synthetic:points=", "must be a whole number"),
         ("synthetic:scale=0", "must be a number from"),
         ("synthetic:seed=1,seed=2", "twice"),
@@ -256,7 +260,7 @@ def test_a_text_is_shortened_and_means_the_same(text, short):
         ("synthetic:points=500", "Write `points=667` or more"),
     ],
 )
-def test_a_wrong_text_is_told_what_to_write_instead(text, sentence, cache):
+def test_a_wrong_text_is_answered_with_what_to_write_instead(text, sentence, cache):
     with pytest.raises(HeadtailError, match="`synth") as error:
         generate(text)
     assert sentence in str(error.value)

@@ -46,10 +46,10 @@ def write_report(comparison: Comparison, path: str | Path) -> None:
 
 def render(comparison: Comparison) -> str:
     """The page as text."""
-    jinja2 = need("jinja2", extra="report", to="write a report")
-    plotly = need("plotly.offline", extra="report", to="write a report").get_plotlyjs()
+    jinja2 = need("jinja2", extra="report", to="Writing a report")
+    plotly = need("plotly", extra="report", to="Writing a report", module="plotly.offline").get_plotlyjs()
     # jinja2 brings markupsafe, which marks text that is HTML already.
-    markup = need("markupsafe", extra="report", to="write a report").Markup
+    markup = need("markupsafe", extra="report", to="Writing a report").Markup
     script = _resource("page.js")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["equation"] = lambda text: markup(equation(text))

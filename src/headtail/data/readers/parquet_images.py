@@ -1,8 +1,7 @@
-"""Small pictures in Parquet: their encoded bytes and a label, decoded once into the cache."""
+"""Small images in Parquet: their encoded bytes and a label, decoded once into the cache."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -11,25 +10,37 @@ import pyarrow as pa
 
 from headtail.core.targets import Ragged
 from headtail.data.cache import Entry, Store, cached, key_of
-from headtail.data.decode import open_rgb, whole
 from headtail.data.points import DataSet, Points, Progress
-from headtail.data.readers.parquet import (
-    Columns,
-    Vocabulary,
-    check_same_kind,
-    hub_names,
-    label_names,
-)
+from headtail.data.readers.parquet import Columns, check_same_kind, hub_names, renamed
+from headtail.data.readers.parquet_pixels import decode_into, encoded_images
+from headtail.data.readers.vocabulary import Vocabulary, label_names
+from headtail.data.reading import DataFiles, Reading
 from headtail.data.split import hold_out
 from headtail.errors import HeadtailError
 
+IN_DIGESTS = "pictures"
+"""In the digests of data in saved runs, so it cannot change."""
 IMAGE = ("image", "img", "picture", "bytes")
 LABEL = ("label", "fine_label", "labels", "target", "class")
 AT_ONCE = 1024
-"""Pictures held in memory at once."""
+"""Images held in memory at once."""
 
 
-def read_pictures(
+def read_files(files: DataFiles, reading: Reading, progress: Progress | None) -> DataSet:
+    """Read Parquet files of images as `reading` says."""
+    files = files.tested_on_validation()
+    data = read_parquet_images(
+        files.train,
+        files.test,
+        files.validation,
+        holdout=reading.holdout,
+        skip_bad_images=reading.skip_bad_images,
+        progress=progress,
+    )
+    return renamed(data, files.train, files.test, files.validation)
+
+
+def read_parquet_images(
     train: Path,
     test: Path | None = None,
     validation: Path | None = None,
@@ -37,40 +48,38 @@ def read_pictures(
     holdout: float = 0.2,
     skip_bad_images: bool = False,
     progress: Progress | None = None,
+    at_once: int = AT_ONCE,
 ) -> DataSet:
-    """Read pictures of one size from Parquet: a column `image` of encoded bytes (JPEG, PNG, …) and
-    a column `label`.
+    """Read images of one size from Parquet: a column `image` of encoded bytes and a column `label`.
 
-    `image` may also be a struct with a field `bytes`; labels are whole numbers or strings. Labels
-    get ids in their order. Test pictures whose label is null, −1 or not among those of training are
-    answered, but not measured.
+    The bytes are those of a JPEG, PNG, … file; `image` may also be a struct with a field `bytes`.
+    Labels are whole numbers or strings, and get ids in their order. Test images with a label that
+    is null, −1 or not among those of training are answered, but not measured.
 
     Args:
         train: Parquet file.
         test: likewise, or None.
         validation: likewise, or None.
-        holdout: share of the pictures that is kept for testing where there is no test file.
-        skip_bad_images: leave pictures out that cannot be decoded or have another size, and count
+        holdout: share of the images kept for testing without a test file.
+        skip_bad_images: leave images out that cannot be decoded or have another size, and count
             them.
-        progress: told what is done, and how much of it.
+        progress: called with what is being done and the share of it that is done.
+        at_once: images held in memory at once.
     """
-    given = {"train": train, "test": test, "validation": validation}
-    parts = {name: path for name, path in given.items() if path is not None}
-    recipe = {"reader": "pictures", "parts": list(parts), "skip": skip_bad_images}
-    entry = cached(
-        parts.values(),
-        recipe | {"with": "rows, −1 for no label"},
-        partial(_build, parts, skip_bad_images, progress),
-    )
+    paths = {"train": train, "test": test, "validation": validation}
+    parts = {name: path for name, path in paths.items() if path is not None}
+    recipe = {"reader": IN_DIGESTS, "parts": list(parts), "skip": skip_bad_images}
+    build = partial(_build, parts, skip_bad_images, at_once, progress)
+    entry = cached(parts.values(), recipe | {"with": "rows, −1 for no label; images"}, build)
     points = {name: _points(entry, name) for name in parts}
-    notes = ["Read as pictures.", *entry.facts["notes"]]
+    notes = ["Read as images.", *entry.facts["notes"]]
     digest = key_of(parts.values(), recipe)
     whole = None if "test" in points else points["train"]
     if whole is not None:
         points["train"], points["test"] = hold_out(whole, holdout)
         digest += f"-{holdout:g}"
         notes.append(
-            f"There is no test file: {holdout:.0%} of the pictures are held out for testing."
+            f"There is no test file: {holdout:.0%} of the images are held out for testing."
         )
     return DataSet(
         train.stem,
@@ -85,26 +94,26 @@ def read_pictures(
 
 
 def _names(entry: Entry, train: Path, num_labels: int) -> list[str] | list[int] | None:
-    """The names of labels: strings, or what a hub calls their numbers."""
+    """The names of labels: strings, or the names that a hub has for their numbers."""
     names = label_names(entry)
-    ids = [
-        name for name in (range(num_labels) if names is None else names) if isinstance(name, int)
-    ]
-    words = hub_names(train, _column(Columns.of(train), LABEL)) if len(ids) == num_labels else None
-    return (
-        names
-        if words is None or not set(ids) <= set(range(len(words)))
-        else [words[i] for i in ids]
-    )
+    ids = range(num_labels) if names is None else [name for name in names if isinstance(name, int)]
+    if len(ids) < num_labels:
+        return names
+    words = hub_names(train, _column(Columns.of(train), LABEL))
+    if words is None or not set(ids) <= set(range(len(words))):
+        return names
+    return [words[i] for i in ids]
 
 
-def holds_pictures(columns: Columns) -> bool:
-    """Whether there is a column for pictures and one for labels."""
+def holds_images(columns: Columns) -> bool:
+    """Whether there is a column for images and one for labels."""
     names = {name.lower() for name in columns.names}
     return bool(names & set(IMAGE)) and bool(names & set(LABEL))
 
 
-def _build(parts: dict[str, Path], skip: bool, progress: Progress | None, store: Store) -> None:
+def _build(
+    parts: dict[str, Path], skip: bool, at_once: int, progress: Progress | None, store: Store
+) -> None:
     known: Vocabulary | None = None
     shape: tuple[int, ...] | None = None
     store.facts["notes"] = []
@@ -116,21 +125,21 @@ def _build(parts: dict[str, Path], skip: bool, progress: Progress | None, store:
         known = Vocabulary.of([labels]) if known is None else known
         check_same_kind(known, labels, columns, _column(columns, LABEL))
         ids = known.ids(labels)
-        if len(unknown := np.flatnonzero(ids < 0)) and name == "test":
-            store.facts["notes"].append(
-                _not_measured(columns, labels, len(unknown), parts.get("validation"))
-            )
+        unknown = np.flatnonzero(ids < 0)
+        if len(unknown) and name == "test":
+            note = _not_measured(columns, labels, len(unknown), parts.get("validation"))
+            store.facts["notes"].append(note)
         elif len(unknown):
-            where, row = columns.at(int(unknown[0]))
-            label = (
-                f"{labels[int(unknown[0])].as_py()!r}, which is not among the {len(known):,} of "
-                "training"
-            )
+            first = int(unknown[0])
+            where, row = columns.at(first)
             raise HeadtailError(
-                f"`{where}`: row {row:,} (from 0) has the label {label}. Drop such rows, or train "
-                "on them too."
+                f"`{where}`: row {row:,} (from 0) has the label {labels[first].as_py()!r}, which "
+                f"is not among the {len(known):,} of training. Drop such rows, or train on them "
+                "too."
             )
-        shape, kept = _write(name, columns, shape, skip, store, progress)
+        column = _column(columns, IMAGE)
+        contents = encoded_images(columns, column, at_once, progress)
+        shape, kept = decode_into(store, name, columns, contents, shape, skip, at_once)
         ids = ids[kept]
         store.append(f"{name}_rows", kept)
         store.append(f"{name}_labels", ids[ids >= 0].astype(np.int32))
@@ -148,24 +157,21 @@ def _labels(columns: Columns, or_null: pa.DataType | None) -> pa.Array:
     ]
     if not sum(map(len, parts)):
         raise HeadtailError(
-            f"`{columns.path}` has no rows. Write a row a picture, with the columns `image` and "
+            f"`{columns.path}` has no rows. Write a row per image, with the columns `image` and "
             "`label`."
         )
     return pa.concat_arrays(parts)
 
 
 def _lacks(labels: pa.Array) -> np.ndarray:
-    """Which pictures have no label: it is null or, as hubs write it, −1."""
-    lacks = labels.is_null().to_numpy(zero_copy_only=False)
-    return (
-        lacks | (labels.fill_null(-1).to_numpy() == -1)
-        if pa.types.is_integer(labels.type)
-        else lacks
-    )
+    """Which images have no label: it is null or, as hubs write it, −1."""
+    if pa.types.is_integer(labels.type):
+        return labels.fill_null(-1).to_numpy() == -1
+    return labels.is_null().to_numpy(zero_copy_only=False)
 
 
 def _check_labelled(part: str, columns: Columns, labels: pa.Array) -> None:
-    """A picture to train or to validate on has a label."""
+    """Refuse images without a label in a part to train or validate on."""
     lacks = _lacks(labels)
     if lacks.all():
         instead = "Train on a file that has some" if part == "train" else "Leave that file out"
@@ -174,112 +180,35 @@ def _check_labelled(part: str, columns: Columns, labels: pa.Array) -> None:
         )
     if lacks.any():
         path, row = columns.at(int(lacks.argmax()))
-        told = f"row {row:,} (from 0) has the label −1, which stands for none"
         raise HeadtailError(
-            f'`{path}`: {told}. Drop such rows; a label of that name is a string, `"-1"`.'
+            f"`{path}`: row {row:,} (from 0) has the label −1, which means none. Drop such rows; "
+            'a label with that name is a string, `"-1"`.'
         )
 
 
 def _not_measured(columns: Columns, labels: pa.Array, unknown: int, validation: Path | None) -> str:
-    """A note on test pictures that have no label which training knows."""
+    """A note on test images without a label that training knows."""
     if not _lacks(labels).all():
-        told = (
-            f"{unknown:,} of {len(labels):,} test pictures have a label that never occurs in "
-            "training, or none"
+        return (
+            f"{unknown:,} of {len(labels):,} test images have a label that never occurs in "
+            "training, or none: they are answered, but not measured."
         )
-        return f"{told}: they are answered, but not measured."
-    other = (
-        f"name {'a part that has labels' if validation is None else validation.name} with "
-        "`--test`, or leave that file out"
+    labelled = "a part that has labels" if validation is None else validation.name
+    return (
+        f"{columns.called} has no labels (all are −1 or null): its images are answered, but not "
+        f"measured. To measure, pass {labelled} as `test`, or leave that file out."
     )
-    told = (
-        f"{columns.called} has no labels (all are −1 or null): its pictures are answered, but not "
-        "measured"
-    )
-    return f"{told}. To measure, {other}."
-
-
-def _write(
-    part: str,
-    columns: Columns,
-    shape: tuple[int, ...] | None,
-    skip: bool,
-    store: Store,
-    progress: Progress | None,
-) -> tuple[tuple[int, ...], np.ndarray]:
-    """Decode a file into the store; the shape of its pictures, and which rows are kept."""
-    bad = 0
-    kept = []
-    block = []
-    first_bad = ""
-    for row, content in _contents(columns, progress):
-        path, inside = columns.at(row)
-        try:
-            picture = whole(open_rgb(content, f"{path}, row {inside:,}"))
-            if picture.shape != (shape or picture.shape):
-                raise _other_size(path, inside, picture.shape, shape or picture.shape)
-        except HeadtailError as error:
-            if not skip:
-                raise
-            bad = bad + 1
-            first_bad = first_bad or str(error).split(". ")[0]
-            continue
-        shape = picture.shape
-        kept.append(row)
-        block.append(picture)
-        if len(block) == AT_ONCE:
-            store.append(part, np.stack(block))
-            block = []
-    if block:
-        store.append(part, np.stack(block))
-    if shape is None or not kept:
-        raise HeadtailError(f"`{columns.path}` has no picture that can be decoded: {first_bad}.")
-    if bad:
-        store.facts["notes"].append(
-            f"Left out {bad:,} of {columns.rows:,} pictures of {columns.called}; the first: "
-            f"{first_bad}."
-        )
-    return shape, np.array(kept)
-
-
-def _contents(columns: Columns, progress: Progress | None) -> Iterator[tuple[int, bytes]]:
-    column = _column(columns, IMAGE)
-    for first, batch in columns.read([column], rows=AT_ONCE):
-        array = batch.column(column)
-        if pa.types.is_struct(array.type) and array.type.get_field_index("bytes") >= 0:
-            array = array.field("bytes")
-        if not (pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type)):
-            held = f"`{columns.path}`, column `{column}` holds {array.type}"
-            raise HeadtailError(
-                f"{held}, but must hold encoded pictures as bytes. Write the content of JPEG or "
-                "PNG files."
-            )
-        for row, content in enumerate(array, start=first):
-            yield row, content.as_py() or b""
-            if progress is not None and row % AT_ONCE == 0:
-                progress(f"decoding {columns.called}", row / columns.rows)
 
 
 def _column(columns: Columns, wanted: tuple[str, ...]) -> str:
     by_name = {name.lower(): name for name in columns.names}
-    found = next((by_name[name] for name in wanted if name in by_name), None)
-    if found is None:
+    column = next((by_name[name] for name in wanted if name in by_name), None)
+    if column is None:
         raise HeadtailError(
-            f"`{columns.path}` has the columns {columns.listed}. Pictures need the columns `image` "
+            f"`{columns.path}` has the columns {columns.listed}. Images need the columns `image` "
             "and `label`."
         )
-    return found
-
-
-def _other_size(
-    path: Path, row: int, found: tuple[int, ...], before: tuple[int, ...]
-) -> HeadtailError:
-    sizes = (f"{shape[2]} × {shape[1]}" for shape in (found, before))
-    return HeadtailError(
-        f"`{path}`, row {row:,}: the picture has {' pixels, but those before it '.join(sizes)}. "
-        "Pictures in Parquet must be of one "
-        "size: scale them, or keep them as files, in a folder a label."
-    )
+    return column
 
 
 def _points(entry: Entry, part: str) -> Points:

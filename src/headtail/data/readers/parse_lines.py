@@ -1,16 +1,22 @@
-"""From bytes to arrays: lines of `label,label feature:value feature:value …`, compiled with numba."""
+"""From bytes to arrays: lines of `label,label feature:value feature:value …`.
+
+The code is plain Python that numba can compile; without numba it gives the same arrays, slowly. It
+is one file because numba's cache looks for changes in the file of the compiled function only.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
-import numba
 import numpy as np
 
-MOST = 2**31 - 1
-"""Most columns or labels that int32 ids can name."""
+from headtail.data.readers.parsed import MOST, Parsed, Room
+from headtail.kernels.dispatch import HAS_NUMBA, kernels_in_use
+
+Text: TypeAlias = bytes | np.ndarray
+"""Bytes for Python, uint8 for compiled code."""
 
 # What a line turned out to be; from LABEL on it is bad.
 (
@@ -32,86 +38,36 @@ _NEWLINE, _SPACE, _HASH, _PLUS, _COMMA, _MINUS, _DOT, _COLON, _E, _Q = (
 )
 _POWERS = 10.0 ** np.arange(23)  # exact in float64
 _DIGITS = 10**17
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
 
-def _compiled(function: Callable[..., Any]) -> Any:
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-    function = inspect.unwrap(function)  # from under `pytest --shapes`, which numba cannot compile
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # numba found no folder that it may write: compile anew in every process
-        return numba.njit(**options)(function)
-
-
-class Parsed(NamedTuple):
-    """What a block of lines held.
-
-    Attributes:
-        points: number of points written.
-        features: number of feature entries written.
-        labels: number of labels written.
-        lines: number of lines, bad ones and comments included.
-        blank: how many of the last points are blank lines.
-        bad: number of bad lines, which left nothing behind.
-        bad_line: number of the first one within the block, from 1; 0 if none.
-        bad_code: what is wrong with it: `LABEL`, …, `VALUE`.
-        bad_found: where in the block the wrong token begins; for `LABEL_TWICE` and `FEATURE_TWICE`
-            the repeated id.
-    """
-
-    points: int
-    features: int
-    labels: int
-    lines: int
-    blank: int
-    bad: int
-    bad_line: int
-    bad_code: int
-    bad_found: int
-
-
-class Room(NamedTuple):
-    """Arrays that a block is parsed into, large enough for any block of `size` bytes; pages never
-    written cost nothing.
-
-    Attributes:
-        columns: feature ids.
-        values: feature values.
-        features_end: per point, the number of feature entries so far.
-        labels: label ids.
-        labels_end: per point, the number of labels so far.
-        row: per point, the number of points and bad lines before it.
-    """
-
-    columns: np.ndarray
-    values: np.ndarray
-    features_end: np.ndarray
-    labels: np.ndarray
-    labels_end: np.ndarray
-    row: np.ndarray
-
-    @classmethod
-    def of(cls, size: int) -> Room:
-        """A feature takes at least four bytes (` 1:1`), a label two (`1,`), a point one (its
-        newline).
-        """
-        columns = np.empty(size // 4 + 1, np.int32)
-        values = np.empty(size // 4 + 1, np.float32)
-        labels = np.empty(size // 2 + 1, np.int32)
-        ends = (np.empty(size, np.int64) for _ in range(3))
-        return cls(columns, values, next(ends), labels, *ends)
-
-
-@_compiled
-def parse(text: np.ndarray, num_features: int, num_labels: int, room: Room) -> Parsed:
-    """Parse lines, the last of which ends with a newline too. A bad line is left out and counted.
+def parse_block(block: bytes, num_features: int, num_labels: int, room: Room) -> Parsed:
+    """Parse lines, each ended by a newline. A bad line is left out and counted.
 
     Args:
-        text: `[size]` uint8.
+        block: the lines.
         num_features: ids must be below.
         num_labels: likewise.
         room: takes the result.
     """
+    if _compiled is not None and kernels_in_use() != "off":
+        return _compiled(np.frombuffer(block, np.uint8), num_features, num_labels, room)
+    with np.errstate(over="ignore"):  # a value that is too large is refused as infinite
+        return _parse(block, num_features, num_labels, room)
+
+
+def _compilable(function: Callable[..., Any]) -> Any:
+    """Leave a function as it is, but let compiled code call it."""
+    function = inspect.unwrap(function)  # from under `pytest --shapes`, which numba cannot compile
+    if not HAS_NUMBA:
+        return function
+    from numba.extending import register_jitable
+
+    return register_jitable(**_OPTIONS)(function)
+
+
+@_compilable
+def _parse(text: Text, num_features: int, num_labels: int, room: Room) -> Parsed:
     at = 0
     points = 0
     features = 0
@@ -121,10 +77,10 @@ def parse(text: np.ndarray, num_features: int, num_labels: int, room: Room) -> P
     bad = 0
     bad_line = 0
     bad_code = 0
-    bad_found = 0
+    bad_place = 0
     while at < len(text):
         lines += 1
-        code, found, at, new_features, new_labels = _line(
+        code, place, at, new_features, new_labels = _line(
             text, at, num_features, num_labels, room, features, labels
         )
         while text[at] != _NEWLINE:
@@ -143,43 +99,71 @@ def parse(text: np.ndarray, num_features: int, num_labels: int, room: Room) -> P
             if bad == 1:
                 bad_line = lines
                 bad_code = code
-                bad_found = found
-    return Parsed(points, features, labels, lines, blank, bad, bad_line, bad_code, bad_found)
+                bad_place = place
+    return Parsed(points, features, labels, lines, blank, bad, bad_line, bad_code, bad_place)
 
 
-@_compiled
+@_compilable
 def _line(
-    text: np.ndarray,
+    text: Text,
     at: int,
     num_features: int,
     num_labels: int,
     room: Room,
-    features: int,
-    labels: int,
+    first_feature: int,
+    first_label: int,
 ) -> tuple[int, int, int, int, int]:
-    """One line: its code, what is wrong, how far it was read, and the new numbers of feature
-    entries and labels.
+    """One line: its code, where or what is wrong, how far it was read, and the new numbers of
+    feature entries and labels.
     """
-    first_feature = features
-    first_label = labels
+    labels = first_label
     if not _ends(text[at]) and not _is_pair(text, at):
-        while True:
-            start = at
-            label, at = _whole(text, at)
-            if label < 0 or not (_ends(text[at]) or text[at] == _COMMA):
-                return LABEL, start, at, 0, 0
-            if label >= num_labels:
-                return LABEL_RANGE, start, at, 0, 0
-            room.labels[labels] = label
-            labels += 1
-            if text[at] != _COMMA:
-                break
-            at += 1
+        code, place, at, labels = _labels(text, at, num_labels, room.labels, labels)
+        if code != POINT:
+            return code, place, at, 0, 0
+    code, place, at, features = _features(text, at, num_features, room, first_feature)
+    if code != POINT:
+        return code, place, at, 0, 0
+    twice = _repeated(room.labels[first_label:labels])
+    if twice >= 0:
+        return LABEL_TWICE, twice, at, 0, 0
+    twice = _repeated(room.columns[first_feature:features])
+    if twice >= 0:
+        return FEATURE_TWICE, twice, at, 0, 0
+    if features == first_feature and labels == first_label:
+        code = COMMENT if text[at] == _HASH else BLANK
+    return code, 0, at, features, labels
+
+
+@_compilable
+def _labels(
+    text: Text, at: int, num_labels: int, ids: np.ndarray, labels: int
+) -> tuple[int, int, int, int]:
+    """The labels that begin a line: a code, where it is wrong, where they end, their number."""
+    while True:
+        start = at
+        label, at = _whole(text, at)
+        if label < 0 or not (_ends(text[at]) or text[at] == _COMMA):
+            return LABEL, start, at, labels
+        if label >= num_labels:
+            return LABEL_RANGE, start, at, labels
+        ids[labels] = label
+        labels += 1
+        if text[at] != _COMMA:
+            return POINT, 0, at, labels
+        at += 1
+
+
+@_compilable
+def _features(
+    text: Text, at: int, num_features: int, room: Room, features: int
+) -> tuple[int, int, int, int]:
+    """The features of a line, as `_labels` gives its labels."""
     while True:
         while _blank(text[at]):
             at += 1
         if text[at] == _NEWLINE or text[at] == _HASH:
-            break
+            return POINT, 0, at, features
         start = at
         column, at = _whole(text, at)
         if column < 0 and _is_query(text, start):
@@ -187,51 +171,35 @@ def _line(
                 at += 1
             continue
         if column < 0 or text[at] != _COLON:
-            return PAIR, start, at, 0, 0
+            return PAIR, start, at, features
         if column >= num_features:
-            return FEATURE_RANGE, start, at, 0, 0
+            return FEATURE_RANGE, start, at, features
         at += 1
         if _ends(text[at]):
-            return MISSING, start, at, 0, 0
-        value, at = _decimal(text, at)
-        if not np.isfinite(value) or not _ends(text[at]):
-            return VALUE, start, at, 0, 0
+            return MISSING, start, at, features
+        is_number, value, at = _decimal(text, at)
+        if not is_number or not np.isfinite(value) or not _ends(text[at]):
+            return VALUE, start, at, features
         room.columns[features] = column
         room.values[features] = value
         features += 1
-    twice = _repeated(room.labels[first_label:labels])
-    if twice >= 0:
-        return LABEL_TWICE, twice, at, 0, 0
-    twice = _repeated(room.columns[first_feature:features])
-    if twice >= 0:
-        return FEATURE_TWICE, twice, at, 0, 0
-    code = (
-        POINT
-        if features > first_feature or labels > first_label
-        else COMMENT
-        if text[at] == _HASH
-        else BLANK
-    )
-    return code, 0, at, features, labels
 
 
-@_compiled
+@_compilable
 def _blank(byte: int) -> bool:
     """A space, tab, carriage return, …, but no newline."""
     return byte == _SPACE or (9 <= byte <= 13 and byte != _NEWLINE)
 
 
-@_compiled
+@_compilable
 def _ends(byte: int) -> bool:
-    """What may stand behind a token."""
+    """What may follow a token."""
     return 9 <= byte <= 13 or byte in (_SPACE, _HASH)
 
 
-@_compiled
-def _is_pair(text: np.ndarray, at: int) -> bool:
-    """Whether the token holds a colon, so that it is a feature, or a query id, of a point without
-    labels.
-    """
+@_compilable
+def _is_pair(text: Text, at: int) -> bool:
+    """Whether the token has a colon: a feature, or a query id, of a point without labels."""
     while not _ends(text[at]) and text[at] != _COMMA:
         if text[at] == _COLON:
             return True
@@ -239,8 +207,8 @@ def _is_pair(text: np.ndarray, at: int) -> bool:
     return False
 
 
-@_compiled
-def _is_query(text: np.ndarray, at: int) -> bool:
+@_compilable
+def _is_query(text: Text, at: int) -> bool:
     # The newline at the block's end stops this in time: no letter of `qid:` is one.
     return (
         text[at] == _Q
@@ -250,11 +218,9 @@ def _is_query(text: np.ndarray, at: int) -> bool:
     )
 
 
-@_compiled
-def _whole(text: np.ndarray, at: int) -> tuple[int, int]:
-    """The whole number that begins here, at most `MOST`, or −1 where none does, and the position
-    behind it.
-    """
+@_compilable
+def _whole(text: Text, at: int) -> tuple[int, int]:
+    """The whole number that begins here, at most `MOST`, or −1 if none does, and where it ends."""
     start = at
     number = 0
     while 48 <= text[at] <= 57:
@@ -263,9 +229,9 @@ def _whole(text: np.ndarray, at: int) -> tuple[int, int]:
     return (number if at > start else -1), at
 
 
-@_compiled
-def _decimal(text: np.ndarray, at: int) -> tuple[np.float32, int]:
-    """The decimal number that begins here, NaN where none does, and the position behind it.
+@_compilable
+def _decimal(text: Text, at: int) -> tuple[bool, np.float32, int]:
+    """Whether a decimal number begins here, the number, and where it ends.
 
     The first 17 digits are kept. With at most 15 of them and a small exponent the double is the
     nearest one, so that the float32 differs from the nearest one only where the double rounds onto
@@ -291,7 +257,7 @@ def _decimal(text: np.ndarray, at: int) -> tuple[np.float32, int]:
             break
         at += 1
     if digits == 0:
-        return np.float32(np.nan), at
+        return False, np.float32(0), at
     if text[at] | 32 == _E:
         at += 1
         down = text[at] == _MINUS
@@ -299,13 +265,13 @@ def _decimal(text: np.ndarray, at: int) -> tuple[np.float32, int]:
             at += 1
         power, at = _whole(text, at)
         if power < 0:
-            return np.float32(np.nan), at
+            return False, np.float32(0), at
         exponent += -power if down else power
     number = _scaled(float(mantissa), exponent)
-    return np.float32(-number if negative else number), at
+    return True, np.float32(-number if negative else number), at
 
 
-@_compiled
+@_compilable
 def _scaled(mantissa: float, exponent: int) -> float:
     """mantissa · 10^exponent."""
     if mantissa == 0 or exponent == 0:
@@ -314,14 +280,12 @@ def _scaled(mantissa: float, exponent: int) -> float:
         return mantissa / _POWERS[-exponent]
     if 0 < exponent < 23:
         return mantissa * _POWERS[exponent]
-    return mantissa * 10.0 ** float(exponent)
+    return mantissa * np.float64(10.0) ** float(exponent)  # Python's own power would raise
 
 
-@_compiled
+@_compilable
 def _repeated(ids: np.ndarray) -> int:
-    """An id that stands twice, or −1. Ids in ascending order, as most files have them, need one
-    look each.
-    """
+    """An id that occurs twice, or −1. Ascending ids, as in most files, need one look each."""
     ascending = True
     for i in range(1, len(ids)):
         ascending &= ids[i - 1] < ids[i]
@@ -332,3 +296,17 @@ def _repeated(ids: np.ndarray) -> int:
         if ordered[i - 1] == ordered[i]:
             return ordered[i]
     return -1
+
+
+def _compile() -> Callable[..., Parsed] | None:
+    if not HAS_NUMBA:
+        return None
+    import numba
+
+    try:
+        return numba.njit(cache=True, **_OPTIONS)(_parse)
+    except RuntimeError:  # numba has no folder that it may write to: compile in every process
+        return numba.njit(**_OPTIONS)(_parse)
+
+
+_compiled = _compile()

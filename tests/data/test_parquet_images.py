@@ -1,4 +1,4 @@
-"""Pictures in Parquet: decoded once, of one size, with the labels of the file."""
+"""Images in Parquet: decoded once, of one size, with the labels of the file."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import torch
 from PIL import Image
 
 from headtail import HeadtailError
-from headtail.data.load import Reading, load
-from headtail.data.readers import parquet_images as pictures
+from headtail.data.load import load
+from headtail.data.readers.parquet_images import read_parquet_images
+from headtail.data.reading import Reading
 
 
 @pytest.fixture
@@ -40,12 +41,23 @@ def write(path, images, labels, image="image", label="label", struct=False):
     pq.write_table(pa.table({image: column, label: labels}), path)
 
 
-def test_pictures_come_out_pixel_by_pixel_in_the_order_of_the_file(folder, monkeypatch):
-    monkeypatch.setattr(pictures, "AT_ONCE", 3)
+def test_images_are_the_same_whatever_the_number_decoded_at_once(folder):
+    write(folder / "train.parquet", pixels(8), [3, 0, 1, 2, 0, 1, 2, 3])
+    for at_once in (3, 8, 1000):
+        data = read_parquet_images(
+            folder / "train.parquet",
+            folder / "train.parquet",
+            skip_bad_images=at_once == 8,
+            at_once=at_once,
+        )
+        assert torch.equal(data.train.features, torch.from_numpy(pixels(8).transpose(0, 3, 1, 2)))
+
+
+def test_images_come_out_pixel_by_pixel_in_the_order_of_the_file(folder):
     write(folder / "train.parquet", pixels(8), [3, 0, 1, 2, 0, 1, 2, 3])
     write(folder / "val.parquet", pixels(2, seed=1), [3, 1])
     data = load(folder)
-    assert (data.name, data.train.picture, data.train.num_features, data.train.num_labels) == (
+    assert (data.name, data.train.image_size, data.train.num_features, data.train.num_labels) == (
         "zoo",
         (4, 6),
         72,
@@ -58,8 +70,8 @@ def test_pictures_come_out_pixel_by_pixel_in_the_order_of_the_file(folder, monke
     assert data.train.labels.values.tolist() == [3, 0, 1, 2, 0, 1, 2, 3]
     assert data.test.labels.values.tolist() == [3, 1]
     assert data.notes == (
-        "Read as pictures.",
-        "There are no other test pictures than those of val.parquet.",
+        "Read as images.",
+        "There are no other test images than those of val.parquet.",
     )
     assert data.label_names is None
     assert data.validation is None
@@ -85,18 +97,21 @@ def test_columns_may_be_called_and_nested_as_hubs_do_it(folder, image, label, st
     assert data.test.labels.values.tolist() == [1]
 
 
-def test_a_file_alone_holds_pictures_out(folder):
+def test_a_file_alone_holds_images_out(folder):
     write(folder / "all.parquet", pixels(10), [0, 1] * 5)
     data = load(folder / "all.parquet", Reading(holdout=0.3))
     assert (len(data.train), len(data.test)) == (7, 3)
-    assert data.notes[-1] == "There is no test file: 30% of the pictures are held out for testing."
+    assert data.notes[-1] == "There is no test file: 30% of the images are held out for testing."
 
 
-def test_the_second_time_they_come_from_the_cache(folder, monkeypatch):
+def test_the_second_time_they_come_from_the_cache(folder):
     write(folder / "train.parquet", pixels(4), [0, 1, 0, 1])
-    first = load(folder)
-    monkeypatch.setattr(pictures, "open_rgb", None)
-    again = load(folder)
+    reports = []
+    first = load(folder, progress=lambda *report: reports.append(report))
+    assert reports
+    reports.clear()
+    again = load(folder, progress=lambda *report: reports.append(report))
+    assert reports == [], "nothing was decoded again"
     assert again.digest == first.digest
     assert torch.equal(again.train.features, first.train.features)
 
@@ -104,7 +119,7 @@ def test_the_second_time_they_come_from_the_cache(folder, monkeypatch):
 @pytest.mark.parametrize(
     ("images", "labels", "sentence"),
     [
-        ([png(pixels(1)[0]), b"no picture"], [0, 1], r"train.parquet, row 1` is no picture"),
+        ([png(pixels(1)[0]), b"no image"], [0, 1], r"train.parquet, row 1` is not an image"),
         (
             [png(pixels(1)[0])[:60], b""],
             [0, 1],
@@ -114,23 +129,23 @@ def test_the_second_time_they_come_from_the_cache(folder, monkeypatch):
         (
             [pixels(1)[0], pixels(1, 5, 5)[0]],
             [0, 1],
-            r"row 1: the picture has 5 × 5 pixels, but those before it 6 × 4. Pictures",
+            r"row 1: the image has 5 × 5 pixels, but those before it 6 × 4. Images",
         ),
         ([pixels(1)[0], pixels(1)[0]], [0, None], r"column `label`: row 1 \(from 0\) is null"),
         ([pixels(1)[0], pixels(1)[0]], [0.5, 1.5], r"column `label` holds double, but ids must be"),
     ],
-    ids=["no picture", "cut", "null", "other size", "null label", "float label"],
+    ids=["no image", "cut", "null", "other size", "null label", "float label"],
 )
-def test_what_is_wrong_with_a_row_is_told(folder, images, labels, sentence):
+def test_what_is_wrong_with_a_row_is_reported(folder, images, labels, sentence):
     write(folder / "train.parquet", images, labels)
-    with pytest.raises(HeadtailError, match=sentence) as told:
+    with pytest.raises(HeadtailError, match=sentence) as message:
         load(folder)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(message.value)
     assert not list((folder.parent / ".cache").glob("*/about.json"))
 
 
-def test_bad_pictures_can_be_left_out_and_are_counted(folder):
-    images = [pixels(1)[0], b"no picture", pixels(1, 5, 5)[0], pixels(1, seed=2)[0]]
+def test_bad_images_can_be_left_out_and_are_counted(folder):
+    images = [pixels(1)[0], b"no image", pixels(1, 5, 5)[0], pixels(1, seed=2)[0]]
     write(folder / "train.parquet", images, [0, 0, 1, 1])
     write(folder / "test.parquet", [b"", pixels(1)[0]], [0, 1])
     data = load(folder, Reading(skip_bad_images=True))
@@ -140,23 +155,23 @@ def test_bad_pictures_can_be_left_out_and_are_counted(folder):
     )
     assert data.test.labels.values.tolist() == [1]
     assert (data.train.rows.tolist(), data.test.rows.tolist()) == ([0, 3], [1])
-    assert "Left out 2 of 4 pictures of train.parquet; the first: `" in data.notes[1]
-    assert "row 1` is no picture" in data.notes[1]
-    assert data.notes[2].startswith("Left out 1 of 2 pictures of test.parquet")
+    assert "Left out 2 of 4 images of train.parquet; the first: `" in data.notes[1]
+    assert "row 1` is not an image" in data.notes[1]
+    assert data.notes[2].startswith("Left out 1 of 2 images of test.parquet")
     write(folder / "train.parquet", [b"", b"x"], [0, 1])
     with pytest.raises(
-        HeadtailError, match=r"train.parquet` has no picture that can be decoded: .*row 0` is empty"
+        HeadtailError, match=r"train.parquet` has no image that can be decoded: .*row 0` is empty"
     ):
         load(folder, Reading(skip_bad_images=True))
 
 
-def test_labels_that_training_does_not_have_are_told(folder):
+def test_labels_that_training_does_not_have_are_reported(folder):
     write(folder / "train.parquet", pixels(2), [0, 1])
     write(folder / "val.parquet", pixels(2), [1, 2])
     write(folder / "test.parquet", pixels(3), pa.array([2, 1, None]))
     with pytest.raises(
         HeadtailError,
-        match=r"val.parquet`: row 1 \(from 0\) has the label 2, which is not among the 2 of training",
+        match=r"val.parquet`: row 1 \(from 0\) has the label 2, which is not among the 2 of",
     ):
         load(folder)
     (folder / "val.parquet").unlink()
@@ -165,7 +180,7 @@ def test_labels_that_training_does_not_have_are_told(folder):
         [1],
         [0, 0, 1, 1],
     )
-    assert "2 of 3 test pictures have a label that never occurs in training, or none" in " ".join(
+    assert "2 of 3 test images have a label that never occurs in training, or none" in " ".join(
         data.notes
     )
     write(folder / "test.parquet", pixels(2), ["0", "1"])
@@ -178,8 +193,8 @@ def test_labels_that_training_does_not_have_are_told(folder):
 def test_a_label_of_minus_one_is_none_as_hubs_write_it(folder):
     write(folder / "train.parquet", pixels(3), [1, -1, 0])
     none = (
-        r"train.parquet`: row 1 \(from 0\) has the label −1, which stands for none. Drop such "
-        r"rows; a label of that name is a"
+        r"train.parquet`: row 1 \(from 0\) has the label −1, which means none. Drop such "
+        r"rows; a label with that name is a"
     )
     with pytest.raises(HeadtailError, match=none):
         load(folder)
@@ -199,31 +214,31 @@ def test_a_label_of_minus_one_is_none_as_hubs_write_it(folder):
 
 
 @pytest.mark.parametrize("labels", [[-1, -1], [-1, None], [None, None]])
-def test_a_test_part_without_any_label_is_told_with_the_part_to_measure_on(folder, labels):
+def test_a_test_part_without_any_label_is_reported_with_the_part_to_measure_on(folder, labels):
     write(folder / "train.parquet", pixels(4), [1, 0, 1, 0])
     write(folder / "test.parquet", pixels(2), pa.array(labels, pa.int64()))
-    told = (
-        "test.parquet has no labels (all are −1 or null): its pictures are answered, but not "
+    message = (
+        "test.parquet has no labels (all are −1 or null): its images are answered, but not "
         "measured."
     )
     data = load(folder)
     assert (len(data.test), data.test.num_pairs) == (2, 0)
     assert data.notes[1:] == (
-        f"{told} To measure, name a part that has labels with `--test`, or leave that file out.",
+        f"{message} To measure, pass a part that has labels as `test`, or leave that file out.",
     )
     write(folder / "val.parquet", pixels(2), [0, 1])
     assert load(folder).notes[1:] == (
-        f"{told} To measure, name val.parquet with `--test`, or leave that file out.",
+        f"{message} To measure, pass val.parquet as `test`, or leave that file out.",
     )
     measured = load(folder, Reading(test=folder / "val.parquet"))
     assert measured.test.labels.values.tolist() == [0, 1]
     assert measured.validation is None, "what is tested on must not choose the epoch too"
 
 
-def test_columns_that_hold_no_pictures_are_told(folder):
+def test_columns_that_hold_no_images_are_reported(folder):
     pq.write_table(pa.table({"image": ["a.jpg"], "label": [0]}), folder / "train.parquet")
     with pytest.raises(
-        HeadtailError, match=r"column `image` holds string, but must hold encoded pictures as bytes"
+        HeadtailError, match=r"column `image` holds string, but must hold encoded images as bytes"
     ):
         load(folder)
     pq.write_table(
@@ -235,12 +250,12 @@ def test_columns_that_hold_no_pictures_are_told(folder):
     pq.write_table(pa.table({"photo": [b"x"], "label": [0]}), folder / "train.parquet")
     with pytest.raises(
         HeadtailError,
-        match=r"has the columns `photo`, `label`. Pictures need the columns `image` and `label`",
+        match=r"has the columns `photo`, `label`. Images need the columns `image` and `label`",
     ):
         load(folder, Reading(format="images"))
 
 
-def test_progress_is_told(folder):
+def test_progress_is_reported(folder):
     write(folder / "train.parquet", pixels(4), [0, 1, 0, 1])
     heard = []
     load(folder, progress=lambda what, share: heard.append((what, share)))
