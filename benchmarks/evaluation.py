@@ -20,8 +20,9 @@ from torch import Tensor
 
 import headtail as ht
 from headtail.core.targets import Ragged
+from headtail.data.bag import Bag
 from headtail.data.catalogue import CATALOGUE
-from headtail.data.points import Bag, Points
+from headtail.data.points import Points
 from headtail.encoders import Bottleneck, Model
 from headtail.evaluation.topk import top_labels
 from machine import append

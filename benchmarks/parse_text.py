@@ -34,8 +34,8 @@ import sklearn
 import torch
 from sklearn.datasets import load_svmlight_file
 
+from headtail.data.bag import Bag
 from headtail.data.catalogue import CATALOGUE
-from headtail.data.points import Bag
 from headtail.data.readers.text import TextFile, read_text
 from machine import append
 

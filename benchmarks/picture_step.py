@@ -40,9 +40,9 @@ from torch import Tensor, nn
 from headtail.core.targets import Ragged
 from headtail.data.points import DataSet, Points
 from headtail.device.graphs import graph_of
-from headtail.encoders import ResNet, convolution
+from headtail.encoders import ResNet
 from headtail.encoders import norm as norms
-from headtail.encoders.model import Batch
+from headtail.kernels.dispatch import use_kernels
 from headtail.rows.dense_sgd import DenseSGD
 from headtail.training.config import Run
 from headtail.training.recipes import cifar
@@ -152,9 +152,7 @@ class Bare(nn.Module):
 
 def of_bare(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
     """Steps without the library's loop and head."""
-    for how in ("headtail's kernels", "headtail's norm", "torch's operations", "compiled"):
-        norms.HAS_TRITON = how.startswith("headtail")
-        convolution.HAS_TRITON = how == "headtail's kernels"
+    for how in ("headtail's kernels", "torch's operations", "compiled"):
         torch.manual_seed(0)
         model = Bare(given).to(given.device)
         some, label = (one.to(given.device) for one in pictures(given.batch))
@@ -162,10 +160,10 @@ def of_bare(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
         loss_of = torch.compile(model) if how == "compiled" else model
 
         eager = partial(plain_step, loss_of, optimiser, some, label)
-        yield f"{how}, eager", eager
-        if given.device == "cuda":
-            yield f"{how}, graphed", captured(eager)
-    norms.HAS_TRITON = convolution.HAS_TRITON = True
+        with use_kernels(how == "headtail's kernels"):
+            yield f"{how}, eager", eager
+            if given.device == "cuda":
+                yield f"{how}, graphed", captured(eager)
 
 
 def plain_step(loss_of: nn.Module, optimiser: DenseSGD, some: Tensor, label: Tensor) -> None:
@@ -182,10 +180,10 @@ def captured(step: Step) -> Step:
 
 def norm_step(module: nn.Module, x: Tensor, shortcut: Tensor, grad: Tensor, kernels: bool) -> None:
     """Forward and backward of one batch norm."""
-    norms.HAS_TRITON = kernels
     for one in (x, shortcut, *module.parameters()):
         one.grad = None
-    module(x, shortcut).backward(grad)
+    with use_kernels(kernels):
+        module(x, shortcut).backward(grad)
 
 
 def of_norm(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
@@ -205,7 +203,6 @@ def of_norm(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
             step = partial(norm_step, module, x, shortcut, grad, kernels)
             name = f"{channels} channels, {'headtail' if kernels else 'torch'}"
             yield name, captured(step) if given.device == "cuda" else step
-    norms.HAS_TRITON = True
 
 
 def conv_steps(x: Tensor, weight: Tensor, grad: Tensor, kernels: bool) -> dict[str, Step]:

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
+from headtail.data.bag import Bag
 from headtail.data.load import load
-from headtail.data.points import Bag
 from headtail.data.slices import data_slices
 from headtail.evaluation.measures import measure_model
 from headtail.training.config import Run

@@ -37,8 +37,9 @@ import torch
 
 from headtail.comparison.compare import Execution, run_grid
 from headtail.comparison.grid import Cell, cells
-from headtail.data.load import Reading, load
+from headtail.data.load import load
 from headtail.data.points import DataSet
+from headtail.data.reading import Reading
 from headtail.errors import HeadtailError
 from headtail.report import write_report
 from headtail.schemes import PAPER

@@ -18,8 +18,9 @@ from peers.cells import MIB, Cell, Found, memory_mib, reset_peak, serve, times_o
 from peers.heads import LR, fbgemm_table, full_softmax, sampled_loss
 from torch import Tensor, nn
 
+from headtail.data.bag import Bag, Picked
 from headtail.data.batches import Batches
-from headtail.data.points import Bag, DataSet, Picked
+from headtail.data.points import DataSet
 from headtail.data.synthetic import generate
 from headtail.rows.optimizers import RowSGD
 from headtail.training.config import Run

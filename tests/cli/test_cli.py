@@ -81,7 +81,7 @@ def test_counts_are_read_from_a_file(tmp_path, capsys, suffix):
         (b"3\nnan\n", "must be finite"),
         (b"0\n0\n", "all zero"),
         (b"1000,500,3\n", "line 1: expected a count, or a label and its count, but found 3 fields"),
-        (b"1000,0\n500,1\n3,2\n", "each label id from 0 to 2 must stand once"),
+        (b"1000,0\n500,1\n3,2\n", "each label id from 0 to 2 must occur once"),
         (b"\xff\xfe\x00\x80", "is not text"),
     ],
 )

@@ -216,7 +216,7 @@ def test_stats_shows_the_size_of_images_and_what_a_profile_left(tmp_path, capsys
     assert "size 224 × 224 pixels, in RGB, as the model sees them" in said
     assert "Profile step" in said
     assert main(["stats", DATA, "--profile", "exp"]) == 2
-    assert "`--profile exp` needs pictures with one label each" in " ".join(
+    assert "`--profile exp` needs images with one label each" in " ".join(
         capsys.readouterr().err.split()
     )
 

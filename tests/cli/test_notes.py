@@ -159,6 +159,6 @@ def test_images_without_labels_are_not_data_by_themselves(zoo, run, tmp_path, ca
         )
         == 2
     )
-    assert f"`headtail predict RUN DATA --test {zoo / place}`" in capsys.readouterr().err.replace(
-        "\n", " "
-    )
+    said = capsys.readouterr().err.replace("\n", " ")
+    assert f"`{zoo / place}` has no labels" in said
+    assert "`headtail predict RUN DATA --test IMAGES`" in said

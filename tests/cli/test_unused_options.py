@@ -38,9 +38,9 @@ def sentence(capsys, arguments: list[str]) -> str:
         ("split", ["--holdout", "0.4"], "it is for data without a test part"),
         ("sequences", ["--holdout", "0.4"], "it is for data without a test part"),
         ("pictures", ["--holdout", "0.4"], "it is for data without a test part"),
-        ("text", ["--root", "."], "it is for lists of pictures"),
-        ("pictures", ["--root", "."], "it is for lists of pictures"),
-        ("text", ["--skip-bad-images"], "it is for pictures"),
+        ("text", ["--root", "."], "it is for lists of images"),
+        ("pictures", ["--root", "."], "it is for lists of images"),
+        ("text", ["--skip-bad-images"], "it is for images"),
     ],
 )
 def test_how_data_are_read_must_suit_them(tmp_path, capsys, kind, options, what_for):

@@ -12,7 +12,8 @@ from headtail.cli import main
 from headtail.comparison import explained
 from headtail.comparison.compare import Execution, compare
 from headtail.comparison.workers import source_of
-from headtail.data.load import Reading, load
+from headtail.data.load import load
+from headtail.data.reading import Reading
 from headtail.errors import HeadtailError
 from headtail.report import write_report
 from headtail.training.config import Training

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import headtail as ht
-from headtail.data.points import Bag, Picked
-from headtail.encoders import Batch, Bottleneck, Model
+from headtail.data.bag import Bag, Picked
+from headtail.data.batches import TrainingBatch
+from headtail.encoders import Bottleneck, Model
 
 LABELS = ht.Labels.zipf(3000)
 FEATURES = 700
@@ -36,13 +37,13 @@ def model_of(scheme: str, dim: int = 24) -> Model:
     return Model(Bottleneck(FEATURES, dim, sparse=True), head)
 
 
-def batch_of(seed: int) -> Batch:
+def batch_of(seed: int) -> TrainingBatch:
     generator = torch.Generator().manual_seed(seed)
     offsets = torch.arange(0, 101, 5)
     columns = torch.randint(FEATURES, (100,), generator=generator).int()
     values = torch.rand(100, generator=generator)
     ids = torch.randint(20, (33,), generator=generator)
-    return Batch(
+    return TrainingBatch(
         Picked(Bag(offsets, columns, values, FEATURES), ids),
         None,
         torch.randint(3000, (33,), generator=generator),

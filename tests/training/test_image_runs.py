@@ -84,7 +84,7 @@ class PointsOfFiles(Points):
     """Points with files for features."""
 
     num_features = 3 * 8 * 8
-    picture = (8, 8)
+    image_size = (8, 8)
 
 
 def image_data(*, files: bool = False) -> DataSet:

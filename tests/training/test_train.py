@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from headtail.core.targets import Ragged
-from headtail.data.points import Bag, DataSet, Points
+from headtail.data.bag import Bag
+from headtail.data.points import DataSet, Points
 from headtail.encoders import Bottleneck
 from headtail.errors import HeadtailError
 from headtail.evaluation.topk import top_labels

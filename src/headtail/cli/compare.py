@@ -19,7 +19,7 @@ from headtail.cli.report import publish
 from headtail.cli.unused import check_features, check_negatives, check_validation, typed_negatives
 from headtail.cli.words import in_command_line_words
 from headtail.comparison.compare import DEFAULT_SCHEMES, Execution, check_schemes, compare
-from headtail.data.load import Reading
+from headtail.data.reading import Reading
 from headtail.data.slices import SliceRule
 from headtail.device.choice import Device, choose_device
 from headtail.errors import check_count
@@ -75,7 +75,7 @@ class Compare:
         device = choose_device(self.device)
         console = Console(stderr=True, highlight=False)
         data = read_data(self.data, self.reading, console)
-        check_features(data.train.picture, typed)
+        check_features(data.train.image_size, typed)
         show_notes(notes_on(data, training, self.slices), console)
         if device == "cpu" and (note := slow_on_cpu(self.schemes, training, data)):
             console.print(Text(in_command_line_words(note), style="yellow"))

@@ -61,7 +61,7 @@ def _cache() -> str:
 
 
 def _kernels() -> str:
-    from headtail.data.points import Bag
+    from headtail.data.bag import Bag
     from headtail.encoders.weighted_bag import plain_weighted_bag, weighted_bag
 
     bag = Bag(torch.tensor([0, 2, 3]), torch.tensor([0, 3, 1]).int(), torch.rand(3), 4)

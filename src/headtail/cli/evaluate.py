@@ -14,7 +14,7 @@ from headtail.cli.tables import measures_table
 from headtail.comparison.results import Row
 from headtail.comparison.rows import row_of
 from headtail.data.facts import task_of
-from headtail.data.load import Reading
+from headtail.data.reading import Reading
 from headtail.data.slices import SliceRule, data_slices
 from headtail.device.choice import Device, choose_device
 from headtail.errors import check_count

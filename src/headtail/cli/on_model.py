@@ -21,7 +21,7 @@ from headtail.cli.evaluate import open_with_progress
 from headtail.cli.tables import broken
 from headtail.cli.unused import changed, refuse
 from headtail.cli.words import in_command_line_words
-from headtail.data.load import Reading
+from headtail.data.reading import Reading
 from headtail.device.choice import Device
 from headtail.errors import HeadtailError, check_count, check_number
 from headtail.evaluation.topk import encoded_pairs

@@ -19,8 +19,9 @@ from rich.text import Text
 
 from headtail.cli.words import in_command_line_words
 from headtail.comparison.grid import Cell
-from headtail.data.load import Reading, load
+from headtail.data.load import load
 from headtail.data.points import DataSet, Progress
+from headtail.data.reading import Reading
 from headtail.training.state import State, Watch
 
 

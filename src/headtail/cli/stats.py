@@ -18,7 +18,8 @@ from headtail.cli.drawing import sparkline
 from headtail.cli.progress import reading
 from headtail.data.facts import facts_of
 from headtail.data.image_files import ImageFiles
-from headtail.data.load import Reading, load
+from headtail.data.load import load
+from headtail.data.reading import Reading
 from headtail.data.slices import SliceRule, data_slices
 
 
@@ -63,7 +64,7 @@ def _facts_table(facts: dict[str, Any], resized: bool) -> Table:
     """Sizes and imbalance; `resized` images have other sizes on disk."""
     train = f"{facts['train_points']:,} to train"
     rows: list[tuple[str, str | Text]] = []
-    if facts["picture"] is None:
+    if facts["image_size"] is None:
         rows += [
             ("points", f"{train}, {facts['test_points']:,} to test"),
             (
@@ -72,7 +73,7 @@ def _facts_table(facts: dict[str, Any], resized: bool) -> Table:
             ),
         ]
     else:
-        height, width = facts["picture"]
+        height, width = facts["image_size"]
         as_seen = ", as the model sees them" if resized else ""
         rows += [
             ("images", f"{train}, {facts['test_points']:,} to test"),

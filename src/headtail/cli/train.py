@@ -21,8 +21,8 @@ from headtail.comparison.compare import check_schemes
 from headtail.comparison.grid import Cell
 from headtail.comparison.results import Row
 from headtail.data.facts import task_of
-from headtail.data.load import Reading
 from headtail.data.points import DataSet
+from headtail.data.reading import Reading
 from headtail.data.slices import SliceRule, data_slices
 from headtail.device.choice import Device, choose_device
 from headtail.errors import HeadtailError
@@ -73,7 +73,7 @@ class Train:
         device = choose_device(self.device)
         console = Console(stderr=True, highlight=False)
         data = read_data(self.data, self.reading, console)
-        check_features(data.train.picture, typed)
+        check_features(data.train.image_size, typed)
         show_notes(notes_on(data, settings, self.slices), console)
         try:
             rows = self._train(settings, data, device, console)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 
-from headtail.data.load import Reading
+from headtail.data.reading import Reading
 from headtail.schemes import MARGINS, SAMPLERS, WEIGHTINGS
 from headtail.training.config import Run
 
@@ -33,6 +33,7 @@ PHRASES = {
     "train with an unbiased loss, or write `topk(…, correct_twice=True)` if you mean it": (
         "or train with a loss that leans to neither, for example `softmax+post-hoc`"
     ),
+    "pass these images as `test`": "these with `--test`: `headtail predict RUN DATA --test IMAGES`",
     "`post_hoc`": "`+post-hoc`",
     "`exclude_target=True`": "`excluded`",
     "`num_negatives`": "`@m`",

@@ -112,7 +112,7 @@ def compare(
     check_count("seeds", seeds)
     device = choose_device(device)
     data = data if isinstance(data, DataSet) else load(data)
-    encoder_name(training, data.train.picture)  # refused once, and not by every run
+    encoder_name(training, data.train.image_size)  # refused once, and not by every run
     grid = cells(training, names, seeds, data, out)
     return run_grid(grid, data, out, slices=slices, device=device, execution=execution)
 

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headtail.data.load import told_apart
 from headtail.data.points import DataSet
+from headtail.data.reading import told_apart
 from headtail.errors import HeadtailError
 from headtail.schemes import parse
 from headtail.training.config import Run, Training, data_of

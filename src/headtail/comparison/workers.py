@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 import torch
 
 from headtail.comparison.grid import Cell
-from headtail.data.load import Reading, load
+from headtail.data.load import load
 from headtail.data.points import DataSet
+from headtail.data.reading import Reading
 from headtail.errors import HeadtailError
 from headtail.training.interrupts import Stopped, interrupts
 from headtail.training.state import State, Watch

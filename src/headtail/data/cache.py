@@ -27,13 +27,6 @@ ABANDONED = 86_400
 """Seconds after which a half-written entry counts as abandoned."""
 
 
-def cache_folder() -> Path:
-    """`$HEADTAIL_CACHE`, or `headtail` in the user's cache folder."""
-    if chosen := os.environ.get("HEADTAIL_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headtail"
-
-
 @dataclass(frozen=True, eq=False)
 class Entry:
     """Arrays and facts of one cache entry.

@@ -10,7 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headtail.core.targets import Ragged
-from headtail.data.points import Bag, Features, Points, ragged_rows
+from headtail.data.bag import Bag, ragged_rows
+from headtail.data.points import Features, Points
 from headtail.encoders import Model
 
 POINTS_AT_ONCE = 1024
@@ -37,7 +38,7 @@ def blocks(
     """
     if len(points) == 0:
         return
-    if points.picture is not None:
+    if points.image_size is not None:
         most = min(most, max(1, IMAGE_NUMBERS_AT_ONCE // points.num_features))
     parts = torch.arange(len(points)).split(most)
     features = points.features

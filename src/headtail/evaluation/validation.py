@@ -6,7 +6,8 @@ import torch
 
 from headtail.core.labels import Labels
 from headtail.core.targets import Pairs, Ragged
-from headtail.data.points import Features, Points, ragged_rows
+from headtail.data.bag import ragged_rows
+from headtail.data.points import Features, Points
 from headtail.encoders import Model
 from headtail.evaluation.topk import POINTS_AT_ONCE, blocks, top_labels
 from headtail.implicit.implied import implied_margin_of

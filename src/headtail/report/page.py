@@ -47,7 +47,9 @@ def write_report(comparison: Comparison, path: str | Path) -> None:
 def render(comparison: Comparison) -> str:
     """The page as text."""
     jinja2 = need("jinja2", extra="report", to="Writing a report")
-    plotly = need("plotly", extra="report", to="Writing a report", module="plotly.offline").get_plotlyjs()
+    plotly = need(
+        "plotly", extra="report", to="Writing a report", module="plotly.offline"
+    ).get_plotlyjs()
     # jinja2 brings markupsafe, which marks text that is HTML already.
     markup = need("markupsafe", extra="report", to="Writing a report").Markup
     script = _resource("page.js")

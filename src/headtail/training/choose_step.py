@@ -7,7 +7,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from headtail.data.points import Bag
+from headtail.data.bag import Bag
 from headtail.device.graphs import forget_capture
 from headtail.encoders import Bottleneck
 from headtail.rows.row_optimizer import RowOptimizer

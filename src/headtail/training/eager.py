@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from headtail.core.targets import Ragged
-from headtail.data.points import Picked
-from headtail.encoders.model import Batch
+from headtail.data.bag import Picked
+from headtail.data.batches import TrainingBatch
 from headtail.training.step import Learner, TrainingStep
 
 
@@ -34,7 +34,7 @@ class EagerStep(TrainingStep):
         return learner.learn(learner.model(batch))
 
 
-def _on(device: torch.device, batch: Batch) -> Batch:
+def _on(device: torch.device, batch: TrainingBatch) -> TrainingBatch:
     features = batch.features.gathered() if isinstance(batch.features, Picked) else batch.features
     row = None if batch.row is None else batch.row.to(device)
     target = batch.target
@@ -42,4 +42,4 @@ def _on(device: torch.device, batch: Batch) -> Batch:
         target = Ragged(target.values.to(device).long(), target.offsets.to(device))
     elif isinstance(target, Tensor):
         target = target.to(device)
-    return Batch(features.to(device), row, target)
+    return TrainingBatch(features.to(device), row, target)

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from headtail.core.labels import Labels
-from headtail.data.points import DataSet, Points, ragged_rows
+from headtail.data.bag import ragged_rows
+from headtail.data.points import DataSet, Points
 
 MOST_VALIDATION = 2000
 """Points that are enough to choose an epoch; with many labels, more would cost more than the epoch

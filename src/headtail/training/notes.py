@@ -33,7 +33,7 @@ def notes_on(data: DataSet, training: Training, slices: SliceRule = "auto") -> l
         )
     usual = Training()
     for_text = (training.optimiser, training.lr) == (usual.optimiser, usual.lr)
-    if data.train.picture is not None and for_text:
+    if data.train.image_size is not None and for_text:
         recipes = ", ".join(f"`{name}`" for name in RECIPES)
         notes.append(
             "Optimiser and learning rate are those for text; those for images come with a "

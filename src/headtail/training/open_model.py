@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headtail.data.load import DEFAULTS, Reading, load, told_apart
-from headtail.data.points import Bag, DataSet, Points, Progress
+from headtail.data.bag import Bag
+from headtail.data.load import DEFAULTS, load
+from headtail.data.points import DataSet, Points, Progress
+from headtail.data.reading import Reading, told_apart
 from headtail.encoders import Model
 from headtail.errors import HeadtailError
 from headtail.training.config import Run, data_of
@@ -64,7 +66,7 @@ def open_model(
     shape = (data.train.num_features, data.train.num_labels)
     origin = f" ({told_apart(trained_on, data.read_as)[0]})" if trained_on else ""
     if shape != wanted and not (only_answers and _fits_within(data, *wanted)):
-        features = data.train.picture is None
+        features = data.train.image_size is None
         raise HeadtailError(
             f"The model in `{folder}` has {_sizes(wanted, features)}, but `{typed}` has "
             f"{_sizes(shape, features)}. Pass the data it was trained on{origin}, or data read the "

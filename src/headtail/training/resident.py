@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from headtail.core.targets import IGNORE_INDEX, Ragged
-from headtail.data.batches import Batches
-from headtail.data.points import Bag, Picked, Points
-from headtail.encoders.model import Batch
+from headtail.data.bag import Bag, Picked
+from headtail.data.batches import Batches, TrainingBatch
+from headtail.data.points import Points
 from headtail.training.step import Learner, TrainingStep
 
 STEPS_AHEAD = 256
@@ -86,12 +86,12 @@ class Resident:
         points = ids if self.whole_points else self.point_of[ids]
         return points, self.target[ids]
 
-    def take(self, points: Tensor, target: Tensor) -> Batch:
+    def take(self, points: Tensor, target: Tensor) -> TrainingBatch:
         """The batch of these points and targets."""
         if self.bag is not None:
-            return Batch(Picked(self.bag, points, self.most), None, target)
+            return TrainingBatch(Picked(self.bag, points, self.most), None, target)
         assert self.dense is not None
-        return Batch(self.dense[points], None, target)
+        return TrainingBatch(self.dense[points], None, target)
 
 
 @final

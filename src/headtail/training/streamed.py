@@ -8,8 +8,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from headtail.data.points import ragged_rows
-from headtail.encoders.model import Batch
+from headtail.data.bag import ragged_rows
+from headtail.data.batches import TrainingBatch
 from headtail.training.resident import pad_labels
 from headtail.training.step import Learner, TrainingStep
 
@@ -41,7 +41,9 @@ class StreamedStep(TrainingStep):
         learner = self.learner
         images, target = batch
         features = images.to(learner.device, non_blocking=True)
-        return learner.learn(learner.model(Batch(features, None, target.to(learner.device))))
+        return learner.learn(
+            learner.model(TrainingBatch(features, None, target.to(learner.device)))
+        )
 
     def _decoded(self, epoch: int, start: int) -> Iterator[Tensor]:
         batches = self.learner.batches

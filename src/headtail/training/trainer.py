@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from headtail.core.labels import Labels
+from headtail.data.bag import Bag
 from headtail.data.batches import Batches
-from headtail.data.points import Bag, DataSet, Points
+from headtail.data.points import DataSet, Points
 from headtail.device.determinism import determinism
 from headtail.device.memory import explained_out_of_memory
 from headtail.encoders import Model, ResNet
@@ -113,7 +114,7 @@ class Trainer:
             "data": data.digest,
             "sparse_features": isinstance(train.features, Bag),
             "num_features": train.num_features,
-            "picture": train.picture,
+            "picture": train.image_size,
         }
         self.files = RunFiles(self.folder, facts, self.labels, data.label_names)
         self._rate = None
@@ -154,14 +155,14 @@ class Trainer:
                 run,
                 self.labels,
                 train.num_features,
-                image_size=train.picture,
+                image_size=train.image_size,
                 encoder=encoder,
                 sparse_features=isinstance(train.features, Bag),
                 sparse=dispatch.updates_rows(self.device) and not clips_densely,
                 placement=placement,
             ).to(self.device)
         if isinstance(model.encoder, ResNet):
-            model.encoder.prepare.measure(train)
+            model.encoder.prepare.measure_channels(train)
             # Image files are augmented where they are decoded.
             model.encoder.prepare.augment &= isinstance(train.features, Tensor)
         return model
@@ -170,7 +171,7 @@ class Trainer:
         if self.run.batching != "auto":
             return self.run.batching == "points"
         # An all-label loss is then computed once per point; an image has only one label.
-        return isinstance(self.model.head.loss, ExactLoss) and train.picture is None
+        return isinstance(self.model.head.loss, ExactLoss) and train.image_size is None
 
     def _train_epoch(self, interrupted: threading.Event) -> None:
         state = self.state
