@@ -125,7 +125,16 @@ def test_every_sampler_and_weighting_has_its_name_here():
     from headtail.core import weightings
 
     classes = {name for name in samplers.__all__ if isinstance(getattr(samplers, name), type)}
-    abstract = {"Draw", "Given", "ModelSampler", "Sampler", "Scorer", "Step"}
+    abstract = {
+        "Claims",
+        "Draw",
+        "FixedSampler",
+        "Given",
+        "ModelSampler",
+        "Sampler",
+        "Scorer",
+        "Step",
+    }
     assert classes - abstract <= set(NAMES)
     assert {"Constant", "Importance", "Relative", "Tail"} <= {
         name for name in NAMES if hasattr(weightings, name)

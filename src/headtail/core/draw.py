@@ -51,8 +51,7 @@ class Draw:
     log_keep: Float64[Tensor, " b"] | float = 0.0
     slots: Int[Tensor, " m"] | None = None
     marginal: bool = True
-    _log_q: Tensor | Same = field(init=False, repr=False)
-    _log_q_target: Tensor | Same | None = field(init=False, repr=False)
+    _same: dict[str, Same] = field(init=False, repr=False)
     log_m: Float64[Tensor, ""] = field(init=False, repr=False)
     """log m, −inf where there are no negatives at all. A tensor, so that compiled code need not
     know its value; on the CPU, so that a GPU takes it as an argument instead of reading it.
@@ -63,20 +62,25 @@ class Draw:
         log_m = math.log(self.m) if self.m > 0 else -math.inf
         object.__setattr__(self, "ids", self.ids.long())
         object.__setattr__(self, "log_m", torch.full((), log_m, dtype=torch.float64))
-        shape = self._log_q.shape
+        shape = self.log_q.shape
         if self.ids.dim() not in (1, 2) or shape != self.ids.shape:
             raise HeadtailError(
                 "`ids` must have shape [m] or [b, m] and `log_q` the same, but got "
                 f"{list(self.ids.shape)} and "
                 f"{list(shape)}. Pass one log-probability for each negative."
             )
+        given = {"log_q": self.log_q, "log_q_target": self.log_q_target}
+        same = {name: value for name, value in given.items() if isinstance(value, Same)}
+        object.__setattr__(self, "_same", same)
+        for name in same:
+            object.__delattr__(self, name)  # it is written out for whoever reads it
 
     @property
     def same_log_q(self) -> float | None:
         """The log q of every label where all have the same, so that a kernel can take weights as a
         number.
         """
-        return self._log_q.value if isinstance(self._log_q, Same) else None
+        return self._same["log_q"].value if "log_q" in self._same else None
 
     @property
     def shared(self) -> bool:
@@ -85,39 +89,30 @@ class Draw:
 
     @property
     def made_for(self) -> list[int]:
-        """The number of targets that each of its parts was made for, of those that are for certain
-        targets.
-        """
-        parts = [*([] if self.shared else [self.ids]), self._log_q_target, self.log_keep]
+        """The numbers of targets that its parts were made for; empty where it suits any."""
+        log_q_target = self._same.get("log_q_target") or self.log_q_target
+        parts = [*([] if self.shared else [self.ids]), log_q_target, self.log_keep]
         return [part.shape[0] for part in parts if isinstance(part, Tensor | Same)]
 
     def arguments(self) -> dict[str, Any]:
         """What makes this draw again, without writing anything out."""
-        values = {
-            item.name: getattr(self, item.name)
-            for item in fields(Draw)
-            if item.init and not item.name.startswith("log_q")
+        names = [item.name for item in fields(Draw) if item.init]
+        return {
+            name: self._same[name] if name in self._same else getattr(self, name) for name in names
         }
-        return values | {"log_q": self._log_q, "log_q_target": self._log_q_target}
 
 
-def _written_out(name: str) -> property:
-    """A field that may be given as `Same`: each reader gets a tensor of its own."""
-
-    def read(draw: Draw) -> Any:
-        value = getattr(draw, name)
-        return value.tensor() if isinstance(value, Same) else value
-
-    def write(draw: Draw, value: Any) -> None:
-        object.__setattr__(draw, name, value)
-
-    return property(read, write)
+def _written_out(draw: Draw, name: str) -> Tensor:
+    """What a draw holds as `Same`: a tensor of its own for each reader."""
+    same = vars(draw).get("_same", {})
+    if name not in same:
+        raise AttributeError(f"{type(draw).__name__!r} object has no attribute {name!r}")
+    return same[name].tensor()
 
 
-# Put here once `dataclass` has seen the fields: in the class, it would take these for their
-# defaults.
-Draw.log_q = _written_out("_log_q")  # pyright: ignore[reportAttributeAccessIssue]
-Draw.log_q_target = _written_out("_log_q_target")  # pyright: ignore[reportAttributeAccessIssue]
+# Asked for attributes that are not there. Out of the class, so that type checkers still know which
+# exist.
+Draw.__getattr__ = _written_out  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def every_label(num_labels: int, device: torch.device | None = None) -> Draw:

@@ -56,6 +56,8 @@ class Uniform(InverseSampler):
 
     def describe(self, ids: Tensor, label: Tensor, m: float, batch_size: int | None = None) -> Draw:
         """The `Draw` that holds these ids. Its log q is written out only for whoever reads it."""
+        if torch.compiler.is_compiling():  # which leaves out what is not read by itself
+            return super().describe(ids, label, m, batch_size)
         check_ids("ids", ids, self.num_labels)
         check_ids("label", label, self.num_labels)
         log_q = -math.log(self.num_labels)
