@@ -20,7 +20,7 @@ from headtail import (
     scheme,
 )
 from headtail.cli.drawing import head_to_tail
-from headtail.schemes.build import PAPER
+from headtail.schemes import PAPER
 
 OTHERS = (
     "log-uniform:constant",
