@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
 from torch import Tensor
@@ -83,7 +82,8 @@ class Tilted(OnePassSampler):
     @property
     def claims(self) -> Claims:
         """As above; labels of no weight are missed."""
-        return replace(super().claims, may_miss=True)
+        excluded = self.exclude_target
+        return Claims(looks_at_model=True, shared=False, may_miss=True, excludes_target=excluded)
 
     def extra_repr(self) -> str:
         """Size, options and target."""
