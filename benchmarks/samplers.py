@@ -97,11 +97,11 @@ def noise(
     batch = len(target)
     few = Scorer(model.input[:examples], model.weight, model.bias)
     share = few.logits(slice(0, len(every))).double().softmax(1)
-    step = ht.Step.expected(target[:examples], batch, few)
+    step = ht.samplers.Step.expected(target[:examples], batch, few)
     if isinstance(sampler, ht.Resampled):  # it has no q per label, but a variance
         return sampler.variance_of_target(step, share.scatter(1, target[:examples, None], 0.0))
     # Neighbours of a group stay together.
-    q = sampler.log_q_given(ht.Step.expected(target, batch, model), every)[:examples].exp()
+    q = sampler.log_q_given(ht.samplers.Step.expected(target, batch, model), every)[:examples].exp()
     term = torch.where(q > 0, share / (sampler.expected_m(batch) * q), 0.0)
     term.scatter_(1, target[:examples, None], 0.0)
     return sampler.variance_given(step, term)

@@ -18,7 +18,6 @@ from headtail import (
     Constant,
     CustomSeparable,
     DecoupledLoss,
-    Draw,
     Equalised,
     Frequency,
     FromMargin,
@@ -45,18 +44,20 @@ from headtail import (
     WithinBatch,
     audit,
     clip_grad_norm_,
+    explain,
+    scheme,
+)
+from headtail.functional import (
     contrastive,
     decoupled_loss,
-    every_label,
-    explain,
     hinge,
-    optimal_q,
     sampled_decoupled_loss,
     sampled_softmax_loss,
-    scheme,
     softmax_loss,
     two_tower_softmax_loss,
 )
+from headtail.implicit import optimal_q
+from headtail.samplers import Draw, every_label
 
 LABELS = Labels.zipf(10)
 HIDDEN = torch.randn(3, 4)

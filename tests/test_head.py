@@ -30,13 +30,13 @@ from headtail import (
     Tail,
     Uniform,
     WithinBatch,
-    contrastive,
     scheme,
 )
 from headtail import (
     head as head_module,
 )
 from headtail.encoders import Bottleneck
+from headtail.functional import contrastive
 
 LABELS = Labels.zipf(50)
 

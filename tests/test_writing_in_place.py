@@ -50,7 +50,7 @@ def overwrite(*tensors: torch.Tensor | float | None) -> None:
             tensor.add_(1)
 
 
-def numbers_of(draw: ht.Draw) -> list[torch.Tensor]:
+def numbers_of(draw: ht.samplers.Draw) -> list[torch.Tensor]:
     assert draw.log_q_target is not None
     return [draw.log_q.clone(), draw.log_q_target.clone()]
 
@@ -121,7 +121,7 @@ def test_a_loss_is_the_same_after_a_caller_wrote_into_everything_it_was_handed(c
     table = torch.randn(3, 4, generator=torch.Generator().manual_seed(2))
 
     def values() -> list[float]:
-        draw = ht.Draw(torch.tensor([2]), loss.sampler.log_q(torch.tensor([2])), None, 1.0)
+        draw = ht.samplers.Draw(torch.tensor([2]), loss.sampler.log_q(torch.tensor([2])), None, 1.0)
         options = {"draw": draw, "ignore_index": None}
         return [
             float(loss(hidden, table, ONE, sparse=sparse, **options)) for sparse in (False, True)

@@ -50,7 +50,7 @@ def headtail(cell: Cell) -> Made:
     optimiser = kind(head.parameters(), lr=LR).inside_backward()
 
     def step(hidden: Tensor, target: Tensor) -> None:
-        ht.backward(head(hidden, target, ignore_index=None))
+        ht.functional.backward(head(hidden, target, ignore_index=None))
         optimiser.step()
 
     vectors = [labels.counts, *loss.buffers()] if cell.device == "cpu" else []

@@ -16,6 +16,17 @@ from headtail.core.slices import NAMES, Slices
 from headtail.core.targets import Pairs, Ragged
 from headtail.errors import HeadtailError, check_count, check_ids
 
+__all__ = [
+    "LabelErrors",
+    "Ratio",
+    "coverage",
+    "inverse_propensity",
+    "label_errors",
+    "mean_and_deviation",
+    "most_popular",
+    "ratios",
+]
+
 DEEPEST = 50
 """The largest k of any metric: how many labels a ranking must hold, or all of them where there are
 fewer.

@@ -25,16 +25,13 @@ from headtail import (
     SampledSoftmaxLoss,
     Tail,
     Uniform,
-    Weighting,
     WithinBatch,
     explain,
-    hinge,
-    implied_margin,
-    lean_of,
-    optimal_q,
     scheme,
 )
-from headtail.implicit import recognise
+from headtail.core import Weighting
+from headtail.functional import hinge
+from headtail.implicit import implied_margin, lean_of, optimal_q, recognise
 
 LABELS = Labels.zipf(3000)
 
@@ -323,7 +320,7 @@ def test_a_head_can_be_explained_itself():
 
 
 def test_a_piece_that_can_be_negative_keeps_its_sign():
-    from headtail import Piece
+    from headtail.functional import Piece
 
     linear = Piece("linear", lambda z: -z, lambda z: -z)
     scores = torch.zeros(1, 3000)

@@ -13,13 +13,13 @@ from headtail import (
     HeadtailError,
     Labels,
     LogitAdjusted,
-    Margin,
     Pairwise,
     explain,
-    lean_of,
     scheme,
 )
 from headtail.cli.drawing import head_to_tail
+from headtail.core import Margin
+from headtail.implicit import lean_of
 from headtail.schemes import PAPER
 
 OTHERS = (

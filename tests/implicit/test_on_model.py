@@ -12,14 +12,13 @@ from headtail import (
     HeadtailError,
     Labels,
     SampledSoftmaxLoss,
-    Scorer,
     Tail,
     Uniform,
     WithinBatch,
     explain,
-    logistic,
     scheme,
 )
+from headtail.functional import logistic
 from headtail.implicit.quality import (
     Batch,
     Gradient,
@@ -30,6 +29,7 @@ from headtail.implicit.quality import (
     on_model,
     quickest_with,
 )
+from headtail.samplers import Scorer
 
 LABELS = Labels.zipf(30)
 

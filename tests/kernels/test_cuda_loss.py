@@ -17,7 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from headtail.losses.decoupled import contrastive, hinge, logistic, sampled_decoupled, squared_hinge
+from headtail.functional import (
+    contrastive,
+    hinge,
+    logistic,
+    sampled_decoupled,
+    squared_hinge,
+)
 from headtail.losses.softmax import sampled_softmax
 
 pytest.importorskip("triton")

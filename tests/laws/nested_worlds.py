@@ -18,7 +18,6 @@ from headtail import (
     Adversarial,
     Block,
     CustomSeparable,
-    Draw,
     FourierKernel,
     Frequency,
     Given,
@@ -29,11 +28,11 @@ from headtail import (
     QuadraticKernel,
     Queue,
     Resampled,
-    Sampler,
     Tilted,
     Uniform,
     WithinBatch,
 )
+from headtail.samplers import Draw, Sampler
 from headtail.samplers.model.adversarial import BY_CHANCE
 from headtail.samplers.model.blocks import Blocks
 from headtail.samplers.model.schedule import Scheduled

@@ -9,16 +9,16 @@ import math
 import pytest
 import torch
 
-from headtail import (
-    Margin,
-    SampledDecoupledLoss,
-    SampledSoftmaxLoss,
+from headtail import SampledDecoupledLoss, SampledSoftmaxLoss
+from headtail.core import Margin
+from headtail.functional import (
     contrastive,
     hinge,
     logistic,
+    sampled_decoupled,
+    sampled_softmax,
     squared_hinge,
 )
-from headtail.losses import sampled_decoupled, sampled_softmax
 
 from .block_worlds import BLOCK_WORLDS
 from .schemes import MARGINS, WEIGHTINGS

@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 
-from headtail import contrastive, hinge, logistic, squared_hinge
+from headtail.functional import contrastive, hinge, logistic, squared_hinge
 
 SCORES = torch.linspace(-12, 12, 2_400_001, dtype=torch.float64)
 LEARNT = {

@@ -7,8 +7,9 @@ import math
 import pytest
 import torch
 
-from headtail import Draw, Given, Scorer, Step
+from headtail import Given
 from headtail.core.targets import Pairs
+from headtail.samplers import Draw, Scorer, Step
 
 from .nested_worlds import HIDDEN, NESTED, NESTED_POOLS, arrange, filled, scenes
 from .worlds import SCORES, L, World

@@ -25,11 +25,9 @@ from headtail import (
     Uniform,
     Unit,
     explain,
-    hinge,
-    logistic,
-    optimal_q,
 )
-from headtail.losses import sampled_decoupled, sampled_softmax
+from headtail.functional import hinge, logistic, sampled_decoupled, sampled_softmax
+from headtail.implicit import optimal_q
 
 from .schemes import WEIGHTINGS
 from .test_means import each_weighting, first_example, softmax_truth

@@ -19,13 +19,10 @@ from headtail import (
     Relative,
     Tail,
     Uniform,
-    every_label,
-    implied_margin,
-    lean_of,
-    sampled_softmax_loss,
-    softmax_loss,
 )
-from headtail.implicit import recognise
+from headtail.functional import sampled_softmax_loss, softmax_loss
+from headtail.implicit import implied_margin, lean_of, recognise
+from headtail.samplers import every_label
 
 counts = st.lists(st.integers(1, 10**9), min_size=2, max_size=30)
 some_zero = st.lists(st.integers(0, 10**6), min_size=2, max_size=30).filter(

@@ -20,28 +20,23 @@ from torch import Tensor
 
 from headtail import (
     CustomSeparable,
-    Draw,
     Frequency,
     Given,
     Hard,
     Labels,
     LogUniform,
-    Margin,
     Mixture,
     ModelSoftmax,
     Queue,
     Resampled,
-    Sampler,
-    Scorer,
-    Step,
     Tilted,
     Uniform,
-    Weighting,
     WithinBatch,
-    implied_margin,
-    logistic,
 )
-from headtail.samplers import FixedSampler
+from headtail.core import Margin, Weighting
+from headtail.functional import logistic
+from headtail.implicit import implied_margin
+from headtail.samplers import Draw, FixedSampler, Sampler, Scorer, Step
 
 COUNTS = [2, 12, 5, 1]
 LABELS = Labels.from_counts(COUNTS)
@@ -299,7 +294,7 @@ def one_pass(
     def outcomes(y: int) -> Iterator[Outcome]:
         for drawn in itertools.product(list(slots(y)), repeat=m):
             points = [slot[2] for slot in drawn] + [slot[3] for slot in drawn]
-            with scripted(points), mock.patch("headtail.samplers.model.scorer.SCORES_AT_ONCE", 2):
+            with scripted(points), mock.patch("headtail.samplers.scorer.SCORES_AT_ONCE", 2):
                 draw = sampler.draw(torch.tensor([y]), **MODEL)
             assert draw.ids.tolist() == [[slot[1] for slot in drawn]]
             yield math.prod(slot[0] for slot in drawn), draw

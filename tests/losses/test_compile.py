@@ -19,6 +19,8 @@ from headtail import (
     Tail,
     Uniform,
     WithinBatch,
+)
+from headtail.functional import (
     hinge,
     sampled_decoupled_loss,
     sampled_softmax_loss,

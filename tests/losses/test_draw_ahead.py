@@ -22,10 +22,10 @@ from headtail import (
     SampledSoftmaxLoss,
     Tail,
     Uniform,
-    Weighting,
     WithinBatch,
-    sampled_softmax_loss,
 )
+from headtail.core import Weighting
+from headtail.functional import sampled_softmax_loss
 
 LABELS = Labels.zipf(37)
 WEIGHTINGS = {

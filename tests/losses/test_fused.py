@@ -7,9 +7,16 @@ import torch
 
 import headtail as ht
 from headtail.core.targets import Pairs
+from headtail.functional import (
+    contrastive,
+    hinge,
+    logistic,
+    sampled_decoupled_loss,
+    sampled_softmax_loss,
+    squared_hinge,
+)
 from headtail.kernels.cpu import loss as cpu_loss
 from headtail.losses import fused
-from headtail.losses.decoupled import contrastive, hinge, logistic, squared_hinge
 
 LABELS = ht.Labels.zipf(37)
 KERNELS = ("sampled_softmax", "sampled_decoupled")
@@ -62,7 +69,7 @@ def losses(
     options |= (
         {"sample_weight": options["sample_weight"].to(dtype)} if "sample_weight" in options else {}
     )
-    function = ht.sampled_softmax_loss if piece is None else ht.sampled_decoupled_loss
+    function = sampled_softmax_loss if piece is None else sampled_decoupled_loss
     extra = () if piece is None else (piece,)
     loss = function(
         hidden, table, target, draw, weighting, *extra, bias=column, sparse=True, **options
@@ -122,7 +129,7 @@ def test_a_batch_whose_draws_all_hit_their_positive_costs_nothing():
     hidden = torch.randn(3, 4, requires_grad=True)
     table = torch.randn(1, 4, requires_grad=True)
     target = Pairs.of(torch.tensor([0, 0, 0]), num_labels=1, ignore_index=None)
-    loss = ht.sampled_softmax_loss(
+    loss = sampled_softmax_loss(
         hidden, table, target, ht.Uniform(1, 2).draw(target), ht.Importance(), sparse=True
     )
     loss.backward()
@@ -138,7 +145,7 @@ def test_an_example_that_does_not_count_may_be_no_number(piece):
     table = torch.randn(9, 4, requires_grad=True)
     target = torch.tensor([0, -100, 2])
     draw = ht.Uniform(9, 5).draw(target)
-    function = ht.sampled_softmax_loss if piece is None else ht.sampled_decoupled_loss
+    function = sampled_softmax_loss if piece is None else sampled_decoupled_loss
     loss = function(
         hidden,
         table,
@@ -158,7 +165,7 @@ def test_autocast_takes_the_plain_path():
     table = torch.randn(5, 4, requires_grad=True)
     target = Pairs.of(torch.tensor([0, 1, 2]), num_labels=5, ignore_index=None)
     with torch.autocast("cpu", torch.bfloat16):
-        loss = ht.sampled_softmax_loss(
+        loss = sampled_softmax_loss(
             hidden, table, target, ht.Uniform(5, 4).draw(target), ht.Importance(), sparse=True
         )
     loss.backward()
@@ -169,6 +176,6 @@ def test_hidden_states_that_do_not_fit_get_a_sentence():
     target = Pairs.of(torch.tensor([0, 1, 2]), num_labels=5, ignore_index=None)
     draw = ht.Uniform(5, 4).draw(target)
     with pytest.raises(ht.HeadtailError, match="`input` must have shape"):
-        ht.sampled_softmax_loss(
+        sampled_softmax_loss(
             torch.randn(2, 4), torch.randn(5, 4), target, draw, ht.Importance(), sparse=True
         )

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 
 from headtail import (
     Constant,
-    Draw,
     HeadtailError,
     Importance,
     InfoNCE,
@@ -26,15 +25,18 @@ from headtail import (
     Uniform,
     WithinBatch,
     explain,
-    implied_margin,
+    scheme,
+)
+from headtail.functional import (
     logistic,
     sampled_decoupled_loss,
     sampled_softmax_loss,
-    scheme,
     softmax_loss,
     two_tower_decoupled_loss,
     two_tower_softmax_loss,
 )
+from headtail.implicit import implied_margin
+from headtail.samplers import Draw
 
 f64 = torch.float64
 LABELS = Labels.from_counts([40, 25, 10, 5, 3, 1])

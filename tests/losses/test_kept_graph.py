@@ -8,13 +8,8 @@ import weakref
 import pytest
 import torch
 
-from headtail import (
-    Frequency,
-    LabelHead,
-    Labels,
-    RowAdagrad,
-    SampledSoftmaxLoss,
-    Tail,
+from headtail import Frequency, LabelHead, Labels, RowAdagrad, SampledSoftmaxLoss, Tail
+from headtail.functional import (
     contrastive,
     hinge,
     logistic,

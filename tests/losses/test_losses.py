@@ -12,7 +12,6 @@ from torch.autograd import gradcheck
 from headtail import (
     Adaptive,
     Constant,
-    Draw,
     Equalised,
     FromMargin,
     Given,
@@ -29,21 +28,23 @@ from headtail import (
     Uniform,
     Unit,
     WithinBatch,
+    scheme,
+)
+from headtail.core.targets import Pairs
+from headtail.functional import (
     contrastive,
     decoupled_loss,
-    every_label,
     hinge,
     logistic,
     sampled_decoupled_loss,
     sampled_softmax_loss,
-    scheme,
     softmax_loss,
     squared_hinge,
     two_tower_decoupled_loss,
     two_tower_softmax_loss,
 )
-from headtail.core.targets import Pairs
 from headtail.losses import softmax as losses_softmax
+from headtail.samplers import Draw, every_label
 
 L = 30
 D = 8

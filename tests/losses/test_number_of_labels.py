@@ -16,7 +16,6 @@ from headtail import (
     LabelHead,
     Labels,
     LogitAdjusted,
-    Margin,
     Pairwise,
     Relative,
     SampledDecoupledLoss,
@@ -25,9 +24,11 @@ from headtail import (
     Tail,
     Uniform,
     Unit,
-    Weighting,
-    decoupled_loss,
     explain,
+)
+from headtail.core import Margin, Weighting
+from headtail.functional import (
+    decoupled_loss,
     sampled_decoupled_loss,
     sampled_softmax_loss,
     softmax_loss,

@@ -231,7 +231,9 @@ def test_a_shared_table_is_trained_as_torch_trains_it_in_float64():
         optimiser.step()
         exact.zero_grad()
         hidden = torch.nn.functional.embedding(ids, truth)
-        ht.sampled_softmax_loss(hidden, truth, target, draw, ht.Importance(), bias=bias).backward()
+        ht.functional.sampled_softmax_loss(
+            hidden, truth, target, draw, ht.Importance(), bias=bias
+        ).backward()
         exact.step()
     assert torch.allclose(head.weight.double(), truth, atol=1e-5)
     assert torch.allclose(head.bias.double(), bias, atol=1e-5)
@@ -363,7 +365,7 @@ def test_a_loss_with_the_note_that_it_is_not_scaled_has_the_same_gradients():
         head = head_of("uniform:importance@20")
         hidden = torch.ones(4, 24, requires_grad=True)
         loss = head(hidden, torch.tensor([1, 2, 3, 4]), generator=torch.Generator().manual_seed(0))
-        ht.backward(loss) if noted else loss.backward()
+        ht.functional.backward(loss) if noted else loss.backward()
         grads.append((hidden.grad, head.weight.grad.to_dense()))
     assert all(torch.equal(one, other) for one, other in zip(*grads, strict=True))
 
@@ -374,7 +376,7 @@ def test_a_loss_that_is_scaled_is_seen_to_be_so_whatever_backward_is_called():
     for factor in (1.0, 3.0):
         hidden = torch.ones(4, 24, requires_grad=True)
         loss = head(hidden, torch.tensor([1, 2, 3, 4]), generator=torch.Generator().manual_seed(0))
-        ht.backward(factor * loss)
+        ht.functional.backward(factor * loss)
         grads.append(hidden.grad)
     assert torch.allclose(grads[1], 3 * grads[0])
     hidden = torch.ones(4, 24, requires_grad=True)

@@ -7,7 +7,8 @@ import copy
 import pytest
 import torch
 
-from headtail import Adversarial, Labels, Scorer, audit
+from headtail import Adversarial, Labels, audit
+from headtail.samplers import Scorer
 from headtail.samplers.model.tree import depth_of, fit
 from tests.samplers.steps import step_of
 

@@ -23,11 +23,11 @@ from headtail import (
     QuadraticKernel,
     Relative,
     SampledSoftmaxLoss,
-    Scorer,
     Unit,
     audit,
     scheme,
 )
+from headtail.samplers import Scorer
 from headtail.samplers.model.blocks import UNIFORM
 from headtail.samplers.model.clusters import lay_out, nearest, projection
 from headtail.training.engine import Engine

@@ -23,18 +23,15 @@ from headtail import (
     Resampled,
     SampledDecoupledLoss,
     SampledSoftmaxLoss,
-    Scorer,
     Tail,
     Tilted,
     Uniform,
     WithinBatch,
     audit,
-    decoupled_loss,
-    hinge,
-    logistic,
     scheme,
-    softmax_loss,
 )
+from headtail.functional import decoupled_loss, hinge, logistic, softmax_loss
+from headtail.samplers import Scorer
 from headtail.samplers.fixed.mixture import ModelMixture
 from tests.samplers.steps import step_of
 
@@ -185,7 +182,7 @@ def test_equal_seeds_give_equal_draws_and_other_seeds_others(make):
 
 @each_known
 def test_no_block_holds_scores_of_the_whole_batch_and_table(make):
-    with mock.patch("headtail.samplers.model.scorer.SCORES_AT_ONCE", 8 * 7):
+    with mock.patch("headtail.samplers.scorer.SCORES_AT_ONCE", 8 * 7):
         seen = []
         plain = Scorer.logits
         with mock.patch.object(

@@ -15,8 +15,8 @@ from headtail import (
     Importance,
     QuadraticKernel,
     SampledSoftmaxLoss,
-    Scorer,
 )
+from headtail.samplers import Scorer
 from tests.samplers.steps import step_of
 
 KINDS = {

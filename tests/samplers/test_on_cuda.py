@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from headtail import Labels, Resampled, Sampler, Scorer, audit
+from headtail import Labels, Resampled, audit
 from headtail.core.targets import Ragged
 from headtail.data.points import DataSet, Points
+from headtail.samplers import Sampler, Scorer
 from headtail.samplers.model.schedule import Scheduled
 from headtail.schemes import SAMPLERS, parse
 from headtail.training.captured import CapturedStep
@@ -23,6 +24,7 @@ from headtail.training.config import Run
 from headtail.training.engine import Engine
 from headtail.training.interrupts import Stopped
 from headtail.training.trainer import Trainer
+from tests.samplers.steps import step_of
 from tests.training.test_train import Stop
 
 DEVICE = "cuda"

@@ -24,13 +24,10 @@ from headtail import (
     Uniform,
     WithinBatch,
     audit,
-    backward,
     clip_grad_norm_,
     explain,
-    hinge,
-    sampled_decoupled_loss,
-    sampled_softmax_loss,
 )
+from headtail.functional import backward, hinge, sampled_decoupled_loss, sampled_softmax_loss
 from tests.samplers.test_samplers import SAMPLERS
 
 pytestmark = [

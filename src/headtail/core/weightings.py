@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
@@ -16,8 +13,7 @@ from headtail.core.draw import Draw
 from headtail.core.labels import Labels, check_labels
 from headtail.core.lookup import constant, written_out
 from headtail.core.margins import LogitAdjusted, Margin, Separable, Unit
-from headtail.errors import HeadtailError, check_kind, check_num_labels
-from headtail.samplers.sampler import Sampler
+from headtail.errors import HeadtailError, check_kind
 
 
 class Weighting(ABC):
@@ -67,12 +63,12 @@ class Constant(Weighting):
 
     def offsets(self, draw: Draw, target: Tensor) -> tuple[Tensor, Tensor]:
         """a = −log m, b = 0."""
-        _check_marginal(self, draw)
+        check_marginal(self, draw.marginal)
         return constant(0.0, target) - draw.log_m, constant(0.0, draw.ids)
 
     def numbers(self, draw: Draw, target: Tensor) -> tuple[float, float]:
         """a = −log m, b = 0."""
-        _check_marginal(self, draw)
+        check_marginal(self, draw.marginal)
         return 0.0 - float(draw.log_m), 0.0
 
 
@@ -99,12 +95,12 @@ class InfoNCE(Weighting):
 
     def offsets(self, draw: Draw, target: Tensor) -> tuple[Tensor, Tensor]:
         """a = b = 0."""
-        _check_marginal(self, draw)
+        check_marginal(self, draw.marginal)
         return constant(0.0, target), constant(0.0, draw.ids)
 
     def numbers(self, draw: Draw, target: Tensor) -> tuple[float, float]:
         """a = b = 0."""
-        _check_marginal(self, draw)
+        check_marginal(self, draw.marginal)
         return 0.0, 0.0
 
 
@@ -119,7 +115,7 @@ class Relative(Weighting):
 
     def offsets(self, draw: Draw, target: Tensor) -> tuple[Tensor, Tensor]:
         """a = log q(y), b = −log q(y')."""
-        _check_marginal(self, draw)
+        check_marginal(self, draw.marginal)
         if draw.log_q_target is None:
             raise HeadtailError(
                 "`Relative` needs the log q of the positives: pass `log_q_target` to `Given`, or "
@@ -280,50 +276,11 @@ def _looked_up_ahead(
     return None
 
 
-_NEEDS_MARGINAL = (
-    "`{}` needs the q of the labels drawn, which nobody knows where they are drawn from a pool. "
-    "Write weights that come from a margin: `Importance()` or `Tail(labels)`."
-)
-
-
-def _check_marginal(weighting: Weighting, draw: Draw) -> None:
-    if not draw.marginal:
-        raise HeadtailError(_NEEDS_MARGINAL.format(type(weighting).__name__))
-
-
-def check_support(sampler: Sampler, weighting: Weighting) -> int:
-    """How many labels the weighting's margin asks for although the sampler never draws them.
-
-    A sampler that follows the data (within-batch, queue) gets a warning: labels without examples
-    are never in a batch, and nothing can be done. Any other gets refused, because smoothing or
-    mixing would mend it.
-    """
-    check_num_labels("sampler", sampler.num_labels, "`weighting`", weighting.num_labels)
-    if not isinstance(weighting, FromMargin):
-        if not sampler.claims.marginal:
-            raise HeadtailError(_NEEDS_MARGINAL.format(type(weighting).__name__))
-        return 0
-    margin = weighting.margin
-    if not sampler.claims.may_miss:
-        return 0
-    ids = torch.arange(sampler.num_labels)
-    wanted = (
-        margin.log_negative(ids) > -math.inf
-        if isinstance(margin, Separable)
-        else torch.ones_like(ids, dtype=torch.bool)
-    )
-    missing = wanted & (sampler.log_support(ids) == -math.inf)
-    number = int(missing.sum())
-    if number:
-        first = int(missing.int().argmax())
-        mend = "Smooth the counts (`Labels.from_counts(counts, smoothing=1)`) or mix in `Uniform`."
-        sentence = (
-            f"`{sampler.name}` never draws {number} of {len(ids)} labels (the first is {first}), "
-            "so no weights make it "
-            "optimise this margin for them. "
-            f"{mend if sampler.claims.source is None else 'Mix in `Uniform` if they matter.'}"
+def check_marginal(weighting: Weighting, marginal: bool) -> None:
+    """Refuse weights that need the q of each label where it is not known."""
+    if not marginal:
+        raise HeadtailError(
+            f"`{type(weighting).__name__}` needs the q of the labels drawn, which is unknown where "
+            "they are drawn from a pool. Write weights that come from a margin: `Importance()` or "
+            "`Tail(labels)`."
         )
-        if sampler.claims.source is None:
-            raise HeadtailError(sentence)
-        warnings.warn(sentence, stacklevel=3)
-    return number

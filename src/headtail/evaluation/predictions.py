@@ -12,7 +12,7 @@ from torch import Tensor
 from headtail.data.image_files import ImageFiles
 from headtail.data.points import DataSet, Points
 from headtail.encoders import Model
-from headtail.errors import HeadtailError, check_choice, check_count
+from headtail.errors import HeadtailError, check_choice, check_count, need
 from headtail.evaluation.topk import scores_of, top_labels
 from headtail.files.atomic import replace_file
 
@@ -71,10 +71,11 @@ def write_predictions(
         predictions: what `predict` returned.
         names: of the labels in the source, or None if they are named by their ids.
     """
+    check_predictions_file(path)
+    need("pyarrow", extra="data", to="Writing predictions")
     import pyarrow as pa
     from pyarrow import csv, parquet
 
-    check_predictions_file(path)
     points, top, scores = predictions
     k = top.shape[1]
     place = np.flatnonzero(top.reshape(-1).numpy() >= 0)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from headtail.core.labels import Labels, check_labels
 from headtail.core.margins import Margin
+from headtail.core.pieces import Piece
 from headtail.core.weightings import FromMargin, InfoNCE, Weighting
 from headtail.errors import (
     HeadtailError,
@@ -32,7 +33,7 @@ from headtail.implicit.implied import (
     usual_slices,
 )
 from headtail.implicit.names import Name, recognise
-from headtail.losses import Loss, Piece, SampledLoss
+from headtail.losses import Loss, SampledLoss
 from headtail.samplers import FixedSampler, Sampler, WithinBatch
 
 

@@ -2,97 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Unpack
 
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headtail.core.draw import Draw
 from headtail.core.margins import Margin
+from headtail.core.pieces import Piece, logistic
 from headtail.core.targets import Target
 from headtail.core.weightings import Weighting
-from headtail.errors import HeadtailError, check_kind, check_number
-from headtail.kernels.gradient import CONTRASTIVE, HINGE, LOGISTIC, SQUARED_HINGE
+from headtail.errors import HeadtailError, check_kind
 from headtail.losses.fused import loss_of_rows, ready_for_kernel
 from headtail.losses.options import Options, Settings
 from headtail.losses.terms import Terms, exact_terms, given_terms, table_terms
-
-
-@dataclass(frozen=True)
-class Piece:
-    r"""The two binary losses of a decoupled loss: $\phi$ on the positive logit, $\varphi$ on minus
-    each negative logit.
-
-    Attributes:
-        name: for people.
-        positive: φ(z), applied to f_y.
-        negative: ϕ(z), applied to −f_y'.
-        cosine: whether logits must be cosines.
-        code: (number, margin) by which kernels know it; None for pieces of your own.
-    """
-
-    name: str
-    positive: Callable[[Tensor], Tensor]
-    negative: Callable[[Tensor], Tensor]
-    cosine: bool = False
-    code: tuple[int, float] | None = None
-
-
-def _logistic(z: Tensor) -> Tensor:
-    return -F.logsigmoid(z)
-
-
-def _hinge(z: Tensor) -> Tensor:
-    return F.relu(1 - z)
-
-
-def _squared_hinge(z: Tensor) -> Tensor:
-    return F.relu(1 - z) ** 2
-
-
-logistic = Piece("logistic", _logistic, _logistic, code=(LOGISTIC, 0.0))
-"""log(1 + e^−z) on both sides."""
-hinge = Piece("hinge", _hinge, _hinge, code=(HINGE, 0.0))
-"""max(0, 1 − z) on both sides."""
-squared_hinge = Piece("squared hinge", _squared_hinge, _squared_hinge, code=(SQUARED_HINGE, 0.0))
-"""max(0, 1 − z)² on both sides."""
-
-
-@dataclass(frozen=True)
-class _NegativeCosine:
-    margin: float
-
-    def __call__(self, z: Tensor) -> Tensor:
-        return F.relu(-z - self.margin) ** 2 / 2
-
-
-def _positive_cosine(z: Tensor) -> Tensor:
-    return (1 - z) ** 2 / 2
-
-
-def contrastive(margin: float = 0.0) -> Piece:
-    r"""The contrastive loss of Hadsell et al. (2006) at the distance 1 − cos: ½(1 − cos)² on the
-    positive, and ½ max(0, cos − margin)² on negatives.
-
-    The squares matter. With margin 0, a label of probability P and weight ρ on it as a negative,
-    the cosine that costs least is P / (P + ρ(1 − P)): the loss learns probabilities. Without them
-    (torch's CosineEmbeddingLoss) it is 1 for labels with P > ρ(1 − P), and 0 for all others, of
-    which then nothing is learnt: among many labels, most of the time all of them.
-
-    >>> contrastive().negative(torch.tensor([-0.4, 0.4]))  # of minus the cosine
-    tensor([0.0800, 0.0000])
-    """
-    check_number("margin", margin, low=-1, high=1)
-    return Piece(
-        "contrastive",
-        _positive_cosine,
-        _NegativeCosine(margin),
-        cosine=True,
-        code=(CONTRASTIVE, margin),
-    )
 
 
 def sampled_decoupled(
@@ -116,6 +39,7 @@ def sampled_decoupled(
         mask: `[b, m]` draws that do not count.
         piece: φ for the positive and ϕ for negatives.
 
+    >>> from headtail.functional import hinge
     >>> zero, none = torch.zeros(1), torch.zeros(1, 3, dtype=torch.bool)
     >>> sampled_decoupled(zero, torch.zeros(1, 3), zero, torch.zeros(3), none, hinge)
     tensor([4.])
@@ -156,6 +80,7 @@ def sampled_decoupled_loss(
         **options: see `Options`.
 
     >>> from headtail import Importance, Uniform
+    >>> from headtail.functional import contrastive
     >>> hidden, table, target = torch.randn(4, 8), torch.randn(100, 8), torch.tensor([5, 0, 99, 5])
     >>> draw = Uniform(100, num_negatives=20).draw(target)
     >>> loss = sampled_decoupled_loss(hidden, table, target, draw, Importance(), contrastive(), score="cosine")
@@ -187,6 +112,7 @@ def two_tower_decoupled_loss(
     `two_tower_softmax_loss`.
 
     >>> from headtail import Constant, Labels, WithinBatch
+    >>> from headtail.functional import hinge
     >>> labels, target, items = Labels.from_counts([4, 2, 1]), torch.tensor([0, 2, 0]), torch.randn(3, 8)
     >>> draw = WithinBatch(labels).draw(target)
     >>> loss = two_tower_decoupled_loss(torch.randn(3, 8), items, items, target, draw, Constant(), hinge)

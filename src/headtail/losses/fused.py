@@ -16,7 +16,7 @@ from headtail.core.draw import Draw
 from headtail.core.targets import Pairs, Target
 from headtail.core.weightings import Weighting, kernel_log_weights
 from headtail.device.side_streams import beside, wait_for
-from headtail.kernels.compiled import HAS_TRITON
+from headtail.kernels.compiled import HAS_NUMBA, HAS_TRITON
 from headtail.kernels.gradient import LossGradients, RowGradient
 from headtail.losses.options import Settings
 from headtail.losses.terms import check_draw, check_input, check_table, check_weighting, directions
@@ -97,7 +97,7 @@ def _kernels_for(
     kernels = None
     if not all(t.is_contiguous() for t in tensors):
         return None
-    if input.device.type == "cpu" and dtypes == {torch.float32}:
+    if input.device.type == "cpu" and dtypes == {torch.float32} and HAS_NUMBA:
         from headtail.kernels.cpu import loss as kernels
     elif input.device.type == "cuda" and dtypes <= {torch.float32, torch.bfloat16} and HAS_TRITON:
         from headtail.kernels.triton import loss as kernels

@@ -12,20 +12,15 @@ from torch import Tensor, nn
 
 from headtail.core.labels import Labels
 from headtail.core.margins import Margin, Unit
+from headtail.core.pieces import Piece, logistic
 from headtail.core.targets import Target
-from headtail.core.weightings import (
-    Constant,
-    FromMargin,
-    InfoNCE,
-    WeighedDraw,
-    Weighting,
-    check_support,
-)
+from headtail.core.weightings import Constant, FromMargin, InfoNCE, WeighedDraw, Weighting
 from headtail.errors import check_kind, check_num_labels, check_number
-from headtail.losses.decoupled import Piece, decoupled_loss, logistic, sampled_decoupled_loss
+from headtail.losses.decoupled import decoupled_loss, sampled_decoupled_loss
 from headtail.losses.options import Settings, check_temperature
 from headtail.losses.softmax import sampled_softmax_loss, softmax_loss
 from headtail.samplers import Draw, Sampler
+from headtail.samplers.support import check_support
 
 
 class Loss(nn.Module, ABC):
@@ -220,7 +215,8 @@ class SampledDecoupledLoss(SampledLoss):
     """`sampled_decoupled_loss` with its sampler and weighting, which together decide whether it
     leans to head or tail.
 
-    >>> from headtail import Constant, Uniform, hinge
+    >>> from headtail import Constant, Uniform
+    >>> from headtail.functional import hinge
     >>> loss = SampledDecoupledLoss(Uniform(10, 4), Constant(), hinge)
     >>> loss(torch.randn(4, 8), torch.randn(10, 8), torch.tensor([0, 0, 1, 2])).shape
     torch.Size([])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headtail.device.side_streams import beside, wait_for
 from headtail.errors import HeadtailError, check_number, check_rate
-from headtail.kernels.compiled import HAS_TRITON
+from headtail.kernels.compiled import HAS_NUMBA, HAS_TRITON
 from headtail.kernels.gradient import RowGradient
 from headtail.rows.decay import catch_up, owe
 from headtail.rows.gradients import as_rows, every_row, summed, values_of, whole_gradient
@@ -163,7 +163,8 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
         if not p.is_contiguous() or p.dim() not in (1, 2):
             return None
         kernels = None
-        if p.device.type == "cpu" and p.dtype == torch.float32 and self._worth_kernels:
+        compiled = self._worth_kernels and HAS_NUMBA
+        if p.device.type == "cpu" and p.dtype == torch.float32 and compiled:
             from headtail.kernels.cpu import rows as kernels
         elif p.device.type == "cuda" and p.dtype in (torch.float32, torch.bfloat16) and HAS_TRITON:
             from headtail.kernels.triton import rows as kernels

@@ -15,10 +15,10 @@ from headtail.samplers.model.block import Block
 from headtail.samplers.model.hard import Hard
 from headtail.samplers.model.kernel import FourierKernel, QuadraticKernel
 from headtail.samplers.model.resampled import Resampled
-from headtail.samplers.model.scorer import Scorer
 from headtail.samplers.model.softmax import ModelSoftmax
 from headtail.samplers.model.tilted import Tilted
 from headtail.samplers.sampler import Sampler, Step
+from headtail.samplers.scorer import Scorer
 
 __all__ = [
     "Adversarial",

@@ -15,7 +15,7 @@ from headtail.core.labels import Labels
 from headtail.core.targets import IGNORE_INDEX, Pairs, Target
 from headtail.errors import HeadtailError
 from headtail.samplers.claims import Claims
-from headtail.samplers.model.scorer import Scorer
+from headtail.samplers.scorer import Scorer
 
 
 class Step(NamedTuple):

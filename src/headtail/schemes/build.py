@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from headtail.core.labels import Labels, check_labels
+from headtail.core.pieces import Piece
 from headtail.errors import HeadtailError
 from headtail.implicit.implied import implied_margin_of, lean_of, refuse_to_correct_twice
 from headtail.losses import (
     DecoupledLoss,
     Loss,
-    Piece,
     SampledDecoupledLoss,
     SampledSoftmaxLoss,
     SoftmaxLoss,

@@ -8,9 +8,9 @@ from typing import Literal
 
 from headtail.core.labels import Labels
 from headtail.core.margins import Separable
+from headtail.core.pieces import Piece
 from headtail.core.weightings import FromMargin, Weighting
 from headtail.errors import HeadtailError
-from headtail.losses import Piece
 from headtail.samplers import Sampler
 from headtail.schemes.grammar import Arg, Call, check_known, read_call, text_of
 

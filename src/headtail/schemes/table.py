@@ -18,6 +18,7 @@ from headtail.core.margins import (
     Power,
     Unit,
 )
+from headtail.core.pieces import Piece, contrastive, hinge, logistic, squared_hinge
 from headtail.core.weightings import (
     Constant,
     FromMargin,
@@ -28,7 +29,6 @@ from headtail.core.weightings import (
     Weighting,
 )
 from headtail.errors import HeadtailError
-from headtail.losses import Piece, contrastive, hinge, logistic, squared_hinge
 from headtail.samplers import (
     Adversarial,
     Block,

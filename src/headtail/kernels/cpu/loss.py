@@ -12,7 +12,6 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from headtail.core.lookup import written_out
 from headtail.kernels.compiled import keep_compiled
 from headtail.kernels.gradient import CONTRASTIVE, LOGISTIC, SQUARED_HINGE, LossGradients
 
@@ -131,9 +130,16 @@ def _piece(piece: int, z: Tensor, margin: float, *, positive: bool) -> tuple[Ten
 def _offsets(
     a: Tensor | float, b: Tensor | float, positive: Tensor, negatives: Tensor
 ) -> tuple[np.ndarray, np.ndarray]:
-    a = written_out(a, positive)
-    b = written_out(b, negatives)
+    a = _per_label(a, positive)
+    b = _per_label(b, negatives)
     return a.contiguous().numpy(), (b if b.dim() == 2 else b[None]).contiguous().numpy()
+
+
+def _per_label(values: Tensor | float, ids: Tensor) -> Tensor:
+    """Log-weights as a tensor, also where all labels share a number."""
+    if isinstance(values, Tensor):
+        return values
+    return torch.full(ids.shape, values, dtype=torch.float64)
 
 
 def _scale(scale: Tensor | float, f_y: Tensor) -> Tensor:

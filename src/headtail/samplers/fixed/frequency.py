@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import final
 
 import torch
@@ -150,9 +151,7 @@ class Frequency(InverseSampler):
     @property
     def claims(self) -> Claims:
         """As above; labels without a prior are missed."""
-        excluded = self.exclude_target
-        misses = self.power > 0 and self.labels.rarest == 0
-        return Claims(shared=not excluded, may_miss=misses, excludes_target=excluded)
+        return replace(super().claims, may_miss=self.power > 0 and self.labels.rarest == 0)
 
     def for_labels(self, labels: Labels) -> Frequency:
         """The same power of the grown label set's prior."""

@@ -13,12 +13,11 @@ from torch import Tensor
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels, number_of
 from headtail.errors import check_count
-from headtail.samplers.model.by_score import added_up
 from headtail.samplers.model.clusters import AT_A_TIME, projection
 from headtail.samplers.model.schedule import Scheduled, in_the_long_run
-from headtail.samplers.model.scorer import Scorer, finite_rows
 from headtail.samplers.model.tree import depth_of, fit
 from headtail.samplers.sampler import Step
+from headtail.samplers.scorer import Scorer, finite_rows
 
 BY_CHANCE = 0.1
 """Share of uniform draws: sixteen decisions in a row are easily too sure of themselves, and what q
@@ -106,7 +105,7 @@ class Adversarial(Scheduled):
         x, there = self._groups(model)
         options = {"dtype": torch.float64, "device": x.device, "generator": step.generator}
         points = torch.rand(len(x), self.num_negatives, 2 + self.depth, **options)
-        members = added_up(there)
+        members = there.cumsum(1)
         who = (points[..., 0] - BY_CHANCE).clamp(min=0.0) / (1 - BY_CHANCE) * members[:, -1:]
         at = torch.searchsorted(members, who.long(), right=True).clamp_(max=self.share - 1)
         walker = x.gather(1, at[..., None].expand(-1, -1, x.shape[2]))

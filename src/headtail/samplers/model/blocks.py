@@ -21,8 +21,8 @@ from headtail.kernels.compiled import HAS_TRITON
 from headtail.samplers.model.by_score import added_up
 from headtail.samplers.model.clusters import AT_A_TIME, lay_out, projection
 from headtail.samplers.model.schedule import Scheduled, in_the_long_run
-from headtail.samplers.model.scorer import Scorer, finite_rows
 from headtail.samplers.sampler import Step
+from headtail.samplers.scorer import Scorer, finite_rows
 
 UNIFORM = 0.01
 """Share of uniform draws: every label can be drawn, and no weight exceeds 100 times a uniform

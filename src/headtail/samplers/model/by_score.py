@@ -15,8 +15,8 @@ from headtail.core.labels import Labels, number_of
 from headtail.errors import HeadtailError, check_count
 from headtail.samplers.claims import Claims
 from headtail.samplers.interfaces import ModelSampler
-from headtail.samplers.model.scorer import Scorer
 from headtail.samplers.sampler import Step
+from headtail.samplers.scorer import Scorer
 
 
 class OnePassSampler(ModelSampler):

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headtail.samplers.model.scorer import finite_rows
+from headtail.samplers.scorer import finite_rows
 
 AT_A_TIME = 2**23
 """How many distances, or numbers of a table, are held at a time."""

@@ -15,8 +15,8 @@ from headtail.core.labels import Labels
 from headtail.errors import HeadtailError, check_count, check_kind
 from headtail.samplers.claims import Claims
 from headtail.samplers.interfaces import ModelSampler, Part
-from headtail.samplers.model.scorer import Scorer
 from headtail.samplers.sampler import Sampler, Step
+from headtail.samplers.scorer import Scorer
 
 
 @final

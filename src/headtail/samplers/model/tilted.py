@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from dataclasses import replace
+from typing import final
 
 from torch import Tensor
 
 from headtail.core.labels import Labels
 from headtail.core.margins import Margin, Separable, check_margin
+from headtail.core.pieces import Piece
 from headtail.samplers.claims import Claims
 from headtail.samplers.model.by_score import OnePassSampler
-
-if TYPE_CHECKING:
-    from headtail.losses.decoupled import Piece
 
 
 @final
@@ -82,8 +81,7 @@ class Tilted(OnePassSampler):
     @property
     def claims(self) -> Claims:
         """As above; labels of no weight are missed."""
-        excluded = self.exclude_target
-        return Claims(looks_at_model=True, shared=False, may_miss=True, excludes_target=excluded)
+        return replace(super().claims, may_miss=True)
 
     def extra_repr(self) -> str:
         """Size, options and target."""
