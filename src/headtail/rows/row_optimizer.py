@@ -190,6 +190,7 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
             torch.optim.Optimizer.add_param_group,
         )
         plain(self, param_group)
+        self._link()
 
     def flush(self) -> None:
         """Apply all pending weight decay to all rows. Costs O(L) if there is any."""
@@ -239,6 +240,13 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
         super().__setstate__(state)
         if "_changed" not in vars(self):
             self._begin()
+            self._link()
+
+    def _link(self) -> None:
+        # Before a head is compiled: torch 2.11 does not notice that a parameter has gained an
+        # attribute.
+        for p in self._parameters():
+            linked(p)
 
     def _parameters(self) -> Iterator[Tensor]:
         return chain.from_iterable(group["params"] for group in self.param_groups)
