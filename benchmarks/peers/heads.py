@@ -47,7 +47,7 @@ def headtail(cell: Cell) -> Made:
     head = ht.LabelHead(labels, cell.dim, loss, sparse=True, device=cell.device, dtype=_dtype(cell))
     head.loss.to(cell.device)
     kind = {"adagrad": ht.RowAdagrad, "sgd": ht.RowSGD, "adam": ht.RowAdam}[cell.optimiser]
-    optimiser = kind(head.parameters(), lr=LR).inside_backward()
+    optimiser = kind(head.parameters(), lr=LR).inside_backward(at_once=True)
 
     def step(hidden: Tensor, target: Tensor) -> None:
         ht.functional.backward(head(hidden, target, ignore_index=None))
