@@ -746,7 +746,7 @@ def test_runs_and_comparisons_keep_out_of_each_others_folders(finished, cell, ca
         (
             ["compare", DATA, *QUICK, "--schemes", "softmax"],
             cell,
-            "holds a run of `headtail train`. Choose another folder",
+            "holds a single run. Choose another folder",
         ),
         (
             ["train", DATA, *QUICK, "--scheme", "softmax"],

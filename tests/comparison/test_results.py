@@ -111,7 +111,7 @@ def test_a_damaged_results_file_is_refused_with_its_row_and_the_way_out(tmp_path
     with pytest.raises(HeadtailError, match=sentence) as raised:
         read_rows(path)
     assert "results.csv" in str(raised.value)
-    assert str(raised.value).endswith("Delete it and run the command that made it again.")
+    assert str(raised.value).endswith("Delete it and run the comparison again.")
 
 
 def comparison(folder):

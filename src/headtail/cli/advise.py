@@ -18,10 +18,10 @@ from rich.text import Text
 
 from headtail.cli.bench import BATCHES, HEADINGS, milliseconds
 from headtail.cli.on_model import NUMBERS, WITH_MODEL, OnTrained, advice, measured_table, to_dict
+from headtail.cli.options import with_options
 from headtail.cli.source import Source
 from headtail.cli.tables import left_out
 from headtail.cli.unused import changed, refuse
-from headtail.cli.words import in_command_line_words
 from headtail.core.labels import Labels
 from headtail.device import environment
 from headtail.device.choice import Device
@@ -90,7 +90,7 @@ class Advise:
             if self.device == "auto"
             else self.device
         )
-        batch = BATCHES[device] if self.batch is None else check_count("--batch", self.batch)
+        batch = BATCHES[device] if self.batch is None else check_count("batch", self.batch)
         machine, basis = _basis(device)
         memory = self._memory(device)
         source = (
@@ -140,6 +140,7 @@ class Advise:
         found, missing, about, target = options.measure(
             NUMBERS, 256 if self.batch is None else self.batch, self.device
         )
+        missing = {name: with_options(sentence, Advise) for name, sentence in missing.items()}
         best, sentence = advice(found, options.budget)
         if self.json:
             told = {
@@ -180,8 +181,8 @@ class Advise:
             raise HeadtailError(
                 "How many labels are there? Write for example `--labels 3e6`, or `--counts FILE`."
             )
-        check_count("--dim", self.dim)
-        check_number("--noise", self.noise, low=1e-6)
+        check_count("dim", self.dim)
+        check_number("noise", self.noise, low=1e-6)
         if not self.schemes:
             raise HeadtailError(
                 "`--schemes` needs at least one name, for example `uniform:importance`."
@@ -201,7 +202,7 @@ class Advise:
 
     def _memory(self, device: str) -> int:
         if self.memory is not None:
-            return int(check_number("--memory", self.memory, low=1e-3) * 2**30)
+            return int(check_number("memory", self.memory, low=1e-3) * 2**30)
         there = (
             memory_left(device)
             if device == "cpu" or torch.cuda.is_available()
@@ -223,7 +224,7 @@ class Advise:
             try:
                 found.append(candidate(name, labels, shape, self.noise, machine, memory))
             except HeadtailError as error:
-                missing[name] = in_command_line_words(error)
+                missing[name] = with_options(error, Advise)
         if not found:
             raise HeadtailError(next(iter(missing.values())))
         return found, missing

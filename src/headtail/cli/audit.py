@@ -61,8 +61,8 @@ class Audit:
 
     def run(self) -> int:
         """Audit and print the verdict."""
-        draws = None if self.draws is None else check_count("--draws", self.draws)
-        check_count("--batch", self.batch)
+        draws = None if self.draws is None else check_count("draws", self.draws)
+        check_count("batch", self.batch)
         source = self.source
         labels = self.source.labels()
         sampler = build_sampler(self.sampler, labels, self.negatives)

@@ -54,9 +54,9 @@ class Bench:
     def run(self) -> int:
         """Measure, print and keep."""
         for name in ("dim", "negatives"):
-            check_count(f"--{name}", getattr(self, name))
+            check_count(name, getattr(self, name))
         device = choose_device(self.device)
-        batch = BATCHES[device] if self.batch is None else check_count("--batch", self.batch)
+        batch = BATCHES[device] if self.batch is None else check_count("batch", self.batch)
         check_writable(bench_file(device).parent, "Set HEADTAIL_CACHE to a folder that can.")
         sizes = SIZES[:-1] if self.quick else SIZES
         with _bar(measurements(sizes)) as report:

@@ -13,11 +13,11 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
+from headtail.cli.options import with_options
 from headtail.cli.progress import TrainingBars, read_data, show_notes, stopped
 from headtail.cli.recipe import Recipe, with_recipe
 from headtail.cli.report import publish
 from headtail.cli.unused import check_features, check_negatives, check_validation, typed_negatives
-from headtail.cli.words import in_command_line_words
 from headtail.comparison.compare import DEFAULT_SCHEMES, Execution, check_schemes, compare
 from headtail.data.reading import Reading
 from headtail.data.slices import SliceRule
@@ -76,11 +76,11 @@ class Compare:
         console = Console(stderr=True, highlight=False)
         data = read_data(self.data, self.reading, console)
         check_features(data.train.image_size, typed)
-        show_notes(notes_on(data, training, self.slices), console)
+        show_notes(notes_on(data, training, self.slices), Compare, console)
         if device == "cpu" and (note := slow_on_cpu(self.schemes, training, data)):
-            console.print(Text(in_command_line_words(note), style="yellow"))
+            console.print(Text(with_options(note, Compare), style="yellow"))
         command = shlex.join(["headtail", *typed])
-        bars = TrainingBars(console, len(set(self.schemes)) * self.seeds)
+        bars = TrainingBars(console, len(set(self.schemes)) * self.seeds, Compare)
         execution = Execution(
             workers=self.workers or (1 if device == "cuda" else torch.get_num_threads()),
             strict="--debug" in typed,

@@ -25,10 +25,10 @@ from headtail.cli.on_model import (
     verdict,
     with_name,
 )
+from headtail.cli.options import with_options
 from headtail.cli.source import Source
 from headtail.cli.tables import left_out
 from headtail.cli.unused import changed, check_negatives, refuse
-from headtail.cli.words import in_command_line_words
 from headtail.core.labels import Labels
 from headtail.device.choice import Device
 from headtail.errors import HeadtailError, check_count
@@ -76,8 +76,8 @@ class Explain:
         refuse(changed(self, "device"), WITHOUT_MODEL)
         if self.scheme is not None:
             # A misspelt name is told here too, before any work.
-            check_batch(self.scheme, check_count("--batch", self.batch), self.negatives)
-        check_count("--batch", self.batch)
+            check_batch(self.scheme, check_count("batch", self.batch), self.negatives)
+        check_count("batch", self.batch)
         labels = self.source.labels()
         names = PAPER if self.scheme is None else (self.scheme,)
         working = Console(stderr=True).status(
@@ -113,10 +113,11 @@ class Explain:
         options = with_name(self.trained, self.scheme)
         named = None if self.scheme is None else parse(self.scheme).num_negatives
         m = self.negatives if named is None else named
-        numbers = NUMBERS if m is None else (check_count("--negatives", m),)
+        numbers = NUMBERS if m is None else (check_count("negatives", m),)
         found, missing, about, target = options.measure(
-            numbers, check_count("--batch", self.batch), self.device
+            numbers, check_count("batch", self.batch), self.device
         )
+        missing = {name: with_options(sentence, Explain) for name, sentence in missing.items()}
         if self.json:
             sys.stdout.write(
                 json.dumps(to_dict(found, missing, options.budget), indent=2, ensure_ascii=False)
@@ -144,7 +145,7 @@ class Explain:
             except HeadtailError as error:
                 if self.scheme is not None:
                     raise
-                missing[name] = in_command_line_words(error)
+                missing[name] = with_options(error, Explain)
         return found, missing
 
 
@@ -226,7 +227,7 @@ def _panel(name: str, one: Explanation, labels: Labels, wished: float) -> Panel:
         advice.add_row(Text("to be unbiased", style="dim"), one.unbiased_with or "–")
         advice.add_row(Text("to be logit-adjusted", style="dim"), one.logit_adjusted_with or "–")
         parts += [Text(), advice]
-    parts += [Text(f"Note: {note}", style="yellow") for note in one.notes]
+    parts += [Text(f"Note: {with_options(note, Explain)}", style="yellow") for note in one.notes]
     return Panel(
         Group(*parts), title=f"[bold]{name}[/]", border_style=style, expand=False, padding=(1, 1)
     )

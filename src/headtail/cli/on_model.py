@@ -20,7 +20,6 @@ from rich.text import Text
 from headtail.cli.evaluate import open_with_progress
 from headtail.cli.tables import broken
 from headtail.cli.unused import changed, refuse
-from headtail.cli.words import in_command_line_words
 from headtail.data.reading import Reading
 from headtail.device.choice import Device
 from headtail.errors import HeadtailError, check_count, check_number
@@ -114,9 +113,9 @@ class OnTrained:
                 raise HeadtailError(
                     f"`{name}` is a whole scheme, but only a sampler is wanted. Write `{sampler}`."
                 )
-        check_count("--repeats", self.repeats)
+        check_count("repeats", self.repeats)
         if self.budget is not None:
-            check_number("--budget", self.budget, low=1e-6)
+            check_number("budget", self.budget, low=1e-6)
 
     def measure(
         self, numbers: Sequence[int], batch: int, device: Device
@@ -180,7 +179,7 @@ class OnTrained:
                         loss = scheme(name, labels)
                 except HeadtailError as error:
                     refused = error
-                    missing[name] = in_command_line_words(error)
+                    missing[name] = error.sentence
                     continue
                 assert isinstance(loss, SampledLoss), (
                     "a sampler and a weighting make a sampled loss"

@@ -17,7 +17,7 @@ from rich.progress import (
 from rich.progress import Progress as ProgressBar
 from rich.text import Text
 
-from headtail.cli.words import in_command_line_words
+from headtail.cli.options import with_options
 from headtail.comparison.grid import Cell
 from headtail.data.load import load
 from headtail.data.points import DataSet, Progress
@@ -44,14 +44,14 @@ def read_data(data: str, how: Reading, console: Console) -> DataSet:
     """Read data behind a bar, and print its notes."""
     with reading(console) as progress:
         data_set = load(data, how, progress)
-    show_notes(data_set.notes, console)
+    show_notes(data_set.notes, Reading, console)
     return data_set
 
 
-def show_notes(notes: Iterable[str], console: Console) -> None:
-    """Print sentences a user should see, in the words of the command line."""
+def show_notes(notes: Iterable[str], options: type, console: Console) -> None:
+    """Print sentences a user should see; `options` is the command, or a part of its options."""
     for note in notes:
-        console.print(Text(in_command_line_words(note), style="dim"))
+        console.print(Text(with_options(note, options), style="dim"))
 
 
 def stopped(console: Console, command: str) -> None:
@@ -62,10 +62,16 @@ def stopped(console: Console, command: str) -> None:
 class TrainingBars:
     """Bars: finished runs, and for each run at work its steps, loss, examples per second and time
     left.
+
+    Args:
+        console: where to show them.
+        cells: the number of runs.
+        command: the class of the command, for the options that its errors name.
     """
 
-    def __init__(self, console: Console, cells: int) -> None:
+    def __init__(self, console: Console, cells: int, command: type) -> None:
         self.console = console
+        self.command = command
         self.running = {}
         columns = (
             TextColumn("{task.description}"),
@@ -120,7 +126,7 @@ class TrainingBars:
         if sentence is not None:
             self.console.print(
                 Text(f"{cell.title} failed: ", style="yellow")
-                + Text(in_command_line_words(sentence), style="")
+                + Text(with_options(sentence, self.command), style="")
             )
         elif not self.console.is_terminal:
             self.console.print(f"{cell.title}: done", highlight=False)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from headtail.cli.tables import show_results
-from headtail.cli.words import in_command_line_words
 from headtail.comparison.results import Comparison
 
 
@@ -29,16 +28,8 @@ class Report:
 
 
 def publish(comparison: Comparison, path: Path) -> None:
-    """Write the report and print the table, in the words of the command line."""
+    """Write the report and print the table."""
     from headtail.report import write_report  # plotly is slow to load
 
-    failures = {
-        title: in_command_line_words(sentence) for title, sentence in comparison.failures.items()
-    }
-    schemes = {
-        name: explained | {"notes": [*map(in_command_line_words, explained["notes"])]}
-        for name, explained in comparison.schemes.items()
-    }
-    comparison = replace(comparison, failures=failures, schemes=schemes)
     write_report(comparison, path)
     show_results(comparison, path)

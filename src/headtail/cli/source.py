@@ -43,7 +43,7 @@ class Source:
                     f"{self.counts} holds 1 label, which has no negatives. Count at least 2."
                 )
             return found
-        number = check_count("--zipf", DEFAULT_ZIPF if self.zipf is None else self.zipf)
+        number = check_count("zipf", DEFAULT_ZIPF if self.zipf is None else self.zipf)
         if number == 1:
             raise HeadtailError(
                 "`--zipf` must be at least 2, but got 1: one label alone has no negatives."

@@ -74,7 +74,7 @@ class Train:
         console = Console(stderr=True, highlight=False)
         data = read_data(self.data, self.reading, console)
         check_features(data.train.image_size, typed)
-        show_notes(notes_on(data, settings, self.slices), console)
+        show_notes(notes_on(data, settings, self.slices), Train, console)
         try:
             rows = self._train(settings, data, device, console)
         except KeyboardInterrupt:
@@ -95,7 +95,7 @@ class Train:
         """The run's rows; an error after training says that the model is kept."""
         cell = Cell(settings, self.out)
         slices = data_slices(data, self.slices)
-        bars = TrainingBars(console, 1)
+        bars = TrainingBars(console, 1, Train)
         existed = self._model.exists()
         try:
             with bars.bar, warnings.catch_warnings():
@@ -106,6 +106,7 @@ class Train:
             if existed or not self._model.exists():
                 raise
             raise HeadtailError(
-                f"{error} The trained model is kept: once that is fixed, `headtail evaluate "
-                f"{self.out} {self.data}` tests it."
+                error.sentence,
+                " The trained model is kept: once that is fixed, `headtail evaluate "
+                f"{self.out} {self.data}` tests it.",
             ) from error

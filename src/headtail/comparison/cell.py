@@ -102,10 +102,10 @@ def _adjust(
     unadjusted = parse(cell.run.scheme).unadjusted
     needs = f"`{cell.run.scheme}` answers with the model of `{unadjusted}`, but"
     if not (other / "results.csv").exists():
-        raise HeadtailError(f"{needs} that run failed. Run the same command again.")
+        raise HeadtailError(f"{needs} that run failed. Run the comparison again.")
     if not (other / "model.safetensors").exists():
         raise HeadtailError(
-            f"{needs} `{other}` has lost it. Delete that folder and run the same command again."
+            f"{needs} `{other}` has lost it. Delete that folder and run the comparison again."
         )
     before = read_rows(other / "results.csv")
     tensors, facts = checkpoint.load(other / "model.safetensors")

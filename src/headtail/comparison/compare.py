@@ -29,7 +29,7 @@ from headtail.data.slices import SliceRule, data_slices
 from headtail.device import environment
 from headtail.device.choice import Device, choose_device
 from headtail.device.shared_gpu import shared_gpu
-from headtail.errors import HeadtailError, check_count
+from headtail.errors import HeadtailError, Setting, check_count
 from headtail.evaluation.measures import check_measurable
 from headtail.files.atomic import check_writable
 from headtail.files.records import read_csv
@@ -127,7 +127,8 @@ def check_schemes(names: Sequence[str], training: Training, negatives: int | Non
     """
     if not names:
         raise HeadtailError(
-            "`schemes` needs at least one name, for example `within-batch:tail` or `softmax`."
+            Setting("schemes"),
+            " needs at least one name, for example `within-batch:tail` or `softmax`.",
         )
     for name in names:
         check_batch(name, training.batch, negatives)
@@ -229,11 +230,16 @@ def _outcomes(
 
 
 def sentence_of(error: BaseException) -> str:
-    """Why a cell failed, in one line."""
+    """Why a cell failed, in one line.
+
+    One that the command line may write with its options, if the error is one of headtail's.
+    """
+    if isinstance(error, HeadtailError):
+        return error.sentence
     if isinstance(error, torch.AcceleratorError):
         first_line = str(error).partition("\n")[0].removeprefix("CUDA error: ")
         return f"The GPU reported a fault: {first_line}."
-    return str(error) if isinstance(error, HeadtailError) else f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error}"
 
 
 def _classes(cell: Cell) -> list[ClassError]:

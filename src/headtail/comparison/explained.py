@@ -10,7 +10,7 @@ from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
 from headtail.implicit import explain
 from headtail.losses import Loss, SampledLoss
-from headtail.schemes import parse, scheme
+from headtail.schemes import in_scheme_words, parse, scheme
 from headtail.training.config import Run
 from headtail.training.held_out import split_validation, training_labels
 
@@ -34,7 +34,8 @@ def _explain(run: Run, data: DataSet) -> dict[str, Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what they warn of is in the notes
             loss = scheme(run.scheme, labels, run.negatives)
-            explanation = explain(loss, labels, batch_size=batch_size)
+            with in_scheme_words():
+                explanation = explain(loss, labels, batch_size=batch_size)
     except HeadtailError as error:
         return {"m": None, "notes": [str(error)]}
     noises = (example.noise for example in explanation.examples if example.noise is not None)

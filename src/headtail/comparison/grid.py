@@ -12,7 +12,7 @@ from typing import Any
 
 from headtail.data.points import DataSet
 from headtail.data.reading import told_apart
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, Sentence, Setting
 from headtail.schemes import parse
 from headtail.training.config import Run, Training, data_of
 
@@ -105,13 +105,17 @@ def check_same_run(cell: Cell, data: DataSet) -> None:
         raise HeadtailError(f"`{cell.folder}` holds a comparison. Choose another folder for a run.")
     settings = cell.folder / "run.toml"
     before = asdict(Run.read(settings) if settings.exists() else cell.run)
-    other = [f"`{name}`" for name, value in asdict(cell.run).items() if value != before[name]]
+    other: list[str | Setting] = []
+    for name, value in asdict(cell.run).items():
+        if value != before[name]:
+            other += [", ", Setting(name)]
     if cell.about.get("data", data.digest) != data.digest:
-        other.append("data")
+        other += [", ", "data"]
     if other:
         raise HeadtailError(
-            f"`{cell.folder}` holds a run with other {', '.join(other)}. Choose another folder, or "
-            "delete it."
+            f"`{cell.folder}` holds a run with other ",
+            *other[1:],
+            ". Choose another folder, or delete it.",
         )
 
 
@@ -121,7 +125,7 @@ def check_same_data(folder: Path, data: DataSet) -> None:
     """
     if (folder / ABOUT).exists():
         raise HeadtailError(
-            f"`{folder}` holds a run of `headtail train`. Choose another folder with `out`."
+            f"`{folder}` holds a single run. Choose another folder with ", Setting("out"), "."
         )
     tables = _read_json(folder / "data.json")
     begun = {
@@ -133,10 +137,16 @@ def check_same_data(folder: Path, data: DataSet) -> None:
         return
     before = {"path": tables.get("name", "other data")} | data_of(next(iter(digests)) / "run.toml")
     then, now = told_apart(before, {"path": data.name} | data.read_as)
-    change = f"now the data are {now}" if then != now else "their content has changed since"
+    changed = then != now
+    change = Sentence("now the data are ", now) if changed else "their content has changed since"
     raise HeadtailError(
-        f"`{folder}` holds a comparison on {then}, but {change}. Choose another folder with `out`, "
-        "or delete it."
+        f"`{folder}` holds a comparison on ",
+        then,
+        ", but ",
+        change,
+        ". Choose another folder with ",
+        Setting("out"),
+        ", or delete it.",
     )
 
 

@@ -139,14 +139,13 @@ class Comparison:
         except OSError as error:
             raise HeadtailError(
                 f"`{folder}` is not a finished comparison: `{error.filename}` cannot be read. Pass "
-                "one made by `headtail compare`."
+                "the folder of one."
             ) from error
         except HeadtailError:
             raise
         except ValueError as error:
             raise HeadtailError(
-                f"`{folder}` is damaged: {error}. Run `headtail compare` again; finished cells are "
-                "kept."
+                f"`{folder}` is damaged: {error}. Run the comparison again; finished runs are kept."
             ) from error
 
     def write(self, folder: Path) -> None:

@@ -24,7 +24,7 @@ from headtail.comparison.grid import Cell
 from headtail.data.load import load
 from headtail.data.points import DataSet
 from headtail.data.reading import Reading
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, Setting
 from headtail.training.interrupts import Stopped, interrupts
 from headtail.training.state import State, Watch
 
@@ -109,7 +109,9 @@ def side_by_side(
                 elif isinstance(outcome.error, BrokenProcessPool):
                     raise HeadtailError(
                         "A worker process died, probably because it ran out of memory. Start the "
-                        "comparison again with fewer `workers`."
+                        "comparison again with fewer ",
+                        Setting("workers"),
+                        ".",
                     ) from outcome.error
                 else:
                     yield outcome

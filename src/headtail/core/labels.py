@@ -17,7 +17,15 @@ from torch import Tensor
 from headtail.core.lookup import Table
 from headtail.core.slices import Slices
 from headtail.core.targets import IGNORE_INDEX, Pairs, Target, looks_multi_hot
-from headtail.errors import HeadtailError, check_count, check_ids, check_kind, check_number
+from headtail.errors import (
+    HeadtailError,
+    PythonName,
+    Setting,
+    check_count,
+    check_ids,
+    check_kind,
+    check_number,
+)
 
 LARGEST = torch.iinfo(torch.int64).max
 FEW = 2**24
@@ -86,10 +94,11 @@ class LabelFrequencies(ABC):
         """Refuse labels with π = 0, for losses that divide by it."""
         if self.rarest == 0:
             raise HeadtailError(
-                f"`{who}` needs a positive prior for every label, but {self.never_seen} of "
-                f"{self.num_labels} have none. "
-                "Smooth the counts (`Labels.from_counts(counts, smoothing=1)`) or drop labels that "
-                "never occur."
+                PythonName(who),
+                f" needs a positive prior for every label, but {self.never_seen} of "
+                f"{self.num_labels} have none. Count with ",
+                Setting("smoothing", 1),
+                ", or drop labels that never occur.",
             )
 
 

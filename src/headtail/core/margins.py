@@ -131,7 +131,7 @@ class LogitAdjusted(Separable):
     def __post_init__(self) -> None:
         check_labels(self.labels)
         check_number("strength", self.strength)
-        self.labels.require_positive_prior("LogitAdjusted(labels=…)")
+        self.labels.require_positive_prior("LogitAdjusted")
 
     @property
     def neutral(self) -> bool:
@@ -247,7 +247,7 @@ class Adaptive(Separable):
     def __post_init__(self) -> None:
         check_labels(self.labels)
         check_number("largest", self.largest, low=0)
-        self.labels.require_positive_prior("Adaptive(labels=…)")
+        self.labels.require_positive_prior("Adaptive")
 
     @property
     def num_labels(self) -> int:

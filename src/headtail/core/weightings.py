@@ -212,7 +212,7 @@ class Tail(FromMargin):
 
     def __init__(self, labels: Labels, strength: float = 1.0) -> None:
         check_labels(labels)
-        labels.require_positive_prior("Tail(labels=…)")
+        labels.require_positive_prior("Tail")
         super().__init__(LogitAdjusted(labels, strength))
 
     def for_labels(self, labels: Labels) -> Tail:

@@ -27,7 +27,7 @@ def read_counts(path: Path, smoothing: float = 0.0) -> Labels:
     try:
         return Labels.from_counts(counts, smoothing)
     except HeadtailError as error:
-        raise HeadtailError(f"{path}: {error}") from error
+        raise HeadtailError(f"{path}: ", error.sentence) from error
 
 
 def _from_npy(path: Path) -> np.ndarray:
@@ -41,6 +41,10 @@ def _from_npy(path: Path) -> np.ndarray:
     if counts.dtype.kind not in "iuf":
         raise HeadtailError(
             f"{path} holds {counts.dtype}, not numbers. Save an integer array of counts."
+        )
+    if counts.ndim != 1:
+        raise HeadtailError(
+            f"{path} holds an array of shape {list(counts.shape)}. Save one count per label."
         )
     return counts.astype(np.int64) if counts.dtype.kind in "iu" else counts.astype(np.float64)
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, Setting
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -15,7 +15,10 @@ def choose_device(device: Device) -> Literal["cpu", "cuda"]:
     """The device itself; for "auto" the GPU if there is one, otherwise the CPU."""
     if device == "cuda" and not torch.cuda.is_available():
         raise HeadtailError(
-            "`device=cuda` needs a GPU that torch can use, and there is none. Write `device=cpu`."
+            Setting("device", "cuda"),
+            " needs a GPU that torch can use, and there is none. Write ",
+            Setting("device", "cpu"),
+            ".",
         )
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"

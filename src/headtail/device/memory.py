@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, Setting
 
 CGROUP = Path("/sys/fs/cgroup")
 """Where Linux keeps the limits of a container."""
@@ -47,7 +47,11 @@ def explained_out_of_memory(what: str) -> Iterator[None]:
         free, total = (size / 2**30 for size in torch.cuda.mem_get_info())
         raise HeadtailError(
             f"{what} ran out of GPU memory: {free:.1f} of {total:.0f} GiB are free. Run fewer at "
-            "once, choose a smaller `batch` or `dim`, or train on the CPU."
+            "once, choose a smaller ",
+            Setting("batch"),
+            " or ",
+            Setting("dim"),
+            ", or train on the CPU.",
         ) from error
 
 

@@ -17,7 +17,7 @@ from headtail.data.catalogue import recognise
 from headtail.data.facts import label_counts
 from headtail.data.points import DataSet
 from headtail.encoders import Model
-from headtail.errors import HeadtailError, check_count
+from headtail.errors import HeadtailError, PythonName, check_count
 from headtail.evaluation.bootstrap import intervals
 from headtail.evaluation.topk import top_labels
 from headtail.metrics import DEEPEST, Ratio, coverage, ratios
@@ -135,7 +135,9 @@ def check_measurable(data: DataSet) -> None:
         raise HeadtailError(
             f"No test point of `{data.name}` has a label that training knows, so nothing can be "
             "measured. Name a test part with such labels; a trained model can predict labels for "
-            "these points (`headtail predict`)."
+            "these points (",
+            PythonName("headtail.evaluation.predictions.predict"),
+            ").",
         )
 
 

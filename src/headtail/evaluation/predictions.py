@@ -12,7 +12,7 @@ from torch import Tensor
 from headtail.data.image_files import ImageFiles
 from headtail.data.points import DataSet, Points
 from headtail.encoders import Model
-from headtail.errors import HeadtailError, check_choice, check_count, need
+from headtail.errors import HeadtailError, Setting, check_choice, check_count, need
 from headtail.evaluation.topk import scores_of, top_labels
 from headtail.files.atomic import replace_file
 
@@ -52,7 +52,7 @@ def predict(model: Model, points: Points, k: int | None = None) -> Predictions:
     num_labels = points.num_labels
     k = min(10, num_labels) if k is None else check_count("k", k)
     if k > num_labels:
-        raise HeadtailError(f"`k={k}` is more than the {num_labels} labels there are.")
+        raise HeadtailError(Setting("k", k), f" is more than the {num_labels} labels there are.")
     top = top_labels(model, points, k)
     return Predictions(points, top, scores_of(model, points, top))
 
@@ -94,7 +94,8 @@ def check_predictions_file(path: Path) -> None:
     """Refuse a file that is neither Parquet nor CSV by its name."""
     if path.suffix not in (".parquet", ".csv"):
         raise HeadtailError(
-            f"`out={path}` must end in .parquet or .csv: write for example `{path.stem}.parquet`."
+            Setting("out", str(path)),
+            f" must end in .parquet or .csv: write for example `{path.stem}.parquet`.",
         )
 
 

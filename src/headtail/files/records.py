@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Record = TypeVar("Record", bound="DataclassInstance")
 _NUMBERS = {"int": int, "float": float, "float | None": float}
 """How fields of these types are read and written; all others are words."""
-AGAIN = "Delete it and run the command that made it again."
+AGAIN = "Delete it and run the comparison again."
 
 
 def to_csv(records: Iterable[Record], kind: type[Record]) -> str:
@@ -44,7 +44,7 @@ def read_csv(path: str | Path, kind: type[Record]) -> list[Record]:
             lines = list(csv.reader(file))
     except OSError as error:
         raise HeadtailError(
-            f"`{path}` cannot be read: {error.strerror}. Is it a folder made by `headtail compare`?"
+            f"`{path}` cannot be read: {error.strerror}. Is it in the folder of a comparison?"
         ) from error
     except (csv.Error, UnicodeError) as error:
         raise HeadtailError(f"`{path}` is not a CSV file: {error}. {AGAIN}") from error

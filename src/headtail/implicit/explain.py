@@ -18,6 +18,8 @@ from headtail.core.pieces import Piece
 from headtail.core.weightings import FromMargin, InfoNCE, Weighting
 from headtail.errors import (
     HeadtailError,
+    PythonName,
+    Sentence,
     check_count,
     check_ids,
     check_kind,
@@ -362,8 +364,11 @@ class _Inspector:
         if not isinstance(self.sampler, FixedSampler):
             return [
                 *notes,
-                "The q of these negatives moves with the model: `headtail explain --model RUN "
-                "--data DATA` measures it on one.",
+                Sentence(
+                    "The q of these negatives moves with the model: ",
+                    PythonName("headtail.implicit.on_model"),
+                    " measures it on a trained one.",
+                ),
             ]
         if never_drawn:
             notes.append(

@@ -13,7 +13,7 @@ from headtail.core.labels import Labels
 from headtail.core.margins import CustomSeparable, Margin, Pairwise, Separable
 from headtail.core.slices import Slices
 from headtail.core.weightings import FromMargin, Weighting
-from headtail.errors import HeadtailError, check_kind
+from headtail.errors import HeadtailError, PythonName, Setting, check_kind
 from headtail.losses.modules import ExactLoss, Loss, SampledLoss
 from headtail.samplers import Draw, FixedSampler, ModelSampler, Sampler, Scorer, Step
 
@@ -64,8 +64,8 @@ def implied_margin(
         )
     if sampler.expected_m(batch_size) == 0:
         raise HeadtailError(
-            f"`batch_size` is {batch_size}: an example alone has no negatives from its batch. Pass "
-            "at least 2."
+            Setting("batch_size"),
+            f" is {batch_size}: an example alone has no negatives from its batch. Use at least 2.",
         )
     if isinstance(weighting, FromMargin) and not isinstance(weighting.margin, Separable):
         return Pairwise(
@@ -85,9 +85,15 @@ def _implied_on_model(
         return weighting.margin
     if model is None or not isinstance(sampler, ModelSampler):
         raise HeadtailError(
-            f"`{type(weighting).__name__}` on `{sampler.name}` optimises no fixed loss: its margin "
-            "follows the scores of "
-            "the model. Use weights that come from a margin, such as `importance` or `tail`."
+            PythonName(type(weighting).__name__),
+            " on ",
+            PythonName(sampler.name),
+            " optimises no fixed loss: its margin follows the scores of the model. Use weights "
+            "that come from a margin, such as ",
+            PythonName("Importance"),
+            " or ",
+            PythonName("Tail"),
+            ".",
         )
 
     def log_rho(y: Tensor, others: Tensor) -> Tensor:
@@ -217,12 +223,20 @@ def _mean(values: Tensor) -> float:
     return float(values[0]) if bool((values == values[0]).all()) else float(values.mean())
 
 
-def refuse_to_correct_twice(lean: float) -> None:
-    """Refuse post-hoc adjustment of a loss that leans to the tail by itself."""
+def refuse_to_correct_twice(
+    lean: float,
+    option: str = "post_hoc",
+    instead: str = "train with an unbiased loss, or write `topk(…, correct_twice=True)` to do it",
+) -> None:
+    """Refuse post-hoc adjustment of a loss that leans to the tail by itself.
+
+    Args:
+        lean: of the training loss, from `lean_of`.
+        option: how the adjustment was asked for.
+        instead: what else can be done than to drop that option.
+    """
     if lean > LEAN_FROM:
         raise HeadtailError(
-            "`post_hoc` would correct twice: the training loss already leans to the tail by "
-            f"{lean:.2f} nats. "
-            "Drop `post_hoc`, train with an unbiased loss, or write `topk(…, correct_twice=True)` "
-            "if you mean it."
+            f"`{option}` would correct twice: the training loss already leans to the tail by "
+            f"{lean:.2f} nats. Drop `{option}`, {instead}."
         )

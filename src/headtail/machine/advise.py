@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from headtail.core.labels import Labels
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, PythonName
 from headtail.implicit import explain
 from headtail.losses import SampledLoss
 from headtail.machine.measured import Machine, Timing
@@ -188,8 +188,9 @@ def costs(machine: Machine) -> dict[Method, Cost]:
     for method, timings in by.items():
         if not timings:
             raise HeadtailError(
-                f"The measurement of this machine has no {method} step. Write `headtail bench` to "
-                "measure again."
+                f"The measurement of this machine has no {method} step. Run ",
+                PythonName("headtail.machine.bench.measure"),
+                " to measure it again.",
             )
         found[method] = fit(
             [ideal_of(one.method, one.shape, machine) for one in timings],
@@ -231,9 +232,10 @@ def candidate(
             "`uniform:tail`."
         )
     if loss.sampler.claims.looks_at_model:
-        told = f"The noise of `{name}` depends on the model, and there is none"
         raise HeadtailError(
-            f"{told}. `headtail advise --model RUN --data DATA` measures it on a trained one."
+            f"The noise of `{name}` depends on the model, and there is none. ",
+            PythonName("headtail.implicit.on_model"),
+            " measures it on a trained one.",
         )
     before = explain(loss, labels, batch_size=shape.batch, noise=noise)
     # Half an example more a label: one that never occurs keeps a finite score.

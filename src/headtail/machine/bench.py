@@ -17,7 +17,7 @@ from headtail.device import environment
 from headtail.device.graphs import replayed
 from headtail.device.memory import Peak, memory_left
 from headtail.device.timing import seconds_of
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, Setting
 from headtail.head import LabelHead
 from headtail.losses import SoftmaxLoss
 from headtail.machine.head_step import head_step, table_of
@@ -164,8 +164,11 @@ def _check_measured(timings: list[Timing], smallest: Shape) -> None:
         if method not in measured:
             raise HeadtailError(
                 f"The {method} loss does not fit into the free memory, even with "
-                f"{smallest.labels:,} labels. Choose a smaller `dim` than {smallest.dim} or "
-                f"`batch` than {smallest.batch}."
+                f"{smallest.labels:,} labels. Choose a smaller ",
+                Setting("dim"),
+                f" than {smallest.dim} or ",
+                Setting("batch"),
+                f" than {smallest.batch}.",
             )
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from headtail.data.cache import cache_folder
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, PythonName, Sentence
 from headtail.files.atomic import write_text
 from headtail.machine.shape import METHODS, Method, Shape
+
+MEASURE = Sentence(PythonName("headtail.machine.bench.measure"), " to measure again")
 
 
 @dataclass(frozen=True)
@@ -99,9 +101,7 @@ def saved(device: str) -> Machine | None:
         return None
     except OSError as error:
         raise HeadtailError(
-            f"`{path}` cannot be read: {error.strerror}. `headtail bench` writes it again."
+            f"`{path}` cannot be read: {error.strerror}. Delete it, or run ", MEASURE, "."
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise HeadtailError(
-            f"`{path}` is damaged. Delete it, or run `headtail bench` to measure again."
-        ) from error
+        raise HeadtailError(f"`{path}` is damaged. Delete it, or run ", MEASURE, ".") from error

@@ -6,7 +6,7 @@ from typing import Any
 
 from headtail.core.labels import Labels, check_labels
 from headtail.core.pieces import Piece
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, Sentence, Setting
 from headtail.implicit.implied import implied_margin_of, lean_of, refuse_to_correct_twice
 from headtail.losses import (
     DecoupledLoss,
@@ -21,6 +21,13 @@ from headtail.schemes.grammar import check_known, read_call, split_count
 from headtail.schemes.parse import Scheme, parse
 from headtail.schemes.request import Request
 from headtail.schemes.table import LOSSES, MARGINS, SAMPLERS, WEIGHTINGS, queue_capacity
+from headtail.schemes.words import in_scheme_words
+
+WRITTEN_POST_HOC = (
+    "+post-hoc",
+    "or train with a loss that leans to neither, for example `softmax+post-hoc`",
+)
+"""The option in a scheme's name, and what else to write."""
 
 
 def scheme(text: str, labels: Labels, num_negatives: int | None = None, **options: Any) -> Loss:
@@ -45,12 +52,14 @@ def scheme(text: str, labels: Labels, num_negatives: int | None = None, **option
     parsed = parse(text)
     piece = LOSSES[parsed.loss]
     options = _loss_options(parsed, piece, options)
-    loss = _exact_loss(parsed, labels, piece, options)
-    if loss is None:
-        number = num_negatives if parsed.num_negatives is None else parsed.num_negatives
-        loss = _sampled_loss(parsed, labels, number, piece, options)
-    if loss.post_hoc:
-        refuse_to_correct_twice(lean_of(implied_margin_of(loss, batch_size=2), labels))
+    with in_scheme_words(parsed.num_negatives):
+        loss = _exact_loss(parsed, labels, piece, options)
+        if loss is None:
+            number = num_negatives if parsed.num_negatives is None else parsed.num_negatives
+            loss = _sampled_loss(parsed, labels, number, piece, options)
+        if loss.post_hoc:
+            lean = lean_of(implied_margin_of(loss, batch_size=2), labels)
+            refuse_to_correct_twice(lean, *(WRITTEN_POST_HOC if parsed.post_hoc else ()))
     return loss
 
 
@@ -71,7 +80,7 @@ def _exact_loss(
 ) -> Loss | None:
     if parsed.margin is None:
         return None
-    margin = MARGINS[parsed.margin.name](Request(parsed.margin, labels, parsed.text))
+    margin = MARGINS[parsed.margin.name].build(Request(parsed.margin, labels, parsed.text))
     return SoftmaxLoss(margin, **options) if piece is None else DecoupledLoss(margin, **options)
 
 
@@ -103,7 +112,8 @@ def build_sampler(text: str, labels: Labels, num_negatives: int | None = None) -
     call = read_call(name, text)
     check_known(call.name, tuple(SAMPLERS), "sampler", text)
     wanted = num_negatives if number is None else number
-    return SAMPLERS[call.name].build(Request(call, labels, text, wanted))
+    with in_scheme_words(number):
+        return SAMPLERS[call.name].build(Request(call, labels, text, wanted))
 
 
 def check_batch(text: str, batch: int, negatives: int | None = None) -> None:
@@ -120,16 +130,23 @@ def check_batch(text: str, batch: int, negatives: int | None = None) -> None:
     if parsed.source == "batch":
         most = batch
         where = "labels of a batch"
-        larger = "a larger `batch`"
+        larger = Sentence("a larger ", Setting("batch"))
     else:
         most = queue_capacity(Request(parsed.sampler, Labels.zipf(1), text, m))
         where = "labels that the queue remembers"
         larger = "a longer queue"
     if m > most:
-        named = parsed.num_negatives is not None
-        given = f"`@{m}` in" if named else f"`negatives={m}` for"
-        write = f"@{most}" if named else f"negatives={most}"
+        if parsed.num_negatives is not None:
+            given = f"`@{m}` in"
+            write = f"`@{most}`"
+        else:
+            given = Sentence(Setting("negatives", m), " for")
+            write = Setting("negatives", most)
         raise HeadtailError(
-            f"{given} `{text}` is more than the {most:,} {where}. Write `{write}` at most, or "
-            f"{larger}."
+            given,
+            f" `{text}` is more than the {most:,} {where}. Write ",
+            write,
+            " at most, or ",
+            larger,
+            ".",
         )

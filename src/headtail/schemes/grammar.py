@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headtail.errors import HeadtailError, check_number, nearest
+from headtail.errors import HeadtailError, nearest
 
 Arg = float | str
 
@@ -60,7 +61,9 @@ def _argument(text: str, whole: str) -> Arg | Call:
         number = float(text)
     except ValueError:
         return read_call(text, whole) if "(" in text else text
-    return check_number(f"{text} in {whole}", number)
+    if not math.isfinite(number):
+        raise HeadtailError(f"`{text}` in `{whole}` must be a finite number.")
+    return number
 
 
 def text_of(arg: Arg | Call) -> str:

@@ -101,11 +101,13 @@ class SamplerRow:
     """A sampler as schemes know it.
 
     Attributes:
+        kind: its class.
         build: from a request to the sampler.
         source: where its negatives come from.
         knows_q: whether it knows the q of any label, which weights that come from no margin need.
     """
 
+    kind: type[Sampler]
     build: Callable[[Request], Sampler]
     source: Source = "labels"
     knows_q: bool = True

@@ -34,10 +34,13 @@ from headtail.samplers import (
     Block,
     FourierKernel,
     Frequency,
+    Hard,
     LogUniform,
+    Mixture,
     ModelSoftmax,
     QuadraticKernel,
     Queue,
+    Resampled,
     Sampler,
     Tilted,
     Uniform,
@@ -52,12 +55,27 @@ class WeightingRow:
     """A weighting as schemes know it.
 
     Attributes:
+        kind: its class, or that of the margin which the weights come from.
         build: from a request to the weighting.
         needs_q: whether it needs the q of the labels themselves.
     """
 
+    kind: type[Weighting | Margin]
     build: Callable[[Request], Weighting]
     needs_q: bool = False
+
+
+@dataclass(frozen=True)
+class MarginRow:
+    """A margin as schemes know it.
+
+    Attributes:
+        kind: its class.
+        build: from a request to the margin.
+    """
+
+    kind: type[Margin]
+    build: Callable[[Request], Margin]
 
 
 def _uniform(request: Request) -> Sampler:
@@ -112,7 +130,7 @@ def _tilted(request: Request) -> Sampler:
     margin = request.weighting.margin if isinstance(request.weighting, FromMargin) else Unit()
     if own:
         inner = request.inner(own, tuple(MARGINS), "margin")
-        margin = MARGINS[inner.call.name](inner)
+        margin = MARGINS[inner.call.name].build(inner)
     excluded = len(own) == len(request.call.args)
     return Tilted(request.labels, request.m, margin, request.piece, exclude_target=excluded)
 
@@ -139,20 +157,22 @@ def _shared(
 
 
 SAMPLERS: dict[str, SamplerRow] = {
-    "uniform": SamplerRow(_uniform),
-    "frequency": SamplerRow(_frequency),
-    "log-uniform": SamplerRow(_log_uniform),
-    "within-batch": SamplerRow(_within_batch, "batch"),
-    "queue": SamplerRow(_queue, "past batches"),
-    "mixture": SamplerRow(lambda request: nested.mixture(request, SAMPLERS), "parts"),
-    "model": SamplerRow(_model),
-    "tilted": SamplerRow(_tilted),
-    "hard": SamplerRow(lambda request: nested.hard(request, SAMPLERS)),
-    "resampled": SamplerRow(lambda request: nested.resampled(request, SAMPLERS), knows_q=False),
-    "block": SamplerRow(_shared(Block, takes_margin=True, flags=("uniform",))),
-    "quadratic-kernel": SamplerRow(_shared(QuadraticKernel)),
-    "fourier-kernel": SamplerRow(_shared(FourierKernel, takes_margin=True)),
-    "adversarial": SamplerRow(_shared(Adversarial)),
+    "uniform": SamplerRow(Uniform, _uniform),
+    "frequency": SamplerRow(Frequency, _frequency),
+    "log-uniform": SamplerRow(LogUniform, _log_uniform),
+    "within-batch": SamplerRow(WithinBatch, _within_batch, "batch"),
+    "queue": SamplerRow(Queue, _queue, "past batches"),
+    "mixture": SamplerRow(Mixture, lambda request: nested.mixture(request, SAMPLERS), "parts"),
+    "model": SamplerRow(ModelSoftmax, _model),
+    "tilted": SamplerRow(Tilted, _tilted),
+    "hard": SamplerRow(Hard, lambda request: nested.hard(request, SAMPLERS)),
+    "resampled": SamplerRow(
+        Resampled, lambda request: nested.resampled(request, SAMPLERS), knows_q=False
+    ),
+    "block": SamplerRow(Block, _shared(Block, takes_margin=True, flags=("uniform",))),
+    "quadratic-kernel": SamplerRow(QuadraticKernel, _shared(QuadraticKernel)),
+    "fourier-kernel": SamplerRow(FourierKernel, _shared(FourierKernel, takes_margin=True)),
+    "adversarial": SamplerRow(Adversarial, _shared(Adversarial)),
 }
 """The samplers, in the order in which they are listed for people."""
 
@@ -175,11 +195,11 @@ def _unit(request: Request) -> Margin:
     return Unit()
 
 
-MARGINS: dict[str, Callable[[Request], Margin]] = {
-    "logit-adjusted": _logit_adjusted,
-    "equalised": _equalised,
-    "adaptive": _adaptive,
-    "unit": _unit,
+MARGINS: dict[str, MarginRow] = {
+    "logit-adjusted": MarginRow(LogitAdjusted, _logit_adjusted),
+    "equalised": MarginRow(Equalised, _equalised),
+    "adaptive": MarginRow(Adaptive, _adaptive),
+    "unit": MarginRow(Unit, _unit),
 }
 """The margins of all-label losses."""
 
@@ -199,13 +219,13 @@ def _tail(request: Request) -> Weighting:
 
 
 WEIGHTINGS: dict[str, WeightingRow] = {
-    "constant": WeightingRow(_plain(Constant), needs_q=True),
-    "importance": WeightingRow(_plain(Importance)),
-    "relative": WeightingRow(_plain(Relative), needs_q=True),
-    "tail": WeightingRow(_tail),
-    "infonce": WeightingRow(_plain(InfoNCE), needs_q=True),
-    "equalised": WeightingRow(lambda request: FromMargin(_equalised(request))),
-    "adaptive": WeightingRow(lambda request: FromMargin(_adaptive(request))),
+    "constant": WeightingRow(Constant, _plain(Constant), needs_q=True),
+    "importance": WeightingRow(Importance, _plain(Importance)),
+    "relative": WeightingRow(Relative, _plain(Relative), needs_q=True),
+    "tail": WeightingRow(Tail, _tail),
+    "infonce": WeightingRow(InfoNCE, _plain(InfoNCE), needs_q=True),
+    "equalised": WeightingRow(Equalised, lambda request: FromMargin(_equalised(request))),
+    "adaptive": WeightingRow(Adaptive, lambda request: FromMargin(_adaptive(request))),
 }
 """The weightings of negatives."""
 

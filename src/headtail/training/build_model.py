@@ -11,7 +11,7 @@ from torch import nn
 
 from headtail.core.labels import Labels
 from headtail.encoders import Bottleneck, Model, ResNet
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, Setting
 from headtail.head import LabelHead
 from headtail.losses import SampledLoss
 from headtail.rows.dense_sgd import DenseSGD
@@ -90,8 +90,10 @@ def build_model(
         )
     elif run.precision != "float32":
         raise HeadtailError(
-            "`precision=bfloat16` is for headtail's own encoders, but `encoder` is another. Write "
-            "`precision=float32`."
+            Setting("precision", "bfloat16"),
+            " is for headtail's own encoders, but `encoder` is another. Write ",
+            Setting("precision", "float32"),
+            ".",
         )
     exact = parsed.sampler is None
     dim = run.dim
@@ -117,13 +119,17 @@ def encoder_name(run: Training, image_size: tuple[int, int] | None) -> str:
         return "resnet56" if max(image_size) <= SMALL_IMAGE else "resnet50"
     if name == "bottleneck" and image_size is not None:
         raise HeadtailError(
-            "`model=bottleneck` takes rows of numbers, but the features are images. Write "
-            "`model=resnet56`."
+            Setting("model", "bottleneck"),
+            " takes rows of numbers, but the features are images. Write ",
+            Setting("model", "resnet56"),
+            ".",
         )
     if name != "bottleneck" and image_size is None:
         raise HeadtailError(
-            f"`model={name}` takes images, but the features are rows of numbers. Write "
-            "`model=bottleneck`."
+            Setting("model", name),
+            " takes images, but the features are rows of numbers. Write ",
+            Setting("model", "bottleneck"),
+            ".",
         )
     return name
 

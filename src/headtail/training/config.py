@@ -11,6 +11,8 @@ from typing import Any, Literal, get_args
 
 from headtail.errors import (
     HeadtailError,
+    Sentence,
+    Setting,
     check_choice,
     check_count,
     check_kind,
@@ -108,11 +110,12 @@ class Training:
         for name in ("dropout", "feature_dropout", "validation", "momentum"):
             if not 0 <= check_number(name, getattr(self, name)) < 1:
                 raise HeadtailError(
-                    f"`{name}` is a share from 0 up to but not including 1, but got "
-                    f"{getattr(self, name)!r}."
+                    Setting(name),
+                    " is a share from 0 up to but not including 1, but got "
+                    f"{getattr(self, name)!r}.",
                 )
         if self.lr == 0:
-            raise HeadtailError("`lr` must be above 0, or nothing is learned.")
+            raise HeadtailError(Setting("lr"), " must be above 0, or nothing is learned.")
         if self.smoothing is not None:
             check_number("smoothing", self.smoothing, low=0)
         for name in ("normalise", "deterministic", "augment"):
@@ -125,14 +128,16 @@ class Training:
         check_choice("stop_on", self.stop_on, ("implicit-loss", "recall@10", "precision@1"))
         if not isinstance(self.drops, tuple | list):
             raise HeadtailError(
-                f"`drops` are shares of the run, for example 0.6 0.8, but got {self.drops!r}."
+                Setting("drops"),
+                f" are shares of the run, for example 0.6 0.8, but got {self.drops!r}.",
             )
         # A list if they were read from a file.
         object.__setattr__(self, "drops", tuple(self.drops))
         if any(not 0 < check_number("drops", share) < 1 for share in self.drops):
             raise HeadtailError(
-                "`drops` are shares of the run between 0 and 1, but got "
-                f"{', '.join(map(str, self.drops))}."
+                Setting("drops"),
+                " are shares of the run between 0 and 1, but got "
+                f"{', '.join(map(str, self.drops))}.",
             )
 
     def check_together(self) -> None:
@@ -141,13 +146,23 @@ class Training:
         """
         if self.momentum and self.optimiser != "sgd":
             raise HeadtailError(
-                f"`momentum` is for sgd, but `optimiser` is {self.optimiser}. Write "
-                "`optimiser=sgd`, or drop it."
+                Setting("momentum"),
+                " is for sgd, but ",
+                Setting("optimiser"),
+                f" is {self.optimiser}. Write ",
+                Setting("optimiser", "sgd"),
+                ", or drop it.",
             )
         if bool(self.drops) != (self.schedule == "steps"):
-            actual = f"`schedule` is {self.schedule}" if self.drops else "there are no `drops`"
+            drops = Setting("drops")
+            schedule = Sentence(Setting("schedule"), f" is {self.schedule}")
             raise HeadtailError(
-                f"`drops` belong to `schedule=steps`, and only to it, but {actual}."
+                drops,
+                " belong to ",
+                Setting("schedule", "steps"),
+                ", and only to it, but ",
+                schedule if self.drops else Sentence("there are no ", drops),
+                ".",
             )
 
     def learning_rate(self, step: int, steps: int) -> float:
@@ -187,7 +202,8 @@ class Run(Training):
         check_kind("seed", self.seed, int, "0")
         if not 0 <= self.seed < 2**63:
             raise HeadtailError(
-                f"`seed` must be a whole number from 0 to 2^63 − 1, but got {self.seed}."
+                Setting("seed"),
+                f" must be a whole number from 0 to 2^63 − 1, but got {self.seed}.",
             )
 
     def to_toml(self) -> str:

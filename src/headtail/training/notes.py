@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from headtail.core.slices import NAMES
 from headtail.data.points import DataSet
 from headtail.data.slices import SliceRule, data_slices
+from headtail.errors import Sentence, Setting
 from headtail.schemes import parse
 from headtail.training.config import Training
 from headtail.training.held_out import split_validation
@@ -28,21 +29,31 @@ def notes_on(data: DataSet, training: Training, slices: SliceRule = "auto") -> l
     trained_on, held_out = split_validation(data, training.validation)
     if trained_on is not None and held_out is not None:
         notes.append(
-            f"{len(held_out):,} of the {len(data.train):,} training points are held out to choose "
-            "the epoch; with `validation=0` all are trained on."
+            Sentence(
+                f"{len(held_out):,} of the {len(data.train):,} training points are held out to "
+                "choose the epoch; with ",
+                Setting("validation", 0),
+                " all are trained on.",
+            )
         )
     usual = Training()
     for_text = (training.optimiser, training.lr) == (usual.optimiser, usual.lr)
     if data.train.image_size is not None and for_text:
         recipes = ", ".join(f"`{name}`" for name in RECIPES)
         notes.append(
-            "Optimiser and learning rate are those for text; those for images come with a "
-            f"`recipe`: {recipes}."
+            Sentence(
+                "Optimiser and learning rate are those for text; those for images come with a ",
+                Setting("recipe"),
+                f": {recipes}.",
+            )
         )
     if not bool((data_slices(data, slices).of_label == NAMES.index("head")).any()):
         notes.append(
-            "No label has 100 training examples, so the head is empty; `slices=mass` divides "
-            "labels by their share."
+            Sentence(
+                "No label has 100 training examples, so the head is empty; ",
+                Setting("slices", "mass"),
+                " divides labels by their share.",
+            )
         )
     return notes
 
@@ -56,8 +67,10 @@ def slow_on_cpu(schemes: Sequence[str], training: Training, data: DataSet) -> st
     if not exact or operations * training.epochs < LONG:
         return None
     score = "scores" if len(exact) == 1 else "score"
-    return (
+    return Sentence(
         f"{' and '.join(exact)} {score} all {data.train.num_labels:,} labels for each of "
         f"{points:,} points: {operations:.0e} operations per epoch, which takes a CPU long. Use a "
-        "GPU, or leave them out of `schemes`."
+        "GPU, or leave them out of ",
+        Setting("schemes"),
+        ".",
     )

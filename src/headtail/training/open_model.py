@@ -13,7 +13,7 @@ from headtail.data.load import DEFAULTS, load
 from headtail.data.points import DataSet, Points, Progress
 from headtail.data.reading import Reading, told_apart
 from headtail.encoders import Model
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, Sentence
 from headtail.training.config import Run, data_of
 from headtail.training.saved_model import load_model
 
@@ -64,21 +64,25 @@ def open_model(
     trained_on = data_of(Path(folder) / "run.toml")
     wanted = (facts["num_features"], len(model.head.weight))
     shape = (data.train.num_features, data.train.num_labels)
-    origin = f" ({told_apart(trained_on, data.read_as)[0]})" if trained_on else ""
+    origin = Sentence()
+    if trained_on:
+        origin = Sentence(" (", told_apart(trained_on, data.read_as)[0], ")")
     if shape != wanted and not (only_answers and _fits_within(data, *wanted)):
         features = data.train.image_size is None
         raise HeadtailError(
             f"The model in `{folder}` has {_sizes(wanted, features)}, but `{typed}` has "
-            f"{_sizes(shape, features)}. Pass the data it was trained on{origin}, or data read the "
-            "same way."
+            f"{_sizes(shape, features)}. Pass the data it was trained on",
+            origin,
+            ", or data read the same way.",
         )
     names = facts.get("label_names", data.label_names)
     if (other := _other_label(names, data.label_names)) is not None:
         label, then, now = other
         raise HeadtailError(
             f"`{typed}` has other labels than the model in `{folder}` was trained with: label "
-            f"{label} is `{now}`, and was `{then}`. Pass the data it was trained on{origin}; other "
-            "points to ask it about can be their test part."
+            f"{label} is `{now}`, and was `{then}`. Pass the data it was trained on",
+            origin,
+            "; other points to ask it about can be their test part.",
         )
     note = None if facts["data"] == data.digest else _difference(trained_on, data.read_as)
     if shape != wanted:
@@ -140,4 +144,4 @@ def _difference(trained_on: dict[str, Any], here: dict[str, Any]) -> str:
     then, now = told_apart(trained_on, here)
     if then == now:
         return f"{start}: their content has changed."
-    return f"{start}: those were {then}, these are {now}."
+    return Sentence(f"{start}: those were ", then, ", these are ", now, ".")

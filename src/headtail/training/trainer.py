@@ -19,7 +19,7 @@ from headtail.data.points import DataSet, Points
 from headtail.device.determinism import determinism
 from headtail.device.memory import explained_out_of_memory
 from headtail.encoders import Model, ResNet
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, Setting
 from headtail.evaluation.validation import Validation
 from headtail.kernels import dispatch
 from headtail.losses import ExactLoss
@@ -248,8 +248,11 @@ class Trainer:
         kept = f" The last good checkpoint, if there was one, is in `{self.folder}`."
         return HeadtailError(
             f"Training `{self.run.scheme}` diverged: {what} in epoch {state.epoch + 1}, step "
-            f"{state.step:,}{before}. Try a smaller `lr` than {self.run.lr:g}, or `clip=1`."
-            f"{'' if self.folder is None else kept}"
+            f"{state.step:,}{before}. Try a smaller ",
+            Setting("lr"),
+            f" than {self.run.lr:g}, or ",
+            Setting("clip", 1),
+            "." if self.folder is None else f".{kept}",
         )
 
     def _validate(self) -> None:

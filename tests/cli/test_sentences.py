@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import importlib
 import json
+import pickle
 import re
 
 import numpy as np
@@ -10,13 +13,16 @@ import pytest
 
 from headtail import Labels
 from headtail.cli import bench, main
+from headtail.cli.evaluate import Evaluate
 from headtail.cli.on_model import NUMBERS
-from headtail.cli.words import NAMES, in_command_line_words
-from headtail.errors import HeadtailError
+from headtail.cli.options import COMMANDS, options_of, with_options
+from headtail.cli.train import Train
+from headtail.errors import HeadtailError, PythonName, Sentence, Setting
 from headtail.machine.measured import Machine, Timing
 from headtail.machine.shape import Shape
 from headtail.schemes import build_sampler, check_batch
-from headtail.training.config import Training
+from headtail.schemes.words import NAMES
+from headtail.training.config import Run, Training
 from tests.cli.test_commands import DATA, QUICK, told
 
 HELP = (
@@ -40,7 +46,7 @@ HELP = (
         (["train", DATA, "--scheme", "modell:importance"], "Did you mean `model`?"),
         (
             ["train", DATA, "--scheme", "model"],
-            "`model` is no scheme, only its sampler. Write a weighting too, for example "
+            "`model` is not a scheme, only its sampler. Write a weighting too, for example "
             "`model:importance`.",
         ),
         (["explain", "model(3):importance"], "`model` in `model(3):importance` takes no number"),
@@ -74,7 +80,7 @@ HELP = (
         (["explain", "resampled(8):importance@64"], "draws 64 negatives from a pool of 8"),
         (["explain", "--zipf", "1"], "`--zipf` must be at least 2"),
         (["advise", "--labels", "1"], "from 2 to"),
-        (["explian"], "`explian` is no command. Did you mean `explain`?"),
+        (["explian"], "`explian` is not a command. Did you mean `explain`?"),
         (
             ["audit", "uniform", "--draws", "0"],
             "`--draws` must be a whole number of at least 1, but got 0.",
@@ -94,7 +100,7 @@ def test_counts_of_two_axes_are_refused_without_a_word_of_python(tmp_path, capsy
     np.save(tmp_path / "counts.npy", np.ones((3, 3)))
     sentence = told(capsys, ["explain", "--counts", str(tmp_path / "counts.npy")])
     assert "[3, 3]" in sentence
-    assert sentence.endswith("Write one count a label.")
+    assert sentence.endswith("Save one count per label.")
     np.save(tmp_path / "one.npy", np.ones(1))
     assert "Count at least 2." in told(capsys, ["explain", "--counts", str(tmp_path / "one.npy")])
 
@@ -108,16 +114,65 @@ def test_a_folder_with_another_run_names_the_options_that_differ(tmp_path, capsy
     )
 
 
-def test_what_was_typed_is_never_taken_for_an_option():
-    for text in (
-        "`model` in `run.toml` is not a setting of a run. Did you mean `model` or `lr`?",
-        "`seed` is no command.",
-    ):
-        assert in_command_line_words(text) == text
-    assert (
-        in_command_line_words("Write `Importance()` or `Tail(labels)`, `dim=8`.")
-        == "Write `importance` or `tail`, `--dim 8`."
+def test_what_was_typed_is_never_taken_for_an_option(tmp_path, capsys):
+    (tmp_path / "run.toml").write_text('modell = "auto"\n')
+    with pytest.raises(HeadtailError) as raised:
+        Run.read(tmp_path / "run.toml")
+    sentence = with_options(raised.value, Train)
+    assert sentence.startswith("`modell` in `")
+    assert "Did you mean `model`" in sentence
+    assert "`seed` is not a command." in told(capsys, ["seed"])
+
+
+def test_settings_are_written_as_options_and_classes_as_in_schemes():
+    sentence = Sentence(
+        *(
+            "Write ",
+            PythonName("Importance"),
+            " or ",
+            PythonName("Tail"),
+            ", ",
+            Setting("dim", 8),
+            ".",
+        )
     )
+    assert with_options(sentence, Train) == "Write `importance` or `tail`, `--dim 8`."
+    assert sentence == "Write `Importance` or `Tail`, `dim=8`."
+
+
+def test_every_function_that_has_a_command_exists_and_is_written_as_that_command():
+    for name, command in COMMANDS.items():
+        room, _, function = name.rpartition(".")
+        assert callable(getattr(importlib.import_module(room), function))
+        error = HeadtailError("Run ", PythonName(name), ".")
+        assert with_options(error, Train) == f"Run `{command}`."
+
+
+def test_an_error_keeps_its_parts_across_processes_and_copies():
+    error = HeadtailError("Try ", Setting("clip", 1), ".")
+    for other in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
+        assert (str(other), other.argument) == ("Try `clip=1`.", "clip")
+        assert with_options(other, Train) == "Try `--clip 1`."
+    longer = HeadtailError(error.sentence, " The model is kept.")
+    assert with_options(longer, Train) == "Try `--clip 1`. The model is kept."
+
+
+def test_debug_shows_the_traceback_and_nothing_else_does(tmp_path, capsys):
+    wrong = ["explain", "--counts", str(tmp_path / "none.npy")]
+    assert main(wrong) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("headtail: ")
+    assert captured.err.count("\n") == 1
+    with pytest.raises(HeadtailError):
+        main([*wrong, "--debug"])
+
+
+def test_a_setting_that_the_command_does_not_have_is_not_written_as_an_option():
+    error = HeadtailError(Setting("lr"), " must be above 0, or nothing is learned.")
+    assert with_options(error, Train).startswith("`--lr` must")
+    assert with_options(error, Evaluate) == str(error)
+    assert "data" not in options_of(Train), "typed without a name"
 
 
 def test_every_sampler_and_weighting_has_its_name_here():
