@@ -78,6 +78,22 @@ HELP = (
             "is more than the 32 labels that the queue remembers",
         ),
         (["explain", "resampled(8):importance@64"], "draws 64 negatives from a pool of 8"),
+        (
+            ["explain", "uniform(without-replacement):tail@99", "--zipf", "50"],
+            "Write `@50`, or draw with replacement.",
+        ),
+        (
+            ["explain", "uniform(without-replacement):tail", "--zipf", "50", "--negatives", "99"],
+            "`--negatives` is 99, but without replacement there are only 50 labels to draw. Write "
+            "`--negatives 50`",
+        ),
+        (
+            ["explain", "uniform(excluded,without-replacement):tail"],
+            "`excluded` draws with replacement only.",
+        ),
+        (["explain", "uniform:tail", "--negatives", "0"], "`--negatives` must be a whole number"),
+        (["train", DATA, "--holdout", "0.5"], "`--holdout` would do nothing to"),
+        (["train", "none.txt", "--weight-decay", "-1"], "`--weight-decay` must be at least 0"),
         (["explain", "--zipf", "1"], "`--zipf` must be at least 2"),
         (["advise", "--labels", "1"], "from 2 to"),
         (["explian"], "`explian` is not a command. Did you mean `explain`?"),

@@ -147,7 +147,9 @@ def test_a_measurement_without_a_method_is_told():
     without = replace(
         machine, timings=tuple(one for one in machine.timings if one.method != "sampled")
     )
-    with pytest.raises(HeadtailError, match=r"has no sampled step\. Run `headtail.machine.bench.measure`"):
+    with pytest.raises(
+        HeadtailError, match=r"has no sampled step\. Run `headtail.machine.bench.measure`"
+    ):
         costs(without)
 
 

@@ -69,7 +69,8 @@ def test_a_damaged_measurement_is_reported_and_not_used(measured, tmp_path, monk
     monkeypatch.setenv("HEADTAIL_CACHE", str(tmp_path))
     (tmp_path / "bench-cpu.json").write_text(damage(measured[0].to_json()))
     with pytest.raises(
-        HeadtailError, match=r"bench-cpu.json` is damaged. Delete it, or run `headtail.machine.bench"
+        HeadtailError,
+        match=r"bench-cpu.json` is damaged. Delete it, or run `headtail.machine.bench",
     ):
         saved("cpu")
 

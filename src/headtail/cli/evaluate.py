@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from headtail.cli.options import with_options
 from headtail.cli.progress import reading
 from headtail.cli.tables import measures_table
 from headtail.comparison.results import Row
@@ -138,5 +139,5 @@ def open_with_progress(
             only_answers=only_answers,
         )
     if opened.note is not None:
-        console.print(opened.note, soft_wrap=True, markup=False)
+        console.print(with_options(opened.note, Reading), soft_wrap=True, markup=False)
     return opened

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headtail.cli.drawing import sparkline
+from headtail.cli.options import with_options
 from headtail.cli.progress import reading
 from headtail.data.facts import facts_of
 from headtail.data.image_files import ImageFiles
@@ -56,7 +57,7 @@ class Stats:
         console.print(_facts_table(facts, isinstance(data.train.features, ImageFiles)))
         console.print(_slices_table(facts["slices"]))
         for note in [facts["slices"]["rule"], *data.notes]:
-            console.print(Text(note, style="dim"))
+            console.print(Text(with_options(note, Stats), style="dim"))
         return 0
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from headtail.errors import HeadtailError, need
+from headtail.errors import HeadtailError, Sentence, Setting, need
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -72,10 +72,12 @@ def open_rgb(source: str | bytes, name: str) -> Image:
 
 def bad_image(name: str, problem: str) -> HeadtailError:
     """The error about an image that cannot be used; `problem_of` takes its first part back out."""
-    return HeadtailError(f"`{name}` {problem}{_ADVICE}")
+    return HeadtailError(f"`{name}` {problem}", _ADVICE)
 
 
-_ADVICE = ". Fix or remove it, or leave such images out (`skip_bad_images`)."
+_ADVICE = Sentence(
+    ". Fix or remove it, or leave such images out (", Setting("skip_bad_images"), ")."
+)
 
 
 def problem_of(error: str) -> str:

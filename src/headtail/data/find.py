@@ -7,7 +7,7 @@ from pathlib import Path
 from headtail.data.readers.image_kinds import is_bare
 from headtail.data.readers.table import readers_for
 from headtail.data.reading import DataFiles
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, PythonName, Setting
 
 EXPECTED = (
     "a Parquet file of sequences, interactions or images, `.safetensors` or `.npz` with "
@@ -44,8 +44,11 @@ def _not_readable(path: Path, format_name: str, *, named_by_itself: bool = False
     by_ending = path.is_file() or named_by_itself
     if (format_name == "auto" or not by_ending) and is_bare(path):
         return HeadtailError(
-            f"`{path}` has no labels. To predict labels of its images, load the data that the "
-            "model was trained on, and pass these images as `test`."
+            f"`{path}` has no labels. To predict labels of its images (",
+            PythonName("headtail.evaluation.predictions.predict"),
+            "), read the data that the model was trained on, with ",
+            Setting("test", str(path)),
+            ".",
         )
     if by_ending:
         ending = path.suffix.lower() or "of a name without one"

@@ -102,7 +102,7 @@ class ImageFiles:
         try:
             return self.decoded(ids, train=train, seed=seed)
         except HeadtailError as error:
-            return str(error)
+            return error.sentence
 
     def _errors(self, ids: Tensor) -> dict[int, str]:
         from headtail.data.decode import open_rgb
@@ -112,7 +112,7 @@ class ImageFiles:
             try:
                 open_rgb(self.paths[i], self.paths[i])
             except HeadtailError as error:
-                errors[i] = str(error)
+                errors[i] = error.sentence
         return errors
 
 

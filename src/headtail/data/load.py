@@ -18,7 +18,7 @@ from headtail.data.readers.image_kinds import is_bare
 from headtail.data.readers.table import reader_of
 from headtail.data.reading import DEFAULTS, DataFiles, Reading
 from headtail.data.shards import shards_of
-from headtail.errors import HeadtailError, check_exists, check_number
+from headtail.errors import HeadtailError, Setting, check_exists, check_number
 
 MEANT_FOR = {
     "test": "files",
@@ -77,12 +77,17 @@ def load(
 def _check(reading: Reading) -> None:
     if not 0 < check_number("holdout", reading.holdout) < 1:
         raise HeadtailError(
-            f"`holdout` must be between 0 and 1, both excluded, but got {reading.holdout!r}."
+            Setting("holdout"),
+            f" must be between 0 and 1, both excluded, but got {reading.holdout!r}.",
         )
     if reading.profile == "as-is" and reading.imbalance != DEFAULTS.imbalance:
         raise HeadtailError(
-            "`imbalance` shapes a profile, but none is requested. Pass `profile` exp or step too, "
-            "or leave it out."
+            Setting("imbalance"),
+            " shapes a profile, but none is requested. Write ",
+            Setting("profile", "exp"),
+            " or ",
+            Setting("profile", "step"),
+            " too, or leave it out.",
         )
     if reading.root is not None:
         check_exists(reading.root)
@@ -138,7 +143,8 @@ def _refuse(reading: Reading, data: str | Path, options: Iterable[str]) -> None:
     for name in options:
         if getattr(reading, name) != getattr(DEFAULTS, name):
             raise HeadtailError(
-                f"`{name}` would do nothing to `{data}`: it is for {MEANT_FOR[name]}. Leave it out."
+                Setting(name),
+                f" would do nothing to `{data}`: it is for {MEANT_FOR[name]}. Leave it out.",
             )
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from headtail.data.bag import ragged_rows
 from headtail.data.cache import Store, cached
 from headtail.data.points import DataSet, Points
-from headtail.errors import HeadtailError, check_choice, check_number
+from headtail.errors import HeadtailError, Setting, check_choice, check_number
 
 Profile: TypeAlias = Literal["exp", "step"]
 AT_ONCE = 4096
@@ -51,8 +51,11 @@ def profile_counts(profile: Profile, num_labels: int, most: int, imbalance: floa
         counts = [most] * half + [math.floor(most / ratio)] * (num_labels - half)
     if min(counts) == 0:
         raise HeadtailError(
-            f"`imbalance` {imbalance:g} leaves the rarest label without an image, because the "
-            f"most frequent has {most:,}. Write `imbalance={most}` or less."
+            Setting("imbalance"),
+            f" of {imbalance:g} leaves the rarest label without an image, because the most "
+            f"frequent has {most:,}. Write ",
+            Setting("imbalance", most),
+            " or less.",
         )
     return counts
 
@@ -71,17 +74,19 @@ def long_tail(data: DataSet, profile: Profile, imbalance: float = 100) -> DataSe
     train = data.train
     if train.image_size is None or bool((train.labels.offsets.diff() != 1).any()):
         raise HeadtailError(
-            f"`profile={profile}` needs images with one label each, which `{data.name}` lacks. "
-            "Leave it out."
+            Setting("profile", profile),
+            f" needs images with one label each, which `{data.name}` lacks. Leave it out.",
         )
     held = torch.bincount(train.labels.values.long(), minlength=train.num_labels)
     counts = profile_counts(profile, train.num_labels, int(held.max()), imbalance)
     if len(short := (held < torch.tensor(counts)).nonzero()):
         label = int(short[0])
         raise HeadtailError(
-            f"`profile={profile}` at `imbalance={imbalance:g}` needs {counts[label]:,} images of "
-            f"label {label}, but there are {int(held[label]):,}. "
-            "Choose a larger `imbalance`, or the other profile."
+            Setting("profile", profile),
+            f" at an imbalance of {imbalance:g} needs {counts[label]:,} images of label {label}, "
+            f"but there are {int(held[label]):,}. Choose a larger ",
+            Setting("imbalance"),
+            ", or the other profile.",
         )
     thinned = _thinned(data, first_of_each(train.labels.values, counts), [profile, imbalance])
     rule = (

@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from headtail.errors import Sentence, Setting
+
 Format: TypeAlias = Literal[
     "auto", "xc", "svmlight", "sequences", "interactions", "dense", "images", "cifar"
 ]
@@ -85,22 +87,20 @@ def data_name(path: Path, name: str) -> str:
     return folder.parent.name if folder.name == "data" else folder.name
 
 
-def told_apart(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, str]:
+def told_apart(before: dict[str, Any], now: dict[str, Any]) -> tuple[Sentence, Sentence]:
     """The paths of two data sets (`DataSet.read_as`), each with the options that differ.
 
     >>> told_apart({"path": "shop", "last": 10}, {"path": "shop", "last": 5})
-    ('`shop` `--last 10`', '`shop` `--last 5`')
+    ('`shop` `last=10`', '`shop` `last=5`')
     """
     options = [field.name for field in fields(Reading)]
-    names = ["path", *(name for name in options if before.get(name) != now.get(name))]
-    first, second = (
-        " ".join(_typed(name, how.get(name)) for name in names) for how in (before, now)
-    )
-    return first, second
+    names = [name for name in options if before.get(name) != now.get(name)]
+    return _read_with(before, names), _read_with(now, names)
 
 
-def _typed(name: str, value: Any) -> str:
-    if name == "path":
-        return f"`{value}`"
-    option = f"--{name.replace('_', '-')}"
-    return f"without `{option}`" if value is None else f"`{option} {value}`"
+def _read_with(how: dict[str, Any], names: list[str]) -> Sentence:
+    parts: list[str | Setting] = [f"`{how.get('path')}`"]
+    for name in names:
+        value = how.get(name)
+        parts += [" without " if value is None else " ", Setting(name, value)]
+    return Sentence(*parts)

@@ -11,7 +11,7 @@ from pathlib import Path
 from headtail.data.decode import ENDINGS
 from headtail.data.file_kinds import TRAIN, FileKind, by_role
 from headtail.data.reading import DataFiles
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, Setting
 
 LISTS = (".txt", ".json")
 LOOKED_AT = 1 << 12
@@ -122,7 +122,9 @@ def _lists_in(folder: Path) -> DataFiles | None:
     if len(to_train) > 1:
         names = ", ".join(file.name for file in to_train)
         raise HeadtailError(
-            f"`{folder}` holds {names}. Name the list to train on, and the other with `test`."
+            f"`{folder}` holds {names}. Name the list to train on, and the other with ",
+            Setting("test"),
+            ".",
         )
     train = to_train[0]
     _, test, validation = by_role(lists)

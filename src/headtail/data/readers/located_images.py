@@ -13,7 +13,7 @@ from headtail.data.decode import problem_of
 from headtail.data.image_files import CHECKED_AT_ONCE, ImageFiles
 from headtail.data.points import Progress
 from headtail.data.readers.image_listing import Listing
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, Sentence, Setting
 
 REPORT_EVERY = 10_000
 """Files between two reports of progress."""
@@ -91,15 +91,18 @@ def _located(
     return paths, sizes, times
 
 
-def _about_missing(listing: Listing, missing: np.ndarray, root: Path | None) -> str:
+def _about_missing(listing: Listing, missing: np.ndarray, root: Path | None) -> Sentence:
     where = f"not in `{listing.base}`"
     if root is not None:
         where = f"neither in `{root}` nor in `{listing.base}`"
     more = f", and {len(missing) - 1:,} more of its {len(listing.names):,}"
-    return (
+    return Sentence(
         f"`{listing.where}` names `{listing.names[int(missing[0])]}`, which is {where}"
-        f"{more if len(missing) > 1 else ''}. Pass the folder that paths start from (`root`), or "
-        "leave such images out (`skip_bad_images`)."
+        f"{more if len(missing) > 1 else ''}. Pass the folder that paths start from (",
+        Setting("root"),
+        "), or leave such images out (",
+        Setting("skip_bad_images"),
+        ").",
     )
 
 

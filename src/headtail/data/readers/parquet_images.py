@@ -196,7 +196,7 @@ def _not_measured(columns: Columns, labels: pa.Array, unknown: int, validation: 
     labelled = "a part that has labels" if validation is None else validation.name
     return (
         f"{columns.called} has no labels (all are −1 or null): its images are answered, but not "
-        f"measured. To measure, pass {labelled} as `test`, or leave that file out."
+        f"measured. To measure, name {labelled} as the test part, or leave that file out."
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from headtail.data.cache import Store
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, Setting
 
 if TYPE_CHECKING:
     from headtail.data.readers.parsed import Parsed, Room
@@ -166,8 +166,9 @@ class LineStore:
     def _refuse_or_note(self, line: str, why: str) -> None:
         if not self.skip:
             raise HeadtailError(
-                f"{self.path}, {line}: {why}. Correct the line, or leave such lines out "
-                "(`skip_bad_lines`)."
+                f"{self.path}, {line}: {why}. Correct the line, or leave such lines out (",
+                Setting("skip_bad_lines"),
+                ").",
             )
         self.first_bad = f"{line} ({why})"
 

@@ -11,7 +11,7 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from headtail.core.labels import Labels, check_labels
-from headtail.errors import HeadtailError, check_ids, check_number, check_same_device
+from headtail.errors import HeadtailError, Setting, check_ids, check_number, check_same_device
 from headtail.samplers.claims import Claims
 from headtail.samplers.fixed.inverse import InverseSampler
 
@@ -65,8 +65,10 @@ class Frequency(InverseSampler):
             and labels.num_labels - labels.never_seen < 2
         ):
             raise HeadtailError(
-                "`exclude_target=True` needs at least 2 labels with a positive prior. Smooth the "
-                "counts, or drop it."
+                Setting("exclude_target", True),
+                " needs at least 2 labels with a positive prior. Count with ",
+                Setting("smoothing", 1),
+                ", or drop it.",
             )
         # One table of L float64 entries, worked on in place: at 100 million labels every copy is
         # 800 MB.
@@ -183,9 +185,12 @@ def _certain_labels(mass: Tensor, m: int) -> tuple[Tensor, float]:
     support = int((mass > 0).sum())
     if m > support:
         raise HeadtailError(
-            f"`num_negatives` is {m}, but without replacement only {support} labels have a "
-            "positive prior. "
-            f"Write `num_negatives={support}`, smooth the counts, or write `replacement=True`."
+            Setting("num_negatives"),
+            f" is {m}, but without replacement only {support} labels have a positive prior. Write ",
+            Setting("num_negatives", support),
+            ", count with ",
+            Setting("smoothing", 1),
+            ", or draw with replacement.",
         )
     largest, ids = _largest(mass, min(m + 1, len(mass)))
     rest = mass.sum() - torch.cat([mass.new_zeros(1), largest.cumsum(0)[:-1]])

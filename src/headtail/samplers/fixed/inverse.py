@@ -12,10 +12,12 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from headtail.core.draw import Draw
-from headtail.errors import HeadtailError, check_count
+from headtail.errors import HeadtailError, Setting, check_count
 from headtail.samplers.claims import Claims
 from headtail.samplers.interfaces import FixedSampler, iid_variance
 from headtail.samplers.sampler import Step
+
+EXCLUDED = Setting("exclude_target", True)
 
 
 class InverseSampler(FixedSampler):
@@ -38,19 +40,21 @@ class InverseSampler(FixedSampler):
         self.exclude_target = bool(exclude_target)
         if exclude_target and not replacement:
             raise HeadtailError(
-                "`exclude_target=True` draws with replacement only. Drop one of the two: without "
-                "replacement, a draw that hits "
-                "the positive is masked in the loss."
+                EXCLUDED,
+                " draws with replacement only. Drop one of the two: without replacement, a draw "
+                "that hits the positive is masked in the loss.",
             )
         if exclude_target and num_labels == 1:
             raise HeadtailError(
-                "`exclude_target=True` leaves nothing to draw from when there is only 1 label."
+                EXCLUDED, " leaves nothing to draw from when there is only 1 label."
             )
         if not replacement and num_negatives > num_labels:
             raise HeadtailError(
-                f"`num_negatives` is {num_negatives}, but without replacement there are only "
-                f"{num_labels} labels to draw. "
-                f"Write `num_negatives={num_labels}` or `replacement=True`."
+                Setting("num_negatives"),
+                f" is {num_negatives}, but without replacement there are only {num_labels} labels "
+                "to draw. Write ",
+                Setting("num_negatives", num_labels),
+                ", or draw with replacement.",
             )
 
     @property

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels, check_labels
-from headtail.errors import HeadtailError, check_count
+from headtail.errors import HeadtailError, Setting, check_count
 from headtail.samplers.claims import Claims
 from headtail.samplers.fixed.within_batch import require_seen
 from headtail.samplers.interfaces import FixedSampler, iid_variance
@@ -53,8 +53,10 @@ class Queue(FixedSampler):
         )
         if num_negatives is not None and num_negatives > capacity:
             raise HeadtailError(
-                f"`num_negatives` is {num_negatives}, but the queue holds only {capacity}. Raise "
-                "`capacity`."
+                Setting("num_negatives"),
+                f" is {num_negatives}, but the queue holds only {capacity}. Raise ",
+                Setting("capacity"),
+                ".",
             )
         self.register_buffer("past", torch.zeros(capacity, dtype=torch.int64))
         self._filled = self._next = 0
