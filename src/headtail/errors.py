@@ -130,13 +130,14 @@ def check_number(
 
 
 def check_rate(lr: Any) -> None:
-    """Refuse what is not a learning rate: a number of at least 0, or a tensor with one such number."""
+    """Refuse what is not a learning rate: a number of at least 0, or a tensor with one."""
     if isinstance(lr, Tensor):
         if lr.dim() or not lr.is_floating_point():
             got = f"{lr.dtype} of shape {list(lr.shape)}"
             raise HeadtailError(
-                f"`lr` must be a number or a tensor without dimensions, but got {got}. Write for "
-                "example `torch.tensor(0.1)`."
+                Setting("lr"),
+                f" must be a number or a tensor without dimensions, but got {got}. Write for "
+                "example `torch.tensor(0.1)`.",
             )
         if lr.device.type != "cpu":
             return  # to see it, the host would wait

@@ -228,10 +228,14 @@ M = {  # what stands in the help of each command
         "Number of negatives m, where the scheme has no @m; for within-batch that many of the "
         "batch. (default: 64)"
     ),
-    "explain": "Number of negatives m, where the scheme has no @m; by default 256, for within-batch the whole batch, and with "
-    "--model 16, 64 and 256 in turn.",
-    "audit": "Number of negatives m, where the sampler has no @m; by default 256, for within-batch the whole batch, for a queue "
-    "all that it remembers.",
+    "explain": (
+        "Number of negatives m, where the scheme has no @m; by default 256, for within-batch the "
+        "whole batch, and with --model 16, 64 and 256 in turn."
+    ),
+    "audit": (
+        "Number of negatives m, where the sampler has no @m; by default 256, for within-batch the "
+        "whole batch, for a queue all that it remembers."
+    ),
     "bench": "Number of negatives m of the sampled loss, shared by the batch. (default: 256)",
     "advise": (
         "A trained model: then samplers are measured on it, with m of 16, 64 and 256, instead of "

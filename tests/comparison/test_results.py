@@ -137,15 +137,14 @@ def test_a_comparison_is_read_from_its_folder(tmp_path):
         (
             "data.json",
             None,
-            "is not a finished comparison: `.*data.json` cannot be read. Pass one made by "
-            "`headtail compare`",
+            "is not a finished comparison: `.*data.json` cannot be read. Pass the folder of one",
         ),
         ("results.csv", None, "results.csv` cannot be read: No such file"),
         ("results.csv", "x", "results.csv` is not a results file of headtail"),
         (
             "schemes.json",
             "{",
-            "is damaged: .* Run `headtail compare` again; finished cells are kept",
+            "is damaged: .* Run the comparison again; finished runs are kept",
         ),
         ("failures.json", "[]", "is damaged: failures.json holds no JSON object"),
         ("run.toml", "x", "is damaged"),
@@ -156,6 +155,6 @@ def test_a_damaged_comparison_is_refused_in_one_sentence(tmp_path, name, text, s
     (folder / name).unlink() if text is None else (folder / name).write_text(text)
     with pytest.raises(HeadtailError, match=sentence) as raised:
         Comparison.read(folder)
-    assert str(raised.value).count("headtail compare") <= 1, (
+    assert str(raised.value).count("again") <= 1, (
         "one sentence, not one wrapped in another"
     )

@@ -132,8 +132,8 @@ def test_a_failed_run_and_a_lost_model_are_reported_with_a_way_out(tmp_path, mon
         patch.setattr(Trainer, "fit", fail)
         _, found = compared(tmp_path, schemes=(PLAIN, ADJUSTED))
     assert found.failures[f"{ADJUSTED}, seed 0"] == (
-        "`softmax+post-hoc` answers with the model of `softmax`, but that run failed. Run the same "
-        "command again."
+        "`softmax+post-hoc` answers with the model of `softmax`, but that run failed. Run the "
+        "comparison again."
     )
     grid, found = compared(tmp_path, schemes=(PLAIN,))
     assert not found.failures
@@ -141,7 +141,7 @@ def test_a_failed_run_and_a_lost_model_are_reported_with_a_way_out(tmp_path, mon
     _, found = compared(tmp_path, schemes=(PLAIN, ADJUSTED))
     assert found.failures.keys() == {f"{ADJUSTED}, seed 0"}
     assert (
-        "has lost it. Delete that folder and run the same command again."
+        "has lost it. Delete that folder and run the comparison again."
         in found.failures[f"{ADJUSTED}, seed 0"]
     )
 

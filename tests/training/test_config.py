@@ -118,11 +118,11 @@ def test_the_learning_rate_rises_and_falls_as_written():
         ({"momentum": 0.9}, "`momentum` is for sgd, but `optimiser` is adagrad"),
         (
             {"drops": (0.5,)},
-            "`drops` belong to `schedule=steps`, and only to it, but `schedule` is linear",
+            "`drops` belong to `schedule='steps'`, and only to it, but `schedule` is linear",
         ),
         (
             {"schedule": "steps"},
-            "`drops` belong to `schedule=steps`, and only to it, but there are no `drops`",
+            "`drops` belong to `schedule='steps'`, and only to it, but there are no `drops`",
         ),
     ],
 )
