@@ -141,7 +141,7 @@ def test_what_cannot_be_thinned_is_reported():
     balanced = data_of([0, 1] * 4, 2)
     with pytest.raises(
         HeadtailError,
-        match=r"`imbalance` 5 leaves the rarest label without an image.*`imbalance=4` or less",
+        match=r"`imbalance` of 5 leaves the rarest label without an image.*`imbalance=4` or less",
     ):
         long_tail(balanced, "exp", 5)
     with pytest.raises(HeadtailError, match=r"`imbalance` must be at least 1, but got 0.5"):
@@ -154,7 +154,7 @@ def test_what_cannot_be_thinned_is_reported():
     plain = Points(torch.zeros(2, 5), Ragged.from_lists([[0], [1]]), 2)
     with pytest.raises(
         HeadtailError,
-        match=r"`profile=exp` needs images with one label each, which `plain` lacks",
+        match=r"`profile='exp'` needs images with one label each, which `plain` lacks",
     ):
         long_tail(DataSet("plain", plain, plain), "exp", 2)
 
