@@ -121,6 +121,15 @@ def test_counts_of_two_axes_are_refused_without_a_word_of_python(tmp_path, capsy
     assert "Count at least 2." in told(capsys, ["explain", "--counts", str(tmp_path / "one.npy")])
 
 
+def test_labels_that_are_never_drawn_are_reported_in_the_words_of_the_command(tmp_path, capsys):
+    np.save(tmp_path / "counts.npy", np.array([3, 1, 0]))
+    sentence = told(
+        capsys, ["explain", "frequency:importance", "--counts", str(tmp_path / "counts.npy")]
+    )
+    assert "`frequency` never draws 1 of 3 labels" in sentence
+    assert "Count with `--smoothing 1`, or mix in `uniform`." in sentence
+
+
 def test_a_folder_with_another_run_names_the_options_that_differ(tmp_path, capsys):
     folder = ["--out", str(tmp_path / "run")]
     assert main(["train", DATA, *QUICK, "--scheme", "uniform:tail", *folder]) == 0

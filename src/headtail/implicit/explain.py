@@ -39,6 +39,13 @@ from headtail.losses import Loss, SampledLoss
 from headtail.samplers import FixedSampler, Sampler, WithinBatch
 
 
+MOVES = Sentence(
+    "The q of these negatives moves with the model: ",
+    PythonName("headtail.implicit.on_model"),
+    " measures it on a trained one.",
+)
+
+
 @dataclass(frozen=True)
 class Example:
     r"""Bias and noise of the sampled loss on one example with positive y and scores f.
@@ -362,14 +369,7 @@ class _Inspector:
         if self.sampler is None:
             return notes
         if not isinstance(self.sampler, FixedSampler):
-            return [
-                *notes,
-                Sentence(
-                    "The q of these negatives moves with the model: ",
-                    PythonName("headtail.implicit.on_model"),
-                    " measures it on a trained one.",
-                ),
-            ]
+            return [*notes, MOVES]
         if never_drawn:
             notes.append(
                 f"{never_drawn:,} labels are never drawn, so they are never pushed down, whatever "

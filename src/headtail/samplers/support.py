@@ -9,7 +9,7 @@ import torch
 
 from headtail.core.margins import Separable
 from headtail.core.weightings import FromMargin, Weighting, check_marginal
-from headtail.errors import HeadtailError, check_num_labels
+from headtail.errors import HeadtailError, PythonName, Sentence, Setting, check_num_labels
 from headtail.samplers.sampler import Sampler
 
 
@@ -34,12 +34,15 @@ def check_support(sampler: Sampler, weighting: Weighting) -> int:
     number = int(missing.sum())
     if number:
         first = int(missing.int().argmax())
-        fix = "Smooth the counts (`Labels.from_counts(counts, smoothing=1)`) or mix in `Uniform`."
+        uniform = PythonName("Uniform")
+        fix = Sentence("Count with ", Setting("smoothing", 1), ", or mix in ", uniform, ".")
         if sampler.claims.source is not None:
-            fix = "Mix in `Uniform` if they matter."
-        sentence = (
-            f"`{sampler.name}` never draws {number} of {len(ids)} labels (the first is {first}), "
-            f"so no weights make it optimise this margin for them. {fix}"
+            fix = Sentence("Mix in ", uniform, " if they matter.")
+        sentence = Sentence(
+            PythonName(sampler.name),
+            f" never draws {number} of {len(ids)} labels (the first is {first}), so no weights "
+            "make it optimise this margin for them. ",
+            fix,
         )
         if sampler.claims.source is None:
             raise HeadtailError(sentence)
