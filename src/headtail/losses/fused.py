@@ -152,7 +152,7 @@ class _LossOfRows(torch.autograd.Function):
         result = kernel(input, weight, bias, positive, negatives, *collisions, *extra)
         # Autograd frees what is saved here after the last backward, and not before.
         rows, points = (None, None) if places is None else (places.rows, places.points)
-        gradients = result.of_input, result.of_scores, result.of_rows
+        gradients = result.grad_input, result.grad_scores, result.grad_rows
         ctx.save_for_backward(input, positive, negatives, *gradients, rows, points)
         ctx.tables = weight, bias
         if result.total is not None:

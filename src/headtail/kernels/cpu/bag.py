@@ -1,5 +1,5 @@
-"""The weighted bag on the CPU, by numba: rows are scaled and added in place, and nothing of size
-[nnz, d] is ever made.
+"""The weighted bag on a CPU, by numba: rows are scaled and added in place, so that no tensor of
+size [nnz, d] is needed.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from typing import no_type_check
 
 import numpy as np
 import torch
-from numba import config, njit, prange, set_num_threads
+from numba import njit, prange
 from torch import Tensor
 
-from headtail.kernels.compiled import keep_compiled
+from headtail.kernels.compiled import keep_compiled, uses_threads
 from headtail.kernels.cpu.rows import add_up
 
 keep_compiled()
@@ -20,7 +20,7 @@ keep_compiled()
 WORTH_THREADS = 2**22
 """Multiplications from which more than one thread pays."""
 SMALLEST = np.finfo(np.float32).tiny
-"""A point without features stays as it is: its length is never taken to be 0."""
+"""The least length of a point, so that one without features stays 0."""
 
 
 def weighted_bag(
@@ -35,17 +35,11 @@ def weighted_bag(
     """out[i] = s_i · Σ_j values[j] · weight[columns[j]] over the entries j of row ids[i]; s_i is 1,
     or 1/length to normalise.
     """
-    arrays = tuple(
-        tensor.detach().numpy() for tensor in (offsets, columns, values, ids, weight, out)
-    )
-    threads = min(torch.get_num_threads(), config.NUMBA_NUM_THREADS)  # pyright: ignore[reportAttributeAccessIssue]
-    if threads == 1 or len(columns) * out.shape[1] < WORTH_THREADS:
-        # Threads that wait for work take the core from others: where one is enough, none are
-        # started.
-        _one_thread(normalise, *arrays)
-    else:
-        set_num_threads(threads)
-        _many_threads(normalise, *arrays)
+    tensors = offsets, columns, values, ids, weight, out
+    arrays = [tensor.detach().numpy() for tensor in tensors]
+    multiplications = len(columns) * out.shape[1]
+    bag = _many_threads if uses_threads(multiplications, WORTH_THREADS) else _one_thread
+    bag(normalise, *arrays)
 
 
 def entries(
@@ -57,18 +51,15 @@ def entries(
     most: int | None,
     num_rows: int,
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """(rows, points, coefs, grouped) of a `RowGradient`: what a gradient of each row of the bag
-    adds to which row of the table.
+    """(rows, points, coefs, grouped) of a `RowGradient`: what the gradient of each row of the bag
+    adds to which row of the table. `most` and `num_rows` are for kernels that need room in advance.
     """
-    ids_ = ids.numpy()
-    offsets_ = offsets.numpy()
-    n = int(count(offsets_, ids_))
+    bag = offsets.numpy(), columns.numpy(), values.detach().numpy(), ids.numpy()
+    n = int(count(bag[0], bag[3]))
     rows = np.empty(n, np.int64)
     points = np.empty(n, np.int64)
     coefs = np.empty(n, np.float32)
-    _entries(
-        offsets_, columns.numpy(), values.detach().numpy(), ids_, normalise, rows, points, coefs
-    )
+    _entries(*bag, normalise, rows, points, coefs)
     return torch.from_numpy(rows), torch.from_numpy(points), torch.from_numpy(coefs), False
 
 
@@ -108,7 +99,7 @@ def _many_threads(normalise, offsets, columns, values, ids, weight, out):
 @njit(cache=True)
 @no_type_check
 def count(offsets, ids):
-    """How many entries these rows hold."""
+    """The number of entries in these rows."""
     total = 0
     for i in range(len(ids)):
         total += offsets[ids[i] + 1] - offsets[ids[i]]
@@ -133,7 +124,7 @@ def _entries(offsets, columns, values, ids, normalise, rows, points, coefs):
 @njit(cache=True)
 @no_type_check
 def take(offsets, columns, values, ids, new_offsets, new_columns, new_values):
-    """Rows `ids` of a bag, one after the other; `new_offsets` tells where each begins."""
+    """Copy rows `ids` of a bag, one after the other, each to where `new_offsets` begins it."""
     for i in range(len(ids)):
         start = offsets[ids[i]]
         to = new_offsets[i]

@@ -1,4 +1,4 @@
-"""A bias and a dropout in one pass on the CPU, by numba."""
+"""A bias and a dropout in one pass on a CPU, by numba."""
 
 from __future__ import annotations
 
@@ -24,28 +24,17 @@ def drop_for(x: Tensor, share: float) -> Drop:
 
 def forward(x: Tensor, bias: Tensor, drop: Drop) -> None:
     """x ← (x + bias) · scale, or 0 where it is dropped; in place."""
-    _forward(
-        x.detach().numpy(),
-        bias.detach().numpy(),
-        drop.noise.numpy(),
-        drop.share,
-        np.float32(drop.scale),
-    )
+    noise = drop.noise.numpy()
+    _forward(x.detach().numpy(), bias.detach().numpy(), noise, drop.share, np.float32(drop.scale))
 
 
 def backward(grad: Tensor, drop: Drop) -> tuple[Tensor, Tensor]:
-    """The gradient of x, and `[1, d]` the bias's."""
-    of_x = torch.empty_like(grad)
-    of_bias = torch.empty(1, grad.shape[1])
-    _backward(
-        grad.numpy(),
-        of_x.numpy(),
-        of_bias[0].numpy(),
-        drop.noise.numpy(),
-        drop.share,
-        np.float32(drop.scale),
-    )
-    return of_x, of_bias
+    """The gradient of x, and `[1, d]` that of the bias."""
+    grad_x = torch.empty_like(grad)
+    grad_bias = torch.empty(1, grad.shape[1])
+    arrays = grad.numpy(), grad_x.numpy(), grad_bias[0].numpy()
+    _backward(*arrays, drop.noise.numpy(), drop.share, np.float32(drop.scale))
+    return grad_x, grad_bias
 
 
 @njit(cache=True)
@@ -70,10 +59,10 @@ def _forward(x, bias, noise, dropped, scale):
 
 @njit(cache=True)
 @no_type_check
-def _backward(grad, of_x, of_bias, noise, dropped, scale):
+def _backward(grad, grad_x, grad_bias, noise, dropped, scale):
     """The gradients of x and, summed over rows, of the bias."""
-    of_bias[:] = 0
+    grad_bias[:] = 0
     for i in range(grad.shape[0]):
         for k in range(grad.shape[1]):
-            of_x[i, k] = grad[i, k] * scale if noise[i, k] >= dropped else grad.dtype.type(0)
-            of_bias[k] += of_x[i, k]
+            grad_x[i, k] = grad[i, k] * scale if noise[i, k] >= dropped else grad.dtype.type(0)
+            grad_bias[k] += grad_x[i, k]

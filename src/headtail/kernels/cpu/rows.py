@@ -1,5 +1,5 @@
-"""Optimiser updates of table rows on the CPU, by numba: entries are summed by row and applied in
-one pass, in place.
+"""Optimiser updates of table rows on a CPU, by numba: entries are summed by row and applied in one
+pass, in place.
 """
 
 from __future__ import annotations
@@ -8,16 +8,15 @@ from __future__ import annotations
 from typing import no_type_check
 
 import numpy as np
-import torch
-from numba import config, njit, prange, set_num_threads
+from numba import njit, prange
 from torch import Tensor
 
-from headtail.kernels.compiled import keep_compiled
+from headtail.kernels.compiled import keep_compiled, uses_threads
 from headtail.kernels.gradient import RowGradient
 
 keep_compiled()
 
-SGD, MOMENTUM, ADAGRAD, ADAGRAD_OF_ROW, ADAM = range(5)
+SGD, MOMENTUM, ADAGRAD, ADAGRAD_PER_ROW, ADAM = range(5)
 WORTH_THREADS = 2**18
 """Numbers to add up from which more than one thread pays."""
 
@@ -35,12 +34,11 @@ def momentum_rows(
 
 
 def adagrad_rows(p: Tensor, total: Tensor, gradient: RowGradient, lr: float, eps: float) -> None:
-    """G_r ← G_r + g²; θ_r ← θ_r − η·g/(√G_r + ε). With `[T, 1]` totals, G_r is one number a row,
+    """G_r ← G_r + g²; θ_r ← θ_r − η·g/(√G_r + ε). With `[T, 1]` totals, G_r is one number per row,
     and g² its mean over the row.
     """
-    _update(
-        ADAGRAD if total.shape == p.shape else ADAGRAD_OF_ROW, p, total, p, gradient, lr, eps=eps
-    )
+    rule = ADAGRAD if total.shape == p.shape else ADAGRAD_PER_ROW
+    _update(rule, p, total, p, gradient, lr, eps=eps)
 
 
 def adam_rows(
@@ -53,7 +51,7 @@ def adam_rows(
     beta2: float,
     eps: float,
 ) -> None:
-    """Moments of touched rows move; θ_r ← θ_r − size·mean/(√square + ε)."""
+    """Update the moments of touched rows; θ_r ← θ_r − size·mean/(√square + ε)."""
     _update(ADAM, p, mean, square, gradient, size, 1 - beta1, 1 - beta2, eps)
 
 
@@ -68,6 +66,7 @@ def _update(
     y: float = 0.0,
     eps: float = 0.0,
 ) -> None:
+    """Sum the entries of each row and take its step; x and y are the numbers of the rule."""
     rows = gradient.rows.numpy()
     values = gradient.values.detach().contiguous().numpy()
     points = np.arange(len(rows)) if gradient.points is None else gradient.points.numpy()
@@ -76,31 +75,25 @@ def _update(
     numbers = [np.float32(number) for number in (lr, x, y, eps)]
     rows, starts, order = by_row(rows)
     groups = rows, starts, values, points[order], coefs[order]
-    threads = min(torch.get_num_threads(), config.NUMBA_NUM_THREADS)  # pyright: ignore[reportAttributeAccessIssue]
-    if threads == 1 or len(order) * p.shape[1] < WORTH_THREADS:
-        # Threads that wait for work take the core from others: where one is enough, none are
-        # started.
-        _one_thread(rule, *tables, *groups, *numbers)
-    else:
-        set_num_threads(threads)
-        _many_threads(rule, *tables, *groups, *numbers)
+    update = _many_threads if uses_threads(len(order) * p.shape[1], WORTH_THREADS) else _one_thread
+    update(rule, *tables, *groups, *numbers)
 
 
 @njit(cache=True)
 @no_type_check
 def by_row(rows):
-    """(different rows in the order they come, starts, order): entries order[starts[c]:starts[c+1]]
+    """(distinct rows in the order they come, starts, order): entries order[starts[c]:starts[c+1]]
     belong to the c-th of them.
 
-    A hash table of the size of the entries, not of the table, so that nothing of size L is held or
-    walked.
+    A hash table with room for the entries, not for the table, so that nothing of size L is
+    allocated or read.
     """
     n = len(rows)
     bits = 1
     while (1 << bits) < 2 * n:
         bits += 1
     slots = np.full(1 << bits, -1, np.int64)
-    different = np.empty(n, np.int64)
+    distinct = np.empty(n, np.int64)
     starts = np.zeros(n + 1, np.int64)
     owner = np.empty(n, np.int64)
     count = 0
@@ -108,14 +101,13 @@ def by_row(rows):
         owner[e] = -1
         if rows[e] < 0:
             continue
-        slot = np.int64(
-            (np.uint64(rows[e]) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - bits)
-        )
-        while slots[slot] >= 0 and different[slots[slot]] != rows[e]:
+        hashed = np.uint64(rows[e]) * np.uint64(0x9E3779B97F4A7C15)
+        slot = np.int64(hashed >> np.uint64(64 - bits))
+        while slots[slot] >= 0 and distinct[slots[slot]] != rows[e]:
             slot = (slot + 1) & ((1 << bits) - 1)
         if slots[slot] < 0:
             slots[slot] = count
-            different[count] = rows[e]
+            distinct[count] = rows[e]
             count += 1
         owner[e] = slots[slot]
         starts[owner[e] + 1] += 1
@@ -127,14 +119,14 @@ def by_row(rows):
         if owner[e] >= 0:
             order[filled[owner[e]]] = e
             filled[owner[e]] += 1
-    return different[:count], starts[: count + 1], order
+    return distinct[:count], starts[: count + 1], order
 
 
 @njit(cache=True, fastmath={"contract"})  # a product and its sum in one operation with one rounding
 @no_type_check
 def add_up(out, rows, coefs, values):
-    """out = Σ_e coefs[e] · values[rows[e]], in their order; four at a time, so that `out` goes to
-    memory once for four.
+    """out = Σ_e coefs[e] · values[rows[e]], in their order; four at a time, so that `out` is
+    read and written once for four.
     """
     n = len(rows)
     if n == 1:  # the usual case of a large table
@@ -162,7 +154,7 @@ def add_up(out, rows, coefs, values):
             out[k] += x * a[k]
 
 
-@njit(cache=True, fastmath={"reassoc", "contract"})  # in eight sums side by side
+@njit(cache=True, fastmath={"reassoc", "contract"})  # eight partial sums at a time
 @no_type_check
 def _mean_square(g):
     total = np.float32(0)
@@ -171,7 +163,7 @@ def _mean_square(g):
     return total / np.float32(len(g))
 
 
-# numpy's: dividing by zero is no branch, so the loops are vectorised
+# numpy's error model has no branch for division by zero, so that the loops are vectorised
 @njit(cache=True, error_model="numpy")
 @no_type_check
 def _step(rule, p, first, second, g, lr, x, y, eps):
@@ -187,7 +179,7 @@ def _step(rule, p, first, second, g, lr, x, y, eps):
             now = first[k] + g[k] * g[k]
             first[k] = now
             p[k] -= lr * g[k] / (np.sqrt(now) + eps)
-    elif rule == ADAGRAD_OF_ROW:
+    elif rule == ADAGRAD_PER_ROW:
         first[0] += _mean_square(g)
         size = lr / (np.sqrt(first[0]) + eps)
         for k in range(len(p)):

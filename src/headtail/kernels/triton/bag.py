@@ -1,5 +1,5 @@
-"""The weighted bag on CUDA by Triton, straight from the data set's CSR: a batch is just point ids,
-so its shapes never change.
+"""The weighted bag on CUDA by Triton, read from the data set's CSR arrays: a batch is just point
+ids, so its shapes never change.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from headtail.kernels.gradient import RowGradient
 from headtail.kernels.triton.groups import grouped
 
 COLUMNS = 512
-"""Columns that one program takes."""
-BLOCK = 128
+"""Columns per program."""
+ENTRIES = 128
+"""Entries that a program lists at a time."""
 TINY = tl.constexpr(torch.finfo(torch.float32).tiny)
 
 
@@ -35,14 +36,14 @@ def weighted_bag(
         values: `[nnz]` float32.
         ids: `[n]` int64; None for all points in order.
         weight: `[D, d]` float32 or bfloat16.
-        normalise: let s_i be 1 / the length of the point's values, which is taken to be at least
-            float32's smallest; else 1.
-        out: `[n, d]` float32, written whole.
+        normalise: whether s_i is 1 / the length of the point's values (at least float32's smallest
+            number), or 1.
+        out: `[n, d]` float32, overwritten.
     """
     n, d = out.shape
     width = min(COLUMNS, triton.next_power_of_2(d))
-    # Each thread takes 16 bytes of a row and 128 numbers in all: then it sums its own columns, and
-    # none waits for another.
+    # Each thread reads 16 bytes of a row and 128 numbers in all: then it sums its own columns, and
+    # no thread waits for another.
     size = weight.element_size()
     options = {"width": width, "chunk": 8 * size, "num_warps": max(1, width * size // 512)}
     if n and d:
@@ -59,7 +60,7 @@ def entries(
     most: int | None,
     num_rows: int,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, bool]:
-    """(rows, points, coefs, grouped) of a `RowGradient`: what a gradient of each row of the bag
+    """(rows, points, coefs, grouped) of a `RowGradient`: what the gradient of each row of the bag
     adds to which row of the table.
 
     Args:
@@ -68,13 +69,13 @@ def entries(
         values: `[nnz]`,
         ids: `[n]` and
         normalise: as in `weighted_bag`.
-        most: entries that n points can have; None asks the GPU how many they are.
+        most: entries that n points can have; None reads their number from the GPU.
         num_rows: D, rows of the table.
     """
     most = int((offsets[ids + 1] - offsets[ids]).sum()) if most is None else most
-    found = list_entries(offsets, columns, values, ids, normalise, most)
-    rows, _, points, coefs, _ = grouped(RowGradient(found[0], found[2], *found[1:]), num_rows)
-    return rows, points, coefs, True
+    rows, points, coefs = list_entries(offsets, columns, values, ids, normalise, most)
+    in_order = grouped(RowGradient(rows, coefs, points, coefs), num_rows)
+    return in_order.rows, in_order.points, in_order.coefs, True
 
 
 def list_entries(
@@ -93,24 +94,24 @@ def list_entries(
         values: `[nnz]`,
         ids: `[n]` or None, and
         normalise: as in `weighted_bag`.
-        capacity: room for so many entries, at least as many as the batch has (what is more is
-            dropped).
+        capacity: room for so many entries, at least as many as the batch has (the rest is dropped).
 
     Returns:
-        `[capacity]` rows, −1 for padding; `[capacity]` points, which are places in the batch;
-        `[capacity]` coefficients.
+        `[capacity]` rows, −1 for padding; `[capacity]` points, indices into the batch; `[capacity]`
+        coefficients.
     """
-    # features may lie with the host
-    n, device = (len(offsets) - 1, offsets.device) if ids is None else (len(ids), ids.device)
+    n = len(offsets) - 1 if ids is None else len(ids)
+    device = offsets.device if ids is None else ids.device  # features may be in the host's memory
     starts = torch.empty(n + 1, dtype=torch.int64, device=device)
     rows = torch.empty(capacity, dtype=torch.int64, device=device)
     points = torch.empty_like(rows)
     coefs = torch.empty(capacity, device=device)
     _starts[(1,)](offsets, ids, starts, n, block=1024)  # pyright: ignore
-    grid = (n + triton.cdiv(capacity, BLOCK),)
-    places = (offsets, columns, values, ids, starts)
-    made = (rows, points, coefs)
-    _entries[grid](*places, *made, n, capacity, normalise=normalise, block=BLOCK)  # pyright: ignore
+    grid = (n + triton.cdiv(capacity, ENTRIES),)
+    _entries[grid](
+        offsets, columns, values, ids, starts, rows, points, coefs, n, capacity,
+        normalise=normalise, block=ENTRIES,
+    )  # pyright: ignore  # fmt: skip
     return rows, points, coefs
 
 
@@ -134,8 +135,8 @@ def _length(values, start, stop, block: tl.constexpr):  # pyright: ignore
 
 @triton.jit
 def _features(columns, values, first, start, stop, chunk: tl.constexpr):  # pyright: ignore
-    """Rows of the table and factors; places that are left over take the point's first row times 0,
-    which is near at hand.
+    """Rows of the table and factors; places beyond the point's entries get its first row, which is
+    cached, times 0.
     """
     j = first + tl.arange(0, chunk)
     own = tl.load(columns + start, mask=start < stop, other=0)
@@ -145,17 +146,9 @@ def _features(columns, values, first, start, stop, chunk: tl.constexpr):  # pyri
 
 @triton.jit
 def _bag(  # pyright: ignore
-    offsets,
-    columns,
-    values,
-    ids,
-    weight,
-    out,
-    d,
-    normalise: tl.constexpr,
-    width: tl.constexpr,
-    chunk: tl.constexpr,
-):
+    offsets, columns, values, ids, weight, out, d,
+    normalise: tl.constexpr, width: tl.constexpr, chunk: tl.constexpr,
+):  # fmt: skip
     i = tl.program_id(0).to(tl.int64)
     start, stop = _range(offsets, ids, i)
     column = tl.program_id(1) * width + tl.arange(0, width)
@@ -164,26 +157,24 @@ def _bag(  # pyright: ignore
     squares = tl.zeros((chunk,), tl.float32)
     row, value = _features(columns, values, start, start, stop, chunk)
     for first in range(start, stop, chunk):
-        block = tl.load(
-            weight + row[:, None] * d + column[None, :], mask=inside[None, :], other=0.0
-        ).to(tl.float32)
-        # asked for before the block is used
+        place = row[:, None] * d + column[None, :]
+        block = tl.load(weight + place, mask=inside[None, :], other=0.0).to(tl.float32)
+        # loaded before the block is used
         next_row, next_value = _features(columns, values, first + chunk, start, stop, chunk)
         total += tl.sum(value[:, None] * block, 0)
         squares += value * value
         row = next_row
         value = next_value
     if normalise:
-        total = tl.div_rn(
-            total, tl.zeros_like(total) + tl.maximum(tl.sqrt_rn(tl.sum(squares)), TINY)
-        )
+        length = tl.maximum(tl.sqrt_rn(tl.sum(squares)), TINY)
+        total = tl.div_rn(total, tl.zeros_like(total) + length)
     tl.store(out + i * d + column, total, mask=inside)
 
 
 @triton.jit
 def _starts(offsets, ids, starts, n, block: tl.constexpr):  # pyright: ignore
-    """starts[i] = the number of entries before the batch's i-th point; starts[n] = all. One
-    program: a batch is short.
+    """starts[i] = the number of entries before the batch's i-th point; starts[n] = all. A batch is
+    short, so one program is enough.
     """
     before = tl.load(offsets) * 0  # an int64 zero
     for first in range(0, n, block):
@@ -198,20 +189,10 @@ def _starts(offsets, ids, starts, n, block: tl.constexpr):  # pyright: ignore
 
 @triton.jit
 def _entries(  # pyright: ignore
-    offsets,
-    columns,
-    values,
-    ids,
-    starts,
-    rows,
-    points,
-    coefs,
-    n,
-    capacity,
-    normalise: tl.constexpr,
-    block: tl.constexpr,
-):
-    """A program for each point, and then programs that fill what is left."""
+    offsets, columns, values, ids, starts, rows, points, coefs, n, capacity,
+    normalise: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """A program for each point, and then programs that write the padding."""
     i = tl.program_id(0)
     if i < n:
         start, stop = _range(offsets, ids, i)

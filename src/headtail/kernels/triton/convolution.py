@@ -1,15 +1,16 @@
 """3 × 3 convolutions of few channels on CUDA, and gradients of their input and filter: no atomics,
-one order of summing.
+one order of summation.
 
-Numbers lie channels last, filters too. A *place* is one pixel of the output or, where channels are
-few, two beside each other: what two see of a row of the input is a run of four pixels, whose 4 · C
-numbers lie one after the other and are a power of two. So a convolution is three products of such
-windows with a filter written twice, once for each of the two pixels, one pixel apart. What one of
-the two does not see is multiplied by 0: a number that is not finite makes NaN of both.
+Images and filters are channels last. A *place* is one pixel of the output or, where channels are
+few, two neighbouring ones: both together see a run of four pixels in a row of the input, and its
+4 · C numbers are contiguous and a power of two. So a convolution is three products of such windows
+with a filter written twice, once for each of the two pixels, one pixel apart. Pixels that one of the
+two does not see are multiplied by 0, so that a number that is not finite makes both NaN.
 """
 
 # Triton's functions take and return other things than their signatures say.
-# pyright: reportCallIssue=false, reportArgumentType=false, reportOperatorIssue=false, reportIndexIssue=false, reportGeneralTypeIssues=false
+# pyright: reportCallIssue=false, reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 # pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
@@ -22,67 +23,45 @@ from torch import Tensor
 
 
 class Tiles(NamedTuple):
-    """How the work is cut for a number of channels.
+    """How the work is divided for a number of channels.
 
-    One stage reads through the first-level cache, where a window's neighbours lie; more go past it,
-    but are under way earlier.
+    One stage reads through the first-level cache, which holds a window's neighbours; more stages
+    bypass it, but start loading earlier.
     """
 
     joined: int
-    """Pixels of a place: 2, or 1 where the products of two would not fit into registers."""
+    """Pixels per place: 2, or 1 where the products of two would not fit into registers."""
     places: int
-    """Of a program, in a convolution: at least 64, which tensor cores want, and so few that the
+    """Places per program in a convolution: at least 64, which tensor cores need, and so few that the
     grid fills 132 processors.
     """
     stages: int
-    """Windows under way in a convolution."""
+    """Windows being loaded at a time in a convolution."""
     depth: int
-    """Places at a time, in the gradient of the filter."""
+    """Places at a time in the gradient of the filter."""
     depth_stages: int
-    """Of these under way."""
+    """Windows being loaded at a time in it."""
     depth_warps: int
-    """Of a program in it; 8 where one stage has much to read."""
+    """Warps per program in it; 8 where one stage has much to read."""
     parts: int
-    """Programs, at most, that share the places in it; each writes a filter in float32."""
+    """The most programs that share the places in it; each writes a filter in float32."""
     rows_together: bool
-    """Whether a program of it has all three rows of a window, so that a gradient is read once."""
+    """Whether a program of it handles all three rows of a window, so that a gradient is read once."""
 
 
 TILES = {
-    16: Tiles(
-        joined=2,
-        places=256,
-        stages=1,
-        depth=64,
-        depth_stages=3,
-        depth_warps=4,
-        parts=132,
-        rows_together=True,
-    ),
-    32: Tiles(
-        joined=2,
-        places=128,
-        stages=3,
-        depth=64,
-        depth_stages=3,
-        depth_warps=8,
-        parts=44,
-        rows_together=False,
-    ),
-    64: Tiles(
-        joined=1,
-        places=64,
-        stages=4,
-        depth=64,
-        depth_stages=3,
-        depth_warps=4,
-        parts=16,
-        rows_together=False,
-    ),
-}
+    16: Tiles(joined=2, places=256, stages=1, depth=64, depth_stages=3, depth_warps=4,
+              parts=132, rows_together=True),
+    32: Tiles(joined=2, places=128, stages=3, depth=64, depth_stages=3, depth_warps=8,
+              parts=44, rows_together=False),
+    64: Tiles(joined=1, places=64, stages=4, depth=64, depth_stages=3, depth_warps=4,
+              parts=16, rows_together=False),
+}  # fmt: skip
+"""By the larger number of channels, in or out."""
 WARPS = 4
+"""Warps per program that convolves."""
 SUMMED = tl.constexpr(8192)
-"""Of programs that convolve; numbers of parts that one sums at a time, on its way."""
+"""Numbers of the filter's gradient that it sums at a time besides."""
 
 
 def conv2d(x: Tensor, weight: Tensor) -> Tensor:
@@ -98,56 +77,40 @@ def conv2d(x: Tensor, weight: Tensor) -> Tensor:
     y = _image(x, weight.shape[0])
     tiles, sizes, places = _shape(x, weight.shape[0])
     _convolve[(triton.cdiv(places, tiles.places),)](
-        x,
-        weight,
-        y,
-        x,
-        x,
-        places,
-        0,
-        sums=False,
-        padded=1,
-        tile=tiles.places,
-        stages=tiles.stages,
-        **sizes,
-    )
+        x, weight, y, x, x, places, 0,
+        sums=False, padded=1, tile=tiles.places, stages=tiles.stages, **sizes,
+    )  # fmt: skip
     return y
 
 
-def conv2d_backward(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def conv2d_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, tiles: Tiles | None = None
+) -> tuple[Tensor, Tensor]:
     """Gradients of x and of the filter, from that of the output: all of them channels last.
 
     The first kernel sums windows times gradients over parts of the places. The second convolves the
-    gradient with the mirrored filter, which is the gradient of x, and sums the parts on its way. So
-    there is no third kernel.
+    gradient with the mirrored filter, which is the gradient of x, and also sums the parts, which
+    saves a third kernel. `tiles` replaces those in `TILES`.
     """
     out, channels = weight.shape[:2]
-    tiles, sizes, places = _shape(x, out)
-    turns = triton.cdiv(triton.cdiv(places, tiles.depth), tiles.parts)  # of a program
+    tiles, sizes, places = _shape(x, out, tiles)
+    turns = triton.cdiv(triton.cdiv(places, tiles.depth), tiles.parts)  # per program
     parts = triton.cdiv(places, tiles.depth * turns)
     steps = 1 if tiles.rows_together else 3 if tiles.joined == 2 else 9
     each = x.new_empty(parts, 9, channels, out, dtype=torch.float32)
     _filter_parts[parts, steps](
         x, grad, each, places, turns,
-        tile=tiles.depth, stages=tiles.depth_stages, together=tiles.rows_together, **sizes | {"num_warps": tiles.depth_warps},
+        tile=tiles.depth, stages=tiles.depth_stages, together=tiles.rows_together,
+        **sizes | {"num_warps": tiles.depth_warps},
     )  # fmt: skip
-    of_x = _image(x, channels)
-    of_weight = torch.empty_like(weight)
+    grad_x = _image(x, channels)
+    grad_weight = torch.empty_like(weight)
     sizes |= {"channels": out, "out": channels, "padded": triton.next_power_of_2(parts)}
     _convolve[(triton.cdiv(places, tiles.places),)](
-        grad,
-        weight,
-        of_x,
-        each,
-        of_weight,
-        places,
-        parts,
-        sums=True,
-        tile=tiles.places,
-        stages=tiles.stages,
-        **sizes,
-    )
-    return of_x, of_weight
+        grad, weight, grad_x, each, grad_weight, places, parts,
+        sums=True, tile=tiles.places, stages=tiles.stages, **sizes,
+    )  # fmt: skip
+    return grad_x, grad_weight
 
 
 def _image(x: Tensor, channels: int) -> Tensor:
@@ -156,18 +119,13 @@ def _image(x: Tensor, channels: int) -> Tensor:
     return x.new_empty(n, height, width, channels).permute(0, 3, 1, 2)
 
 
-def _shape(x: Tensor, out: int) -> tuple[Tiles, dict[str, Any], int]:
-    """How to cut, sizes known when compiling, and the number of places."""
+def _shape(x: Tensor, out: int, tiles: Tiles | None = None) -> tuple[Tiles, dict[str, Any], int]:
+    """How to divide the work, sizes known when compiling, and the number of places."""
     n, channels, height, width = x.shape
-    tiles = TILES[max(channels, out)]
-    sizes = {
-        "height": height,
-        "width": width,
-        "channels": channels,
-        "out": out,
-        "joined": tiles.joined,
-    }
-    sizes |= {"precision": "ieee" if x.dtype == torch.float32 else "tf32", "num_warps": WARPS}
+    tiles = tiles or TILES[max(channels, out)]
+    sizes: dict[str, Any] = {"height": height, "width": width, "channels": channels, "out": out}
+    precision = "ieee" if x.dtype == torch.float32 else "tf32"
+    sizes |= {"joined": tiles.joined, "precision": precision, "num_warps": WARPS}
     return tiles, sizes, n * height * triton.cdiv(width, tiles.joined)
 
 
@@ -188,7 +146,7 @@ def _window(
     x_at, step, place, pixel, y, x, places,
     height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr, joined: tl.constexpr,
 ):  # fmt: skip
-    """What places see at a step: `[tile, 4 · C]`, four pixels of a row, for joined pixels; else
+    """The input of places at a step: `[tile, 4 · C]`, four pixels of a row, for joined pixels; else
     `[tile, C]`, one of nine pixels.
     """
     run: tl.constexpr = 4 * channels if joined == 2 else channels
@@ -202,51 +160,46 @@ def _window(
     column = x + across + number // channels
     row = y + down
     there = (place < places) & (row >= 0) & (row < height) & (column >= 0) & (column < width)
-    return tl.load(
-        x_at + ((pixel + down * width + across) * channels + number), mask=there, other=0.0
-    )
+    at = x_at + ((pixel + down * width + across) * channels + number)
+    return tl.load(at, mask=there, other=0.0)
 
 
 @triton.jit
 def _filter(
-    weight_at,
-    step,
-    mirrored: tl.constexpr,
-    channels: tl.constexpr,
-    out: tl.constexpr,
-    joined: tl.constexpr,
-):
-    """What a window of this step is multiplied with: `[4 · C, 2 · D]`, 0 where a pixel does not see
-    another, or `[C, D]`.
+    weight_at, step,
+    mirrored: tl.constexpr, channels: tl.constexpr, out: tl.constexpr, joined: tl.constexpr,
+):  # fmt: skip
+    """The filter for windows of this step: `[4 · C, 2 · D]`, 0 where a pixel does not see another,
+    or `[C, D]`.
     """
     run: tl.constexpr = 4 * channels if joined == 2 else channels
     number = tl.arange(0, run)[:, None]
-    answer = tl.arange(0, joined * out)[None, :]
+    output = tl.arange(0, joined * out)[None, :]
     channel = number % channels
-    to = answer % out
+    to = output % out
     if joined == 2:
-        across = number // channels - answer // out
+        across = number // channels - output // out
         tap = step * 3 + across
         there = (across >= 0) & (across < 3)
     else:
         tap = step
-        there = (number >= 0) & (answer >= 0)
+        there = (number >= 0) & (output >= 0)
     at = (channel * 9 + 8 - tap) * out + to if mirrored else (to * 9 + tap) * channels + channel
     return tl.load(weight_at + at, mask=there, other=0.0)
 
 
 @triton.jit
 def _convolve(
-    x_at, weight_at, y_at, parts_at, of_weight_at, places, parts, sums: tl.constexpr, padded: tl.constexpr,
-    tile: tl.constexpr, stages: tl.constexpr,
-    height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr, out: tl.constexpr, joined: tl.constexpr,
-    precision: tl.constexpr,
+    x_at, weight_at, y_at, parts_at, grad_weight_at, places, parts,
+    sums: tl.constexpr, padded: tl.constexpr, tile: tl.constexpr, stages: tl.constexpr,
+    height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr, out: tl.constexpr,
+    joined: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """Windows times filters. Where parts are to be summed, x is a gradient, and filters are
-    mirrored.
+    """Windows times filters. If `sums`, x is a gradient, filters are mirrored, and parts of the
+    filter's gradient are summed too.
     """
     if sums:
-        _sum_parts(parts_at, of_weight_at, parts, padded, out, channels)
+        _sum_parts(parts_at, grad_weight_at, parts, padded, out, channels)
     place, pixel, y, x = _places(tl.program_id(0) * tile, tile, height, width, joined)
     total = tl.zeros([tile, joined * out], tl.float32)
     for step in tl.range(0, 3 if joined == 2 else 9, num_stages=stages):
@@ -262,11 +215,11 @@ def _convolve(
 def _filter_parts(
     x_at, grad_at, parts_at, places, turns,
     tile: tl.constexpr, stages: tl.constexpr, together: tl.constexpr,
-    height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr, out: tl.constexpr, joined: tl.constexpr,
-    precision: tl.constexpr,
+    height: tl.constexpr, width: tl.constexpr, channels: tl.constexpr, out: tl.constexpr,
+    joined: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """Σ over a part's places of window ⊗ gradient: the gradient of what `_filter` returns, brought
-    back to `[9, C, D]`.
+    """Σ over a part's places of window ⊗ gradient: the gradient of the result of `_filter`, reduced
+    to `[9, C, D]`.
     """
     run: tl.constexpr = 4 * channels if joined == 2 else channels
     number = tl.arange(0, joined * out)[None, :]
@@ -275,13 +228,12 @@ def _filter_parts(
     middle = tl.zeros([run, joined * out], tl.float32)
     lower = tl.zeros([run, joined * out], tl.float32)
     for turn in tl.range(0, turns, num_stages=stages):
-        place, pixel, y, x = _places(
-            (tl.program_id(0) * turns + turn) * tile, tile, height, width, joined
-        )
+        first = (tl.program_id(0) * turns + turn) * tile
+        place, pixel, y, x = _places(first, tile, height, width, joined)
         there = (place < places) & (x + number // out < width)
         grad = tl.load(grad_at + (pixel * out + number), mask=there, other=0.0)
         window = _window(x_at, step, place, pixel, y, x, places, height, width, channels, joined)
-        if together:  # all reading first, so that it is waited for once
+        if together:  # all loads first, so that the program waits once
             second = _window(x_at, 1, place, pixel, y, x, places, height, width, channels, joined)
             third = _window(x_at, 2, place, pixel, y, x, places, height, width, channels, joined)
             middle = tl.dot(tl.trans(second), grad, middle, input_precision=precision)
@@ -296,9 +248,7 @@ def _filter_parts(
 
 @triton.jit
 def _store_taps(at, total, step, channels: tl.constexpr, out: tl.constexpr, joined: tl.constexpr):
-    """A tap's gradient is what the left pixel says of it, and what the right one says one pixel
-    further on.
-    """
+    """A tap's gradient is the left pixel's sum for it plus the right pixel's sum one pixel further."""
     place = tl.arange(0, channels)[:, None] * out + tl.arange(0, out)[None, :]
     if joined == 1:
         tl.store(at + step * (channels * out) + place, total)
@@ -329,9 +279,8 @@ def _sum_parts(
         number = first + tl.arange(0, block)
         part = tl.arange(0, padded)[:, None]
         there = (part < parts) & (number[None, :] < weights)
-        total = tl.sum(
-            tl.load(parts_at + (part * weights + number[None, :]), mask=there, other=0.0), 0
-        )
+        values = tl.load(parts_at + (part * weights + number[None, :]), mask=there, other=0.0)
+        total = tl.sum(values, 0)
         tap = number // (channels * out)
         channel = number // out % channels
         to = number % out

@@ -1,7 +1,8 @@
 """A bias and a dropout in one pass on CUDA, by Triton."""
 
 # Triton's functions take and return other things than their signatures say.
-# pyright: reportCallIssue=false, reportArgumentType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false
+# pyright: reportCallIssue=false, reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 from __future__ import annotations
 
 import torch
@@ -12,17 +13,17 @@ from torch import Tensor
 from headtail.kernels.gradient import Drop
 
 ROWS = 32
+"""Rows and"""
 COLUMNS = 128
-"""What a program takes."""
+"""columns per program."""
 
 
 def drop_for(x: Tensor, share: float) -> Drop:
-    """What is to be dropped of x: a seed, from which every number's fate follows, so that nothing
-    of the size of x is held.
+    """Which numbers of x to drop, as a seed from which each is computed, so that nothing of the size
+    of x is held.
     """
-    return Drop(
-        torch.empty((), dtype=torch.int64, device=x.device).random_(), share, 1 / (1 - share)
-    )
+    seed = torch.empty((), dtype=torch.int64, device=x.device).random_()
+    return Drop(seed, share, 1 / (1 - share))
 
 
 def forward(x: Tensor, bias: Tensor, drop: Drop) -> None:
@@ -36,10 +37,10 @@ def backward(grad: Tensor, drop: Drop) -> tuple[Tensor, Tensor]:
     """The gradient of x, and `[k, d]` parts of the sum over rows that is the bias's."""
     n, d = grad.shape
     grid = triton.cdiv(n, ROWS), triton.cdiv(d, COLUMNS)
-    of_x = torch.empty_like(grad)
+    grad_x = torch.empty_like(grad)
     parts = grad.new_empty(grid[0], d)
-    _backward[grid](grad, of_x, parts, *drop, n, d, rows=ROWS, columns=COLUMNS)
-    return of_x, parts
+    _backward[grid](grad, grad_x, parts, *drop, n, d, rows=ROWS, columns=COLUMNS)
+    return grad_x, parts
 
 
 @triton.jit
@@ -63,9 +64,9 @@ def _forward(x, bias, noise, share, scale, n, d, rows: tl.constexpr, columns: tl
 
 @triton.jit
 def _backward(
-    grad, of_x, parts, noise, share, scale, n, d, rows: tl.constexpr, columns: tl.constexpr
+    grad, grad_x, parts, noise, share, scale, n, d, rows: tl.constexpr, columns: tl.constexpr
 ):
     place, inside, k = _tile(n, d, rows, columns)
     g = _kept(tl.load(grad + place, mask=inside, other=0.0), noise, share, scale, place)
-    tl.store(of_x + place, g, mask=inside)
+    tl.store(grad_x + place, g, mask=inside)
     tl.store(parts + tl.program_id(0) * d + k, tl.sum(tl.where(inside, g, 0.0), 0), mask=k < d)

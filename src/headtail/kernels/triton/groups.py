@@ -1,5 +1,5 @@
-"""Entries of a row gradient with equal rows side by side, on CUDA, at fixed sizes and without the
-host looking at any number.
+"""Reordering the entries of a row gradient so that equal rows are neighbours, on CUDA, with fixed
+sizes and without reading any number back to the host.
 """
 
 from __future__ import annotations
@@ -11,27 +11,29 @@ from torch import Tensor
 
 from headtail.kernels.gradient import RowGradient
 
-FEW = 4096
-"""Entries up to which each may be compared with each."""
+MOST_RANKED = 4096
+"""Entries up to which all pairs are compared."""
 MOST_COUNTED = 2**25
-"""Rows of a table up to which a counter for each is kept: 128 MiB of them."""
-BLOCK = 256
-# entries that a program compares with so many others at a time
+"""Table rows up to which each has a counter: 128 MiB of them."""
+COUNTED = 256
+"""Entries per program that counts."""
 MINE = 4
+"""Entries per program that ranks,"""
 OTHERS = 512
+"""and others that it compares them with at a time."""
 
 _COUNTERS: dict[tuple[torch.device, int], Tensor] = {}
-"""A workspace for each table size, zero between calls, so that nothing of the table's size is made
-or walked in a step.
+"""Scratch memory for each table size, zero between calls, so that a step neither allocates nor
+reads anything of the table's size.
 """
 
 
 def grouped(gradient: RowGradient, num_rows: int) -> RowGradient:
     """The same entries in an order in which equal rows are neighbours; always with points.
 
-    Many entries are ordered by atomic counters, so that the order within a row depends on timing,
-    and its sum in the last digit. `torch.use_deterministic_algorithms(True)` and very large tables
-    sort instead. One stream at a time may do this.
+    Many entries are ordered by atomic counters: the order within a row, and so the last digit of
+    its sum, depends on timing. With `torch.use_deterministic_algorithms(True)` and for very large
+    tables they are sorted instead. Only one stream at a time may call it.
 
     Args:
         gradient: n entries.
@@ -39,32 +41,34 @@ def grouped(gradient: RowGradient, num_rows: int) -> RowGradient:
     """
     if gradient.grouped:
         return gradient
-    if len(gradient.rows) <= FEW:
-        return _by_rank(gradient)
+    if len(gradient.rows) <= MOST_RANKED:
+        return by_rank(gradient)
     if num_rows > MOST_COUNTED or torch.are_deterministic_algorithms_enabled():
-        return _by_sorting(gradient)
-    return _by_counting(gradient, num_rows)
+        return by_sorting(gradient)
+    return by_counting(gradient, num_rows)
 
 
-def _by_sorting(gradient: RowGradient) -> RowGradient:
+def by_sorting(gradient: RowGradient) -> RowGradient:
+    """A stable sort."""
     rows, order = torch.sort(gradient.rows, stable=True)
     points = order if gradient.points is None else gradient.points[order]
-    return RowGradient(
-        rows, gradient.values, points, None if gradient.coefs is None else gradient.coefs[order]
-    )
+    coefs = None if gradient.coefs is None else gradient.coefs[order]
+    return RowGradient(rows, gradient.values, points, coefs)
 
 
-def _by_rank(gradient: RowGradient) -> RowGradient:
+def by_rank(gradient: RowGradient) -> RowGradient:
     """An entry's place is the number of entries before it: n² comparisons, in one launch."""
     n = len(gradient.rows)
     out = _like(gradient)
     grid = (triton.cdiv(n, MINE),)
     entries = (gradient.rows, gradient.points, gradient.coefs)
-    _rank[grid](*entries, out.rows, out.points, out.coefs, n, mine=MINE, block=OTHERS)  # pyright: ignore
+    ordered = (out.rows, out.points, out.coefs)
+    _rank[grid](*entries, *ordered, n, mine=MINE, block=OTHERS)  # pyright: ignore
     return out
 
 
-def _by_counting(gradient: RowGradient, num_rows: int) -> RowGradient:
+def by_counting(gradient: RowGradient, num_rows: int) -> RowGradient:
+    """Atomic counters per row: four launches, each linear in n."""
     n = len(gradient.rows)
     device = gradient.rows.device
     out = _like(gradient)
@@ -72,24 +76,21 @@ def _by_counting(gradient: RowGradient, num_rows: int) -> RowGradient:
         _COUNTERS[device, num_rows] = torch.zeros(num_rows + 1, dtype=torch.int32, device=device)
     counts = _COUNTERS[device, num_rows]
     rank = torch.empty(n, dtype=torch.int32, device=device)
-    grid = (triton.cdiv(n, BLOCK),)
+    grid = (triton.cdiv(n, COUNTED),)
     entries = gradient.rows, gradient.points, gradient.coefs
-    _count[grid](gradient.rows, counts, rank, out.rows, n, block=BLOCK)  # pyright: ignore
-    _start[grid](gradient.rows, counts, rank, n, num_rows, block=BLOCK)  # pyright: ignore
-    _scatter[grid](*entries, counts, rank, out.rows, out.points, out.coefs, n, block=BLOCK)  # pyright: ignore
-    _clear[grid](gradient.rows, counts, rank, n, num_rows, block=BLOCK)  # pyright: ignore
+    ordered = out.rows, out.points, out.coefs
+    _count[grid](gradient.rows, counts, rank, out.rows, n, block=COUNTED)  # pyright: ignore
+    _start[grid](gradient.rows, counts, rank, n, num_rows, block=COUNTED)  # pyright: ignore
+    _scatter[grid](*entries, counts, rank, *ordered, n, block=COUNTED)  # pyright: ignore
+    _clear[grid](gradient.rows, counts, rank, n, num_rows, block=COUNTED)  # pyright: ignore
     return out
 
 
 def _like(gradient: RowGradient) -> RowGradient:
+    """Room for as many entries of the same values."""
     rows = torch.empty_like(gradient.rows)
-    coefs = gradient.coefs
-    return RowGradient(
-        rows,
-        gradient.values,
-        torch.empty_like(rows),
-        None if coefs is None else torch.empty_like(coefs),
-    )
+    coefs = None if gradient.coefs is None else torch.empty_like(gradient.coefs)
+    return RowGradient(rows, gradient.values, torch.empty_like(rows), coefs)
 
 
 @triton.jit
@@ -105,9 +106,9 @@ def _write(to, entry, row, points, coefs, out_rows, out_points, out_coefs, mask)
 
 
 @triton.jit
-def _rank(
+def _rank(  # pyright: ignore
     rows, points, coefs, out_rows, out_points, out_coefs, n, mine: tl.constexpr, block: tl.constexpr
-):  # pyright: ignore
+):
     entry = tl.program_id(0) * mine + tl.arange(0, mine)
     row = tl.load(rows + entry, mask=entry < n, other=-1)
     key = row * n + entry  # different for all entries, and ordered by row
@@ -116,27 +117,25 @@ def _rank(
         other = start + tl.arange(0, block)
         other_key = tl.load(rows + other, mask=other < n, other=0) * n + other
         smaller += ((other_key[None, :] < key[:, None]) & (other < n)[None, :]).to(tl.int32)
-    _write(
-        tl.sum(smaller, 1), entry, row, points, coefs, out_rows, out_points, out_coefs, entry < n
-    )
+    to = tl.sum(smaller, 1)
+    _write(to, entry, row, points, coefs, out_rows, out_points, out_coefs, entry < n)
 
 
 @triton.jit
 def _count(rows, counts, rank, out_rows, n, block: tl.constexpr):  # pyright: ignore
-    """How many entries each row has, and which of them each entry is."""
+    """Count the entries of each row, and number each entry within its row."""
     entry = tl.program_id(0) * block + tl.arange(0, block)
     row = tl.load(rows + entry, mask=entry < n, other=-1)
-    tl.store(
-        rank + entry, tl.atomic_add(counts + row, 1, mask=row >= 0, sem="relaxed"), mask=row >= 0
-    )
-    # as many places as there is padding will stay so
+    before = tl.atomic_add(counts + row, 1, mask=row >= 0, sem="relaxed")
+    tl.store(rank + entry, before, mask=row >= 0)
+    # Places that no entry is written to stay padding.
     tl.store(out_rows + entry, -1, mask=entry < n)
 
 
 @triton.jit
 def _start(rows, counts, rank, n, num_rows, block: tl.constexpr):  # pyright: ignore
-    """Each row's first entry takes places for all of them, and leaves the first place where the
-    count was.
+    """Each row's first entry reserves places for all of them, and replaces the count by the first
+    place.
     """
     entry = tl.program_id(0) * block + tl.arange(0, block)
     row = tl.load(rows + entry, mask=entry < n, other=-1)
@@ -147,14 +146,13 @@ def _start(rows, counts, rank, n, num_rows, block: tl.constexpr):  # pyright: ig
 
 
 @triton.jit
-def _scatter(
+def _scatter(  # pyright: ignore
     rows, points, coefs, counts, rank, out_rows, out_points, out_coefs, n, block: tl.constexpr
-):  # pyright: ignore
+):
     entry = tl.program_id(0) * block + tl.arange(0, block)
     row = tl.load(rows + entry, mask=entry < n, other=-1)
-    to = tl.load(counts + row, mask=row >= 0, other=0) + tl.load(
-        rank + entry, mask=row >= 0, other=0
-    )
+    to = tl.load(counts + row, mask=row >= 0, other=0)
+    to += tl.load(rank + entry, mask=row >= 0, other=0)
     _write(to, entry, row, points, coefs, out_rows, out_points, out_coefs, row >= 0)
 
 

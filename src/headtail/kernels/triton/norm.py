@@ -1,13 +1,14 @@
 """Batch normalisation with shortcut and rectifier on CUDA: two kernels forward, two backward, no
-atomics, one order of summing.
+atomics, one order of summation.
 
-Numbers lie channels last, so they are a matrix `[R, C]`, R = n · h · w. A first kernel reduces
-parts of its rows; in a second one each program puts the parts of its own channels together again,
-and writes its share of the result. So there is no third kernel.
+Images are channels last, so they are a matrix `[R, C]`, R = n · h · w. A first kernel reduces parts
+of its rows; in a second one each program combines the parts of its own channels and writes its
+share of the result, which saves a third kernel.
 """
 
 # Triton's functions take and return other things than their signatures say.
-# pyright: reportCallIssue=false, reportArgumentType=false, reportOperatorIssue=false, reportIndexIssue=false, reportGeneralTypeIssues=false
+# pyright: reportCallIssue=false, reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 from __future__ import annotations
 
 import torch
@@ -16,16 +17,15 @@ import triton.language as tl
 from torch import Tensor
 
 TILE = 8192
+"""Numbers that a program holds at a time."""
 WARPS = 8
+"""Warps per program."""
 UNROLLED = 2
-"""Numbers that a program holds at a time, its warps, and tiles that it may have under way: enough
-to hide the way to memory.
-"""
+"""Tiles that a program loads at a time: enough to hide the latency of memory."""
 MOST_CHANNELS = 64
-"""Channels of a program."""
+"""The most channels per program."""
 PARTS = 128
-"""Programs, at most, that share the rows of the same channels: about one for each multiprocessor.
-"""
+"""The most programs that share the rows of the same channels: about one per multiprocessor."""
 
 
 def norm(
@@ -38,7 +38,7 @@ def norm(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor]:
-    """Normalise by the batch, add, rectify, and move the running mean and variance.
+    """Normalise by the batch, add, rectify, and update the running mean and variance.
 
     Args:
         x: `[n, C, h, w]`, channels last, C a power of two.
@@ -47,7 +47,7 @@ def norm(
         shortcut: like x, or None.
         relu: whether to rectify.
         running: `[C]` mean and `[C]` unbiased variance, changed in place.
-        momentum: share of the batch in them.
+        momentum: weight of the batch in them.
         eps: ε.
 
     Returns:
@@ -59,8 +59,8 @@ def norm(
     parts = x.new_empty(2, grid[0], x.shape[1], dtype=torch.float32)
     _moments_of_parts[grid](x, parts, rows, **sizes)
     _normalise[grid](
-        x, x if shortcut is None else shortcut, y, parts, moments, weight, bias, *running, rows, momentum, eps,
-        adds=shortcut is not None, relu=relu, **sizes,
+        x, x if shortcut is None else shortcut, y, parts, moments, weight, bias, *running,
+        rows, momentum, eps, adds=shortcut is not None, relu=relu, **sizes,
     )  # fmt: skip
     return y, moments
 
@@ -68,24 +68,22 @@ def norm(
 def norm_backward(
     grad: Tensor, x: Tensor, y: Tensor | None, weight: Tensor, moments: Tensor, added: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Gradients of x, γ, β and, if one was added, of the shortcut; y is None where nothing was
-    rectified.
-    """
+    """Gradients of x, γ, β and, if one was added, of the shortcut; y is None unless it was rectified."""
     grad = grad.contiguous(memory_format=torch.channels_last)
     grid, rows, sizes = _shape(x)
-    of_x = torch.empty_like(x)
-    of_shortcut = torch.empty_like(x) if added else None
+    grad_x = torch.empty_like(x)
+    grad_shortcut = torch.empty_like(x) if added else None
     parts = x.new_empty(2, grid[0], x.shape[1], dtype=torch.float32)
-    of_weight = torch.empty_like(weight)
-    of_bias = torch.empty_like(weight)
+    grad_weight = torch.empty_like(weight)
+    grad_bias = torch.empty_like(weight)
     relu = y is not None
-    given = grad, x, y if relu else x
-    _sums_of_parts[grid](*given, parts, moments, rows, relu=relu, **sizes)
+    tensors = grad, x, y if relu else x
+    _sums_of_parts[grid](*tensors, parts, moments, rows, relu=relu, **sizes)
     _differentiate[grid](
-        *given, of_x, of_x if of_shortcut is None else of_shortcut, parts, moments, weight, of_weight, of_bias, rows,
-        adds=added, relu=relu, **sizes,
+        *tensors, grad_x, grad_x if grad_shortcut is None else grad_shortcut, parts, moments,
+        weight, grad_weight, grad_bias, rows, adds=added, relu=relu, **sizes,
     )  # fmt: skip
-    return of_x, of_weight, of_bias, of_shortcut
+    return grad_x, grad_weight, grad_bias, grad_shortcut
 
 
 def _shape(x: Tensor) -> tuple[tuple[int, int], int, dict[str, int]]:
@@ -94,30 +92,21 @@ def _shape(x: Tensor) -> tuple[tuple[int, int], int, dict[str, int]]:
     rows = x.numel() // x.shape[1]
     width = min(channels, MOST_CHANNELS)
     tile = TILE // width
-    tiles = triton.cdiv(triton.cdiv(rows, tile), PARTS)  # of a program
+    tiles = triton.cdiv(triton.cdiv(rows, tile), PARTS)  # per program
     parts = triton.cdiv(rows, tile * tiles)
     # A program reads all parts at once, so their number is padded to a power of two.
-    sizes = {
-        "channels": channels,
-        "width": width,
-        "tile_rows": tile,
-        "tiles": tiles,
-        "padded": triton.next_power_of_2(parts),
-    }
-    sizes |= {"unrolled": UNROLLED, "num_warps": WARPS}
+    padded = triton.next_power_of_2(parts)
+    sizes = {"channels": channels, "width": width, "tile_rows": tile, "tiles": tiles}
+    sizes |= {"padded": padded, "unrolled": UNROLLED, "num_warps": WARPS}
     return (parts, channels // width), rows, sizes
 
 
 @triton.jit
 def _tile(
-    t,
-    rows,
-    channels: tl.constexpr,
-    width: tl.constexpr,
-    tile_rows: tl.constexpr,
-    tiles: tl.constexpr,
-):
-    """Places `[tile_rows, width]` of tile t of this program, and which of its rows there are
+    t, rows,
+    channels: tl.constexpr, width: tl.constexpr, tile_rows: tl.constexpr, tiles: tl.constexpr,
+):  # fmt: skip
+    """Places `[tile_rows, width]` of tile t of this program, and which of its rows exist
     `[tile_rows, 1]`.
     """
     row = (tl.program_id(0) * tiles + t) * tile_rows + tl.arange(0, tile_rows)[:, None]
@@ -131,8 +120,8 @@ def _moments_of_parts(
     channels: tl.constexpr, width: tl.constexpr, tile_rows: tl.constexpr, tiles: tl.constexpr,
     padded: tl.constexpr, unrolled: tl.constexpr,
 ):  # fmt: skip
-    """Mean, and sum of squares around it, of each part. Both are taken around the part's first row,
-    so that no digits cancel.
+    """Mean, and sum of squares around it, of each part. Both are computed relative to the part's
+    first row, so that no digits cancel.
     """
     column = tl.program_id(1) * width + tl.arange(0, width)
     first = tl.program_id(0).to(tl.int64) * tiles * tile_rows
@@ -156,31 +145,28 @@ def _moments_of_parts(
 
 @triton.jit
 def _parts(parts_at, channels: tl.constexpr, width: tl.constexpr, padded: tl.constexpr):
-    """Both numbers of all parts `[padded, width]` of this program's channels, 0 where there is
-    none.
-    """
+    """Both numbers of all parts `[padded, width]` of this program's channels, 0 in the padding."""
     part = tl.arange(0, padded)[:, None]
     column = tl.program_id(1) * width + tl.arange(0, width)[None, :]
     there = part < tl.num_programs(0)
-    one = tl.load(parts_at + part * channels + column, mask=there, other=0.0)
-    other = tl.load(
-        parts_at + tl.num_programs(0) * channels + part * channels + column, mask=there, other=0.0
-    )
-    return one, other
+    first_at = parts_at + part * channels + column
+    second_at = parts_at + tl.num_programs(0) * channels + part * channels + column
+    first = tl.load(first_at, mask=there, other=0.0)
+    return first, tl.load(second_at, mask=there, other=0.0)
 
 
 @triton.jit
 def _normalise(
-    x_at, shortcut_at, y_at, parts_at, moments_at, weight_at, bias_at, running_mean_at, running_var_at, rows, momentum, eps,
+    x_at, shortcut_at, y_at, parts_at, moments_at, weight_at, bias_at,
+    running_mean_at, running_var_at, rows, momentum, eps,
     adds: tl.constexpr, relu: tl.constexpr,
     channels: tl.constexpr, width: tl.constexpr, tile_rows: tl.constexpr, tiles: tl.constexpr,
     padded: tl.constexpr, unrolled: tl.constexpr,
 ):  # fmt: skip
     means, around = _parts(parts_at, channels, width, padded)
     per_part = tiles * tile_rows
-    count = tl.minimum(tl.maximum(rows - tl.arange(0, padded) * per_part, 0), per_part).to(
-        tl.float32
-    )[:, None]
+    left = tl.maximum(rows - tl.arange(0, padded) * per_part, 0)
+    count = tl.minimum(left, per_part).to(tl.float32)[:, None]
     total = rows.to(tl.float32)
     mean = tl.sum(means * count, 0) / total
     apart = means - mean[None, :]
@@ -218,49 +204,52 @@ def _sums_of_parts(
     column = tl.program_id(1) * width + tl.arange(0, width)
     mean = tl.load(moments_at + column)[None, :]
     scale = tl.load(moments_at + channels + column)
-    of_bias = tl.zeros([tile_rows, width], tl.float32)
-    of_weight = tl.zeros([tile_rows, width], tl.float32)
+    grad_bias = tl.zeros([tile_rows, width], tl.float32)
+    grad_weight = tl.zeros([tile_rows, width], tl.float32)
     for t in tl.range(0, tiles, loop_unroll_factor=unrolled):
         place, there = _tile(t, rows, channels, width, tile_rows, tiles)
         grad = tl.load(grad_at + place, mask=there, other=0.0).to(tl.float32)
         if relu:
             grad = tl.where(tl.load(y_at + place, mask=there, other=0.0) > 0, grad, 0.0)
         x = tl.load(x_at + place, mask=there, other=0.0).to(tl.float32)
-        of_bias += grad
-        of_weight += grad * (x - mean)
+        grad_bias += grad
+        grad_weight += grad * (x - mean)
     place = tl.program_id(0) * channels + column
-    tl.store(parts_at + place, tl.sum(of_bias, 0))
-    tl.store(parts_at + tl.num_programs(0) * channels + place, tl.sum(of_weight, 0) * scale)
+    tl.store(parts_at + place, tl.sum(grad_bias, 0))
+    tl.store(parts_at + tl.num_programs(0) * channels + place, tl.sum(grad_weight, 0) * scale)
 
 
 @triton.jit
 def _differentiate(
-    grad_at, x_at, y_at, of_x_at, of_shortcut_at, parts_at, moments_at, weight_at, of_weight_at, of_bias_at, rows,
+    grad_at, x_at, y_at, grad_x_at, grad_shortcut_at, parts_at, moments_at, weight_at,
+    grad_weight_at, grad_bias_at, rows,
     adds: tl.constexpr, relu: tl.constexpr,
     channels: tl.constexpr, width: tl.constexpr, tile_rows: tl.constexpr, tiles: tl.constexpr,
     padded: tl.constexpr, unrolled: tl.constexpr,
 ):  # fmt: skip
     """γ/σ · (g − mean(g) − x̂ · mean(g·x̂))."""
-    of_bias, of_weight = _parts(parts_at, channels, width, padded)
-    of_bias = tl.sum(of_bias, 0)
-    of_weight = tl.sum(of_weight, 0)
+    grad_bias, grad_weight = _parts(parts_at, channels, width, padded)
+    grad_bias = tl.sum(grad_bias, 0)
+    grad_weight = tl.sum(grad_weight, 0)
     column = tl.program_id(1) * width + tl.arange(0, width)
     if tl.program_id(0) == 0:
-        tl.store(of_bias_at + column, of_bias)
-        tl.store(of_weight_at + column, of_weight)
+        tl.store(grad_bias_at + column, grad_bias)
+        tl.store(grad_weight_at + column, grad_weight)
     mean = tl.load(moments_at + column)[None, :]
     scale = tl.load(moments_at + channels + column)[None, :]
     factor = tl.load(weight_at + column)[None, :] * scale
     total = rows.to(tl.float32)
-    constant = (of_bias / total)[None, :]
-    slope = (of_weight / total)[None, :] * scale
+    constant = (grad_bias / total)[None, :]
+    slope = (grad_weight / total)[None, :] * scale
     for t in range(tiles):
         place, there = _tile(t, rows, channels, width, tile_rows, tiles)
         grad = tl.load(grad_at + place, mask=there, other=0.0).to(tl.float32)
         if relu:
             grad = tl.where(tl.load(y_at + place, mask=there, other=0.0) > 0, grad, 0.0)
         if adds:
-            tl.store(of_shortcut_at + place, grad.to(of_shortcut_at.dtype.element_ty), mask=there)
+            tl.store(
+                grad_shortcut_at + place, grad.to(grad_shortcut_at.dtype.element_ty), mask=there
+            )
         x = tl.load(x_at + place, mask=there, other=0.0).to(tl.float32)
-        of_x = factor * (grad - constant - (x - mean) * slope)
-        tl.store(of_x_at + place, of_x.to(of_x_at.dtype.element_ty), mask=there)
+        grad_x = factor * (grad - constant - (x - mean) * slope)
+        tl.store(grad_x_at + place, grad_x.to(grad_x_at.dtype.element_ty), mask=there)

@@ -1,8 +1,7 @@
-"""Optimiser updates on CUDA by Triton: one pass over what several PyTorch operations would read and
-write.
+"""Optimiser updates on CUDA by Triton, in one pass where PyTorch needs several operations.
 
-A row update sums all entries of a row first, and touches no other row. Nothing makes the host wait,
-and all sizes are those of the arguments: a step can be captured in a CUDA graph.
+A row update sums all entries of a row first, and touches no other row. The host never waits, and
+all sizes are those of the arguments: a step can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -13,30 +12,32 @@ import triton.language as tl
 from torch import Tensor
 
 from headtail.kernels.gradient import RowGradient
-from headtail.kernels.triton.groups import FEW, grouped
+from headtail.kernels.triton.groups import MOST_RANKED, grouped
 
-BLOCK = 1024
+NUMBERS = 1024
+"""Numbers per program of the dense update."""
 COLUMNS = 512
-"""Columns that one program takes."""
+"""Columns per program of a row update."""
 FEW_AT_A_TIME = (8, 4)
+"""Entries that a program adds at a time, and its warps, with up to `MOST_RANKED` entries:
+each of few programs may hold more registers."""
 MANY_AT_A_TIME = (4, 2)
-"""Entries that a program adds at a time, and its warps: of few programs each may hold more
-registers.
-"""
+"""The same with more entries."""
 TILE = 32
-"""Of many entries, those of a row are summed tile by tile before they are summed up: no program
-walks a long way.
+"""Entries per tile. Many entries are summed tile by tile first, so that no program has to add up a
+long run.
 """
 
 
 def adagrad_(p: Tensor, total: Tensor, grad: Tensor, lr: Tensor | float, eps: float) -> None:
     """G ← G + g²; θ ← θ − η·g/(√G + ε), in place, for contiguous float32 tensors of one shape."""
     rate = lr if isinstance(lr, Tensor) else torch.full((), lr, device=p.device)
-    _adagrad[(triton.cdiv(p.numel(), BLOCK),)](p, total, grad, rate, eps, p.numel(), block=BLOCK)  # pyright: ignore
+    grid = (triton.cdiv(p.numel(), NUMBERS),)
+    _adagrad[grid](p, total, grad, rate, eps, p.numel(), block=NUMBERS)  # pyright: ignore
 
 
 def fits(*tensors: Tensor) -> bool:
-    """Whether the kernel takes these."""
+    """Whether `adagrad_` supports these tensors."""
     return all(
         t.dtype == torch.float32 and t.is_contiguous() and t.shape == tensors[0].shape
         for t in tensors
@@ -49,8 +50,8 @@ def sgd_rows(
     """θ_r ← θ_r − η·g for each row r of the gradient, g the sum of its entries.
 
     All row updates take p `[T, d]` in float32 or bfloat16, states `[T, d]` in float32, and numbers
-    or 0-dim tensors for η. With a seed, a 0-dim int64 tensor, a bfloat16 p is rounded up or down
-    with the odds of the digits cut off: equal seeds, equal bits.
+    or 0-dim tensors for η. With a seed, a 0-dim int64 tensor, a bfloat16 p is rounded up or down at
+    random so that the mean is exact: equal seeds, equal bits.
     """
     _update_rows(_sgd, p, (), gradient, lr, (), seed)
 
@@ -75,14 +76,15 @@ def adagrad_rows(
     eps: float,
     seed: Tensor | None = None,
 ) -> None:
-    """G_r ← G_r + g²; θ_r ← θ_r − η·g/(√G_r + ε). With `[T, 1]` totals, G_r is one number a row,
+    """G_r ← G_r + g²; θ_r ← θ_r − η·g/(√G_r + ε). With `[T, 1]` totals, G_r is one number per row,
     and g² its mean over the row.
     """
-    one_a_row = total.shape != p.shape
-    rule, numbers = (
-        (_adagrad_of_row, (eps, 1 / p.shape[1])) if one_a_row else (_adagrad_row, (eps,))
-    )
-    _update_rows(rule, p, (total,), gradient, lr, numbers, seed, one_a_row)
+    if total.shape == p.shape:
+        _update_rows(_adagrad_row, p, (total,), gradient, lr, (eps,), seed)
+    else:
+        numbers = (eps, 1 / p.shape[1])
+        rule = _adagrad_per_row
+        _update_rows(rule, p, (total,), gradient, lr, numbers, seed, state_per_row=True)
 
 
 def adam_rows(
@@ -96,8 +98,8 @@ def adam_rows(
     eps: float,
     seed: Tensor | None = None,
 ) -> None:
-    """m_r ← β₁·m_r + (1 − β₁)·g; s_r ← β₂·s_r + (1 − β₂)·g²; θ_r ← θ_r − size·m_r/(√s_r + ε), size
-    = η·√(1 − β₂ᵗ)/(1 − β₁ᵗ).
+    """m_r ← β₁·m_r + (1 − β₁)·g; s_r ← β₂·s_r + (1 − β₂)·g²; θ_r ← θ_r − size·m_r/(√s_r + ε) with
+    size = η·√(1 − β₂ᵗ)/(1 − β₁ᵗ).
     """
     _update_rows(_adam, p, (mean, square), gradient, size, (1 - beta1, 1 - beta2, eps), seed)
 
@@ -110,20 +112,22 @@ def _update_rows(
     rate: Tensor | float,
     numbers: tuple[float, ...],
     seed: Tensor | None,
-    one_a_row: bool = False,
+    state_per_row: bool = False,
 ) -> None:
     n = len(gradient.rows)
     d = p.shape[1]
     if n == 0 or d == 0:
         return
     rows, values, points, coefs, _ = grouped(gradient, len(p))
-    columns = triton.next_power_of_2(d) if one_a_row else min(COLUMNS, triton.next_power_of_2(d))
+    columns = (
+        triton.next_power_of_2(d) if state_per_row else min(COLUMNS, triton.next_power_of_2(d))
+    )
     blocks = triton.cdiv(d, columns)
     entries = (rows, points, coefs, values.contiguous())
-    tiles, chunk, warps = None, *FEW_AT_A_TIME
-    if n > FEW:
+    tiles = None
+    chunk, warps = FEW_AT_A_TIME if n <= MOST_RANKED else MANY_AT_A_TIME
+    if n > MOST_RANKED:
         tiles = torch.empty(triton.cdiv(n, TILE), d, device=p.device)
-        chunk, warps = MANY_AT_A_TIME
         _sum_tiles[(len(tiles), blocks)](
             *entries, tiles, n, d, tile=TILE, columns=columns, chunk=TILE // 2
         )  # pyright: ignore
@@ -131,9 +135,9 @@ def _update_rows(
     at, rate = (rate, 0.0) if isinstance(rate, Tensor) else (None, float(rate))
     a, b, c = (*map(float, numbers), 0.0, 0.0, 0.0)[:3]
     seed = seed if p.dtype == torch.bfloat16 else None
-    # a whole row in one program takes more threads, and fewer entries at a time
+    # A whole row in one program needs more threads, and fewer entries at a time.
     wide = max(1, columns // COLUMNS)
-    options = {"rule": rule, "one_a_row": one_a_row, "tile": TILE, "columns": columns}
+    options = {"rule": rule, "state_per_row": state_per_row, "tile": TILE, "columns": columns}
     options |= {"chunk": max(1, chunk // wide), "num_warps": min(16, warps * wide)}
     _update[(n, blocks)](
         p, first, second, *entries, tiles, n, d, seed, at, rate, a, b, c, **options
@@ -141,7 +145,7 @@ def _update_rows(
 
 
 @triton.jit
-def _adagrad(p, total, grad, lr, eps, count, block: tl.constexpr):  # pyright: ignore[reportUnknownParameterType]
+def _adagrad(p, total, grad, lr, eps, count, block: tl.constexpr):  # pyright: ignore
     # int64: 100M rows of 512 pass 2^31
     place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = place < count
@@ -154,8 +158,8 @@ def _adagrad(p, total, grad, lr, eps, count, block: tl.constexpr):  # pyright: i
 
 
 # The rules: old values of a row and up to two states, its gradient, the learning rate and up to
-# three numbers give the new ones. Roots and quotients may err in the last digit, of a step and not
-# of a weight: exact ones are sequences of many instructions.
+# three numbers give the new ones. Roots and quotients may err in the last digit of a step, not of a
+# weight: exact ones take many instructions.
 
 
 @triton.jit
@@ -176,7 +180,7 @@ def _adagrad_row(p, total, second, g, lr, eps, b, c):  # pyright: ignore
 
 
 @triton.jit
-def _adagrad_of_row(p, total, second, g, lr, eps, share, c):  # pyright: ignore
+def _adagrad_per_row(p, total, second, g, lr, eps, share, c):  # pyright: ignore
     total = total + tl.sum(g * g) * share
     return p - tl.div_rn(lr, tl.sqrt_rn(total) + eps) * g, total, second
 
@@ -189,16 +193,16 @@ def _adam(p, mean, square, g, size, new1, new2, eps):  # pyright: ignore
 
 
 @triton.jit
-def _sum(row, start, stop, rows, points, coefs, values, d, column, chunk: tl.constexpr):  # pyright: ignore
-    """The sum of the entries of `row`, which stand side by side from `start` on, up to `stop` at
-    most.
-    """
+def _sum(  # pyright: ignore
+    row, start, stop, rows, points, coefs, values, d, column, chunk: tl.constexpr
+):
+    """The sum of the entries of `row`, neighbours from `start` on, up to `stop` at most."""
     g = tl.zeros_like(column).to(tl.float32)
     goes_on = tl.load(rows + start, mask=start < stop, other=-1) == row
     while goes_on:
         entry = start + tl.arange(0, chunk)
         mine = tl.load(rows + entry, mask=entry < stop, other=-1) == row
-        # neither of the two waits for the other
+        # neither load waits for the other
         point = tl.load(points + entry, mask=entry < stop, other=0)
         start += chunk
         goes_on = tl.load(rows + start, mask=start < stop, other=-1) == row
@@ -216,34 +220,27 @@ def _sum(row, start, stop, rows, points, coefs, values, d, column, chunk: tl.con
 
 @triton.jit
 def _sum_tiles(  # pyright: ignore
-    rows,
-    points,
-    coefs,
-    values,
-    tiles,
-    n,
-    d,
-    tile: tl.constexpr,
-    columns: tl.constexpr,
-    chunk: tl.constexpr,
-):
-    """tiles[t] = the sum of the entries at the beginning of the t-th tile whose row began in an
-    earlier one, if any.
+    rows, points, coefs, values, tiles, n, d,
+    tile: tl.constexpr, columns: tl.constexpr, chunk: tl.constexpr,
+):  # fmt: skip
+    """tiles[t] = the sum of the entries at the beginning of the t-th tile that continue a row of an
+    earlier tile, if any.
     """
     start = tl.program_id(0) * tile
     row = tl.load(rows + start)
     before = tl.load(rows + start - 1, mask=start > 0, other=-1)
     if (row >= 0) & (row == before):
         column = tl.program_id(1) * columns + tl.arange(0, columns)
-        g = _sum(
-            row, start, tl.minimum(n, start + tile), rows, points, coefs, values, d, column, chunk
-        )
+        stop = tl.minimum(n, start + tile)
+        g = _sum(row, start, stop, rows, points, coefs, values, d, column, chunk)
         tl.store(tiles + tl.program_id(0).to(tl.int64) * d + column, g, mask=column < d)
 
 
 @triton.jit
-def _sum_of_tiles(row, start, tiles, rows, n, d, column, tile: tl.constexpr, chunk: tl.constexpr):  # pyright: ignore
-    """The sum of what `_sum_tiles` made of `row`, from the tile at `start` on."""
+def _sum_of_tiles(  # pyright: ignore
+    row, start, tiles, rows, n, d, column, tile: tl.constexpr, chunk: tl.constexpr
+):
+    """The sum of the results of `_sum_tiles` for `row`, from the tile at `start` on."""
     g = tl.zeros_like(column).to(tl.float32)
     goes_on = tl.load(rows + start, mask=start < n, other=-1) == row
     while goes_on:
@@ -251,12 +248,11 @@ def _sum_of_tiles(row, start, tiles, rows, n, d, column, tile: tl.constexpr, chu
         mine = tl.load(rows + first, mask=first < n, other=-1) == row
         start += chunk * tile
         goes_on = tl.load(rows + start, mask=start < n, other=-1) == row
-        # Read before it is known whose it is, and selected afterwards: what is not of this row may
-        # be anything.
+        # Read before the row is known, and selected afterwards: tiles of other rows may hold
+        # anything.
         index = (tl.minimum(first, n - 1) // tile).to(tl.int64)
-        block = tl.load(
-            tiles + index[:, None] * d + column[None, :], mask=(column < d)[None, :], other=0.0
-        )
+        place = index[:, None] * d + column[None, :]
+        block = tl.load(tiles + place, mask=(column < d)[None, :], other=0.0)
         g += tl.sum(tl.where(mine[:, None], block, 0.0), 0)
     return g
 
@@ -264,9 +260,10 @@ def _sum_of_tiles(row, start, tiles, rows, n, d, column, tile: tl.constexpr, chu
 @triton.jit
 def _update(  # pyright: ignore
     p, first, second, rows, points, coefs, values, tiles, n, d, seed, rate_at, rate, a, b, c,
-    rule: tl.constexpr, one_a_row: tl.constexpr, tile: tl.constexpr, columns: tl.constexpr, chunk: tl.constexpr,
+    rule: tl.constexpr, state_per_row: tl.constexpr,
+    tile: tl.constexpr, columns: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
-    """The program of a row's first entry sums all of them and takes the step; the programs of other
+    """The program of a row's first entry sums all of them and makes the step; the programs of other
     entries have nothing to do.
     """
     start = tl.program_id(0)
@@ -278,26 +275,23 @@ def _update(  # pyright: ignore
         column = tl.program_id(1) * columns + tl.arange(0, columns)
         place = row * d + column
         inside = column < d
-        # All that may be needed is asked for before any of it is used.
+        # Everything that may be needed is loaded before any of it is used.
         old = tl.load(p + place, mask=inside, other=0.0).to(tl.float32)
-        if one_a_row:
+        if state_per_row:
             state1 = tl.load(first + row)
+        elif first is not None:
+            state1 = tl.load(first + place, mask=inside, other=0.0)
         else:
-            state1 = (
-                tl.zeros((columns,), tl.float32)
-                if first is None
-                else tl.load(first + place, mask=inside, other=0.0)
-            )
-        state2 = (
-            tl.zeros((columns,), tl.float32)
-            if second is None
-            else tl.load(second + place, mask=inside, other=0.0)
-        )
+            state1 = tl.zeros((columns,), tl.float32)
+        if second is not None:
+            state2 = tl.load(second + place, mask=inside, other=0.0)
+        else:
+            state2 = tl.zeros((columns,), tl.float32)
         g = tl.load(values + point * d + column, mask=inside, other=0.0).to(tl.float32)
         lr = rate if rate_at is None else tl.load(rate_at).to(tl.float32)
         if coefs is not None:
             g *= tl.load(coefs + start)
-        if after == row:  # seldom, so that one entry is worth its own way
+        if after == row:  # seldom, so that a single entry has a path of its own
             stop = n if tiles is None else tl.minimum(n, (start // tile + 1) * tile)
             g += _sum(row, start + 1, stop, rows, points, coefs, values, d, column, chunk)
             if tiles is not None:
@@ -307,7 +301,7 @@ def _update(  # pyright: ignore
         if seed is not None:
             new = _rounded(new, tl.load(seed), row, column)
         tl.store(p + place, new.to(p.dtype.element_ty), mask=inside)
-        if one_a_row:
+        if state_per_row:
             tl.store(first + row, state1)
         elif first is not None:
             tl.store(first + place, state1, mask=inside)
@@ -320,13 +314,11 @@ def _rounded(x, seed, row, column):  # pyright: ignore
     """A neighbour of x in bfloat16, still as float32; the upper one with probability (x − lower) /
     (upper − lower).
     """
-    noise = _mixed(
-        _mixed(_mixed(seed.to(tl.uint32)) ^ (seed >> 32).to(tl.uint32) ^ row.to(tl.uint32))
-        + column.to(tl.uint32)
-    )
+    h = _mixed(seed.to(tl.uint32)) ^ (seed >> 32).to(tl.uint32) ^ row.to(tl.uint32)
+    noise = _mixed(_mixed(h) + column.to(tl.uint32))
     bits = x.to(tl.uint32, bitcast=True) + (noise & 0xFFFF)
     up_or_down = (bits & 0xFFFF0000).to(tl.float32, bitcast=True)
-    return tl.where(tl.abs(x) <= 3.4e38, up_or_down, x)  # what is not a number stays so
+    return tl.where(tl.abs(x) <= 3.4e38, up_or_down, x)  # inf and NaN stay as they are
 
 
 @triton.jit

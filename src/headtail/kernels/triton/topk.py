@@ -2,9 +2,9 @@
 a proof that nothing was missed.
 
 A TF32 product of x and w differs from the true score by at most ‖x‖ · slack(w). The labels with the
-largest *upper bounds* are the candidates: whatever is no candidate scores no more than the smallest
-of their bounds. A point whose k-th best candidate reaches that bound is certain; the others, rare
-unless scores tie by the hundred, are scored anew in float32.
+largest *upper bounds* are the candidates: all other labels score at most the smallest of their
+bounds. A point is certain if its k-th best candidate reaches that bound; the others, rare unless
+scores tie by the hundred, are scored again in float32.
 """
 
 from __future__ import annotations
@@ -18,23 +18,30 @@ import triton.language as tl
 from torch import Tensor
 
 TILE = 64
-"""Labels of which only the largest bound is looked at first."""
-# that a program multiplies at a time
+"""Labels per tile; only the largest bound of a tile is compared first."""
 LABELS = 8
+"""Labels that a program multiplies at a time,"""
 COLUMNS = 512
-# of which a program takes the maxima
+"""and columns."""
 TILES = 16
+"""Tiles of which a program computes the maxima,"""
 POINTS = 4
-SCORES = 2**29
+"""and points."""
+SCORES_AT_ONCE = 2**29
 """Scores that are held at a time: 2 GiB."""
 
 
 @torch.no_grad()
 def topk(
-    hidden: Tensor, table: Tensor, bias: Tensor | None, shift: Tensor | None, k: int
+    hidden: Tensor,
+    table: Tensor,
+    bias: Tensor | None,
+    shift: Tensor | None,
+    k: int,
+    at_once: int = SCORES_AT_ONCE,
 ) -> tuple[Tensor, Tensor]:
-    """The k largest of `hidden @ table.T + bias + shift` a row, to float32 accuracy; among equals
-    any may be chosen.
+    """The k largest of `hidden @ table.T + bias + shift` per row, to float32 accuracy; ties are
+    broken in any way.
 
     Args:
         hidden: `[n, d]` float32.
@@ -42,6 +49,7 @@ def topk(
         bias: `[L]`, and
         shift: `[L]`, for instance of a post-hoc correction; None for 0.
         k: at most L.
+        at_once: scores that are held at a time.
 
     Returns:
         `[n, k]` scores, descending, and `[n, k]` int64 labels.
@@ -49,9 +57,9 @@ def topk(
     base = table.new_zeros(len(table))
     for term in (bias, shift):
         base = base if term is None else base + term.reshape(-1)
-    values, indices, certain = search(hidden.contiguous(), table.contiguous(), base, k)
+    values, indices, certain = search(hidden.contiguous(), table.contiguous(), base, k, at_once)
     left = (~certain).nonzero()[:, 0]
-    rows = max(1, SCORES // len(table))
+    rows = max(1, at_once // len(table))
     for part in left.split(rows):
         with _float32_product("ieee"):
             top = (hidden[part] @ table.T).add_(base).topk(k)
@@ -59,8 +67,10 @@ def topk(
     return values, indices
 
 
-def search(hidden: Tensor, table: Tensor, base: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """As `topk`, with `[n]` whether each row is certain: the others may lack a label."""
+def search(
+    hidden: Tensor, table: Tensor, base: Tensor, k: int, at_once: int = SCORES_AT_ONCE
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `topk`, with `[n]` whether each row is certain: the others may miss a label."""
     n = len(hidden)
     num_labels, d = table.shape
     padded = triton.cdiv(num_labels, TILE) * TILE
@@ -68,35 +78,34 @@ def search(hidden: Tensor, table: Tensor, base: Tensor, k: int) -> tuple[Tensor,
     short[:num_labels] = _rounded(table)
     base = torch.nn.functional.pad(base, (0, padded - num_labels), value=-torch.inf)
     length, lost = _lengths(table, short[:num_labels])
-    # Rounding w and adding up d products costs this much for each unit of ‖x‖; rounding x is added
-    # batch by batch.
-    of_table = torch.nn.functional.pad(
-        torch.stack([length, lost + length * d * 2.0**-22]), (0, padded - num_labels)
-    )
+    # The error of rounding w and of adding up d products, per unit of ‖x‖; that of rounding x is
+    # added for each batch.
+    errors = torch.stack([length, lost + length * d * 2.0**-22])
+    errors = torch.nn.functional.pad(errors, (0, padded - num_labels))
     values = hidden.new_empty(n, k)
     indices = torch.empty(n, k, dtype=torch.int64, device=hidden.device)
     certain = torch.empty(n, dtype=torch.bool, device=hidden.device)
-    size = max(8, SCORES // padded // 128 * 128)
+    size = max(8, at_once // padded // 128 * 128)
+    count = min(2 * k + 28, num_labels)
     scores = hidden.new_empty(min(size, n), padded)
     for start in range(0, n, size):
         rows = slice(start, start + size)
         x = hidden[rows]
-        labels, bound = _candidates(
-            x, short, base, of_table, num_labels, min(2 * k + 28, num_labels), scores[: len(x)]
-        )
+        held = scores[: len(x)]
+        labels, bound = candidates(x, short, base, errors, num_labels, count, held)
         best, place = _score(x, table, base, labels).topk(k)
         values[rows] = best
         indices[rows] = labels.gather(1, place)
-        # labels ruled out by −∞ cannot be told from padding
+        # labels ruled out by −∞ cannot be distinguished from padding
         certain[rows] = (best[:, -1] >= bound) & (bound > -torch.inf)
     return values, indices, certain
 
 
-def _candidates(
+def candidates(
     x: Tensor,
     short: Tensor,
     base: Tensor,
-    of_table: Tensor,
+    errors: Tensor,
     num_labels: int,
     count: int,
     scores: Tensor,
@@ -107,35 +116,34 @@ def _candidates(
     rounded = _rounded(x)
     length, lost = _lengths(x, rounded)
     share = (lost / length.clamp(min=torch.finfo(x.dtype).tiny)).amax()
-    slack = 1.001 * (share * of_table[0] + of_table[1])  # the thousandth: lengths are rounded too
+    slack = 1.001 * (share * errors[0] + errors[1])  # 0.001 because lengths are rounded too
     with _float32_product("tf32"):
         torch.mm(rounded, short.T, out=scores)
-    # The best `count` labels lie in the `count` tiles with the best maxima.
+    # The best `count` labels are in the `count` tiles with the best maxima.
     num_tiles = len(short) // TILE
-    tiles = (
-        _tile_maxima(scores, base, length, slack).topk(min(count, num_tiles), sorted=False).indices
-    )
+    maxima = _tile_maxima(scores, base, length, slack)
+    tiles = maxima.topk(min(count, num_tiles), sorted=False).indices
     bounds = scores.view(len(x), num_tiles, TILE).gather(1, tiles[:, :, None].expand(-1, -1, TILE))
     bounds += base.view(num_tiles, TILE)[tiles]
     bounds += slack.view(num_tiles, TILE)[tiles] * length[:, None, None]
     best, place = bounds.flatten(1).topk(count)
     labels = tiles.gather(1, place // TILE) * TILE + place % TILE
-    return labels.clamp_(max=num_labels - 1), best[:, -1]  # nothing but padding is clamped
+    return labels.clamp_(max=num_labels - 1), best[:, -1]  # only padding is clamped
 
 
 def _rounded(x: Tensor) -> Tensor:
-    """x to the nearest TF32 number, of which the matrix units lose nothing."""
+    """x to the nearest TF32 number, so that tensor cores lose nothing of it."""
     return ((x.view(torch.int32) + 2**12) & -(2**13)).view(torch.float32)
 
 
 def _lengths(x: Tensor, rounded: Tensor) -> tuple[Tensor, Tensor]:
-    """The length of each row, and of what rounding has taken from it."""
+    """The length of each row, and that of its rounding error."""
     return torch.linalg.vector_norm(x, dim=1), torch.linalg.vector_norm(x - rounded, dim=1)
 
 
 @contextmanager
 def _float32_product(precision: str) -> Iterator[None]:
-    """How float32 matrices are multiplied meanwhile."""
+    """Multiply float32 matrices with this precision inside the block."""
     settings = torch.backends.cuda.matmul
     before = settings.fp32_precision
     settings.fp32_precision = precision
@@ -171,25 +179,17 @@ def _score(x: Tensor, table: Tensor, base: Tensor, labels: Tensor) -> Tensor:
 
 @triton.jit
 def _maxima(  # pyright: ignore
-    scores,
-    base,
-    length,
-    slack,
-    out,
-    b,
-    num_tiles,
-    tile: tl.constexpr,
-    tiles: tl.constexpr,
-    rows: tl.constexpr,
-):
-    """What belongs to labels is loaded once for several points."""
+    scores, base, length, slack, out, b, num_tiles,
+    tile: tl.constexpr, tiles: tl.constexpr, rows: tl.constexpr,
+):  # fmt: skip
+    """Numbers per label are loaded once for several points."""
     t = tl.program_id(0) * tiles + tl.arange(0, tiles)
     label = t[:, None] * tile + tl.arange(0, tile)[None, :]
     inside = label < num_tiles * tile
     offset = tl.load(base + label, mask=inside, other=0.0)
     per_length = tl.load(slack + label, mask=inside, other=0.0)
     for r in tl.static_range(rows):  # pyright: ignore
-        # the last point may be done twice
+        # the last point may be computed twice
         i = tl.minimum(tl.program_id(1) * rows + r, b - 1).to(tl.int64)
         score = tl.load(scores + i * num_tiles * tile + label, mask=inside, other=0.0)
         bound = score + offset + per_length * tl.load(length + i)
@@ -197,7 +197,9 @@ def _maxima(  # pyright: ignore
 
 
 @triton.jit
-def _dots(x, table, base, labels, out, count, d, chunk: tl.constexpr, columns: tl.constexpr):  # pyright: ignore
+def _dots(  # pyright: ignore
+    x, table, base, labels, out, count, d, chunk: tl.constexpr, columns: tl.constexpr
+):
     i = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * chunk + tl.arange(0, chunk)
     label = tl.load(labels + i * count + c, mask=c < count, other=0)
@@ -206,7 +208,6 @@ def _dots(x, table, base, labels, out, count, d, chunk: tl.constexpr, columns: t
         column = first + tl.arange(0, columns)
         mask = (c < count)[:, None] & (column < d)[None, :]
         hidden = tl.load(x + i * d + column, mask=column < d, other=0.0)
-        products += hidden[None, :] * tl.load(
-            table + label[:, None] * d + column[None, :], mask=mask, other=0.0
-        )
+        w = tl.load(table + label[:, None] * d + column[None, :], mask=mask, other=0.0)
+        products += hidden[None, :] * w
     tl.store(out + i * count + c, tl.sum(products, 1) + tl.load(base + label), mask=c < count)
