@@ -21,7 +21,7 @@ from headtail.errors import (
     check_same_device,
 )
 from headtail.implicit.implied import implied_margin_of, lean_of, refuse_to_correct_twice
-from headtail.kernels.compiled import HAS_TRITON
+from headtail.kernels.dispatch import topk_kernel
 from headtail.losses import ExactLoss, Loss, SampledLoss
 from headtail.losses.terms import directions
 from headtail.rows.decay import catch_up, decays, flush, forgive
@@ -29,9 +29,6 @@ from headtail.rows.link import Rows
 
 BLOCK_SCORES = 2**24
 """How many scores `topk` holds at a time."""
-LARGE = 16384
-MOST_BEST = 256
-"""From so many labels on, and up to such a k, a GPU has a kernel of its own."""
 
 
 class TopK(NamedTuple):
@@ -187,7 +184,9 @@ class LabelHead(nn.Module):
             if not correct_twice:
                 self._refuse_to_correct_twice()
         self._catch_up()
-        if (kernel := self._topk_kernel(hidden, k)) is not None:
+        has_kernel_form = self.loss.settings.score == "dot"
+        kernel = topk_kernel(hidden, self.weight, k) if has_kernel_form else None
+        if kernel is not None:
             shift = None
             if post_hoc:  # before scores are divided by the temperature
                 every = torch.arange(len(self.weight), device=hidden.device)
@@ -296,22 +295,6 @@ class LabelHead(nn.Module):
             if not isinstance(temperature, Tensor) and temperature == 1
             else scores / temperature
         )
-
-    def _topk_kernel(self, hidden: Tensor, k: int) -> Any:
-        """The kernel for large float32 tables on a GPU, or None."""
-        plain = self.loss.settings.score == "dot" and not torch.is_autocast_enabled(
-            hidden.device.type
-        )
-        floats = (
-            hidden.dtype == self.weight.dtype == torch.float32
-            and hidden.device.type == "cuda"
-            and HAS_TRITON
-        )
-        if not plain or not floats or len(self.weight) < LARGE or k > MOST_BEST:
-            return None
-        from headtail.kernels.triton.topk import topk
-
-        return topk
 
     def _catch_up(self, rows: Rows = ...) -> None:
         for table in (self.weight, self.bias):

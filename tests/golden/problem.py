@@ -15,11 +15,11 @@ from importlib import metadata
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
 import headtail as ht
+from headtail.kernels.dispatch import use_kernels
 from headtail.losses import SampledLoss
 from headtail.samplers import Draw
 
@@ -109,7 +109,7 @@ def record(scheme: str, optimiser: str, dtype: str, *, kernels: bool) -> dict[st
     log_q = []
     losses = []
     tables = []
-    with kernels_used(kernels):
+    with use_kernels(kernels):
         for _ in range(STEPS):
             hidden = torch.randn(BATCH, DIM, generator=draw_of, dtype=torch.float64).to(number)
             hidden.requires_grad_()
@@ -178,18 +178,6 @@ def made_with() -> dict[str, str]:
         "cpu": cpu,
         "machine": platform.machine(),
     }
-
-
-@contextmanager
-def kernels_used(on: bool) -> Iterator[None]:
-    """With compiled kernels, or in plain PyTorch."""
-    if on:
-        yield
-        return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headtail.losses.fused._kernels_for", lambda *_, **__: None)
-        patch.setattr("headtail.rows.row_optimizer.RowOptimizer._kernels_for", lambda *_: None)
-        yield
 
 
 def summary(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

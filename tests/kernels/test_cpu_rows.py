@@ -1,4 +1,4 @@
-"""Row updates by the CPU kernels, beside the same by torch and the truth in float64."""
+"""Row updates by the CPU kernels, compared with torch and with the truth in float64."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch.nn.functional as F
 
 from headtail import RowAdagrad, RowAdam, RowSGD
 from headtail.kernels.cpu import rows as cpu_rows
+from headtail.kernels.dispatch import use_kernels
 from headtail.kernels.gradient import RowGradient
-from headtail.rows import row_optimizer
 
 STEPS = 4
 SLACK = 1.1
@@ -49,6 +49,7 @@ def trained(rule, start: torch.Tensor, grads: list[torch.Tensor]) -> list[torch.
 
 
 def spy(monkeypatch) -> list[int]:
+    """An entry for each call of the kernels."""
     calls = []
     kernel = cpu_rows._update
     monkeypatch.setattr(
@@ -66,12 +67,12 @@ def test_the_kernels_steps_are_as_near_to_the_truth_as_torch_s(
     start = torch.randn(num_rows, dim)
     grads = gradients(num_rows, dim, sparse)
     exact = trained(rule, start.double(), grads)
-    with monkeypatch.context() as patch:
-        calls = spy(patch)
-        kernel = trained(rule, start, grads)
-        assert len(calls) == STEPS, "the fast path ran"
-    monkeypatch.setattr(row_optimizer, "WORTH_KERNELS", 10**9)
-    plain = trained(rule, start, grads)
+    calls = spy(monkeypatch)
+    kernel = trained(rule, start, grads)
+    assert len(calls) == STEPS, "the fast path ran"
+    with use_kernels(False):
+        plain = trained(rule, start, grads)
+    assert len(calls) == STEPS, "and then did not"
     for by_kernel, by_torch, right in zip(kernel, plain, exact, strict=True):
         assert (by_kernel - right).norm() <= SLACK * (by_torch - right).norm() + 1e-7
 
@@ -150,6 +151,13 @@ def test_what_the_kernels_do_not_take_goes_to_torch(monkeypatch):
     trained(rule, torch.randn(129, 1007).T, [torch.randn(1007, 129)])
     trained(rule, torch.randn(8, 8), [torch.randn(8, 8)])
     assert not calls
+
+
+def test_small_tables_go_to_the_kernels_if_these_are_always_used(monkeypatch):
+    calls = spy(monkeypatch)
+    with use_kernels("always"):
+        trained(RULES["adagrad"], torch.randn(8, 8), [torch.randn(8, 8)])
+    assert len(calls) == 1
 
 
 def test_a_number_that_never_had_a_gradient_stays_where_it_is():

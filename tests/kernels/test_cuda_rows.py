@@ -11,7 +11,7 @@ from tests.kernels.interpreter import DEVICE, GPU, elsewhere, in_triton, interpr
 
 pytest.importorskip("triton")
 
-ROWWISE = "adagrad_rows, one number a row"
+ROWWISE = "adagrad_rows, one number per row"
 STATES = {"sgd_rows": 0, "momentum_rows": 1, "adagrad_rows": 1, ROWWISE: 1, "adam_rows": 2}
 NUMBERS = {
     "sgd_rows": (),
@@ -97,12 +97,21 @@ def entries_of(gradient: RowGradient) -> Tensor:
 
 
 def check(
-    kind: str, tables: list[Tensor], gradient: RowGradient, lr: float | Tensor = 0.05
+    kind: str,
+    tables: list[Tensor],
+    gradient: RowGradient,
+    lr: float | Tensor = 0.05,
+    grouping: str | None = None,
 ) -> list[Tensor]:
+    """Tables after a step, which must be as near to the truth as torch's; `grouping` is a way of
+    bringing equal rows together, None the one that the kernel chooses.
+    """
     from headtail.kernels.triton import rows as cuda_rows
 
     rows = gradient.rows
     entries = entries_of(gradient)
+    if grouping is not None:
+        gradient = brought_together(gradient, len(tables[0]), grouping)
     tables = [tables[0], tables[1][:, :1].contiguous()] if kind == ROWWISE else tables
     exact = [t.double() for t in tables]
     near = [t.clone() for t in tables]
@@ -125,22 +134,20 @@ def check(
     return ours
 
 
-@pytest.fixture(params=["ranked", "sorted", "counted"])
-def grouping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each way of bringing equal rows together, however few there are, and short tiles for the long
-    runs.
-    """
+def brought_together(gradient: RowGradient, num_rows: int, grouping: str) -> RowGradient:
+    """The same entries with equal rows side by side."""
     from headtail.kernels.triton import groups as cuda_groups
-    from headtail.kernels.triton import rows as cuda_rows
 
-    if request.param != "ranked":
-        for module in (cuda_groups, cuda_rows):
-            monkeypatch.setattr(module, "FEW", 0)
-        monkeypatch.setattr(cuda_rows, "TILE", 8 if not GPU else cuda_rows.TILE)
-    monkeypatch.setattr(
-        torch, "are_deterministic_algorithms_enabled", lambda: request.param == "sorted"
-    )
-    return request.param
+    if grouping == "ranked":
+        ordered = cuda_groups.by_rank(gradient)
+    elif grouping == "sorted":
+        ordered = cuda_groups.by_sorting(gradient)
+    else:
+        ordered = cuda_groups.by_counting(gradient, num_rows)
+    return ordered._replace(grouped=True)
+
+
+each_grouping = pytest.mark.parametrize("grouping", ["ranked", "sorted", "counted"])
 
 
 @in_triton
@@ -159,44 +166,60 @@ def test_learning_rates_may_be_tensors(kind: str):
 
 
 @in_triton
+@each_grouping
 @pytest.mark.parametrize("shape", SHAPES)
 def test_points_and_coefficients_are_looked_up_however_rows_are_grouped(
     grouping: str, shape: tuple[int, int, int]
 ):
     if grouping != "ranked" or shape[1] <= 4096:
-        check("adagrad_rows", *problem(*shape, 1, points=True))
+        check("adagrad_rows", *problem(*shape, 1, points=True), grouping=grouping)
 
 
-@in_triton
-def test_one_row_repeated_all_the_time_and_one_among_many(grouping: str):
-    n, d = (100_000, 64) if GPU and grouping != "ranked" else (45, 5)
-    tables, gradient = problem(n, n, d, 1)
+def runs(n: int) -> list[Tensor]:
+    """One row repeated all the time, one among many, and nothing but padding."""
     each = torch.arange(n, device=DEVICE)
-    for rows in (
-        torch.full_like(each, 3),
-        torch.where(each % 7 == 0, each, 3),
-        torch.full_like(each, -1),
-    ):
-        check("momentum_rows", tables, gradient._replace(rows=rows))
+    three = torch.full_like(each, 3)
+    return [three, torch.where(each % 7 == 0, each, 3), torch.full_like(each, -1)]
 
 
 @in_triton
-def test_counters_are_left_as_found_and_padding_touches_nothing(grouping: str):
+@each_grouping
+def test_one_row_repeated_all_the_time_and_one_among_many(grouping: str):
+    tables, gradient = problem(45, 45, 5, 1)
+    for rows in runs(45):
+        check("momentum_rows", tables, gradient._replace(rows=rows), grouping=grouping)
+
+
+@in_triton
+@pytest.mark.parametrize("deterministic", [True, False], ids=["sorted", "counted"])
+def test_many_entries_are_summed_tile_by_tile(deterministic: bool):
+    n, d = (100_000, 64) if GPU else (4200, 3)
+    tables, gradient = problem(n, n, d, 1)
+    torch.use_deterministic_algorithms(deterministic)
+    try:
+        check("adagrad_rows", *problem(n // 3, n, d, 1, points=True))
+        for rows in runs(n):
+            check("momentum_rows", tables, gradient._replace(rows=rows))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@in_triton
+def test_counters_are_zero_again_after_use():
     from headtail.kernels.triton import groups as cuda_groups
 
-    check("sgd_rows", *problem(50, 60, 3, 0, points=True))
-    if grouping == "counted":
-        assert cuda_groups._COUNTERS
-        assert not any(counters.any() for counters in cuda_groups._COUNTERS.values())
+    check("sgd_rows", *problem(50, 60, 3, 0, points=True), grouping="counted")
+    assert cuda_groups._COUNTERS
+    assert not any(counters.any() for counters in cuda_groups._COUNTERS.values())
 
 
 @in_triton
-def test_equal_calls_give_equal_bits_where_that_is_asked_for(grouping: str):
-    if grouping != "counted":
-        shape = (1000, 4000 if grouping == "ranked" else 50_000, 512) if GPU else (20, 45, 3)
-        tables, gradient = problem(*shape, 1)
-        once, again = (check("adagrad_rows", tables, gradient) for _ in range(2))
-        assert all(torch.equal(x, y) for x, y in zip(once, again, strict=True))
+@pytest.mark.parametrize("grouping", ["ranked", "sorted"])
+def test_equal_calls_give_equal_bits_unless_rows_are_counted(grouping: str):
+    shape = (1000, 4000 if grouping == "ranked" else 50_000, 512) if GPU else (20, 45, 3)
+    tables, gradient = problem(*shape, 1)
+    once, again = (check("adagrad_rows", tables, gradient, grouping=grouping) for _ in range(2))
+    assert all(torch.equal(x, y) for x, y in zip(once, again, strict=True))
 
 
 @in_triton

@@ -9,12 +9,9 @@ import torch
 
 from headtail.data.load import load
 from headtail.data.slices import data_slices
-from headtail.encoders import bottleneck
-from headtail.encoders import weighted_bag as bags
 from headtail.evaluation.measures import measures_of
 from headtail.evaluation.topk import top_labels
-from headtail.losses import fused
-from headtail.rows import row_optimizer
+from headtail.kernels.dispatch import use_kernels
 from headtail.training.config import Run
 from headtail.training.trainer import Trainer
 
@@ -33,7 +30,7 @@ def data():
 
 
 def learnt(
-    scheme: str, data, optimiser: str
+    scheme: str, data, optimiser: str, *, plain: bool
 ) -> tuple[list[torch.Tensor], dict[tuple[str, str], float]]:
     """The weights of a run and what they reach on the test points."""
     run = Run(
@@ -47,7 +44,11 @@ def learnt(
         dropout=0.2,
         optimiser=optimiser,
     )
-    trained = Trainer(run, data).fit()
+    with use_kernels(not plain):
+        trainer = Trainer(run, data)
+        if plain:
+            trainer.optimiser.inside_backward(False)
+        trained = trainer.fit()
     found = measures_of(top_labels(trained.model, data.test, 50), data, data_slices(data))
     return [p.detach() for p in trained.model.parameters()], {
         (one.metric, one.slice): one.value for one in found
@@ -56,14 +57,9 @@ def learnt(
 
 @pytest.mark.parametrize("optimiser", ["adagrad", "sgd"])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_run_by_kernels_is_the_run_by_plain_torch(scheme, optimiser, data, monkeypatch):
-    fast, reached = learnt(scheme, data, optimiser)
-    monkeypatch.setattr(fused, "_kernels_for", lambda *_: None)
-    monkeypatch.setattr(bags, "bag_kernels", lambda *_: None)
-    monkeypatch.setattr(bottleneck, "bag_kernels", lambda *_: None)
-    monkeypatch.setattr(row_optimizer, "WORTH_KERNELS", 10**12)
-    monkeypatch.setattr(row_optimizer.RowOptimizer, "inside_backward", lambda self, **_: self)
-    plain, wanted = learnt(scheme, data, optimiser)
+def test_a_run_by_kernels_is_the_run_by_plain_torch(scheme, optimiser, data):
+    fast, reached = learnt(scheme, data, optimiser, plain=False)
+    plain, wanted = learnt(scheme, data, optimiser, plain=True)
     assert any(not torch.equal(one, other) for one, other in zip(fast, plain, strict=True)), (
         "two engines ran"
     )

@@ -13,7 +13,7 @@ from headtail.data.batches import Batches
 from headtail.data.load import load
 from headtail.data.points import Points
 from headtail.encoders import Bottleneck
-from headtail.rows import row_optimizer
+from headtail.kernels.dispatch import use_kernels
 from headtail.training.captured import CapturedStep
 from headtail.training.config import Run
 from headtail.training.engine import Engine
@@ -157,9 +157,13 @@ def test_points_of_one_label_each_can_be_masked_when_resident():
 @pytest.mark.parametrize("optimiser", ["adagrad", "sgd", "adam"])
 @pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
 @pytest.mark.parametrize("clip", [0.0, 1.0], ids=["inside backward", "clipped"])
-def test_replayed_steps_are_the_steps_of_a_cpu(name, optimiser, sparse, clip, monkeypatch):
+def test_replayed_steps_are_the_steps_of_a_cpu(name, optimiser, sparse, clip):
     """No scheme here has randomness that matters, so that both devices see the same."""
-    monkeypatch.setattr(row_optimizer, "WORTH_KERNELS", 0)
+    with use_kernels("always"):
+        _replayed_steps_are_those_of_a_cpu(name, optimiser, sparse, clip)
+
+
+def _replayed_steps_are_those_of_a_cpu(name, optimiser, sparse, clip):
     engine = Engine(dense_below=0)
     run = replace(SMALL, scheme=name, optimiser=optimiser, dropout=0.0, clip=clip)
     data = small_data(sparse=sparse)
@@ -299,18 +303,16 @@ def test_a_step_that_cannot_be_captured_runs_eagerly_and_says_so():
 
 @on_gpu
 @pytest.mark.parametrize("share", [0.4, 0.0], ids=["resident", "copied"])
-def test_where_gradients_go_may_be_found_late_even_for_two_tables_of_one_size(share, monkeypatch):
-    from headtail.kernels.triton import groups as cuda_groups
+def test_where_gradients_go_may_be_found_late_even_for_two_tables_of_one_size(share):
+    from triton.knobs import runtime
 
-    class Slow:
-        """A kernel that comes late."""
+    launched = []
 
-        def __init__(self, kernel) -> None:
-            self.kernel = kernel
-
-        def __getitem__(self, grid):
+    def wait(metadata):
+        """Delay each launch of the second of the kernels that group rows, on its own stream."""
+        if metadata.get()["name"] == "_start":
+            launched.append(1)
             torch.cuda._sleep(10**7)
-            return self.kernel[grid]
 
     data = load("synthetic:points=3400,test=8,features=5000,labels=5000,features-a-point=80")
     run = Run(
@@ -323,8 +325,9 @@ def test_where_gradients_go_may_be_found_late_even_for_two_tables_of_one_size(sh
         dropout=0.0,
     )
     changes = []
-    for kernel in (cuda_groups._start, Slow(cuda_groups._start)):
-        monkeypatch.setattr(cuda_groups, "_start", kernel)
+    for late in (False, True):
+        if late:
+            runtime.launch_enter_hook.add(wait)
         with nullcontext() if share else pytest.warns(UserWarning, match="each step copies"):
             trainer = Trainer(run, data, device="cuda", engine=Engine(share_of_memory=share))
         before = [p.detach().clone() for p in trainer.model.parameters()]
@@ -333,5 +336,7 @@ def test_where_gradients_go_may_be_found_late_even_for_two_tables_of_one_size(sh
         changes.append(
             [p.detach() - old for p, old in zip(trainer.model.parameters(), before, strict=True)]
         )
+    runtime.launch_enter_hook.remove(wait)
+    assert launched
     for one, other in zip(*changes, strict=True):
         assert (one - other).norm() <= 1e-4 * one.norm(), "but for the order of sums"

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 
 import torch
 
 from headtail.files.cache_folder import cache_folder
-
-HAS_TRITON = find_spec("triton") is not None
-"""It comes with torch where torch has CUDA."""
-HAS_NUMBA = find_spec("numba") is not None
-"""It comes with the extra `cpu`; without it, the CPU runs plain PyTorch."""
 
 
 def keep_compiled() -> None:

@@ -1,8 +1,8 @@
 """Which kernel runs: the only place that chooses between compiled kernels and plain PyTorch.
 
-Each function below looks at the tensors at hand and returns the module (or function) whose kernels
-take them, or None where plain PyTorch does the work. The plain code is the specification; a kernel
-is its fast twin. `use_kernels` switches between the two everywhere.
+Each function below looks at the tensors at hand and returns a module (or function) with kernels for
+them, or None where plain PyTorch does the work. The plain code is the specification; a kernel is
+its fast twin. `use_kernels` switches between the two everywhere.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from headtail.errors import check_choice
 Mode = Literal["auto", "always", "off"]
 MODES: tuple[Mode, ...] = ("auto", "always", "off")
 HAS_TRITON = find_spec("triton") is not None
+"""Triton comes with torch where torch has CUDA."""
 HAS_NUMBA = find_spec("numba") is not None
 
 WORTH_COMPILING = 2**15
@@ -37,6 +38,8 @@ FUSED_CHANNELS = (16, 32, 64)
 
 @dataclass
 class _Switch:
+    """One for the process, not per thread: autograd runs backward passes on threads of its own."""
+
     mode: str
 
 
@@ -47,7 +50,7 @@ class use_kernels:  # noqa: N801 - reads like torch.set_grad_enabled
     """Use compiled kernels where they are faster, or plain PyTorch everywhere.
 
     It takes effect at once; as a context manager it restores what was set before. The environment
-    variable `HEADTAIL_KERNELS` (`auto`, `always` or `off`) sets the mode that a process starts with.
+    variable `HEADTAIL_KERNELS` (`auto`, `always` or `off`) sets a process's first mode.
 
     Args:
         mode: True or "auto" for kernels where they pay, False or "off" for plain PyTorch, "always"
@@ -59,10 +62,11 @@ class use_kernels:  # noqa: N801 - reads like torch.set_grad_enabled
     """
 
     def __init__(self, mode: bool | Mode = True) -> None:
-        chosen = {True: "auto", False: "off"}.get(mode, mode)  # pyright: ignore[reportArgumentType, reportCallIssue]
-        check_choice("mode", chosen, MODES)
+        if isinstance(mode, bool):
+            mode = "auto" if mode else "off"
+        check_choice("mode", mode, MODES)
         self._before = _switch.mode
-        _switch.mode = chosen
+        _switch.mode = mode
 
     def __enter__(self) -> use_kernels:
         return self
@@ -99,7 +103,7 @@ def _floats(engine: str | None) -> tuple[torch.dtype, ...]:
 
 
 def worth_compiling(numbers: int) -> bool:
-    """Whether a model whose largest table has so many numbers is worth loading a compiler for."""
+    """Whether loading a compiler pays for a model with so many numbers in its largest table."""
     return numbers >= WORTH_COMPILING or kernels_in_use() == "always"
 
 
@@ -140,8 +144,17 @@ def row_kernels(table: Tensor, largest: int) -> Any:
     return rows
 
 
+def grouping_kernel(device: torch.device) -> Any:
+    """Reordering the entries of a row gradient so that equal rows are neighbours."""
+    if _engine(device) != "triton":
+        return None
+    from headtail.kernels.triton.groups import grouped
+
+    return grouped
+
+
 def dense_adagrad_kernel(table: Tensor, total: Tensor, grad: Tensor) -> Any:
-    """Adagrad of every row at once, on a GPU."""
+    """Adagrad with a dense gradient, on a GPU."""
     if _engine(table.device) != "triton":
         return None
     from headtail.kernels.triton import rows
@@ -198,13 +211,13 @@ def topk_kernel(hidden: Tensor, table: Tensor, k: int) -> Any:
     return topk
 
 
-def block_kernel(device: torch.device) -> Any:
-    """Scores of whole blocks of labels, computed where they are stored."""
-    if _engine(device) != "triton":
+def block_kernel(hidden: Tensor, rows: Tensor) -> Any:
+    """Products of hidden states with whole blocks of labels, without copying their rows."""
+    if _engine(hidden.device) != "triton":
         return None
     from headtail.kernels.triton import blocks
 
-    return blocks
+    return blocks.products if blocks.fits(hidden, rows) else None
 
 
 def image_kernel(images: Tensor) -> Any:

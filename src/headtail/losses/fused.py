@@ -16,7 +16,7 @@ from headtail.core.draw import Draw
 from headtail.core.targets import Pairs, Target
 from headtail.core.weightings import Weighting, kernel_log_weights
 from headtail.device.side_streams import beside, wait_for
-from headtail.kernels.compiled import HAS_NUMBA, HAS_TRITON
+from headtail.kernels.dispatch import grouping_kernel, loss_kernels
 from headtail.kernels.gradient import LossGradients, RowGradient
 from headtail.losses.options import Settings
 from headtail.losses.terms import check_draw, check_input, check_table, check_weighting, directions
@@ -62,7 +62,8 @@ def ready_for_kernel(
     pairs = Pairs.of(target, num_labels=len(weight), ignore_index=settings.ignore_index)
     check_draw(draw, pairs, len(weight))
     check_input(input, pairs)
-    kernels = _kernels_for(input, weight, bias, draw, settings)
+    tensors = [tensor for tensor in (input, weight, bias) if tensor is not None]
+    kernels = loss_kernels(*tensors) if _has_kernel_form(bias, draw, settings) else None
     if kernels is None:
         return None
     check_weighting(weighting, "`weight`", len(weight))
@@ -76,32 +77,15 @@ def ready_for_kernel(
     return Ready(kernels, pairs, (own, drawn, a, b, known, scale))
 
 
-def _kernels_for(
-    input: Tensor, weight: Tensor, bias: Tensor | None, draw: Draw, settings: Settings
-) -> Any:
-    """The module with the kernels for these, or None: other dtypes, a learnt temperature, losses
-    that are not summed up.
+def _has_kernel_form(bias: Tensor | None, draw: Draw, settings: Settings) -> bool:
+    """Whether kernels know this loss: summed, with a fixed temperature, and a bias as a table that
+    no temperature divides.
     """
-    if (
-        torch.is_autocast_enabled(input.device.type)
-        or draw.ids.numel() == 0
-        or settings.reduction == "none"
-    ):
-        return None
-    if isinstance(settings.temperature, Tensor) or (
-        bias is not None and (bias.dim() == 1 or settings.temperature != 1)
-    ):
-        return None
-    tensors = [t for t in (input, weight, bias) if t is not None]
-    dtypes = {t.dtype for t in tensors}
-    kernels = None
-    if not all(t.is_contiguous() for t in tensors):
-        return None
-    if input.device.type == "cpu" and dtypes == {torch.float32} and HAS_NUMBA:
-        from headtail.kernels.cpu import loss as kernels
-    elif input.device.type == "cuda" and dtypes <= {torch.float32, torch.bfloat16} and HAS_TRITON:
-        from headtail.kernels.triton import loss as kernels
-    return kernels
+    if draw.ids.numel() == 0 or settings.reduction == "none":
+        return False
+    if isinstance(settings.temperature, Tensor):
+        return False
+    return bias is None or (bias.dim() != 1 and settings.temperature == 1)
 
 
 def loss_of_rows(
@@ -202,14 +186,10 @@ def _places(
     None where no optimiser takes entries.
     """
     tables = [table for table in (weight, bias) if table is not None]
-    if (
-        weight.device.type != "cuda"
-        or negatives.dim() != 1
-        or any(taker_of(table) is None for table in tables)
-    ):
+    grouped = grouping_kernel(weight.device)
+    has_takers = all(taker_of(table) is not None for table in tables)
+    if grouped is None or negatives.dim() != 1 or not has_takers:
         return None
-    from headtail.kernels.triton.groups import grouped
-
     with beside(weight.device, "entries"):  # as all grouping, which has one workspace
         rows = torch.cat([positive, negatives])
         return grouped(RowGradient(rows, rows[:, None]), len(weight))

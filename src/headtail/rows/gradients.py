@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headtail.kernels.dispatch import row_kernels
 from headtail.kernels.gradient import RowGradient
 from headtail.rows.link import link_of, linked, taker_of
 
@@ -97,11 +98,12 @@ def as_sparse(table: Tensor, gradient: RowGradient) -> Tensor:
 
 
 def as_dense(table: Tensor, gradient: RowGradient) -> Tensor:
-    """A gradient with every row, on a GPU: a step of −1 from nothing."""
-    from headtail.kernels.triton import rows as cuda_rows
-
+    """A gradient with every row. A kernel computes it as a step of −1 from zeros."""
     dense = torch.zeros_like(table, dtype=torch.float32)
-    cuda_rows.sgd_rows(dense, gradient, -1.0)
+    kernels = row_kernels(dense, dense.numel())
+    if kernels is None:
+        return as_sparse(table, gradient).to_dense().to(table.dtype)
+    kernels.sgd_rows(dense, gradient, -1.0)
     return dense.to(table.dtype)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headtail.errors import HeadtailError, check_kind, check_number
-from headtail.kernels.compiled import HAS_TRITON
+from headtail.kernels.dispatch import dense_adagrad_kernel
 from headtail.kernels.gradient import RowGradient
 from headtail.rows.gradients import as_table
 from headtail.rows.link import Rows
@@ -105,12 +105,6 @@ class RowAdagrad(RowOptimizer):
         """One step of Adagrad."""
         total = self._total(p, group)
         square = grad * grad
-        if rows is ... and p.device.type == "cuda" and HAS_TRITON:
-            from headtail.kernels.triton import rows as cuda_rows
-
-            if cuda_rows.fits(p, total, grad):
-                cuda_rows.adagrad_(p, total, grad, self._rate(p, group), group["eps"])
-                return
         now = total[rows] + (square if total.shape == p.shape else square.mean(-1, keepdim=True))
         total[rows] = now
         step = self._rate(p, group) * grad / (now.sqrt() + group["eps"])
@@ -124,6 +118,14 @@ class RowAdagrad(RowOptimizer):
         kernels.adagrad_rows(
             as_table(p), total, gradient, self._rate(p, group), group["eps"], **_rounding(p)
         )
+
+    def update_all_by_kernel(self, p: Tensor, grad: Tensor, group: dict[str, Any]) -> bool:
+        """One step of Adagrad for all weights by one kernel, on a GPU."""
+        total = self._total(p, group)
+        adagrad = dense_adagrad_kernel(p, total, grad)
+        if adagrad is not None:
+            adagrad(p, total, grad, self._rate(p, group), group["eps"])
+        return adagrad is not None
 
     def _total(self, p: Tensor, group: dict[str, Any]) -> Tensor:
         return self._row_state(

@@ -13,15 +13,12 @@ from torch import Tensor
 
 from headtail.device.side_streams import beside, wait_for
 from headtail.errors import HeadtailError, check_number, check_rate
-from headtail.kernels.compiled import HAS_NUMBA, HAS_TRITON
+from headtail.kernels.dispatch import row_kernels
 from headtail.kernels.gradient import RowGradient
 from headtail.rows.decay import catch_up, owe
 from headtail.rows.gradients import as_rows, every_row, summed, values_of, whole_gradient
 from headtail.rows.link import Rows, Taker, forget_entries, linked
 from headtail.rows.rounding import widened, write_rows
-
-WORTH_KERNELS = 2**15
-"""Numbers in a table from which kernels pay."""
 
 
 class RowOptimizer(torch.optim.Optimizer, Taker):
@@ -47,7 +44,7 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
     def _begin(self) -> None:
         self._changed: list[Tensor] = []
         self._held: list[tuple[RowGradient, str]] = []
-        self._worth_kernels: bool | None = None
+        self._largest: int | None = None
 
     @abstractmethod
     def update(self, p: Tensor, rows: Rows, grad: Tensor, group: dict[str, Any]) -> None:
@@ -58,6 +55,10 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
         self, kernels: Any, p: Tensor, gradient: RowGradient, group: dict[str, Any]
     ) -> None:
         """The same by a kernel, which sums entries of the same row first."""
+
+    def update_all_by_kernel(self, p: Tensor, grad: Tensor, group: dict[str, Any]) -> bool:
+        """Change all of `p` by one kernel for dense gradients; False where there is none."""
+        return False
 
     @torch.no_grad()
     def step(
@@ -144,6 +145,8 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
         gradient = as_rows(grad)
         one_row = isinstance(grad, RowGradient) and p.dim() == 1
         self._decay(p, ... if gradient is None or one_row else gradient.rows, group)
+        if gradient is None and self.update_all_by_kernel(p, widened(grad), group):  # pyright: ignore[reportArgumentType]
+            return
         fits = p.device.type == "cpu" if gradient is None else p.dim() == 2 or one_row
         kernels = self._kernels_for(p) if fits else None
         if kernels is None and one_row:
@@ -155,20 +158,10 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
             self.update_by(kernels, p, every_row(grad) if gradient is None else gradient, group)  # pyright: ignore[reportArgumentType]
 
     def _kernels_for(self, p: Tensor) -> Any:
-        """The module whose kernels take this table, or None."""
-        if self._worth_kernels is None:  # for small models loading a compiler is not worth it
-            self._worth_kernels = any(
-                p.numel() >= WORTH_KERNELS for group in self.param_groups for p in group["params"]
-            )
-        if not p.is_contiguous() or p.dim() not in (1, 2):
-            return None
-        kernels = None
-        compiled = self._worth_kernels and HAS_NUMBA
-        if p.device.type == "cpu" and p.dtype == torch.float32 and compiled:
-            from headtail.kernels.cpu import rows as kernels
-        elif p.device.type == "cuda" and p.dtype in (torch.float32, torch.bfloat16) and HAS_TRITON:
-            from headtail.kernels.triton import rows as kernels
-        return kernels
+        """The module with kernels for this table, or None."""
+        if self._largest is None:
+            self._largest = max(p.numel() for group in self.param_groups for p in group["params"])
+        return row_kernels(p, self._largest)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's; by itself, because torch's loads its compiler first, which takes a second and

@@ -60,8 +60,8 @@ def sampled_decoupled(
 ) -> LossGradients:  # fmt: skip
     """φ(f_y) + Σ e^(a + b) ϕ(−f_y') of each example, and gradients of Σ scale · loss.
 
-    Arguments as in `sampled_softmax`; `piece` is the code of the binary losses φ and ϕ, `margin` that
-    of the contrastive one.
+    Arguments as in `sampled_softmax`; `piece` is the code of the binary losses φ and ϕ, with the
+    `margin` of the contrastive one.
     """
     f_y, f, rows = _scores(input, table, bias, positive, negatives)
     w = torch.empty_like(f)

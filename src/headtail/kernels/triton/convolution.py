@@ -4,8 +4,8 @@ one order of summation.
 Images and filters are channels last. A *place* is one pixel of the output or, where channels are
 few, two neighbouring ones: both together see a run of four pixels in a row of the input, and its
 4 · C numbers are contiguous and a power of two. So a convolution is three products of such windows
-with a filter written twice, once for each of the two pixels, one pixel apart. Pixels that one of the
-two does not see are multiplied by 0, so that a number that is not finite makes both NaN.
+with a filter written twice, once for each of the two pixels, one pixel apart. Pixels that one of
+the two does not see are multiplied by 0, so that a number that is not finite makes both NaN.
 """
 
 # Triton's functions take and return other things than their signatures say.
@@ -32,8 +32,8 @@ class Tiles(NamedTuple):
     joined: int
     """Pixels per place: 2, or 1 where the products of two would not fit into registers."""
     places: int
-    """Places per program in a convolution: at least 64, which tensor cores need, and so few that the
-    grid fills 132 processors.
+    """Places per program in a convolution: at least 64, which tensor cores need, and so few that
+    the grid fills 132 processors.
     """
     stages: int
     """Windows being loaded at a time in a convolution."""
@@ -46,7 +46,7 @@ class Tiles(NamedTuple):
     parts: int
     """The most programs that share the places in it; each writes a filter in float32."""
     rows_together: bool
-    """Whether a program of it handles all three rows of a window, so that a gradient is read once."""
+    """Whether a program of it has all three rows of a window, so that a gradient is read once."""
 
 
 TILES = {
@@ -248,7 +248,7 @@ def _filter_parts(
 
 @triton.jit
 def _store_taps(at, total, step, channels: tl.constexpr, out: tl.constexpr, joined: tl.constexpr):
-    """A tap's gradient is the left pixel's sum for it plus the right pixel's sum one pixel further."""
+    """A tap's gradient is the left pixel's sum for it plus the right pixel's, one pixel further."""
     place = tl.arange(0, channels)[:, None] * out + tl.arange(0, out)[None, :]
     if joined == 1:
         tl.store(at + step * (channels * out) + place, total)

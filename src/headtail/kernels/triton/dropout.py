@@ -19,8 +19,8 @@ COLUMNS = 128
 
 
 def drop_for(x: Tensor, share: float) -> Drop:
-    """Which numbers of x to drop, as a seed from which each is computed, so that nothing of the size
-    of x is held.
+    """Which numbers of x to drop, as a seed from which each is computed, so that nothing of the
+    size of x is held.
     """
     seed = torch.empty((), dtype=torch.int64, device=x.device).random_()
     return Drop(seed, share, 1 / (1 - share))

@@ -27,7 +27,7 @@ def prepared(
             leaves them as they are.
         mean: `[3]` and
         std: `[3]` float32, of the channels.
-        pad: the most pixels by which an image is shifted.
+        pad: the largest shift in pixels.
         dtype: of the result.
     """
     n, channels, height, width = images.shape

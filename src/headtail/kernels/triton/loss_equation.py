@@ -109,7 +109,7 @@ def _decoupled(
         )  # fmt: skip
         w = exp(a_i + b_j)
         value, slope = _binary_loss(f, piece, margin)
-        # A masked weight may be infinite, and 0 · inf is NaN: the mask selects, it never multiplies.
+        # A masked weight may be infinite, and 0 · inf is NaN: the mask selects, never multiplies.
         total += tl.sum(tl.where(counts, w * value, 0.0))
         coef = tl.where(counts, tl.where(s == 0, 0.0, s * w * slope), 0.0)
         tl.store(coefs + i * m + j, coef, mask=j < m)

@@ -97,8 +97,8 @@ def _negatives_gradient(
     for start in range(first, last, step):
         i = start + tl.arange(0, step)
         x_tile = rows_of(x, i, i < n, k, d)
-        # An example that does not count may hold anything, and 0 · inf is NaN. In one that counts, C
-        # is NaN too.
+        # An example that does not count may hold anything, and 0 · inf is NaN. In one that counts,
+        # C is NaN too.
         x_tile = tl.where(tl.abs(x_tile) < float("inf"), x_tile, 0.0)
         g = dot(tl.trans(_coefs(coefs, i, j, n, m)).to(x_tile.dtype), x_tile, g, exact)
     to = j.to(tl.int64)[:, None] * d + k[None, :]

@@ -68,7 +68,7 @@ def norm(
 def norm_backward(
     grad: Tensor, x: Tensor, y: Tensor | None, weight: Tensor, moments: Tensor, added: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Gradients of x, γ, β and, if one was added, of the shortcut; y is None unless it was rectified."""
+    """Gradients of x, γ, β and, if added, the shortcut; y is None unless it was rectified."""
     grad = grad.contiguous(memory_format=torch.channels_last)
     grid, rows, sizes = _shape(x)
     grad_x = torch.empty_like(x)

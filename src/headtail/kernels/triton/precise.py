@@ -11,7 +11,7 @@ import triton.language as tl
 
 @triton.jit
 def log1p(x):
-    """log(1 + x) for x ≥ 0. Where x is small, 1 + x has lost its digits: the quotient repairs it."""
+    """log(1 + x) for x ≥ 0. Where x is small, 1 + x has lost digits: the quotient repairs it."""
     u = 1 + x
     return tl.where(u == 1, x, tl.log(u) * (x / (u - 1)))
 

@@ -13,7 +13,7 @@ from headtail.kernels.triton.loading import rows_of
 
 @triton.jit
 def dot(u, v, total, exact: tl.constexpr):
-    """total + U·V. Unless `exact`, float32 numbers are cut to 11 leading digits, as in torch's TF32.
+    """total + U·V. Unless `exact`, float32 numbers are cut to 11 digits, as in torch's TF32.
 
     If exact, they are split into leading and trailing digits, and only trailing times trailing is
     left out. The sum is computed apart from the total, because tensor cores do not round when they

@@ -24,7 +24,7 @@ LABELS = 8
 COLUMNS = 512
 """and columns."""
 TILES = 16
-"""Tiles of which a program computes the maxima,"""
+"""Tiles per program that computes maxima,"""
 POINTS = 4
 """and points."""
 SCORES_AT_ONCE = 2**29

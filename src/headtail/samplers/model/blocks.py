@@ -17,7 +17,7 @@ from headtail.core.draw import Draw
 from headtail.core.labels import Labels, number_of
 from headtail.core.margins import Separable, check_margin
 from headtail.errors import HeadtailError, check_count
-from headtail.kernels.compiled import HAS_TRITON
+from headtail.kernels.dispatch import block_kernel
 from headtail.samplers.model.by_score import added_up
 from headtail.samplers.model.clusters import AT_A_TIME, lay_out, projection
 from headtail.samplers.model.schedule import Scheduled, in_the_long_run
@@ -375,14 +375,10 @@ class Blocks(Scheduled):
         """
         if x.device.type == "cpu":
             return self.by_block(x, block)
-        if HAS_TRITON:
-            from headtail.kernels.triton import blocks as cuda_blocks
-
-            if cuda_blocks.fits(x, self.rows):
-                return cuda_blocks.products(
-                    x, self.rows, self.start[block], self.size[block], self.most
-                )
-        return self.at_once(x, at)
+        products = block_kernel(x, self.rows)
+        if products is None:
+            return self.at_once(x, at)
+        return products(x, self.rows, self.start[block], self.size[block], self.most)
 
     def at_once(
         self, x: Float[Tensor, "G g k"], at: Int[Tensor, "G T S"]
