@@ -15,7 +15,7 @@ SLACK = 1.5  # torch's bag fuses multiplication and addition, which saves one ro
 
 
 def ragged_bag(n: int, num_columns: int) -> Bag:
-    """Rows of zero to five entries; every fourth and the last are empty, columns repeat in a row."""
+    """Rows of zero to five entries; every fourth and the last are empty, and columns repeat."""
     generator = torch.Generator().manual_seed(n)
     lengths = torch.randint(6, (n,), generator=generator)
     lengths[3::4] = 0

@@ -193,12 +193,12 @@ def test_one_row_repeated_all_the_time_and_one_among_many(grouping: str):
 @in_triton
 @pytest.mark.parametrize("deterministic", [True, False], ids=["sorted", "counted"])
 def test_many_entries_are_summed_tile_by_tile(deterministic: bool):
-    n, d = (100_000, 64) if GPU else (4200, 3)
-    tables, gradient = problem(n, n, d, 1)
+    n, d = (100_000, 64) if GPU else (4097, 3)
+    tables, gradient = problem(n, n, d, 1, points=True)
     torch.use_deterministic_algorithms(deterministic)
     try:
-        check("adagrad_rows", *problem(n // 3, n, d, 1, points=True))
-        for rows in runs(n):
+        # The interpreter needs seconds for one of these: the second has long runs and single rows.
+        for rows in runs(n) if GPU else runs(n)[1:2]:
             check("momentum_rows", tables, gradient._replace(rows=rows))
     finally:
         torch.use_deterministic_algorithms(False)
