@@ -17,7 +17,7 @@ WRITERS = {
     "sequences": sequences,
     "interactions": interactions,
     "dense": dense,
-    "pictures": zoo,
+    "images": zoo,
 }
 MODEL = ["--model", "nowhere", "--data", DATA]
 
@@ -37,9 +37,9 @@ def sentence(capsys, arguments: list[str]) -> str:
         ("text", ["--split", "1"], "it is for split files"),
         ("split", ["--holdout", "0.4"], "it is for data without a test part"),
         ("sequences", ["--holdout", "0.4"], "it is for data without a test part"),
-        ("pictures", ["--holdout", "0.4"], "it is for data without a test part"),
+        ("images", ["--holdout", "0.4"], "it is for data without a test part"),
         ("text", ["--root", "."], "it is for lists of images"),
-        ("pictures", ["--root", "."], "it is for lists of images"),
+        ("images", ["--root", "."], "it is for lists of images"),
         ("text", ["--skip-bad-images"], "it is for images"),
     ],
 )
@@ -64,7 +64,7 @@ def test_generated_data_are_not_read(tmp_path, monkeypatch, capsys, options):
         ("interactions", ["--holdout", "0.4"]),
         ("sequences", ["--last", "3"]),
         ("split", ["--split", "0", "--skip-bad-lines"]),
-        ("pictures", ["--skip-bad-images", "--format", "images"]),
+        ("images", ["--skip-bad-images", "--format", "images"]),
         ("dense", ["--format", "dense", "--holdout", "0.2", "--last", "10"]),
     ],
 )

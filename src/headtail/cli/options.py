@@ -78,7 +78,7 @@ def _options(command: type) -> Iterator[str]:
     for field in fields(command):
         hint = hints[field.name]
         kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-        if is_dataclass(kind):
+        if isinstance(kind, type) and is_dataclass(kind):
             yield from _options(kind)
         elif tyro.conf.Positional not in marks:
             yield field.name

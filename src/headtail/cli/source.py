@@ -19,7 +19,7 @@ class Source:
     """Which labels."""
 
     counts: Path | None = None
-    """File with the number of training examples of each label: .npy, or text with one number a
+    """File with the number of training examples of each label: .npy, or text with one number per
     line.
     """
     zipf: int | None = None
@@ -37,16 +37,16 @@ class Source:
             raise HeadtailError("`--counts` and `--zipf` exclude each other: drop one.")
         if self.counts is not None:
             refuse(changed(self, "exponent"), "the labels of `--counts` are not generated")
-            found = read_counts(self.counts, self.smoothing)
-            if found.num_labels == 1:
+            labels = read_counts(self.counts, self.smoothing)
+            if labels.num_labels == 1:
                 raise HeadtailError(
                     f"{self.counts} holds 1 label, which has no negatives. Count at least 2."
                 )
-            return found
+            return labels
         number = check_count("zipf", DEFAULT_ZIPF if self.zipf is None else self.zipf)
         if number == 1:
             raise HeadtailError(
-                "`--zipf` must be at least 2, but got 1: one label alone has no negatives."
+                "`--zipf` must be at least 2, but got 1: a single label has no negatives."
             )
         return Labels.from_counts(Labels.zipf(number, self.exponent).counts, self.smoothing)
 
