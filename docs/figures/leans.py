@@ -42,7 +42,7 @@ for name, (colour, legend) in schemes.items():
     favour = explanation.margin.log_positive(ranks) - explanation.margin.log_negative(ranks)
     if legend:
         left.plot(ranks + 1, favour - favour[0], color=colour, lw=2.6, label=legend)
-    noise[name] = max(example.noise for example in explanation.examples)
+    noise[name] = max(example.noise_untrained for example in explanation.examples)
 left.set(xscale="log", xlabel="label, most frequent first", ylabel="favoured by (nats)")
 left.set_title(
     "Which labels are favoured: head (left) or tail (right)",

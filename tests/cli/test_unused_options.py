@@ -109,10 +109,7 @@ def test_what_suits_the_data_or_stands_there_anyway_is_taken(tmp_path, kind, opt
         ),
         (["explain", "--device", "cpu"], "`--device` would do nothing: without `--model`"),
         (["explain", "--last", "3"], "`--last` would do nothing: without `--model`"),
-        (
-            ["explain", "--zipf", "100", "--noise", "0.2", *MODEL],
-            "`--zipf`, `--noise` would do nothing: with `--model`",
-        ),
+        (["explain", "--zipf", "100", *MODEL], "`--zipf` would do nothing: with `--model`"),
         (
             ["advise", "--labels", "1000", "--samplers", "uniform"],
             "`--samplers` would do nothing: without `--model`",

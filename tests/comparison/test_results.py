@@ -155,6 +155,4 @@ def test_a_damaged_comparison_is_refused_in_one_sentence(tmp_path, name, text, s
     (folder / name).unlink() if text is None else (folder / name).write_text(text)
     with pytest.raises(HeadtailError, match=sentence) as raised:
         Comparison.read(folder)
-    assert str(raised.value).count("again") <= 1, (
-        "one sentence, not one wrapped in another"
-    )
+    assert str(raised.value).count("again") <= 1, "one sentence, not one wrapped in another"

@@ -281,16 +281,14 @@ def test_labels_without_examples_do_not_make_the_lean_infinite():
 
 
 def test_no_m_is_promised_where_the_variance_does_not_fall_with_it():
-    part = explain(scheme("within-batch:tail@4", LABELS), LABELS, batch_size=16)
-    assert part.examples[0].needed_m is None
-    whole = explain(scheme("within-batch:tail", LABELS), LABELS, batch_size=16)
-    assert whole.examples[0].needed_m is not None
-    assert (
-        explain(scheme("mixture(uniform(without-replacement),within-batch):tail", LABELS), LABELS)
-        .examples[0]
-        .needed_m
-        is None
-    )
+    given = {"scores": torch.zeros(1, 3000), "target": torch.tensor([7]), "batch_size": 16}
+
+    def needed(name: str) -> int | None:
+        return explain(scheme(name, LABELS), LABELS, **given).examples[0].needed_m
+
+    assert needed("within-batch:tail@4") is None
+    assert needed("within-batch:tail") is not None
+    assert needed("mixture(uniform(without-replacement),within-batch):tail") is None
 
 
 def test_the_advice_for_excluded_positives_has_its_factor():

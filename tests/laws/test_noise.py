@@ -27,7 +27,7 @@ from headtail import (
     explain,
 )
 from headtail.functional import hinge, logistic, sampled_decoupled, sampled_softmax
-from headtail.implicit import optimal_q
+from headtail.implicit import Example, optimal_q
 
 from .schemes import WEIGHTINGS
 from .test_means import each_weighting, first_example, softmax_truth
@@ -172,17 +172,17 @@ def test_relative_weights_are_outside_the_theorem_and_explain_says_so():
 
 def test_the_needed_m_brings_the_noise_to_the_wished_level():
     wished = 0.05
-    first = explain(SampledSoftmaxLoss(Uniform(LABELS, 10), Tail(LABELS)), LABELS, noise=wished)
-    needed = first.examples[0].needed_m
+
+    def example(m: int) -> Example:
+        loss = SampledSoftmaxLoss(Uniform(LABELS, m), Tail(LABELS))
+        return explain(
+            loss, LABELS, scores=SCORES[None], target=torch.tensor([1]), noise=wished
+        ).examples[0]
+
+    needed = example(10).needed_m
     assert needed is not None
     assert needed > 10
-    at_needed = explain(SampledSoftmaxLoss(Uniform(LABELS, needed), Tail(LABELS)), LABELS).examples[
-        0
-    ]
-    one_less = explain(
-        SampledSoftmaxLoss(Uniform(LABELS, needed - 1), Tail(LABELS)), LABELS
-    ).examples[0]
-    assert at_needed.noise <= wished < one_less.noise
+    assert example(needed).noise <= wished < example(needed - 1).noise
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,10 @@ def explained(names: tuple[str, ...] = SCHEMES) -> dict[str, dict[str, Any]]:
             "rho": one.rho,
             "leans": one.leans,
             "lean": one.lean,
-            "noise": max((x.noise for x in one.examples if x.noise is not None), default=None),
+            "noise_untrained": max(
+                (x.noise_untrained for x in one.examples if x.noise_untrained is not None),
+                default=None,
+            ),
             "m": one.m,
             "notes": one.notes,
         }
@@ -170,7 +173,7 @@ def _run(
     name: str, about: dict[str, Any], seed: int, epochs: int, random: np.random.Generator
 ) -> list[Row]:
     lean = math.tanh(about["lean"] / 4)
-    noise = min(about["noise"] or 0.0, 3.0)
+    noise = min(about["noise_untrained"] or 0.0, 3.0)
     shift = {"head": -0.10, "torso": 0.02, "tail": 0.13, "full": -0.02}
     rows = []
     for slice_, level in SLICES.items():

@@ -116,7 +116,7 @@ def test_a_few_schemes_in_order_prove_nothing():
 
 def test_small_noise_is_not_shown_as_none():
     about = {
-        "uniform:tail": {**explained()["uniform:tail"], "noise": 0.00031},
+        "uniform:tail": {**explained()["uniform:tail"], "noise_untrained": 0.00031},
         "softmax": explained()["softmax"],
     }
     table = optimised_table(about, Measured(comparison(("uniform:tail", "softmax"))))

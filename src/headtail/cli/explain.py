@@ -38,8 +38,8 @@ from headtail.schemes import PAPER, check_batch, parse, scheme
 
 @dataclass(frozen=True)
 class Explain:
-    """What a scheme really optimises, where it leans and how noisy it is, before any training; with
-    --model, how well samplers do on a trained model.
+    """What a scheme really optimises and where it leans, before any training; with --model, how
+    noisy samplers are on a trained model, and how well they approximate the exact gradient.
 
     Without a scheme: the paper's table for your labels. Scheme names: SAMPLER:WEIGHTING, for
     example within-batch:tail, frequency(0.75):importance@64, contrastive/uniform:constant; or an
@@ -55,9 +55,6 @@ class Explain:
     negatives: int | None = None
     """Number of negatives m, where the scheme has no @m; by default 256, for within-batch the whole
     batch, and with --model 16, 64 and 256 in turn.
-    """
-    noise: float = 0.1
-    """The wished standard deviation of the sampled loss, in nats, for which the needed m is told.
     """
     trained: Annotated[OnTrained, tyro.conf.OmitArgPrefixes] = field(default_factory=OnTrained)
     """A trained model to look at."""
@@ -98,18 +95,14 @@ class Explain:
         console.print(
             _table(found, wide=console.width >= 118)
             if self.scheme is None
-            else _panel(self.scheme, found[self.scheme], labels, self.noise)
+            else _panel(self.scheme, found[self.scheme], labels)
         )
         for line in left_out(missing):
             console.print(line)
         return 0
 
     def _on_model(self) -> int:
-        refuse(
-            changed(self.source, "counts", "zipf", "exponent", "smoothing")
-            + changed(self, "noise"),
-            WITH_MODEL,
-        )
+        refuse(changed(self.source, "counts", "zipf", "exponent", "smoothing"), WITH_MODEL)
         options = with_name(self.trained, self.scheme)
         named = None if self.scheme is None else parse(self.scheme).num_negatives
         m = self.negatives if named is None else named
@@ -141,12 +134,18 @@ class Explain:
         for name in names:
             try:
                 loss = scheme(name, labels, self.negatives)
-                found[name] = explain(loss, labels, batch_size=self.batch, noise=self.noise)
+                found[name] = explain(loss, labels, batch_size=self.batch)
             except HeadtailError as error:
                 if self.scheme is not None:
                     raise
                 missing[name] = with_options(error, Explain)
         return found, missing
+
+
+UNTRAINED = (
+    "How many negatives a trained model needs does not follow from an untrained one.\n"
+    "`headtail explain --model RUN --data DATA` measures samplers on a trained model."
+)
 
 
 def _table(found: dict[str, Explanation], *, wide: bool) -> Table:
@@ -156,17 +155,13 @@ def _table(found: dict[str, Explanation], *, wide: bool) -> Table:
         header_style="bold",
         expand=False,
     )
-    for column in (
-        "scheme",
-        "implicit loss",
-        *(("ρ", "head ◂ leans ▸ tail") if wide else ()),
-        "lean",
-        "noise",
-    ):
+    columns = ["scheme", "implicit loss", "lean", "untrained noise"]
+    if wide:
+        columns[2:2] = ["ρ", "head ◂ leans ▸ tail"]
+    for column in columns:
+        right = column in ("lean", "untrained noise")
         table.add_column(
-            column,
-            justify="right" if column in ("lean", "noise") else "left",
-            no_wrap=column != "implicit loss",
+            column, justify="right" if right else "left", no_wrap=column != "implicit loss"
         )
     scale = max(abs(one.lean) for one in found.values()) or 1.0
     previous = None
@@ -176,9 +171,9 @@ def _table(found: dict[str, Explanation], *, wide: bool) -> Table:
             table.add_section()
         previous = sampler
         style = TAIL if one.leans == "tail" else HEAD if one.leans == "head" else ""
-        worst = max((x.noise for x in one.examples if x.noise is not None), default=None)
+        noises = [x.noise_untrained for x in one.examples if x.noise_untrained is not None]
         middle = (one.rho, lean_bar(one.lean, scale, width=9)) if wide else ()
-        noise = "–" if worst is None else f"{worst:.2g}"
+        noise = f"{max(noises):.2g}" if noises else "–"
         table.add_row(
             name,
             Text(one.name or "–", style=style),
@@ -189,13 +184,13 @@ def _table(found: dict[str, Explanation], *, wide: bool) -> Table:
     table.caption = (
         "lean: log ρ(t, h) − log ρ(h, t) of a median tail and head label, in nats; above 0 tail, "
         "below 0 head.\n"
-        "noise: standard deviation of the sampled loss for an untrained model, in nats, worst "
-        "slice."
+        "untrained noise: standard deviation of the sampled loss while all scores are equal, in "
+        f"nats, worst slice.\n{UNTRAINED}"
     )
     return table
 
 
-def _panel(name: str, one: Explanation, labels: Labels, wished: float) -> Panel:
+def _panel(name: str, one: Explanation, labels: Labels) -> Panel:
     style = TAIL if one.leans == "tail" else HEAD if one.leans == "head" else "white"
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
@@ -220,8 +215,13 @@ def _panel(name: str, one: Explanation, labels: Labels, wished: float) -> Panel:
             facts.add_row("they fall on", _shares(one.sampled_share))
     # where all scores are 0, some losses have no gradient to be noisy
     if any(one.optimal_share.values()):
-        facts.add_row("q* (least noise)", _shares(one.optimal_share))
-    parts: list[Table | Text] = [facts, Text(), _examples(one, wished)]
+        facts.add_row(
+            "untrained q*",
+            Text(f"{_shares(one.optimal_share)} (least noise while all scores are equal)"),
+        )
+    parts: list[Table | Text] = [facts, Text(), _examples(one)]
+    if one.m is not None:
+        parts.append(Text(UNTRAINED, style="dim"))
     if one.m is not None:
         advice = Table.grid(padding=(0, 2))
         advice.add_row(Text("to be unbiased", style="dim"), one.unbiased_with or "–")
@@ -233,13 +233,10 @@ def _panel(name: str, one: Explanation, labels: Labels, wished: float) -> Panel:
     )
 
 
-def _examples(one: Explanation, wished: float) -> Table:
+def _examples(one: Explanation) -> Table:
+    title = "For an untrained model, with all scores equal"
     table = Table(
-        title="For an untrained model",
-        title_justify="left",
-        title_style="dim",
-        header_style="bold",
-        box=None,
+        title=title, title_justify="left", title_style="dim", header_style="bold", box=None
     )
     decoupled = one.family != "softmax"
     columns = [
@@ -251,7 +248,7 @@ def _examples(one: Explanation, wished: float) -> Table:
         "variance" if decoupled else "σ²/(mμ²)",
     ]
     columns += [] if decoupled else ["Jensen gap"]
-    for column in [*columns, f"m for ±{wished:g}"]:
+    for column in columns:
         table.add_column(column, justify="left" if column == columns[0] else "right")
     for x in one.examples:
         cells = [
@@ -263,7 +260,7 @@ def _examples(one: Explanation, wished: float) -> Table:
             number(x.squared_error),
         ]
         cells += [] if decoupled else [number(x.jensen_gap)]
-        table.add_row(*cells, "–" if x.needed_m is None else f"{x.needed_m:,}")
+        table.add_row(*cells)
     return table
 
 

@@ -16,7 +16,7 @@ from headtail.training.held_out import split_validation, training_labels
 
 
 def explain_schemes(runs: Iterable[Run], data: DataSet) -> dict[str, dict[str, Any]]:
-    """What each scheme of these runs optimises, where it leans and how noisy it is, by its name.
+    """What each scheme of these runs optimises, its lean and its noise on an untrained model.
 
     A scheme that cannot be built has only notes: the reason.
     """
@@ -38,14 +38,14 @@ def _explain(run: Run, data: DataSet) -> dict[str, Any]:
                 explanation = explain(loss, labels, batch_size=batch_size)
     except HeadtailError as error:
         return {"m": None, "notes": [str(error)]}
-    noises = (example.noise for example in explanation.examples if example.noise is not None)
+    noises = [example.noise_untrained for example in explanation.examples]
     return {
         "name": explanation.name,
         "equation": explanation.equation,
         "rho": explanation.rho,
         "leans": "tail" if parse(run.scheme).post_hoc else explanation.leans,
         "lean": explanation.lean,
-        "noise": max(noises, default=None),
+        "noise_untrained": max((n for n in noises if n is not None), default=None),
         "m": explanation.m,
         "notes": [*explanation.notes, *_batching_notes(run, loss)],
     }

@@ -104,8 +104,8 @@ class Comparison:
             ([[rank, count], …], about 300 log-spaced points of the rank–frequency curve), and task
             ("classification" or "retrieval").
         schemes: what `explain` finds for each scheme (`schemes.json`), in the order asked for:
-            name, equation, rho, leans ("head", "tail" or "neither"), lean (nats), noise (nats or
-            None), m, notes.
+            name, equation, rho, leans ("head", "tail" or "neither"), lean (nats),
+            noise_untrained (nats or None), m, notes.
         settings: the configuration by name, and how the data were read as "data" (`run.toml`).
         made_by: command, finished, versions (name: version), machine (`made_by.json`).
         failures: for cells that failed, scheme and seed ("within-batch:tail, seed 0"): the reason,

@@ -93,7 +93,7 @@ def explain_rows(explained: dict[str, dict[str, Any]], data: DataSet) -> list[Ro
         where = ("", data.name, "explain", parse(name).loss, name, about["m"], 0, 0, 0, "full")
         rows += [
             Row(*where, metric, about[metric])
-            for metric in ("lean", "noise")
+            for metric in ("lean", "noise_untrained")
             if about.get(metric) is not None
         ]
     return rows

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from jaxtyping import Float64, Int
@@ -59,18 +59,32 @@ class Audit:
         return self.p_value >= 1e-3 and self.impossible == 0 and self.log_q_error < 1e-5
 
 
+class Batches(TypedDict, total=False):
+    """Keywords of `audit` about the batches that a headtail sampler draws for.
+
+    Attributes:
+        batch_size: targets in each call; 64 by default.
+        target: y, the positive of the example that looks at the slots; a rarest label by default.
+        input: `[batch_size, d]` and
+        weight: `[L, d]`, for samplers that look at the model: one fixed input.
+        generator: source of randomness.
+    """
+
+    batch_size: int
+    target: int | None
+    input: Tensor | None
+    weight: Tensor | None
+    generator: torch.Generator | None
+
+
 def audit(
     sampler: Sampler | Callable[[], Any],
     labels: Labels | None = None,
     *,
     log_q: Any = None,
     draws: int = 20_000,
-    batch_size: int = 64,
-    target: int | None = None,
-    input: Tensor | None = None,
-    weight: Tensor | None = None,
-    generator: torch.Generator | None = None,
     progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+    **batches: Unpack[Batches],
 ) -> Audit:
     """Draw, and test by χ² whether labels come as often as the claimed q says.
 
@@ -78,8 +92,9 @@ def audit(
     uniformly random slot of each independent call is counted. Queues are refilled between calls.
 
     For a headtail sampler what is tested is the whole promise of a `Draw`: seen by an example with
-    positive y, a random one of n slots holds another label y' with probability m·q_y'·e^(−log_keep)
-    / n. So a wrong m is found as well as a wrong q. The positive's own cell takes what is left.
+    positive y, a random one of n slots holds another label y' with probability
+    m·q_y'·e^(−log_keep) / n. So a wrong m is found as well as a wrong q. The positive's own cell
+    takes what is left.
 
     Draws from a pool (`Resampled`) carry no q of a label. For them it is tested that each label
     counts once on average when its draws are divided by what they carry.
@@ -90,53 +105,68 @@ def audit(
         labels: where batches come from; needed for headtail's samplers.
         log_q: `[L]` the claim to test; needed for a function, the sampler's own by default.
         draws: number of calls.
-        batch_size: targets in each call.
-        target: y, the positive of the example that looks at the slots; a rarest label by default.
-        input: `[batch_size, d]` and
-        weight: `[L, d]`, for samplers that look at the model: one fixed input.
-        generator: source of randomness.
         progress: wraps the loop, for a progress bar.
+        **batches: `batch_size`, `target`, `input`, `weight` and `generator`: see `Batches`.
 
     >>> from headtail import Uniform
     >>> labels = Labels.zipf(100)
     >>> audit(Uniform(labels, 8), labels, generator=torch.Generator().manual_seed(0)).passed
     True
-    >>> rare_never_drawn = lambda: torch.randint(100, (64,)).unique()[:8]  # sorted, then cut: a real bug
+    >>> rare_never_drawn = lambda: torch.randint(100, (64,)).unique()[:8]  # a real bug: sorted, then cut
     >>> audit(rare_never_drawn, log_q=torch.full((100,), 0.01).log()).passed
     False
     """
     check_count("draws", draws)
+    seen = _Seen(**batches)
     if isinstance(sampler, Sampler):
-        sampler, draw, first = _drawing(
-            sampler, labels, batch_size, target, input, weight, generator
-        )
+        sampler, draw, first = _drawing(sampler, labels, seen)
         if not sampler.claims.marginal:
-            return Audit(
-                draws,
-                *mean_weights(
-                    draw, _softmax(sampler, batch_size, input, weight), first, draws, progress
-                ),
-            )
-        call, expected = _headtail_call(
-            draw, _claimed(sampler, first, log_q, batch_size, input, weight), first
-        )
-    elif callable(sampler) and not isinstance(sampler, nn.Module):
-        if log_q is None:
-            raise HeadtailError(
-                "`log_q` is missing: say which log-probability of each label you want to test, "
-                "shape [L]."
-            )
-        call = lambda: (torch.as_tensor(sampler()), None)
-        expected = _probabilities(log_q)
+            softmax = _softmax(sampler, seen)
+            return Audit(draws, *mean_weights(draw, softmax, first, draws, progress))
+        call, expected = _headtail_call(draw, _claimed(sampler, first, log_q, seen), first)
     else:
+        call, expected = _foreign_call(sampler, log_q)
+    return _counted(call, expected, progress(range(draws)), seen.generator)
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """What the audited sampler sees: see `Batches`."""
+
+    batch_size: int = 64
+    target: int | None = None
+    input: Tensor | None = None
+    weight: Tensor | None = None
+    generator: torch.Generator | None = None
+
+
+Call = Callable[[], tuple[Tensor, Tensor | None]]
+"""Returns ids, and the error of their log q where they carry one."""
+
+
+def _foreign_call(sampler: Any, log_q: Any) -> tuple[Call, Tensor]:
+    """Draws of any function, and the probability of each label."""
+    if not callable(sampler) or isinstance(sampler, nn.Module):
+        got = type(sampler).__name__
         raise HeadtailError(
-            "`sampler` must be a headtail sampler or a function that returns ids, but got "
-            f"{type(sampler).__name__}. "
+            f"`sampler` must be a headtail sampler or a function that returns ids, but got {got}. "
             "Write for example `audit(loss.sampler, labels)`."
         )
+    if log_q is None:
+        raise HeadtailError(
+            "`log_q` is missing: say which log-probability of each label you want to test, shape "
+            "[L]."
+        )
+    return (lambda: (torch.as_tensor(sampler()), None)), _probabilities(log_q)
+
+
+def _counted(
+    call: Call, expected: Tensor, calls: Iterable[int], generator: torch.Generator | None
+) -> Audit:
+    """Count one random slot of each call, and judge."""
     observed = torch.zeros(len(expected), dtype=torch.int64)
     error = 0.0
-    for _ in progress(range(draws)):
+    for _ in calls:
         ids, log_error = call()
         check_ids("ids", ids, len(expected))
         if ids.numel() == 0:
@@ -148,7 +178,7 @@ def audit(
         observed[int(slots[slot])] += 1
         if log_error is not None:
             error = max(error, float(log_error.reshape(-1, ids.shape[-1])[0, slot]))
-    return _judge(observed, expected * draws, error)
+    return _judge(observed, expected * int(observed.sum()), error)
 
 
 def _probabilities(log_q: Any) -> Tensor:
@@ -162,13 +192,7 @@ def _probabilities(log_q: Any) -> Tensor:
 
 
 def _drawing(
-    sampler: Sampler,
-    labels: Labels | None,
-    batch_size: int,
-    target: int | None,
-    input: Tensor | None,
-    weight: Tensor | None,
-    generator: torch.Generator | None,
+    sampler: Sampler, labels: Labels | None, seen: _Seen
 ) -> tuple[Sampler, Callable[[], Draw], int]:
     """The sampler, its draws for batches that begin with the positive, and that positive."""
     if labels is None:
@@ -189,36 +213,38 @@ def _drawing(
     counts = labels.counts.cpu()
     first = (
         int(torch.where(counts > 0, counts, counts.max() + 1).argmin())
-        if target is None
-        else target
+        if seen.target is None
+        else seen.target
     )
     check_ids("target", torch.tensor([first]), labels.num_labels)
     claims = sampler.claims
-    looked_at = weight if claims.looks_at_model else None
+    looked_at = seen.weight if claims.looks_at_model else None
+    generator = seen.generator
     device = sampler.device or (torch.device("cpu") if generator is None else generator.device)
     device = device if looked_at is None else looked_at.device
     anyone = torch.tensor([0])
     # Batches follow the data, unsmoothed, as real ones do.
-    data = Frequency(Labels(counts), num_negatives=check_count("batch_size", batch_size))
+    data = Frequency(Labels(counts), num_negatives=check_count("batch_size", seen.batch_size))
     if claims.memory or claims.looks_at_model:
         # A queue in use keeps its past, and what a sampler knows of a model stays as it is while it
         # is judged.
         sampler = copy.deepcopy(sampler).train(not claims.looks_at_model)
-    past = Frequency(Labels(counts), num_negatives=max(batch_size, claims.memory))
+    past = Frequency(Labels(counts), num_negatives=max(seen.batch_size, claims.memory))
 
     def draw() -> Draw:
         if claims.memory:
             sampler.refresh(past.draw(anyone, generator=_cpu(generator)).ids.to(device))
         batch = data.draw(anyone, generator=_cpu(generator)).ids
         batch[0] = first
-        return sampler.draw(batch.to(device), input=input, weight=weight, generator=generator)
+        batch = batch.to(device)
+        return sampler.draw(batch, input=seen.input, weight=seen.weight, generator=generator)
 
     return sampler, draw, first
 
 
 def _headtail_call(
     draw: Callable[[], Draw], claimed: Float64[Tensor, " L"], first: int
-) -> tuple[Callable[[], tuple[Tensor, Tensor | None]], Tensor]:
+) -> tuple[Call, Tensor]:
     """A call that returns (ids, error of their log q), and the probability of each label in a
     random slot.
     """
@@ -240,46 +266,37 @@ def _headtail_call(
     return call, expected
 
 
-def _claimed(
-    sampler: Sampler,
-    first: int,
-    log_q: Any,
-    batch_size: int,
-    input: Tensor | None,
-    weight: Tensor | None,
-) -> Float64[Tensor, " L"]:
+def _claimed(sampler: Sampler, first: int, log_q: Any, seen: _Seen) -> Float64[Tensor, " L"]:
     """`[L]` log q as claimed for the first example."""
     if log_q is not None:
         return _probabilities(log_q).log()
     if isinstance(sampler, FixedSampler):
-        return sampler.log_q(torch.arange(sampler.num_labels), batch_size)
+        return sampler.log_q(torch.arange(sampler.num_labels), seen.batch_size)
     assert isinstance(sampler, ModelSampler), "a sampler without q is a pool"
-    model = _model(sampler, batch_size, input, weight)
-    label = torch.full((batch_size,), first, device=model.weight.device)
+    model = _model(sampler, seen)
+    label = torch.full((seen.batch_size,), first, device=model.weight.device)
     with torch.no_grad():
         every = torch.arange(sampler.num_labels, device=model.weight.device)
-        return sampler.log_q_given(Step.expected(label, batch_size, model), every)[0].cpu()
+        return sampler.log_q_given(Step.expected(label, seen.batch_size, model), every)[0].cpu()
 
 
-def _softmax(
-    sampler: Sampler, batch_size: int, input: Tensor | None, weight: Tensor | None
-) -> Float64[Tensor, " L"]:
-    model = _model(sampler, batch_size, input, weight)
+def _softmax(sampler: Sampler, seen: _Seen) -> Float64[Tensor, " L"]:
+    model = _model(sampler, seen)
     first = Scorer(model.input[:1], model.weight)
     return first.logits(slice(0, len(first.weight)))[0].double().softmax(0).cpu()
 
 
-def _model(
-    sampler: Sampler, batch_size: int, input: Tensor | None, weight: Tensor | None
-) -> Scorer:
+def _model(sampler: Sampler, seen: _Seen) -> Scorer:
+    input = seen.input
+    weight = seen.weight
     if input is None or weight is None:
         raise HeadtailError(
             f"`{sampler.name}` looks at the model: pass `input` and `weight` to `audit`."
         )
-    if len(input) != batch_size:
+    if len(input) != seen.batch_size:
         raise HeadtailError(
-            f"`input` has {len(input)} rows, but `batch_size` is {batch_size}. Give one row for "
-            "each target."
+            f"`input` has {len(input)} rows, but `batch_size` is {seen.batch_size}. Give one row "
+            "for each target."
         )
     return Scorer(input.detach(), weight.detach())
 

@@ -25,9 +25,10 @@ GLOSSARY = {
         "log ρ(t, h) − log ρ(h, t) for a median tail label t and a median head label h, in nats: "
         "above 0 it favours the tail, below 0 the head."
     ),
-    "noise": (
-        "standard deviation of the sampled loss around the implicit loss for an untrained model, "
-        "in nats, in the worst slice."
+    "untrained noise": (
+        "standard deviation of the sampled loss around the implicit loss while all scores are "
+        "equal, in nats, in the worst slice. A trained model's is usually far larger, so it does "
+        "not show how many negatives are enough."
     ),
     "Recall@k": (
         "the share of (point, right label) pairs for which the label is among the best k answers."

@@ -10,7 +10,7 @@ from headtail.report.measured import SLICES, Measured, Reference
 from headtail.report.seed_mean import SeedMean, points
 from headtail.report.table import Column, Table, TableCell
 
-FACTS = ("name", "equation", "rho", "leans", "lean", "noise", "m")
+FACTS = ("name", "equation", "rho", "leans", "lean", "noise_untrained", "m")
 
 
 def optimised_table(schemes: dict[str, dict[str, Any]], measured: Measured) -> Table:
@@ -42,7 +42,7 @@ def _headings(slices: list[str], metric: str) -> list[Column]:
         Column("scheme", numeric=False),
         Column("implicit loss", numeric=False),
         Column("lean"),
-        Column("noise"),
+        Column("untrained noise"),
         *(Column(f"Δ {titles.get(name, name)}") for name in slices),
     ]
 
@@ -57,7 +57,7 @@ def _row(
         TableCell(name, name),
         TableCell(loss, about.get("name") or "", detail=about.get("equation") or ""),
         replace(_lean(about.get("lean")), detail=leans),
-        _noise(about.get("noise")),
+        _noise(about.get("noise_untrained")),
         *(_change(change, name == reference.scheme, sign) for change in changes),
     ]
 
