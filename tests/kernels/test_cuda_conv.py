@@ -88,7 +88,7 @@ def test_the_kernels_err_no_more_than_torch_does(shape, dtype):
 def test_a_pixel_reaches_its_neighbours_and_nobody_beyond_the_edges(channels):
     x, weight, _ = case((2, channels, channels, 4, 5), torch.float32)
     x.zero_()
-    x[0, :, 3, 4] = 1e6  # the last pixel of a picture, beside the first of the next
+    x[0, :, 3, 4] = 1e6  # the last pixel of an image, next to the first of the next image
     expected = torch.zeros(2, 4, 5, dtype=torch.bool, device=DEVICE)
     expected[0, 2:, 3:] = True
     assert torch.equal(by_kernels(x, weight).any(1), expected)

@@ -16,9 +16,9 @@ def write_rows(table: Tensor, rows: object, values: Tensor) -> None:
     """`table[rows] = values`; a bfloat16 table is rounded up or down at random, because small steps
     would be lost otherwise.
     """
-    table[rows] = (
-        stochastic_round(values) if table.dtype == torch.bfloat16 else values.to(table.dtype)
-    )  # pyright: ignore[reportArgumentType]
+    narrow = table.dtype == torch.bfloat16
+    rounded = stochastic_round(values) if narrow else values.to(table.dtype)
+    table[rows] = rounded  # pyright: ignore[reportArgumentType]
 
 
 def stochastic_round(values: Float32[Tensor, ...]) -> BFloat16[Tensor, ...]:

@@ -61,9 +61,9 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
         return False
 
     @torch.no_grad()
-    def step(
+    def step(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, closure: Callable[[], float] | None = None, *, grad_scaler: Any = None
-    ) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    ) -> float | None:
         """Take one step."""
         if grad_scaler is not None:
             raise HeadtailError(
@@ -159,9 +159,11 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
 
     def _kernels_for(self, p: Tensor) -> Any:
         """The module with kernels for this table, or None."""
-        if self._largest is None:
-            self._largest = max(p.numel() for group in self.param_groups for p in group["params"])
-        return row_kernels(p, self._largest)
+        largest = self._largest
+        if largest is None:
+            largest = max(p.numel() for group in self.param_groups for p in group["params"])
+            self._largest = largest
+        return row_kernels(p, largest)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's; by itself, because torch's loads its compiler first, which takes a second and

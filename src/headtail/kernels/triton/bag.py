@@ -2,6 +2,9 @@
 ids, so its shapes never change.
 """
 
+# Triton's functions take and return other things than their signatures say.
+# pyright: reportCallIssue=false, reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 from __future__ import annotations
 
 import torch
@@ -48,7 +51,7 @@ def weighted_bag(
     options = {"width": width, "chunk": 8 * size, "num_warps": max(1, width * size // 512)}
     if n and d:
         grid = n, triton.cdiv(d, width)
-        _bag[grid](offsets, columns, values, ids, weight, out, d, normalise=normalise, **options)  # pyright: ignore
+        _bag[grid](offsets, columns, values, ids, weight, out, d, normalise=normalise, **options)
 
 
 def entries(
@@ -106,24 +109,24 @@ def list_entries(
     rows = torch.empty(capacity, dtype=torch.int64, device=device)
     points = torch.empty_like(rows)
     coefs = torch.empty(capacity, device=device)
-    _starts[(1,)](offsets, ids, starts, n, block=1024)  # pyright: ignore
+    _starts[(1,)](offsets, ids, starts, n, block=1024)
     grid = (n + triton.cdiv(capacity, ENTRIES),)
     _entries[grid](
         offsets, columns, values, ids, starts, rows, points, coefs, n, capacity,
         normalise=normalise, block=ENTRIES,
-    )  # pyright: ignore  # fmt: skip
+    )  # fmt: skip
     return rows, points, coefs
 
 
 @triton.jit
-def _range(offsets, ids, i):  # pyright: ignore
+def _range(offsets, ids, i):
     """Where the entries of the batch's i-th point begin and end."""
     point = i if ids is None else tl.load(ids + i)
     return tl.load(offsets + point), tl.load(offsets + point + 1)
 
 
 @triton.jit
-def _length(values, start, stop, block: tl.constexpr):  # pyright: ignore
+def _length(values, start, stop, block: tl.constexpr):
     """‖values[start:stop]‖, but at least float32's smallest."""
     squares = tl.zeros((block,), tl.float32)
     for first in range(start, stop, block):
@@ -134,7 +137,7 @@ def _length(values, start, stop, block: tl.constexpr):  # pyright: ignore
 
 
 @triton.jit
-def _features(columns, values, first, start, stop, chunk: tl.constexpr):  # pyright: ignore
+def _features(columns, values, first, start, stop, chunk: tl.constexpr):
     """Rows of the table and factors; places beyond the point's entries get its first row, which is
     cached, times 0.
     """
@@ -145,7 +148,7 @@ def _features(columns, values, first, start, stop, chunk: tl.constexpr):  # pyri
 
 
 @triton.jit
-def _bag(  # pyright: ignore
+def _bag(
     offsets, columns, values, ids, weight, out, d,
     normalise: tl.constexpr, width: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
@@ -172,7 +175,7 @@ def _bag(  # pyright: ignore
 
 
 @triton.jit
-def _starts(offsets, ids, starts, n, block: tl.constexpr):  # pyright: ignore
+def _starts(offsets, ids, starts, n, block: tl.constexpr):
     """starts[i] = the number of entries before the batch's i-th point; starts[n] = all. A batch is
     short, so one program is enough.
     """
@@ -188,7 +191,7 @@ def _starts(offsets, ids, starts, n, block: tl.constexpr):  # pyright: ignore
 
 
 @triton.jit
-def _entries(  # pyright: ignore
+def _entries(
     offsets, columns, values, ids, starts, rows, points, coefs, n, capacity,
     normalise: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip

@@ -2,6 +2,9 @@
 sizes and without reading any number back to the host.
 """
 
+# Triton's functions take and return other things than their signatures say.
+# pyright: reportCallIssue=false, reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 from __future__ import annotations
 
 import torch
@@ -63,7 +66,7 @@ def by_rank(gradient: RowGradient) -> RowGradient:
     grid = (triton.cdiv(n, MINE),)
     entries = (gradient.rows, gradient.points, gradient.coefs)
     ordered = (out.rows, out.points, out.coefs)
-    _rank[grid](*entries, *ordered, n, mine=MINE, block=OTHERS)  # pyright: ignore
+    _rank[grid](*entries, *ordered, n, mine=MINE, block=OTHERS)
     return out
 
 
@@ -79,10 +82,10 @@ def by_counting(gradient: RowGradient, num_rows: int) -> RowGradient:
     grid = (triton.cdiv(n, COUNTED),)
     entries = gradient.rows, gradient.points, gradient.coefs
     ordered = out.rows, out.points, out.coefs
-    _count[grid](gradient.rows, counts, rank, out.rows, n, block=COUNTED)  # pyright: ignore
-    _start[grid](gradient.rows, counts, rank, n, num_rows, block=COUNTED)  # pyright: ignore
-    _scatter[grid](*entries, counts, rank, *ordered, n, block=COUNTED)  # pyright: ignore
-    _clear[grid](gradient.rows, counts, rank, n, num_rows, block=COUNTED)  # pyright: ignore
+    _count[grid](gradient.rows, counts, rank, out.rows, n, block=COUNTED)
+    _start[grid](gradient.rows, counts, rank, n, num_rows, block=COUNTED)
+    _scatter[grid](*entries, counts, rank, *ordered, n, block=COUNTED)
+    _clear[grid](gradient.rows, counts, rank, n, num_rows, block=COUNTED)
     return out
 
 
@@ -94,7 +97,7 @@ def _like(gradient: RowGradient) -> RowGradient:
 
 
 @triton.jit
-def _write(to, entry, row, points, coefs, out_rows, out_points, out_coefs, mask):  # pyright: ignore
+def _write(to, entry, row, points, coefs, out_rows, out_points, out_coefs, mask):
     """Entry `entry` becomes entry `to`."""
     tl.store(out_rows + to, row, mask=mask)
     if points is None:
@@ -106,7 +109,7 @@ def _write(to, entry, row, points, coefs, out_rows, out_points, out_coefs, mask)
 
 
 @triton.jit
-def _rank(  # pyright: ignore
+def _rank(
     rows, points, coefs, out_rows, out_points, out_coefs, n, mine: tl.constexpr, block: tl.constexpr
 ):
     entry = tl.program_id(0) * mine + tl.arange(0, mine)
@@ -122,7 +125,7 @@ def _rank(  # pyright: ignore
 
 
 @triton.jit
-def _count(rows, counts, rank, out_rows, n, block: tl.constexpr):  # pyright: ignore
+def _count(rows, counts, rank, out_rows, n, block: tl.constexpr):
     """Count the entries of each row, and number each entry within its row."""
     entry = tl.program_id(0) * block + tl.arange(0, block)
     row = tl.load(rows + entry, mask=entry < n, other=-1)
@@ -133,7 +136,7 @@ def _count(rows, counts, rank, out_rows, n, block: tl.constexpr):  # pyright: ig
 
 
 @triton.jit
-def _start(rows, counts, rank, n, num_rows, block: tl.constexpr):  # pyright: ignore
+def _start(rows, counts, rank, n, num_rows, block: tl.constexpr):
     """Each row's first entry reserves places for all of them, and replaces the count by the first
     place.
     """
@@ -146,7 +149,7 @@ def _start(rows, counts, rank, n, num_rows, block: tl.constexpr):  # pyright: ig
 
 
 @triton.jit
-def _scatter(  # pyright: ignore
+def _scatter(
     rows, points, coefs, counts, rank, out_rows, out_points, out_coefs, n, block: tl.constexpr
 ):
     entry = tl.program_id(0) * block + tl.arange(0, block)
@@ -157,7 +160,7 @@ def _scatter(  # pyright: ignore
 
 
 @triton.jit
-def _clear(rows, counts, rank, n, num_rows, block: tl.constexpr):  # pyright: ignore
+def _clear(rows, counts, rank, n, num_rows, block: tl.constexpr):
     entry = tl.program_id(0) * block + tl.arange(0, block)
     row = tl.load(rows + entry, mask=entry < n, other=-1)
     tl.store(counts + row, 0, mask=row >= 0)

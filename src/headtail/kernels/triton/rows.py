@@ -4,6 +4,9 @@ A row update sums all entries of a row first, and touches no other row. The host
 all sizes are those of the arguments: a step can be captured in a CUDA graph.
 """
 
+# Triton's functions take and return other things than their signatures say.
+# pyright: reportCallIssue=false, reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 from __future__ import annotations
 
 import torch
@@ -33,7 +36,7 @@ def adagrad_(p: Tensor, total: Tensor, grad: Tensor, lr: Tensor | float, eps: fl
     """G ← G + g²; θ ← θ − η·g/(√G + ε), in place, for contiguous float32 tensors of one shape."""
     rate = lr if isinstance(lr, Tensor) else torch.full((), lr, device=p.device)
     grid = (triton.cdiv(p.numel(), NUMBERS),)
-    _adagrad[grid](p, total, grad, rate, eps, p.numel(), block=NUMBERS)  # pyright: ignore
+    _adagrad[grid](p, total, grad, rate, eps, p.numel(), block=NUMBERS)
 
 
 def fits(*tensors: Tensor) -> bool:
@@ -130,7 +133,7 @@ def _update_rows(
         tiles = torch.empty(triton.cdiv(n, TILE), d, device=p.device)
         _sum_tiles[(len(tiles), blocks)](
             *entries, tiles, n, d, tile=TILE, columns=columns, chunk=TILE // 2
-        )  # pyright: ignore
+        )
     first, second = (*states, None, None)[:2]
     at, rate = (rate, 0.0) if isinstance(rate, Tensor) else (None, float(rate))
     a, b, c = (*map(float, numbers), 0.0, 0.0, 0.0)[:3]
@@ -141,11 +144,11 @@ def _update_rows(
     options |= {"chunk": max(1, chunk // wide), "num_warps": min(16, warps * wide)}
     _update[(n, blocks)](
         p, first, second, *entries, tiles, n, d, seed, at, rate, a, b, c, **options
-    )  # pyright: ignore
+    )
 
 
 @triton.jit
-def _adagrad(p, total, grad, lr, eps, count, block: tl.constexpr):  # pyright: ignore
+def _adagrad(p, total, grad, lr, eps, count, block: tl.constexpr):
     # int64: 100M rows of 512 pass 2^31
     place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = place < count
@@ -163,39 +166,37 @@ def _adagrad(p, total, grad, lr, eps, count, block: tl.constexpr):  # pyright: i
 
 
 @triton.jit
-def _sgd(p, first, second, g, lr, a, b, c):  # pyright: ignore
+def _sgd(p, first, second, g, lr, a, b, c):
     return p - lr * g, first, second
 
 
 @triton.jit
-def _momentum(p, velocity, second, g, lr, momentum, b, c):  # pyright: ignore
+def _momentum(p, velocity, second, g, lr, momentum, b, c):
     velocity = momentum * velocity + g
     return p - lr * velocity, velocity, second
 
 
 @triton.jit
-def _adagrad_row(p, total, second, g, lr, eps, b, c):  # pyright: ignore
+def _adagrad_row(p, total, second, g, lr, eps, b, c):
     total = total + g * g
     return p - lr * g / (tl.sqrt(total) + eps), total, second
 
 
 @triton.jit
-def _adagrad_per_row(p, total, second, g, lr, eps, share, c):  # pyright: ignore
+def _adagrad_per_row(p, total, second, g, lr, eps, share, c):
     total = total + tl.sum(g * g) * share
     return p - tl.div_rn(lr, tl.sqrt_rn(total) + eps) * g, total, second
 
 
 @triton.jit
-def _adam(p, mean, square, g, size, new1, new2, eps):  # pyright: ignore
+def _adam(p, mean, square, g, size, new1, new2, eps):
     mean = mean + (g - mean) * new1
     square = square + (g * g - square) * new2
     return p - size * mean / (tl.sqrt(square) + eps), mean, square
 
 
 @triton.jit
-def _sum(  # pyright: ignore
-    row, start, stop, rows, points, coefs, values, d, column, chunk: tl.constexpr
-):
+def _sum(row, start, stop, rows, points, coefs, values, d, column, chunk: tl.constexpr):
     """The sum of the entries of `row`, neighbours from `start` on, up to `stop` at most."""
     g = tl.zeros_like(column).to(tl.float32)
     goes_on = tl.load(rows + start, mask=start < stop, other=-1) == row
@@ -219,7 +220,7 @@ def _sum(  # pyright: ignore
 
 
 @triton.jit
-def _sum_tiles(  # pyright: ignore
+def _sum_tiles(
     rows, points, coefs, values, tiles, n, d,
     tile: tl.constexpr, columns: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
@@ -237,9 +238,7 @@ def _sum_tiles(  # pyright: ignore
 
 
 @triton.jit
-def _sum_of_tiles(  # pyright: ignore
-    row, start, tiles, rows, n, d, column, tile: tl.constexpr, chunk: tl.constexpr
-):
+def _sum_of_tiles(row, start, tiles, rows, n, d, column, tile: tl.constexpr, chunk: tl.constexpr):
     """The sum of the results of `_sum_tiles` for `row`, from the tile at `start` on."""
     g = tl.zeros_like(column).to(tl.float32)
     goes_on = tl.load(rows + start, mask=start < n, other=-1) == row
@@ -258,7 +257,7 @@ def _sum_of_tiles(  # pyright: ignore
 
 
 @triton.jit
-def _update(  # pyright: ignore
+def _update(
     p, first, second, rows, points, coefs, values, tiles, n, d, seed, rate_at, rate, a, b, c,
     rule: tl.constexpr, state_per_row: tl.constexpr,
     tile: tl.constexpr, columns: tl.constexpr, chunk: tl.constexpr,
@@ -310,7 +309,7 @@ def _update(  # pyright: ignore
 
 
 @triton.jit
-def _rounded(x, seed, row, column):  # pyright: ignore
+def _rounded(x, seed, row, column):
     """A neighbour of x in bfloat16, still as float32; the upper one with probability (x − lower) /
     (upper − lower).
     """
@@ -322,7 +321,7 @@ def _rounded(x, seed, row, column):  # pyright: ignore
 
 
 @triton.jit
-def _mixed(h):  # pyright: ignore
+def _mixed(h):
     """Every bit of h depends on every other: the end of MurmurHash3."""
     h = (h ^ (h >> 16)) * 0x85EBCA6B
     h = (h ^ (h >> 13)) * 0xC2B2AE35

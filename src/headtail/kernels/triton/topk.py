@@ -7,6 +7,9 @@ bounds. A point is certain if its k-th best candidate reaches that bound; the ot
 scores tie by the hundred, are scored again in float32.
 """
 
+# Triton's functions take and return other things than their signatures say.
+# pyright: reportCallIssue=false, reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -161,7 +164,7 @@ def _tile_maxima(scores: Tensor, base: Tensor, length: Tensor, slack: Tensor) ->
     grid = triton.cdiv(num_tiles, TILES), triton.cdiv(b, POINTS)
     _maxima[grid](
         scores, base, length, slack, out, b, num_tiles, tile=TILE, tiles=TILES, rows=POINTS
-    )  # pyright: ignore
+    )
     return out
 
 
@@ -173,12 +176,12 @@ def _score(x: Tensor, table: Tensor, base: Tensor, labels: Tensor) -> Tensor:
     columns = min(COLUMNS, triton.next_power_of_2(d))
     _dots[b, triton.cdiv(count, LABELS)](
         x, table, base, labels, out, count, d, chunk=LABELS, columns=columns
-    )  # pyright: ignore
+    )
     return out
 
 
 @triton.jit
-def _maxima(  # pyright: ignore
+def _maxima(
     scores, base, length, slack, out, b, num_tiles,
     tile: tl.constexpr, tiles: tl.constexpr, rows: tl.constexpr,
 ):  # fmt: skip
@@ -188,7 +191,7 @@ def _maxima(  # pyright: ignore
     inside = label < num_tiles * tile
     offset = tl.load(base + label, mask=inside, other=0.0)
     per_length = tl.load(slack + label, mask=inside, other=0.0)
-    for r in tl.static_range(rows):  # pyright: ignore
+    for r in tl.static_range(rows):
         # the last point may be computed twice
         i = tl.minimum(tl.program_id(1) * rows + r, b - 1).to(tl.int64)
         score = tl.load(scores + i * num_tiles * tile + label, mask=inside, other=0.0)
@@ -197,9 +200,7 @@ def _maxima(  # pyright: ignore
 
 
 @triton.jit
-def _dots(  # pyright: ignore
-    x, table, base, labels, out, count, d, chunk: tl.constexpr, columns: tl.constexpr
-):
+def _dots(x, table, base, labels, out, count, d, chunk: tl.constexpr, columns: tl.constexpr):
     i = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * chunk + tl.arange(0, chunk)
     label = tl.load(labels + i * count + c, mask=c < count, other=0)
