@@ -198,7 +198,7 @@ class RowAdam(RowOptimizer):
         )
 
     def _size(self, p: Tensor, group: dict[str, Any]) -> float | Tensor:
-        """The learning rate corrected for moments that began at 0, of the step that is being taken."""
+        """The learning rate of this step, corrected for moments that began at 0."""
         beta1, beta2 = group["betas"]
         state = self.state[p]
         lr = self._rate(p, group)

@@ -231,7 +231,7 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
         return super().__getstate__()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """For pickle, deepcopy and `load_state_dict`: the first two keep only what torch knows of."""
+        """For pickle, deepcopy and `load_state_dict`: the first two keep only torch's attributes."""
         super().__setstate__(state)
         if "_changed" not in vars(self):
             self._begin()
