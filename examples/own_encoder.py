@@ -1,16 +1,14 @@
-"""Train your own encoder with a scheme: the same loop, checkpoints and metrics as the command line."""
+"""Train your own encoder with a scheme: the loop, checkpoints and metrics of the command line."""
 
 import torch
 from torch import nn
 
+import headtail as ht
 from headtail.data.bag import Bag
-from headtail.data.load import load
 from headtail.data.slices import data_slices
 from headtail.evaluation.measures import measure_model
-from headtail.training.config import Run
-from headtail.training.trainer import Trainer
 
-data = load("synthetic:points=2000,test=500,features=400,labels=100")
+data = ht.load("synthetic:points=2000,test=500,features=400,labels=100")
 
 
 class TwoLayers(nn.Module):
@@ -30,8 +28,8 @@ class TwoLayers(nn.Module):
 
 
 for scheme in ("within-batch:importance", "within-batch:tail"):
-    run = Run(scheme=scheme, dim=64, batch=128, negatives=32, epochs=6)
-    trained = Trainer(run, data, encoder=TwoLayers(data.train.num_features, run.dim)).fit()
+    run = ht.Run(scheme=scheme, dim=64, batch=128, negatives=32, epochs=6)
+    trained = ht.Trainer(run, data, encoder=TwoLayers(data.train.num_features, run.dim)).fit()
     measures = measure_model(trained.model, data, data_slices(data))
     recall = {each.slice: each.value for each in measures if each.metric == "recall@10"}
     print(f"{scheme:26} Recall@10", {name: f"{100 * value:.1f}%" for name, value in recall.items()})
