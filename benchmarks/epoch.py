@@ -70,7 +70,8 @@ def cells_of(given: argparse.Namespace) -> Iterator[Cell]:
             if part == "schemes" and not given.points
             else max(1, min(one.num_test, points // 3))
         )
-        shape = f"synthetic:{one.name.lower()},points={points},test={test if part == 'schemes' else 1000}"
+        tested = test if part == "schemes" else 1000
+        shape = f"synthetic:{one.name.lower()},points={points},test={tested}"
         sizes = one.num_labels, batch, given.negatives, given.dim, shape
         if given.tiny:
             shape = "synthetic:points=2000,test=300,features=5000,labels=600,features-a-point=20"

@@ -127,7 +127,7 @@ def settings(part: str, cuda: bool) -> list[Sizes]:
 
 
 def cells_of(parts: list[str], device: str, hows: list[str], peers: list[str]) -> list[Cell]:
-    """All cells, headtail's first; graphed ones last, because a failed capture may break a process."""
+    """All cells, headtail's first; graphed ones last: a failed capture may break a process."""
     cells = []
     for how, part in itertools.product(hows, parts):
         for sizes, peer in itertools.product(settings(part, device == "cuda"), peers):

@@ -110,7 +110,8 @@ path, start = Path(sys.argv[1]), time.perf_counter()
 {read}
 seconds = time.perf_counter() - start
 # Not ru_maxrss, which a process inherits from the one that started it.
-peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+status = Path("/proc/self/status").read_text().splitlines()
+peak = next(line for line in status if line.startswith("VmHWM"))
 print(int(peak.split()[1]) / 1024, seconds)
 """
     environment = os.environ | {"HEADTAIL_CACHE": str(cache)}

@@ -38,6 +38,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headtail.core.targets import Ragged
+from headtail.data.batches import TrainingBatch
 from headtail.data.points import DataSet, Points
 from headtail.device.graphs import graph_of
 from headtail.encoders import ResNet
@@ -116,7 +117,7 @@ def own_step(trainer: Trainer, order: Iterator[Any]) -> Tensor:
     return trainer.step(next(order))
 
 
-def eager_step(trainer: Trainer, batch: Batch) -> Tensor:
+def eager_step(trainer: Trainer, batch: TrainingBatch) -> Tensor:
     """Eagerly."""
     return trainer.learner.learn(trainer.model(batch))
 

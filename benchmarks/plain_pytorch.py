@@ -58,7 +58,7 @@ class Model(nn.Module):
 
 
 def loss_of(scheme: str, model: Model, x: Tensor, y: Tensor, prior: Tensor, m: int) -> Tensor:
-    """The softmax over all labels, or over m sampled ones with log-weights added to their logits."""
+    """The softmax over all labels, or over m sampled ones with log-weights added to the logits."""
     h = model(x)
     if ":" not in scheme:
         logits = model.labels(h)

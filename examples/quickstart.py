@@ -1,4 +1,4 @@
-"""Train a label head on sampled negatives with a named loss, then predict. Takes seconds on a CPU."""
+"""Train a label head on sampled negatives with a named loss, then predict: seconds on a CPU."""
 
 import torch
 

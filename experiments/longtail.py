@@ -232,7 +232,7 @@ def main(recipe: Training | None = None) -> int:
         place = places[study.data]
         if place is None:
             print(
-                f"{study.name} is skipped: pass --cifar with the folder of CIFAR-10's python files.",
+                f"{study.name} is skipped: pass --cifar with the folder of CIFAR-10's files.",
                 flush=True,
             )
             return 0

@@ -58,7 +58,10 @@ from headtail.training.state import State, Watch
 from headtail.training.trainer import Trainer
 from longtail import lighten, until_stopped
 
-GENERATED = "synthetic:labels=1000000,points=2000000,test=5000,features=5000000,labels-a-point=4,features-a-point=80,zipf=0.5"
+GENERATED = (
+    "synthetic:labels=1000000,points=2000000,test=5000,features=5000000,"
+    "labels-a-point=4,features-a-point=80,zipf=0.5"
+)
 TRAINING = {
     "delicious": Training(
         batch=256,
@@ -190,7 +193,7 @@ def grid_of(
 
 
 def tried(home: Path, data: str) -> dict[str, dict[float, float]]:
-    """Lowest held-out loss by scheme and learning rate, of finished full-length runs with seed 0."""
+    """Lowest held-out loss by scheme and learning rate, of finished long runs with seed 0."""
     found: dict[str, dict[float, float]] = {}
     for path in sorted(home.glob("cells/*/results.csv")):
         run = Run.read(path.parent / "run.toml")

@@ -22,7 +22,7 @@ Line = TypeVar("Line")
 
 
 def given_folder() -> Path:
-    """The folder of runs from the command line; exits without one, to protect the committed files."""
+    """The folder of runs from the command line; exits without one, to protect committed files."""
     folder = Path(sys.argv[1]) if len(sys.argv) == 2 else None
     if folder is None or not folder.is_dir():
         sys.exit(
@@ -89,7 +89,7 @@ def publish(page: Path, parts: dict[str, str]) -> None:
 
 
 def place_in(page: str, parts: dict[str, str]) -> str:
-    """Replace what is between `<!-- table NAME -->` and `<!-- end -->`; other tables are ignored."""
+    """Replace what is between `<!-- table NAME -->` and `<!-- end -->`; others are ignored."""
     for name, text in parts.items():
         mark = re.compile(rf"(<!-- table {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
         page = mark.sub(lambda found, text=text: f"{found[1]}{text}\n{found[2]}", page)

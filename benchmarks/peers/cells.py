@@ -64,7 +64,7 @@ Found = dict[str, object]
 
 
 def serve(measure: Callable[[Cell], Found]) -> None:
-    """In a child: measure every cell read from standard input, one JSON line each, and print JSON."""
+    """In a child: measure each cell read from standard input, one JSON line each; print JSON."""
     for line in sys.stdin:
         cell = Cell(**json.loads(line))
         try:

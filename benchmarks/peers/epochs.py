@@ -39,8 +39,13 @@ def epoch(cell: Cell, data: DataSet) -> Found:
     trainer.fit()
     seconds = ends[-1] - ends[-2]
     pairs = trainer.batches.steps * trainer.batches.size
-    return {"seconds": round(seconds, 3), "steps": trainer.batches.steps, "ms": round(1000 * seconds / trainer.batches.steps, 4),
-            "pairs_per_s": round(pairs / seconds)}  # fmt: skip
+    steps = trainer.batches.steps
+    return {
+        "seconds": round(seconds, 3),
+        "steps": steps,
+        "ms": round(1000 * seconds / steps, 4),
+        "pairs_per_s": round(pairs / seconds),
+    }
 
 
 def schemes(cell: Cell, data: DataSet) -> Found:

@@ -142,10 +142,9 @@ def test_no_column_of_the_table_is_cut_off(
     run: Path, capsys: pytest.CaptureFixture, monkeypatch, width: int
 ):
     monkeypatch.setenv("COLUMNS", str(width))
-    out = told(
-        capsys, "explain", "--model", str(run), "--data", DATA, "--target", "softmax", "--negatives", "8", "--samplers",
-        "resampled(32,frequency(0.5))",
-    )  # fmt: skip
+    options = ["--target", "softmax", "--negatives", "8", "--samplers"]
+    sampler = "resampled(32,frequency(0.5))"
+    out = told(capsys, "explain", "--model", str(run), "--data", DATA, *options, sampler)
     assert "…" not in out
     for word in ("resampled(32,", "frequency(0.5)):", "importance@8"):
         assert word in out, "no name is broken inside a word"

@@ -224,7 +224,8 @@ def test_a_test_part_without_any_label_is_reported_with_the_part_to_measure_on(f
     data = load(folder)
     assert (len(data.test), data.test.num_pairs) == (2, 0)
     assert data.notes[1:] == (
-        f"{message} To measure, name a part that has labels as the test part, or leave that file out.",
+        f"{message} To measure, name a part that has labels as the test part, or leave that file "
+        "out.",
     )
     write(folder / "val.parquet", pixels(2), [0, 1])
     assert load(folder).notes[1:] == (

@@ -1,4 +1,4 @@
-"""The tables of the retrieval study: what is run again replaces what was there, and nothing else."""
+"""The tables of the retrieval study: what is run again replaces its rows, and nothing else."""
 
 from __future__ import annotations
 

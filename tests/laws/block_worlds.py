@@ -123,7 +123,7 @@ def visiting(
 
 
 def walking(sampler: Adversarial) -> Callable[[int], Iterator[Outcome]]:
-    """All that can happen to each slot: any label by chance, or a walk down the tree of two levels."""
+    """All that can happen to each slot: any label by chance, or a walk down a two-level tree."""
     sampler.draw(torch.tensor([0]), **MODEL)
     sampler.eval()  # the tree stays
     slope = sampler.slope.double()[:, 0].tolist()

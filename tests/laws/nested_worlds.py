@@ -65,7 +65,7 @@ RHO = CustomSeparable(torch.linspace(-1, 1, L), torch.tensor([0.3, -2.0, 0.0, 1.
 
 @dataclass(frozen=True)
 class Move:
-    """One thing that can happen: its chance, and the points and permutations that bring it about."""
+    """One possible event: its chance, and the points and permutations that bring it about."""
 
     chance: float
     points: list[float] = field(default_factory=list)

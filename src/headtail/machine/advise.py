@@ -291,7 +291,7 @@ def choose(shape: Shape, candidates: Iterable[Candidate], machine: Machine, memo
 
 
 def _with_chunks_in_doubt(one: Estimate) -> float:
-    """The chunked loss is the same as the exact one and less handy: it has to be clearly quicker."""
+    """The chunked loss equals the exact one and is less handy: it must be clearly quicker."""
     return one.seconds * (MODEL_ERROR if one.method == "chunked" else 1)
 
 

@@ -121,7 +121,7 @@ def check_batch(text: str, batch: int, negatives: int | None = None) -> None:
 
     >>> check_batch("within-batch:tail@9999", 64)
     Traceback (most recent call last):
-    headtail.errors.HeadtailError: `@9999` in `within-batch:tail@9999` is more than the 64 labels ...
+    headtail.errors.HeadtailError: `@9999` in `within-batch:tail@9999` is more than the 64 ...
     """
     parsed = parse(text)
     m = negatives if parsed.num_negatives is None else parsed.num_negatives
