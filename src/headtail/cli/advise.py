@@ -29,12 +29,13 @@ from headtail.device.memory import memory_left
 from headtail.errors import HeadtailError, check_count, check_number
 from headtail.implicit.quality import frontier
 from headtail.machine.advise import (
-    CANDIDATES,
     MOST_EXPLAINED,
+    NEGATIVES,
     REFERENCES,
+    SCHEMES,
     Advice,
-    Candidate,
-    candidate,
+    Approximation,
+    approximation,
     choose,
 )
 from headtail.machine.measured import Machine, bench_file, saved
@@ -48,10 +49,12 @@ UNITS = {"": 1, "k": 10**3, "m": 10**6}
 
 @dataclass(frozen=True)
 class Advise:
-    """Exact, chunked or sampled loss? Predicts time and memory of a training step, and the
-    negatives that keep noise small.
+    """Exact, chunked or sampled loss? Predicts time and memory of a training step, and shows which
+    loss a scheme approximates.
 
-    Predictions come from what `headtail bench` measured here, or else from reference figures.
+    Predictions come from what `headtail bench` measured here, or else from reference figures. Which
+    sampler, and how many negatives, a trained model needs does not follow from label counts:
+    --model measures that on one.
     """
 
     labels: str | None = None
@@ -68,10 +71,10 @@ class Advise:
     """Where you will train; a GPU need not be there yet."""
     memory: float | None = None
     """GiB of memory there, if not what is free here now."""
-    schemes: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SCHEME …")] = CANDIDATES
-    """Sampled schemes to choose from, without @m: the number of negatives m is looked for."""
-    noise: float = 0.1
-    """The wished standard deviation of the sampled loss, in nats."""
+    negatives: Annotated[tuple[int, ...], tyro.conf.arg(metavar="M …")] = NEGATIVES
+    """Numbers of negatives for which a step with the sampled loss is predicted."""
+    schemes: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SCHEME …")] = SCHEMES
+    """Sampled schemes to describe: the loss over all labels that each approximates."""
     trained: Annotated[OnTrained, tyro.conf.OmitArgPrefixes] = field(default_factory=OnTrained)
     """A trained model: then samplers are measured on it, with m of 16, 64 and 256, instead of
     predicted.
@@ -80,7 +83,7 @@ class Advise:
     """Print JSON for programs."""
 
     def run(self) -> int:
-        """Predict, choose and print."""
+        """Predict and print."""
         self.trained.check()
         if self.trained.model is not None:
             return self._on_model()
@@ -99,12 +102,12 @@ class Advise:
         labels = source.labels()
         shape = Shape(labels.num_labels, self.dim, batch, min(256, labels.num_labels))
         looking = Console(stderr=True).status(
-            f"looking at {len(self.schemes)} samplers for {labels.num_labels:,} labels"
+            f"looking at {len(self.schemes)} schemes for {labels.num_labels:,} labels"
         )
         with looking, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found, missing = self._candidates(labels, shape, machine, memory)
-        advice = choose(shape, found, machine, memory)
+            schemes, missing = self._approximations(labels, batch)
+        advice = choose(shape, self._fewer_than(labels.num_labels), schemes, machine, memory)
         if self.json:
             sys.stdout.write(
                 json.dumps(_dict(advice, basis, memory, missing), indent=2, ensure_ascii=False)
@@ -115,10 +118,12 @@ class Advise:
         console.print(Text(source.describe(labels), style="dim"))
         console.print(Text(basis, style="dim"), soft_wrap=True)
         console.print(_costs(advice, shape, memory, measured=machine is not REFERENCES[device]))
-        console.print(_negatives(advice, shape, self.noise))
+        console.print(_losses(advice, shape))
         for line in left_out(missing):
             console.print(line)
-        console.print(Text(_recommendation(advice, shape, self.noise), style="bold"))
+        console.print(Text(_known(advice), style="bold"))
+        for line in _unknown(advice):
+            console.print(line)
         console.print(Text(_code(advice, shape)), soft_wrap=True)
         return 0
 
@@ -132,7 +137,7 @@ class Advise:
                 "`--model` has labels of its own: drop `--labels`, `--counts` and `--zipf`."
             )
         refuse(
-            changed(self, "dim", "memory", "schemes", "noise")
+            changed(self, "dim", "memory", "schemes", "negatives")
             + changed(self.source, "exponent", "smoothing"),
             WITH_MODEL,
         )
@@ -182,22 +187,19 @@ class Advise:
                 "How many labels are there? Write for example `--labels 3e6`, or `--counts FILE`."
             )
         check_count("dim", self.dim)
-        check_number("noise", self.noise, low=1e-6)
+        for m in self.negatives:
+            check_count("negatives", m)
+        if not self.negatives:
+            raise HeadtailError("`--negatives` needs at least one number, for example 256.")
         if not self.schemes:
             raise HeadtailError(
                 "`--schemes` needs at least one name, for example `uniform:importance`."
             )
         for name in self.schemes:
-            parsed = parse(name)
-            if parsed.sampler is None:
+            if parse(name).sampler is None:
                 raise HeadtailError(
                     f"`{name}` uses all labels, which is looked at anyway. Write a sampled scheme: "
                     "`uniform:tail`."
-                )
-            if parsed.num_negatives is not None:
-                raise HeadtailError(
-                    f"`{name}` names its m, which is what is looked for. Drop "
-                    f"`@{parsed.num_negatives}`."
                 )
 
     def _memory(self, device: str) -> int:
@@ -215,19 +217,21 @@ class Advise:
             )
         return there
 
-    def _candidates(
-        self, labels: Labels, shape: Shape, machine: Machine, memory: int
-    ) -> tuple[list[Candidate], dict[str, str]]:
-        found = []
+    def _fewer_than(self, labels: int) -> list[int]:
+        """The numbers of negatives that are fewer than the labels, or half of the labels."""
+        return [m for m in dict.fromkeys(self.negatives) if m < labels] or [max(1, labels // 2)]
+
+    def _approximations(
+        self, labels: Labels, batch: int
+    ) -> tuple[list[Approximation], dict[str, str]]:
+        known = []
         missing = {}
         for name in dict.fromkeys(self.schemes):
             try:
-                found.append(candidate(name, labels, shape, self.noise, machine, memory))
+                known.append(approximation(name, labels, batch))
             except HeadtailError as error:
                 missing[name] = with_options(error, Advise)
-        if not found:
-            raise HeadtailError(next(iter(missing.values())))
-        return found, missing
+        return known, missing
 
 
 def count_of(text: str) -> int:
@@ -285,22 +289,14 @@ def _table(title: str, columns: tuple[str, ...]) -> Table:
 def _costs(advice: Advice, shape: Shape, memory: int, *, measured: bool) -> Table:
     title = f"A training step of the label head, batch {shape.batch:,}, dim {shape.dim:,}"
     table = _table(title, ("loss", "ms", "examples/s", "GiB", f"fits {memory / 2**30:,.0f} GiB"))
-    for method, name in HEADINGS.items():
-        one = advice.estimates.get(method)
-        if one is None:
-            table.add_row(name, *["–"] * 3, "not in this torch")
-            continue
-        shown = f"{name}, m = {one.shape.negatives:,}" if method == "sampled" else name
+    for one in advice.estimates:
+        name = HEADINGS[one.method]
+        name = f"{name}, m = {one.shape.negatives:,}" if one.method == "sampled" else name
         fits = Text("yes") if one.fits else Text("no", style="red")
-        style = "bold" if method == advice.choice else ""
         speed = f"{shape.batch / one.seconds:,.0f}"
-        table.add_row(
-            Text(shown, style=style),
-            milliseconds(one.seconds),
-            speed,
-            f"{one.memory / 2**30:,.2f}",
-            fits,
-        )
+        table.add_row(name, milliseconds(one.seconds), speed, f"{one.memory / 2**30:,.2f}", fits)
+    if not any(one.method == "chunked" for one in advice.estimates):
+        table.add_row(HEADINGS["chunked"], *["–"] * 3, "not in this torch")
     trust = (
         "right within a factor of about 2"
         if measured
@@ -310,111 +306,93 @@ def _costs(advice: Advice, shape: Shape, memory: int, *, measured: bool) -> Tabl
     return table
 
 
-def _negatives(advice: Advice, shape: Shape, noise: float) -> Table:
+def _losses(advice: Advice, shape: Shape) -> Table:
     table = _table(
-        f"Negatives that keep the noise below ±{noise:g} nats",
-        ("scheme", "untrained", "knows π", "ms", ""),
+        "The loss that a sampled scheme approximates", ("scheme", "loss over all labels", "lean")
     )
-    for one in advice.candidates:
-        ms = milliseconds(one.estimate.seconds) if one.estimate and one.enough else "–"
-        told = [_number(m) for m in (one.untrained, one.informed)]
-        table.add_row(
-            Text(one.scheme, style="bold" if one is advice.best else ""), *told, ms, _verdict(one)
-        )
+    for one in advice.schemes:
+        lean = "0" if one.leans == "neither" else f"{one.lean:+.2f}"
+        table.add_row(one.scheme, one.loss or "no common name", lean)
+    table.columns[1].justify = "left"
     table.caption = (
-        "untrained: all scores equal.  knows π: scores are log π, what a model learns first.\n"
-        "Where few labels score high, noise is larger: pass a model's scores to `explain`."
+        "The more negatives, the closer. lean: in nats, above 0 to the tail, below 0 to the head."
     )
     if shape.labels > MOST_EXPLAINED:
-        table.caption += f"\nThe {MOST_EXPLAINED:,} most frequent labels stand for all."
+        table.caption += f"\nFor the {MOST_EXPLAINED:,} most frequent labels."
     return table
 
 
-def _verdict(one: Candidate) -> Text:
-    if one.estimate is None:
-        return Text("no m does", style="yellow")
-    if not one.enough:
-        return Text(
-            f"batch > {one.needed:,}" if _from_batch(one.scheme) else "too many", style="yellow"
-        )
-    return Text("" if one.estimate.fits else "does not fit", style="red")
-
-
-def _recommendation(advice: Advice, shape: Shape, noise: float) -> str:
-    if advice.choice is None:
-        least = min(one.memory for one in advice.estimates.values()) / 2**30
+def _known(advice: Advice) -> str:
+    """What follows from time and memory alone."""
+    if advice.verdict == "nothing fits":
+        least = min(one.memory for one in advice.estimates) / 2**30
         return (
             f"Nothing fits: even the leanest needs {least:,.1f} GiB. Use a smaller `--dim`, or a "
             "machine with more memory."
         )
-    seconds = {method: one.seconds for method, one in advice.estimates.items()}
-    mine = seconds[advice.choice]
-    whole = "the exact softmax" if advice.choice == "exact" else "the chunked exact softmax"
-    if advice.choice != "sampled":
-        if advice.why == "noise":
-            return (
-                f"Use {whole}: no sampler looked at keeps the noise below ±{noise:g} with fewer "
-                "than half of all labels."
-            )
-        why = (
-            f"it is expected to be {_times(seconds['sampled'] / mine)} as fast as sampling enough "
-            "negatives, and has no noise"
+    if advice.all_labels is None:
+        return "A loss over all labels does not fit into memory; a sampled one does."
+    whole = f"the {HEADINGS[advice.all_labels.method]}"
+    if advice.verdict == "all labels":
+        return (
+            f"Use {whole}: it has no sampling noise, and sampling is not expected to save much "
+            "time."
         )
-        return f"Use {whole}: {why}." + (_CLOSE if advice.close else "")
-    best = advice.best
-    assert best is not None, "a sampled choice is a candidate"
-    use = (
-        f"Use the sampled loss, {best.scheme} with "
-        f"{_number(advice.estimates['sampled'].shape.negatives)} negatives"
-    )
-    if advice.why == "memory":
-        return f"{use}: a loss over all labels does not fit into memory."
-    other = min(
-        one.seconds for method, one in advice.estimates.items() if method != "sampled" and one.fits
-    )
-    return f"{use}: expected to be {_times(other / mine)} as fast as a loss over all labels." + (
-        _CLOSE if advice.close else ""
+    saved = [
+        f"{_times(advice.all_labels.seconds / one.seconds)} as fast with m = "
+        f"{one.shape.negatives:,}"
+        for one in advice.sampled
+    ]
+    return (
+        f"{whole.capitalize()} fits into memory and has no sampling noise. A sampled step is "
+        f"expected to be {', '.join(saved)}."
     )
 
 
-_CLOSE = " That is too close to call: measure both."
+def _unknown(advice: Advice) -> list[Text]:
+    """What does not follow from them, and how to find out."""
+    if advice.verdict not in ("open", "sampled"):
+        return []
+    return [Text(line) for line in (NOT_KNOWN, *FIND_OUT)]
+
+
+NOT_KNOWN = (
+    "Not known without a trained model: which sampler, and how many negatives, are good enough. To "
+    "find out:"
+)
+FIND_OUT = (
+    "- `headtail compare DATA --schemes softmax SCHEME@M …` trains schemes and compares them on "
+    "head and tail;",
+    "- `headtail explain --model RUN --data DATA` measures samplers on a trained model, against "
+    "the exact gradient.",
+)
 
 
 def _code(advice: Advice, shape: Shape) -> str:
-    if advice.choice is None:
+    """How to take the loss over all labels."""
+    if advice.all_labels is None:
         return ""
-    if advice.choice == "chunked":
+    if advice.all_labels.method == "chunked":
         return (
             f"    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size={shape.chunk}, "
             "chunking_method=None)\n"
             "    loss = torch.nn.functional.linear_cross_entropy(hidden, table, target, "
             "options=options)"
         )
-    if advice.choice == "exact":
-        return f'    head = ht.LabelHead(labels, {shape.dim}, ht.scheme("softmax", labels))'
-    assert advice.best is not None, "a sampled choice is a candidate"
-    m = advice.estimates["sampled"].shape.negatives
-    name = advice.best.scheme
-    name = name if _from_batch(name) else f"{name}@{m}"
-    return (
-        f'    head = ht.LabelHead(labels, {shape.dim}, ht.scheme("{name}", labels), sparse=True)\n'
-        "    optimiser = ht.RowAdagrad(head.parameters(), lr=0.02).inside_backward()"
-    )
-
-
-def _from_batch(name: str) -> bool:
-    sampler = parse(name).sampler
-    return sampler is not None and sampler.name == "within-batch"
+    return f'    head = ht.LabelHead(labels, {shape.dim}, ht.scheme("softmax", labels))'
 
 
 def _times(ratio: float) -> str:
     return f"about {float(f'{ratio:.2g}'):,.0f} times" if ratio >= 10 else f"{ratio:.1f} times"
 
 
-def _number(m: int | None) -> str:
-    return "–" if m is None else f"{m:,}"
-
-
 def _dict(advice: Advice, basis: str, memory: int, missing: dict[str, str]) -> dict[str, Any]:
-    found = asdict(advice)
-    return {"basis": basis, "memory": memory, **found, "left_out": missing}
+    open_question = advice.verdict in ("open", "sampled")
+    return {
+        "basis": basis,
+        "memory": memory,
+        **asdict(advice),
+        "not_known": NOT_KNOWN if open_question else None,
+        "find_out": list(FIND_OUT) if open_question else [],
+        "left_out": missing,
+    }

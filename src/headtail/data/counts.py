@@ -46,7 +46,7 @@ def _from_npy(path: Path) -> np.ndarray:
         raise HeadtailError(
             f"{path} holds an array of shape {list(counts.shape)}. Save one count per label."
         )
-    return counts.astype(np.int64) if counts.dtype.kind in "iu" else counts.astype(np.float64)
+    return counts if counts.dtype.kind in "iu" else counts.astype(np.float64)
 
 
 def _from_parquet(path: Path) -> np.ndarray:

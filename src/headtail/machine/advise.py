@@ -1,5 +1,8 @@
-"""Which loss to use for so many labels: the time and memory each is expected to take, and the m
-that keeps the noise small.
+"""What a step with each loss is expected to cost, and which loss a scheme approximates.
+
+How good a sampled loss is for a *trained* model does not follow from counts: noise depends on the
+scores, and that of an untrained model is far too small. So nothing here recommends a sampler or a
+number of negatives.
 """
 
 from __future__ import annotations
@@ -9,8 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-import torch
-
 from headtail.core.labels import Labels
 from headtail.errors import HeadtailError, PythonName
 from headtail.implicit import explain
@@ -19,15 +20,18 @@ from headtail.machine.measured import Machine, Timing
 from headtail.machine.shape import METHODS, NUMBER, Method, Shape, memory_of, possible
 from headtail.schemes import scheme
 
-CANDIDATES = (
+SCHEMES = (
     "uniform:importance",
     "frequency(0.5):importance",
-    "frequency(0.75):importance",
     "within-batch:importance",
+    "within-batch:constant",
+    "within-batch:tail",
 )
-"""Samplers that are looked at, all with weights that make them unbiased."""
+"""Sampled schemes that are described unless others are named."""
+NEGATIVES = (64, 256, 1024)
+"""Numbers of negatives for which a step is predicted."""
 MOST_EXPLAINED = 3_000_000
-"""Labels whose noise is looked at; of more, the most frequent ones stand for all."""
+"""Labels over which a scheme is explained; of more, the most frequent ones."""
 MODEL_ERROR = 2.0
 """Predictions within this factor of each other are too close to call."""
 TRUST_IN_RATES = 0.001
@@ -90,56 +94,53 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A sampled scheme, and the negatives it needs.
+class Approximation:
+    """The loss over all labels that a sampled scheme approximates, the better the more negatives it
+    has.
 
     Attributes:
         scheme: its name.
-        untrained: the m that keeps the noise small while all scores are equal; None where no m
-            does.
-        informed: the same for a model that knows just how frequent labels are, with scores log π.
-        estimate: of a step with the larger of the two, or with the whole batch where that decides
-            m; None where no m does.
-        enough: whether that m suffices: a batch may be too small.
+        loss: the name of that loss; None if it has none.
+        equation: that loss as an equation.
+        lean: where it leans, in nats: above 0 to the tail, below 0 to the head.
+        leans: "tail", "head" or "neither".
+        never_drawn: number of labels that are never negatives.
     """
 
     scheme: str
-    untrained: int | None
-    informed: int | None
-    estimate: Estimate | None
-    enough: bool
+    loss: str | None
+    equation: str
+    lean: float
+    leans: str
+    never_drawn: int
 
-    @property
-    def needed(self) -> int | None:
-        """The larger m."""
-        return (
-            None
-            if self.untrained is None or self.informed is None
-            else max(self.untrained, self.informed)
-        )
+
+Verdict = Literal["all labels", "sampled", "open", "nothing fits"]
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What to use.
+    """What is known before training.
 
     Attributes:
-        choice: what to use; None where nothing fits.
-        why: "faster"; "noise", because no sampler comes with few enough negatives; or "memory",
-            because nothing else fits.
-        close: whether the runner-up is too close to call.
-        estimates: of the methods; the sampled one with the m of the best candidate, or the m asked
-            for where there is none.
-        candidates: the samplers, as passed.
-        best: the quickest candidate that suffices.
+        verdict: "all labels", where a loss over them fits and sampling is not expected to save
+            time; "sampled", where nothing else fits; "nothing fits"; else "open", because what
+            sampling saves is known, and what it does to a trained model is not.
+        all_labels: the quickest loss over all labels that fits; None if none does.
+        estimates: of each loss over all labels, and of the sampled one for each number of
+            negatives.
+        schemes: what sampled schemes approximate.
     """
 
-    choice: Method | None
-    why: Literal["faster", "noise", "memory"]
-    close: bool
-    estimates: dict[Method, Estimate]
-    candidates: tuple[Candidate, ...]
-    best: Candidate | None
+    verdict: Verdict
+    all_labels: Estimate | None
+    estimates: tuple[Estimate, ...]
+    schemes: tuple[Approximation, ...]
+
+    @property
+    def sampled(self) -> list[Estimate]:
+        """Sampled steps that fit."""
+        return [one for one in self.estimates if one.method == "sampled" and one.fits]
 
 
 def ideal_of(method: Method, shape: Shape, machine: Machine) -> Ideal:
@@ -217,12 +218,8 @@ def crossover(shape: Shape, machine: Machine) -> int | None:
     return max(1, math.ceil((sampled - exact.overhead) / of_a_label)) if of_a_label else None
 
 
-def candidate(
-    name: str, labels: Labels, shape: Shape, noise: float, machine: Machine, memory: int
-) -> Candidate:
-    """What a scheme needs to keep the standard deviation of its loss below `noise`, and what that
-    costs.
-    """
+def approximation(name: str, labels: Labels, batch_size: int) -> Approximation:
+    """The loss that a sampled scheme approximates."""
     if labels.num_labels > MOST_EXPLAINED:
         labels = Labels(labels.counts.topk(MOST_EXPLAINED).values, labels.smoothing)
     loss = scheme(name, labels)
@@ -231,74 +228,43 @@ def candidate(
             f"`{name}` uses all labels and draws no negatives. Write a sampled scheme, for example "
             "`uniform:tail`."
         )
-    if loss.sampler.claims.looks_at_model:
-        raise HeadtailError(
-            f"The noise of `{name}` depends on the model, and there is none. ",
-            PythonName("headtail.implicit.on_model"),
-            " measures it on a trained one.",
-        )
-    before = explain(loss, labels, batch_size=shape.batch, noise=noise)
-    # Half an example more a label: one that never occurs keeps a finite score.
-    scores = ((labels.counts.double() + 0.5) / (labels.total + 0.5 * labels.num_labels)).log()
-    target = torch.tensor([one.label for one in before.examples])
-    after = explain(
-        loss,
-        labels,
-        batch_size=shape.batch,
-        noise=noise,
-        scores=scores.expand(len(target), -1),
-        target=target,
+    known = explain(loss, labels, batch_size=batch_size)
+    return Approximation(
+        name, known.name, known.equation, known.lean, known.leans, known.never_drawn
     )
-    untrained, informed = (
-        _largest(one.needed_m for one in found.examples) for found in (before, after)
-    )
-    if untrained is None or informed is None:
-        return Candidate(name, untrained, informed, None, False)
-    needed = max(untrained, informed)
-    fixed = loss.sampler.claims.source == "batch"
-    m = shape.batch if fixed else needed
-    estimate = predict("sampled", replace(shape, negatives=m), machine, memory)
-    enough = needed <= (loss.sampler.expected_m(shape.batch) if fixed else labels.num_labels / 2)
-    return Candidate(name, untrained, informed, estimate, enough)
 
 
-def choose(shape: Shape, candidates: Iterable[Candidate], machine: Machine, memory: int) -> Advice:
-    """The quickest method that fits and is not too noisy."""
-    candidates = tuple(candidates)
-    estimates: dict[Method, Estimate] = {
-        method: predict(method, shape, machine, memory) for method in possible()
-    }
-    usable = [
-        one for one in candidates if one.enough and one.estimate is not None and one.estimate.fits
+def choose(
+    shape: Shape,
+    negatives: Iterable[int],
+    schemes: Iterable[Approximation],
+    machine: Machine,
+    memory: int,
+) -> Advice:
+    """What fits, what it costs, and whether that decides between all labels and sampling."""
+    whole = [
+        predict(method, shape, machine, memory) for method in possible() if method != "sampled"
     ]
-    best = min(
-        usable, key=lambda one: one.estimate.seconds if one.estimate else math.inf, default=None
-    )
-    if best is not None and best.estimate is not None:
-        estimates["sampled"] = best.estimate
-    whole = sorted(
-        (one for method, one in estimates.items() if method != "sampled" and one.fits),
-        key=_with_chunks_in_doubt,
-    )
-    sampled = [estimates["sampled"]] if best else []
-    running = sorted(whole[:1] + sampled, key=lambda one: one.seconds)
-    if not running:
-        return Advice(None, "memory", False, estimates, candidates, best)
-    first = running[0]
-    why = "faster" if len(running) == 2 else "noise" if best is None else "memory"
-    close = len(running) == 2 and running[1].seconds < MODEL_ERROR * first.seconds
-    return Advice(first.method, why, close, estimates, candidates, best)
+    sampled = [predict("sampled", replace(shape, negatives=m), machine, memory) for m in negatives]
+    best = min((one for one in whole if one.fits), key=_with_chunks_in_doubt, default=None)
+    quickest = min((one.seconds for one in sampled if one.fits), default=None)
+    return Advice(_verdict(best, quickest), best, (*whole, *sampled), tuple(schemes))
+
+
+def _verdict(all_labels: Estimate | None, sampled: float | None) -> Verdict:
+    """Seconds decide only where sampling saves none: otherwise nothing is known about what it costs
+    in quality.
+    """
+    if all_labels is None:
+        return "nothing fits" if sampled is None else "sampled"
+    if sampled is None or all_labels.seconds < MODEL_ERROR * sampled:
+        return "all labels"
+    return "open"
 
 
 def _with_chunks_in_doubt(one: Estimate) -> float:
     """The chunked loss equals the exact one and is less handy: it must be clearly quicker."""
     return one.seconds * (MODEL_ERROR if one.method == "chunked" else 1)
-
-
-def _largest(needed: Iterable[int | None]) -> int | None:
-    found = list(needed)
-    known = [m for m in found if m is not None]
-    return max(known) if known and len(known) == len(found) else None
 
 
 def _reference(
