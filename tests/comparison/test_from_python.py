@@ -90,7 +90,7 @@ def test_errors_name_no_options_of_the_command_line(tmp_path):
     assert "--" not in str(raised.value)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "about.json").write_text("{}")
-    with pytest.raises(HeadtailError, match="holds a run of `headtail train`") as raised:
+    with pytest.raises(HeadtailError, match="holds a single run") as raised:
         compare(other, ["softmax"], out=tmp_path / "run", training=QUICK, device="cpu")
     assert "--" not in str(raised.value)
 

@@ -208,11 +208,11 @@ def test_images_need_a_network_and_rows_of_numbers_the_bottleneck():
     ] == [56, 56, 50, 50]
     with pytest.raises(
         HeadtailError,
-        match="`model=bottleneck` takes rows of numbers, but the features are images",
+        match="`model='bottleneck'` takes rows of numbers, but the features are images",
     ):
         Trainer(replace(RUN, model="bottleneck", precision="float32"), DATA)
     with pytest.raises(
-        HeadtailError, match="`model=resnet20` takes images, but the features are rows"
+        HeadtailError, match="`model='resnet20'` takes images, but the features are rows"
     ):
         Trainer(RUN, ROWS)
 

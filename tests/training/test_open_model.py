@@ -79,5 +79,5 @@ def test_points_are_those_of_the_part_that_is_asked_for():
 def test_notes_name_no_options_of_the_command_line():
     notes = notes_on(load(DATA.replace("points=200", "points=60")), RUN, "count")
     assert any("held out to choose the epoch; with `validation=0`" in note for note in notes)
-    assert any("the head is empty; `slices=mass`" in note for note in notes)
+    assert any("the head is empty; `slices='mass'`" in note for note in notes)
     assert not any("--" in note for note in notes)
