@@ -1,7 +1,7 @@
 # Two commands do everything: `make demo` and `make test`. Both make their own .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
-PYTEST = $(BIN)/pytest --quiet
+PYTEST = $(BIN)/pytest --quiet --numprocesses auto --dist worksteal
 
 .PHONY: demo test test-all lint types tests docs clean
 
