@@ -6,7 +6,8 @@ Target: at most 2.75 ms per step on an H200. Images are random bytes. Parts:
 `trainer`: `Trainer` with the recipe for CIFAR, as users run it: images in GPU memory, augmented
 there, one CUDA graph per step; and the same step run eagerly.
 `bare`: the network with a plain linear layer and cross-entropy, eager and graphed; for comparison
-also with torch's convolutions, with torch's batch norm, and compiled by torch.
+also with torch's operations, compiled by torch, and a plain PyTorch network in channels-last layout
+under autocast, compiled by torch (`--networks` chooses among them).
 `norm`: batch norm with shortcut and rectifier, forward and backward, with headtail's kernels and
 with torch, at the three shapes.
 `conv`: 3 × 3 convolutions and their gradients (input and filter) with headtail's kernels and with
@@ -15,7 +16,7 @@ torch, at the three shapes.
 divided by all their steps. Start NVIDIA's MPS first (`nvidia-cuda-mps-control -d`); otherwise
 kernels of different processes take turns.
 
-Run: .venv/bin/python benchmarks/picture_step.py [--part trainer bare norm conv together]
+Run: .venv/bin/python benchmarks/image_step.py [--part trainer bare norm conv together]
      [--workers 1 2 4 8] [--profile] [--tiny]
 `--profile` prints the slowest kernels of a step, and their number. `--tiny` is for a CPU: a few
 steps of ResNet-20, not recorded.
@@ -35,6 +36,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from peers.compiled_resnet import CompiledResNet
 from torch import Tensor, nn
 
 from headtail.core.targets import Ragged
@@ -54,10 +56,11 @@ from machine import append
 LABELS = 200
 SIZE = 32
 IN_A_ROW = 100
+NETWORKS = ("headtail's kernels", "torch's operations", "compiled", "channels last, compiled")
 Step = Callable[[], object]
 
 
-def pictures(n: int) -> tuple[Tensor, Tensor]:
+def images(n: int) -> tuple[Tensor, Tensor]:
     """Random images and labels."""
     return torch.randint(256, (n, 3, SIZE, SIZE), dtype=torch.uint8), torch.randint(LABELS, (n,))
 
@@ -102,7 +105,7 @@ def make_trainer(given: argparse.Namespace, scheme: str) -> Trainer:
         **asdict(replace(cifar(), model=given.model, batch=given.batch, precision=given.precision)),
         scheme=scheme,
     )
-    train, label = pictures(given.pictures)
+    train, label = images(given.images)
     points = Points(train, Ragged(label, torch.arange(len(label) + 1)), LABELS)
     return Trainer(run, DataSet("random", points, points), device=given.device)
 
@@ -153,12 +156,13 @@ class Bare(nn.Module):
 
 def of_bare(given: argparse.Namespace) -> Iterator[tuple[str, Step]]:
     """Steps without the library's loop and head."""
-    for how in ("headtail's kernels", "torch's operations", "compiled"):
+    for how in given.networks:
         torch.manual_seed(0)
-        model = Bare(given).to(given.device)
-        some, label = (one.to(given.device) for one in pictures(given.batch))
+        peer = how == "channels last, compiled"
+        model = (CompiledResNet(LABELS) if peer else Bare(given)).to(given.device)
+        some, label = (one.to(given.device) for one in images(given.batch))
         optimiser = DenseSGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
-        loss_of = torch.compile(model) if how == "compiled" else model
+        loss_of = torch.compile(model) if "compiled" in how else model
 
         eager = partial(plain_step, loss_of, optimiser, some, label)
         with use_kernels(how == "headtail's kernels"):
@@ -270,8 +274,8 @@ def together(given: argparse.Namespace, workers: int) -> float:
     options += [
         "--precision",
         given.precision,
-        "--pictures",
-        given.pictures,
+        "--images",
+        given.images,
         "--schemes",
         given.schemes[0],
         "--part",
@@ -329,17 +333,18 @@ def main() -> None:
     parser.add_argument("--model", default="resnet56")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--precision", default="bfloat16", choices=("bfloat16", "float32"))
-    parser.add_argument("--pictures", type=int, default=20_000)
+    parser.add_argument("--images", type=int, default=20_000)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--schemes", nargs="+", default=["within-batch:tail", "softmax"])
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2, 4, 8])
+    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=NETWORKS)
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--tiny", action="store_true")
     given = parser.parse_args()
     if given.tiny:
         given.model = "resnet20"
         given.steps = 3
-        given.pictures = 64
+        given.images = 64
         given.batch = 8
         given.workers = [1, 2]
     if given.part == ["worker"]:
@@ -351,7 +356,7 @@ def main() -> None:
     def keep(part: str, how: str, ms: float) -> None:
         print(f"{part:9} {how:45} {ms:8.3f} ms", flush=True)
         if not given.tiny:
-            append("picture_step", [{"part": part, "how": how, **about, "ms": f"{ms:.4f}"}])
+            append("image_step", [{"part": part, "how": how, **about, "ms": f"{ms:.4f}"}])
 
     for part, steps in (
         ("trainer", of_trainer),
