@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from headtail.core.draw import Draw
 from headtail.core.labels import Labels, check_labels
-from headtail.core.targets import Pairs, Target
+from headtail.core.targets import Target
 from headtail.errors import (
     HeadtailError,
     check_count,
@@ -23,9 +24,10 @@ from headtail.errors import (
 from headtail.implicit.implied import implied_margin_of, lean_of, refuse_to_correct_twice
 from headtail.kernels.dispatch import topk_kernel
 from headtail.losses import ExactLoss, Loss, SampledLoss
-from headtail.losses.terms import directions
-from headtail.rows.decay import catch_up, decays, flush, forgive
-from headtail.rows.link import Rows
+from headtail.losses.inputs import directions
+from headtail.losses.options import Options
+from headtail.rows.decay import catch_up, flush, forgive
+from headtail.rows.rounding import widened
 
 BLOCK_SCORES = 2**24
 """How many scores `topk` holds at a time."""
@@ -78,14 +80,13 @@ class LabelHead(nn.Module):
         self.labels = labels
         self.loss = loss
         self.sparse = sparse
-        self._lean: tuple[Loss, float] | None = None  # of this loss, once somebody asks
+        self._lean: tuple[Loss, float] | None = None  # of this loss, once it is needed
         shape = (labels.num_labels, check_count("dim", dim))
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        self.bias = (
-            nn.Parameter(torch.empty(shape[0], 1, device=device, dtype=_wide(self.weight)))
-            if bias
-            else None
-        )
+        self.bias = None
+        if bias:
+            wide = torch.promote_types(self.weight.dtype, torch.float32)
+            self.bias = nn.Parameter(torch.empty(shape[0], 1, device=device, dtype=wide))
         self.reset_parameters()
         # What is saved has its weight decay, and what is loaded is not decayed for the past.
         self.register_state_dict_pre_hook(flush)
@@ -105,32 +106,32 @@ class LabelHead(nn.Module):
         hidden: Float[Tensor, "b d"],
         target: Target,
         *,
+        draw: Draw | None = None,
         generator: torch.Generator | None = None,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> Tensor:
         """The training loss of one batch.
 
         Args:
             hidden: `[b, d]`.
             target: `[b]` ids, padded `[b, k]` ids or a `Ragged`.
+            draw: negatives that were drawn ahead; by default the loss draws them.
             generator: source of the negatives' randomness.
-            **options: what changes from batch to batch: `draw`, `known_positives`, `sample_weight`.
+            **options: options that change from batch to batch: `known_positives`, `sample_weight`.
         """
         if not isinstance(self.loss, SampledLoss):
-            self._catch_up()
+            if draw is not None:
+                raise HeadtailError("`draw` has no meaning for an exact loss. Leave it out.")
             return self.loss(hidden, self.weight, target, bias=self.bias, **options)
-        ignore_index = options.get("ignore_index", self.loss.settings.ignore_index)
-        # Checked once, here: the sampler and the loss take pairs as they are.
-        pairs = Pairs.of(target, num_labels=len(self.weight), ignore_index=ignore_index)
-        draw = options.pop("draw", None)
-        if draw is None:
-            if self.loss.sampler.claims.looks_at_model:
-                self._catch_up()
-            draw = self.loss.draw(hidden, self.weight, pairs, generator, self.bias)
-        if any(decays(table) for table in (self.weight, self.bias) if table is not None):
-            self._catch_up(torch.cat([pairs.label, draw.ids.reshape(-1)]))
         return self.loss(
-            hidden, self.weight, pairs, bias=self.bias, draw=draw, sparse=self.sparse, **options
+            hidden,
+            self.weight,
+            target,
+            bias=self.bias,
+            draw=draw,
+            sparse=self.sparse,
+            generator=generator,
+            **options,
         )
 
     def rows(self, ids: Int[Tensor, ...]) -> Float[Tensor, "... d"]:
@@ -153,7 +154,7 @@ class LabelHead(nn.Module):
     def logits(self, hidden: Float[Tensor, "b d"]) -> Float[Tensor, "b L"]:
         """Scores of all labels at once: `[b, L]`, so for small L only."""
         self._check_hidden(hidden)
-        self._catch_up()
+        self.flush()
         return self._scores(hidden, slice(None))
 
     @torch.no_grad()
@@ -183,7 +184,7 @@ class LabelHead(nn.Module):
             self.labels.require_positive_prior("topk(post_hoc=…)")
             if not correct_twice:
                 self._refuse_to_correct_twice()
-        self._catch_up()
+        self.flush()
         has_kernel_form = self.loss.settings.score == "dot"
         kernel = topk_kernel(hidden, self.weight, k) if has_kernel_form else None
         if kernel is not None:
@@ -235,7 +236,7 @@ class LabelHead(nn.Module):
             )
         loss = self.loss.for_labels(labels) if loss is None else loss
         _check_loss(loss, labels, self.sparse)
-        self._catch_up()
+        self.flush()
         fresh = torch.empty(
             new - old, self.weight.shape[1], device=self.weight.device, dtype=self.weight.dtype
         )
@@ -253,17 +254,17 @@ class LabelHead(nn.Module):
         anything else reads or writes `weight`: before an average of weights is updated, before an
         export, before weights are sent to other processes. It costs O(L) if decay is pending.
         """
-        self._catch_up()
+        flush(self)
 
     def train(self, mode: bool = True) -> LabelHead:
         """As torch's; what is evaluated or exported has its weight decay."""
         if not mode:
-            self._catch_up()
+            self.flush()
         return super().train(mode)
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy: nothing may be left pending."""
-        self._catch_up()
+        self.flush()
         return self.__dict__.copy()
 
     def extra_repr(self) -> str:
@@ -274,32 +275,24 @@ class LabelHead(nn.Module):
         )
 
     def _scores(self, hidden: Tensor, block: slice) -> Tensor:
-        settings = self.loss.settings
         weight = self.weight[block]
-        if settings.score == "cosine":
+        bias = None if self.bias is None else self.bias[block].squeeze(1)
+        if self.loss.settings.score == "cosine":
             hidden = directions(hidden)
             weight = directions(weight)
-        bias = None if self.bias is None else self.bias[block].squeeze(1)
-        # scores with 8 digits would often be ties
         if not torch.is_autocast_enabled(hidden.device.type):
-            hidden = hidden.to(_wide(hidden))
-            weight = weight.to(_wide(weight))
-        # fewer digits would be lost before adding
+            # Scores in bfloat16, with their 8 bits, would often be equal.
+            hidden = widened(hidden)
+            weight = widened(weight)
+        # In fewer digits than float32, the sum would be rounded before it is widened.
         fused = bias is not None and bias.dtype == hidden.dtype == torch.float32
-        scores = F.linear(hidden, weight, bias if fused else None)
-        scores = scores.to(_wide(scores))
-        scores = scores if bias is None or fused else scores + bias
-        temperature = self.loss.temperature  # a division by 1 is a walk through memory for nothing
-        return (
-            scores
-            if not isinstance(temperature, Tensor) and temperature == 1
-            else scores / temperature
-        )
-
-    def _catch_up(self, rows: Rows = ...) -> None:
-        for table in (self.weight, self.bias):
-            if table is not None:
-                catch_up(table, rows)
+        scores = widened(F.linear(hidden, weight, bias if fused else None))
+        if bias is not None and not fused:
+            scores = scores + bias
+        temperature = self.loss.temperature
+        if not isinstance(temperature, Tensor) and temperature == 1:
+            return scores  # a division by 1 would be a wasted pass over memory
+        return scores / temperature
 
     def _check_hidden(self, hidden: Tensor) -> None:
         check_kind("hidden", hidden, Tensor, "encoder(features)")
@@ -319,10 +312,6 @@ class LabelHead(nn.Module):
         if self._lean is None or self._lean[0] is not self.loss:
             self._lean = self.loss, lean_of(implied_margin_of(self.loss, batch_size=2), self.labels)
         refuse_to_correct_twice(self._lean[1])
-
-
-def _wide(tensor: Tensor) -> torch.dtype:
-    return torch.promote_types(tensor.dtype, torch.float32)
 
 
 def _better(best: TopK | None, more: TopK, k: int) -> TopK:

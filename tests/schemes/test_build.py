@@ -194,12 +194,12 @@ def test_a_learnable_temperature_is_a_parameter_of_the_loss():
 @pytest.mark.parametrize(
     ("text", "options", "sentence"),
     [
-        ("softmax", {"scor": "cosine"}, "`scor` is no option of this loss. Did you mean `score`?"),
+        ("softmax", {"scor": "cosine"}, "`scor` is not an option of this loss. Did you mean `score`?"),
         ("uniform:tail", {"label_smooth": 0.1}, "Did you mean `label_smoothing`?"),
         (
             "hinge/uniform:tail",
             {"label_smoothing": 0.1},
-            "`label_smoothing` is no option of this loss.",
+            "`label_smoothing` is not an option of this loss.",
         ),
         ("uniform:tail", {"label_smoothing": 1.5}, "`label_smoothing` must be between 0 and 1"),
         ("uniform:tail", {"temperature": 0}, "`temperature` must be above 0"),

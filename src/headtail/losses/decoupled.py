@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from dataclasses import dataclass
+from typing import ClassVar, Unpack
 
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from headtail.core.draw import Draw
-from headtail.core.margins import Margin
+from headtail.core.margins import Margin, Unit
 from headtail.core.pieces import Piece, logistic
 from headtail.core.targets import Target
 from headtail.core.weightings import Weighting
 from headtail.errors import HeadtailError, check_kind
-from headtail.losses.fused import loss_of_rows, ready_for_kernel
+from headtail.losses.fused import fused_loss
+from headtail.losses.inputs import Inputs, check_draw
 from headtail.losses.options import Options, Settings
 from headtail.losses.terms import Terms, exact_terms, given_terms, table_terms
+
+
+@dataclass(frozen=True, eq=False)
+class DecoupledSettings(Settings):
+    """Options of the decoupled losses: those of all losses, and the piece."""
+
+    own: ClassVar[tuple[str, ...]] = ("piece",)
+    piece: Piece = logistic
+
+    def __post_init__(self) -> None:
+        check_kind("piece", self.piece, Piece, "hinge")
+        super().__post_init__()
+        check_score(self.piece, self.score)
+
+
+def check_score(piece: Piece, score: str) -> None:
+    """Refuse dot products where a piece is made for cosines."""
+    if piece.cosine and score != "cosine":
+        raise HeadtailError(f'`piece={piece.name}` works on cosines: write `score="cosine"`.')
 
 
 def sampled_decoupled(
@@ -85,17 +106,24 @@ def sampled_decoupled_loss(
     >>> draw = Uniform(100, num_negatives=20).draw(target)
     >>> loss = sampled_decoupled_loss(hidden, table, target, draw, Importance(), contrastive(), score="cosine")
     """
-    settings = _settings(piece, options)
-    if (
-        sparse
-        and piece.code is not None
-        and (ready := ready_for_kernel(input, weight, bias, target, draw, weighting, settings))
-    ):
-        kernel = ready.kernels.sampled_decoupled
-        return loss_of_rows(kernel, input, weight, bias, draw, ready, settings, *piece.code)
-    return _reduced(
-        table_terms(input, weight, bias, target, draw, weighting, sparse, settings), piece
-    )
+    settings = DecoupledSettings.of({**options, "piece": piece})
+    inputs = Inputs.of(input, weight, bias, target, settings.ignore_index, sparse)
+    return decoupled_of_draw(inputs, draw, weighting, settings)
+
+
+def decoupled_of_draw(
+    inputs: Inputs, draw: Draw, weighting: Weighting, settings: DecoupledSettings
+) -> Tensor:
+    """The reduced loss of equation 6: by a kernel if there is one for these inputs and this piece,
+    else as it is written above.
+    """
+    check_draw(draw, weighting, inputs.pairs, len(inputs.weight))
+    loss = None
+    if settings.piece.code is not None:
+        loss = fused_loss(inputs, draw, weighting, settings, settings.piece.code)
+    if loss is None:
+        loss = _reduced(table_terms(inputs, draw, weighting, settings), settings)
+    return loss
 
 
 def two_tower_decoupled_loss(
@@ -117,10 +145,9 @@ def two_tower_decoupled_loss(
     >>> draw = WithinBatch(labels).draw(target)
     >>> loss = two_tower_decoupled_loss(torch.randn(3, 8), items, items, target, draw, Constant(), hinge)
     """
-    settings = _settings(piece, options)
-    return _reduced(
-        given_terms(input, positive, negatives, target, draw, weighting, None, settings), piece
-    )
+    settings = DecoupledSettings.of({**options, "piece": piece})
+    terms = given_terms(input, positive, negatives, target, draw, weighting, None, settings)
+    return _reduced(terms, settings)
 
 
 def decoupled_loss(
@@ -151,24 +178,18 @@ def decoupled_loss(
     >>> torch.allclose(decoupled_loss(hidden, table, target, reduction="sum"), exact)
     True
     """
-    return _reduced(
-        exact_terms(input, weight, bias, target, margin, _settings(piece, options)), piece
+    settings = DecoupledSettings.of({**options, "piece": piece})
+    inputs = Inputs.of(input, weight, bias, target, settings.ignore_index)
+    return exact_decoupled(inputs, Unit() if margin is None else margin, settings)
+
+
+def exact_decoupled(inputs: Inputs, margin: Margin, settings: DecoupledSettings) -> Tensor:
+    """The reduced loss over all labels."""
+    return _reduced(exact_terms(inputs, margin, settings), settings)
+
+
+def _reduced(terms: Terms, settings: DecoupledSettings) -> Tensor:
+    loss = sampled_decoupled(
+        terms.positive, terms.negatives, terms.a, terms.b, terms.mask, settings.piece
     )
-
-
-def _reduced(terms: Terms, piece: Piece) -> Tensor:
-    loss = sampled_decoupled(terms.positive, terms.negatives, terms.a, terms.b, terms.mask, piece)
-    return terms.settings.reduce(loss, terms.pairs)
-
-
-def _settings(piece: Piece, options: Options) -> Settings:
-    check_kind("piece", piece, Piece, "hinge")
-    settings = Settings.of(options)
-    check_score(piece, settings.score)
-    return settings
-
-
-def check_score(piece: Piece, score: str) -> None:
-    """Refuse dot products where a piece is made for cosines."""
-    if piece.cosine and score != "cosine":
-        raise HeadtailError(f'`piece={piece.name}` works on cosines: write `score="cosine"`.')
+    return settings.reduce(loss, terms.pairs)

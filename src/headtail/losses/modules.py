@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import torch
 from jaxtyping import Int
@@ -16,9 +16,10 @@ from headtail.core.pieces import Piece, logistic
 from headtail.core.targets import Target
 from headtail.core.weightings import Constant, FromMargin, InfoNCE, WeighedDraw, Weighting
 from headtail.errors import check_kind, check_num_labels, check_number
-from headtail.losses.decoupled import decoupled_loss, sampled_decoupled_loss
-from headtail.losses.options import Settings, check_temperature
-from headtail.losses.softmax import sampled_softmax_loss, softmax_loss
+from headtail.losses.decoupled import DecoupledSettings, decoupled_of_draw, exact_decoupled
+from headtail.losses.inputs import Inputs
+from headtail.losses.options import Options, Settings, check_temperature
+from headtail.losses.softmax import SoftmaxSettings, exact_softmax, softmax_of_draw
 from headtail.samplers import Draw, Sampler
 from headtail.samplers.support import check_support
 
@@ -37,16 +38,15 @@ class Loss(nn.Module, ABC):
             `reduction`, and `label_smoothing` for softmax losses.
     """
 
-    function: ClassVar[Callable[..., Tensor]]
-    own_options: ClassVar[tuple[str, ...]] = ()
+    settings_type: ClassVar[type[Settings]]
+    equation: ClassVar[Callable[..., Tensor]]
 
     def __init__(
         self, *, temperature: float | Tensor = 1.0, post_hoc: float = 0.0, **options: Any
     ) -> None:
         super().__init__()
-        shared = {key: value for key, value in options.items() if key not in self.own_options}
-        self.settings = Settings.of(
-            {"temperature": temperature, **shared}, ("post_hoc", *self.own_options)
+        self.settings = self.settings_type.of(
+            {"temperature": temperature, **options}, also=("post_hoc",)
         )
         if not isinstance(temperature, Tensor) or temperature.device.type != "meta":
             check_temperature(temperature)
@@ -55,8 +55,12 @@ class Loss(nn.Module, ABC):
         else:
             self.temperature = temperature
         self.post_hoc = check_number("post_hoc", post_hoc)
-        check_number("label_smoothing", options.get("label_smoothing", 0.0), low=0, high=1)
         self.options = options
+
+    def settings_with(self, options: Options) -> Settings:
+        """The options of this loss, and over them those of one call."""
+        own = {"temperature": self.temperature, **self.options}
+        return self.settings_type.of({**own, **options})
 
     def again(self) -> dict[str, Any]:
         """The keywords that would make this loss again."""
@@ -106,17 +110,19 @@ class SampledLoss(Loss):
         draw: Draw | None = None,
         sparse: bool = False,
         generator: torch.Generator | None = None,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> Tensor:
         """Draw (unless a draw is given), and take the loss."""
-        check_kind("weight", weight, Tensor, "head.weight")
+        settings = self.settings_with(options)
+        inputs = Inputs.of(input, weight, bias, target, settings.ignore_index, sparse)
         check_num_labels("sampler", self.sampler.num_labels, "`weight`", len(weight))
         if draw is None:
-            draw = self.draw(input, weight, target, generator, bias, **options)
-        options = {"temperature": self.temperature, **self.options, **options}
-        return type(self).function(
-            input, weight, target, draw, self.weighting, bias=bias, sparse=sparse, **options
-        )
+            if self.sampler.claims.looks_at_model:
+                inputs.catch_up(...)
+            draw = self.draw(input, weight, inputs.pairs, generator, bias)
+        if inputs.decays:
+            inputs.catch_up(inputs.rows_with(draw))
+        return self.equation(inputs, draw, self.weighting, settings)
 
     def extra_repr(self) -> str:
         """Weighting and options."""
@@ -185,11 +191,13 @@ class ExactLoss(Loss):
         target: Target,
         *,
         bias: Tensor | None = None,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> Tensor:
         """The exact loss of one batch."""
-        options = {"temperature": self.temperature, **self.options, **options}
-        return type(self).function(input, weight, target, self.margin, bias=bias, **options)
+        settings = self.settings_with(options)
+        inputs = Inputs.of(input, weight, bias, target, settings.ignore_index)
+        inputs.catch_up(...)
+        return self.equation(inputs, self.margin, settings)
 
     def for_labels(self, labels: Labels) -> ExactLoss:
         """With the margin over the grown label set."""
@@ -207,8 +215,8 @@ class SampledSoftmaxLoss(SampledLoss):
     torch.Size([])
     """
 
-    function = sampled_softmax_loss
-    own_options = ("label_smoothing",)
+    settings_type = SoftmaxSettings
+    equation = staticmethod(softmax_of_draw)
 
 
 class SampledDecoupledLoss(SampledLoss):
@@ -222,8 +230,8 @@ class SampledDecoupledLoss(SampledLoss):
     torch.Size([])
     """
 
-    function = sampled_decoupled_loss
-    own_options = ("piece",)
+    settings_type = DecoupledSettings
+    equation = staticmethod(decoupled_of_draw)
 
     def __init__(
         self, sampler: Sampler, weighting: Weighting, piece: Piece = logistic, **options: Any
@@ -239,8 +247,8 @@ class SoftmaxLoss(ExactLoss):
     torch.Size([])
     """
 
-    function = softmax_loss
-    own_options = ("label_smoothing",)
+    settings_type = SoftmaxSettings
+    equation = staticmethod(exact_softmax)
 
 
 class DecoupledLoss(ExactLoss):
@@ -250,8 +258,8 @@ class DecoupledLoss(ExactLoss):
     torch.Size([])
     """
 
-    function = decoupled_loss
-    own_options = ("piece",)
+    settings_type = DecoupledSettings
+    equation = staticmethod(exact_decoupled)
 
     def __init__(
         self, margin: Margin | None = None, piece: Piece = logistic, **options: Any

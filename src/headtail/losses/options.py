@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, ClassVar, Literal, Self, TypedDict
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,6 +21,7 @@ from headtail.errors import (
     check_same_device,
     nearest,
 )
+from headtail.rows.rounding import widened
 
 
 class Options(TypedDict, total=False):
@@ -42,7 +43,7 @@ class Options(TypedDict, total=False):
         sample_weight: `[b]` a weight for each example; `"mean"` divides by their sum.
         ignore_index: targets (or padding) with this id count nowhere; −100, as in torch. None
             promises that there are none, which saves a CUDA host some waiting.
-        reduction: `"mean"` over pairs, `"sum"`, or `"none"` for one value a pair.
+        reduction: `"mean"` over pairs, `"sum"`, or `"none"` for one value per pair.
     """
 
     temperature: float | Tensor
@@ -61,6 +62,8 @@ OPTION_NAMES = tuple(Options.__annotations__)
 class Settings:
     """`Options` with their defaults, checked."""
 
+    own: ClassVar[tuple[str, ...]] = ()
+    """Options that only some losses have."""
     temperature: float | Tensor = 1.0
     score: str = "dot"
     known_positives: Target | None = None
@@ -70,12 +73,13 @@ class Settings:
     reduction: str = "mean"
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], more: tuple[str, ...] = ()) -> Settings:
-        """From keywords; an unknown one is refused, with the nearest of all names and `more`."""
+    def of(cls, options: Mapping[str, Any], also: tuple[str, ...] = ()) -> Self:
+        """From keywords. An unknown one is refused with the nearest name, those in `also` too."""
+        names = (*OPTION_NAMES, *cls.own)
         for name in options:
-            if name not in OPTION_NAMES:
-                near = nearest(name, (*OPTION_NAMES, *more))
-                raise HeadtailError(f"`{name}` is no option of this loss.{near} See `Options`.")
+            if name not in names:
+                near = nearest(name, (*names, *also))
+                raise HeadtailError(f"`{name}` is not an option of this loss.{near} See `Options`.")
         return cls(**options)
 
     def __post_init__(self) -> None:
@@ -95,10 +99,7 @@ class Settings:
             check_kind("sample_weight", self.sample_weight, Tensor, "torch.ones(b)")
 
     def compared(
-        self,
-        pairs: Pairs,
-        draw: Draw,
-        weighting: Weighting,
+        self, pairs: Pairs, draw: Draw, weighting: Weighting
     ) -> tuple[Int[Tensor, " p"], Int[Tensor, "*p m"]] | None:
         """What must differ for a draw to count: labels and ids, or places in the batch ("slot").
 
@@ -131,14 +132,12 @@ class Settings:
             return mask.expand(len(pairs.label), ids.shape[-1])
         if known is None and not pairs.multi_label:
             raise HeadtailError(
-                '`collisions="known"` needs `known_positives`, or multi-label targets that tell '
-                "them."
+                '`collisions="known"` needs `known_positives`, or targets with several labels per '
+                "example."
             )
-        positives = (
-            pairs
-            if known is None
-            else Pairs.of(known, ignore_index=self.ignore_index, name="known_positives")
-        )
+        positives = pairs
+        if known is not None:
+            positives = Pairs.of(known, ignore_index=self.ignore_index, name="known_positives")
         if positives.num_examples != pairs.num_examples:
             raise HeadtailError(
                 f"`known_positives` has {positives.num_examples} examples but `target` has "
@@ -174,31 +173,28 @@ class Settings:
             return ones if pairs.all_count else ones.masked_fill_(pairs.ignored, 0.0)
         if self.sample_weight.shape != (pairs.num_examples,):
             raise HeadtailError(
-                f"`sample_weight` must have one weight an example, shape [{pairs.num_examples}], "
+                f"`sample_weight` must have one weight per example, shape [{pairs.num_examples}], "
                 f"but got {list(self.sample_weight.shape)}."
             )
         check_same_device("sample_weight", self.sample_weight, "target", pairs.label)
-        given = pairs.rows(self.sample_weight)
-        given = given.to(torch.promote_types(given.dtype, torch.float32)).masked_fill(
-            pairs.ignored, 0.0
-        )
-        if (
-            not torch.compiler.is_compiling()
-            and given.device.type == "cpu"
-            and not bool((given >= 0).all())
-        ):
+        weight = widened(pairs.rows(self.sample_weight)).masked_fill(pairs.ignored, 0.0)
+        # On a GPU the host would wait for the answer.
+        looks = not torch.compiler.is_compiling() and weight.device.type == "cpu"
+        if looks and not bool((weight >= 0).all()):
             raise HeadtailError(
-                "`sample_weight` must be numbers of at least 0, but some are negative or NaN. Mend "
-                "them first."
+                "`sample_weight` must be numbers of at least 0, but some are negative or NaN. "
+                "Correct them first."
             )
-        return given
+        return weight
 
     def reduce(self, loss: Float[Tensor, " p"], pairs: Pairs) -> Tensor:
         """Weighted mean over pairs, sum, or nothing; ignored pairs are selected away, never
         multiplied by 0.
         """
-        loss, weight = loss.masked_fill(pairs.ignored, 0.0), self.weights(pairs).to(loss.dtype)
-        loss = loss if self.sample_weight is None else loss * weight
+        loss = loss.masked_fill(pairs.ignored, 0.0)
+        weight = self.weights(pairs).to(loss.dtype)
+        if self.sample_weight is not None:
+            loss = loss * weight
         if self.reduction == "none":
             return loss
         if self.reduction == "sum":
