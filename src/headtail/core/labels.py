@@ -6,14 +6,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from numbers import Integral, Real
 from typing import Any, final
 
-import numpy as np
 import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
+from headtail.core.counts import LARGEST_INT, as_counts, checked_counts, widened_counts
 from headtail.core.lookup import Table
 from headtail.core.slices import Slices
 from headtail.core.targets import IGNORE_INDEX, Pairs, Target, looks_multi_hot
@@ -27,8 +26,7 @@ from headtail.errors import (
     check_number,
 )
 
-LARGEST = torch.iinfo(torch.int64).max
-FEW = 2**24
+KEPT_LOGARITHMS = 2**24
 """Labels up to which logarithms of the prior are kept: 128 MiB."""
 
 
@@ -139,7 +137,7 @@ class Labels(LabelFrequencies):
 
     def __post_init__(self) -> None:
         check_number("smoothing", self.smoothing, low=0)
-        counts = _checked(self.counts)
+        counts = checked_counts(self.counts)
         low, high = counts.aminmax()
         if not bool(torch.isfinite(low) & torch.isfinite(high)):
             raise HeadtailError(
@@ -152,7 +150,7 @@ class Labels(LabelFrequencies):
                 f"{low.item():g}."
             )
         # Whole numbers are summed exactly where int64 holds the sum.
-        exact = not counts.is_floating_point() and int(high) * len(counts) <= LARGEST
+        exact = not counts.is_floating_point() and int(high) * len(counts) <= LARGEST_INT
         total = float(counts.sum(dtype=None if exact else torch.float64))
         if total == 0:
             raise HeadtailError(
@@ -197,7 +195,7 @@ class Labels(LabelFrequencies):
         """
         if isinstance(target, Tensor) and looks_multi_hot(target):
             raise HeadtailError(
-                "`target` looks like a 0/1 matrix with one column a label. Pass `target.bool()` to "
+                "`target` looks like a 0/1 matrix with one column per label. Pass `target.bool()` to "
                 "say so."
             )
         if isinstance(target, Tensor) and target.dtype == torch.bool and target.dim() == 2:
@@ -248,7 +246,7 @@ class Labels(LabelFrequencies):
         """
         added = _count(target, self.num_labels, ignore_index).to(self.counts.device)
         counts = self.counts
-        if not counts.is_floating_point() and int(counts.max()) + int(added.max()) > LARGEST:
+        if not counts.is_floating_point() and int(counts.max()) + int(added.max()) > LARGEST_INT:
             counts = counts.double()
         return Labels(counts + added, self.smoothing)
 
@@ -263,9 +261,8 @@ class Labels(LabelFrequencies):
             raise HeadtailError(
                 f"`counts` must be one number per new label, but got shape {list(added.shape)}."
             )
-        return Labels(
-            torch.cat([self.counts, _widened(added).to(self.counts.device)]), self.smoothing
-        )
+        added = widened_counts(added).to(self.counts.device)
+        return Labels(torch.cat([self.counts, added]), self.smoothing)
 
     @property
     def num_labels(self) -> int:
@@ -275,9 +272,8 @@ class Labels(LabelFrequencies):
     @property
     def prior(self) -> Float64[Tensor, " L"]:
         """`[L]` the smoothed prior π."""
-        return (self.counts.double() + self.smoothing) / (
-            self.total + self.smoothing * self.num_labels
-        )
+        total = self.total + self.smoothing * self.num_labels
+        return (self.counts.double() + self.smoothing) / total
 
     def log_prior(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
         """log π of any labels. A look-up, so it costs O(ids) whatever L is."""
@@ -288,11 +284,11 @@ class Labels(LabelFrequencies):
         return self._log(ids, 0.0)
 
     def _log(self, ids: Int[Tensor, ...], smoothing: float) -> Float64[Tensor, ...]:
-        """log (n + smoothing) / total. Of not too many labels all logarithms are kept, so that a
-        step takes none.
+        """log (n + smoothing) / total. Unless there are very many labels, all logarithms are kept,
+        so that a step computes none.
         """
         total = math.log(self.total + smoothing * self.num_labels)
-        if self.num_labels > FEW or torch.compiler.is_compiling():
+        if self.num_labels > KEPT_LOGARITHMS or torch.compiler.is_compiling():
             return (self._table[ids].double() + smoothing).log() - total
         if smoothing not in self._logs:
             self._logs[smoothing] = Table((self.counts.double() + smoothing).log() - total)
@@ -306,11 +302,9 @@ class Labels(LabelFrequencies):
         """The same labels with their counts on another device. Look-ups follow their ids, so this
         is rarely needed.
         """
-        return (
-            self
-            if self.counts.device == torch.device(device)
-            else Labels(self.counts.to(device), self.smoothing)
-        )
+        if self.counts.device == torch.device(device):
+            return self
+        return Labels(self.counts.to(device), self.smoothing)
 
 
 def check_labels(labels: LabelFrequencies) -> None:
@@ -332,86 +326,8 @@ def number_of(labels: LabelFrequencies | int) -> int:
     return check_count("num_labels", labels)
 
 
-def as_counts(counts: Any) -> Tensor:
-    """Counts as a tensor, from a list, an array or a tensor."""
-    try:
-        tensor = torch.as_tensor(counts)
-        # A list of floats would become float32, which stops counting at 2^24.
-        in_list = isinstance(counts, list | tuple) and tensor.is_floating_point()
-        return torch.as_tensor(counts, dtype=torch.float64) if in_list else tensor
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        # Whole numbers beyond int64, and arrays that torch does not know.
-        if not isinstance(counts, list | tuple | np.ndarray):
-            got = type(counts).__name__
-            raise HeadtailError(
-                f"`counts` must be a list, array or tensor of numbers, but got {got}."
-            ) from error
-        return _number_by_number(list(counts))
-
-
-def _number_by_number(counts: list[Any]) -> Tensor:
-    for label, value in enumerate(counts):
-        if isinstance(value, bool) or not isinstance(value, Real):
-            raise HeadtailError(
-                f"`counts` must be one number per label, of shape [L], but label {label} has "
-                f"{value!r}."
-            )
-    if all(isinstance(value, Integral) and abs(int(value)) <= LARGEST for value in counts):
-        return torch.tensor([int(value) for value in counts])
-    try:
-        return torch.tensor([float(value) for value in counts], dtype=torch.float64)
-    except OverflowError as error:
-        raise HeadtailError(
-            "`counts` must not be larger than the largest float64, 1.8e308."
-        ) from error
-
-
-def _checked(counts: Any) -> Tensor:
-    """One number per label, as int64 or float64."""
-    if not isinstance(counts, Tensor) or counts.dim() != 1 or counts.numel() == 0:
-        shape = list(counts.shape) if isinstance(counts, Tensor) else type(counts).__name__
-        raise HeadtailError(
-            f"`counts` must be one number per label, of shape [L], but got {shape}. Pass "
-            "`Labels.from_counts(counts)`."
-        )
-    if counts.layout != torch.strided or counts.is_nested:
-        raise HeadtailError(
-            f"`counts` must be a plain tensor, but got a {counts.layout}. Pass `counts.to_dense()`."
-        )
-    return _widened(counts.detach())
-
-
-def _widened(counts: Tensor) -> Tensor:
-    """int64, or float64 for floats and what int64 does not hold. float32 stops counting at 2^24, so
-    it is widened before that.
-    """
-    if counts.dtype in (torch.int64, torch.float64):
-        return counts
-    if counts.dtype == torch.float32:
-        return counts.double()
-    if counts.dtype == torch.uint64:
-        signed = counts.view(torch.int64)  # those from 2^63 on appear as negative
-        above = signed < 0
-        return signed.double() + above.double() * 2.0**64 if bool(above.any()) else signed
-    if counts.dtype in (
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.uint8,
-        torch.uint16,
-        torch.uint32,
-    ):
-        return counts.long()
-    raise HeadtailError(
-        f"`counts` must be whole numbers, float32 or float64, but got {counts.dtype}. Pass "
-        "`counts.long()`."
-    )
-
-
 def _count(target: Target, num_labels: int | None, ignore_index: int) -> Tensor:
     pairs = Pairs.of(target, num_labels=num_labels, ignore_index=ignore_index)
     seen = pairs.label[~pairs.ignored]
-    check_ids(
-        "target", seen, num_labels if num_labels is not None else torch.iinfo(torch.int64).max
-    )
+    check_ids("target", seen, LARGEST_INT if num_labels is None else num_labels)
     return torch.bincount(seen, minlength=num_labels or 0)

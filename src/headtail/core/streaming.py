@@ -8,22 +8,21 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.core.labels import LabelFrequencies, Labels, as_counts, check_labels
+from headtail.core.counts import as_counts
+from headtail.core.labels import LabelFrequencies, Labels, check_labels
 from headtail.core.targets import IGNORE_INDEX, Pairs, Target
 from headtail.errors import HeadtailError, check_count, check_ids, check_number
 
 _STATE = ("gap", "last", "seen", "clock")
-FEW = 2**16
-"""Labels that are summed over with every batch."""
-
-
+SUMMED_EACH_TIME = 2**16
+"""Labels up to which every batch sums over all of them."""
 MOST_EXAMPLES = 2**62
 """Examples that the clock can count."""
 
 
 @final
 class StreamingLabels(LabelFrequencies):
-    r"""Label frequencies that are not known beforehand, or drift: π is estimated from the gaps
+    r"""Label frequencies that are unknown at first, or drift: π is estimated from the gaps
     between a label's appearances.
 
     The estimate is that of Yi et al. (2019), "Sampling-bias-corrected neural modeling for large
@@ -33,7 +32,7 @@ class StreamingLabels(LabelFrequencies):
     $$B_y \leftarrow (1 - \alpha)\,B_y + \alpha\,\Delta .$$
 
     Departures from the paper: time is counted in examples, not in steps, and a label that comes c
-    times in a batch has had c gaps of $\Delta/c$, so that frequent labels are not capped at one a
+    times in a batch has had c gaps of $\Delta/c$, so that frequent labels are not capped at one per
     batch; the first $1/\alpha$ gaps are averaged plainly, so that nothing is left of a start value;
     and a label that stays away is taken to come now, where that makes it rarer, so that what
     vanished is forgotten.
@@ -119,7 +118,7 @@ class StreamingLabels(LabelFrequencies):
         self.gap[ids] = torch.lerp(self.gap[ids], gaps, share)
         self.last[ids] = self.clock
         self.seen[ids] += count
-        if int(self.clock) - self.summed_at >= self.num_labels - FEW:
+        if int(self.clock) - self.summed_at >= self.num_labels - SUMMED_EACH_TIME:
             self._sum_up()
         return self
 
@@ -139,11 +138,8 @@ class StreamingLabels(LabelFrequencies):
         """log π of any labels."""
         check_ids("ids", ids, self.num_labels)
         at = ids.long().to(self.gap.device)
-        return (
-            (self._rates(self.gap[at], self.last[at], self.seen[at]) / self.sum)
-            .log()
-            .to(ids.device)
-        )
+        rates = self._rates(self.gap[at], self.last[at], self.seen[at])
+        return (rates / self.sum).log().to(ids.device)
 
     def log_frequency(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
         """log π of any labels: a stream is not smoothed."""
@@ -198,23 +194,17 @@ class StreamingLabels(LabelFrequencies):
             name: torch.cat([getattr(self, name), getattr(added, name)[:-1].to(self.gap.device)])
             for name in _STATE[:3]
         }
-        # the new ones came in between
+        # Examples of new labels came in between, so the gaps of old ones are longer.
         parts["gap"][: self.num_labels] *= 1 + sum(more) / max(1.0, self.total)
-        grown._set(
-            **parts
-            | {
-                "last": torch.where(parts["last"] > self.clock, self.clock, parts["last"]),
-                "clock": self.clock.clone(),
-            }
-        )
+        parts["last"] = torch.where(parts["last"] > self.clock, self.clock, parts["last"])
+        grown._set(**parts, clock=self.clock.clone())
         return grown
 
     def to(self, device: torch.device | str) -> StreamingLabels:
         """A copy on another device, which from then on is updated apart from this one."""
         moved = StreamingLabels(self.num_labels, self.rate)
-        moved._set(
-            **{name: tensor.to(device, copy=True) for name, tensor in self.state_dict().items()}
-        )
+        state = self.state_dict()
+        moved._set(**{name: tensor.to(device, copy=True) for name, tensor in state.items()})
         return moved
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -224,14 +214,14 @@ class StreamingLabels(LabelFrequencies):
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Go on where `state_dict` was taken."""
         for name in _STATE:
-            found = state.get(name)
-            if found is None or found.shape != getattr(self, name).shape:
-                shape = None if found is None else list(found.shape)
+            own = getattr(self, name)
+            loaded = state.get(name)
+            if loaded is None or loaded.shape != own.shape:
+                shape = None if loaded is None else list(loaded.shape)
                 raise HeadtailError(
-                    f"`state` has a `{name}` of shape {shape}, but "
-                    f"{list(getattr(self, name).shape)} is wanted."
+                    f"`state` has a `{name}` of shape {shape}, but {list(own.shape)} is needed."
                 )
-            getattr(self, name).copy_(found)
+            own.copy_(loaded)
         self._sum_up()
 
     def _set(self, **tensors: Tensor) -> None:
