@@ -88,9 +88,8 @@ def test_what_is_looked_up_is_a_distribution_and_within_batch_draws_follow_it():
     ).passed
 
 
-def test_of_very_many_labels_the_sum_is_taken_anew_now_and_then(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("headtail.core.streaming.FEW", 2)
-    labels = StreamingLabels(6)
+def test_of_very_many_labels_the_sum_is_refreshed_now_and_then():
+    labels = StreamingLabels(SUMMED_EACH_TIME + 4)
     sums = [float(labels.observe(torch.tensor([0, 1])).sum) for _ in range(4)]
     assert sums[0] == pytest.approx(1)
     assert sums[1] == sums[2] != sums[0], "after four examples, and after eight"
