@@ -323,7 +323,7 @@ CASES = {
     "an option that no loss has": (lambda: sampled(temprature=0.5), "Did you mean `temperature`?"),
     "label smoothing of a hinge": (
         lambda: DecoupledLoss(piece=hinge, label_smoothing=0.1),
-        "`label_smoothing` is no option",
+        "`label_smoothing` is not an option",
     ),
     "a piece by name": (lambda: DecoupledLoss(piece="hinge"), "contrastive()"),
     "a piece that was not called": (
