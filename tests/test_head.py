@@ -242,7 +242,7 @@ def test_an_exact_loss_has_no_sparse_gradient():
 
 
 def decaying_head(sparse: bool = True) -> tuple[LabelHead, torch.optim.Optimizer, torch.Tensor]:
-    """A head whose rows see no gradient but a decay of 0.95 a step, in which only few rows are
+    """A head with rows that see no gradient but a decay of 0.95 per step, in which only few are
     touched.
     """
     head = LabelHead(LABELS, 4, unbiased(), sparse=sparse)
@@ -341,7 +341,7 @@ def test_new_rows_owe_no_decay_of_the_time_before_them():
 
 
 def test_padding_touches_no_row():
-    """Label 0 is nobody's target here: its row must not move, not even by momentum or by moments."""
+    """Label 0 is not a target here: its row must not move, not even by momentum or by moments."""
     for make in (lambda p: RowSGD(p, lr=0.1, momentum=0.9), lambda p: RowAdam(p, lr=0.1)):
         head = LabelHead(
             LABELS, 4, SampledSoftmaxLoss(Uniform(LABELS, 3), Importance()), sparse=True
@@ -457,9 +457,9 @@ def test_the_guard_looks_at_the_loss_the_head_has_now():
 def test_an_ignore_index_of_the_call_reaches_the_sampler():
     target = torch.tensor([3, 0, 0, 5, 0, 7])
     hidden = torch.randn(6, 4)
-    told = SampledSoftmaxLoss(WithinBatch(LABELS), Tail(LABELS), ignore_index=0)
+    fixed = SampledSoftmaxLoss(WithinBatch(LABELS), Tail(LABELS), ignore_index=0)
     asked = SampledSoftmaxLoss(WithinBatch(LABELS), Tail(LABELS))
-    head = LabelHead(LABELS, 4, told)
+    head = LabelHead(LABELS, 4, fixed)
     other = LabelHead(LABELS, 4, asked)
     other.load_state_dict(head.state_dict())
     assert other(hidden, target, ignore_index=0).item() == head(hidden, target).item()

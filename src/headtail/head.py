@@ -56,7 +56,8 @@ class LabelHead(nn.Module):
 
     >>> from headtail import SampledSoftmaxLoss, Tail, WithinBatch
     >>> labels = Labels.zipf(1000)
-    >>> head = LabelHead(labels, 16, SampledSoftmaxLoss(WithinBatch(labels), Tail(labels)), sparse=True)
+    >>> loss = SampledSoftmaxLoss(WithinBatch(labels), Tail(labels))
+    >>> head = LabelHead(labels, 16, loss, sparse=True)
     >>> hidden, target = torch.randn(8, 16), torch.randint(1000, (8,))
     >>> head(hidden, target).backward()
     >>> head.weight.grad.is_sparse, head.topk(hidden, 5).indices.shape

@@ -30,6 +30,7 @@ from headtail import (
     WithinBatch,
     scheme,
 )
+from headtail.core.margins import Separable
 from headtail.core.targets import Pairs
 from headtail.functional import (
     contrastive,
@@ -43,7 +44,6 @@ from headtail.functional import (
     two_tower_decoupled_loss,
     two_tower_softmax_loss,
 )
-from headtail.losses import softmax as losses_softmax
 from headtail.samplers import Draw, every_label
 
 L = 30
@@ -380,9 +380,7 @@ def test_example_weights_give_a_weighted_mean(batch):
 
 
 @pytest.mark.parametrize("m", [1, 7])
-def test_when_every_draw_is_a_collision_the_softmax_is_zero_and_the_decoupled_loss_its_positive_part(
-    m,
-):
+def test_when_every_draw_collides_the_softmax_is_zero_and_a_decoupled_loss_its_positive_part(m):
     hidden = torch.randn(1, 4, requires_grad=True)
     table = torch.randn(5, 4, requires_grad=True)
     target = torch.tensor([2])
@@ -739,38 +737,47 @@ OPTIONS = {
 }
 
 
+class Watched(Separable):
+    """A margin that may be neutral or not, and knows whether ρ₁ was asked for: the general path
+    does, the fast one does not.
+    """
+
+    neutral = False
+
+    def __init__(self, margin: Separable, neutral: bool) -> None:
+        self.margin = margin
+        self.neutral = neutral
+        self.asked_for_positives = False
+
+    def log_positive(self, ids):
+        self.asked_for_positives = True
+        return self.margin.log_positive(ids)
+
+    def log_negative(self, ids):
+        return self.margin.log_negative(ids)
+
+
 @pytest.mark.parametrize("margin", NEUTRAL.values(), ids=NEUTRAL)
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("with_bias", [True, False], ids=["bias", "no bias"])
-def test_one_sum_a_point_gives_the_loss_and_gradients_of_one_sum_a_pair(
-    batch, margin, target, options, with_bias, monkeypatch
+def test_one_sum_per_point_gives_the_loss_and_gradients_of_one_sum_per_pair(
+    batch, margin, target, options, with_bias
 ):
-    """The fast path for margins with ρ(y, y) = 1, beside the general one; and it is the fast path
-    that runs.
+    """The fast path for margins with ρ(y, y) = 1 and the general one; and it is the fast path that
+    runs.
     """
-    found = []
-    for fast in (True, False):
-        calls = []
-        kind = type(margin or Unit())
-        quick = losses_softmax._cross_entropy
-        with monkeypatch.context() as patch:
-            patch.setattr(
-                losses_softmax,
-                "_cross_entropy",
-                lambda *args, calls=calls, quick=quick: calls.append(1) or quick(*args),
-            )
-            patch.setattr(kind, "neutral", fast)
-            hidden, table = (one.clone().requires_grad_() for one in batch[:2])
-            bias = torch.linspace(-1, 1, L, dtype=f64).requires_grad_() if with_bias else None
-            loss = softmax_loss(hidden, table, target, margin, bias=bias, **options)
-        assert bool(calls) == fast
-        gradients = torch.autograd.grad(
-            loss.sum(), [one for one in (hidden, table, bias) if one is not None]
-        )
-        found.append([loss.detach(), *gradients])
-    for one, other in zip(*found, strict=True):
-        assert torch.allclose(one, other, rtol=1e-11, atol=1e-13)
+    results = []
+    for neutral in (True, False):
+        watched = Watched(margin or Unit(), neutral)
+        hidden, table = (tensor.clone().requires_grad_() for tensor in batch[:2])
+        bias = torch.linspace(-1, 1, L, dtype=f64).requires_grad_() if with_bias else None
+        loss = softmax_loss(hidden, table, target, watched, bias=bias, **options)
+        assert watched.asked_for_positives != neutral
+        tensors = [tensor for tensor in (hidden, table, bias) if tensor is not None]
+        results.append([loss.detach(), *torch.autograd.grad(loss.sum(), tensors)])
+    for fast, general in zip(*results, strict=True):
+        assert torch.allclose(fast, general, rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.parametrize(
@@ -781,9 +788,10 @@ def test_one_sum_a_point_gives_the_loss_and_gradients_of_one_sum_a_pair(
         {"label_smoothing": 0.1},
     ],
 )
-def test_what_changes_the_sum_does_not_take_the_fast_path(batch, options, monkeypatch):
-    monkeypatch.setattr(losses_softmax, "_cross_entropy", None)
-    assert softmax_loss(*batch, **options).isfinite()
+def test_what_changes_the_sum_does_not_take_the_fast_path(batch, options):
+    margin = Watched(Unit(), neutral=True)
+    assert softmax_loss(*batch, margin, **options).isfinite()
+    assert margin.asked_for_positives
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ class Draw:
     r"""Negatives with the one promise every sampler keeps: for each label $y'$ other than the
     positive $y$,
 
-    $$\mathbb{E}\big[\text{number of times } y' \text{ stands in ids}\big] = m \cdot q_{y'} \cdot
+    $$\mathbb{E}\big[\text{number of times } y' \text{ is in ids}\big] = m \cdot q_{y'} \cdot
     e^{-\text{log\_keep}}.$$
 
     Args:
@@ -40,7 +40,7 @@ class Draw:
             excluded while drawing.
         slots: for within-batch negatives, the places of the batch they were taken from:
             `items[draw.slots]` are their embeddings in a two-tower model.
-        marginal: False where `log_q` is no probability of the label itself but still makes 1/(m·q)
+        marginal: False where `log_q` is not the probability of the label but still makes 1/(m·q)
             unbiased: see `Resampled`.
     """
 
@@ -66,11 +66,11 @@ class Draw:
         if self.ids.dim() not in (1, 2) or shape != self.ids.shape:
             raise HeadtailError(
                 "`ids` must have shape [m] or [b, m] and `log_q` the same, but got "
-                f"{list(self.ids.shape)} and "
-                f"{list(shape)}. Pass one log-probability for each negative."
+                f"{list(self.ids.shape)} and {list(shape)}. Pass one log-probability for each "
+                "negative."
             )
-        given = {"log_q": self.log_q, "log_q_target": self.log_q_target}
-        same = {name: value for name, value in given.items() if isinstance(value, Same)}
+        log_qs = {"log_q": self.log_q, "log_q_target": self.log_q_target}
+        same = {name: value for name, value in log_qs.items() if isinstance(value, Same)}
         object.__setattr__(self, "_same", same)
         for name in same:
             object.__delattr__(self, name)  # it is written out for whoever reads it
@@ -103,15 +103,14 @@ class Draw:
 
 
 def _written_out(draw: Draw, name: str) -> Tensor:
-    """What a draw holds as `Same`: a tensor of its own for each reader."""
+    """A new tensor for what a draw holds as `Same`, so that no reader changes what others read."""
     same = vars(draw).get("_same", {})
     if name not in same:
         raise AttributeError(f"{type(draw).__name__!r} object has no attribute {name!r}")
     return same[name].tensor()
 
 
-# Asked for attributes that are not there. Out of the class, so that type checkers still know which
-# exist.
+# For attributes that are missing. Outside the class, so that type checkers still know which exist.
 Draw.__getattr__ = _written_out  # pyright: ignore[reportAttributeAccessIssue]
 
 

@@ -27,7 +27,7 @@ from headtail.errors import (
 )
 
 KEPT_LOGARITHMS = 2**24
-"""Labels up to which logarithms of the prior are kept: 128 MiB."""
+"""Labels up to which all logarithms of the prior are kept, in 128 MiB."""
 
 
 class LabelFrequencies(ABC):
@@ -78,7 +78,7 @@ class LabelFrequencies(ABC):
 
     @abstractmethod
     def to(self, device: torch.device | str) -> LabelFrequencies:
-        """The same labels on another device. Look-ups follow their ids, so this is rarely needed."""
+        """The same labels on another device; rarely needed, because look-ups follow their ids."""
 
     def slices(self, head: float = 100, tail: float = 20) -> Slices:
         """Head, torso and tail by training count: head ≥ `head`, tail < `tail`."""
@@ -195,8 +195,8 @@ class Labels(LabelFrequencies):
         """
         if isinstance(target, Tensor) and looks_multi_hot(target):
             raise HeadtailError(
-                "`target` looks like a 0/1 matrix with one column per label. Pass `target.bool()` to "
-                "say so."
+                "`target` looks like a 0/1 matrix with one column per label. Pass "
+                "`target.bool()` to say so."
             )
         if isinstance(target, Tensor) and target.dtype == torch.bool and target.dim() == 2:
             num_labels = num_labels or target.shape[1]

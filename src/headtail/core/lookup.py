@@ -13,7 +13,7 @@ from headtail.errors import check_ids
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """`[L]` values whose look-ups follow the ids: the table is copied to each device once.
+    """`[L]` values, looked up on the device of the ids: the table is copied to each device once.
 
     >>> Table(torch.tensor([5, 7]))[torch.tensor([1, 1])]
     tensor([7, 7])

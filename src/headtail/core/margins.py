@@ -121,7 +121,8 @@ class LogitAdjusted(Separable):
         labels: gives π; every label needs π > 0.
         strength: τ; 1 is right for the balanced error.
 
-    >>> LogitAdjusted(Labels.from_counts([3, 1])).log_rho(torch.tensor([1]), torch.tensor([0])).exp()
+    >>> margin = LogitAdjusted(Labels.from_counts([3, 1]))
+    >>> margin.log_rho(torch.tensor([1]), torch.tensor([0])).exp()
     tensor([[3.0000]], dtype=torch.float64)
     """
 
@@ -193,11 +194,9 @@ class Equalised(Separable):
         if self.transform is None:
             return log_prior
         value = self.transform(log_prior.exp())
-        if (
-            not torch.compiler.is_compiling()
-            and value.device.type == "cpu"
-            and not bool((value >= 0).all())
-        ):
+        # On a GPU the host would wait for the answer.
+        looks = not torch.compiler.is_compiling() and value.device.type == "cpu"
+        if looks and not bool((value >= 0).all()):
             raise HeadtailError(
                 "`transform` must map priors in [0, 1] to numbers of at least 0, but gave a "
                 "negative one or NaN."
@@ -273,7 +272,7 @@ class CustomSeparable(Separable):
     r"""Your own separable margin, from the two vectors $\log \rho_1$ and $\log \rho_2$.
 
     Args:
-        positive: `[L]` log ρ₁(y); −inf stands for ρ = 0.
+        positive: `[L]` log ρ₁(y); −inf is ρ = 0.
         negative: `[L]` log ρ₂(y').
 
     >>> margin = CustomSeparable(positive=[0.0, 1.0], negative=[0.0, 0.0])
@@ -290,7 +289,7 @@ class CustomSeparable(Separable):
             vector = torch.as_tensor(getattr(self, name), dtype=torch.float64)
             if vector.dim() != 1 or bool((vector.isnan() | (vector == torch.inf)).any()):
                 raise HeadtailError(
-                    f"`{name}` must be one log-margin a label, of shape [L] and without NaN or "
+                    f"`{name}` must be one log-margin per label, of shape [L] and without NaN or "
                     "+inf."
                 )
             object.__setattr__(self, name, vector)
@@ -299,7 +298,6 @@ class CustomSeparable(Separable):
                 f"`positive` has {len(self.positive)} labels but `negative` has "
                 f"{len(self.negative)}. Give both [L]."
             )
-
         object.__setattr__(self, "_tables", (Table(self.positive), Table(self.negative)))
 
     def log_positive(self, ids: Tensor) -> Tensor:
@@ -316,7 +314,7 @@ class CustomSeparable(Separable):
         return len(self.positive)
 
     def for_labels(self, labels: Labels) -> Margin:
-        """Refused: nobody knows the new labels' margins."""
+        """Refused: the new labels' margins are unknown."""
         raise HeadtailError(
             f"`CustomSeparable` has margins for {len(self.positive)} labels, and "
             f"{labels.num_labels} are wanted. "
@@ -327,7 +325,7 @@ class CustomSeparable(Separable):
 @dataclass(frozen=True)
 class Pairwise(Margin):
     r"""Your own margin that does not split: any function of the pair. Reference path only; costs
-    `[b, m]` numbers a step.
+    `[b, m]` numbers per step.
 
     Args:
         function: from positives `[b, 1]` and negatives `[1, m]` or `[b, m]` (ids) to log ρ,

@@ -22,7 +22,7 @@ class Piece:
         positive: φ(z), applied to f_y.
         negative: ϕ(z), applied to −f_y'.
         cosine: whether logits must be cosines.
-        code: (number, margin) by which kernels know it; None for pieces of your own.
+        code: its (number, margin) in kernels; None for pieces of your own.
     """
 
     name: str

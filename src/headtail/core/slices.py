@@ -51,7 +51,7 @@ class Slices:
         the next; tail the rest.
 
         Labels of equal count always share a slice: what decides is the mass held by *strictly* more
-            frequent labels.
+        frequent labels.
         """
         check_number("head", head, low=0, high=1)
         check_number("torso", torso, low=0, high=1)
@@ -62,20 +62,15 @@ class Slices:
             )
         values, index = torch.unique(counts, return_inverse=True)
         held = values.double() * torch.bincount(index, minlength=len(values)).double()
-        above = (held.sum() - held.cumsum(0)) / held.sum().clamp(
-            min=torch.finfo(torch.float64).tiny
-        )
+        total = held.sum().clamp(min=torch.finfo(torch.float64).tiny)
+        above = (held.sum() - held.cumsum(0)) / total
         # A boundary hit exactly belongs to the rarer slice; the guard keeps rounding in the sums
         # from deciding it.
         guard = 1e-12
-        of_value = (above >= head - guard).to(torch.int8) + (above >= head + torso - guard).to(
-            torch.int8
-        )
-        return cls(
-            of_value[index],
-            f"head: the first {head:.0%} of the examples, torso: the next {torso:.0%}, tail: the "
-            "rest",
-        )
+        below_head = (above >= head - guard).to(torch.int8)
+        below_torso = (above >= head + torso - guard).to(torch.int8)
+        rule = f"head: the first {head:.0%} of the examples, torso: the next {torso:.0%}, tail: the rest"
+        return cls((below_head + below_torso)[index], rule)
 
     @property
     def head(self) -> Bool[Tensor, " L"]:
@@ -95,6 +90,5 @@ class Slices:
     @property
     def sizes(self) -> dict[str, int]:
         """Number of labels in each slice."""
-        return dict(
-            zip(NAMES, torch.bincount(self.of_label.int(), minlength=3).tolist(), strict=True)
-        )
+        sizes = torch.bincount(self.of_label.int(), minlength=3).tolist()
+        return dict(zip(NAMES, sizes, strict=True))

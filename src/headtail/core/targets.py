@@ -38,8 +38,8 @@ class Ragged(NamedTuple):
 
 @dataclass(frozen=True)
 class Pairs:
-    r"""One row per positive label: the multi-label example $(x, \{y_1, …, y_t\})$ becomes $(x, y_1),
-    …, (x, y_t)$.
+    r"""One row per positive label: the multi-label example $(x, \{y_1, …, y_t\})$ becomes
+    $(x, y_1), …, (x, y_t)$.
 
     Attributes:
         label: `[p]` the positive label of each pair; where ignored, another label of the batch, so

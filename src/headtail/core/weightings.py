@@ -133,8 +133,9 @@ class FromMargin(Weighting):
         margin: the loss you want.
 
     >>> from headtail import Equalised, Uniform
-    >>> labels = Labels.from_counts([3, 1])
-    >>> a, b = FromMargin(Equalised(labels)).offsets(Uniform(labels, 5).draw(torch.tensor([0])), torch.tensor([0]))
+    >>> labels, target = Labels.from_counts([3, 1]), torch.tensor([0])
+    >>> draw = Uniform(labels, 5).draw(target)
+    >>> a, b = FromMargin(Equalised(labels)).offsets(draw, target)
     """
 
     margin: Margin
@@ -152,9 +153,9 @@ class FromMargin(Weighting):
         else:
             a = constant(0.0, target)
             b = self.margin.log_rho(target, draw.ids)
-        return a + draw.log_keep if isinstance(
-            draw.log_keep, Tensor
-        ) else a, b - draw.log_m - draw.log_q
+        if isinstance(draw.log_keep, Tensor):
+            a = a + draw.log_keep
+        return a, b - draw.log_m - draw.log_q
 
     def numbers(self, draw: Draw, target: Tensor) -> tuple[Tensor | float, Tensor | float]:
         """The same; where ρ = 1 nothing is looked up, and where q is one number nothing is
@@ -165,10 +166,10 @@ class FromMargin(Weighting):
             return self.offsets(draw, target)
         a = 0.0 if margin.one_for_positives else margin.log_positive(target)
         b = 0.0 if margin.one_for_negatives else margin.log_negative(draw.ids)
+        if isinstance(draw.log_keep, Tensor):
+            a = a + draw.log_keep
         log_q = draw.log_q if draw.same_log_q is None else draw.same_log_q
-        return a + draw.log_keep if isinstance(draw.log_keep, Tensor) else a, b - float(
-            draw.log_m
-        ) - log_q
+        return a, b - float(draw.log_m) - log_q
 
     @property
     def num_labels(self) -> int | None:
@@ -225,7 +226,7 @@ class WeighedDraw(Draw):
     """A draw with its log-weights looked up ahead, of one weighting for one batch of targets.
 
     They are computed here and nowhere else: a changed copy (`dataclasses.replace`) is weighed
-        again.
+    again.
 
     Args:
         weighting: gives the log-weights.
@@ -268,7 +269,7 @@ def log_weights(
 def _looked_up_ahead(
     weighting: Weighting, draw: Draw, target: Tensor
 ) -> tuple[Tensor | float, Tensor | float] | None:
-    """Log-weights that a draw carries, only if they are this very weighting's for these very
+    """The log-weights that a draw carries, if they were computed by this weighting for these
     targets.
     """
     if isinstance(draw, WeighedDraw) and draw.weighting is weighting and draw.target is target:

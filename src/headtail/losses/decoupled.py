@@ -104,7 +104,8 @@ def sampled_decoupled_loss(
     >>> from headtail.functional import contrastive
     >>> hidden, table, target = torch.randn(4, 8), torch.randn(100, 8), torch.tensor([5, 0, 99, 5])
     >>> draw = Uniform(100, num_negatives=20).draw(target)
-    >>> loss = sampled_decoupled_loss(hidden, table, target, draw, Importance(), contrastive(), score="cosine")
+    >>> loss = sampled_decoupled_loss(
+    ...     hidden, table, target, draw, Importance(), contrastive(), score="cosine")
     """
     settings = DecoupledSettings.of({**options, "piece": piece})
     inputs = Inputs.of(input, weight, bias, target, settings.ignore_index, sparse)
@@ -141,9 +142,10 @@ def two_tower_decoupled_loss(
 
     >>> from headtail import Constant, Labels, WithinBatch
     >>> from headtail.functional import hinge
-    >>> labels, target, items = Labels.from_counts([4, 2, 1]), torch.tensor([0, 2, 0]), torch.randn(3, 8)
+    >>> labels, target = Labels.from_counts([4, 2, 1]), torch.tensor([0, 2, 0])
+    >>> queries, items = torch.randn(3, 8), torch.randn(3, 8)
     >>> draw = WithinBatch(labels).draw(target)
-    >>> loss = two_tower_decoupled_loss(torch.randn(3, 8), items, items, target, draw, Constant(), hinge)
+    >>> loss = two_tower_decoupled_loss(queries, items, items, target, draw, Constant(), hinge)
     """
     settings = DecoupledSettings.of({**options, "piece": piece})
     terms = given_terms(input, positive, negatives, target, draw, weighting, None, settings)

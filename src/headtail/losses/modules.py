@@ -1,4 +1,4 @@
-"""The losses as modules: a sampler and a weighting, or a margin, held together with their options."""
+"""The losses as modules: a sampler and a weighting, or a margin, with their options."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Loss(nn.Module, ABC):
     Args:
         temperature: a number, or a parameter to learn it; above 0 (`Options` says when this is
             checked).
-        post_hoc: τ by which a `LabelHead` adjusts its answers afterwards, f − τ log π.
+        post_hoc: τ; a `LabelHead` then ranks by f − τ log π.
         **options: keywords of the function behind it: `score`, `collisions`, `ignore_index`,
             `reduction`, and `label_smoothing` for softmax losses.
     """

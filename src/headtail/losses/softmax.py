@@ -147,7 +147,8 @@ def two_tower_softmax_loss(
     >>> from headtail import Labels, Tail, WithinBatch
     >>> labels, target = Labels.from_counts([4, 2, 1]), torch.tensor([0, 2, 0])
     >>> queries, items = torch.randn(3, 8), torch.randn(3, 8)  # items: the batch's own targets
-    >>> loss = two_tower_softmax_loss(queries, items, items, target, WithinBatch(labels).draw(target), Tail(labels))
+    >>> draw = WithinBatch(labels).draw(target)
+    >>> loss = two_tower_softmax_loss(queries, items, items, target, draw, Tail(labels))
     """
     settings = SoftmaxSettings.of({**options, "label_smoothing": label_smoothing})
     terms = given_terms(input, positive, negatives, target, draw, weighting, num_labels, settings)

@@ -1,4 +1,4 @@
-"""Row-wise optimisers: a step costs what the touched rows cost, however many labels there are."""
+"""Optimisers of rows: a step costs what the touched rows cost, however many labels there are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_kind, check_number
+from headtail.errors import HeadtailError, check_kind, check_number, check_rate
 from headtail.kernels.dispatch import dense_adagrad_kernel
 from headtail.kernels.gradient import RowGradient
 from headtail.rows.gradients import as_table
@@ -23,7 +23,7 @@ class RowSGD(RowOptimizer):
     Args:
         params: parameters, dense or with row-sparse gradients.
         lr: η, a number or a tensor without dimensions.
-        momentum: μ; the velocity of untouched rows stands still.
+        momentum: μ; the velocity of untouched rows does not change.
         weight_decay: λ.
 
     >>> table = torch.nn.Parameter(torch.ones(3, 2))
@@ -71,7 +71,7 @@ class RowAdagrad(RowOptimizer):
     r"""Adagrad on touched rows: $G \leftarrow G + g^2,\; θ \leftarrow (1 - \eta\lambda)\,θ - \eta\,
     g / (\sqrt{G} + \epsilon)$.
 
-    With `per_row` (row-wise Adagrad, usual for embedding tables) a table keeps one G a row, the sum
+    With `per_row` (row-wise Adagrad, usual for embedding tables) a table keeps one G per row, the sum
     of its *mean* squares: the state of 100M rows of 512 is then 0.4 GB instead of 205 GB, and a
     step moves half as many bytes.
 
@@ -132,7 +132,7 @@ class RowAdagrad(RowOptimizer):
             p,
             "sum",
             group["initial_accumulator_value"],
-            one_a_row=group["per_row"] and p.dim() == 2,
+            one_per_row=group["per_row"] and p.dim() == 2,
         )
 
 
@@ -212,6 +212,45 @@ class RowAdam(RowOptimizer):
         return lr * math.sqrt(1 - beta2**step) / (1 - beta1**step)
 
 
+class DenseSGD(torch.optim.SGD):
+    r"""$g \leftarrow g + \lambda θ,\; v \leftarrow \mu v + g,\; θ \leftarrow θ - \eta v$ for every
+    weight.
+
+    It trains networks in which every weight has a gradient in every step: weight decay is
+    coupled, as recipes mean it, nothing is ever pending, and on a GPU a few kernels update
+    everything.
+
+    Args:
+        params: parameters with dense gradients.
+        lr: η, a number or a tensor without dimensions, which a CUDA graph sees change.
+        momentum: μ.
+        weight_decay: λ.
+    """
+
+    def __init__(
+        self, params: Any, lr: float | Tensor, momentum: float = 0.0, weight_decay: float = 0.0
+    ) -> None:
+        check_rate(lr)
+        params = list(params)
+        fused = bool(params) and params[0].device.type == "cuda"
+        super().__init__(
+            params, lr=0.0, momentum=momentum, weight_decay=weight_decay, fused=fused or None
+        )
+        for settings in (self.defaults, *self.param_groups):
+            settings["lr"] = lr  # only now: torch would look at its value, and wait for a GPU
+
+    def advance(self) -> None:
+        """`step`, by the name that row optimisers have for it."""
+        self.step()
+
+    def inside_backward(self, on: bool = True, *, at_once: bool = False) -> DenseSGD:
+        """Nothing to do: a dense gradient is all there when `backward` is over."""
+        return self
+
+    def flush(self) -> None:
+        """Nothing to do: no weight waits for its decay."""
+
+
 def _rounding(p: Tensor) -> dict[str, Tensor]:
-    """The randomness by which a kernel rounds to bfloat16."""
+    """The randomness that a kernel needs to round to bfloat16."""
     return {"seed": torch.randint(2**62, (), device=p.device)} if p.dtype == torch.bfloat16 else {}

@@ -231,7 +231,7 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
         return super().__getstate__()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """For pickle, deepcopy and `load_state_dict`: the first two keep only torch's attributes."""
+        """For pickle and deepcopy, which keep only what torch knows of, and `load_state_dict`."""
         super().__setstate__(state)
         if "_changed" not in vars(self):
             self._begin()
@@ -279,12 +279,12 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
             owe(p, torch.log1p(-amount) if isinstance(amount, Tensor) else math.log1p(-amount))
             catch_up(p, rows)
 
-    def _row_state(self, p: Tensor, name: str, fill: float, *, one_a_row: bool = False) -> Tensor:
+    def _row_state(self, p: Tensor, name: str, fill: float, *, one_per_row: bool = False) -> Tensor:
         """A state tensor shaped like p, or `[T, 1]`; rows that p has gained since the last step
         start with `fill`.
         """
         state = self.state[p]
-        like = p[:, :1] if one_a_row else p
+        like = p[:, :1] if one_per_row else p
         if name not in state:
             dtype = widened(p[:0] if p.dim() else p).dtype  # bfloat16 would lose small steps
             state[name] = torch.full_like(

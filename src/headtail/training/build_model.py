@@ -14,8 +14,7 @@ from headtail.encoders import Bottleneck, Model, ResNet
 from headtail.errors import HeadtailError, Setting
 from headtail.head import LabelHead
 from headtail.losses import SampledLoss
-from headtail.rows.dense_sgd import DenseSGD
-from headtail.rows.optimizers import RowAdagrad, RowAdam, RowSGD
+from headtail.rows.optimizers import DenseSGD, RowAdagrad, RowAdam, RowSGD
 from headtail.rows.row_optimizer import RowOptimizer
 from headtail.schemes import parse, scheme
 from headtail.training.config import Run, Training

@@ -14,7 +14,7 @@ from headtail.data.batches import Batches
 from headtail.encoders import Model
 from headtail.losses.fused import backward
 from headtail.rows.clipping import clip_grad_norm_
-from headtail.rows.dense_sgd import DenseSGD
+from headtail.rows.optimizers import DenseSGD
 from headtail.rows.row_optimizer import RowOptimizer
 from headtail.training.config import Run
 
