@@ -69,8 +69,8 @@ class Slices:
         guard = 1e-12
         below_head = (above >= head - guard).to(torch.int8)
         below_torso = (above >= head + torso - guard).to(torch.int8)
-        rule = f"head: the first {head:.0%} of the examples, torso: the next {torso:.0%}, tail: the rest"
-        return cls((below_head + below_torso)[index], rule)
+        shares = f"head: the first {head:.0%} of the examples, torso: the next {torso:.0%}"
+        return cls((below_head + below_torso)[index], f"{shares}, tail: the rest")
 
     @property
     def head(self) -> Bool[Tensor, " L"]:

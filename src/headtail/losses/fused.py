@@ -209,7 +209,7 @@ def backward(loss: Tensor, one: Tensor | None = None) -> None:
 
 
 def _is_unscaled(node: Any, gradient: Tensor) -> bool:
-    """Whether a loss is used as it is. On a GPU by a note, because a look would make the host wait."""
+    """Whether a loss is used as it is. On a GPU a note says so: a look would make the host wait."""
     return UNSCALED in node.metadata or (gradient.device.type == "cpu" and float(gradient) == 1)
 
 

@@ -71,8 +71,8 @@ class RowAdagrad(RowOptimizer):
     r"""Adagrad on touched rows: $G \leftarrow G + g^2,\; θ \leftarrow (1 - \eta\lambda)\,θ - \eta\,
     g / (\sqrt{G} + \epsilon)$.
 
-    With `per_row` (row-wise Adagrad, usual for embedding tables) a table keeps one G per row, the sum
-    of its *mean* squares: the state of 100M rows of 512 is then 0.4 GB instead of 205 GB, and a
+    With `per_row` (row-wise Adagrad, usual for embedding tables) a table keeps one G per row, the
+    sum of its *mean* squares: the state of 100M rows of 512 is then 0.4 GB instead of 205 GB, and a
     step moves half as many bytes.
 
     Args:
