@@ -46,7 +46,7 @@ from headtail.device.graphs import graph_of
 from headtail.encoders import ResNet
 from headtail.encoders import norm as norms
 from headtail.kernels.dispatch import use_kernels
-from headtail.rows.dense_sgd import DenseSGD
+from headtail.rows.optimizers import DenseSGD
 from headtail.training.config import Run
 from headtail.training.recipes import cifar
 from headtail.training.resident import Resident

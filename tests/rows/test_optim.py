@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from headtail import HeadtailError, RowAdagrad, RowAdam, RowSGD, clip_grad_norm_
 from headtail.rows.decay import catch_up, owed, owes
-from headtail.rows.dense_sgd import DenseSGD
+from headtail.rows.optimizers import DenseSGD
 
 f64 = torch.float64
 SIZE = 12

@@ -141,7 +141,7 @@ class _LossOfRows(torch.autograd.Function):
         ctx.tables = weight, bias
         if result.total is not None:
             return result.total
-        if isinstance(weighed.scale, float):  # one factor for all
+        if not isinstance(weighed.scale, Tensor):  # one factor for all
             return result.loss.sum() * weighed.scale
         return torch.where(weighed.scale == 0, 0.0, result.loss * weighed.scale).sum()
 
@@ -149,11 +149,7 @@ class _LossOfRows(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         hidden, positive, negatives, *gradients, rows, points = ctx.saved_tensors
-        if not _is_unscaled(ctx, grads[0]):
-            gradients = [None if grad is None else grad * grads[0] for grad in gradients]
-        elif _graph_is_kept():  # what is handed out may be changed, and is needed again
-            gradients = [None if grad is None else grad.clone() for grad in gradients]
-        grad_hidden, grad_scores, grad_rows = gradients
+        grad_hidden, grad_scores, grad_rows = _handed_out(ctx, gradients, grads[0])
         grouped = points is not None
         if grouped:
             wait_for(hidden.device, "entries")
@@ -211,6 +207,15 @@ def backward(loss: Tensor, one: Tensor | None = None) -> None:
 def _is_unscaled(node: Any, gradient: Tensor) -> bool:
     """Whether a loss is used as it is. On a GPU a note says so: a look would make the host wait."""
     return UNSCALED in node.metadata or (gradient.device.type == "cpu" and float(gradient) == 1)
+
+
+def _handed_out(node: Any, gradients: list[Any], grad_loss: Tensor) -> list[Any]:
+    """The saved gradients times the gradient of the loss."""
+    if not _is_unscaled(node, grad_loss):
+        return [None if grad is None else grad * grad_loss for grad in gradients]
+    if _graph_is_kept():  # they are needed again, and whoever gets them may change them
+        return [None if grad is None else grad.clone() for grad in gradients]
+    return gradients
 
 
 def _gradient_of(table: Tensor, gradient: RowGradient, node: Any) -> Tensor | None:

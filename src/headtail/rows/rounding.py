@@ -1,4 +1,4 @@
-"""Writing to tables of few digits."""
+"""Computing with tables of few digits, and writing to them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def widened(values: Float[Tensor, ...]) -> Float[Tensor, ...]:
 
 
 def write_rows(table: Tensor, rows: object, values: Tensor) -> None:
-    """`table[rows] = values`; a bfloat16 table is rounded up or down at random, because small steps
+    """`table[rows] = values`. A bfloat16 table is rounded up or down at random, because small steps
     would be lost otherwise.
     """
-    narrow = table.dtype == torch.bfloat16
-    rounded = stochastic_round(values) if narrow else values.to(table.dtype)
-    table[rows] = rounded  # pyright: ignore[reportArgumentType]
+    if table.dtype == torch.bfloat16:
+        values = stochastic_round(values)
+    table[rows] = values.to(table.dtype)  # pyright: ignore[reportArgumentType]
 
 
 def stochastic_round(values: Float32[Tensor, ...]) -> BFloat16[Tensor, ...]:

@@ -137,53 +137,59 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
         if any(p is table for table in self._changed):
             raise HeadtailError(
                 "A table got a second gradient before `step()`, but its optimiser has applied the "
-                "first one already. "
-                "Write `inside_backward()` without `at_once=True` to add gradients up."
+                "first one already. Write `inside_backward()` without `at_once=True` to add "
+                "gradients up."
             )
 
     def _change(self, p: Tensor, grad: Tensor | RowGradient, group: dict[str, Any]) -> None:
         gradient = as_rows(grad)
-        one_row = isinstance(grad, RowGradient) and p.dim() == 1
-        self._decay(p, ... if gradient is None or one_row else gradient.rows, group)
-        if gradient is None and self.update_all_by_kernel(p, widened(grad), group):  # pyright: ignore[reportArgumentType]
+        if gradient is None:
+            assert isinstance(grad, Tensor), "only a dense gradient has no entries"
+            self._change_all(p, grad, group)
             return
-        fits = p.device.type == "cpu" if gradient is None else p.dim() == 2 or one_row
-        kernels = self._kernels_for(p) if fits else None
-        if kernels is None and one_row:
-            self.update(p, ..., widened(values_of(grad).sum(0)), group)  # pyright: ignore[reportArgumentType]
-        elif kernels is None:
-            rows, total = (..., grad) if gradient is None else summed(p, gradient)
-            self.update(p, rows, widened(total), group)  # pyright: ignore[reportArgumentType]
+        # Entries of a vector, such as a bias, all belong to its one row.
+        is_vector = isinstance(grad, RowGradient) and p.dim() == 1
+        self._decay(p, ... if is_vector else gradient.rows, group)
+        kernels = self._kernels_for(p) if is_vector or p.dim() == 2 else None
+        if kernels is not None:
+            self.update_by(kernels, p, gradient, group)
+        elif is_vector:
+            self.update(p, ..., widened(values_of(gradient).sum(0)), group)
         else:
-            self.update_by(kernels, p, every_row(grad) if gradient is None else gradient, group)  # pyright: ignore[reportArgumentType]
+            rows, total = summed(p, gradient)
+            self.update(p, rows, widened(total), group)
+
+    def _change_all(self, p: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
+        """Change every row, given a dense gradient."""
+        self._decay(p, ..., group)
+        if self.update_all_by_kernel(p, widened(grad), group):
+            return
+        kernels = self._kernels_for(p) if p.device.type == "cpu" else None
+        if kernels is None:
+            self.update(p, ..., widened(grad), group)
+        else:
+            self.update_by(kernels, p, every_row(grad), group)
 
     def _kernels_for(self, p: Tensor) -> Any:
         """The module with kernels for this table, or None."""
         largest = self._largest
         if largest is None:
-            largest = max(p.numel() for group in self.param_groups for p in group["params"])
-            self._largest = largest
+            largest = self._largest = max(p.numel() for p in self._parameters())
         return row_kernels(p, largest)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch's; by itself, because torch's loads its compiler first, which takes a second and
-        a half.
-        """
-        for group in self.param_groups:
-            for p in group["params"]:
-                forget_entries(p)
-                if set_to_none:
-                    p.grad = None
-                elif p.grad is not None:
-                    p.grad = p.grad.detach().zero_()
+        """As torch's, without loading its compiler, which takes a second and a half."""
+        for p in self._parameters():
+            forget_entries(p)
+            if set_to_none:
+                p.grad = None
+            elif p.grad is not None:
+                p.grad = p.grad.detach().zero_()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's, without loading its compiler."""
-        plain = getattr(
-            torch.optim.Optimizer.add_param_group,
-            "__wrapped__",
-            torch.optim.Optimizer.add_param_group,
-        )
+        wrapped = torch.optim.Optimizer.add_param_group
+        plain = getattr(wrapped, "__wrapped__", wrapped)
         plain(self, param_group)
         self._link()
 
@@ -255,11 +261,8 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
         return lr.to(p.device) if on_gpu else float(lr)
 
     def _decay(self, p: Tensor, rows: Rows, group: dict[str, Any]) -> None:
-        if (
-            group["weight_decay"]
-            and p.device.type == "cuda"
-            and torch.cuda.is_current_stream_capturing()
-        ):
+        on_gpu = p.device.type == "cuda"
+        if group["weight_decay"] and on_gpu and torch.cuda.is_current_stream_capturing():
             raise HeadtailError(
                 "A CUDA graph cannot hold a step with `weight_decay`. Write `weight_decay=0` there."
             )
@@ -280,7 +283,7 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
             catch_up(p, rows)
 
     def _row_state(self, p: Tensor, name: str, fill: float, *, one_per_row: bool = False) -> Tensor:
-        """A state tensor shaped like p, or `[T, 1]`; rows that p has gained since the last step
+        """A state tensor shaped like p, or `[T, 1]`. Rows that p has gained since the last step
         start with `fill`.
         """
         state = self.state[p]
