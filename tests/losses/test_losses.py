@@ -744,17 +744,17 @@ class Watched(Separable):
 
     neutral = False
 
-    def __init__(self, margin: Separable, neutral: bool) -> None:
-        self.margin = margin
+    def __init__(self, inner: Separable, neutral: bool) -> None:
+        self.inner = inner
         self.neutral = neutral
         self.asked_for_positives = False
 
     def log_positive(self, ids):
         self.asked_for_positives = True
-        return self.margin.log_positive(ids)
+        return self.inner.log_positive(ids)
 
     def log_negative(self, ids):
-        return self.margin.log_negative(ids)
+        return self.inner.log_negative(ids)
 
 
 @pytest.mark.parametrize("margin", NEUTRAL.values(), ids=NEUTRAL)
