@@ -19,8 +19,7 @@ from headtail.data.points import DataSet, Points
 from headtail.encoders import Bottleneck, ResNet
 from headtail.errors import HeadtailError
 from headtail.evaluation.topk import top_labels
-from headtail.rows.optimizers import DenseSGD
-from headtail.rows.optimizers import RowAdagrad, RowSGD
+from headtail.rows.optimizers import DenseSGD, RowAdagrad, RowSGD
 from headtail.training import checkpoint
 from headtail.training.build_model import build_encoder, build_model
 from headtail.training.captured import CapturedStep
