@@ -1,4 +1,4 @@
-"""Whatever a caller writes into a tensor that it was handed, nobody else sees it."""
+"""What a caller writes into a tensor that it was handed is seen by no other caller."""
 
 from __future__ import annotations
 

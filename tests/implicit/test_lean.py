@@ -1,4 +1,4 @@
-"""The lean: labels of equal count are never told apart by their id."""
+"""The lean: labels of equal count are never ranked by their id."""
 
 from __future__ import annotations
 
