@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 
 import pytest
 import torch
@@ -29,6 +28,7 @@ from headtail.implicit.quality import (
     on_model,
     quickest_with,
 )
+from headtail.implicit.sampling_errors import variance_of_sums
 from headtail.samplers import Scorer
 
 LABELS = Labels.zipf(30)
@@ -131,19 +131,19 @@ def test_what_has_no_formula_is_measured_and_agrees_with_one():
     assert told.squared_error * 0.5 < untold.squared_error < told.squared_error * 1.1
 
 
-def test_examples_that_share_a_draw_are_looked_at_together_however_many_labels_there_are(
-    monkeypatch,
-):
-    names = ("block(3):tail@8", "uniform:tail@8")
-    together = look(*names, target="logit-adjusted")
-    monkeypatch.setattr(
-        sys.modules[Batch.__module__], "LOOKED_AT_ONCE", 4 * LABELS.num_labels
-    )  # four examples, but groups of three
-    apart = look(*names, target="logit-adjusted")
-    assert all(
-        apart[name].squared_error == pytest.approx(together[name].squared_error, rel=1e-6)
-        for name in names
+@pytest.mark.parametrize("name", ["block(3):tail@8", "uniform:tail@8"])
+def test_examples_that_share_a_draw_stay_together_however_many_labels_there_are(name: str):
+    batch = examples()
+    label = batch.target[:6]
+    model = Scorer(batch.hidden[:6], batch.weight, batch.bias)
+    exact = scheme("logit-adjusted", LABELS)(
+        batch.hidden[:6], batch.weight, label, bias=batch.bias, reduction="none"
     )
+    loss = scheme(name, LABELS)
+    # Room for four examples at once, but groups of three.
+    apart = variance_of_sums(loss, model, label, exact, batch.size, 4 * LABELS.num_labels)
+    together = look(name, target="logit-adjusted", batch=batch)[name].squared_error
+    assert float(apart.mean()) == pytest.approx(together, rel=1e-6)
 
 
 def test_all_labels_drawn_once_have_no_error_at_all():

@@ -10,7 +10,8 @@ import torch
 
 from headtail import HeadtailError, Labels, explain, scheme
 from headtail.cli import main
-from headtail.comparison.explained import explain_rows, explain_schemes
+from headtail.comparison.explained import explain_schemes
+from headtail.comparison.rows import explain_rows
 from headtail.data.load import load
 from headtail.training.config import Run
 
@@ -110,7 +111,8 @@ def test_the_command_has_no_option_for_a_wished_noise(capsys):
 def test_a_comparison_calls_its_noise_untrained():
     data = load("synthetic:points=600,test=100,features=200,labels=60")
     runs = [Run(scheme="uniform:importance", batch=8, negatives=4)]
-    about = explain_schemes(runs, data)["uniform:importance"]
+    schemes = explain_schemes(runs, data)
+    about = schemes["uniform:importance"]
     assert about["noise_untrained"] > 0
     assert "noise" not in about
-    assert [row.metric for row in explain_rows(runs, data)] == ["lean", "noise_untrained"]
+    assert [row.metric for row in explain_rows(schemes, data)] == ["lean", "noise_untrained"]

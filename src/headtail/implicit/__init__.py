@@ -1,4 +1,7 @@
-"""What a scheme really does: explain and audit."""
+"""What a scheme really does: the loss that it implies (`explain`), whether its sampler draws what it
+claims (`audit`), and how well it approximates the exact loss on given hidden states (`on_model`).
+Nothing here reads data, trains or prints.
+"""
 
 from headtail.implicit.audit import Audit, audit
 from headtail.implicit.examples import Example

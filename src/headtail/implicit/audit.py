@@ -38,11 +38,11 @@ class Audit:
         draws: number of independent calls, one random slot of each.
         statistic: Pearson's χ².
         freedom: its degrees of freedom.
-        p_value: how often a true claim would look at least this bad; below 0.001 the claim is not
-            believed.
-        impossible: draws of labels whose claimed q is 0.
+        p_value: how often a true claim would look at least this bad; below 0.001 the claim is
+            rejected.
+        impossible: draws of labels with a claimed q of 0.
         log_q_error: largest difference between the log q returned with a draw and the claimed one.
-        worst: (label, observed, expected) for the labels that stand out most.
+        worst: (label, observed, expected) for the labels that deviate most.
     """
 
     draws: int
@@ -86,18 +86,17 @@ def audit(
     progress: Callable[[Iterable[int]], Iterable[int]] = iter,
     **batches: Unpack[Batches],
 ) -> Audit:
-    """Draw, and test by χ² whether labels come as often as the claimed q says.
+    """Draw, and test by χ² whether labels appear as often as the claimed q predicts.
 
     Slots of one call may depend on each other (within a batch, without replacement), so one
     uniformly random slot of each independent call is counted. Queues are refilled between calls.
 
-    For a headtail sampler what is tested is the whole promise of a `Draw`: seen by an example with
-    positive y, a random one of n slots holds another label y' with probability
-    m·q_y'·e^(−log_keep) / n. So a wrong m is found as well as a wrong q. The positive's own cell
-    takes what is left.
+    For a headtail sampler the whole claim of a `Draw` is tested: for an example with positive y, a
+    random slot out of n holds another label y' with probability m·q_y'·e^(−log_keep) / n. So a
+    wrong m is detected as well as a wrong q. The positive's own cell has the remaining probability.
 
-    Draws from a pool (`Resampled`) carry no q of a label. For them it is tested that each label
-    counts once on average when its draws are divided by what they carry.
+    Draws from a pool (`Resampled`) carry no q of a label. For them the test is that each label
+    counts once on average when its draws are divided by the weights they carry.
 
     Args:
         sampler: a headtail sampler, or any function without arguments that returns label ids, so
@@ -112,7 +111,8 @@ def audit(
     >>> labels = Labels.zipf(100)
     >>> audit(Uniform(labels, 8), labels, generator=torch.Generator().manual_seed(0)).passed
     True
-    >>> rare_never_drawn = lambda: torch.randint(100, (64,)).unique()[:8]  # a real bug: sorted, then cut
+    >>> # a real bug: ids are sorted, then cut off, so rare labels are never drawn
+    >>> rare_never_drawn = lambda: torch.randint(100, (64,)).unique()[:8]
     >>> audit(rare_never_drawn, log_q=torch.full((100,), 0.01).log()).passed
     False
     """
@@ -154,8 +154,7 @@ def _foreign_call(sampler: Any, log_q: Any) -> tuple[Call, Tensor]:
         )
     if log_q is None:
         raise HeadtailError(
-            "`log_q` is missing: say which log-probability of each label you want to test, shape "
-            "[L]."
+            "`log_q` is missing: pass the log-probability of each label to test, shape [L]."
         )
     return (lambda: (torch.as_tensor(sampler()), None)), _probabilities(log_q)
 
@@ -163,7 +162,7 @@ def _foreign_call(sampler: Any, log_q: Any) -> tuple[Call, Tensor]:
 def _counted(
     call: Call, expected: Tensor, calls: Iterable[int], generator: torch.Generator | None
 ) -> Audit:
-    """Count one random slot of each call, and judge."""
+    """Count one random slot of each call, and test the counts."""
     observed = torch.zeros(len(expected), dtype=torch.int64)
     error = 0.0
     for _ in calls:
@@ -186,7 +185,7 @@ def _probabilities(log_q: Any) -> Tensor:
     total = float(log_q.exp().sum())
     if log_q.dim() != 1 or bool(log_q.isnan().any()) or abs(total - 1) > 1e-6:
         raise HeadtailError(
-            f"`log_q` must be one log-probability a label, summing to 1, but sums to {total:.6g}."
+            f"`log_q` must be one log-probability per label, summing to 1, but sums to {total:.6g}."
         )
     return log_q.exp()
 
@@ -194,7 +193,7 @@ def _probabilities(log_q: Any) -> Tensor:
 def _drawing(
     sampler: Sampler, labels: Labels | None, seen: _Seen
 ) -> tuple[Sampler, Callable[[], Draw], int]:
-    """The sampler, its draws for batches that begin with the positive, and that positive."""
+    """The sampler, a function that draws for batches starting with the positive, and the positive."""
     if labels is None:
         raise HeadtailError(
             "`labels` is missing: batches of targets are drawn from its frequencies."
@@ -211,30 +210,28 @@ def _drawing(
             "`audit(function_that_draws, log_q=…)`."
         )
     counts = labels.counts.cpu()
-    first = (
-        int(torch.where(counts > 0, counts, counts.max() + 1).argmin())
-        if seen.target is None
-        else seen.target
-    )
+    first = seen.target
+    if first is None:
+        first = int(torch.where(counts > 0, counts, counts.max() + 1).argmin())
     check_ids("target", torch.tensor([first]), labels.num_labels)
     claims = sampler.claims
-    looked_at = seen.weight if claims.looks_at_model else None
     generator = seen.generator
     device = sampler.device or (torch.device("cpu") if generator is None else generator.device)
-    device = device if looked_at is None else looked_at.device
-    anyone = torch.tensor([0])
+    if claims.looks_at_model and seen.weight is not None:
+        device = seen.weight.device
+    any_target = torch.tensor([0])
     # Batches follow the data, unsmoothed, as real ones do.
     data = Frequency(Labels(counts), num_negatives=check_count("batch_size", seen.batch_size))
     if claims.memory or claims.looks_at_model:
-        # A queue in use keeps its past, and what a sampler knows of a model stays as it is while it
-        # is judged.
+        # The caller's queue keeps its content, and a sampler's view of the model stays fixed during
+        # the test.
         sampler = copy.deepcopy(sampler).train(not claims.looks_at_model)
     past = Frequency(Labels(counts), num_negatives=max(seen.batch_size, claims.memory))
 
     def draw() -> Draw:
         if claims.memory:
-            sampler.refresh(past.draw(anyone, generator=_cpu(generator)).ids.to(device))
-        batch = data.draw(anyone, generator=_cpu(generator)).ids
+            sampler.refresh(past.draw(any_target, generator=_cpu(generator)).ids.to(device))
+        batch = data.draw(any_target, generator=_cpu(generator)).ids
         batch[0] = first
         batch = batch.to(device)
         return sampler.draw(batch, input=seen.input, weight=seen.weight, generator=generator)
@@ -251,16 +248,15 @@ def _headtail_call(
 
     def call() -> tuple[Tensor, Tensor | None]:
         drawn = draw()
-        said = drawn.log_q.cpu()
-        truth = claimed[drawn.ids.cpu()]
-        # A claim of q = 0 is judged as an impossible draw; anything else that is not finite is an
-        # error without bound.
-        off = torch.where(truth == -math.inf, 0.0, (said - truth).abs().nan_to_num(nan=math.inf))
-        return drawn.ids.cpu(), off
+        log_q = claimed[drawn.ids.cpu()]
+        # A claim of q = 0 counts as an impossible draw; any other log q that is not finite has an
+        # infinite error.
+        error = (drawn.log_q.cpu() - log_q).abs().nan_to_num(nan=math.inf)
+        return drawn.ids.cpu(), torch.where(log_q == -math.inf, 0.0, error)
 
-    one = draw()
-    keep = float(one.log_keep[0]) if isinstance(one.log_keep, Tensor) else one.log_keep
-    expected = claimed.exp() * (one.m * math.exp(-keep) / max(1, one.ids.shape[-1]))
+    sample = draw()
+    keep = float(sample.log_keep[0]) if isinstance(sample.log_keep, Tensor) else sample.log_keep
+    expected = claimed.exp() * (sample.m * math.exp(-keep) / max(1, sample.ids.shape[-1]))
     expected[first] = 0.0
     expected[first] = max(0.0, 1.0 - float(expected.sum()))
     return call, expected
@@ -305,7 +301,7 @@ def _judge(observed: Int[Tensor, " L"], expected: Float64[Tensor, " L"], error: 
     from scipy.stats import chi2  # imported where used: `import headtail` stays fast
 
     draws = int(observed.sum())
-    # Rounding in what is left for the positive's own cell is no chance of a draw.
+    # A rounding error in the probability of the positive's own cell does not make it possible.
     expected = torch.where(expected > draws * 1e-12, expected, 0.0)
     possible = expected > 0
     impossible = int(observed[~possible].sum())
@@ -313,7 +309,7 @@ def _judge(observed: Int[Tensor, " L"], expected: Float64[Tensor, " L"], error: 
     # preference for low ids shows.
     order = expected.argsort(descending=True, stable=True)
     order = order[possible[order]]
-    # Each label here expects less than the limit, so a pool twice as wide never falls below it,
+    # Each pooled label expects less than the limit, so a pool twice as wide never falls below it,
     # except at the ends.
     cell = (expected[order].cumsum(0) / (2 * SMALLEST_EXPECTED)).floor().long()
     cell = torch.where(expected[order] >= SMALLEST_EXPECTED, -1 - torch.arange(len(order)), cell)
@@ -334,8 +330,8 @@ def _judge(observed: Int[Tensor, " L"], expected: Float64[Tensor, " L"], error: 
     freedom = len(pooled) - 1
     if freedom == 0 and int(possible.sum()) > 1:
         raise HeadtailError(
-            f"`draws` is {draws}, too few to judge {int(possible.sum())} labels by. Ask for some "
-            "thousands."
+            f"`draws` is {draws}, too few to test {int(possible.sum())} labels. Use several "
+            "thousand."
         )
     p_value = float(chi2.sf(statistic, freedom)) if freedom else 1.0
     surprise = (observed - expected).abs() / expected.clamp(min=1.0).sqrt()

@@ -29,12 +29,12 @@ from headtail.losses import Loss, SampledLoss
 from headtail.samplers import FixedSampler, Sampler
 
 NOISE = 0.1
-"""Nats: the standard deviation for which negatives are counted unless another is wished for."""
+"""Standard deviation of the sampled loss, in nats, that `needed_m` is for by default."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """All that `explain` found.
+    """The result of `explain`.
 
     Attributes:
         family: "softmax", or the piece of a decoupled loss.
@@ -50,8 +50,7 @@ class Explanation:
         leans: "tail", "head" or "neither".
         never_drawn: number of labels that are never negatives.
         scores: "given", or "untrained" where there were none: then all figures of the examples, and
-            q*, are those of a model whose scores are all equal, and say nothing about a trained
-            one.
+            q*, are those of a model with all scores equal, and do not apply to a trained one.
         examples: bias and noise, for a median label of each slice or for the scores given.
         notes: what does not hold here, in words.
         sampled_share: share of the negatives that fall on head, torso and tail.
@@ -81,10 +80,10 @@ class Explanation:
     logit_adjusted_with: str | None
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: everything but the margin's vectors; numbers that are not finite become None."""
-        found = asdict(self)
-        del found["margin"]
-        return _finite(found)
+        """For JSON: everything but the margin's vectors; NaN and infinities become None."""
+        fields = asdict(self)
+        del fields["margin"]
+        return _finite(fields)
 
 
 def explain(
@@ -96,7 +95,7 @@ def explain(
     target: Int[Tensor, " n"] | None = None,
     noise: float | None = None,
 ) -> Explanation:
-    """Say what a loss really does to head and tail, and how noisy its sampling is.
+    """Explain what a loss really does to head and tail, and how noisy its sampling is.
 
     The lean and the implicit loss hold for any model. Noise depends on the scores: without them it
     is that of an untrained model, and no number of negatives follows from it.
@@ -106,16 +105,17 @@ def explain(
             loss.
         labels: the label distribution.
         batch_size: B, which decides the number of within-batch negatives.
-        scores: `[n, L]` logits of a model, with
-        target: `[n]` positives; without them, all scores are equal, and a median label of each
-            slice is the positive.
+        scores: `[n, L]` logits of a model, passed together with `target`; without them, all scores
+            are equal, and a median label of each slice is the positive.
+        target: `[n]` positives.
         noise: with scores, the standard deviation of the sampled loss that `needed_m` is for; 0.1
-            nats unless you say otherwise.
+            nats by default.
 
     >>> from headtail import Constant, SampledSoftmaxLoss, WithinBatch
     >>> labels = Labels.zipf(1000)
-    >>> found = explain(SampledSoftmaxLoss(WithinBatch(labels), Constant()), labels, batch_size=128)
-    >>> found.name, found.rho, found.leans
+    >>> loss = SampledSoftmaxLoss(WithinBatch(labels), Constant())
+    >>> explanation = explain(loss, labels, batch_size=128)
+    >>> explanation.name, explanation.rho, explanation.leans
     ('equalised loss (Tan et al. 2020)', "π_y'", 'tail')
     """
     check_count("batch_size", batch_size)
@@ -163,7 +163,7 @@ def _checked(loss: Any, labels: Labels) -> Loss:
 def _cases(
     labels: Labels, scores: Tensor | None, target: Tensor | None, noise: float | None
 ) -> tuple[list[Case], float | None]:
-    """The examples to look at, and the wished noise; None for an untrained model."""
+    """The examples to explain, and the requested noise; None for an untrained model."""
     if (scores is None) != (target is None):
         raise HeadtailError(
             "`scores` and `target` belong together: pass both, or neither for an untrained model."
@@ -174,14 +174,14 @@ def _cases(
         return given_cases(labels, scores, target), NOISE if noise is None else noise
     if noise is not None:
         raise HeadtailError(
-            "`noise` needs the scores of a model: how many negatives reach it cannot be said of an "
+            "`noise` needs the scores of a model: how many negatives reach it is unknown for an "
             "untrained one. Pass `scores` and `target`."
         )
     return untrained_cases(labels), None
 
 
 def _sampling(sampler: Sampler | None, labels: Labels, batch_size: int) -> dict[str, Any]:
-    """What an explanation says about the sampler."""
+    """The fields of an explanation that describe the sampler."""
     if sampler is None:
         return {
             "sampler": "all labels",

@@ -47,12 +47,13 @@ def implied_margin(
         sampler: q.
         weighting: w.
         batch_size: B, which decides the m of `WithinBatch`.
-        model: one example as the model sees it, for samplers whose q follows it. Without one, only
-            weights that come from a margin imply a margin: that very one.
+        model: one example and the label table, for samplers that follow the model. Without it,
+            only weights made from a margin imply a margin: the same one.
 
     >>> from headtail import Constant, Labels, WithinBatch
     >>> labels = Labels.from_counts([7, 2, 1])
-    >>> implied_margin(WithinBatch(labels), Constant(), batch_size=8).negative.exp()  # the equalised loss: ρ = π_y'
+    >>> margin = implied_margin(WithinBatch(labels), Constant(), batch_size=8)
+    >>> margin.negative.exp()  # the equalised loss: ρ = π_y'
     tensor([0.7000, 0.2000, 0.1000], dtype=torch.float64)
     """
     if not isinstance(sampler, FixedSampler):
@@ -186,8 +187,8 @@ def lean_of(margin: Margin, labels: Labels) -> float:
 
     Above 0 the rare label must win by more than the frequent one: the loss leans to the tail. Below
     0, to the head. It is the mean over all labels with the counts of t and h, so that the order of
-    labels with equal counts does not matter. Where all counts are equal there is no head and no
-    tail, and the lean is 0.
+    labels with equal counts does not matter. Where all counts are equal there is neither head
+    nor tail, and the lean is 0.
 
     >>> from headtail import LogitAdjusted
     >>> labels = Labels.from_counts([1000, 10])
