@@ -1,4 +1,4 @@
-"""What a scheme really does: the loss that it implies (`explain`), whether its sampler draws what it
+"""What a scheme really does: the loss it implies (`explain`), whether its sampler draws what it
 claims (`audit`), and how well it approximates the exact loss on given hidden states (`on_model`).
 Nothing here reads data, trains or prints.
 """

@@ -193,7 +193,7 @@ def _probabilities(log_q: Any) -> Tensor:
 def _drawing(
     sampler: Sampler, labels: Labels | None, seen: _Seen
 ) -> tuple[Sampler, Callable[[], Draw], int]:
-    """The sampler, a function that draws for batches starting with the positive, and the positive."""
+    """The sampler, a function that draws for batches starting with a positive, and that label."""
     if labels is None:
         raise HeadtailError(
             "`labels` is missing: batches of targets are drawn from its frequencies."

@@ -176,7 +176,7 @@ def exactly(name: str, exact: ExactLoss, batch: Batch, repeats: int = 3) -> OnMo
 
 
 def best_within(results: Iterable[OnModel], seconds: float) -> OnModel | None:
-    """The result with the smallest error of the table's gradient within so many seconds per step."""
+    """The smallest error of the table's gradient within so many seconds per step."""
     fast = [result for result in results if result.step_seconds <= seconds]
     return min(fast, key=lambda result: result.table.error, default=None)
 
