@@ -124,10 +124,6 @@ def test_advise_names_a_scheme_that_can_be_built(run: Path, capsys: pytest.Captu
             ["explain", "block:constant", "--model", "RUN", "--data", DATA],
             "The weights of `block:constant` stand for none of",
         ),
-        (
-            ["advise", "--labels", "100", "--schemes", "block:tail"],
-            "depends on the model, and there is none.",
-        ),
     ],
 )
 def test_what_has_no_meaning_is_told_in_a_sentence(
