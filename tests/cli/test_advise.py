@@ -211,6 +211,14 @@ def test_a_gpu_need_not_be_there(capsys, monkeypatch):
     assert "fits 139 GiB" in out
 
 
+def test_a_sampler_that_follows_the_model_is_described_where_its_weights_fix_the_loss(capsys):
+    assert main([*FEW, "--schemes", "block:tail", "block:constant"]) == 0
+    out = flat(capsys.readouterr().out)
+    assert "block:tail logit-adjusted loss (Menon et al. 2020)" in out
+    assert "Left out: block:constant." in out
+    assert "optimises no fixed loss" in out
+
+
 def test_labels_come_from_a_file_too(tmp_path, capsys):
     path = tmp_path / "counts.txt"
     path.write_text("90\n30\n0\n7\n1\n")
