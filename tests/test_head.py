@@ -69,9 +69,9 @@ def test_topk_equals_the_full_sort_whatever_the_block(monkeypatch):
     full = (hidden @ head.weight.T + head.bias.squeeze(1)).topk(7)
     for scores_held in (1, 3 * 7, 3 * 20, 10**9):
         monkeypatch.setattr(head_module, "BLOCK_SCORES", scores_held)
-        found = head.topk(hidden, 7)
-        assert torch.equal(found.indices, full.indices)
-        assert torch.allclose(found.values, full.values)
+        best = head.topk(hidden, 7)
+        assert torch.equal(best.indices, full.indices)
+        assert torch.allclose(best.values, full.values)
     assert torch.allclose(head.logits(hidden).topk(7).values, full.values)
 
 
@@ -338,6 +338,24 @@ def test_new_rows_owe_no_decay_of_the_time_before_them():
     idle_steps(head, optimiser, 1)
     head.flush()
     assert torch.allclose(head.weight[50], fresh * 0.95, rtol=1e-5)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_loss_without_a_head_sees_rows_with_their_weight_decay(exact):
+    table = torch.nn.Parameter(torch.randn(50, 4))
+    start = table.detach().clone()
+    optimiser = RowSGD([table], lr=0.1, weight_decay=0.5)
+    F.embedding(torch.tensor([0]), table, sparse=True).sum().backward()
+    optimiser.step()
+    loss = SoftmaxLoss() if exact else SampledSoftmaxLoss(Uniform(LABELS, 3), Importance())
+    hidden = torch.randn(1, 4)
+    negatives = {} if exact else {"draw": loss.draw(hidden, table, torch.tensor([7]))}
+    decayed = torch.nn.Parameter(start * (1 - 0.1 * 0.5))
+    decayed.data[0] = table.detach()[0]
+    expected = loss(hidden, decayed, torch.tensor([7]), **negatives)
+    assert loss(hidden, table, torch.tensor([7]), **negatives).item() == pytest.approx(
+        expected.item()
+    )
 
 
 def test_padding_touches_no_row():

@@ -341,11 +341,11 @@ def test_intervals_have_the_width_of_resampled_points():
     below = [a + rng.random() for a in above]
     drawn = [rng.choices(range(60), k=60) for _ in range(20_000)]
     ratios = sorted(sum(above[i] for i in ids) / sum(below[i] for i in ids) for ids in drawn)
-    found = intervals(
+    interval = intervals(
         torch.tensor(above).double()[:, None], torch.tensor(below).double()[:, None], 20_000, seed=0
     )[0]
     width = ratios[19_500] - ratios[500]
-    assert found.tolist() == pytest.approx([ratios[500], ratios[19_500]], abs=0.03 * width)
+    assert interval.tolist() == pytest.approx([ratios[500], ratios[19_500]], abs=0.03 * width)
 
 
 @pytest.mark.parametrize("groups", [4096, 500])
@@ -463,7 +463,7 @@ def test_deviation_over_seeds_is_that_of_a_sample():
 
 def test_the_error_of_a_label_counts_its_own_pairs_alone():
     top = torch.tensor([[0, 1], [1, 0], [2, 1], [-1, -1], [3, 0]])
-    found = label_errors(top, Ragged.from_lists([[0], [0, 1], [0], [1], []]), num_labels=4)
-    assert found.points.tolist() == [3, 2, 0, 0]
-    assert found.error[:2].tolist() == pytest.approx([2 / 3, 1 / 2])
-    assert found.error[2:].isnan().all(), "no test point of theirs decides"
+    errors = label_errors(top, Ragged.from_lists([[0], [0, 1], [0], [1], []]), num_labels=4)
+    assert errors.points.tolist() == [3, 2, 0, 0]
+    assert errors.error[:2].tolist() == pytest.approx([2 / 3, 1 / 2])
+    assert errors.error[2:].isnan().all(), "no test point of theirs decides"

@@ -173,8 +173,8 @@ class LabelHead(nn.Module):
             hidden: `[b, d]`.
             k: how many labels to return.
             post_hoc: τ; ranks by $f_{y} - \tau \log \pi_{y}$ (post-hoc logit adjustment), which
-                leans to the tail. By default what the loss says: 0, unless it is of a `+post-hoc`
-                scheme.
+                leans to the tail. By default that of the loss: 0, unless it was built from a
+                `+post-hoc` scheme.
             correct_twice: allow `post_hoc` on top of a loss that already leans to the tail.
         """
         self._check_hidden(hidden)
@@ -188,16 +188,18 @@ class LabelHead(nn.Module):
         self.flush()
         has_kernel_form = self.loss.settings.score == "dot"
         kernel = topk_kernel(hidden, self.weight, k) if has_kernel_form else None
-        if kernel is not None:
-            shift = None
-            if post_hoc:  # before scores are divided by the temperature
-                every = torch.arange(len(self.weight), device=hidden.device)
-                shift = -post_hoc * self.loss.temperature * self.labels.log_prior(every)
-            bias = None if self.bias is None else self.bias.squeeze(1)
-            values, indices = kernel(
-                hidden, self.weight, bias, None if shift is None else shift.float(), k
-            )
-            return TopK(values / self.loss.temperature, indices)
+        if kernel is None:
+            return self._topk_by_blocks(hidden, k, post_hoc)
+        shift = None
+        if post_hoc:  # the kernel adds it before scores are divided by the temperature
+            every_label = torch.arange(len(self.weight), device=hidden.device)
+            shift = -post_hoc * self.loss.temperature * self.labels.log_prior(every_label)
+            shift = shift.float()
+        bias = None if self.bias is None else self.bias.squeeze(1)
+        values, indices = kernel(hidden, self.weight, bias, shift, k)
+        return TopK(values / self.loss.temperature, indices)
+
+    def _topk_by_blocks(self, hidden: Tensor, k: int, post_hoc: float) -> TopK:
         block = max(1, BLOCK_SCORES // max(1, len(hidden)))
         best: TopK | None = None
         for start in range(0, len(self.weight), block):
@@ -258,7 +260,7 @@ class LabelHead(nn.Module):
         flush(self)
 
     def train(self, mode: bool = True) -> LabelHead:
-        """As torch's; what is evaluated or exported has its weight decay."""
+        """As torch's; for evaluation, rows receive their pending weight decay first."""
         if not mode:
             self.flush()
         return super().train(mode)

@@ -63,8 +63,8 @@ def test_it_follows_data_that_drift_and_forgets_labels_that_vanish():
         counted += torch.bincount(batch, minlength=6)
     truth = turned[1:].log()
     static = (counted / counted.sum())[1:].log()
-    found = labels.log_prior(torch.arange(1, 6))
-    assert float((found - truth).abs().max()) < 0.5 < float((static - truth).abs().max())
+    log_prior = labels.log_prior(torch.arange(1, 6))
+    assert float((log_prior - truth).abs().max()) < 0.5 < float((static - truth).abs().max())
     assert float(labels.log_prior(torch.tensor([0])).exp()) < 0.02, "it was 0.5, and stayed away"
 
 

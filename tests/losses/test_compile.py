@@ -43,9 +43,9 @@ def check(function, *args):
     hidden = args[0].requires_grad_()
     expected = function(*args)
     (wanted,) = torch.autograd.grad(expected, hidden)
-    found = compiled(*args)
-    (got,) = torch.autograd.grad(found, hidden)
-    assert torch.allclose(found, expected, rtol=1e-6)
+    compiled_loss = compiled(*args)
+    (got,) = torch.autograd.grad(compiled_loss, hidden)
+    assert torch.allclose(compiled_loss, expected, rtol=1e-6)
     assert torch.allclose(got, wanted, rtol=1e-5, atol=1e-7)
 
 
@@ -144,12 +144,12 @@ def test_the_default_compiler_agrees():
     table = torch.randn(30, 8)
     try:
         compiled = torch.compile(sampled_softmax_loss, fullgraph=True)
-        found = compiled(hidden, table, target, draw, Tail(LABELS))
+        compiled_loss = compiled(hidden, table, target, draw, Tail(LABELS))
     # pragma: no cover - depends on the machine
     except torch._dynamo.exc.BackendCompilerFailed as error:
         pytest.skip(f"no C++ compiler here: {error}")
     assert torch.allclose(
-        found, sampled_softmax_loss(hidden, table, target, draw, Tail(LABELS)), rtol=1e-5
+        compiled_loss, sampled_softmax_loss(hidden, table, target, draw, Tail(LABELS)), rtol=1e-5
     )
 
 

@@ -72,12 +72,12 @@ def test_two_towers_with_infonce_are_multiple_negatives_ranking(score, temperatu
     )
     truth = mnrl(queries, items, 1 / temperature, cosine=score == "cosine")
     assert ours.item() == pytest.approx(truth.item(), rel=1e-12)
-    for one, other in zip(
+    for grad, true_grad in zip(
         torch.autograd.grad(ours, [queries, items]),
         torch.autograd.grad(truth, [queries, items]),
         strict=True,
     ):
-        assert torch.allclose(one, other, rtol=1e-10, atol=1e-12)
+        assert torch.allclose(grad, true_grad, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("score", ["dot", "cosine"])
@@ -261,18 +261,18 @@ def test_the_implied_margin_is_m_pi_for_others_and_copies_of_the_positive_add_m_
 
 def test_infonce_is_explained_as_the_equalised_loss_times_m():
     labels = Labels.zipf(1000)
-    found = explain(scheme("within-batch:infonce", labels), labels, batch_size=128)
+    explanation = explain(scheme("within-batch:infonce", labels), labels, batch_size=128)
     equalised = explain(scheme("within-batch:constant", labels), labels, batch_size=128)
     assert (
-        found.name
+        explanation.name
         == "InfoNCE: the equalised loss (Tan et al. 2020) with negatives upweighted m times"
     )
-    assert found.rho == "m · π_y'"
-    assert found.leans == "tail"
-    assert found.lean == pytest.approx(equalised.lean)
-    assert any("copies of the positive" in note for note in found.notes)
-    assert any("1 + m · π_y, which leans further to the tail" in note for note in found.notes)
-    assert any("grows like log m" in note for note in found.notes)
+    assert explanation.rho == "m · π_y'"
+    assert explanation.leans == "tail"
+    assert explanation.lean == pytest.approx(equalised.lean)
+    assert any("copies of the positive" in note for note in explanation.notes)
+    assert any("1 + m · π_y, which leans further to the tail" in note for note in explanation.notes)
+    assert any("grows like log m" in note for note in explanation.notes)
     by_label = SampledSoftmaxLoss(WithinBatch(labels), InfoNCE(), collisions="target")
     assert not any(
         "copies of the positive" in note for note in explain(by_label, labels, batch_size=128).notes

@@ -289,12 +289,14 @@ def test_ids_above_float32_s_integers_do_not_collide():
     big = 2**24
     target = torch.tensor([big + 1])
     ids = torch.tensor([big])
-    one = torch.ones(1, 1)
+    embedding = torch.ones(1, 1)
     draw = Draw(ids, torch.zeros(1, dtype=f64), torch.zeros(1, dtype=f64), 1.0)
     assert two_tower_softmax_loss(
-        one, one, one, target, draw, Importance()
+        embedding, embedding, embedding, target, draw, Importance()
     ).item() == pytest.approx(math.log(2))
-    assert two_tower_softmax_loss(one, one, one, ids, draw, Importance()).item() == 0
+    assert (
+        two_tower_softmax_loss(embedding, embedding, embedding, ids, draw, Importance()).item() == 0
+    )
 
 
 @pytest.mark.parametrize("form", ["padded", "ragged"])

@@ -21,9 +21,9 @@ def test_rounding_goes_to_a_neighbour_and_is_right_on_average():
 
 @pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan, 3.3e38])
 def test_what_is_no_finite_number_stays_so(value):
-    found = stochastic_round(torch.full((100,), value))
-    assert torch.equal(found.isnan(), torch.full((100,), value).isnan())
-    assert (found.sign() == torch.tensor(value).sign()).all() or value != value
+    rounded = stochastic_round(torch.full((100,), value))
+    assert torch.equal(rounded.isnan(), torch.full((100,), value).isnan())
+    assert (rounded.sign() == torch.tensor(value).sign()).all() or value != value
 
 
 @pytest.mark.parametrize(

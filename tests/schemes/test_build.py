@@ -194,7 +194,11 @@ def test_a_learnable_temperature_is_a_parameter_of_the_loss():
 @pytest.mark.parametrize(
     ("text", "options", "sentence"),
     [
-        ("softmax", {"scor": "cosine"}, "`scor` is not an option of this loss. Did you mean `score`?"),
+        (
+            "softmax",
+            {"scor": "cosine"},
+            "`scor` is not an option of this loss. Did you mean `score`?",
+        ),
         ("uniform:tail", {"label_smooth": 0.1}, "Did you mean `label_smoothing`?"),
         (
             "hinge/uniform:tail",

@@ -32,13 +32,13 @@ def split_count(text: str, whole: str) -> tuple[str, int | None]:
 
 def read_call(text: str, whole: str) -> Call:
     """Read `name` or `name(argument, …)`, a part of the name `whole`."""
-    found = re.fullmatch(r"([a-z-]+)(?:\((.*)\))?", text.strip())
-    if not found:
+    match = re.fullmatch(r"([a-z-]+)(?:\((.*)\))?", text.strip())
+    if not match:
         raise HeadtailError(
             f"`{text}` in `{whole}` is not of the form `name` or `name(arguments)`. Try "
             "`within-batch:tail(0.5)@256`."
         )
-    return Call(found[1], tuple(_argument(part, whole) for part in _split(found[2] or "")))
+    return Call(match[1], tuple(_argument(part, whole) for part in _split(match[2] or "")))
 
 
 def _split(text: str) -> Iterable[str]:

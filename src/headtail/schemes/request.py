@@ -51,16 +51,16 @@ class Request:
         return replace(self, call=call, num_negatives=num_negatives)
 
     def number(self, default: float | None, flags: tuple[str, ...] = ()) -> float:
-        """The one number a name may take, if it has a default; every other argument is a flag."""
+        """The number that a name with a default takes; every other argument is a flag."""
         args = self.call.args
         numbers = [arg for arg in args if isinstance(arg, float)]
         words = [text_of(arg) for arg in args if not isinstance(arg, float)]
         too_many = len(numbers) > (default is not None)
         if too_many or (words and not flags):
-            given = ", ".join(map(str, numbers + words))
+            arguments = ", ".join(map(str, numbers + words))
             raise HeadtailError(
                 f"`{self.call.name}` in `{self.text}` takes {_takes(default, flags)}, but got "
-                f"`{given}`."
+                f"`{arguments}`."
             )
         for word in words:
             check_known(word, flags, "option", self.text)
