@@ -122,11 +122,11 @@ def test_advise_names_a_scheme_that_can_be_built(run: Path, capsys: pytest.Captu
         ),
         (
             ["explain", "block:constant", "--model", "RUN", "--data", DATA],
-            "The weights of `block:constant` stand for none of",
+            "The weights of `block:constant` approximate none of",
         ),
     ],
 )
-def test_what_has_no_meaning_is_told_in_a_sentence(
+def test_options_without_meaning_are_refused_in_a_sentence(
     run: Path, words: list[str], sentence: str, capsys: pytest.CaptureFixture
 ):
     assert main([str(run) if word == "RUN" else word for word in words]) == 2

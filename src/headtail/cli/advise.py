@@ -148,11 +148,11 @@ class Advise:
         missing = {name: with_options(sentence, Advise) for name, sentence in missing.items()}
         best, sentence = advice(found, options.budget)
         if self.json:
-            told = {
+            answer = {
                 **to_dict(found, missing, options.budget),
                 "best": None if best is None else best.scheme,
             }
-            sys.stdout.write(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
+            sys.stdout.write(json.dumps(answer, indent=2, ensure_ascii=False) + "\n")
             return 0
         console = Console(highlight=False)
         console.print(Text(about, style="dim"))
@@ -212,7 +212,7 @@ class Advise:
         )
         if there is None:
             raise HeadtailError(
-                "How much memory this machine has cannot be told. Write it in GiB, for example "
+                "The memory of this machine cannot be determined. Write it in GiB, for example "
                 "`--memory 64`."
             )
         return there

@@ -72,7 +72,7 @@ class Explain:
             return self._on_model()
         refuse(changed(self, "device"), WITHOUT_MODEL)
         if self.scheme is not None:
-            # A misspelt name is told here too, before any work.
+            # A misspelt name is refused here too, before any work.
             check_batch(self.scheme, check_count("batch", self.batch), self.negatives)
         check_count("batch", self.batch)
         labels = self.source.labels()

@@ -1,4 +1,4 @@
-"""What `headtail explain --model` and `headtail advise --model` show: samplers on a trained model."""
+"""The output of `headtail explain --model` and `headtail advise --model`: samplers on a model."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class OnTrained:
     data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None
     """The data of that run, as for headtail train."""
     target: Target | None = None
-    """The loss over all labels that sampling shall stand for; by default that of the scheme that is
-    named, or of the run.
+    """The loss over all labels that sampling should approximate; by default that of the named
+    scheme, or of the run.
     """
     samplers: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SAMPLER …")] = ()
     """Samplers to measure, without weights; else uniform, frequency(0.5), within-batch, resampled,
@@ -174,7 +174,7 @@ class OnTrained:
                 try:
                     check_batch(name, batch)
                     with warnings.catch_warnings():
-                        # of labels that are never drawn: that was told in training
+                        # Training has already warned of labels that are never drawn.
                         warnings.simplefilter("ignore")
                         loss = scheme(name, labels)
                 except HeadtailError as error:
@@ -199,8 +199,8 @@ def _bar(names: Sequence[str]) -> Iterable[str]:
 
 
 def measured_table(found: Sequence[OnModel], target: str, width: int) -> Table:
-    """One line a scheme; those that no other beats in time and error stand out, where there are
-    others.
+    """One row per scheme; those that no other beats in both time and error are highlighted, unless
+    that is all of them.
     """
     best = {one.scheme for one in frontier(found)}
     best = best if len(best) < len(found) else set()
@@ -334,8 +334,8 @@ def to_dict(
 
 
 def with_name(options: OnTrained, name: str | None) -> OnTrained:
-    """The options with the sampler of a scheme that was named, before others, and the target that
-    its weights stand for.
+    """The options with the sampler of the named scheme before the others, and with the target that
+    its weights approximate.
     """
     if name is None:
         return options
@@ -346,18 +346,17 @@ def with_name(options: OnTrained, name: str | None) -> OnTrained:
         )
     target = options.target or target_of(name)
     if target is None:
-        told = f"The weights of `{name}` stand for none of {', '.join(WEIGHTINGS)}"
         raise HeadtailError(
-            f"{told}. Say with `--target` what it shall stand for; it is then measured with the "
-            "weights of that."
+            f"The weights of `{name}` approximate none of {', '.join(WEIGHTINGS)}. Choose one of "
+            "them with `--target`; the sampler is then measured with the weights for that loss."
         )
     sampler = name.partition("@")[0].rpartition("/")[2].partition(":")[0]
     return replace(options, samplers=(sampler, *options.samplers), target=target)
 
 
 def target_of(name: str) -> Target | None:
-    """The loss over all labels that a scheme is or stands for, where it is one of those that can be
-    asked for.
+    """The loss over all labels that a scheme computes or approximates; None if it is not one of the
+    targets.
 
     >>> [target_of(name) for name in ("block:tail@8", "contrastive", "uniform:constant")]
     ['logit-adjusted', 'softmax', None]

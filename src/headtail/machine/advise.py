@@ -35,7 +35,7 @@ MOST_EXPLAINED = 3_000_000
 MODEL_ERROR = 2.0
 """Predictions within this factor of each other are too close to call."""
 TRUST_IN_RATES = 0.001
-"""Weight of the machine's own rates against a measured step: they decide only what no step tells.
+"""Weight of the machine's own rates against a measured step: they decide only what no step shows.
 """
 SCORE_PASSES = 7
 """How often a step walks over the scores: written; read and written by log-softmax and its
@@ -209,7 +209,7 @@ def predict(method: Method, shape: Shape, machine: Machine, memory: int) -> Esti
 
 def crossover(shape: Shape, machine: Machine) -> int | None:
     """The number of labels from which the sampled loss is quicker than the exact one: 1 if always,
-    None if that cannot be told.
+    None if that is unknown.
     """
     found = costs(machine)
     sampled = found["sampled"](ideal_of("sampled", shape, machine))

@@ -23,7 +23,7 @@ def notes_on(data: DataSet, training: Training, slices: SliceRule = "auto") -> l
     Args:
         data: the data set.
         training: how it will be trained.
-        slices: how head, torso and tail will be told apart.
+        slices: how labels are divided into head, torso and tail.
     """
     notes = []
     trained_on, held_out = split_validation(data, training.validation)
