@@ -39,13 +39,13 @@ from pathlib import Path
 import torch
 from study_tables import read_table, write_table
 
-from headtail.cli.on_model import WEIGHTINGS
 from headtail.comparison.compare import Execution, run_grid
 from headtail.comparison.grid import Cell, cells
 from headtail.comparison.results import read_rows
 from headtail.data.load import load
 from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
+from headtail.evaluation.samplers_on_model import WEIGHTINGS
 from headtail.evaluation.topk import encoded_pairs
 from headtail.implicit.quality import Batch, OnModel, exactly, on_model
 from headtail.losses import ExactLoss, SampledLoss

@@ -33,7 +33,7 @@ LABELS = (DEFAULT_ZIPF, 1_000)
 about 20 seconds.
 """
 WAIT = 2.0
-"""Seconds after which a line shows the expected time, if there is no bar."""
+"""Seconds after which a line shows the expected time, where a bar cannot be shown."""
 
 
 @dataclass(frozen=True)
@@ -107,16 +107,14 @@ class Audit:
 
     def _show(self, result: Result, marginal: bool, console: Console) -> None:
         claim = "claims its q" if marginal else "claims that every label counts once on average"
-        verdict = Text("false", style="bold red")
-        if result.passed:
-            verdict = Text("true", style="bold green3")
+        verdict = Text("true", "bold green3") if result.passed else Text("false", "bold red")
         console.print(Text(f"{self.sampler} {claim}: ") + verdict)
         console.print(
             f"χ² = {result.statistic:,.1f} with {result.freedom:,} degrees of freedom, "
             f"{result.draws:,} draws, p = {result.p_value:.3g}"
         )
         table = Table(
-            title="labels that stand out most",
+            title="labels that deviate most",
             title_justify="left",
             header_style="bold",
             box=None,
@@ -129,7 +127,7 @@ class Audit:
         console.print(table)
 
     def _smaller(self, source: Source, draws: int) -> str:
-        """What was made smaller than for other samplers, and how to ask for as much."""
+        """What is smaller than for other samplers, and the options that make it as large."""
         less = []
         more = []
         if source is not self.source:
@@ -145,7 +143,7 @@ class Audit:
 
 
 def _bar(draws: int, calls: Iterable[int]) -> Iterator[int]:
-    """A bar with the time left; without a terminal, a line once it is clear that it takes long."""
+    """A bar with the time left; without a terminal, a line once it clearly takes long."""
     console = Console(highlight=False, stderr=True)
     if console.is_terminal:
         yield from track(calls, "drawing", total=draws, console=console, transient=True)
