@@ -20,7 +20,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def told(capsys: pytest.CaptureFixture, *words: str) -> str:
+def printed(capsys: pytest.CaptureFixture, *words: str) -> str:
     capsys.readouterr()
     assert main([*words, "--device", "cpu", "--batch", "64", "--repeats", "2"]) == 0
     return capsys.readouterr().out
@@ -39,7 +39,7 @@ def test_explain_measures_each_sampler_and_the_exact_loss(run: Path, capsys: pyt
         "8",
         "--json",
     ]
-    found = json.loads(told(capsys, *words))
+    found = json.loads(printed(capsys, *words))
     names = [one["scheme"] for one in found["samplers"]]
     assert names[0] == "uniform:tail@8"
     assert "tilted:tail@8" in names
@@ -55,7 +55,7 @@ def test_explain_prints_a_table_that_fits_and_names_the_best_for_a_budget(
     run: Path, capsys: pytest.CaptureFixture, monkeypatch
 ):
     monkeypatch.setenv("COLUMNS", "90")
-    out = told(
+    out = printed(
         capsys,
         "explain",
         "--model",
@@ -72,7 +72,7 @@ def test_explain_prints_a_table_that_fits_and_names_the_best_for_a_budget(
     assert "hard(2):tail@16" in out, "the run's own weights"
     assert "frequency" not in out
     assert "use logit-adjusted: its gradient errs least" in out, "there is time for the exact loss"
-    out = told(
+    out = printed(
         capsys,
         "explain",
         "uniform:importance@4",
@@ -88,10 +88,10 @@ def test_explain_prints_a_table_that_fits_and_names_the_best_for_a_budget(
 
 
 def test_advise_names_a_scheme_that_can_be_built(run: Path, capsys: pytest.CaptureFixture):
-    found = json.loads(told(capsys, "advise", "--model", str(run), "--data", DATA, "--json"))
+    found = json.loads(printed(capsys, "advise", "--model", str(run), "--data", DATA, "--json"))
     best = next(one for one in found["samplers"] if one["scheme"] == found["best"])
     assert best["table"]["cosine"] >= 0.9
-    out = told(capsys, "advise", "--model", str(run), "--data", DATA, "--samplers", "model")
+    out = printed(capsys, "advise", "--model", str(run), "--data", DATA, "--samplers", "model")
     assert "points the right way" in out
     assert 'ht.scheme("' in out
 
@@ -140,7 +140,7 @@ def test_no_column_of_the_table_is_cut_off(
     monkeypatch.setenv("COLUMNS", str(width))
     options = ["--target", "softmax", "--negatives", "8", "--samplers"]
     sampler = "resampled(32,frequency(0.5))"
-    out = told(capsys, "explain", "--model", str(run), "--data", DATA, *options, sampler)
+    out = printed(capsys, "explain", "--model", str(run), "--data", DATA, *options, sampler)
     assert "…" not in out
     for word in ("resampled(32,", "frequency(0.5)):", "importance@8"):
         assert word in out, "no name is broken inside a word"
@@ -151,7 +151,7 @@ def test_advise_says_what_it_left_out_and_explains_no_bold_that_is_not_there(
     run: Path, capsys: pytest.CaptureFixture, monkeypatch
 ):
     monkeypatch.setenv("COLUMNS", "200")
-    out = told(
+    out = printed(
         capsys,
         "advise",
         "--model",
@@ -168,7 +168,7 @@ def test_advise_says_what_it_left_out_and_explains_no_bold_that_is_not_there(
         in out
     )
     assert "bold:" not in out
-    out = told(
+    out = printed(
         capsys,
         "explain",
         "--model",
@@ -191,7 +191,8 @@ def test_the_target_is_that_of_the_scheme_else_of_the_run_unless_it_is_named(
 
     def names(*more: str) -> list[str]:
         return [
-            one["scheme"] for one in json.loads(told(capsys, "explain", *more, *words))["samplers"]
+            one["scheme"]
+            for one in json.loads(printed(capsys, "explain", *more, *words))["samplers"]
         ]
 
     assert names("--samplers", "uniform") == ["uniform:tail@8", "logit-adjusted"]

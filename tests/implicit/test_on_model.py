@@ -58,10 +58,10 @@ def look(
 ) -> dict[str, OnModel]:
     losses = {name: scheme(name, LABELS) for name in names}
     torch.manual_seed(0)
-    found = on_model(
+    results = on_model(
         scheme(target, LABELS), losses, batch or examples(), repeats=repeats, generator=seeded(3)
     )
-    return {one.scheme: one for one in found}
+    return {result.scheme: result for result in results}
 
 
 @pytest.mark.parametrize(
@@ -77,13 +77,12 @@ def test_the_variance_is_that_of_explain_on_the_same_scores(name: str):
     batch = examples()
     target = "softmax" if "importance" in name else "logit-adjusted"
     scores = Scorer(batch.hidden[:6], batch.weight, batch.bias).logits(slice(0, 30))
-    told = explain(
+    explained = explain(
         scheme(name, LABELS), LABELS, batch_size=32, scores=scores, target=batch.target[:6]
     ).examples
-    found = look(name, target=target, batch=batch)[name]
-    assert found.squared_error == pytest.approx(
-        sum(one.squared_error for one in told) / 6, rel=1e-9
-    )
+    mean = sum(example.squared_error for example in explained) / 6
+    measured = look(name, target=target, batch=batch)[name]
+    assert measured.squared_error == pytest.approx(mean, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -103,13 +102,13 @@ def test_the_variance_of_a_model_sampler_is_that_of_its_draws(name: str):
     batch = examples(probes=1, scale=1.0)
     target = "logit-adjusted" if "tail" in name else "softmax"
     target = target.replace("logit", "logistic/logit") if "logistic" in name else target
-    found = look(name, target=target, batch=batch)[name].squared_error
+    variance = look(name, target=target, batch=batch)[name].squared_error
     loss = scheme(name, LABELS)
     example = (batch.hidden[:1], batch.weight, batch.target[:1])
     generator = seeded(5)
     each = torch.stack([loss(*example, bias=batch.bias, generator=generator) for _ in range(2_000)])
     exact = scheme(target, LABELS)(*example, bias=batch.bias)
-    assert found == pytest.approx(
+    assert variance == pytest.approx(
         float(each.var() if "logistic" in name else (each - exact).exp().var()), rel=0.2
     )
 
@@ -117,18 +116,18 @@ def test_the_variance_of_a_model_sampler_is_that_of_its_draws(name: str):
 def test_what_has_no_formula_is_measured_and_agrees_with_one():
     """As if within-batch negatives had none."""
 
-    class Untold(WithinBatch):
+    class WithoutFormula(WithinBatch):
         def variance_of_sum(self, term, label, batch_size=None):
             return None
 
     batch = examples(size=4000, probes=8, scale=0.5)
-    samplers = {"told": WithinBatch(LABELS), "untold": Untold(LABELS)}
+    samplers = {"formula": WithinBatch(LABELS), "measured": WithoutFormula(LABELS)}
     losses = {name: SampledSoftmaxLoss(sampler, Tail(LABELS)) for name, sampler in samplers.items()}
-    told, untold = on_model(
+    formula, measured = on_model(
         scheme("logit-adjusted", LABELS), losses, batch, repeats=300, generator=seeded(7)
     )
-    # Seven of the 31 others are probes and stand still.
-    assert told.squared_error * 0.5 < untold.squared_error < told.squared_error * 1.1
+    # Seven of the 31 others are probes and stay the same.
+    assert formula.squared_error * 0.5 < measured.squared_error < formula.squared_error * 1.1
 
 
 @pytest.mark.parametrize("name", ["block(3):tail@8", "uniform:tail@8"])
@@ -157,7 +156,7 @@ def test_all_labels_drawn_once_have_no_error_at_all():
     assert everything.squared_error < 1e-20
 
 
-def test_gradients_are_those_of_autograd_and_bias_is_told_apart_from_noise():
+def test_gradients_are_those_of_autograd_and_bias_is_separated_from_noise():
     """Constant weights are biased however many draws are averaged; importance weights are hardly
     so.
     """
@@ -185,12 +184,12 @@ def test_gradients_are_those_of_autograd_and_bias_is_told_apart_from_noise():
         )
         for s in range(60)
     ]
-    errors = [torch.autograd.grad(one, sampled)[0] - hidden.grad for one in draws]
+    errors = [torch.autograd.grad(value, sampled)[0] - hidden.grad for value in draws]
     error = (torch.stack(errors).pow(2).sum(2).mean(0).sqrt() / length).mean()
     assert importance.hidden.error == pytest.approx(float(error), rel=0.25)
 
 
-def test_the_table_s_error_is_that_of_a_whole_batch_whose_examples_may_share_their_draws():
+def test_the_table_s_error_is_that_of_a_whole_batch_with_shared_draws():
     """For each example alone, shared draws and draws of its own are as noisy."""
     batch = examples(size=32, probes=2, scale=0.5)
     names = ("uniform:importance@6", "uniform(excluded):importance@6")
@@ -200,20 +199,21 @@ def test_the_table_s_error_is_that_of_a_whole_batch_whose_examples_may_share_the
     table = batch.weight.clone().requires_grad_()
     given = {"bias": batch.bias, "target": batch.target}
     exact = torch.autograd.grad(scheme("softmax", LABELS)(batch.hidden, table, **given), table)[0]
-    for name, found in zip(names, (shared, own), strict=True):
+    for name, measured in zip(names, (shared, own), strict=True):
         loss = scheme(name, LABELS)
         each = [
             torch.autograd.grad(loss(batch.hidden, table, **given, generator=seeded(s)), table)[0]
             for s in range(150)
         ]
         error = (
-            torch.stack([(one - exact).square().sum() for one in each]).mean().sqrt() / exact.norm()
+            torch.stack([(grad - exact).square().sum() for grad in each]).mean().sqrt()
+            / exact.norm()
         )
-        assert found.table.error == pytest.approx(float(error), rel=0.15)
+        assert measured.table.error == pytest.approx(float(error), rel=0.15)
         cosine = (
-            torch.stack([(one * exact).sum() / one.norm() for one in each]).mean() / exact.norm()
+            torch.stack([(grad * exact).sum() / grad.norm() for grad in each]).mean() / exact.norm()
         )
-        assert found.table.cosine == pytest.approx(float(cosine), abs=0.03)
+        assert measured.table.cosine == pytest.approx(float(cosine), abs=0.03)
 
 
 def test_what_noise_adds_to_the_length_of_a_mean_error_is_taken_off_its_bias():
@@ -244,7 +244,7 @@ def test_tilted_has_no_error_in_the_loss_for_a_decoupled_target_either():
     assert scheme(name, LABELS).piece is logistic
 
 
-def test_every_kind_of_sampler_can_be_looked_at():
+def test_every_kind_of_sampler_can_be_measured():
     names = [
         "within-batch:importance",
         "queue(20):importance",

@@ -275,7 +275,7 @@ def with_name(options: OnTrained, name: str | None) -> OnTrained:
     target = options.target or target_of(name)
     if target is None:
         raise HeadtailError(
-            f"The weights of `{name}` stand for none of {', '.join(WEIGHTINGS)}. Choose one with "
+            f"The weights of `{name}` approximate none of {', '.join(WEIGHTINGS)}. Choose one with "
             "`--target`; the sampler is then measured with the weights for that loss."
         )
     sampler = name.partition("@")[0].rpartition("/")[2].partition(":")[0]
