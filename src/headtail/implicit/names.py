@@ -53,11 +53,11 @@ def recognise(margin: Margin, labels: Labels, m: float | None = None) -> Name:
     for log_prior in (labels.log_prior(ids), labels.log_frequency(ids)):
         # Through two priors any line can be drawn, so the margin with a fixed intercept is tried
         # first.
-        found = _adaptive(positive, negative, log_prior) or _power_law(
+        name = _adaptive(positive, negative, log_prior) or _power_law(
             positive, negative, log_prior, labels.num_labels, m
         )
-        if found:
-            return found
+        if name:
+            return name
     return (
         _excluded(positive, negative, labels, m)
         or _increasing(positive, negative, labels.log_prior(ids))
@@ -102,63 +102,63 @@ def _line(v: Float64[Tensor, " L"], x: Float64[Tensor, " L"]) -> _Line | None:
 def _power_law(
     positive: Tensor, negative: Tensor, log_prior: Tensor, num_labels: int, m: float | None
 ) -> Name | None:
-    one = _line(positive, log_prior)
-    two = _line(negative, log_prior)
-    if one is None or two is None:
+    first = _line(positive, log_prior)
+    second = _line(negative, log_prior)
+    if first is None or second is None:
         return None
-    level = one.level + two.level
+    level = first.level + second.level
     factor = _constant(level, num_labels, m)
-    if one.slope == 0 and two.slope == 0:
+    if first.slope == 0 and second.slope == 0:
         if abs(level) < TOLERANCE:
             return Name("softmax cross-entropy", "decoupled loss", "1")
         direction = "downweighted" if level < 0 else "upweighted"
         return Name(f"softmax with {direction} negatives", "scaled decoupled loss", factor)
-    if one.slope == 0:
-        rho = _join(factor, _power("π_y'", two.slope))
-        if two.slope == 1 and factor == "m":
+    if first.slope == 0:
+        rho = _join(factor, _power("π_y'", second.slope))
+        if second.slope == 1 and factor == "m":
             infonce = (
                 "InfoNCE: the equalised loss (Tan et al. 2020) with negatives upweighted m times"
             )
             return Name(infonce, "tail-heavy decoupled loss", rho)
-        if two.slope > 0:
+        if second.slope > 0:
             return Name("equalised loss (Tan et al. 2020)", "tail-heavy decoupled loss", rho)
         return Name("softmax with upweighted rare negatives", "head-heavy decoupled loss", rho)
-    if two.slope == 0:
-        rho = _join(factor, _power("π_y", one.slope))
-        if one.slope > 0:
+    if second.slope == 0:
+        rho = _join(factor, _power("π_y", first.slope))
+        if first.slope > 0:
             return Name("softmax with upweighted head labels", "head-heavy decoupled loss", rho)
         return Name("softmax with upweighted tail labels", "tail-heavy decoupled loss", rho)
-    if abs(one.slope + two.slope) < TOLERANCE and abs(level) < TOLERANCE:
-        rho = "π_y'/π_y" if two.slope == 1 else f"(π_y'/π_y)^{two.slope:.3g}"
-        if two.slope > 0:
-            strength = "" if two.slope == 1 else f", strength {two.slope:.3g}"
+    if abs(first.slope + second.slope) < TOLERANCE and abs(level) < TOLERANCE:
+        rho = "π_y'/π_y" if second.slope == 1 else f"(π_y'/π_y)^{second.slope:.3g}"
+        if second.slope > 0:
+            strength = "" if second.slope == 1 else f", strength {second.slope:.3g}"
             return Name(
                 f"logit-adjusted loss (Menon et al. 2020){strength}",
                 "tail-heavy decoupled loss",
                 rho,
             )
         return Name("logit adjustment reversed", "head-heavy decoupled loss", rho)
-    heavy = "tail" if two.slope > one.slope else "head"
-    rho = _join(factor, _power("π_y", one.slope), _power("π_y'", two.slope))
+    heavy = "tail" if second.slope > first.slope else "head"
+    rho = _join(factor, _power("π_y", first.slope), _power("π_y'", second.slope))
     return Name(None, f"{heavy}-heavy decoupled loss", rho)
 
 
 def _adaptive(positive: Tensor, negative: Tensor, log_prior: Tensor) -> Name | None:
     quarter = (-0.25 * log_prior).exp()
-    one = _line(positive, torch.where(log_prior > -math.inf, quarter, -math.inf))
+    first = _line(positive, torch.where(log_prior > -math.inf, quarter, -math.inf))
     flat = _line(negative, log_prior)
     if (
-        one is None
+        first is None
         or flat is None
         or flat.slope != 0
-        or one.slope <= 0
-        or abs(one.level + flat.level) > TOLERANCE
+        or first.slope <= 0
+        or abs(first.level + flat.level) > TOLERANCE
     ):
         return None
     return Name(
         "adaptive loss (LDAM, Cao et al. 2019)",
         "tail-heavy decoupled loss",
-        f"exp({one.slope:.3g}·π_y^-¼)",
+        f"exp({first.slope:.3g}·π_y^-¼)",
     )
 
 
