@@ -34,7 +34,7 @@ from headtail.data.points import DataSet
 from headtail.encoders import Model
 from headtail.samplers import Sampler, Scorer
 from headtail.samplers.model.blocks import Blocks
-from headtail.samplers.model.schedule import next_look
+from headtail.samplers.model.schedule import next_refresh
 from headtail.schemes import build_sampler
 from headtail.training.config import Run
 from headtail.training.saved_model import load_model
@@ -126,9 +126,9 @@ def refresh_time(sampler: Sampler, model: Scorer) -> tuple[float, float, float]:
     taken = 0
     number = 0
     while taken < BEGINNING:
-        taken = next_look(taken, sampler.num_labels, sampler.every)
+        taken = next_refresh(taken, sampler.num_labels, sampler.interval)
         number = number + 1
-    return whole, whole / sampler.every, number * whole / BEGINNING
+    return whole, whole / sampler.interval, number * whole / BEGINNING
 
 
 def on_model(
@@ -148,12 +148,7 @@ def on_model(
             )  # pyright: ignore
         for name in names:
             sampler = build_sampler(name, model.head.labels, m).eval()
-            draw = {
-                "input": scorer.input,
-                "weight": scorer.weight,
-                "bias": scorer.bias,
-                "tell_target": False,
-            }
+            draw = {"model": scorer, "needs_target_q": False}
             sampler.draw(taken.target, **draw)
             if isinstance(sampler, ht.Adversarial):
                 _show_pairs(sampler, model, some)
@@ -200,12 +195,9 @@ def _show_pairs(sampler: Sampler, model: Model, batches: Batches) -> None:
     for ids in islice(batches.order(0, 0), PAIRS):
         batch = batches.take(ids)
         with torch.no_grad():
-            given = {
-                "input": model.encoder(batch.features),
-                "weight": model.head.weight,
-                "bias": model.head.bias,
-            }
-        sampler.draw(batch.target, **given, tell_target=False)
+            hidden = model.encoder(batch.features)
+        scorer = Scorer(hidden, model.head.weight, model.head.bias)
+        sampler.draw(batch.target, model=scorer, needs_target_q=False)
     sampler.eval()
 
 
@@ -260,7 +252,7 @@ def growth(
         labels = ht.Labels.from_counts(torch.ones(size, dtype=torch.int64))
         for name in names:
             sampler = build_sampler(name, labels, m).eval()
-            draw = {"input": scorer.input, "weight": weight, "tell_target": False}
+            draw = {"model": scorer, "needs_target_q": False}
             sampler.draw(target, **draw)
             time_a_draw = timed(partial(sampler.draw, target, **draw), STEPS)
             refresh, a_step, at_first = refresh_time(sampler, scorer)

@@ -323,7 +323,7 @@ def step_times(run: Run, data: DataSet, device: str) -> tuple[float, float, int]
     hidden, _ = encoded_pairs(model, data.train, run.batch)
     scorer = Scorer(hidden, model.head.weight.detach(), model.head.bias)
     refresh = sampler.take_summary if isinstance(sampler, Blocks) else sampler.refit
-    return step, milliseconds(partial(refresh, scorer), device), sampler.every
+    return step, milliseconds(partial(refresh, scorer), device), sampler.interval
 
 
 def milliseconds(call: Callable[[], object], device: str) -> float:

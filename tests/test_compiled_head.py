@@ -24,6 +24,9 @@ CASES = [
     ("uniform(without-replacement):tail@8", True, 0.0),
     ("logistic/uniform:importance@8", True, DECAY),
     ("model:importance@8", True, DECAY),
+    ("tilted:tail@8", True, 0.0),
+    ("hard:tail@8", True, 0.0),
+    ("mixture(uniform,frequency(0.5)):tail@8", True, 0.0),
     ("within-batch:tail", True, 0.0),
     ("contrastive/within-batch:tail@4", True, DECAY),
 ]

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import torch
 
 from headtail import Adversarial, Block, FourierKernel, QuadraticKernel
-from headtail.samplers.model.adversarial import BY_CHANCE
-from headtail.samplers.model.blocks import UNIFORM, Blocks
+from headtail.samplers import TableSummary
+from headtail.samplers.model.adversarial import TREE_UNIFORM_SHARE
+from headtail.samplers.model.blocks import UNIFORM_SHARE, Blocks
 
 from .worlds import MODEL, L, Outcome, World, middle, scripted
 
@@ -68,7 +69,7 @@ def mixed(sampler: Blocks, hidden: list[float]) -> Chances:
         [sum(one.blocks[b] * one.inside[b][i] for one in each) / len(each) for i in range(len(of))]
         for b, of in enumerate(labels)
     ]
-    q = [[(1 - UNIFORM) * x + UNIFORM / L for x in inside] for inside in mean]
+    q = [[(1 - UNIFORM_SHARE) * x + UNIFORM_SHARE / L for x in inside] for inside in mean]
     return Chances(
         [sum(inside) for inside in q], labels, [[x / sum(inside) for x in inside] for inside in q]
     )
@@ -123,7 +124,7 @@ def visiting(
 
 
 def walking(sampler: Adversarial) -> Callable[[int], Iterator[Outcome]]:
-    """All that can happen to each slot: any label by chance, or a walk down a two-level tree."""
+    """All that can happen to each slot: any label, or a walk down the tree of two levels."""
     sampler.draw(torch.tensor([0]), **MODEL)
     sampler.eval()  # the tree stays
     slope = sampler.slope.double()[:, 0].tolist()
@@ -134,10 +135,14 @@ def walking(sampler: Adversarial) -> Callable[[int], Iterator[Outcome]]:
 
     def slots() -> Iterator[tuple[float, int, list[float]]]:
         for label in range(L):
-            yield BY_CHANCE / L, label, [BY_CHANCE / 2, (label + 0.5) / L, 0.5, 0.5]
+            yield (
+                TREE_UNIFORM_SHARE / L,
+                label,
+                [TREE_UNIFORM_SHARE / 2, (label + 0.5) / L, 0.5, 0.5],
+            )
         for first, second in itertools.product((0, 1), repeat=2):
-            chance = 1 - BY_CHANCE
-            points = [0.5 + BY_CHANCE / 2, 0.5]
+            chance = 1 - TREE_UNIFORM_SHARE
+            points = [0.5 + TREE_UNIFORM_SHARE / 2, 0.5]
             for node, turn in ((0, first), (1 + first, second)):
                 chance *= right[node] if turn else 1 - right[node]
                 points.append(right[node] / 2 if turn else (1 + right[node]) / 2)
@@ -154,7 +159,7 @@ def walking(sampler: Adversarial) -> Callable[[int], Iterator[Outcome]]:
 
 
 def _worlds() -> list[World]:
-    options = {"share": 1, "dim": 1}
+    options = {"share": 1, "summary": TableSummary(dim=1)}
     block = Block(L, 3, visits=2, **options)
     uniform = Block(L, 2, visits=1, inside="uniform", **options)
     quadratic = QuadraticKernel(L, 2, visits=2, alpha=3.0, **options)

@@ -32,8 +32,8 @@ from headtail import (
     Uniform,
     WithinBatch,
 )
-from headtail.samplers import Draw, Sampler
-from headtail.samplers.model.adversarial import BY_CHANCE
+from headtail.samplers import Draw, Sampler, TableSummary
+from headtail.samplers.model.adversarial import TREE_UNIFORM_SHARE
 from headtail.samplers.model.blocks import Blocks
 from headtail.samplers.model.schedule import Scheduled
 
@@ -65,7 +65,7 @@ RHO = CustomSeparable(torch.linspace(-1, 1, L), torch.tensor([0.3, -2.0, 0.0, 1.
 
 @dataclass(frozen=True)
 class Move:
-    """One possible event: its chance, and the points and permutations that bring it about."""
+    """One thing that can happen: its chance, and the points and permutations that cause it."""
 
     chance: float
     points: list[float] = field(default_factory=list)
@@ -195,10 +195,13 @@ def _walks(sampler: Adversarial) -> list[Move]:
     slope = sampler.slope.double()[:, 0]
     shift = sampler.shift.double()
     right = (slope + shift).sigmoid().tolist()
-    found = [Move(BY_CHANCE / L, [BY_CHANCE / 2, (label + 0.5) / L, 0.5, 0.5]) for label in IDS]
+    found = [
+        Move(TREE_UNIFORM_SHARE / L, [TREE_UNIFORM_SHARE / 2, (label + 0.5) / L, 0.5, 0.5])
+        for label in IDS
+    ]
     for first, second in itertools.product((0, 1), repeat=2):
-        chance = 1 - BY_CHANCE
-        points = [0.5 + BY_CHANCE / 2, 0.5]
+        chance = 1 - TREE_UNIFORM_SHARE
+        points = [0.5 + TREE_UNIFORM_SHARE / 2, 0.5]
         for node, turn in ((0, first), (1 + first, second)):
             chance *= right[node] if turn else 1 - right[node]
             points.append(right[node] / 2 if turn else (1 + right[node]) / 2)
@@ -283,8 +286,7 @@ def _inner() -> dict[str, Sampler]:
     given = Given(
         L, torch.tensor([0]), log_q=lambda ids: torch.full(ids.shape, 1 / L).double().log()
     )
-    options = {"share": 1, "dim": 1}
-    one_visit = {"visits": 1, **options}
+    one_visit = {"share": 1, "visits": 1, "summary": TableSummary(dim=1)}
     beside = [Uniform(L, 1), Queue(LABELS, CAPACITY), WithinBatch(LABELS)]
     return {
         "uniform": Uniform(L, 2),
@@ -303,7 +305,7 @@ def _inner() -> dict[str, Sampler]:
         "block, uniform inside": Block(L, 2, inside="uniform", **one_visit),
         "quadratic kernel": QuadraticKernel(L, 2, alpha=3.0, **one_visit),
         "fourier kernel": FourierKernel(L, 2, features=8, **one_visit),
-        "adversarial": Adversarial(L, 1, **options),
+        "adversarial": Adversarial(L, 1, share=1, dim=1),
         "mixture": Mixture(beside),
         "mixture with model": Mixture(
             [ModelSoftmax(L, 1, exclude_target=False), Queue(LABELS, CAPACITY)]

@@ -294,8 +294,8 @@ def one_pass(
     def outcomes(y: int) -> Iterator[Outcome]:
         for drawn in itertools.product(list(slots(y)), repeat=m):
             points = [slot[2] for slot in drawn] + [slot[3] for slot in drawn]
-            with scripted(points), mock.patch("headtail.samplers.scorer.SCORES_AT_ONCE", 2):
-                draw = sampler.draw(torch.tensor([y]), **MODEL)
+            with scripted(points):
+                draw = sampler.draw(torch.tensor([y]), model=Scorer(**MODEL, logits_at_once=2))
             assert draw.ids.tolist() == [[slot[1] for slot in drawn]]
             yield math.prod(slot[0] for slot in drawn), draw
 

@@ -27,8 +27,8 @@ from headtail import (
     audit,
     scheme,
 )
-from headtail.samplers import Scorer
-from headtail.samplers.model.blocks import UNIFORM
+from headtail.samplers import Scorer, TableSummary
+from headtail.samplers.model.blocks import UNIFORM_SHARE
 from headtail.samplers.model.clusters import lay_out, nearest, projection
 from headtail.training.engine import Engine
 from headtail.training.interrupts import Stopped
@@ -54,10 +54,14 @@ def model(p: int = 12, labels: int = 300, d: int = 6, scale: float = 1.0, **opti
 
 def drawn(sampler, scorer: Scorer, target=None, seed: int = 0):
     target = torch.arange(len(scorer.input)) % sampler.num_labels if target is None else target
-    given = {
-        name: getattr(scorer, name) for name in ("input", "weight", "bias", "temperature", "score")
-    }
-    return sampler.draw(target, **given, generator=torch.Generator().manual_seed(seed))
+    return sampler.draw(target, model=scorer, generator=torch.Generator().manual_seed(seed))
+
+
+def made(kind, labels=LABELS, m: int = 4, *, share: int, dim: int, refresh: int | None = None):
+    """A sampler of any kind that keeps a summary."""
+    options = {"dim": dim, "refresh": refresh}
+    options = options if kind is Adversarial else {"summary": TableSummary(**options)}
+    return kind(labels, m, share=share, **options)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +69,7 @@ def drawn(sampler, scorer: Scorer, target=None, seed: int = 0):
 )
 @each_kind
 def test_a_group_draws_each_label_as_often_as_the_mean_of_its_examples_q(kind, hidden):
-    sampler = kind(L, 2, share=2, visits=1, dim=1)
+    sampler = kind(L, 2, share=2, visits=1, summary=TableSummary(dim=1))
     outcomes = list(visiting(sampler, hidden)(1))
     assert sum(p for p, _ in outcomes) == pytest.approx(1, rel=1e-12)
     scorer = Scorer(torch.tensor(hidden, dtype=torch.float64)[:, None], MODEL["weight"])
@@ -97,7 +101,7 @@ def test_with_a_margin_labels_are_drawn_for_the_loss_that_is_meant(kind, tempera
     for one in block.unique() if kind is Block else ():
         shares = [
             t / t.sum(1, keepdim=True)
-            for t in (q[1][:, block == one] - UNIFORM / 300, mass[:, block == one])
+            for t in (q[1][:, block == one] - UNIFORM_SHARE / 300, mass[:, block == one])
         ]
         assert torch.allclose(*shares, rtol=0, atol=0.01)
     noise = [
@@ -124,7 +128,7 @@ def test_schemes_tell_blocks_what_they_are_meant_for():
 
 def test_labels_that_the_margin_leaves_out_are_no_nan():
     labels = Labels.from_counts([5, 0, 0, 0, 3, 0, 0, 0], 0.0)
-    sampler = Block(labels, 4, share=1, blocks=4, margin=Equalised(labels))
+    sampler = Block(labels, 4, share=1, summary=TableSummary(blocks=4), margin=Equalised(labels))
     draw = sampler.draw(torch.tensor([0, 4]), input=torch.randn(2, 3), weight=torch.randn(8, 3))
     assert draw.log_q.isfinite().all()
 
@@ -203,7 +207,7 @@ def test_q_sums_to_one_and_is_finite_and_carried_by_draws(kind, case):
     dim = case.pop("dim", 16)
     scorer = model(**case)
     number = len(scorer.weight)
-    sampler = kind(number, m, share=3, dim=dim)
+    sampler = made(kind, number, m, share=3, dim=dim)
     target = torch.arange(len(scorer.input)) % number
     draw = drawn(sampler, scorer, target)
     log_q = sampler.log_q_given(step_of(scorer, target), torch.arange(number))
@@ -221,11 +225,11 @@ def test_q_sums_to_one_and_is_finite_and_carried_by_draws(kind, case):
 @each_kind
 def test_looking_into_all_blocks_at_once_or_one_by_one_gives_the_same(kind):
     scorer = model(12)
-    sampler = kind(LABELS, 8, share=4, dim=8)
+    sampler = made(kind, m=8, share=4, dim=8)
     drawn(sampler, scorer)
     x, _ = sampler._examples(scorer)
     block = torch.tensor([[0, 3], [7, 7], [int(sampler._last_block()), 1]])
-    place = torch.arange(sampler.most)
+    place = torch.arange(sampler.capacity)
     at = (sampler.start[block][..., None] + place).clamp(max=299)
     held = (place < sampler.size[block][..., None])[:, :, None].expand(-1, -1, 4, -1)
     one = sampler.at_once(x, at)
@@ -255,12 +259,12 @@ def test_block_has_far_less_variance_than_uniform_draws_have():
 
 
 def test_summaries_are_taken_at_first_often_and_then_every_so_many_steps(monkeypatch):
-    sampler = Block(LABELS, 4, share=4, refresh=100)
+    sampler = Block(LABELS, 4, share=4, summary=TableSummary(refresh=100))
     scorer = model(4)
     taken = []
     take = sampler.take_summary
     monkeypatch.setattr(
-        sampler, "take_summary", lambda given: (taken.append(sampler._taken), take(given))
+        sampler, "take_summary", lambda given: (taken.append(sampler._steps_done), take(given))
     )
     for _ in range(330):
         drawn(sampler, scorer)
@@ -269,14 +273,14 @@ def test_summaries_are_taken_at_first_often_and_then_every_so_many_steps(monkeyp
     for _ in range(200):
         drawn(sampler, scorer)
     assert len(taken) == 6, "nothing is taken anew where nothing is trained"
-    assert sampler._taken == 330, "and such steps do not count"
+    assert sampler._steps_done == 330, "and such steps do not count"
 
 
 @pytest.mark.parametrize("kind", [*KINDS.values(), Adversarial], ids=[*KINDS, "adversarial"])
-def test_a_first_look_that_takes_long_is_told_once_with_the_next(kind, monkeypatch, recwarn):
-    monkeypatch.setattr("headtail.samplers.model.schedule.LONG", -1.0)
-    monkeypatch.setattr("headtail.samplers.model.schedule.MANY", 300)
+def test_a_slow_first_summary_warns_once_and_names_the_next(kind, recwarn):
     sampler = kind(LABELS, 4, share=4)
+    sampler.slow_seconds = -1.0
+    sampler.slow_labels = 300
     with pytest.warns(
         UserWarning, match=r"300 labels took 0 s\. .* again after 32 steps, .* every 100 steps"
     ):
@@ -284,7 +288,7 @@ def test_a_first_look_that_takes_long_is_told_once_with_the_next(kind, monkeypat
     recwarn.clear()
     for _ in range(40):
         drawn(sampler, model(4))
-    assert sampler._due == 64, "there was a second look"
+    assert sampler._next_refresh == 64, "there was a second look"
     assert len(recwarn) == 0
 
 
@@ -292,11 +296,13 @@ def test_a_first_look_that_takes_long_is_told_once_with_the_next(kind, monkeypat
 def test_draws_can_be_replayed_unless_a_look_is_due_for_notes_stay_where_they_are(
     kind, monkeypatch
 ):
-    sampler = kind(LABELS, 4, share=4, dim=4, refresh=40)
+    sampler = made(kind, share=4, dim=4, refresh=40)
     looks = []
     look = "refit" if kind is Adversarial else "take_summary"
     real = getattr(sampler, look)
-    monkeypatch.setattr(sampler, look, lambda given: (looks.append(sampler._taken), real(given)))
+    monkeypatch.setattr(
+        sampler, look, lambda given: (looks.append(sampler._steps_done), real(given))
+    )
     drawn(sampler, model(4, d=9))
     hold = {
         name: value
@@ -305,19 +311,19 @@ def test_draws_can_be_replayed_unless_a_look_is_due_for_notes_stay_where_they_ar
     }
     before = {name: value.clone() for name, value in hold.items()}
     places = {name: v.data_ptr() for name, v in hold.items()}
-    fresh = kind(LABELS, 4, share=4, dim=4, refresh=40).get_extra_state()
+    fresh = made(kind, share=4, dim=4, refresh=40).get_extra_state()
     sampler.set_extra_state(sampler.get_extra_state())
     for number in range(1, 130):
-        due = sampler.due
+        due = sampler.refresh_due
         seen = len(looks)
         if number % 10 == 0 and not due:
-            sampler.passed()  # as if replayed
+            sampler.count_step()  # as if replayed
         else:
             drawn(sampler, model(4, d=9, weight=torch.randn(300, 9)))
         assert len(looks) - seen == due
     assert looks == [0, 32, 64, 104]
     sampler.set_extra_state(fresh)
-    assert sampler.due, "as new"
+    assert sampler.refresh_due, "as new"
     drawn(sampler, model(4, d=9))
     now = {**dict(sampler.named_buffers()), **vars(sampler)}
     assert {name: now[name].data_ptr() for name in places} == places
@@ -328,22 +334,22 @@ def test_draws_can_be_replayed_unless_a_look_is_due_for_notes_stay_where_they_ar
 
 @pytest.mark.parametrize("kind", [*KINDS.values(), Adversarial], ids=[*KINDS, "adversarial"])
 def test_a_sampler_that_was_first_used_without_gradients_can_be_trained_with(kind):
-    sampler = kind(LABELS, 4, share=4, dim=4)
+    sampler = made(kind, share=4, dim=4)
     scorer = model(4, d=9)
     with torch.inference_mode():
         drawn(sampler, scorer)
     for _ in range(40):
         drawn(sampler, scorer)
-    assert sampler._due == 64, "there was a second look"
+    assert sampler._next_refresh == 64, "there was a second look"
 
 
 @each_kind
 def test_a_saved_sampler_goes_on_with_the_same_draws(kind):
-    sampler = kind(LABELS, 4, share=2, dim=4)
+    sampler = made(kind, share=2, dim=4)
     scorer = model(6, d=9)
     for _ in range(40):
         drawn(sampler, scorer)
-    again = kind(LABELS, 4, share=2, dim=4)
+    again = made(kind, share=2, dim=4)
     again.load_state_dict(copy.deepcopy(sampler.state_dict()))
     other = model(6, d=9, weight=torch.randn(300, 9))
     for seed in range(40):
@@ -411,7 +417,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(name, tmp_path):
 
 def test_mistakes_are_told_in_a_sentence():
     with pytest.raises(HeadtailError, match="`dim` is 65"):
-        QuadraticKernel(10, 2, dim=65)
+        QuadraticKernel(10, 2, summary=TableSummary(dim=65))
     with pytest.raises(HeadtailError, match="`inside`"):
         Block(10, 2, inside="exactly")
     with pytest.raises(HeadtailError, match="number of examples that share a draw"):
@@ -422,7 +428,7 @@ def test_mistakes_are_told_in_a_sentence():
 
 def test_blocks_are_never_larger_than_allowed_and_hold_each_label_once():
     rows = torch.cat([torch.zeros(50, 2), torch.randn(30, 2) + 10])
-    layout = lay_out(rows, rows[::10], steps=3, most=10, number=16)
+    layout = lay_out(rows, rows[::10], steps=3, capacity=10, number=16)
     assert int(layout.size.max()) == 10
     assert sorted(layout.order.tolist()) == list(range(80))
     for start, size in zip(layout.start.tolist(), layout.size.tolist(), strict=True):
@@ -430,12 +436,12 @@ def test_blocks_are_never_larger_than_allowed_and_hold_each_label_once():
         assert len({bool(far) for far in (here > 5).all(1)}) <= 1, "the two clouds do not mix"
 
 
-def test_the_nearest_centroid_is_found_in_parts_as_in_one(monkeypatch):
+def test_the_nearest_centroid_is_the_same_in_parts_as_at_once():
     rows = torch.randn(50, 3)
     centroids = torch.randn(7, 3)
     truth = torch.cdist(rows, centroids).argmin(1)
-    monkeypatch.setattr("headtail.samplers.model.clusters.IN_CACHE", 40)
     assert torch.equal(nearest(rows, centroids), truth)
+    assert torch.equal(nearest(rows, centroids, at_once=40), truth)
 
 
 def test_the_projection_keeps_the_directions_of_hidden_states():
@@ -461,4 +467,6 @@ def test_another_model_or_the_state_of_another_sampler_is_told():
     with pytest.raises(HeadtailError, match="rows of size 8, but hidden states have size 5"):
         sampler.draw(label, input=torch.randn(1, 5), weight=torch.randn(50, 5))
     with pytest.raises(HeadtailError, match="a sampler with another `dim` than 4"):
-        Block(50, 4, dim=4).load_state_dict(sampler.state_dict(), strict=False)
+        Block(50, 4, summary=TableSummary(dim=4)).load_state_dict(
+            sampler.state_dict(), strict=False
+        )

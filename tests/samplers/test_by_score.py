@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from unittest import mock
-
 import pytest
 import torch
 
@@ -129,14 +127,11 @@ def test_a_draw_carries_the_q_of_the_table_as_it_is_now(make):
         model = a_model(4)
         model["weight"] = model["weight"] * 2**change
         model["weight"][5] += change
-        draw = sampler.draw(label, generator=seeded(change), **model, **options)
-        told = sampler.log_q_given(
-            step_of(Scorer(model["input"], model["weight"], **options), label), draw.ids
-        )
-        of_target = sampler.log_q_given(
-            step_of(Scorer(model["input"], model["weight"], **options), label), label[:, None]
-        )
-        assert torch.allclose(draw.log_q, told, rtol=0, atol=1e-5)
+        scorer = Scorer(**model, **options)
+        draw = sampler.draw(label, generator=seeded(change), model=scorer)
+        claimed = sampler.log_q_given(step_of(scorer, label), draw.ids)
+        of_target = sampler.log_q_given(step_of(scorer, label), label[:, None])
+        assert torch.allclose(draw.log_q, claimed, rtol=0, atol=1e-5)
         assert torch.allclose(draw.log_q_target, of_target.squeeze(1), rtol=0, atol=1e-5)
 
 
@@ -182,18 +177,23 @@ def test_equal_seeds_give_equal_draws_and_other_seeds_others(make):
 
 @each_known
 def test_no_block_holds_scores_of_the_whole_batch_and_table(make):
-    with mock.patch("headtail.samplers.scorer.SCORES_AT_ONCE", 8 * 7):
-        seen = []
-        plain = Scorer.logits
-        with mock.patch.object(
-            Scorer, "logits", lambda self, rows: seen.append(plain(self, rows)) or seen[-1]
-        ):
-            small = make(LABELS, 6).draw(torch.arange(8), generator=seeded(), **a_model(8))
-        assert max(one.numel() for one in seen) <= 8 * max(7, small.ids.shape[1] + 1)
-        found = audit(
-            make(LABELS, 6), LABELS, draws=500, batch_size=8, generator=seeded(5), **a_model(8)
-        )
-        assert found.passed, found
+    sizes = []
+
+    class Watched(Scorer):
+        def logits(self, rows):
+            logits = super().logits(rows)
+            sizes.append(logits.numel())
+            return logits
+
+    sampler = make(LABELS, 6)
+    pick = sampler.pick
+    small = Watched(**a_model(8), logits_at_once=8 * 7)
+    sampler.pick = lambda step: pick(step._replace(model=small))
+    draw = sampler.draw(torch.arange(8), generator=seeded(), **a_model(8))
+    assert len(sizes) > 5
+    assert max(sizes) <= 8 * max(7, draw.ids.shape[1] + 1)
+    report = audit(sampler, LABELS, draws=500, batch_size=8, generator=seeded(5), **a_model(8))
+    assert report.passed, report
 
 
 @pytest.mark.parametrize("margin", ["unit", "adjusted"])
@@ -314,7 +314,7 @@ def test_a_tilted_scheme_takes_the_margin_of_its_weights_and_the_piece_of_its_lo
         ("resampled(0):importance@8", "one whole number"),
         ("resampled(64,unifrom):importance@8", "Did you mean `uniform`"),
         ("tilted(0.5):tail@8", "takes one margin"),
-        ("tilted(adjusted):tail@8", "is no margin"),
+        ("tilted(adjusted):tail@8", "is not a margin"),
         ("model(3):tail@8", "takes no number"),
         ("resampled(64):constant@8", "from a pool"),
     ],

@@ -41,8 +41,7 @@ def model(examples: int = 11, dim: int = 5) -> Scorer:
 
 
 def drawn(sampler, scorer: Scorer, label: torch.Tensor, seed: int = 0):
-    given = {"input": scorer.input, "weight": scorer.weight, "bias": scorer.bias}
-    return sampler.draw(label, **given, generator=torch.Generator().manual_seed(seed))
+    return sampler.draw(label, model=scorer, generator=torch.Generator().manual_seed(seed))
 
 
 def claimed(sampler, scorer: Scorer, label: torch.Tensor) -> torch.Tensor:
@@ -102,7 +101,7 @@ def test_a_group_draws_from_the_mean_q_of_its_finite_examples(kind, value, bad):
 def test_labels_are_drawn_as_often_as_claimed_beside_an_example_that_is_not_finite(kind, value):
     scorer = model(4)
     label = torch.arange(4)
-    sampler = kind(LABELS, 400, share=4, refresh=10**6).eval()
+    sampler = kind(LABELS, 400, share=4).eval()
     drawn(sampler, model(), torch.arange(11))
     for bad in range(4):
         spoilt = Scorer(scorer.input.clone(), scorer.weight, scorer.bias)

@@ -161,7 +161,7 @@ def test_replayed_steps_and_looks_between_them_are_those_taken_one_by_one(name):
     for weight, too in zip(one.model.parameters(), other.model.parameters(), strict=True):
         assert torch.allclose(weight, too, rtol=1e-3, atol=1e-4)
     looked = [
-        module._due
+        module._next_refresh
         for trainer in (replayed, taken)
         for module in trainer.model.modules()
         if isinstance(module, Scheduled)

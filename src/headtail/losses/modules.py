@@ -20,7 +20,7 @@ from headtail.losses.decoupled import DecoupledSettings, decoupled_of_draw, exac
 from headtail.losses.inputs import Inputs
 from headtail.losses.options import Options, Settings, check_temperature
 from headtail.losses.softmax import SoftmaxSettings, exact_softmax, softmax_of_draw
-from headtail.samplers import Draw, Sampler
+from headtail.samplers import Draw, Sampler, Scorer
 from headtail.samplers.support import check_support
 
 
@@ -141,21 +141,15 @@ class SampledLoss(Loss):
     ) -> Draw:
         """Negatives for one batch; of the options of the call only `ignore_index` matters."""
         ignore_index = options.get("ignore_index", self.settings.ignore_index)
-        model = {
-            "input": input,
-            "weight": weight,
-            "bias": bias,
-            "temperature": self.temperature,
-            "score": self.settings.score,
-        }
+        model = Scorer(input, weight, bias, self.temperature, self.settings.score)
         # Only these weights do without the positive's q, which may cost as much as the draw.
         needs_target_q = not isinstance(self.weighting, FromMargin | Constant | InfoNCE)
         return self.sampler.draw(
             target,
-            **model,
+            model=model,
             generator=generator,
             ignore_index=ignore_index,
-            tell_target=needs_target_q,
+            needs_target_q=needs_target_q,
         )
 
     def draw_ahead(self, target: Int[Tensor, " b"]) -> Draw | None:

@@ -60,14 +60,14 @@ class CapturedStep(TrainingStep):
         points, target = batch
         self.points.copy_(points)
         self.target.copy_(target)
-        if any(sampler.due for sampler in self.samplers):
+        if any(sampler.refresh_due for sampler in self.samplers):
             loss = self._eager()
             # The graph writes into gradients that it owns.
             self.learner.optimiser.zero_grad(set_to_none=True)
             return loss
         self.graph.replay()
         for sampler in self.samplers:
-            sampler.passed()
+            sampler.count_step()
         return self.loss
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import final
 
 import torch
@@ -12,8 +11,8 @@ from torch import Tensor
 
 from headtail.core.labels import Labels, check_labels
 from headtail.errors import HeadtailError, Setting, check_ids, check_number, check_same_device
-from headtail.samplers.claims import Claims
 from headtail.samplers.fixed.inverse import InverseSampler
+from headtail.samplers.sampler import Claims
 
 
 @final
@@ -132,7 +131,7 @@ class Frequency(InverseSampler):
         return torch.where(points < self._rest, ids, self._largest)
 
     def log_keep(self, label: Int[Tensor, " b"]) -> Float64[Tensor, " b"] | float:
-        """log(1 − q_y) if the positive is excluded; where q_y is close to 1, from the others' sum."""
+        """log(1 − q_y) if the positive is excluded; from the others' sum if q_y is close to 1."""
         keep = super().log_keep(label)
         if self._largest is None:
             return keep
@@ -152,8 +151,10 @@ class Frequency(InverseSampler):
 
     @property
     def claims(self) -> Claims:
-        """As above; labels without a prior are missed."""
-        return replace(super().claims, may_miss=self.power > 0 and self.labels.rarest == 0)
+        """Labels without a prior are missed."""
+        excluded = self.exclude_target
+        misses = self.power > 0 and self.labels.rarest == 0
+        return Claims(shared=not excluded, may_miss=misses, excludes_target=excluded)
 
     def for_labels(self, labels: Labels) -> Frequency:
         """The same power of the grown label set's prior."""

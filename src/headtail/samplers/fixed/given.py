@@ -12,9 +12,8 @@ from torch import Tensor
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels
 from headtail.errors import HeadtailError, check_count, check_ids, check_number
-from headtail.samplers.claims import Claims
 from headtail.samplers.interfaces import FixedSampler
-from headtail.samplers.sampler import Step
+from headtail.samplers.sampler import Claims, Step
 
 
 @final

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from headtail.core.draw import Draw
 from headtail.errors import HeadtailError, Setting, check_count
-from headtail.samplers.claims import Claims
 from headtail.samplers.interfaces import FixedSampler, iid_variance
-from headtail.samplers.sampler import Step
+from headtail.samplers.sampler import Claims, Step
 
 EXCLUDED = Setting("exclude_target", True)
 

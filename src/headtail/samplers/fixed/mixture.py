@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels
 from headtail.errors import HeadtailError
-from headtail.samplers.claims import Claims
 from headtail.samplers.interfaces import FixedSampler, ModelSampler, Part
-from headtail.samplers.sampler import Sampler, Step
+from headtail.samplers.sampler import Claims, Sampler, Step
 
 
 class Mixture(Sampler):

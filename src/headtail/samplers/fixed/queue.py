@@ -11,10 +11,9 @@ from torch import Tensor
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels, check_labels
 from headtail.errors import HeadtailError, Setting, check_count
-from headtail.samplers.claims import Claims
 from headtail.samplers.fixed.within_batch import require_seen
 from headtail.samplers.interfaces import FixedSampler, iid_variance
-from headtail.samplers.sampler import Step
+from headtail.samplers.sampler import Claims, Step
 
 
 @final

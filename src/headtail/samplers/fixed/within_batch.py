@@ -12,9 +12,8 @@ from torch import Tensor
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels, check_labels
 from headtail.errors import HeadtailError, check_count
-from headtail.samplers.claims import Claims
 from headtail.samplers.interfaces import FixedSampler, iid_variance
-from headtail.samplers.sampler import Step
+from headtail.samplers.sampler import Claims, Step
 
 
 @final

@@ -11,43 +11,46 @@ from torch import Tensor
 from headtail.core.labels import Labels
 from headtail.core.margins import Separable
 from headtail.errors import check_choice
-from headtail.samplers.model.blocks import NEVER, Blocks
+from headtail.samplers.model.blocks import Blocks
 from headtail.samplers.model.clusters import means
+from headtail.samplers.model.summary import DEFAULT_SUMMARY, LEAST_OFFSET, TableSummary
 
 
 @final
 class Block(Blocks):
-    r"""What the model scores high is drawn often: $q_{y'} = P(B)\, r(y' \mid B)$, a block by
+    r"""Labels with high scores are drawn often: $q_{y'} = P(B)\, r(y' \mid B)$, a block by
     $P(B) \propto e^{\langle h, \bar w_B \rangle} \sum_{y \in B} \rho_y\, e^{c_y}$, with $\bar w_B$
     its centre and c biases, and a label inside it by $r \propto \rho\, e^{f}$.
 
-    Close to $q^* \propto \rho\, e^{f}$, whose noise is the least there is, at √L of its cost. With
+    Close to $q^* \propto \rho\, e^{f}$, the q of minimum variance, for O(√L) instead of O(L). With
     importance or tail weights it is unbiased all the same; with constant weights it pushes hardest
-    against what the model believes already.
+    against what the model already predicts.
 
     Args:
         labels: the label distribution, or just the number of labels.
         num_negatives: m.
         inside: "score", or "uniform", which is cheaper and noisier.
-        margin: ρ of the softmax that is meant, where that is not 1: to go with `Tail(labels)`,
+        share, visits, summary: see `Blocks`.
+        margin: ρ of the softmax that the draws are for: with `Tail(labels)`,
             `margin=Tail(labels).margin`. Without it draws suit importance weights; other weights
-            from a margin are as exact, and noisier.
-        share, visits, dim, blocks, refresh: see `Blocks`.
+            from a margin are as exact, but noisier.
 
     >>> sampler = Block(100, num_negatives=4, share=2)
-    >>> draw = sampler.draw(torch.tensor([3, 8, 5]), input=torch.randn(3, 8), weight=torch.randn(100, 8))
+    >>> hidden, table = torch.randn(3, 8), torch.randn(100, 8)
+    >>> draw = sampler.draw(torch.tensor([3, 8, 5]), input=hidden, weight=table)
     >>> draw.ids.shape, bool((draw.ids[0] == draw.ids[1]).all())
     (torch.Size([3, 4]), True)
 
     >>> from headtail import SampledSoftmaxLoss, Tail
     >>> labels = Labels.zipf(100)
-    >>> SampledSoftmaxLoss(Block(labels, 4, margin=Tail(labels).margin), Tail(labels)).sampler  # as scheme("block:tail@4", labels)
+    >>> sampler = Block(labels, 4, margin=Tail(labels).margin)
+    >>> SampledSoftmaxLoss(sampler, Tail(labels)).sampler  # as scheme("block:tail@4", labels)
     Block(num_labels=100, num_negatives=4, share=32, visits=4, margin=LogitAdjusted)
     """
 
     finer = 2
-    least = 6
-    slots = 11
+    least_visits = 6
+    slots_per_visit = 11
     centre: Tensor
     level: Tensor
 
@@ -59,48 +62,38 @@ class Block(Blocks):
         inside: str = "score",
         share: int = 32,
         visits: int | None = None,
-        dim: int = 128,
-        blocks: int | None = None,
-        refresh: int | None = None,
+        summary: TableSummary = DEFAULT_SUMMARY,
         margin: Separable | None = None,
     ) -> None:
-        options = {
-            "share": share,
-            "visits": visits,
-            "dim": dim,
-            "blocks": blocks,
-            "refresh": refresh,
-            "margin": margin,
-        }
-        super().__init__(labels, num_negatives, **options)
+        super().__init__(
+            labels, num_negatives, share=share, visits=visits, summary=summary, margin=margin
+        )
         check_choice("inside", inside, ("score", "uniform"))
         self.inside = inside
-        self._given |= {"inside": inside}
-        self.register_buffer("centre", torch.zeros(self.blocks, dim))
+        self._options |= {"inside": inside}
+        self.register_buffer("centre", torch.zeros(self.blocks, self.dim))
         self.register_buffer("level", torch.zeros(self.blocks))
 
-    def summarise(
+    def summarise_blocks(
         self, block: Int[Tensor, " L"], x: Float[Tensor, "p k"], temperature: float | Tensor
     ) -> None:
         """The centre of each block, and the logarithm of its mean e^offset."""
-        self.note("centre", means(self.rows, block, self.blocks))
+        self._store("centre", means(self.rows, block, self.blocks))
         offset = self.offset.double() / temperature
-        largest = torch.segment_reduce(offset, "max", lengths=self.size, initial=NEVER)
-        total = torch.segment_reduce(
-            (offset - largest[block]).exp(), "sum", lengths=self.size, initial=0.0
-        )
-        self.note(
-            "level", (largest + (total / self.size.clamp(min=1)).clamp(min=1e-300).log()).float()
-        )
+        largest = torch.segment_reduce(offset, "max", lengths=self.size, initial=LEAST_OFFSET)
+        shifted = (offset - largest[block]).exp()
+        total = torch.segment_reduce(shifted, "sum", lengths=self.size, initial=0.0)
+        mean = (total / self.size.clamp(min=1)).clamp(min=1e-300)
+        self._store("level", (largest + mean.log()).float())
 
-    def blocks_of(
+    def block_probabilities(
         self, x: Float[Tensor, "p k"], temperature: float | Tensor
     ) -> Float[Tensor, "p K"]:
-        """By the centre's product, and what the block's offsets add up to."""
+        """By ⟨x, centre⟩ and the sum of the block's e^offset."""
         level = self.size.to(x.dtype).log() + self.level.to(x.dtype)
         return torch.addmm(level, x, self.centre.to(x.dtype).T).softmax(1)
 
-    def labels_of(
+    def label_probabilities(
         self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]
     ) -> Float[Tensor, "*v S"]:
         """By the logit."""
@@ -113,8 +106,8 @@ class Block(Blocks):
         block: Int[Tensor, "G T"],
         temperature: float | Tensor,
     ) -> Float64[Tensor, "G T S"]:
-        """As in `Blocks`; uniform, if so wished, without looking at scores."""
+        """As in `Blocks`, or uniform, without scores."""
         if self.inside == "score":
             return super().inside_of(x, chance, block, temperature)
         size = self.size[block][..., None]
-        return (torch.arange(self.most, device=x.device) < size).double() / size.clamp(min=1)
+        return (torch.arange(self.capacity, device=x.device) < size).double() / size.clamp(min=1)

@@ -7,21 +7,20 @@ from abc import abstractmethod
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Float, Float64, Int, Shaped
 from torch import Tensor
 
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels, number_of
 from headtail.errors import HeadtailError, check_count
-from headtail.samplers.claims import Claims
 from headtail.samplers.interfaces import ModelSampler
-from headtail.samplers.sampler import Step
+from headtail.samplers.sampler import Claims, Step
 from headtail.samplers.scorer import Scorer
 
 
 class OnePassSampler(ModelSampler):
-    r"""Independent draws from $q_{y'} \propto e^{g_{y'}}$, where $g$ follows from the logits, in
-    one pass over the labels.
+    r"""Independent draws from $q_{y'} \propto e^{g_{y'}}$, with g computed from the logits, in one
+    pass over the labels.
 
     Labels come in blocks. Each of the m slots holds a draw from the labels seen so far; when block
     t of mass $Z_t$ comes, each slot is replaced, independently and with probability $Z_t / Z_{\le
@@ -31,8 +30,8 @@ class OnePassSampler(ModelSampler):
     $$\frac{Z_t}{Z_{\le t}} \cdot \frac{e^{g_{y'}}}{Z_t} \cdot \prod_{s > t} \frac{Z_{<s}}{Z_{\le
     s}} = \frac{e^{g_{y'}}}{Z}.$$
 
-    One uniform number a slot and block is enough: below the probability of replacement, it also
-    points at the label. Masses are summed in float64. Where every g is −inf, the example draws
+    One uniform number per slot and block is enough: below the probability of replacement, it also
+    selects the label. Masses are summed in float64. If every g is −inf, the example draws
     uniformly.
 
     Args:
@@ -69,20 +68,18 @@ class OnePassSampler(ModelSampler):
         """One pass: see above."""
         model = step.scorer
         label = step.pairs.label
-        m = self.num_negatives
-        ids = torch.zeros(len(label), m, dtype=torch.int64, device=label.device)
-        mass = torch.full(ids.shape, -math.inf, dtype=torch.float64, device=label.device)
+        options = {"dtype": torch.float64, "device": label.device, "generator": step.generator}
+        ids = label.new_zeros(len(label), self.num_negatives)
+        mass = torch.full_like(ids, -math.inf, dtype=torch.float64)
         seen = _Seen.nothing(label)
         points = mass
         for block, f in model.blocks():
-            points = torch.rand(
-                len(label), m, dtype=torch.float64, device=label.device, generator=step.generator
-            )
+            points = torch.rand(*ids.shape, **options)
             g, seen = self._others(f, label, block, seen)
             cumulative, here = running_sums(g)
             total = torch.logaddexp(seen.others, here)
             chance = (here - total).exp().nan_to_num(0.0)  # −inf − (−inf): nothing to draw so far
-            at = pointed_at(cumulative, points / chance)
+            at = interval_at(cumulative, points / chance)
             taken = points < chance
             ids = torch.where(taken, block[at], ids)
             mass = torch.where(taken, g.gather(1, at), mass)
@@ -90,16 +87,15 @@ class OnePassSampler(ModelSampler):
         return self._describe(ids, mass, points, label, seen)
 
     def log_q_given(self, step: Step, ids: Int[Tensor, "*p k"]) -> Float64[Tensor, "p k"]:
-        """g less the logarithm of its sum, in one pass."""
+        """g − log Σ e^g, in one pass."""
         label = step.pairs.label
         seen = self._sums(step.scorer, label)
         g = self.log_mass(step.scorer.logits(ids), label, ids)
-        return torch.where(
-            seen.others == -math.inf, -math.log(self.num_labels), g - self._everything(seen)
-        )
+        uniform = -math.log(self.num_labels)
+        return torch.where(seen.others == -math.inf, uniform, g - self._everything(seen))
 
     def log_keep_given(self, step: Step) -> Float64[Tensor, " p"]:
-        """From the others' own sum: 1 − q_y would be lost where the positive has nearly everything."""
+        """From the sum over the others: 1 − q_y would be rounded off where q_y is close to 1."""
         if not self.exclude_target:
             return super().log_keep_given(step)
         return self._log_keep(self._sums(step.scorer, step.pairs.label))
@@ -108,14 +104,13 @@ class OnePassSampler(ModelSampler):
         seen = _Seen.nothing(label)
         for block, f in model.blocks():
             g, seen = self._others(f, label, block, seen)
-            seen = seen._replace(
-                others=torch.logaddexp(seen.others, torch.logsumexp(g, 1, keepdim=True))
-            )
+            here = torch.logsumexp(g, 1, keepdim=True)
+            seen = seen._replace(others=torch.logaddexp(seen.others, here))
         return seen
 
     def _others(self, f: Tensor, label: Tensor, block: Tensor, seen: _Seen) -> tuple[Tensor, _Seen]:
-        """g of a block, −inf at an excluded positive, and the positive's own g once its block
-        comes.
+        """g of a block, −inf at an excluded positive, and g of the positive once its block has
+        come.
         """
         g = self.log_mass(f, label, block)
         at = (label - block[0]).clamp(0, len(block) - 1)[:, None]
@@ -129,30 +124,25 @@ class OnePassSampler(ModelSampler):
         return torch.logaddexp(seen.others, seen.target) if self.exclude_target else seen.others
 
     def _log_keep(self, seen: _Seen) -> Tensor:
-        even = math.log1p(-1 / self.num_labels)
-        return torch.where(
-            seen.others == -math.inf, even, seen.others - self._everything(seen)
-        ).squeeze(1)
+        uniform = math.log1p(-1 / self.num_labels)
+        log_keep = seen.others - self._everything(seen)
+        return torch.where(seen.others == -math.inf, uniform, log_keep).squeeze(1)
 
     def _describe(
         self, ids: Tensor, mass: Tensor, points: Tensor, label: Tensor, seen: _Seen
     ) -> Draw:
-        # Where nothing has a mass, no point was used: the last ones are still uniform.
-        nothing = seen.others == -math.inf
-        even = -math.log(self.num_labels)
-        some = (points * (self.num_labels - self.exclude_target)).long()
-        some = some + (some >= label[:, None]) if self.exclude_target else some
+        # If no label has any mass, no point was used: the last ones are still uniform.
+        no_mass = seen.others == -math.inf
+        uniform = -math.log(self.num_labels)
+        any_label = (points * (self.num_labels - self.exclude_target)).long()
+        if self.exclude_target:
+            any_label = any_label + (any_label >= label[:, None])
+        ids = torch.where(no_mass, any_label, ids)
         everything = self._everything(seen)
-        log_q = torch.where(nothing, even, mass - everything)
-        log_q_target = torch.where(nothing, even, seen.target - everything).squeeze(1)
+        log_q = torch.where(no_mass, uniform, mass - everything)
+        log_q_target = torch.where(no_mass, uniform, seen.target - everything).squeeze(1)
         log_keep = self._log_keep(seen) if self.exclude_target else 0.0
-        return Draw(
-            torch.where(nothing, some, ids),
-            log_q,
-            log_q_target,
-            float(self.num_negatives),
-            log_keep,
-        )
+        return Draw(ids, log_q, log_q_target, float(self.num_negatives), log_keep)
 
     def expected_m(self, batch_size: int | None = None) -> float:
         """m, whatever the batch."""
@@ -165,8 +155,8 @@ class OnePassSampler(ModelSampler):
 
 
 class _Seen(NamedTuple):
-    """log Σ e^g over the labels that can be drawn and came so far, and g of the positive: `[p, 1]`
-    each.
+    """Sums over the blocks so far: log Σ e^g of the labels that can be drawn, and g of the
+    positive, both `[p, 1]`.
     """
 
     others: Tensor
@@ -178,14 +168,14 @@ class _Seen(NamedTuple):
         return cls(empty, empty)
 
 
-def pointed_at(
+def interval_at(
     cumulative: Float64[Tensor, "p k"], points: Float64[Tensor, "p m"]
 ) -> Int[Tensor, "p m"]:
-    """The places whose intervals hold these points of [0, 1), when intervals end at `cumulative` in
-    units of its last.
+    """Which interval each point of [0, 1) falls into; intervals end at `cumulative`, in units of
+    its last value.
     """
     end = cumulative[:, -1:]
-    # Rounding must not point behind the last place that has a width.
+    # Rounding must not select an interval of width 0 after the last one with mass.
     points = torch.minimum(points * end, torch.nextafter(end, torch.zeros_like(end)))
     return torch.searchsorted(cumulative, points, right=True).clamp_(max=cumulative.shape[1] - 1)
 
@@ -200,12 +190,12 @@ def running_sums(
     return sums, largest + sums[:, -1:].log()
 
 
-def added_up(mass: Float64[Tensor, "*v k"]) -> Float64[Tensor, "*v k"]:
+def added_up(mass: Shaped[Tensor, "*v k"]) -> Shaped[Tensor, "*v k"]:
     """Running sums of each row."""
     if mass.device.type == "cpu" or not torch.are_deterministic_algorithms_enabled():
         return mass.cumsum(-1)
-    # torch refuses all of them on a GPU, though only the sums of a lone row depend on timing: such
-    # a row gets a twin.
+    # torch refuses all running sums on a GPU, though only those of a single row depend on timing:
+    # such a row is summed together with a copy of itself.
     alone = mass.numel() == mass.shape[-1]
     only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(False)

@@ -1,4 +1,4 @@
-"""The nearest labels as negatives, beside cheap ones."""
+"""The nearest labels as negatives, together with cheap ones."""
 
 from __future__ import annotations
 
@@ -13,25 +13,23 @@ from torch import Tensor
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels
 from headtail.errors import HeadtailError, check_count, check_kind
-from headtail.samplers.claims import Claims
 from headtail.samplers.interfaces import ModelSampler, Part
-from headtail.samplers.sampler import Sampler, Step
+from headtail.samplers.sampler import Claims, Sampler, Step
 from headtail.samplers.scorer import Scorer
 
 
 @final
 class Hard(ModelSampler):
-    r"""The k labels of highest score, each exactly once, and some of a cheap sampler:
+    r"""The k labels of highest score, each exactly once, and some from a cheap sampler:
     $m \cdot q_{y'} = [y' \in \text{top } k] + m_c \cdot q^c_{y'}$.
 
-    The labels that cost most are always there, so that only the rest of the sum is sampled; without
-    the cheap part they would be all that is ever pushed down. With weights from a margin it leans
-    as that margin does; with constant weights it leans to what scores high. Finding the nearest
-    labels costs a pass over the table. Where the positive is among them, it is masked in the loss.
+    The largest terms of the sum are always included, so that only the rest is sampled; without the
+    cheap part no other label would ever be pushed down. With weights from a margin it leans as that
+    margin does; with constant weights it leans to labels with high scores. Finding the nearest
+    labels costs a pass over the table. If the positive is among them, it is masked in the loss.
 
     Args:
-        cheap: the sampler beside them, with m_c negatives of its own; it must not exclude the
-            positive.
+        cheap: the sampler of the other m_c negatives; it must not exclude the positive.
         nearest: k; all labels if there are fewer.
 
     >>> from headtail import Uniform
@@ -46,8 +44,8 @@ class Hard(ModelSampler):
         check_kind("cheap", cheap, Sampler, "Uniform(labels, 48)")
         if not isinstance(cheap, Part) or not cheap.claims.knows_every_q:
             raise HeadtailError(
-                f"`cheap` must know the q of any label, but `{cheap.name}` does not. Take "
-                "`Uniform`."
+                f"`cheap` must know the q of any label, but `{cheap.name}` does not. Write for "
+                "example `Uniform(labels, 48)`."
             )
         if cheap.claims.excludes_target:
             raise HeadtailError(
@@ -64,15 +62,15 @@ class Hard(ModelSampler):
         top = nearest_labels(step.scorer, self.nearest)
         cheap = self.cheap.pick(step)
         ids = torch.cat([top, cheap.ids.expand(len(label), cheap.ids.shape[-1])], 1)
-        of_top = self.cheap.log_q_given(step, top)
-        of_ids = torch.cat([of_top, cheap.log_q.expand(len(label), -1)], 1)
-        log_q = self._log_q(ids, top, of_ids, cheap.m)
-        of_target = self.cheap.log_q_given(step, label[:, None])
-        log_q_target = self._log_q(label[:, None], top, of_target, cheap.m).squeeze(1)
+        top_log_q = self.cheap.log_q_given(step, top)
+        cheap_log_q = torch.cat([top_log_q, cheap.log_q.expand(len(label), -1)], 1)
+        log_q = self._log_q(ids, top, cheap_log_q, cheap.m)
+        cheap_log_q = self.cheap.log_q_given(step, label[:, None])
+        log_q_target = self._log_q(label[:, None], top, cheap_log_q, cheap.m).squeeze(1)
         return Draw(ids, log_q, log_q_target, self.nearest + cheap.m)
 
     def log_q_given(self, step: Step, ids: Int[Tensor, "*p k"]) -> Float64[Tensor, "p k"]:
-        """That of the nearest and the cheap ones together."""
+        """q of the nearest and the cheap ones together."""
         cheap = self.cheap.log_q_given(step, ids)
         top = nearest_labels(step.scorer, self.nearest)
         return self._log_q(ids.expand(cheap.shape), top, cheap, self.cheap.m_given(step))
@@ -96,7 +94,7 @@ class Hard(ModelSampler):
     def variance_given(
         self, step: Step, term: Float64[Tensor, "p L"]
     ) -> Float64[Tensor, " p"] | None:
-        """That of the cheap draws: the nearest are always there."""
+        """The variance of the cheap draws: the nearest are always there."""
         return self.cheap.variance_given(step, term)
 
     def independent(self, batch_size: int | None = None) -> bool:
@@ -104,7 +102,7 @@ class Hard(ModelSampler):
         return False
 
     def log_support(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
-        """That of the cheap sampler: which labels will be near is unknown."""
+        """As for the cheap sampler: which labels will be near is unknown."""
         return self.cheap.log_support(ids)
 
     @property

@@ -1,4 +1,4 @@
-"""Labels drawn by a kernel of hidden state and label whose sum over a block is cheap."""
+"""Labels drawn by kernels of hidden state and label that are cheap to sum over a block."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from headtail.core.labels import Labels
 from headtail.core.margins import Separable
 from headtail.errors import HeadtailError, check_count, check_number
 from headtail.samplers.model.blocks import Blocks
-from headtail.samplers.model.clusters import AT_A_TIME
+from headtail.samplers.model.clusters import NUMBERS_AT_ONCE
+from headtail.samplers.model.summary import DEFAULT_SUMMARY, TableSummary
 
 MOST_DIMENSIONS = 64
-"""A quadratic kernel keeps k² / 2 numbers a block: with more, its sums cost more than the scores
-they spare.
+"""A quadratic kernel keeps k² / 2 numbers per block: with more dimensions, its sums cost more than
+the scores they save.
 """
 
 
@@ -25,29 +26,29 @@ class QuadraticKernel(Blocks):
     r"""$q_{y'} \propto \alpha \langle h, w_{y'} \rangle^2 + 1$ (Blanc and Rendle 2018), in at most
     64 dimensions.
 
-    The sum over a block is a quadratic form of h, so blocks are chosen, and labels inside them,
-    exactly by the kernel. It grows with the score far more slowly than the softmax does, and with
-    scores below zero too: noisier than `Block`, and on a trained model it may be noisier than
-    uniform. Biases and margins are not looked at.
+    The sum over a block is a quadratic form of h, so blocks, and labels inside them, are chosen
+    exactly by the kernel. It grows far more slowly with the score than the softmax does, and also
+    for scores below zero: noisier than `Block`, and on a trained model perhaps noisier than
+    uniform. It ignores biases and margins.
 
     Args:
         labels: the label distribution, or just the number of labels.
         num_negatives: m.
-        alpha: α, the weight of the square beside the constant.
-        share, visits, dim, blocks, refresh: see `Blocks`.
+        alpha: α, the weight of the square relative to the constant.
+        share, visits, summary: see `Blocks`.
 
     >>> sampler = QuadraticKernel(3, num_negatives=1, alpha=2, share=1)
-    >>> sampler.draw(torch.tensor([0]), input=torch.ones(1, 1), weight=torch.tensor([[0.0], [1.0], [-2.0]])).m
-    1.0
-
     >>> from headtail.samplers import Scorer, Step
     >>> scorer = Scorer(torch.ones(1, 1), torch.tensor([[0.0], [1.0], [-2.0]]))
+    >>> sampler.draw(torch.tensor([0]), model=scorer).m
+    1.0
     >>> step = Step.expected(torch.tensor([0]), model=scorer)
     >>> q = sampler.log_q_given(step, torch.arange(3)).exp()[0]  # 1 : 3 : 9
     >>> [round(100 * share) for share in q.tolist()]
     [8, 23, 69]
     """
 
+    default_dim = 32
     sums: Tensor
 
     def __init__(
@@ -58,44 +59,34 @@ class QuadraticKernel(Blocks):
         alpha: float = 100.0,
         share: int = 32,
         visits: int | None = None,
-        dim: int = 32,
-        blocks: int | None = None,
-        refresh: int | None = None,
+        summary: TableSummary = DEFAULT_SUMMARY,
     ) -> None:
-        _check_dim(dim)
-        super().__init__(
-            labels,
-            num_negatives,
-            share=share,
-            visits=visits,
-            dim=dim,
-            blocks=blocks,
-            refresh=refresh,
-        )
+        super().__init__(labels, num_negatives, share=share, visits=visits, summary=summary)
+        _check_dim(self.dim)
         self.alpha = check_number("alpha", alpha, low=0)
-        self._given |= {"alpha": alpha}
-        self.register_buffer("sums", torch.zeros(self.blocks, dim * (dim + 1) // 2))
+        self._options |= {"alpha": alpha}
+        self.register_buffer("sums", torch.zeros(self.blocks, self.dim * (self.dim + 1) // 2))
 
-    def summarise(
+    def summarise_blocks(
         self, block: Int[Tensor, " L"], x: Float[Tensor, "p k"], temperature: float | Tensor
     ) -> None:
         """Σ wwᵀ of each block, its upper triangle."""
         sums = torch.zeros(self.blocks, self.dim * (self.dim + 1) // 2, device=self.rows.device)
-        for some, of in _parts(self.rows, block, sums.shape[1]):
-            sums.index_add_(0, of, _pairs(some))
-        self.note("sums", sums)
+        for rows, blocks in _parts(self.rows, block, sums.shape[1]):
+            sums.index_add_(0, blocks, _pairs(rows))
+        self._store("sums", sums)
 
-    def blocks_of(
+    def block_probabilities(
         self, x: Float[Tensor, "p k"], temperature: float | Tensor
     ) -> Float[Tensor, "p K"]:
         """By α hᵀ(Σ wwᵀ)h + |B|."""
-        # each pair stands for two
+        # each pair of two coordinates is stored once but counts twice
         twice = 2 - torch.eye(self.dim, dtype=x.dtype, device=x.device)[*_triangle(x)]
         square = (_pairs(x) * (self.alpha * twice)) @ self.sums.to(x.dtype).T
-        # rounding may leave a square below 0
+        # rounding can make a square negative
         return _shares(square.clamp_(min=0.0).add_(self.size))
 
-    def labels_of(
+    def label_probabilities(
         self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]
     ) -> Float[Tensor, "*v S"]:
         """By α⟨h, w⟩² + 1."""
@@ -109,24 +100,24 @@ class FourierKernel(Blocks):
     then by $e^{f}$ inside: random features for the exponential kernel (Rawat et al. 2019), in at
     most 64 dimensions.
 
-    Features of sines and cosines can sum to less than nothing, so these are the positive ones,
-    $\varphi(x) = e^{\omega^\top x - \|x\|^2/2}$ with normal ω, whose mean product is $e^{\langle x,
-    w \rangle}$ too. Their noise grows with the lengths of hidden states and labels: `Block` mostly
-    knows more about a block.
+    Features of sines and cosines can have a negative sum, so these are the positive ones,
+    $\varphi(x) = e^{\omega^\top x - \|x\|^2/2}$ with normal ω, which have the mean product
+    $e^{\langle x, w \rangle}$ too. Their noise grows with the lengths of hidden states and labels:
+    `Block` is mostly more accurate.
 
     Args:
         labels: the label distribution, or just the number of labels.
         num_negatives: m.
         features: D, how many ω.
-        margin: ρ of the softmax that is meant, where that is not 1: to go with `Tail(labels)`,
-            `margin=Tail(labels).margin`. Without it draws suit importance weights; other weights
-            from a margin are as exact, and noisier.
-        share, visits, dim, blocks, refresh: see `Blocks`.
+        share, visits, summary: see `Blocks`.
+        margin: as in `Block`.
 
-    >>> FourierKernel(100, 4).draw(torch.tensor([3]), input=torch.randn(1, 8), weight=torch.randn(100, 8)).ids.shape
+    >>> hidden, table = torch.randn(1, 8), torch.randn(100, 8)
+    >>> FourierKernel(100, 4).draw(torch.tensor([3]), input=hidden, weight=table).ids.shape
     torch.Size([1, 4])
     """
 
+    default_dim = 64
     omega: Tensor
     sums: Tensor
     log_scale: Tensor
@@ -140,77 +131,67 @@ class FourierKernel(Blocks):
         features: int = 256,
         share: int = 32,
         visits: int | None = None,
-        dim: int = 64,
-        blocks: int | None = None,
-        refresh: int | None = None,
+        summary: TableSummary = DEFAULT_SUMMARY,
         margin: Separable | None = None,
     ) -> None:
-        _check_dim(dim)
-        options = {
-            "share": share,
-            "visits": visits,
-            "dim": dim,
-            "blocks": blocks,
-            "refresh": refresh,
-            "margin": margin,
-        }
-        super().__init__(labels, num_negatives, **options)
-        self.features = check_count("features", features)
-        self._given |= {"features": features}
-        # The same in every run: what a seed decides is what is drawn.
-        self.register_buffer(
-            "omega", torch.randn(dim, features, generator=torch.Generator().manual_seed(0))
+        super().__init__(
+            labels, num_negatives, share=share, visits=visits, summary=summary, margin=margin
         )
+        _check_dim(self.dim)
+        self.features = check_count("features", features)
+        self._options |= {"features": features}
+        # The same in every run: the user's seed decides draws only.
+        fixed = torch.Generator().manual_seed(0)
+        self.register_buffer("omega", torch.randn(self.dim, features, generator=fixed))
         self.register_buffer("sums", torch.zeros(self.blocks, features))
         self.register_buffer("log_scale", torch.zeros(features))
         self.register_buffer("balance", torch.ones(()))
 
-    def summarise(
+    def summarise_blocks(
         self, block: Int[Tensor, " L"], x: Float[Tensor, "p k"], temperature: float | Tensor
     ) -> None:
-        """Σ φ(w)·e^bias of each block; each feature in units of its largest, so that none is lost."""
-        # ⟨x, w⟩ = ⟨s·x, w/s⟩: the features are least noisy where both are of a length.
-        lengths = [
+        """Σ φ(w)·e^bias of each block; each feature in units of its largest, against underflow."""
+        # ⟨x, w⟩ = ⟨s·x, w/s⟩: the features are least noisy if both have the same length.
+        of_rows, of_hidden = (
             (t.float().square().sum() / max(1, len(t))).clamp(min=1e-12) for t in (self.rows, x)
-        ]
-        self.note("balance", (lengths[0] / lengths[1]).pow(0.25))
+        )
+        self._store("balance", (of_rows / of_hidden).pow(0.25))
         omega = self.omega.to(self.rows.device)
         rows = self.rows / self.balance
         bias = self.offset / temperature
         level = bias - 0.5 * rows.square().sum(1)
         log_scale = torch.full((self.features,), -torch.inf, device=rows.device)
-        for some, of in _parts(rows, level, self.features):
-            log_scale = torch.maximum(log_scale, (some @ omega + of[:, None]).amax(0))
+        for part, levels in _parts(rows, level, self.features):
+            log_scale = torch.maximum(log_scale, (part @ omega + levels[:, None]).amax(0))
         sums = torch.zeros(self.blocks, self.features, device=rows.device)
-        each = torch.stack([level, block.to(level.dtype)], 1)
-        for some, of in _parts(rows, each, self.features):
-            sums.index_add_(0, of[:, 1].long(), (some @ omega + of[:, :1] - log_scale).exp())
-        self.note("log_scale", log_scale)
-        self.note("sums", sums)
+        both = torch.stack([level, block.to(level.dtype)], 1)
+        for part, of_part in _parts(rows, both, self.features):
+            features = (part @ omega + of_part[:, :1] - log_scale).exp()
+            sums.index_add_(0, of_part[:, 1].long(), features)
+        self._store("log_scale", log_scale)
+        self._store("sums", sums)
 
-    def blocks_of(
+    def block_probabilities(
         self, x: Float[Tensor, "p k"], temperature: float | Tensor
     ) -> Float[Tensor, "p K"]:
         """By φ(h)ᵀ Σ φ(w)."""
-        log_features = (x * self.balance.to(x.dtype)) @ self.omega.to(x) + self.log_scale.to(
-            x.dtype
-        )
-        return _shares(
-            (log_features - log_features.amax(1, keepdim=True)).exp_() @ self.sums.to(x.dtype).T
-        )
+        log_features = (x * self.balance.to(x.dtype)) @ self.omega.to(x)
+        log_features = log_features + self.log_scale.to(x.dtype)
+        features = (log_features - log_features.amax(1, keepdim=True)).exp_()
+        return _shares(features @ self.sums.to(x.dtype).T)
 
-    def labels_of(
+    def label_probabilities(
         self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]
     ) -> Float[Tensor, "*v S"]:
-        """By the logit: inside a block nothing needs to be guessed."""
+        """By the logit: inside a block there is nothing to approximate."""
         return products.add_(offset).softmax(-1)
 
 
 def _check_dim(dim: int) -> None:
     if check_count("dim", dim) > MOST_DIMENSIONS:
         raise HeadtailError(
-            f"`dim` is {dim}, but a kernel's sums pay in at most {MOST_DIMENSIONS} dimensions. "
-            "Write `dim=64`."
+            f"`dim` is {dim}, but kernels save work in at most {MOST_DIMENSIONS} dimensions. "
+            f"Write `summary=TableSummary(dim={MOST_DIMENSIONS})`."
         )
 
 
@@ -226,11 +207,11 @@ def _pairs(x: Float[Tensor, "n k"]) -> Float[Tensor, "n k2"]:
 
 
 def _shares(mass: Tensor) -> Tensor:
-    """Of the sum over the last axis, in place."""
+    """Divided by the sum over the last axis, in place."""
     return mass.div_(mass.sum(-1, keepdim=True))
 
 
-def _parts(rows: Tensor, beside: Tensor, width: int) -> zip[tuple[Tensor, Tensor]]:
-    """Rows, and what belongs to them, some at a time."""
-    some = max(1, AT_A_TIME // width)
-    return zip(rows.split(some), beside.split(some), strict=True)
+def _parts(rows: Tensor, of_rows: Tensor, width: int) -> zip[tuple[Tensor, Tensor]]:
+    """Parts of the rows, and of what belongs to them, with `width` numbers to be held per row."""
+    size = max(1, NUMBERS_AT_ONCE // width)
+    return zip(rows.split(size), of_rows.split(size), strict=True)

@@ -13,19 +13,18 @@ from torch import Tensor
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels
 from headtail.errors import HeadtailError, check_count, check_kind
-from headtail.samplers.claims import Claims
 from headtail.samplers.interfaces import FixedSampler, Part
-from headtail.samplers.model.by_score import pointed_at, running_sums
-from headtail.samplers.sampler import Sampler, Step
+from headtail.samplers.model.by_score import interval_at, running_sums
+from headtail.samplers.sampler import Claims, Sampler, Step
 
 
 @final
 class Resampled(Sampler):
-    r"""A pool of M labels from a cheap $q^0$, of which m are drawn by score: slot s holding $y_s$
-    with $p_s \propto e^{f_{y_s}} / q^0_{y_s}$ (sampling, importance, resampling). The larger the
+    r"""A pool of M labels from a cheap $q^0$, and m draws from it by score: slot s with label $y_s$
+    has $p_s \propto e^{f_{y_s}} / q^0_{y_s}$ (sampling, importance, resampling). The larger the
     pool, the nearer to q ∝ e^f.
 
-    How often a label comes in the end depends on the pool it came with, and nobody knows its q. But
+    How often a label is drawn in the end depends on the rest of the pool, and its q is unknown. But
     with
 
     $$\hat q = p_s \cdot M \cdot q^0_{y_s}$$
@@ -35,8 +34,8 @@ class Resampled(Sampler):
     number in the pool over $M q^0_{y'}$, which is 1 on average. Constant and relative weights need
     q itself and are refused. It leans as the weighting's margin does.
 
-    A draw scores M labels an example, whatever L is. The positive is never drawn from a pool that
-    holds another label.
+    A draw scores M labels per example, whatever L is. The positive is drawn only from a pool that
+    holds no other label.
 
     Args:
         pool: the cheap sampler; its number of negatives is M.
@@ -53,7 +52,8 @@ class Resampled(Sampler):
         check_kind("pool", pool, Sampler, "Uniform(labels, 1024)")
         if not isinstance(pool, Part):
             raise HeadtailError(
-                f"`pool` must know its q, but `{pool.name}` does not. Take for example `Uniform`."
+                f"`pool` must know its q, but `{pool.name}` does not. Write for example "
+                "`Uniform(labels, 1024)`."
             )
         self.pool: Part = pool
         self.num_labels = pool.num_labels
@@ -64,25 +64,19 @@ class Resampled(Sampler):
         model = step.scorer
         label = step.pairs.label
         pool = self.pool.pick(step)
-        ids, log_q0 = (one.expand(len(label), -1) for one in (pool.ids, pool.log_q))
+        ids, log_q0 = (t.expand(len(label), -1) for t in (pool.ids, pool.log_q))
         if pool.m == 0:
             return Draw(ids, log_q0, None, 0.0, pool.log_keep, marginal=False)
-        points = torch.rand(
-            len(label),
-            self.num_negatives,
-            dtype=torch.float64,
-            device=label.device,
-            generator=step.generator,
-        )
+        options = {"dtype": torch.float64, "device": label.device, "generator": step.generator}
+        points = torch.rand(len(label), self.num_negatives, **options)
         own = ids == label[:, None]
         g = model.logits(pool.ids).double() - pool.log_q
         g = torch.where(own & ~own.all(1, keepdim=True), -math.inf, g)
         cumulative, total = running_sums(g)
-        at = pointed_at(cumulative, points)
+        at = interval_at(cumulative, points)
         log_q = g.gather(1, at) - total + log_q0.gather(1, at) + math.log(pool.m)  # p_s · M · q₀
-        return Draw(
-            ids.gather(1, at), log_q, None, float(self.num_negatives), pool.log_keep, marginal=False
-        )
+        m = float(self.num_negatives)
+        return Draw(ids.gather(1, at), log_q, None, m, pool.log_keep, marginal=False)
 
     def expected_m(self, batch_size: int | None = None) -> float:
         """m, whatever the batch."""
@@ -91,10 +85,10 @@ class Resampled(Sampler):
     def variance_of_target(
         self, step: Step, term: Float64[Tensor, "p L"]
     ) -> Float64[Tensor, " p"] | None:
-        r"""The variance of the sampled sum, with weights from the margin, where the whole sum has
-        these terms T; None if not known.
+        r"""The variance of the sampled sum, with weights from the margin, if the whole sum has the
+        terms T; None if it is unknown.
 
-        That of the pool's own estimate, and what drawing from the pool adds, where its M slots are
+        The variance of the pool's estimate plus that of drawing from the pool, if its M slots are
         independent:
 
         $$\frac{M - 1}{M m}\Big[\sum_{y'} T_{y'}^2 e^{-f_{y'}} \cdot \sum_{y'} e^{f_{y'}} -
@@ -112,25 +106,21 @@ class Resampled(Sampler):
         every = torch.arange(self.num_labels, device=label.device)
         size = self.pool.m_given(step)
         log_q = self.pool.log_q_given(step, every) - self.pool.log_keep_given(step)[:, None]
-        each = torch.where(term > 0, (term.log() - log_q - math.log(size)).exp(), 0.0)
-        of_pool = self.pool.variance_given(step, each)
+        pool_term = torch.where(term > 0, (term.log() - log_q - math.log(size)).exp(), 0.0)
+        of_pool = self.pool.variance_given(step, pool_term)
         f = step.scorer.logits(every).double().masked_fill(label[:, None] == every, -math.inf)
-        spread = torch.logsumexp(
-            torch.where(term > 0, 2 * term.log() - f, -math.inf), 1
-        ) + torch.logsumexp(f, 1)
-        added = (
-            (spread.exp() - term.sum(1) ** 2).clamp(min=0)
-            * (size - 1)
-            / (size * self.num_negatives)
-        )
+        squares = torch.where(term > 0, 2 * term.log() - f, -math.inf)
+        second_moment = (torch.logsumexp(squares, 1) + torch.logsumexp(f, 1)).exp()
+        spread = (second_moment - term.sum(1) ** 2).clamp(min=0)
+        added = spread * (size - 1) / (size * self.num_negatives)
         return None if of_pool is None else of_pool + added
 
     def independent(self, batch_size: int | None = None) -> bool:
-        """No: they share a pool."""
+        """No: draws share a pool."""
         return False
 
     def log_support(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
-        """That of the pool."""
+        """As for the pool."""
         return self.pool.log_support(ids)
 
     @property

@@ -1,4 +1,4 @@
-"""When a sampler looks at the whole table anew, and a word where that takes long."""
+"""When a sampler looks at the whole label table again, and a warning if that takes long."""
 
 from __future__ import annotations
 
@@ -11,57 +11,62 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from headtail.samplers.claims import Claims
 from headtail.samplers.interfaces import ModelSampler
+from headtail.samplers.sampler import Claims
 
-FIRST = 32
-"""Steps after which the first look, at an untrained table, is thrown away."""
-FIRST_SHARE = 4
-"""The first look at L labels serves √L / 4 steps at least: the more there are, the longer it takes.
-"""
-LABELS_A_STEP = 64
-"""A step moves a bounded number of rows, so a look at L labels may serve L / 64 steps."""
-LONG = 2.0
-"""Seconds after which one wonders what is going on."""
-MANY = 10_000
-"""Labels; with fewer, what takes long is a GPU's libraries setting themselves up."""
+FIRST_STEPS = 32
+"""Steps that the first summary, of an untrained table, is used for."""
+FIRST_STEPS_DIVISOR = 4
+"""The first summary of L labels is used for at least √L / 4 steps, since its cost grows with L."""
+LABELS_PER_STEP = 64
+"""A step changes a bounded number of rows, so a summary of L labels serves for L / 64 steps."""
 
 
-def in_the_long_run(num_labels: int) -> int:
-    """Steps between two looks: L / 64, and at least 100.
+def default_interval(num_labels: int) -> int:
+    """Steps between two refreshes in the long run: L / 64, and at least 100.
 
-    >>> in_the_long_run(1_000_000)
+    >>> default_interval(1_000_000)
     15625
     """
-    return max(100, num_labels // LABELS_A_STEP)
+    return max(100, num_labels // LABELS_PER_STEP)
 
 
-def next_look(taken: int, num_labels: int, every: int) -> int:
-    """The step of the next look, after one at step `taken`: at first soon, then after twice as
-    many, at last `every` so many.
+def next_refresh(step: int, num_labels: int, interval: int) -> int:
+    """The step of the next refresh, after one at `step`.
 
-    >>> [next_look(taken, 300, every=100) for taken in (0, 32, 64, 128, 228)]
+    The first comes soon, each one after that when twice as many steps are done, and in the long run
+    there is one every `interval` steps.
+
+    >>> [next_refresh(step, 300, interval=100) for step in (0, 32, 64, 128, 228)]
     [32, 64, 128, 228, 328]
-    >>> next_look(0, 1_000_000, every=15625)
+    >>> next_refresh(0, 1_000_000, interval=15625)
     250
     """
-    return taken + min(max(taken, FIRST, math.isqrt(num_labels) // FIRST_SHARE), every)
+    soonest = max(step, FIRST_STEPS, math.isqrt(num_labels) // FIRST_STEPS_DIVISOR)
+    return step + min(soonest, interval)
 
 
 class Scheduled(ModelSampler):
-    """A sampler that looks at the whole table now and then, and in between draws by its notes.
+    """A sampler that summarises the whole table from time to time and draws by that summary.
 
-    A look takes the host, so a step that begins with one cannot be replayed as part of a CUDA
-    graph; all others can. A graph knows tensors by their address, so notes are written in place.
+    A refresh of the summary needs the host, so a step that begins with one cannot be replayed as
+    part of a CUDA graph; all others can. A graph knows tensors by their address, so the tensors of
+    a summary are written in place.
 
     Attributes:
-        every: steps between two looks in the long run.
+        interval: steps between two refreshes in the long run.
         share: how many neighbours of a batch get one draw.
+        slow_seconds: a first summary that takes longer is worth a warning,
+        slow_labels: if there are at least so many labels; with fewer, the time goes into setting up
+            the libraries of a GPU.
     """
 
-    every: int
+    interval: int
     share: int
-    _taken = _due = 0
+    slow_seconds = 2.0
+    slow_labels = 10_000
+    _steps_done = 0
+    _next_refresh = 0
 
     @property
     def claims(self) -> Claims:
@@ -69,22 +74,28 @@ class Scheduled(ModelSampler):
         return Claims(looks_at_model=True, shared=False, group=self.share)
 
     @property
-    def due(self) -> bool:
-        """Whether the next draw begins with a look: the very first, and in training whenever notes
-        have served their time.
-        """
-        return self._due == 0 or (self.training and self._taken >= self._due)
+    def has_summary(self) -> bool:
+        """Whether there has been a first refresh."""
+        return self._next_refresh > 0
 
-    def passed(self) -> None:
-        """Count a step of training that was taken, or replayed."""
-        self._taken += self.training
+    @property
+    def refresh_due(self) -> bool:
+        """Whether the next draw begins with a refresh: the first, and in training on schedule."""
+        return not self.has_summary or (self.training and self._steps_done >= self._next_refresh)
 
-    def set_next_look(self) -> None:
-        """After a look."""
-        self._due = next_look(self._taken, self.num_labels, self.every)
+    def count_step(self) -> None:
+        """Count a training step, whether it ran eagerly or was replayed."""
+        self._steps_done += self.training
 
-    def note(self, name: str, value: Tensor) -> None:
-        """Write a tensor in place; where it has another size, or place, for the first time."""
+    def _of_each(self, of_group: Tensor, number: int) -> Tensor:
+        """The values of each group, repeated for its examples."""
+        return of_group.repeat_interleave(self.share, 0)[:number]
+
+    def _schedule_next(self) -> None:
+        self._next_refresh = next_refresh(self._steps_done, self.num_labels, self.interval)
+
+    def _store(self, name: str, value: Tensor) -> None:
+        """Write a tensor in place; a new one is made only if its size or device changes."""
         old: Tensor = getattr(self, name)
         if old.shape == value.shape and old.device == value.device:
             old.copy_(value)
@@ -92,24 +103,24 @@ class Scheduled(ModelSampler):
             with torch.inference_mode(False):  # or training could not write there later
                 setattr(self, name, value.clone())
 
-    def bring(self, name: str, device: torch.device) -> None:
-        """A tensor to where it is needed: once, where it was restored or first used elsewhere."""
+    def _move(self, name: str, device: torch.device) -> None:
+        """Move a tensor to where it is needed, once: it was restored or first used elsewhere."""
         tensor: Tensor = getattr(self, name)
         if tensor.device != device:
-            self.note(name, tensor.to(device))
+            self._store(name, tensor.to(device))
 
     @contextmanager
-    def telling(self) -> Iterator[None]:
-        """Tell of a first look that takes long, and how often it will come again."""
+    def _warning_if_slow(self) -> Iterator[None]:
+        """Warn about a first summary that takes long, and say when the next ones follow."""
         begun = time.monotonic()
         yield
         seconds = time.monotonic() - begun
-        if self._taken == 0 and seconds > LONG and self.num_labels >= MANY:
+        slow = seconds > self.slow_seconds and self.num_labels >= self.slow_labels
+        if self._steps_done == 0 and slow:
+            first = next_refresh(0, self.num_labels, self.interval)
             warnings.warn(
-                f"To look at all {self.num_labels:,} labels took {seconds:.0f} s. The sampler does "
-                "so again after "
-                f"{next_look(0, self.num_labels, self.every):,} steps, then ever more rarely, and "
-                "at last every "
-                f"{self.every:,} steps.",
+                f"Looking at all {self.num_labels:,} labels took {seconds:.0f} s. The sampler does "
+                f"so again after {first:,} steps, then less and less often, and in the long run "
+                f"every {self.interval:,} steps.",
                 stacklevel=3,
             )

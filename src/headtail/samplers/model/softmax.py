@@ -1,4 +1,4 @@
-"""Negatives drawn as the model itself would answer."""
+"""Negatives drawn by the model's own softmax."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from headtail.samplers.model.by_score import OnePassSampler
 
 @final
 class ModelSoftmax(OnePassSampler):
-    r"""Negatives are what the model takes for likely: $q_{y'} \propto e^{f_{y'}}$, for each example
-    anew.
+    r"""Negatives are what the model considers likely: $q_{y'} \propto e^{f_{y'}}$, drawn separately
+    for each example.
 
     The least noisy q for the unbiased softmax; for other margins that is `Tilted`. With importance
     weights and the positive excluded, every draw gives the exact loss; its gradient still varies.
-    With constant weights what it optimises moves with the model and has no name. A draw costs one
+    With constant weights its objective changes with the model and has no name. A draw costs one
     pass over the label table, as the exact loss does, but nothing of size [batch, L] is held and
     only the drawn rows get a gradient.
 

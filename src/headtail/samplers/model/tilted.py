@@ -1,8 +1,7 @@
-"""Negatives of minimum variance for the loss that is wanted."""
+"""Negatives of minimum variance for a given loss."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import final
 
 from torch import Tensor
@@ -10,8 +9,8 @@ from torch import Tensor
 from headtail.core.labels import Labels
 from headtail.core.margins import Margin, Separable, check_margin
 from headtail.core.pieces import Piece
-from headtail.samplers.claims import Claims
 from headtail.samplers.model.by_score import OnePassSampler
+from headtail.samplers.sampler import Claims
 
 
 @final
@@ -20,17 +19,17 @@ class Tilted(OnePassSampler):
     softmax, $\propto \rho_{yy'}\, |\varphi(-f_{y'})|$ for decoupled losses.
 
     With weights from the same margin (`FromMargin(margin)`) and the positive excluded, the sampled
-    loss has no variance where φ keeps one sign: each negative counts alike. It leans as the margin
-    does. A draw costs one pass over the label table.
+    loss has no variance if φ does not change sign: each negative counts the same. It leans as the
+    margin does. A draw costs one pass over the label table.
 
-    A label with ρ = 0 or φ = 0 is never drawn; where all are, the negative term is 0 and labels are
-    drawn uniformly.
+    A label with ρ = 0 or φ = 0 is never drawn; if that is so for all labels, the negative term is 0
+    and labels are drawn uniformly.
 
     Args:
         labels: the labels, or just their number.
         num_negatives: m.
-        margin: ρ, that of the weights: `Tail(labels).margin`, or what `FromMargin` got.
-        piece: of the decoupled loss; None for the softmax.
+        margin: ρ, that of the weights: `Tail(labels).margin`, or the margin of `FromMargin`.
+        piece: the `Piece` of a decoupled loss; None for the softmax.
         exclude_target: draw from the other labels only; else a draw that hits the positive is
             masked in the loss.
 
@@ -38,7 +37,8 @@ class Tilted(OnePassSampler):
     >>> from headtail import Equalised
     >>> labels = Labels.from_counts([8, 1, 1])
     >>> hidden, table = torch.zeros(1, 2), torch.randn(3, 2)
-    >>> draw = Tilted(labels, 4, Equalised(labels)).draw(torch.tensor([1]), input=hidden, weight=table)
+    >>> sampler = Tilted(labels, 4, Equalised(labels))
+    >>> draw = sampler.draw(torch.tensor([1]), input=hidden, weight=table)
     >>> draw.log_q_target.exp()  # all scores are equal, so q is ρ alone
     tensor([0.1000], dtype=torch.float64)
     """
@@ -61,27 +61,24 @@ class Tilted(OnePassSampler):
         """log ρ + f, or log ρ + log |φ(−f)|; of a separable margin the part that all labels share
         is left out.
         """
-        margin = self.margin
-        log_rho = (
-            margin.log_negative(ids)
-            if isinstance(margin, Separable)
-            else margin.log_rho(label, ids)
-        )
+        if isinstance(self.margin, Separable):
+            log_rho = self.margin.log_negative(ids)
+        else:
+            log_rho = self.margin.log_rho(label, ids)
         f = f.double()
         return log_rho + (f if self.piece is None else self.piece.negative(-f).abs_().log_())
 
     def log_support(self, ids: Tensor) -> Tensor:
-        """log ρ₂: a label of no weight is never drawn."""
-        return (
-            self.margin.log_negative(ids)
-            if isinstance(self.margin, Separable)
-            else super().log_support(ids)
-        )
+        """log ρ₂: a label with ρ = 0 is never drawn."""
+        if isinstance(self.margin, Separable):
+            return self.margin.log_negative(ids)
+        return super().log_support(ids)
 
     @property
     def claims(self) -> Claims:
-        """As above; labels of no weight are missed."""
-        return replace(super().claims, may_miss=True)
+        """Labels with ρ = 0 are missed."""
+        excluded = self.exclude_target
+        return Claims(looks_at_model=True, shared=False, may_miss=True, excludes_target=excluded)
 
     def extra_repr(self) -> str:
         """Size, options and target."""
