@@ -66,7 +66,7 @@ def mixed(sampler: Blocks, hidden: list[float]) -> Chances:
     each = [masses(sampler, x) for x in hidden]
     labels = each[0].labels
     mean = [
-        [sum(one.blocks[b] * one.inside[b][i] for one in each) / len(each) for i in range(len(of))]
+        [sum(c.blocks[b] * c.inside[b][i] for c in each) / len(each) for i in range(len(of))]
         for b, of in enumerate(labels)
     ]
     q = [[(1 - UNIFORM_SHARE) * x + UNIFORM_SHARE / L for x in inside] for inside in mean]

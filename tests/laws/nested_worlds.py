@@ -119,7 +119,7 @@ def moves(sampler: Sampler, y: int, past: int) -> list[Move]:
 def _products(parts: list[list[Move]]) -> list[Move]:
     whole = [Move(1.0)]
     for part in parts:
-        whole = [one.then(two) for one, two in itertools.product(whole, part)]
+        whole = [before.then(after) for before, after in itertools.product(whole, part)]
     return whole
 
 
@@ -141,8 +141,8 @@ def _inverse(sampler: Uniform | Frequency | LogUniform, y: int) -> list[Move]:
         layout = sorted(IDS, key=lambda y: -PRIOR[y])
     if sampler.exclude_target:
         return _rows(_without(q, y), layout, sampler.num_negatives)
-    one = [Move(q[d], [middle(q, layout, d)]) for d in IDS]
-    return _products([one] * sampler.num_negatives)
+    slot = [Move(q[d], [middle(q, layout, d)]) for d in IDS]
+    return _products([slot] * sampler.num_negatives)
 
 
 def _without(q: list[float], y: int) -> list[float]:
@@ -165,9 +165,9 @@ def _mass(sampler: ModelSoftmax | Tilted) -> list[float]:
 
 def _rows(q: list[float], layout: list[int], m: int) -> list[Move]:
     """Draws of each row: those of the first one, in one block of labels."""
-    one = [Move(q[d], [middle(q, layout, d)]) for d in IDS if q[d] > 0]
+    slot = [Move(q[d], [middle(q, layout, d)]) for d in IDS if q[d] > 0]
     others = Move(1.0, [NEITHER] * (m * (len(HIDDEN) - 1)))
-    return [move.then(others) for move in _products([one] * m)]
+    return [move.then(others) for move in _products([slot] * m)]
 
 
 def _blocks(sampler: Blocks) -> list[Move]:
@@ -175,18 +175,18 @@ def _blocks(sampler: Blocks) -> list[Move]:
     assert sampler.visits == sampler.share == 1
     chances = block_worlds.mixed(sampler, [1.0])
     rest = len(HIDDEN) - 1
-    found = []
+    outcomes = []
     for b, chance in enumerate(chances.blocks):
         visit = Move(chance, [middle(chances.blocks, list(range(len(chances.blocks))), b)])
         visit = visit.then(Move(1.0, [NEITHER] * rest))
         inside = chances.inside[b]
         places = list(range(len(chances.labels[b])))
-        one = [Move(inside[at], [middle(inside, places, at)]) for at in places]
+        slot = [Move(inside[at], [middle(inside, places, at)]) for at in places]
         others = Move(1.0, [NEITHER] * (rest * sampler.num_negatives))
-        found += [
-            visit.then(taken).then(others) for taken in _products([one] * sampler.num_negatives)
+        outcomes += [
+            visit.then(taken).then(others) for taken in _products([slot] * sampler.num_negatives)
         ]
-    return found
+    return outcomes
 
 
 def _walks(sampler: Adversarial) -> list[Move]:
@@ -195,7 +195,7 @@ def _walks(sampler: Adversarial) -> list[Move]:
     slope = sampler.slope.double()[:, 0]
     shift = sampler.shift.double()
     right = (slope + shift).sigmoid().tolist()
-    found = [
+    walks = [
         Move(TREE_UNIFORM_SHARE / L, [TREE_UNIFORM_SHARE / 2, (label + 0.5) / L, 0.5, 0.5])
         for label in IDS
     ]
@@ -205,9 +205,9 @@ def _walks(sampler: Adversarial) -> list[Move]:
         for node, turn in ((0, first), (1 + first, second)):
             chance *= right[node] if turn else 1 - right[node]
             points.append(right[node] / 2 if turn else (1 + right[node]) / 2)
-        found.append(Move(chance, points))
+        walks.append(Move(chance, points))
     others = Move(1.0, [NEITHER] * (4 * (len(HIDDEN) - 1)))
-    return [move.then(others) for move in found]
+    return [move.then(others) for move in walks]
 
 
 def scenes(sampler: Sampler, y: int) -> Iterator[tuple[float, list[int], list[int]]]:
@@ -325,8 +325,8 @@ OUTER: dict[str, Callable[[Sampler], Sampler]] = {
 }
 
 
-def _noted(sampler: Sampler) -> Sampler:
-    """The same, after a look at the model that stays."""
+def _summarised(sampler: Sampler) -> Sampler:
+    """The same, with a summary of the model that is not refreshed."""
     arrange(sampler, [0, 1], (0,) * sum(isinstance(part, Given) for part in sampler.modules()))
     sampler.draw(torch.tensor([0, 1, IGNORED]), input=HIDDEN, weight=SCORES[:, None])
     for part in sampler.modules():
@@ -336,12 +336,12 @@ def _noted(sampler: Sampler) -> Sampler:
 
 
 def _nested() -> list[World]:
-    found = []
+    worlds = []
     for outer, wrap in OUTER.items():
         for inner, part in _inner().items():
-            sampler = _noted(wrap(part))
-            found.append(World(f"{outer} {inner}", sampler, every_move(sampler)))
-    return found
+            sampler = _summarised(wrap(part))
+            worlds.append(World(f"{outer} {inner}", sampler, every_move(sampler)))
+    return worlds
 
 
 def _excluding() -> dict[str, Sampler]:
@@ -356,11 +356,11 @@ def _excluding() -> dict[str, Sampler]:
 
 
 def _pools() -> list[World]:
-    found = []
+    worlds = []
     for inner, part in (_inner() | _excluding()).items():
-        sampler = _noted(Resampled(part, 1))
-        found.append(World(f"resampled from {inner}", sampler, every_pool(sampler)))
-    return found
+        sampler = _summarised(Resampled(part, 1))
+        worlds.append(World(f"resampled from {inner}", sampler, every_pool(sampler)))
+    return worlds
 
 
 NESTED = _nested()

@@ -64,7 +64,7 @@ def test_other_labels_are_drawn_as_often_as_the_draw_claims(world: World, y: int
 
 
 @each_world
-def test_a_draw_carries_the_log_q_that_its_sampler_tells(world: World):
+def test_a_draw_carries_the_log_q_that_its_sampler_reports(world: World):
     for _, draw in world.outcomes(1):
         assert torch.allclose(draw.log_q, world.log_q(1, draw.ids), rtol=0, atol=1e-14)
         assert torch.allclose(

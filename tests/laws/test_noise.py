@@ -38,7 +38,7 @@ each_fixed_world = pytest.mark.parametrize("world", FIXED, ids=repr)
 
 @each_fixed_world
 @each_weighting
-def test_explain_tells_the_true_variance_or_that_it_has_none(world: World, weighting: str):
+def test_explain_reports_the_true_variance_or_none(world: World, weighting: str):
     w = WEIGHTINGS[weighting]
     y = 2
     found = explain(
@@ -62,7 +62,7 @@ def test_explain_tells_the_true_variance_or_that_it_has_none(world: World, weigh
 
 
 @each_fixed_world
-def test_explain_tells_the_true_variance_of_the_softmax_sum(world: World):
+def test_explain_reports_the_true_variance_of_the_softmax_sum(world: World):
     y = 3
     w = WEIGHTINGS["tail"]
     found = explain(

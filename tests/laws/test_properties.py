@@ -1,4 +1,4 @@
-"""Properties over label counts that nobody chose."""
+"""Properties that hold for any label counts."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class World:
         return _outcomes(self, y)
 
     def log_q(self, y: int, ids: Tensor) -> Tensor:
-        """What the sampler tells of labels, for an example with positive y."""
+        """The log q that the sampler reports for labels, for an example with positive y."""
         if isinstance(self.sampler, FixedSampler):
             return self.sampler.log_q(ids, self.batch_size)
         step = Step.expected(torch.tensor([y]), self.batch_size, Scorer(**MODEL))
@@ -80,9 +80,9 @@ class World:
 
 @cache
 def _outcomes(world: World, y: int) -> list[Outcome]:
-    found = list(world.enumerate(y))
-    assert abs(sum(p for p, _ in found) - 1) < 1e-12
-    return found
+    outcomes = list(world.enumerate(y))
+    assert abs(sum(p for p, _ in outcomes) - 1) < 1e-12
+    return outcomes
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from tests.samplers.steps import step_of
 
 
 def clouds(number: int = 6, each: int = 40, d: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
-    """Hidden states in clouds, one a label, far apart."""
+    """Hidden states in clouds, one per label, far apart."""
     generator = torch.Generator().manual_seed(0)
     centres = 6 * torch.randn(number, d, generator=generator)
     label = torch.arange(number).repeat_interleave(each)
@@ -28,7 +28,7 @@ def test_a_fitted_tree_finds_the_label_of_a_hidden_state():
     assert float(log_q.exp().median()) > 0.6, "uniform would have 1/6"
 
 
-def test_where_hidden_states_tell_nothing_the_tree_knows_how_popular_labels_are():
+def test_if_hidden_states_say_nothing_the_tree_still_knows_how_popular_labels_are():
     label = torch.tensor([0] * 600 + [1] * 200 + [2] * 100 + [3] * 100)
     sampler = Adversarial(4, 4, share=1)
     scorer = Scorer(0.01 * torch.randn(1000, 3), torch.zeros(4, 3))
@@ -62,12 +62,13 @@ def test_the_q_of_a_group_is_the_mean_of_its_examples_and_the_last_group_may_be_
     hidden, label = clouds()
     scorer = Scorer(hidden[::48][:5], torch.randn(6, 5))
     few = label[::48][:5]
-    one = Adversarial(6, 4, share=1)
+    alone = Adversarial(6, 4, share=1)
     three = Adversarial(6, 4, share=3)
-    three.load_state_dict(one.state_dict())
-    for sampler in (one, three):
+    three.load_state_dict(alone.state_dict())
+    for sampler in (alone, three):
         sampler._start(Scorer(hidden, scorer.weight), label)
-    own, group = (s.log_q_given(step_of(scorer, few), torch.arange(6)).exp() for s in (one, three))
+    step = step_of(scorer, few)
+    own, group = (s.log_q_given(step, torch.arange(6)).exp() for s in (alone, three))
     assert torch.allclose(group[0], own[:3].mean(0), rtol=1e-6)
     assert torch.allclose(group[4], own[3:].mean(0), rtol=1e-6)
     assert float((own[0] - own[2]).abs().max()) > 0.3, "a mean of equals would prove nothing"
@@ -76,14 +77,14 @@ def test_the_q_of_a_group_is_the_mean_of_its_examples_and_the_last_group_may_be_
 def test_real_draws_follow_the_claimed_q_also_when_the_table_has_moved_on():
     labels = Labels.zipf(50)
     generator = torch.Generator().manual_seed(0)
-    given = {
+    model = {
         "input": torch.randn(8, 4, generator=generator),
         "weight": torch.randn(50, 4, generator=generator),
     }
     sampler = Adversarial(labels, 6, share=3).eval()
-    sampler.draw(torch.arange(8), **given)
-    moved = given | {"weight": torch.randn(50, 4, generator=generator)}
-    found = audit(
+    sampler.draw(torch.arange(8), **model)
+    moved = model | {"weight": torch.randn(50, 4, generator=generator)}
+    report = audit(
         sampler,
         labels,
         draws=1_000,
@@ -91,7 +92,7 @@ def test_real_draws_follow_the_claimed_q_also_when_the_table_has_moved_on():
         **moved,
         generator=torch.Generator().manual_seed(1),
     )
-    assert found.passed, found
+    assert report.passed, report
 
 
 def test_a_saved_sampler_goes_on_with_the_same_draws_and_the_same_trees():
@@ -117,10 +118,10 @@ def test_a_saved_sampler_goes_on_with_the_same_draws_and_the_same_trees():
         assert torch.equal(both[0].ids, both[1].ids)
         assert torch.equal(both[0].log_q, both[1].log_q)
         trees.add(float(sampler.slope.sum()))
-    assert len(trees) > 1, "or nothing was fitted anew"
+    assert len(trees) > 1, "or nothing was fitted again"
 
 
-def test_every_label_has_a_leaf_of_its_own_and_halves_differ_by_one_at_most():
+def test_every_label_has_its_own_leaf_and_halves_differ_by_one_at_most():
     for number in (1, 2, 3, 7, 8, 100):
         tree = fit(torch.randn(number, 3), torch.ones(number))
         assert sorted(set(tree.leaf.tolist())) == sorted(tree.leaf.tolist())

@@ -73,18 +73,18 @@ def a_model(rows: int, labels: int = 40, dim: int = 4) -> dict[str, torch.Tensor
 
 @each_known
 def test_real_draws_follow_the_claimed_q(make):
-    found = audit(
+    report = audit(
         make(LABELS, 6), LABELS, draws=800, batch_size=3, generator=seeded(3), **a_model(3)
     )
-    assert found.passed, found
+    assert report.passed, report
 
 
 @each_pooled
 def test_real_draws_from_a_pool_count_once_on_average(make):
-    found = audit(
+    report = audit(
         make(LABELS, 6), LABELS, draws=600, batch_size=8, generator=seeded(4), **a_model(8)
     )
-    assert found.passed, found
+    assert report.passed, report
 
 
 def test_a_pool_that_forgets_its_q_or_its_size_is_caught():
@@ -200,7 +200,7 @@ def test_no_block_holds_scores_of_the_whole_batch_and_table(make):
 @pytest.mark.parametrize("piece", [None, logistic], ids=["softmax", "logistic"])
 def test_tilted_gives_the_exact_loss_in_every_single_draw(margin: str, piece):
     margin = LogitAdjusted(LABELS) if margin == "adjusted" else Importance().margin
-    model = {name: one.double() for name, one in a_model(16).items()}
+    model = {name: tensor.double() for name, tensor in a_model(16).items()}
     label = torch.arange(16)
     sampler = Tilted(LABELS, 1, margin, piece)
     kind = (
@@ -250,7 +250,7 @@ def test_weights_that_need_a_q_are_refused_for_draws_from_a_pool():
             wrap()
 
 
-def test_a_margin_that_asks_for_labels_tilted_never_draws_is_refused():
+def test_a_margin_that_needs_labels_tilted_never_draws_is_refused():
     labels = Labels.from_counts([3, 2, 0])
     sampler = scheme("tilted:equalised@4", labels).sampler
     with pytest.raises(HeadtailError, match="never draws 1 of 3"):
@@ -262,13 +262,13 @@ def test_growing_the_labels_keeps_the_sampler_right(make):
     grown = LABELS.grow([7, 3])
     sampler = make(LABELS, 6).for_labels(grown)
     assert sampler.num_labels == 42
-    found = audit(sampler, grown, draws=400, batch_size=4, generator=seeded(6), **a_model(4, 42))
-    assert found.passed, found
+    report = audit(sampler, grown, draws=400, batch_size=4, generator=seeded(6), **a_model(4, 42))
+    assert report.passed, report
 
 
 @each
 def test_nothing_in_a_draw_carries_a_gradient(make):
-    model = {name: one.requires_grad_() for name, one in a_model(3).items()}
+    model = {name: tensor.requires_grad_() for name, tensor in a_model(3).items()}
     draw = make(LABELS, 6).draw(torch.tensor([1, 2, 3]), **model)
     assert not draw.log_q.requires_grad
     assert not list(make(LABELS, 6).parameters())
@@ -292,7 +292,7 @@ NAMES = {
 def test_each_has_a_name_and_trains(name: str):
     loss = scheme(name, LABELS)
     assert type(loss.sampler) is NAMES[name]
-    model = {key: one.requires_grad_() for key, one in a_model(8).items()}
+    model = {key: tensor.requires_grad_() for key, tensor in a_model(8).items()}
     value = loss(model["input"], model["weight"], torch.arange(8), generator=seeded())
     value.backward()
     assert torch.isfinite(value)

@@ -37,13 +37,13 @@ def line(counts: list[int], positive: int) -> list[tuple[int, Fraction, Fraction
     """Label, start and end of each interval without the positive; one with over half lies last."""
     order = sorted(range(len(counts)), key=lambda label: (2 * counts[label] > sum(counts), label))
     rest = sum(counts) - counts[positive]
-    found = []
+    intervals = []
     start = Fraction(0)
     for label in order:
         if label != positive and counts[label]:
-            found.append((label, start, start + Fraction(counts[label], rest)))
-            start = found[-1][2]
-    return found
+            intervals.append((label, start, start + Fraction(counts[label], rest)))
+            start = intervals[-1][2]
+    return intervals
 
 
 def drawn(sampler: InverseSampler, positive: int, shares: list[float]) -> list[int]:

@@ -47,12 +47,12 @@ def kinds(base: type = Sampler) -> list[type]:
 
 
 def test_every_class_of_samplers_is_abstract_or_final():
-    found = set(kinds())
-    assert len(found) > 20
-    for kind in found - {Mixture}:
+    classes = set(kinds())
+    assert len(classes) > 20
+    for kind in classes - {Mixture}:
         is_final = "__final__" in vars(kind)
         assert inspect.isabstract(kind) != is_final, kind
-        assert not (is_final and kind.__subclasses__() and kind.__subclasses__()[0] in found)
+        assert not (is_final and kind.__subclasses__() and kind.__subclasses__()[0] in classes)
 
 
 def test_every_sampler_is_fixed_or_follows_the_model_or_is_a_pool():
@@ -127,16 +127,16 @@ def test_what_parts_promise_is_what_their_mixture_promises():
 )
 def test_a_mixture_follows_the_model_if_a_part_does_and_stays_so_in_copies(parts, kind):
     mixture = Mixture(parts)
-    for one in (
+    for again in (
         mixture,
         copy.deepcopy(mixture),
         pickle.loads(pickle.dumps(mixture)),
         mixture.for_labels(LABELS),
     ):
-        assert type(one) is kind
-        assert isinstance(one, Mixture)
-        assert [type(part) for part in one.samplers] == [type(part) for part in parts]
-        assert repr(one).startswith("Mixture(")
+        assert type(again) is kind
+        assert isinstance(again, Mixture)
+        assert [type(part) for part in again.samplers] == [type(part) for part in parts]
+        assert repr(again).startswith("Mixture(")
 
 
 def test_a_q_that_is_unknown_is_refused_where_it_is_needed_and_only_there():

@@ -1,5 +1,5 @@
-"""Steps that training loops skip or that hold nothing: whatever a sampler notes of them must not
-spoil the steps after.
+"""Steps that training loops skip or that hold nothing: what a sampler remembers of them must
+not spoil later steps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SAMPLERS = (
 OTHERS = ("tilted", "model", "hard", "resampled")
 LABELS = ht.Labels.zipf(200)
 STEPS = 70
-"""The third look is after 64."""
+"""The third refresh is after 64."""
 
 
 def losses(name, width, spoil):
@@ -32,16 +32,16 @@ def losses(name, width, spoil):
         warnings.simplefilter("ignore")
         head = ht.LabelHead(LABELS, width, ht.scheme(f"{name}:tail@8", LABELS)).train()
     optimiser = torch.optim.SGD(head.parameters(), lr=0.1)
-    found = []
+    values = []
     for number in range(STEPS):
         hidden, label = spoil(number, torch.randn(16, width), torch.randint(200, (16,)))
         loss = head(hidden, label)
-        found.append(float(loss.detach()))
+        values.append(float(loss.detach()))
         if loss.isfinite():
             loss.backward()
             optimiser.step()
         optimiser.zero_grad()
-    return torch.tensor(found)
+    return torch.tensor(values)
 
 
 @pytest.mark.parametrize("name", SAMPLERS + OTHERS)
@@ -62,15 +62,15 @@ def test_a_step_that_is_not_finite_spoils_no_other(name, width, rows, bad):
 @pytest.mark.parametrize("name", SAMPLERS + OTHERS)
 @pytest.mark.parametrize("empty", [0, 3, 32])
 def test_an_empty_batch_costs_nothing_and_spoils_nothing(name, empty):
-    found = losses(
+    values = losses(
         name,
         160,
         lambda number, hidden, label: (
             (hidden[:0], label[:0]) if number == empty else (hidden, label)
         ),
     )
-    assert found[empty] == 0
-    assert found.isfinite().all()
+    assert values[empty] == 0
+    assert values.isfinite().all()
 
 
 @pytest.mark.parametrize("name", SAMPLERS + OTHERS)
@@ -83,7 +83,7 @@ def test_autocast_works(name):
 @pytest.mark.parametrize(
     ("rows", "width", "labels"), [(3, 8, 200), (4, 7, 200), (4, 8, 199), (4, 8, 201)]
 )
-def test_a_model_that_does_not_fit_is_told_in_a_sentence(name, rows, width, labels):
+def test_a_model_that_does_not_fit_is_reported_in_a_sentence(name, rows, width, labels):
     loss = ht.scheme(f"{name}:tail@8", LABELS)
     sentence = (
         r"`(input|weight)` must have shape"

@@ -44,7 +44,7 @@ CAPTURED = (
     *("resampled(32)", "resampled(32,frequency(0.5))"),
 )
 """Their steps are one CUDA graph."""
-LOOKING = (
+REFRESHED = (
     *(
         "block(4)",
         "block(1)",
@@ -57,9 +57,9 @@ LOOKING = (
 )
 """So are theirs, but for those in which they look at the whole table."""
 REMEMBERING = ("queue(64)",)
-"""What it keeps is the host's business in every step, so that its steps run operation by operation.
+"""What it keeps is the host's business in every step, so that its steps run eagerly.
 """
-EVERY = (*CAPTURED, *LOOKING, *REMEMBERING)
+EVERY = (*CAPTURED, *REFRESHED, *REMEMBERING)
 BY_SCORE = (
     "model",
     "hard(4)",
@@ -94,7 +94,7 @@ def data() -> DataSet:
     direction = torch.randn(NUM_LABELS, 24, generator=generator)
     features = direction[label] + 0.3 * torch.randn(len(label), 24, generator=generator)
     points = Points(features, Ragged(label, torch.arange(len(label) + 1)), NUM_LABELS)
-    return DataSet("one label a point", points, points, digest="one label a point")
+    return DataSet("one label per point", points, points, digest="one label per point")
 
 
 def run_of(name: str, **changes) -> Run:
@@ -137,28 +137,28 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator(DEVICE).manual_seed(seed)
 
 
-def test_every_name_of_a_sampler_stands_here():
+def test_every_name_of_a_sampler_is_tested_here():
     assert {parse(f"{name}:tail").sampler.name for name in EVERY} == set(SAMPLERS)
 
 
 @on_gpu
 @each(*EVERY)
 def test_a_run_learns_and_is_captured_unless_a_queue_is_filled(name):
-    found = case(name)
-    assert found.losses[-1] < found.losses[0]
-    assert isinstance(found.trainer.step, CapturedStep) == (name not in REMEMBERING)
+    trained = case(name)
+    assert trained.losses[-1] < trained.losses[0]
+    assert isinstance(trained.trainer.step, CapturedStep) == (name not in REMEMBERING)
 
 
 @on_gpu
-@each(*LOOKING)
-def test_replayed_steps_and_looks_between_them_are_those_taken_one_by_one(name):
+@each(*REFRESHED)
+def test_replayed_steps_and_refreshes_between_them_equal_eager_steps(name):
     run = run_of(name, deterministic=True, dim=WIDER)
     replayed = Trainer(run, data(), device=DEVICE)
     taken = Trainer(run, data(), device=DEVICE, engine=Engine(capture=False))
     assert isinstance(replayed.step, CapturedStep)
     assert not isinstance(taken.step, CapturedStep)
-    one, other = (trainer.fit() for trainer in (replayed, taken))
-    for weight, too in zip(one.model.parameters(), other.model.parameters(), strict=True):
+    captured, eager = (trainer.fit() for trainer in (replayed, taken))
+    for weight, too in zip(captured.model.parameters(), eager.model.parameters(), strict=True):
         assert torch.allclose(weight, too, rtol=1e-3, atol=1e-4)
     looked = [
         module._next_refresh
@@ -167,23 +167,23 @@ def test_replayed_steps_and_looks_between_them_are_those_taken_one_by_one(name):
         if isinstance(module, Scheduled)
     ]
     assert len(set(looked)) == 1
-    assert looked[0] > 64, "there was a look after 0, 32 and 64 steps"
+    assert looked[0] > 64, "there was a refresh after 0, 32 and 64 steps"
 
 
 @on_gpu
 @each(*EVERY)
 def test_log_q_is_that_of_float64_on_a_cpu(name):
-    found = case(name)
-    draw = found.sampler.draw(found.target, **found.model, generator=seeded())
+    trained = case(name)
+    draw = trained.sampler.draw(trained.target, **trained.model, generator=seeded())
     ids = draw.ids.cpu()
-    label = found.target.cpu()
-    there = copy.deepcopy(found.sampler).cpu()
-    model = Scorer(*(t.cpu().double() for t in found.model.values()))
+    label = trained.target.cpu()
+    there = copy.deepcopy(trained.sampler).cpu()
+    model = Scorer(*(t.cpu().double() for t in trained.model.values()))
     assert draw.ids.device.type == DEVICE
-    if isinstance(found.sampler, Resampled):
+    if isinstance(trained.sampler, Resampled):
         # Each slot's chance follows from the pool, which is drawn first.
-        pool = found.sampler.pool.draw(found.target, **found.model, generator=seeded())
-        pooled, log_q0 = (one.cpu().expand(16, -1) for one in (pool.ids, pool.log_q))
+        pool = trained.sampler.pool.draw(trained.target, **trained.model, generator=seeded())
+        pooled, log_q0 = (tensor.cpu().expand(16, -1) for tensor in (pool.ids, pool.log_q))
         score = model.logits(pooled) - log_q0
         score = (
             score.masked_fill(pooled == label[:, None], -torch.inf).log_softmax(1)
@@ -207,9 +207,14 @@ def test_log_q_is_that_of_float64_on_a_cpu(name):
 @on_gpu
 @each(*EVERY)
 def test_draws_follow_the_claimed_q(name):
-    found = case(name)
+    trained = case(name)
     judged = audit(
-        found.sampler, found.labels, draws=300, batch_size=16, generator=seeded(1), **found.model
+        trained.sampler,
+        trained.labels,
+        draws=300,
+        batch_size=16,
+        generator=seeded(1),
+        **trained.model,
     )
     assert judged.passed, judged
 
@@ -221,13 +226,13 @@ def waiting_is_an_error() -> Iterator[None]:
 
 
 @on_gpu
-@each(*CAPTURED, *LOOKING)
+@each(*CAPTURED, *REFRESHED)
 def test_the_host_does_not_wait_for_a_draw(name, waiting_is_an_error):
-    found = case(name)
-    given = {**found.model, "generator": seeded(), "ignore_index": None}
-    found.sampler.draw(found.target, **given)  # tables are copied once
+    trained = case(name)
+    given = {**trained.model, "generator": seeded(), "ignore_index": None}
+    trained.sampler.draw(trained.target, **given)  # tables are copied once
     torch.cuda.set_sync_debug_mode("error")
-    found.sampler.draw(found.target, **given)
+    trained.sampler.draw(trained.target, **given)
 
 
 @on_gpu
@@ -252,10 +257,10 @@ def test_a_deterministic_run_repeats_itself_and_resumes_bit_for_bit(name, tmp_pa
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 @each(*BY_SCORE)
 def test_tables_of_other_precision_can_be_drawn_from(name, dtype):
-    found = case(name)
-    draw = found.sampler.draw(
-        found.target,
-        **{key: value.to(dtype) for key, value in found.model.items()},
+    trained = case(name)
+    draw = trained.sampler.draw(
+        trained.target,
+        **{key: value.to(dtype) for key, value in trained.model.items()},
         generator=seeded(),
     )
     assert draw.log_q.dtype == torch.float64

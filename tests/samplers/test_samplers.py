@@ -46,8 +46,8 @@ each_sampler = pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS)
 @each_sampler
 def test_real_draws_follow_the_claimed_q(make):
     generator = torch.Generator().manual_seed(1)
-    found = audit(make(), LABELS, draws=4_000, batch_size=16, generator=generator)
-    assert found.passed, found
+    report = audit(make(), LABELS, draws=4_000, batch_size=16, generator=generator)
+    assert report.passed, report
 
 
 @each_sampler
@@ -162,12 +162,12 @@ def test_m_may_exceed_l_with_replacement():
 
 
 def test_one_label_can_only_be_drawn_itself():
-    one = Labels.from_counts([5])
+    single = Labels.from_counts([5])
     for sampler in (
         Uniform(1, 3),
-        Frequency(one, 3),
-        LogUniform(one, 3),
-        WithinBatch(one),
+        Frequency(single, 3),
+        LogUniform(single, 3),
+        WithinBatch(single),
         Uniform(1, 1, replacement=False),
     ):
         assert sampler.draw(torch.tensor([0, 0])).ids.unique().tolist() == [0]
@@ -236,7 +236,7 @@ def test_a_queue_stays_where_it_is_and_what_was_drawn_stays_as_it_was():
     queue.draw(torch.tensor([9, 9, 9, 9]))
     assert drawn.tolist() == [1, 2, 3, 4]
     assert queue.past.data_ptr() == where, (
-        "memory that is given back may be filled anew while another stream reads it"
+        "memory that is freed may be overwritten while another stream reads it"
     )
 
 
@@ -245,7 +245,7 @@ def test_whole_multi_label_points_break_within_batch_s_q_and_it_says_so():
         WithinBatch(LABELS).draw(torch.tensor([[1, 2], [3, -100]]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        WithinBatch(LABELS).draw(torch.tensor([[1], [3]]))  # one label a point is no such thing
+        WithinBatch(LABELS).draw(torch.tensor([[1], [3]]))  # a single label per point is fine
 
 
 def test_a_label_that_the_counts_never_saw_is_refused_in_a_batch():
@@ -268,7 +268,7 @@ def test_the_queue_s_state_is_saved_and_restored():
 
 
 def test_a_mixture_s_q_is_the_weighted_sum_of_its_parts():
-    """Nobody else gives the right q for mixed samplers."""
+    """q of each part alone would be wrong."""
     mixture = Mixture([Uniform(LABELS, 6), Frequency(LABELS, 2)])
     expected = 0.75 / 40 + 0.25 * LABELS.prior
     assert torch.allclose(mixture.log_q(torch.arange(40)).exp(), expected, rtol=1e-13)

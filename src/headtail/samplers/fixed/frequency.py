@@ -22,8 +22,8 @@ class Frequency(InverseSampler):
     With constant weights this leans to the tail, the more so the larger $\alpha$: rare labels are
     seldom pushed down.
 
-    Holds one float64 table of L entries and draws by binary search, so 100 million labels are no
-    problem.
+    Holds one float64 table of L entries and draws by binary search, which works for 100 million
+    labels.
 
     Args:
         labels: gives the prior π.
@@ -31,7 +31,7 @@ class Frequency(InverseSampler):
         power: α in [0, 1]; 0 is uniform, 1 the prior itself, 0.75 word2vec's choice.
         replacement: False draws m *different* labels with inclusion probability min(1, c·π^α), c
             such that they sum to m.
-        exclude_target: draw from the other labels, for each example anew; ids are then `[b, m]`.
+        exclude_target: draw from the other labels, separately for each example; ids are `[b, m]`.
 
     >>> sampler = Frequency(Labels.from_counts([8, 1, 1]), num_negatives=4, power=1 / 3)
     >>> sampler.log_q(torch.arange(3)).exp()
@@ -51,25 +51,21 @@ class Frequency(InverseSampler):
         exclude_target: bool = False,
     ) -> None:
         check_labels(labels)
-        labels = labels.fixed()  # the table below would not follow them
+        labels = labels.fixed()  # the table below would not follow later counts
         super().__init__(
             labels.num_labels, num_negatives, replacement=replacement, exclude_target=exclude_target
         )
         self.labels = labels
         self.power = check_number("power", power, low=0, high=1)
-        if (
-            exclude_target
-            and labels.rarest == 0
-            and power > 0
-            and labels.num_labels - labels.never_seen < 2
-        ):
+        drawn = labels.num_labels - (labels.never_seen if power > 0 and labels.rarest == 0 else 0)
+        if exclude_target and drawn < 2:
             raise HeadtailError(
                 Setting("exclude_target", True),
                 " needs at least 2 labels with a positive prior. Count with ",
                 Setting("smoothing", 1),
                 ", or drop it.",
             )
-        # One table of L float64 entries, worked on in place: at 100 million labels every copy is
+        # One table of L float64 entries, changed in place: with 100 million labels every copy takes
         # 800 MB.
         table = labels.counts.to(torch.float64, copy=True).add_(labels.smoothing)
         table.div_(labels.total + labels.smoothing * labels.num_labels).pow_(self.power)
@@ -77,12 +73,12 @@ class Frequency(InverseSampler):
         self._log_threshold = math.inf  # log mass from which a label is drawn in every step
         if not replacement:
             certain, smallest = _certain_labels(table, num_negatives)
-            # Looked-up masses differ from the table's by rounding, so the threshold sits a little
-            # lower.
+            # Masses computed later differ from the table's by rounding, so the threshold is a
+            # little lower.
             self._log_threshold = math.log(smallest) - 1e-9 if len(certain) else math.inf
             table[certain] = 0.0
-        # A label with more than half of the mass lies last on the line, so that the others' sums
-        # are exact, however little is left to them.
+        # A label with more than half of the mass comes last on the line, so that the sums of the
+        # others are exact, however little mass they have.
         self._largest, largest_mass = _above_half(table) if exclude_target else (None, 0.0)
         if self._largest is not None:
             table[self._largest] = 0.0
@@ -97,9 +93,8 @@ class Frequency(InverseSampler):
         if self.replacement:
             return log_mass - math.log(self.total)
         inclusion = log_mass + (math.log(self._steps() / self.total) if self._steps() else 0.0)
-        return torch.where(log_mass >= self._log_threshold, 0.0, inclusion) - math.log(
-            self.num_negatives
-        )
+        inclusion = torch.where(log_mass >= self._log_threshold, 0.0, inclusion)
+        return inclusion - math.log(self.num_negatives)
 
     def mass(self, ids: Tensor) -> Tensor:
         """π^α up to a constant; 0 for labels that are drawn in every step anyway."""
@@ -179,9 +174,9 @@ class Frequency(InverseSampler):
 def _certain_labels(mass: Tensor, m: int) -> tuple[Tensor, float]:
     """The labels with c·mass ≥ 1 where Σ min(1, c·mass) = m, and the smallest mass among them.
 
-    At most m labels can be certain, so only the m largest are looked at. With the s largest
-    certain, the others share m − s: c = (m − s) / (total − mass of those s). The answer is the
-    smallest s for which the next label stays below 1.
+    At most m labels can be certain, so only the m largest matter. With the s largest certain, the
+    others share m − s: c = (m − s) / (total − mass of those s). The answer is the smallest s for
+    which the next label stays below 1.
     """
     support = int((mass > 0).sum())
     if m > support:
@@ -203,15 +198,15 @@ def _certain_labels(mass: Tensor, m: int) -> tuple[Tensor, float]:
 
 
 def _above_half(mass: Tensor) -> tuple[int | None, float]:
-    """The label with more than half of all mass, and its mass; None and 0 where there is none."""
+    """The label with more than half of all mass, and its mass; None and 0 if there is none."""
     at = int(mass.argmax())
     largest = float(mass[at])
     return (at, largest) if 2 * largest > float(mass.sum()) else (None, 0.0)
 
 
 def _largest(mass: Tensor, k: int, block: int = 2**22) -> tuple[Tensor, Tensor]:
-    """The k largest masses and their labels, block by block: `topk` of the whole would copy the
-    table twice.
+    """The k largest masses and their labels, block by block: `topk` of the whole table would copy
+    it twice.
     """
     values = mass[:0]
     ids = torch.empty(0, dtype=torch.int64, device=mass.device)

@@ -18,18 +18,17 @@ from headtail.samplers.sampler import Claims, Step
 
 @final
 class Given(FixedSampler):
-    r"""Negatives that you drew yourself, with the log q that you vouch for (`audit` can check it).
+    r"""Negatives that you drew yourself, with their log q (`audit` can check it).
 
-    What it does to head and tail depends on your q; `explain` says, if you give log q as a
-    function.
+    What it does to head and tail depends on your q; `explain` reports it if log q is a function.
 
     Args:
         num_labels: L.
         ids: `[m]` or `[b, m]` your negatives.
-        log_q: their log-probabilities, same shape; or a function that tells log q of any ids.
+        log_q: their log-probabilities, same shape; or a function that returns log q of any ids.
         log_q_target: `[b]` log q of the positives, for relative weights; not needed with a
             function.
-        m: the effective number of negatives; the width of `ids` unless you know better.
+        m: the effective number of negatives; the width of `ids` by default.
 
     >>> given = Given(100, ids=torch.tensor([4, 8]), log_q=torch.tensor([0.01, 0.02]).log())
     >>> given.draw(torch.tensor([1, 2, 3])).log_q.exp()

@@ -21,7 +21,7 @@ EXCLUDED = Setting("exclude_target", True)
 
 class InverseSampler(FixedSampler):
     r"""A distribution $q_y = \text{mass}_y / \text{total}$, laid out as intervals on $[0,
-    \text{total})$ and drawn by pointing.
+    \text{total})$ and drawn by random points.
 
     Subclasses give the layout: `total`, `mass`, `below` and `end` (where a label's interval starts
     and ends) and `label_at`, which must be their exact inverse where the positive is excluded.
@@ -86,22 +86,19 @@ class InverseSampler(FixedSampler):
         return torch.log1p(-self.log_q(label).exp()) if self.exclude_target else 0.0
 
     def pick(self, step: Step) -> Draw:
-        """Point at the line: m random points, m evenly spaced ones, or random points beside the
+        """Labels at m random points, at m evenly spaced points, or at random points outside the
         positive's interval.
         """
-        options = {
-            "dtype": torch.float64,
-            "device": step.pairs.label.device,
-            "generator": step.generator,
-        }
+        label = step.pairs.label
+        options = {"dtype": torch.float64, "device": label.device, "generator": step.generator}
         if not self.replacement:
             ids = self.systematic(torch.rand(1, **options))
         elif self.exclude_target:
-            shares = torch.rand(len(step.pairs.label), self.num_negatives, **options)
-            ids = self.others_at(shares, step.pairs.label[:, None])
+            shares = torch.rand(len(label), self.num_negatives, **options)
+            ids = self.others_at(shares, label[:, None])
         else:
             ids = self.label_at(torch.rand(self.num_negatives, **options) * self.total)
-        return self.describe(ids, step.pairs.label, float(self.num_negatives))
+        return self.describe(ids, label, float(self.num_negatives))
 
     def others_at(self, shares: Float64[Tensor, "b m"], label: Int[Tensor, "b 1"]) -> Tensor:
         """`[b, m]` labels at these shares of a line without each positive's own interval.
@@ -117,7 +114,7 @@ class InverseSampler(FixedSampler):
         return self.label_at(points.clamp(max=math.nextafter(self.total, 0.0)))
 
     def systematic(self, offset: Float64[Tensor, " one"]) -> Int[Tensor, " m"]:
-        """m evenly spaced points behind one random offset: label y is hit with probability exactly
+        """m evenly spaced points after one random offset: label y is hit with probability exactly
         m·q_y, never twice.
         """
         m = self.num_negatives
@@ -126,16 +123,10 @@ class InverseSampler(FixedSampler):
 
     def extra_repr(self) -> str:
         """Size and options."""
-        options = [
-            "" if self.replacement else "replacement=False",
-            "exclude_target=True" if self.exclude_target else "",
-        ]
-        return ", ".join(
-            filter(
-                None,
-                [f"num_labels={self.num_labels}, num_negatives={self.num_negatives}", *options],
-            )
-        )
+        replacement = "" if self.replacement else ", replacement=False"
+        excluded = ", exclude_target=True" if self.exclude_target else ""
+        sizes = f"num_labels={self.num_labels}, num_negatives={self.num_negatives}"
+        return f"{sizes}{replacement}{excluded}"
 
     def expected_m(self, batch_size: int | None = None) -> float:
         """m, whatever the batch."""
@@ -148,9 +139,7 @@ class InverseSampler(FixedSampler):
     def variance_of_sum(
         self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None
     ) -> float | None:
-        """m·V_q[t] for independent draws; without replacement, the integral over the one random
-        offset.
-        """
+        """m·V_q[t] for independent draws; without replacement, an integral over the offset."""
         if not self.replacement:
             return self._systematic_variance(term)
         q = self.log_q(torch.arange(self.num_labels, device=term.device)).exp()
@@ -161,7 +150,7 @@ class InverseSampler(FixedSampler):
 
     def _systematic_variance(self, term: Tensor) -> float:
         # As the offset u runs over [0, 1), the sum changes only where u passes the fractional
-        # position of a label's end: there that label leaves and the next one enters. Between these
+        # position of a label's end: there that label leaves and the next enters. Between these
         # points the sum is constant, so the integral is a finite sum.
         ids = torch.arange(self.num_labels, device=term.device)
         ids = ids[self.mass(ids) > 0]

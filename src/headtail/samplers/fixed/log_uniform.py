@@ -22,10 +22,10 @@ class LogUniform(InverseSampler):
     to the tail.
 
     Args:
-        labels: their counts give the ranks; a plain number says that label ids *are* ranks, most
+        labels: their counts give the ranks; with a plain number, label ids *are* the ranks, most
             frequent first.
         num_negatives: m.
-        exclude_target: draw from the other labels, for each example anew; ids are then `[b, m]`.
+        exclude_target: draw from the other labels, separately for each example; ids are `[b, m]`.
 
     >>> LogUniform(100, num_negatives=5).log_q(torch.tensor([0, 99])).exp()
     tensor([0.1502, 0.0022], dtype=torch.float64)
@@ -41,14 +41,13 @@ class LogUniform(InverseSampler):
         super().__init__(num_labels, num_negatives, replacement=True, exclude_target=exclude_target)
         self.total = math.log(num_labels + 1)
         order = None
+        rank = None
         if isinstance(labels, LabelFrequencies) and bool((labels.counts.diff() > 0).any()):
             order = labels.counts.argsort(descending=True, stable=True)
+            rank = torch.empty_like(order)
+            rank[order] = torch.arange(num_labels, device=order.device)
         self.register_buffer("order", order, persistent=False)
-        self.register_buffer(
-            "rank", None if order is None else torch.empty_like(order), persistent=False
-        )
-        if self.rank is not None and order is not None:
-            self.rank[order] = torch.arange(num_labels, device=order.device)
+        self.register_buffer("rank", rank, persistent=False)
 
     def mass(self, ids: Tensor) -> Tensor:
         """log((r + 2) / (r + 1)), without cancellation."""
@@ -67,8 +66,8 @@ class LogUniform(InverseSampler):
         """The rank is e^point − 1, rounded down."""
         rank = points.expm1().long().clamp_(0, self.num_labels - 1)
         if self.exclude_target:
-            # The exponential rounds, so a point near the end of an interval may come out in the
-            # next one: compare it with where intervals start.
+            # The exponential rounds, so a point near the end of an interval may end up in the next
+            # one: compare it with the starts of the intervals.
             rank -= (rank.double().log1p() > points).long()
             rank += ((rank + 1).double().log1p() <= points).long()
             rank.clamp_(max=self.num_labels - 1)

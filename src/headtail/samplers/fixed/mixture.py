@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import final
@@ -29,8 +30,8 @@ class Mixture(Sampler):
     both have in common is here.
 
     Args:
-        parts: the samplers, each with its own number of negatives. None may exclude the positive (q
-            would not be separable).
+        parts: the samplers, each with its own number of negatives. None of them may exclude the
+            positive (q would not be separable).
 
     >>> labels = Labels.from_counts([6, 2, 2])
     >>> mixture = Mixture([Uniform(labels, 3), Frequency(labels, 1)])
@@ -41,7 +42,7 @@ class Mixture(Sampler):
     """
 
     def __new__(cls, parts: Sequence[Sampler] = ()) -> Mixture:
-        """One of the two kinds; a copy or a pickle names its own, and brings its parts later."""
+        """One of the two kinds; a copy or a pickle names its class, and gets its parts later."""
         if cls is not Mixture:
             return super().__new__(cls)
         listed = parts if isinstance(parts, Sequence) else ()
@@ -50,11 +51,8 @@ class Mixture(Sampler):
 
     def __init__(self, parts: Sequence[Sampler]) -> None:
         super().__init__()
-        if (
-            not isinstance(parts, Sequence)
-            or not parts
-            or not all(isinstance(part, Sampler) for part in parts)
-        ):
+        is_list = isinstance(parts, Sequence) and len(parts) > 0
+        if not is_list or not all(isinstance(part, Sampler) for part in parts):
             raise HeadtailError(
                 "`parts` must be a list of at least one sampler, for example `[Uniform(labels, "
                 "32), WithinBatch(labels)]`."
@@ -74,17 +72,13 @@ class Mixture(Sampler):
                 "`parts` must not exclude the positive: drop `exclude_target=True`, and the loss "
                 "masks collisions."
             )
-        flat = [
-            inner
-            for part in parts
-            for inner in (part.samplers if isinstance(part, Mixture) else [part])
-        ]
-        self.parts = nn.ModuleList(flat)
+        inner = [part.samplers if isinstance(part, Mixture) else [part] for part in parts]
+        self.parts = nn.ModuleList(itertools.chain(*inner))
         self.num_labels = sizes.pop()
 
     @property
     def name(self) -> str:
-        """That of both kinds."""
+        """The public name of both kinds."""
         return "Mixture"
 
     @property
@@ -107,20 +101,17 @@ class Mixture(Sampler):
         )
 
     def pick(self, step: Step) -> Draw:
-        """Draw from each part; the parts' shares are those of this very batch."""
+        """Draw from each part; the shares of the parts are those of this batch."""
         draws = [part.pick(step) for part in self.samplers]
         sizes = [draw.m for draw in draws]
         ids = [draw.ids for draw in draws]
-        if any(not draw.shared for draw in draws):
-            ids = [
-                rows if rows.dim() == 2 else rows.expand(len(step.pairs.label), -1) for rows in ids
-            ]
-        ids = torch.cat(ids, -1)
         label = step.pairs.label
+        if any(not draw.shared for draw in draws):
+            ids = [part.expand(len(label), -1) for part in ids]
+        ids = torch.cat(ids, -1)
         if not self.claims.looks_at_model:
-            return Draw(
-                ids, self.fixed_log_q(ids, sizes), self.fixed_log_q(label, sizes), sum(sizes)
-            )
+            log_q, log_q_target = (self.fixed_log_q(t, sizes) for t in (ids, label))
+            return Draw(ids, log_q, log_q_target, sum(sizes))
         both = torch.cat([label[:, None], ids], 1)
         log_q = mean_of([part.log_q_given(step, both) for part in self.samplers], sizes)
         return Draw(ids, log_q[:, 1:], log_q[:, 0], sum(sizes))
@@ -143,7 +134,7 @@ class Mixture(Sampler):
         return [part.m_given(step) for part in self.samplers]
 
     def independent(self, batch_size: int | None = None) -> bool:
-        """If all parts are, of themselves and of each other."""
+        """If all parts are, and are independent of each other."""
         return self.parts_independent() and all(
             part.independent(batch_size) for part in self.samplers
         )
@@ -154,7 +145,7 @@ class Mixture(Sampler):
         return len(sources) == len(set(sources))
 
     def log_support(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
-        """Drawn if a part may draw it."""
+        """A label may be drawn if a part may draw it."""
         return torch.stack([part.log_support(ids) for part in self.samplers]).amax(0)
 
     def for_labels(self, labels: Labels) -> Mixture:
@@ -178,9 +169,7 @@ class FixedMixture(Mixture, FixedSampler):
     def variance_of_sum(
         self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None
     ) -> float | None:
-        """Parts that draw independently add their variances up; two that see the same batches have
-        no formula.
-        """
+        """The sum over parts that draw independently; None for two that see the same batches."""
         if not self.parts_independent():
             return None
         fixed = [part for part in self.samplers if isinstance(part, FixedSampler)]
@@ -201,9 +190,7 @@ class ModelMixture(Mixture, ModelSampler):
     def variance_given(
         self, step: Step, term: Float64[Tensor, "p L"]
     ) -> Float64[Tensor, " p"] | None:
-        """Parts that draw independently add their variances up; two that see the same batches have
-        no formula.
-        """
+        """The sum over parts that draw independently; None for two that see the same batches."""
         if not self.parts_independent():
             return None
         parts = [part.variance_given(step, term) for part in self.samplers]

@@ -21,16 +21,16 @@ class Queue(FixedSampler):
     r"""The last labels seen, from batches before this one: $q = \pi$, with more negatives than a
     small batch holds.
 
-    Leans as within-batch does. The example's own label is not in the past by construction, so $m$
-    is plainly the number of labels taken. The first batch finds the queue empty: it has no
-    negatives, and its softmax loss is exactly 0. In `eval()` mode batches are not remembered.
+    Leans as within-batch does. The example's own slot is never in the past, so $m$ is simply the
+    number of labels taken. At the first batch the queue is empty: there are no negatives, and the
+    softmax loss is exactly 0. In `eval()` mode batches are not remembered.
 
     The queue's content is part of `state_dict`, so a resumed run goes on with the same negatives.
 
     Args:
         labels: q is their unsmoothed frequency.
         capacity: how many past labels are remembered.
-        num_negatives: n, a random n of the remembered; None takes them all.
+        num_negatives: n, to take a random n of them; None takes them all.
 
     >>> queue = Queue(Labels.from_counts([5, 3, 2]), capacity=3)
     >>> queue.draw(torch.tensor([0, 1])).m
@@ -133,7 +133,7 @@ class Queue(FixedSampler):
         require_seen(batch, self.log_q(batch), "Queue")
         batch = batch[-self.capacity :].to(self.past.device)
         slots = (torch.arange(len(batch), device=batch.device) + self._next) % self.capacity
-        # in place: what is given back may be filled anew while another stream reads
+        # In place: memory that is freed may be overwritten while another stream still reads it.
         self.past.index_copy_(0, slots, batch)
         self._next = (self._next + len(batch)) % self.capacity
         self._filled = min(self._filled + len(batch), self.capacity)

@@ -18,17 +18,17 @@ from headtail.samplers.sampler import Step
 
 @final
 class Uniform(InverseSampler):
-    r"""Every label is as likely as any other: $q_{y'} = 1/L$.
+    r"""Every label is equally likely: $q_{y'} = 1/L$.
 
     With constant or importance weights it leans neither to head nor tail; with few negatives among
-    many labels it is noisy, because most draws are labels the model already scores low.
+    many labels it is noisy, because most draws are labels that the model already scores low.
 
     Args:
         labels: the labels, or just their number.
         num_negatives: m.
         replacement: False draws m *different* labels (systematic sampling, inclusion m/L).
-        exclude_target: draw from the other L − 1 labels, for each example anew; ids are then `[b,
-            m]`.
+        exclude_target: draw from the other L − 1 labels, separately for each example; ids are
+            `[b, m]`.
 
     >>> draw = Uniform(10, num_negatives=4).draw(torch.tensor([3, 7]))
     >>> draw.ids.shape, draw.m
@@ -81,16 +81,15 @@ class Uniform(InverseSampler):
         return points.long().clamp_(max=self.num_labels - 1)
 
     def pick(self, step: Step) -> Draw:
-        """On a GPU from random integers, in fewer launches: the remainder of 63 bits is even to one
-        part in 2^63 / L.
+        """On a GPU from random integers, in fewer launches: the remainder of 63 random bits is
+        uniform up to L / 2^63.
         """
         label = step.pairs.label
         if label.device.type != "cuda" or not self.replacement or self.exclude_target:
             return super().pick(step)
-        ids = torch.empty(self.num_negatives, dtype=torch.int64, device=label.device).random_(
-            generator=step.generator
-        )
-        return self.describe(ids.remainder_(self.num_labels), label, float(self.num_negatives))
+        bits = torch.empty(self.num_negatives, dtype=torch.int64, device=label.device)
+        ids = bits.random_(generator=step.generator).remainder_(self.num_labels)
+        return self.describe(ids, label, float(self.num_negatives))
 
     def for_labels(self, labels: Labels) -> Uniform:
         """Uniform over the grown label set."""

@@ -25,9 +25,9 @@ class WithinBatch(FixedSampler):
 
     Duplicates are kept: only the *multiset* of a batch's labels follows π. An example's own slot
     can only hit its own positive, so n labels taken from a batch of B hold $n(1 - 1/B)\,\pi_{y'}$
-    copies of another label $y'$ in expectation, and **m = n(1 − 1/B)** is what `Draw.m` says. All
-    of this holds for batches drawn over (point, label) *pairs*. The factor N/(N−1) of shuffling by
-    epoch is ignored.
+    copies of another label $y'$ in expectation, and `Draw.m` is **m = n(1 − 1/B)**. All of this
+    holds for batches drawn over (point, label) *pairs*. The factor N/(N−1) of shuffling by epoch is
+    ignored.
 
     Args:
         labels: q is their unsmoothed frequency.
@@ -52,19 +52,17 @@ class WithinBatch(FixedSampler):
         if step.pairs.multi_label:
             warnings.warn(
                 "WithinBatch saw whole multi-label points: a point's labels then come together, so "
-                "q is not the prior. "
-                "Batch over shuffled (point, label) pairs to make q exact.",
+                "q is not the prior. Batch over shuffled (point, label) pairs to make q exact.",
                 stacklevel=4,
             )
         label = step.pairs.label
-        # Where some are ignored their number is not known beforehand, and a CUDA host waits.
+        # If some are ignored, their number is unknown beforehand, and the host waits for CUDA.
         counted = None if step.pairs.all_count else (~step.pairs.ignored).nonzero().squeeze(1)
         size = len(label) if counted is None else len(counted)
         if size > 1 and self.num_negatives is not None and self.num_negatives < size:
-            slots = torch.randperm(size, device=label.device, generator=step.generator)[
-                : self.num_negatives
-            ]
-        else:  # an example alone has only itself
+            order = torch.randperm(size, device=label.device, generator=step.generator)
+            slots = order[: self.num_negatives]
+        else:  # a single example has no others
             slots = torch.arange(size if size != 1 else 0, device=label.device)
         slots = slots if counted is None else counted[slots]
         ids = label[slots]
@@ -90,12 +88,11 @@ class WithinBatch(FixedSampler):
     def variance_of_sum(
         self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None
     ) -> float | None:
-        """The others' labels are independent draws from π; how many of them are taken varies by
-        one: E[K]·V[t] + V[K]·E[t]².
+        """The others' labels are independent draws from π, and their number K varies by one:
+        E[K]·V[t] + V[K]·E[t]².
         """
-        mean, variance = iid_variance(
-            self.log_q(torch.arange(self.num_labels, device=term.device)).exp(), term
-        )
+        q = self.log_q(torch.arange(self.num_labels, device=term.device)).exp()
+        mean, variance = iid_variance(q, term)
         m = self.expected_m(batch_size)
         own_slot_taken = self._taken(batch_size) / batch_size if batch_size else 0.0
         return m * variance + own_slot_taken * (1 - own_slot_taken) * mean**2

@@ -123,8 +123,8 @@ class Adversarial(Scheduled):
             log_q_target = both[:, self.num_negatives :].reshape(-1)[: len(label)]
         else:
             log_q = self._log_q(x, counts, ids)
-        each = [self._of_each(t, len(label)) for t in (ids, log_q)]
-        return Draw(*each, log_q_target, float(self.num_negatives))
+        ids, log_q = (self._of_each(t, len(label)) for t in (ids, log_q))
+        return Draw(ids, log_q, log_q_target, float(self.num_negatives))
 
     def log_q_given(self, step: Step, ids: Int[Tensor, "*p n"]) -> Float64[Tensor, "p n"]:
         """log q of any labels for each example of a batch, some labels at a time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -70,7 +71,7 @@ class Blocks(Summarised):
         super().__init__(labels, summary, margin)
         self.num_negatives = check_count("num_negatives", num_negatives)
         self.share = check_count("share", share)
-        self._options = {"share": share, "visits": visits, "summary": summary}
+        self._options: dict[str, Any] = {"share": share, "visits": visits, "summary": summary}
         if visits is None:
             visits = max(self.least_visits, num_negatives // self.slots_per_visit)
         self.visits = min(check_count("visits", visits), num_negatives)
@@ -90,8 +91,8 @@ class Blocks(Summarised):
         """The probability of each label inside its block, from ⟨x, w⟩ and bias, both divided by the
         temperature.
 
-        Where there is no label, the offset is the least number of its dtype, and the result must be
-        0. May work in place.
+        Places without a label have the least number of the dtype as offset, and the result there
+        must be 0. May work in place.
         """
 
     def pick(self, step: Step) -> Draw:
@@ -120,8 +121,8 @@ class Blocks(Summarised):
         log_q_target = None
         if step.needs_target_q:
             log_q_target = self._log_q_target(x, chance, label, model.temperature)
-        each = [self._of_each(t, len(label)) for t in (ids, log_q)]
-        return Draw(*each, log_q_target, float(self.num_negatives))
+        ids, log_q = (self._of_each(t, len(label)) for t in (ids, log_q))
+        return Draw(ids, log_q, log_q_target, float(self.num_negatives))
 
     def log_q_given(self, step: Step, ids: Int[Tensor, "*p n"]) -> Float64[Tensor, "p n"]:
         """log q of any labels for each example of a batch, in O(L)."""
@@ -161,8 +162,10 @@ class Blocks(Summarised):
 
     def for_labels(self, labels: Labels) -> Blocks:
         """The same over the grown label set; its first step takes a new summary."""
-        margin = {} if self.margin is None else {"margin": self.margin.for_labels(labels)}
-        return type(self)(labels, self.num_negatives, **self._options, **margin)
+        options = dict(self._options)
+        if self.margin is not None:
+            options["margin"] = self.margin.for_labels(labels)
+        return type(self)(labels, self.num_negatives, **options)
 
     def _examples(self, model: Scorer) -> tuple[Float[Tensor, "G g k"], Float[Tensor, "G g K"]]:
         """Projected hidden states in groups, and the probability of each block for each.
