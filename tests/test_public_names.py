@@ -39,8 +39,8 @@ BELOW = {
     "metrics": "LabelErrors Ratio coverage inverse_propensity label_errors mean_and_deviation "
     "most_popular ratios",
     "report": "write_report",
-    "samplers": "Claims Draw FixedSampler ModelSampler Sampler Scorer Step every_label "
-    f"{TOP['fixed samplers']} {TOP['samplers that look at the model']}",
+    "samplers": "Claims Draw FixedSampler ModelSampler Sampler Scorer Step TableSummary "
+    f"every_label {TOP['fixed samplers']} {TOP['samplers that look at the model']}",
 }
 MODULES = ["headtail", *(f"headtail.{name}" for name in BELOW)]
 

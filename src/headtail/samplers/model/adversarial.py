@@ -83,14 +83,18 @@ class Adversarial(Scheduled):
         self._options = {"share": share, "dim": dim, "refresh": refresh}
         self._projection = self._next_projection = torch.empty(0, dim)
         leaves = 2**self.depth
-        self.register_buffer("leaf", torch.zeros(self.num_labels, dtype=torch.int64))
-        self.register_buffer("label", torch.zeros(leaves, dtype=torch.int64))
-        self.register_buffer("slope", torch.zeros(leaves - 1, dim))
-        self.register_buffer("shift", torch.zeros(leaves - 1))
-        self.register_buffer("closed", torch.zeros(leaves - 1, dtype=torch.bool))
-        self.register_buffer("sums", torch.zeros(self.num_labels, dim))
-        self.register_buffer("counts", torch.zeros(self.num_labels))
-        self.register_buffer("squares", torch.zeros(dim, dim))
+        tree_and_pairs = {
+            "leaf": torch.zeros(self.num_labels, dtype=torch.int64),
+            "label": torch.zeros(leaves, dtype=torch.int64),
+            "slope": torch.zeros(leaves - 1, dim),
+            "shift": torch.zeros(leaves - 1),
+            "closed": torch.zeros(leaves - 1, dtype=torch.bool),
+            "sums": torch.zeros(self.num_labels, dim),
+            "counts": torch.zeros(self.num_labels),
+            "squares": torch.zeros(dim, dim),
+        }
+        for name, value in tree_and_pairs.items():
+            self.register_buffer(name, value)
 
     def pick(self, step: Step) -> Draw:
         """Each slot walks down the tree with the hidden state of an example of its group, or takes
@@ -135,8 +139,7 @@ class Adversarial(Scheduled):
         every = torch.arange(self.num_labels, device=x.device)
         parts = every.split(max(1, NUMBERS_AT_ONCE // (self.depth * max(1, len(x) * self.share))))
         log_q = torch.cat([self._log_q(x, counts, part.expand(len(x), -1)) for part in parts], 1)
-        log_q = self._of_each(log_q, len(model.input))
-        return log_q.gather(1, ids) if ids.dim() == 2 else log_q[:, ids.reshape(-1)]
+        return self._of_ids(log_q, step, ids)
 
     def expected_m(self, batch_size: int | None = None) -> float:
         """m, whatever the batch."""

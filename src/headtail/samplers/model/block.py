@@ -93,12 +93,6 @@ class Block(Blocks):
         level = self.size.to(x.dtype).log() + self.level.to(x.dtype)
         return torch.addmm(level, x, self.centre.to(x.dtype).T).softmax(1)
 
-    def label_probabilities(
-        self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]
-    ) -> Float[Tensor, "*v S"]:
-        """By the logit."""
-        return products.add_(offset).softmax(-1)
-
     def inside_of(
         self,
         x: Float[Tensor, "G g k"],

@@ -84,16 +84,17 @@ class Blocks(Summarised):
         temperature.
         """
 
-    @abstractmethod
     def label_probabilities(
         self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]
     ) -> Float[Tensor, "*v S"]:
-        """The probability of each label inside its block, from ⟨x, w⟩ and bias, both divided by the
-        temperature.
+        """The probability of each label inside its block, by its logit.
+
+        ⟨x, w⟩ and the offset, which is bias and margin, are already divided by the temperature.
 
         Places without a label have the least number of the dtype as offset, and the result there
         must be 0. May work in place.
         """
+        return products.add_(offset).softmax(-1)
 
     def pick(self, step: Step) -> Draw:
         """Visit blocks by their probability, then draw labels inside by theirs."""
@@ -126,8 +127,7 @@ class Blocks(Summarised):
 
     def log_q_given(self, step: Step, ids: Int[Tensor, "*p n"]) -> Float64[Tensor, "p n"]:
         """log q of any labels for each example of a batch, in O(L)."""
-        q = self._of_each(self._q(step.scorer), len(step.pairs.label))
-        return (q.gather(1, ids) if ids.dim() == 2 else q[:, ids.reshape(-1)]).log()
+        return self._of_ids(self._q(step.scorer), step, ids).log()
 
     def variance_given(self, step: Step, term: Float64[Tensor, "p L"]) -> Float64[Tensor, " p"]:
         """Slots of one visit share its block: Σ over visits of n²·V[E(t | B)] + n·E[V(t | B)], with

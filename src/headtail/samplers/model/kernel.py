@@ -180,12 +180,6 @@ class FourierKernel(Blocks):
         features = (log_features - log_features.amax(1, keepdim=True)).exp_()
         return _shares(features @ self.sums.to(x.dtype).T)
 
-    def label_probabilities(
-        self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]
-    ) -> Float[Tensor, "*v S"]:
-        """By the logit: inside a block there is nothing to approximate."""
-        return products.add_(offset).softmax(-1)
-
 
 def _check_dim(dim: int) -> None:
     if check_count("dim", dim) > MOST_DIMENSIONS:

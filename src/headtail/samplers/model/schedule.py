@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from headtail.samplers.interfaces import ModelSampler
-from headtail.samplers.sampler import Claims
+from headtail.samplers.sampler import Claims, Step
 
 FIRST_STEPS = 32
 """Steps that the first summary, of an untrained table, is used for."""
@@ -90,6 +91,11 @@ class Scheduled(ModelSampler):
     def _of_each(self, of_group: Tensor, number: int) -> Tensor:
         """The values of each group, repeated for its examples."""
         return of_group.repeat_interleave(self.share, 0)[:number]
+
+    def _of_ids(self, of_group: Tensor, step: Step, ids: Int[Tensor, "*p n"]) -> Tensor:
+        """The values of `[n]` or `[p, n]` ids for each example, from `[G, L]` of each group."""
+        of_each = self._of_each(of_group, len(step.pairs.label))
+        return of_each.gather(1, ids) if ids.dim() == 2 else of_each[:, ids.reshape(-1)]
 
     def _schedule_next(self) -> None:
         self._next_refresh = next_refresh(self._steps_done, self.num_labels, self.interval)
