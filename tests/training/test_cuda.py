@@ -28,6 +28,7 @@ from headtail import (
     explain,
 )
 from headtail.functional import backward, hinge, sampled_decoupled_loss, sampled_softmax_loss
+from headtail.kernels.dispatch import topk_kernel
 from tests.samplers.test_samplers import SAMPLERS
 
 pytestmark = [
@@ -197,7 +198,7 @@ def test_the_best_labels_of_a_large_table_are_those_of_all_scores(bias, post_hoc
     if bias:
         torch.nn.init.normal_(head.bias)
     hidden = torch.randn(100, 48, device="cuda")
-    assert head._topk_kernel(hidden, 20) is not None
+    assert topk_kernel(hidden, head.weight, 20) is not None
     found = head.topk(hidden, 20, post_hoc=post_hoc)
     scores = head.logits(hidden).double()
     scores -= (post_hoc or 0.0) * labels.log_prior(torch.arange(20_000, device="cuda"))

@@ -59,6 +59,8 @@ class Loss(nn.Module, ABC):
 
     def settings_with(self, options: Options) -> Settings:
         """The options of this loss, and over them those of one call."""
+        if not options and not isinstance(self.temperature, Tensor):
+            return self.settings
         own = {"temperature": self.temperature, **self.options}
         return self.settings_type.of({**own, **options})
 
