@@ -214,6 +214,7 @@ def test_every_sampler_and_weighting_has_its_name_here():
         "Sampler",
         "Scorer",
         "Step",
+        "TableSummary",
     }
     assert classes - abstract <= set(NAMES)
     assert {"Constant", "Importance", "Relative", "Tail"} <= {
