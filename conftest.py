@@ -1,4 +1,6 @@
-"""Shared set-up: one thread (tensors are small), fixed seeds, a cache of their own, and shapes checked on request (`--shapes`)."""
+"""Shared set-up: one thread (tensors are small), fixed seeds, a cache of their own, and shapes
+checked on request (`--shapes`).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ torch.set_num_threads(1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--shapes", action="store_true", help="check every jaxtyping annotation while the tests run")
+    parser.addoption(
+        "--shapes", action="store_true", help="check every jaxtyping annotation while the tests run"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -23,7 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         install_import_hook("headtail", "tests.shapes.check")
     if not os.environ.get("NUMBA_CACHE_DIR"):
-        from headtail.data.cache import cache_folder
+        from headtail.files.cache_folder import cache_folder
 
         # Kernels stay where the user's are, or every session would compile them anew.
         os.environ["NUMBA_CACHE_DIR"] = str(cache_folder() / "numba")
@@ -45,13 +49,19 @@ def _seeded() -> None:
 def _doctests(doctest_namespace: dict[str, object]) -> None:
     import headtail
 
-    doctest_namespace |= {name: getattr(headtail, name) for name in headtail.__all__} | {"torch": torch}
+    doctest_namespace |= {name: getattr(headtail, name) for name in headtail.__all__} | {
+        "torch": torch
+    }
 
 
 @pytest.fixture
 def real_data() -> Path:
     """The folder with real data sets, where there is one."""
-    folder = Path(os.environ.get("HEADTAIL_DATA") or Path(__file__).parent.parent / "shared" / "data")
+    folder = Path(
+        os.environ.get("HEADTAIL_DATA") or Path(__file__).parent.parent / "shared" / "data"
+    )
     if not folder.is_dir():
-        pytest.skip(f"there are no data sets in {folder}; set HEADTAIL_DATA to the folder that holds them")
+        pytest.skip(
+            f"there are no data sets in {folder}; set HEADTAIL_DATA to the folder that holds them"
+        )
     return folder

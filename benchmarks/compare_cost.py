@@ -20,10 +20,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from headtail.files.cache_folder import cache_folder
+from headtail.schemes import PAPER
 from machine import append
-
-from headtail.build import PAPER
-from headtail.data.cache import cache_folder
 
 SCHEMES = (*PAPER, "softmax", "logit-adjusted")
 HERE = Path(__file__).parent
@@ -31,8 +30,11 @@ HERE = Path(__file__).parent
 
 def measure(command: list[str], env: dict[str, str] | None = None) -> tuple[float, float]:
     """Seconds and peak MiB of a command with all its children."""
-    begun, peak = time.perf_counter(), 0.0
-    process = subprocess.Popen(command, env=os.environ | (env or {}), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    begun = time.perf_counter()
+    peak = 0.0
+    process = subprocess.Popen(
+        command, env=os.environ | (env or {}), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     while process.returncode is None:
         peak = max(peak, memory(process.pid))
         with suppress(subprocess.TimeoutExpired):
@@ -46,7 +48,9 @@ def memory(pid: int) -> float:
     """MiB of a process and its children, shared pages in proportion."""
     try:
         kib = next(
-            int(line.split()[1]) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if line.startswith("Pss:")
+            int(line.split()[1])
+            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            if line.startswith("Pss:")
         )
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except (OSError, StopIteration):
@@ -56,17 +60,40 @@ def memory(pid: int) -> float:
 
 def main() -> None:
     """Run both, print the ratio, record the rows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--negatives", type=int, default=64)
     given = parser.parse_args()
-    same = ["--epochs", str(given.epochs), "--batch", str(given.batch), "--negatives", str(given.negatives), "--schemes", *SCHEMES]
+    same = [
+        "--epochs",
+        str(given.epochs),
+        "--batch",
+        str(given.batch),
+        "--negatives",
+        str(given.negatives),
+        "--schemes",
+        *SCHEMES,
+    ]
     with tempfile.TemporaryDirectory() as folder:
-        headtail = [sys.executable, "-m", "headtail", "compare", str(given.folder), "--out", f"{folder}/out", "--validation", "0"]
+        headtail = [
+            sys.executable,
+            "-m",
+            "headtail",
+            "compare",
+            str(given.folder),
+            "--out",
+            f"{folder}/out",
+            "--validation",
+            "0",
+        ]
         kernels = os.environ.get("NUMBA_CACHE_DIR") or str(cache_folder() / "numba")
-        ours = measure([*headtail, *same], {"HEADTAIL_CACHE": f"{folder}/cache", "NUMBA_CACHE_DIR": kernels})
+        ours = measure(
+            [*headtail, *same], {"HEADTAIL_CACHE": f"{folder}/cache", "NUMBA_CACHE_DIR": kernels}
+        )
         rows = len(Path(f"{folder}/out/results.csv").read_text().splitlines())
     plain = measure([sys.executable, str(HERE / "plain_pytorch.py"), str(given.folder), *same])
     settings = {
@@ -84,7 +111,10 @@ def main() -> None:
     print(f"{'':18} {'seconds':>8} {'MiB':>7}")
     for row in found:
         print(f"{row['what']:18} {row['seconds']:8.1f} {row['peak_mib']:7,}")
-    print(f"ratio {plain[0] / ours[0]:.1f} in time, {plain[1] / ours[1]:.2f} in memory; {rows:,} result rows; appended to {path}")
+    print(
+        f"ratio {plain[0] / ours[0]:.1f} in time, {plain[1] / ours[1]:.2f} in memory; {rows:,} "
+        f"result rows; appended to {path}"
+    )
 
 
 if __name__ == "__main__":

@@ -29,15 +29,26 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from machine import append
 from peers.cells import Cell, Found, ask_in_quiet, how_to_ask, threads_each, with_ratios
 
 import headtail
 from headtail.data.catalogue import CATALOGUE
+from machine import append
 
 HERE = Path(__file__).parent
 NUMBERS = (
-    *("ms", "least_ms", "cpu_ms", "steps", "times_headtail", "times_headtail_cpu", "seconds", "pairs_per_s", "points", "peak_mib"),
+    *(
+        "ms",
+        "least_ms",
+        "cpu_ms",
+        "steps",
+        "times_headtail",
+        "times_headtail_cpu",
+        "seconds",
+        "pairs_per_s",
+        "points",
+        "peak_mib",
+    ),
     *("threads", "others", "reason"),
 )
 OPTIMISERS = {
@@ -54,19 +65,29 @@ def cells_of(given: argparse.Namespace) -> Iterator[Cell]:
     batch = given.batch or (1024 if given.device == "cuda" else 256)
     for part, one in itertools.product(given.part, known):
         points = min(given.points or one.num_train, one.num_train)
-        test = one.num_test if part == "schemes" and not given.points else max(1, min(one.num_test, points // 3))
-        shape = f"synthetic:{one.name.lower()},points={points},test={test if part == 'schemes' else 1000}"
+        test = (
+            one.num_test
+            if part == "schemes" and not given.points
+            else max(1, min(one.num_test, points // 3))
+        )
+        tested = test if part == "schemes" else 1000
+        shape = f"synthetic:{one.name.lower()},points={points},test={tested}"
         sizes = one.num_labels, batch, given.negatives, given.dim, shape
         if given.tiny:
             shape = "synthetic:points=2000,test=300,features=5000,labels=600,features-a-point=20"
             sizes = 600, 32, 16, 16, shape
-        for peer, how in itertools.product(given.peers if part == "step" else ("headtail",), given.how):
-            skip = (peer == "fbgemm" and given.device == "cuda") or (how == "compiled" and peer in ("headtail", "fbgemm"))
+        for peer, how in itertools.product(
+            given.peers if part == "step" else ("headtail",), given.how
+        ):
+            skip = (peer == "fbgemm" and given.device == "cuda") or (
+                how == "compiled" and peer in ("headtail", "fbgemm")
+            )
             kinds = OPTIMISERS[peer] if part == "step" else ("adagrad", "rowwise-adagrad")
             kinds = [
                 kind
                 for kind in kinds
-                if kind in given.optimisers and not (given.device == "cuda" and kind == "momentum" and peer == "headtail")
+                if kind in given.optimisers
+                and not (given.device == "cuda" and kind == "momentum" and peer == "headtail")
             ]
             if not skip and not (part != "step" and how != "eager"):
                 way = "graphed" if peer == "headtail" and given.device == "cuda" else how
@@ -89,32 +110,57 @@ def row(cell: Cell, found: Found) -> dict[str, object]:
 
 def line(one: dict[str, object]) -> str:
     """A row as text."""
-    who = f"{one['part']!s:8} {one['peer']!s:31} {one['optimiser']!s:15} {one['how']!s:9} {one['dtype']!s:8} {one['labels']:>8,}"
+    who = (
+        f"{one['part']!s:8} {one['peer']!s:31} {one['optimiser']!s:15} {one['how']!s:9} "
+        f"{one['dtype']!s:8} {one['labels']:>8,}"
+    )
     if one["reason"]:
         return f"{who}   {one['reason']}"
-    numbers = {"ms": " ms", "times_headtail": " × ours", "seconds": " s", "pairs_per_s": " pairs/s", "peak_mib": " MiB"}
-    return who + "".join(f"   {one[name]}{unit}" for name, unit in numbers.items() if one[name] != "")
+    numbers = {
+        "ms": " ms",
+        "times_headtail": " × ours",
+        "seconds": " s",
+        "pairs_per_s": " pairs/s",
+        "peak_mib": " MiB",
+    }
+    return who + "".join(
+        f"   {one[name]}{unit}" for name, unit in numbers.items() if one[name] != ""
+    )
 
 
 def main() -> None:
     """Measure, record each row at once, print them all."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--part", nargs="+", default=["step", "epoch"], choices=("step", "epoch", "schemes"))
+    parser.add_argument(
+        "--part", nargs="+", default=["step", "epoch"], choices=("step", "epoch", "schemes")
+    )
     parser.add_argument("--data", nargs="+", default=["WikiLSHTC-325K", "AmazonCat-13K"])
     parser.add_argument("--how", nargs="+", default=["eager", "compiled"])
     parser.add_argument("--peers", nargs="+", default=list(OPTIMISERS))
     parser.add_argument("--optimisers", nargs="+", default=list(OPTIMISERS["headtail"]))
-    parser.add_argument("--dtypes", nargs="+", default=["float32"], help="dtypes of headtail's tables on a GPU: float32, bfloat16")
+    parser.add_argument(
+        "--dtypes",
+        nargs="+",
+        default=["float32"],
+        help="dtypes of headtail's tables on a GPU: float32, bfloat16",
+    )
     parser.add_argument("--points", type=int, default=0)
     parser.add_argument("--batch", type=int, default=0, help="256 on a CPU, 1024 on a GPU")
     parser.add_argument("--negatives", type=int, default=256)
     parser.add_argument("--dim", type=int, default=512)
     how_to_ask(parser, timeout=600)
     given = parser.parse_args()
-    paths = [str(HERE), str(Path(headtail.__file__).parents[1])]  # a peer's interpreter imports headtail from there
-    env = threads_each(given.threads) | {"PYTHONPATH": os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])])}
-    rows, ours, path = [], {}, None
+    # a peer's interpreter imports headtail from there
+    paths = [str(HERE), str(Path(headtail.__file__).parents[1])]
+    env = threads_each(given.threads) | {
+        "PYTHONPATH": os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])])
+    }
+    rows = []
+    ours = {}
+    path = None
     for cell in cells_of(given):
         patience = given.patience if given.device == "cpu" else 0
         found = ask_in_quiet(command(cell, given), cell, given.timeout, env, patience)

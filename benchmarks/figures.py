@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+
 from machine import RESULTS
 
 matplotlib.use("svg")
@@ -58,7 +59,8 @@ def best(rows: Iterable[Row], peer: str, size: str, number: str = "ms") -> Line:
     found: Line = {}
     for row in rows:
         if row["peer"] == peer and row[number]:
-            at, value = int(row[size]), float(row[number])
+            at = int(row[size])
+            value = float(row[number])
             found[at] = min(value, found.get(at, math.inf))
     return dict(sorted(found.items()))
 
@@ -71,7 +73,10 @@ def crossing(sampled: Line, exact: Line) -> str:
         return "the fastest exact head is faster wherever both were measured"
     last = max((i for i, gap in enumerate(gaps) if gap <= 0), default=None)
     if last is None:
-        return f"sampling beats the fastest exact head at every size measured, from {shared[0]:,} labels on"
+        return (
+            f"sampling beats the fastest exact head at every size measured, from {shared[0]:,} "
+            "labels on"
+        )
     share = gaps[last] / (gaps[last] - gaps[last + 1])
     at = math.exp(math.log(shared[last]) + share * math.log(shared[last + 1] / shared[last]))
     return f"sampling beats the fastest exact head from about {float(f'{at:.1g}'):,.0f} labels on"
@@ -83,7 +88,11 @@ def draw(axis: Any, rows: list[Row], size: str, number: str = "ms") -> None:
         line = best(rows, peer, size, number)
         if line:
             axis.plot(
-                *zip(*line.items(), strict=True), color=colour, marker=marker, lw=2.4 if peer == "headtail" else 1.4, label=peer
+                *zip(*line.items(), strict=True),
+                color=colour,
+                marker=marker,
+                lw=2.4 if peer == "headtail" else 1.4,
+                label=peer,
             )
     axis.set(xscale="log", yscale="log" if number == "ms" else "symlog")
     if number != "ms":
@@ -96,10 +105,16 @@ def draw_figure(device: str) -> None:
     rows = [row for row in rows_of(device) if row["optimiser"] == OPTIMISER[device]]
     if not rows:
         return
-    sizes = {part: [row for row in rows if row["part"] == part] for part in ("labels", "m", "batch")}
+    sizes = {
+        part: [row for row in rows if row["part"] == part] for part in ("labels", "m", "batch")
+    }
     below = any(sizes[part] for part in ("m", "batch"))
     figure, axes = plt.subplots(
-        2, 2, figsize=(12, 8.6 if below else 5.2), height_ratios=[1, 1 if below else 0.01], layout="constrained"
+        2,
+        2,
+        figsize=(12, 8.6 if below else 5.2),
+        height_ratios=[1, 1 if below else 0.01],
+        layout="constrained",
     )
     draw(axes[0, 0], sizes["labels"], "labels")
     draw(axes[0, 1], [row for row in sizes["labels"] if row["above_mib"]], "labels", "above_mib")
@@ -112,10 +127,22 @@ def draw_figure(device: str) -> None:
     one = rows[0]
     fixed = {part: found[0] for part, found in sizes.items() if found}
     titles = {
-        axes[0, 0]: ("labels", f"milliseconds per step;\n{crossing(best(sizes['labels'], 'headtail', 'labels'), exact)}"),
+        axes[0, 0]: (
+            "labels",
+            "milliseconds per "
+            f"step;\n{crossing(best(sizes['labels'], 'headtail', 'labels'), exact)}",
+        ),
         axes[0, 1]: ("labels", "MiB above table, optimiser state and counts"),
-        axes[1, 0]: ("m, negatives", f"milliseconds per step, {int(fixed['m']['labels']):,} labels" if "m" in fixed else ""),
-        axes[1, 1]: ("batch", f"milliseconds per step, {int(fixed['batch']['labels']):,} labels" if "batch" in fixed else ""),
+        axes[1, 0]: (
+            "m, negatives",
+            f"milliseconds per step, {int(fixed['m']['labels']):,} labels" if "m" in fixed else "",
+        ),
+        axes[1, 1]: (
+            "batch",
+            f"milliseconds per step, {int(fixed['batch']['labels']):,} labels"
+            if "batch" in fixed
+            else "",
+        ),
     }
     for part, axis in (("m", axes[1, 0]), ("batch", axes[1, 1])):
         axis.set_visible(part in fixed)
@@ -124,8 +151,14 @@ def draw_figure(device: str) -> None:
         axis.set_title(title, loc="left", fontsize=9.5)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9.5)
-    where = f"{one['machine']}, torch {one['torch']}, {max(row['date'] for row in rows)}; {OPTIMISER[device]}"
-    step = f"A training step of the label head: batch {one['batch']}, m {one['negatives']}, d {one['dim']}"
+    where = (
+        f"{one['machine']}, torch {one['torch']}, {max(row['date'] for row in rows)}; "
+        f"{OPTIMISER[device]}"
+    )
+    step = (
+        f"A training step of the label head: batch {one['batch']}, m {one['negatives']}, d "
+        f"{one['dim']}"
+    )
     figure.suptitle(f"{step}. {where}", fontsize=11)
     FIGURES.mkdir(exist_ok=True)
     figure.savefig(FIGURES / f"head_step_{device}.svg", metadata={"Date": None}, facecolor="white")
@@ -134,7 +167,12 @@ def draw_figure(device: str) -> None:
 
 def main() -> None:
     """Draw a figure for each device that was measured."""
-    plt.rcParams |= {"font.size": 10, "svg.hashsalt": "headtail", "axes.spines.top": False, "axes.spines.right": False}
+    plt.rcParams |= {
+        "font.size": 10,
+        "svg.hashsalt": "headtail",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
     for device in OPTIMISER:
         draw_figure(device)
 

@@ -33,12 +33,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
-from machine import append
 from peers.cells import Cell, Found, ask, ask_in_quiet, how_to_ask, threads_each, with_ratios
+
+from machine import append
 
 HERE = Path(__file__).parent
 NUMBERS = (
-    *("ms", "least_ms", "cpu_ms", "steps", "times_headtail", "times_headtail_cpu", "peak_mib", "needed_mib", "above_mib"),
+    *(
+        "ms",
+        "least_ms",
+        "cpu_ms",
+        "steps",
+        "times_headtail",
+        "times_headtail_cpu",
+        "peak_mib",
+        "needed_mib",
+        "above_mib",
+    ),
     *("threads", "others", "version", "reason"),
 )
 OPTIMISERS = {
@@ -52,17 +63,35 @@ OPTIMISERS = {
     "fbgemm": ("adagrad", "sgd"),
     "TensorFlow": ("adagrad", "sgd"),
 }
-ONLY_ON = {"liger-kernel": "cuda", "cut-cross-entropy": "cuda", "fbgemm": "cpu", "TensorFlow": "cpu"}
+ONLY_ON = {
+    "liger-kernel": "cuda",
+    "cut-cross-entropy": "cuda",
+    "fbgemm": "cpu",
+    "TensorFlow": "cpu",
+}
 NOT_COMPILED = ("headtail", "liger-kernel", "cut-cross-entropy", "fbgemm", "TensorFlow")
-NOT_GRAPHED = ("PyTorch, sampled, sparse=True", "liger-kernel", "cut-cross-entropy", "fbgemm", "TensorFlow")
-HALF = ("headtail", "PyTorch, full softmax", "F.linear_cross_entropy", "liger-kernel", "cut-cross-entropy")
+NOT_GRAPHED = (
+    "PyTorch, sampled, sparse=True",
+    "liger-kernel",
+    "cut-cross-entropy",
+    "fbgemm",
+    "TensorFlow",
+)
+HALF = (
+    "headtail",
+    "PyTorch, full softmax",
+    "F.linear_cross_entropy",
+    "liger-kernel",
+    "cut-cross-entropy",
+)
 """Heads also measured in bfloat16, as LLM training uses them; cut-cross-entropy only so."""
 FEWER_DIGITS = ("headtail", "PyTorch, full softmax")
 """Heads that are also measured with `torch.set_float32_matmul_precision("high")`: tf32."""
 SWEEP = ("labels", "tiny")
 """Parts with every optimiser; the others have one."""
 MOST_COMPILED = 10**6
-"""Largest number of labels for compiled heads: compiling for each size takes longer than measuring."""
+"""Largest number of labels for compiled heads: compiling for each size takes longer than measuring.
+"""
 
 
 class Sizes(NamedTuple):
@@ -79,10 +108,16 @@ def settings(part: str, cuda: bool) -> list[Sizes]:
     base = Sizes(10**6, 1024, 256, 512) if cuda else Sizes(10**5, 256, 256, 64)
     match part:
         case "labels":
-            sizes = (10**4, 13_330, 10**5, 10**6, 3 * 10**6, 10**7) if cuda else (10**4, 10**5, 10**6, 10**7)
+            sizes = (
+                (10**4, 13_330, 10**5, 10**6, 3 * 10**6, 10**7)
+                if cuda
+                else (10**4, 10**5, 10**6, 10**7)
+            )
             return [base._replace(labels=size) for size in sizes]
         case "huge":  # narrow, so that a hundred million labels fit
-            return [base._replace(labels=size, dim=64 if cuda else 8) for size in (10**4, 10**6, 10**8)]
+            return [
+                base._replace(labels=size, dim=64 if cuda else 8) for size in (10**4, 10**6, 10**8)
+            ]
         case "m":
             return [base._replace(negatives=m) for m in (64, 256, 1024, 4096)]
         case "batch":
@@ -92,16 +127,19 @@ def settings(part: str, cuda: bool) -> list[Sizes]:
 
 
 def cells_of(parts: list[str], device: str, hows: list[str], peers: list[str]) -> list[Cell]:
-    """All cells, headtail's first; graphed ones last, because a failed capture may break a process."""
+    """All cells, headtail's first; graphed ones last: a failed capture may break a process."""
     cells = []
     for how, part in itertools.product(hows, parts):
         for sizes, peer in itertools.product(settings(part, device == "cuda"), peers):
             if not measured(peer, how, part, device, sizes.labels):
                 continue
-            every, one = OPTIMISERS[peer], "sgd" if device == "cuda" else "adagrad"
+            every = OPTIMISERS[peer]
+            one = "sgd" if device == "cuda" else "adagrad"
             for optimiser in every if part in SWEEP and how != "compiled" else (one,):
                 kinds = dtypes(peer, optimiser, device)
-                cells += [Cell(part, peer, optimiser, how, device, dtype, *sizes) for dtype in kinds]
+                cells += [
+                    Cell(part, peer, optimiser, how, device, dtype, *sizes) for dtype in kinds
+                ]
     return cells
 
 
@@ -125,7 +163,10 @@ def batches(cells: list[Cell], device: str) -> list[list[Cell]]:
     """Cells per process: one on the CPU, where memory is per process; all of a library on a GPU."""
     if device == "cpu":
         return [[cell] for cell in cells]
-    return [[cell for cell in cells if cell.peer == peer] for peer in dict.fromkeys(cell.peer for cell in cells)]
+    return [
+        [cell for cell in cells if cell.peer == peer]
+        for peer in dict.fromkeys(cell.peer for cell in cells)
+    ]
 
 
 def command(cell: Cell, given: argparse.Namespace) -> list[str]:
@@ -143,34 +184,56 @@ def row(cell: Cell, found: Found) -> dict[str, object]:
 
 def table(rows: list[dict[str, object]]) -> str:
     """Rows as text."""
-    lines = [f"{'':36} {'':8} {'':9} {'':8} {'labels':>11} {'b':>5} {'m':>5} {'d':>4} {'ms':>10} {'above MiB':>10} {'× ours':>8}"]
+    lines = [
+        f"{'':36} {'':8} {'':9} {'':8} {'labels':>11} {'b':>5} {'m':>5} {'d':>4} {'ms':>10} "
+        f"{'above MiB':>10} {'× ours':>8}"
+    ]
     for one in sorted(rows, key=lambda r: (r["part"], r["labels"], r["negatives"], r["batch"])):
         sizes = f"{one['labels']:>11,} {one['batch']:>5} {one['negatives']:>5} {one['dim']:>4}"
         who = f"{one['peer']!s:36} {one['optimiser']!s:8} {one['how']!s:9} {one['dtype']!s:8}"
-        end = f"   {one['reason']}" if one["reason"] else f"{one['ms']:>11} {one['above_mib']:>10} {one['times_headtail']:>8}"
+        end = (
+            f"   {one['reason']}"
+            if one["reason"]
+            else f"{one['ms']:>11} {one['above_mib']:>10} {one['times_headtail']:>8}"
+        )
         lines.append(f"{who} {sizes}{end}")
     return "\n".join(lines)
 
 
 def main() -> None:
     """Measure, record each row at once, print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--part", nargs="+", default=["labels", "m", "batch", "huge"], choices=("labels", "m", "batch", "huge"))
+    parser.add_argument(
+        "--part",
+        nargs="+",
+        default=["labels", "m", "batch", "huge"],
+        choices=("labels", "m", "batch", "huge"),
+    )
     parser.add_argument("--how", nargs="+", default=["eager", "compiled", "graphed"])
     parser.add_argument("--peers", nargs="+", default=list(OPTIMISERS))
-    parser.add_argument("--tensorflow", default=sys.executable, help="an interpreter with TensorFlow")
+    parser.add_argument(
+        "--tensorflow", default=sys.executable, help="an interpreter with TensorFlow"
+    )
     how_to_ask(parser, timeout=180)
     given = parser.parse_args()
     given.part = ["tiny"] if given.tiny else given.part
-    env = threads_each(given.threads) | {"PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])}
-    rows, ours, path = [], {}, None
+    env = threads_each(given.threads) | {
+        "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+    }
+    rows = []
+    ours = {}
+    path = None
     for cells in batches(cells_of(given.part, given.device, given.how, given.peers), given.device):
         child = command(cells[0], given)
         if given.device == "cuda":
             answers = ask(child, cells, given.timeout, env)
         else:
-            answers = [(cells[0], ask_in_quiet(child, cells[0], given.timeout, env, given.patience))]
+            answers = [
+                (cells[0], ask_in_quiet(child, cells[0], given.timeout, env, given.patience))
+            ]
         for cell, found in answers:
             rows.append(row(cell, with_ratios(cell, found, ours)))
             path = None if given.tiny else append("head_step", [rows[-1]])

@@ -14,16 +14,18 @@ import sys
 import time
 
 import torch
-from machine import append
 
 import headtail as ht
+from machine import append
 
 SAMPLERS = {
     "Uniform": lambda labels: ht.Uniform(labels, 1000),
     "Uniform, without replacement": lambda labels: ht.Uniform(labels, 1000, replacement=False),
     "Frequency 1": lambda labels: ht.Frequency(labels, 1000),
     "Frequency 0.75": lambda labels: ht.Frequency(labels, 1000, power=0.75),
-    "Frequency 0.75, without replacement": lambda labels: ht.Frequency(labels, 1000, power=0.75, replacement=False),
+    "Frequency 0.75, without replacement": lambda labels: ht.Frequency(
+        labels, 1000, power=0.75, replacement=False
+    ),
 }
 
 
@@ -35,10 +37,12 @@ def peak() -> float:
 def measure(name: str, size: int) -> None:
     """Measure one sampler in a separate process, so that the peak is its own; prints a row."""
     counts = torch.randint(1, 1000, (size,))
-    before, start = peak(), time.perf_counter()
+    before = peak()
+    start = time.perf_counter()
     labels = ht.Labels.from_counts(counts)
     sampler = SAMPLERS[name](labels)
-    build, memory = time.perf_counter() - start, peak() - before
+    build = time.perf_counter() - start
+    memory = peak() - before
     target = torch.randint(size, (256,))
     sampler.draw(target)
     times = []
@@ -55,9 +59,18 @@ def main() -> None:
     size = int(float(sys.argv[1])) if len(sys.argv) > 1 else 100_000_000
     rows = []
     for name in SAMPLERS:
-        done = subprocess.run([sys.executable, __file__, "--one", name, str(size)], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, __file__, "--one", name, str(size)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         build, memory, draw = map(float, done.stdout.strip().splitlines()[-1].split(","))
-        print(f"{name:38s} build {build:6.2f} s   {memory:5.2f} GiB besides the counts   1,000 draws {draw:7.3f} ms", flush=True)
+        print(
+            f"{name:38s} build {build:6.2f} s   {memory:5.2f} GiB besides the counts   1,000 draws "
+            f"{draw:7.3f} ms",
+            flush=True,
+        )
         rows.append(
             {
                 "labels": size,

@@ -34,7 +34,10 @@ def append(name: str, rows: list[dict[str, object]]) -> Path:
     if not new:
         with path.open(newline="", encoding="utf-8") as file:
             if next(csv.reader(file)) != list(rows[0]):
-                raise SystemExit(f"{path} has other columns than the new rows. Rename the file, or give the rows the same columns.")
+                raise SystemExit(
+                    f"{path} has other columns than the new rows. Rename the file, or give the "
+                    "rows the same columns."
+                )
     with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         if new:

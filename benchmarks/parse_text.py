@@ -32,12 +32,12 @@ import numba
 import numpy as np
 import sklearn
 import torch
-from machine import append
 from sklearn.datasets import load_svmlight_file
 
+from headtail.data.bag import Bag
 from headtail.data.catalogue import CATALOGUE
-from headtail.data.points import Bag
-from headtail.data.text import TextFile, read_text
+from headtail.data.readers.text import TextFile, read_text
+from machine import append
 
 DATA = Path(os.environ.get("HEADTAIL_DATA") or Path(__file__).parents[2] / "shared" / "data")
 OURS = "from headtail.data import text, parse"
@@ -48,13 +48,24 @@ SECOND = "from headtail.data import text; text.read_text(path)"
 
 def generate(path: Path, megabytes: float) -> None:
     """Lines with the shape of AmazonCat-13K."""
-    shape, rng = CATALOGUE[1], np.random.default_rng(0)
+    shape = CATALOGUE[1]
+    rng = np.random.default_rng(0)
     with path.open("w") as file:
         while file.tell() < megabytes * 1e6:
-            labels = np.unique((shape.num_labels * rng.random(1 + rng.poisson(shape.labels_per_point - 1)) ** 3).astype(int))
-            columns = np.unique((shape.num_features * rng.random(1 + rng.poisson(shape.features_per_point)) ** 2).astype(int))
+            labels = np.unique(
+                (
+                    shape.num_labels * rng.random(1 + rng.poisson(shape.labels_per_point - 1)) ** 3
+                ).astype(int)
+            )
+            columns = np.unique(
+                (
+                    shape.num_features * rng.random(1 + rng.poisson(shape.features_per_point)) ** 2
+                ).astype(int)
+            )
             values = rng.random(len(columns))
-            pairs = " ".join(f"{column}:{value:.6f}" for column, value in zip(columns, values, strict=True))
+            pairs = " ".join(
+                f"{column}:{value:.6f}" for column, value in zip(columns, values, strict=True)
+            )
             file.write(f"{','.join(map(str, labels))} {pairs}\n")
 
 
@@ -62,11 +73,13 @@ class Timer:
     """Wall and processor seconds of a block."""
 
     def __enter__(self) -> Timer:
-        self.wall, self.cpu = time.perf_counter(), time.process_time()
+        self.wall = time.perf_counter()
+        self.cpu = time.process_time()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.wall, self.cpu = time.perf_counter() - self.wall, time.process_time() - self.cpu
+        self.wall = time.perf_counter() - self.wall
+        self.cpu = time.process_time() - self.cpu
 
 
 def compare(file: TextFile, read: tuple) -> None:
@@ -81,7 +94,10 @@ def compare(file: TextFile, read: tuple) -> None:
     assert np.array_equal(matrix.data.astype(np.float32), bag.values.numpy()[order])
     flat = [int(label) for each in labels for label in sorted(each)]
     rows = np.repeat(np.arange(len(bag)), np.diff(file.points.labels.offsets))
-    assert flat == file.points.labels.values.numpy()[np.lexsort((file.points.labels.values, rows))].tolist()
+    assert (
+        flat
+        == file.points.labels.values.numpy()[np.lexsort((file.points.labels.values, rows))].tolist()
+    )
 
 
 def fresh(imports: str, read: str, path: Path, cache: Path) -> tuple[float, float]:
@@ -94,18 +110,26 @@ path, start = Path(sys.argv[1]), time.perf_counter()
 {read}
 seconds = time.perf_counter() - start
 # Not ru_maxrss, which a process inherits from the one that started it.
-peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+status = Path("/proc/self/status").read_text().splitlines()
+peak = next(line for line in status if line.startswith("VmHWM"))
 print(int(peak.split()[1]) / 1024, seconds)
 """
     environment = os.environ | {"HEADTAIL_CACHE": str(cache)}
-    run = subprocess.run([sys.executable, "-c", code, str(path)], env=environment, capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     peak, seconds = run.stdout.split()
     return float(peak), float(seconds)
 
 
 def measure(name: str, path: Path, cache: Path, repeats: int) -> dict[str, object]:
     """Measure one file; returns its row."""
-    ours, theirs = [Timer() for _ in range(repeats)], [Timer() for _ in range(repeats)]
+    ours = [Timer() for _ in range(repeats)]
+    theirs = [Timer() for _ in range(repeats)]
     for our, their in zip(ours, theirs, strict=True):
         shutil.rmtree(cache, ignore_errors=True)
         with our:
@@ -114,12 +138,25 @@ def measure(name: str, path: Path, cache: Path, repeats: int) -> dict[str, objec
             read = load_svmlight_file(str(path), multilabel=True, zero_based=True)  # pyright: ignore[reportArgumentType]
         if our is ours[0]:
             compare(file, read)
-    second = statistics.median(fresh("import headtail", SECOND, path, cache)[1] for _ in range(repeats))
+    second = statistics.median(
+        fresh("import headtail", SECOND, path, cache)[1] for _ in range(repeats)
+    )
     shutil.rmtree(cache)
-    row: dict[str, object] = {"file": name, "megabytes": f"{path.stat().st_size / 1e6:.1f}", "points": len(read_text(path).points)}
+    row: dict[str, object] = {
+        "file": name,
+        "megabytes": f"{path.stat().st_size / 1e6:.1f}",
+        "points": len(read_text(path).points),
+    }
     for clock in ("wall", "cpu"):
-        our, their = (statistics.median(getattr(timer, clock) for timer in timers) for timers in (ours, theirs))
-        row |= {f"{clock}_s": f"{our:.4f}", f"sklearn_{clock}_s": f"{their:.4f}", f"{clock}_ratio": f"{their / our:.2f}"}
+        our, their = (
+            statistics.median(getattr(timer, clock) for timer in timers)
+            for timers in (ours, theirs)
+        )
+        row |= {
+            f"{clock}_s": f"{our:.4f}",
+            f"sklearn_{clock}_s": f"{their:.4f}",
+            f"{clock}_ratio": f"{their / our:.2f}",
+        }
     shutil.rmtree(cache)
     memory = {"peak_mib": (OURS, "text.read_text(path)"), "import_mib": (OURS, "")}
     memory |= {"sklearn_peak_mib": (THEIRS, LOAD), "sklearn_import_mib": (THEIRS, "")}

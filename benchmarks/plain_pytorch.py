@@ -22,7 +22,9 @@ class Pairs(Dataset):
     def __init__(self, path: Path) -> None:
         lines = path.read_text().splitlines()
         _, self.num_features, self.num_labels = map(int, lines[0].split())
-        self.features, self.labels, self.pairs = [], [], []
+        self.features = []
+        self.labels = []
+        self.pairs = []
         for line in lines[1:]:
             labels, _, features = line.partition(" ")
             row = torch.zeros(self.num_features)
@@ -46,7 +48,9 @@ class Model(nn.Module):
 
     def __init__(self, num_features: int, num_labels: int, dim: int) -> None:
         super().__init__()
-        self.hidden, self.dropout, self.labels = nn.Linear(num_features, dim), nn.Dropout(0.5), nn.Linear(dim, num_labels)
+        self.hidden = nn.Linear(num_features, dim)
+        self.dropout = nn.Dropout(0.5)
+        self.labels = nn.Linear(dim, num_labels)
 
     def forward(self, x: Tensor) -> Tensor:
         """Hidden states."""
@@ -54,17 +58,20 @@ class Model(nn.Module):
 
 
 def loss_of(scheme: str, model: Model, x: Tensor, y: Tensor, prior: Tensor, m: int) -> Tensor:
-    """The softmax over all labels, or over m sampled ones with log-weights added to their logits."""
+    """The softmax over all labels, or over m sampled ones with log-weights added to the logits."""
     h = model(x)
     if ":" not in scheme:
         logits = model.labels(h)
         return F.cross_entropy(logits + prior.log() if scheme == "logit-adjusted" else logits, y)
     sampler, weighting = scheme.split(":")
     if sampler == "uniform":
-        ids, q = torch.randint(len(prior), (m,)), torch.full_like(prior, 1 / len(prior))
+        ids = torch.randint(len(prior), (m,))
+        q = torch.full_like(prior, 1 / len(prior))
     else:
-        ids, q = y[torch.randperm(len(y))[:m]], prior
-    weight, bias = model.labels.weight, model.labels.bias
+        ids = y[torch.randperm(len(y))[:m]]
+        q = prior
+    weight = model.labels.weight
+    bias = model.labels.bias
     positive = (h * weight[y]).sum(1) + bias[y]
     negative = h @ weight[ids].T + bias[ids]
     log_w = {
@@ -74,14 +81,18 @@ def loss_of(scheme: str, model: Model, x: Tensor, y: Tensor, prior: Tensor, m: i
         "tail": prior[ids].log() - torch.log(m * q[ids]) - prior[y].log()[:, None],
     }[weighting]
     negative = (negative + log_w).masked_fill(ids[None] == y[:, None], -torch.inf)
-    return F.cross_entropy(torch.cat([positive[:, None], negative], 1), torch.zeros(len(y), dtype=torch.long))
+    return F.cross_entropy(
+        torch.cat([positive[:, None], negative], 1), torch.zeros(len(y), dtype=torch.long)
+    )
 
 
 @torch.no_grad()
 def evaluate(model: Model, test: Pairs, prior: Tensor) -> dict[str, float]:
     """Recall@k by slice and precision@k."""
     model.eval()
-    top = torch.cat([model.labels(model(x)).topk(50).indices for x in torch.stack(test.features).split(1024)])
+    top = torch.cat(
+        [model.labels(model(x)).topk(50).indices for x in torch.stack(test.features).split(1024)]
+    )
     order = prior.argsort(descending=True)
     slices = torch.empty_like(order)
     slices[order] = (prior[order].cumsum(0) * 3).long().clamp(max=2)
@@ -89,9 +100,14 @@ def evaluate(model: Model, test: Pairs, prior: Tensor) -> dict[str, float]:
     found = {}
     for k in (1, 10, 50):
         hit = (top[point, :k] == label[:, None]).any(1).float()
-        found |= {f"recall@{k} {s}": float(hit[slices[label] == s].mean()) for s in range(3)} | {f"recall@{k}": float(hit.mean())}
+        found |= {f"recall@{k} {s}": float(hit[slices[label] == s].mean()) for s in range(3)} | {
+            f"recall@{k}": float(hit.mean())
+        }
     for k in (1, 3, 5):
-        hits = [sum(y in labels for y in row[:k]) / k for row, labels in zip(top.tolist(), test.labels, strict=True)]
+        hits = [
+            sum(y in labels for y in row[:k]) / k
+            for row, labels in zip(top.tolist(), test.labels, strict=True)
+        ]
         found[f"precision@{k}"] = sum(hits) / len(hits)
     return found
 
@@ -105,8 +121,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int)
     parser.add_argument("--negatives", type=int)
     given = parser.parse_args()
-    train, test = Pairs(given.folder / "train.txt"), Pairs(given.folder / "test.txt")
-    counts = torch.bincount(torch.tensor([label for _, label in train.pairs]), minlength=train.num_labels)
+    train = Pairs(given.folder / "train.txt")
+    test = Pairs(given.folder / "test.txt")
+    counts = torch.bincount(
+        torch.tensor([label for _, label in train.pairs]), minlength=train.num_labels
+    )
     prior = counts / counts.sum()
     for scheme in given.schemes:
         torch.manual_seed(0)
@@ -119,7 +138,11 @@ def main() -> None:
                 loss.backward()
                 optimiser.step()
         found = evaluate(model, test, prior)
-        print(f"{scheme:26} Recall@10 {100 * found['recall@10']:.1f}  P@1 {100 * found['precision@1']:.1f}", flush=True)
+        print(
+            f"{scheme:26} Recall@10 {100 * found['recall@10']:.1f}  P@1 "
+            f"{100 * found['precision@1']:.1f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,13 @@ project = "headtail"
 author = "The headtail authors"
 copyright = "the headtail authors"
 release = version = installed("headtail")
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax", "sphinx.ext.viewcode"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.viewcode",
+]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build", "figures"]
@@ -24,7 +30,12 @@ nitpicky = False
 def _markdown_maths(app, what, name, obj, options, lines):
     """Docstrings write maths as Markdown does; Sphinx reads them as reStructuredText."""
     text = "\n".join(lines)
-    text = re.sub(r"\$\$(.+?)\$\$", lambda m: "\n.. math:: " + " ".join(m[1].split()) + "\n", text, flags=re.DOTALL)
+    text = re.sub(
+        r"\$\$(.+?)\$\$",
+        lambda m: "\n.. math:: " + " ".join(m[1].split()) + "\n",
+        text,
+        flags=re.DOTALL,
+    )
     text = re.sub(r"\$([^$]+?)\$", lambda m: ":math:`" + " ".join(m[1].split()) + "`", text)
     lines[:] = text.split("\n")
 

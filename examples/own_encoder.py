@@ -1,16 +1,14 @@
-"""Train your own encoder with a scheme: the same loop, checkpoints and metrics as the command line."""
+"""Train your own encoder with a scheme: the loop, checkpoints and metrics of the command line."""
 
 import torch
 from torch import nn
 
-from headtail.compare import data_slices, measures_of
-from headtail.config import Run
-from headtail.data.load import load
-from headtail.data.points import Bag
-from headtail.evaluate import top_labels
-from headtail.train import Trainer
+import headtail as ht
+from headtail.data.bag import Bag
+from headtail.data.slices import data_slices
+from headtail.evaluation.measures import measure_model
 
-data = load("synthetic:points=2000,test=500,features=400,labels=100")
+data = ht.load("synthetic:points=2000,test=500,features=400,labels=100")
 
 
 class TwoLayers(nn.Module):
@@ -23,13 +21,15 @@ class TwoLayers(nn.Module):
 
     def forward(self, features: Bag) -> torch.Tensor:
         """Features are CSR rows: columns, offsets, values."""
-        hidden = self.bag(features.columns.long(), features.offsets, per_sample_weights=features.values)
+        hidden = self.bag(
+            features.columns.long(), features.offsets, per_sample_weights=features.values
+        )
         return self.out(torch.relu(hidden))
 
 
 for scheme in ("within-batch:importance", "within-batch:tail"):
-    run = Run(scheme=scheme, dim=64, batch=128, negatives=32, epochs=6)
-    trained = Trainer(run, data, encoder=TwoLayers(data.train.num_features, run.dim)).fit()
-    measures = measures_of(top_labels(trained.model, data.test, 50), data, data_slices(data))
-    recall = {row.slice: f"{100 * row.value:.1f}%" for row in measures if row.metric == "recall@10"}
-    print(f"{scheme:26} Recall@10", recall)
+    run = ht.Run(scheme=scheme, dim=64, batch=128, negatives=32, epochs=6)
+    trained = ht.Trainer(run, data, encoder=TwoLayers(data.train.num_features, run.dim)).fit()
+    measures = measure_model(trained.model, data, data_slices(data))
+    recall = {each.slice: each.value for each in measures if each.metric == "recall@10"}
+    print(f"{scheme:26} Recall@10", {name: f"{100 * value:.1f}%" for name, value in recall.items()})

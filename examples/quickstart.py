@@ -1,11 +1,12 @@
-"""Train a label head on sampled negatives with a named loss, then predict. Takes seconds on a CPU."""
+"""Train a label head on sampled negatives with a named loss, then predict: seconds on a CPU."""
 
 import torch
 
 import headtail as ht
 
 torch.manual_seed(0)
-num_labels, dim = 1_000, 32
+num_labels = 1_000
+dim = 32
 labels = ht.Labels.zipf(num_labels)
 
 # Toy data: each label has a direction, and frequent labels are drawn often.
@@ -30,6 +31,11 @@ for name in ("within-batch:importance", "within-batch:relative", "within-batch:t
         optimiser.step()
     right = head.topk(directions, k=1).indices[:, 0] == torch.arange(num_labels)
     slices = labels.slices()
-    head_hits, tail_hits = (float(right[part].float().mean()) for part in (slices.head, slices.tail))
+    head_hits, tail_hits = (
+        float(right[part].float().mean()) for part in (slices.head, slices.tail)
+    )
     explanation = ht.explain(loss, labels, batch_size=256)
-    print(f"{name:26s} leans {explanation.leans:8s} head correct {head_hits:5.1%}   tail correct {tail_hits:5.1%}")
+    print(
+        f"{name:26s} leans {explanation.leans:8s} head correct {head_hits:5.1%}   tail correct "
+        f"{tail_hits:5.1%}"
+    )

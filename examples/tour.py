@@ -20,4 +20,6 @@ main(["explain", "within-batch:tail", *LABELS])
 print("\n5. Does a sampler draw from the q it reports? Test it:\n")
 main(["audit", "mixture(uniform,within-batch)", "--zipf", "1000", "--draws", "5000"])
 
-print("\nFor your own labels: .venv/bin/headtail explain --counts counts.txt   (one count per line)")
+print(
+    "\nFor your own labels: .venv/bin/headtail explain --counts counts.txt   (one count per line)"
+)

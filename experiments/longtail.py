@@ -14,8 +14,8 @@ order of importance.
 
 Resumable: finished runs are kept, and `--minutes` stops in time with every run saved.
 `longtail_tables.py` turns --out into rows and tables; the results are in docs/results-longtail.md.
-`headtail compare DATA --recipe cifar` (CIFAR-100), `--recipe imagenet-lt` and `--recipe inaturalist`
-run the same schemes on other data sets.
+`headtail compare DATA --recipe cifar` (CIFAR-100), `--recipe imagenet-lt` and `--recipe
+inaturalist` run the same schemes on other data sets.
 """
 
 from __future__ import annotations
@@ -35,17 +35,27 @@ from pathlib import Path
 
 import torch
 
-from headtail.build import PAPER
-from headtail.compare import Cell, cells, compare
-from headtail.config import Training
-from headtail.data.load import Reading, load
+from headtail.comparison.compare import Execution, run_grid
+from headtail.comparison.grid import Cell, cells
+from headtail.data.load import load
 from headtail.data.points import DataSet
+from headtail.data.reading import Reading
 from headtail.errors import HeadtailError
-from headtail.recipes import cifar
 from headtail.report import write_report
+from headtail.schemes import PAPER
+from headtail.training.config import Training
+from headtail.training.recipes import cifar
 
 STEPS = 21_800
-SOFTMAX = ("softmax", "softmax+post-hoc", "logit-adjusted", *PAPER[4:], *PAPER[:4], "equalised", "adaptive")
+SOFTMAX = (
+    "softmax",
+    "softmax+post-hoc",
+    "logit-adjusted",
+    *PAPER[4:],
+    *PAPER[:4],
+    "equalised",
+    "adaptive",
+)
 """Most important first, in case time is short: within-batch before uniform."""
 CONTRASTIVE = ("contrastive", *(f"contrastive/{name}" for name in (*PAPER[4:], *PAPER[:4])))
 SWEEP = tuple(f"{name}@{m}" for m in (128, 8, 64, 16) for name in PAPER)
@@ -84,14 +94,27 @@ def settings(study: Study, images: int, recipe: Training, steps: int = STEPS) ->
     130
     """
     epochs = max(1, round(steps / max(1, images // recipe.batch)))  # an incomplete batch is dropped
-    return replace(recipe, negatives=study.negatives, epochs=epochs, warmup=study.warmup or recipe.warmup)
+    return replace(
+        recipe, negatives=study.negatives, epochs=epochs, warmup=study.warmup or recipe.warmup
+    )
 
 
-def perform(study: Study, source: partial[DataSet], recipe: Training, given: argparse.Namespace, command: str) -> int:
+def perform(
+    study: Study,
+    source: partial[DataSet],
+    recipe: Training,
+    given: argparse.Namespace,
+    command: str,
+) -> int:
     """Run what is missing of a study; returns how many runs failed."""
-    folder, data = given.out / study.name, source()
+    folder = given.out / study.name
+    data = source()
     training = settings(study, len(data.train), recipe, given.steps)
-    names = [name for name in study.schemes if not given.schemes or name.removesuffix("+post-hoc") in given.schemes]
+    names = [
+        name
+        for name in study.schemes
+        if not given.schemes or name.removesuffix("+post-hoc") in given.schemes
+    ]
     if not names:
         print(f"{study.name} has none of the given schemes.", flush=True)
         return 0
@@ -99,19 +122,23 @@ def perform(study: Study, source: partial[DataSet], recipe: Training, given: arg
     trained = sum(cell.adjusts is None for cell in grid)
     steps = training.epochs * (len(data.train) // training.batch)
     print(
-        f"{study.name}: {len(data.train):,} images, {data.train.num_labels} classes, {training.epochs} epochs = {steps:,} steps, "
+        f"{study.name}: {len(data.train):,} images, {data.train.num_labels} classes, "
+        f"{training.epochs} epochs = {steps:,} steps, "
         f"{sum(cell.done for cell in grid)} of {len(grid)} runs done, {trained} of them trained",
         flush=True,
     )
     begun = time.monotonic()
 
-    def told(cell: Cell, sentence: str | None) -> None:
-        print(f"{study.name} {cell.title}: {sentence or 'done'}, {time.monotonic() - begun:.0f} s", flush=True)
+    def finished(cell: Cell, sentence: str | None) -> None:
+        print(
+            f"{study.name} {cell.title}: {sentence or 'done'}, {time.monotonic() - begun:.0f} s",
+            flush=True,
+        )
         if not given.keep_models:
             lighten(grid)
 
-    how = {"device": given.device, "workers": given.workers, "told": told, "say": print, "command": command}
-    found = compare(grid, source, folder, slices="count", **how)
+    execution = Execution(workers=given.workers, command=command, finished=finished, note=print)
+    found = run_grid(grid, data, folder, slices="count", device=given.device, execution=execution)
     write_report(found, folder / "report.html")
     return len(found.failures)
 
@@ -152,15 +179,30 @@ def stop_after(minutes: float) -> threading.Timer:
 
 def main(recipe: Training | None = None) -> int:
     """Run what is missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True, help="folder with tiny-imagenet-32/")
-    parser.add_argument("--cifar", type=Path, default=None, help="folder with CIFAR-10's python files, for its studies")
+    parser.add_argument(
+        "--cifar",
+        type=Path,
+        default=None,
+        help="folder with CIFAR-10's python files, for its studies",
+    )
     parser.add_argument("--out", type=Path, default=Path("experiments/results/longtail"))
     which = range(len(STUDIES))
     parser.add_argument(
-        "--only", nargs="*", type=int, default=which, choices=which, metavar="N", help="numbers of the studies to run"
+        "--only",
+        nargs="*",
+        type=int,
+        default=which,
+        choices=which,
+        metavar="N",
+        help="numbers of the studies to run",
     )
-    every = dict.fromkeys(name for study in STUDIES for name in study.schemes if not name.endswith("+post-hoc"))
+    every = dict.fromkeys(
+        name for study in STUDIES for name in study.schemes if not name.endswith("+post-hoc")
+    )
     parser.add_argument(
         "--schemes",
         nargs="*",
@@ -169,11 +211,19 @@ def main(recipe: Training | None = None) -> int:
         metavar="SCHEME",
         help="run only these schemes, and their post-hoc versions",
     )
-    parser.add_argument("--seeds", type=int, help="number of seeds; by default three, and one for the sweep")
-    parser.add_argument("--steps", type=int, default=STEPS, help="approximate number of steps per run")
+    parser.add_argument(
+        "--seeds", type=int, help="number of seeds; by default three, and one for the sweep"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=STEPS, help="approximate number of steps per run"
+    )
     parser.add_argument("--workers", type=int, default=1, help="runs in parallel")
-    parser.add_argument("--minutes", type=float, default=None, help="stop after this time, with everything saved")
-    parser.add_argument("--keep-models", action="store_true", help="keep the models of finished runs")
+    parser.add_argument(
+        "--minutes", type=float, default=None, help="stop after this time, with everything saved"
+    )
+    parser.add_argument(
+        "--keep-models", action="store_true", help="keep the models of finished runs"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args()
     places = {"tiny-imagenet-32": given.data / "tiny-imagenet-32", "cifar-10": given.cifar}
@@ -181,7 +231,10 @@ def main(recipe: Training | None = None) -> int:
     def one(study: Study) -> int:
         place = places[study.data]
         if place is None:
-            print(f"{study.name} is skipped: pass --cifar with the folder of CIFAR-10's python files.", flush=True)
+            print(
+                f"{study.name} is skipped: pass --cifar with the folder of CIFAR-10's files.",
+                flush=True,
+            )
             return 0
         source = partial(load, place, Reading(profile=study.profile))
         return perform(study, source, recipe or cifar(), given, shlex.join(["python", *sys.argv]))

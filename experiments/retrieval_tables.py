@@ -14,7 +14,9 @@ from pathlib import Path
 
 from study_tables import given_folder, read_table, rows_in, shown, with_known, write_table
 
-from headtail.results import Row, read_rows, to_csv, write_text
+from headtail.comparison.results import Row, read_rows
+from headtail.files.atomic import write_text
+from headtail.files.records import to_csv
 
 SLICES = ("head", "torso", "tail", "full")
 
@@ -31,7 +33,9 @@ def gather(folder: Path) -> tuple[list[Row], list[dict[str, str]]]:
             found = json.loads(about.read_text())
             for rate, value in found["tried"].items():
                 judged = {"implicit_loss": str(value), "chosen": str(float(rate) == found["lr"])}
-                tuning.append({"dataset": data.name, "scheme": found["scheme"], "lr": rate} | judged)
+                tuning.append(
+                    {"dataset": data.name, "scheme": found["scheme"], "lr": rate} | judged
+                )
             for run in runs:
                 if run[0].scheme == found["scheme"] and f"-lr{found['lr']:g}-" in run[0].run:
                     rows += [row for row in run if row.split == "test"]
@@ -57,30 +61,52 @@ def table(rows: list[Row], columns: list[tuple[str, str]], schemes: list[str]) -
 def main() -> None:
     """Write the CSV files and print the tables."""
     folder = given_folder()
-    beside, (rows, tuning) = folder.parent, gather(folder)
-    rows = with_known(rows, rows_in(beside / "retrieval.csv"), lambda row: (row.dataset, row.scheme))
+    beside = folder.parent
+    rows, tuning = gather(folder)
+    rows = with_known(
+        rows, rows_in(beside / "retrieval.csv"), lambda row: (row.dataset, row.scheme)
+    )
     rows.sort(key=lambda row: (row.dataset, row.scheme, row.seed))
     held = read_table(beside / "retrieval-tuning.csv")
     tuning = with_known(tuning, held, lambda line: (line["dataset"], line["scheme"]))
     tuning.sort(key=lambda line: (line["dataset"], line["scheme"], float(line["lr"])))
-    write_text(beside / "retrieval.csv", to_csv(rows))
+    write_text(beside / "retrieval.csv", to_csv(rows, Row))
     write_table(beside / "retrieval-tuning.csv", tuning)
     for data in dict.fromkeys(row.dataset for row in rows):
         here = [row for row in rows if row.dataset == data]
         schemes = list(dict.fromkeys(row.scheme for row in here))
-        seeds = {scheme: len({row.seed for row in here if row.scheme == scheme}) for scheme in schemes}
+        seeds = {
+            scheme: len({row.seed for row in here if row.scheme == scheme}) for scheme in schemes
+        }
         print(f"\n## {data}\n")
         for family in ("softmax", "contrastive"):
             names = sorted(
-                (name for name in schemes if name.startswith("contrastive") == (family == "contrastive")),
+                (
+                    name
+                    for name in schemes
+                    if name.startswith("contrastive") == (family == "contrastive")
+                ),
                 key=lambda n: (":" in n, n),
             )
             if family == "contrastive" and not names:
                 continue
             columns = [("recall@10", slice_) for slice_ in SLICES]
-            columns += [("precision@1", "full"), ("psp@1", "full"), ("coverage@10", "full"), ("balanced-error", "full")]
-            print(f"\n{family}, seeds {sorted({seeds[n] for n in names})}\n\n{table(here, columns, names)}")
-            print("\n" + table(here, [(f"recall@{k}", slice_) for k in (1, 50) for slice_ in SLICES], names))
+            columns += [
+                ("precision@1", "full"),
+                ("psp@1", "full"),
+                ("coverage@10", "full"),
+                ("balanced-error", "full"),
+            ]
+            print(
+                f"\n{family}, seeds "
+                f"{sorted({seeds[n] for n in names})}\n\n{table(here, columns, names)}"
+            )
+            print(
+                "\n"
+                + table(
+                    here, [(f"recall@{k}", slice_) for k in (1, 50) for slice_ in SLICES], names
+                )
+            )
 
 
 if __name__ == "__main__":

@@ -39,38 +39,58 @@ from pathlib import Path
 import torch
 from study_tables import read_table, write_table
 
-from headtail.build import scheme
-from headtail.cli.on_model import WEIGHTINGS
-from headtail.compare import Cell, cells, compare
-from headtail.config import Run, Training
+from headtail.comparison.compare import Execution, run_grid
+from headtail.comparison.grid import Cell, cells
+from headtail.comparison.results import read_rows
 from headtail.data.load import load
 from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
-from headtail.evaluate import encoded_pairs
-from headtail.implicit.on_model import Batch, OnModel, exactly, on_model
+from headtail.evaluation.samplers_on_model import WEIGHTINGS
+from headtail.evaluation.topk import encoded_pairs
+from headtail.implicit.quality import Batch, OnModel, exactly, on_model
 from headtail.losses import ExactLoss, SampledLoss
-from headtail.results import read_rows
 from headtail.samplers import Adversarial, Scorer
-from headtail.samplers.blocks import Blocks
-from headtail.train import State, Trainer, Watch, load_model
+from headtail.samplers.model.blocks import Blocks
+from headtail.schemes import scheme
+from headtail.training.config import Run, Training
+from headtail.training.saved_model import load_model
+from headtail.training.state import State, Watch
+from headtail.training.trainer import Trainer
 from longtail import lighten, until_stopped
 
-GENERATED = "synthetic:labels=1000000,points=2000000,test=5000,features=5000000,labels-a-point=4,features-a-point=80,zipf=0.5"
+GENERATED = (
+    "synthetic:labels=1000000,points=2000000,test=5000,features=5000000,"
+    "labels-a-point=4,features-a-point=80,zipf=0.5"
+)
 TRAINING = {
     "delicious": Training(
-        batch=256, epochs=12, lr=0.04, dropout=0.5, feature_dropout=0.2, schedule="linear", validation=0.1, patience=12
+        batch=256,
+        epochs=12,
+        lr=0.04,
+        dropout=0.5,
+        feature_dropout=0.2,
+        schedule="linear",
+        validation=0.1,
+        patience=12,
     ),
-    "diginetica": Training(batch=1024, epochs=8, lr=0.02, dropout=0.5, schedule="constant", validation=0.1, patience=1),
-    "generated": Training(batch=1024, epochs=2, lr=0.1, dim=64, dropout=0.0, schedule="constant", validation=0.0),
+    "diginetica": Training(
+        batch=1024, epochs=8, lr=0.02, dropout=0.5, schedule="constant", validation=0.1, patience=1
+    ),
+    "generated": Training(
+        batch=1024, epochs=2, lr=0.1, dim=64, dropout=0.0, schedule="constant", validation=0.0
+    ),
 }
 """As in the retrieval study, which provides the runs over all labels; m = 64. With a million labels
 no points are held out: their loss over all labels would take more memory than everything else."""
 RATES = {"delicious": (0.04,), "diginetica": (0.02, 0.04), "generated": (0.1,)}
 """Learning rates that each scheme tries with seed 0; the lowest loss on held-out points wins."""
-STEPS, LONGEST = 30, 20_000.0
+STEPS = 30
+LONGEST = 20_000.0
 """Steps that are timed, and the milliseconds after which fewer are enough."""
-MODEL, PAIRS = "block(1)", 4096
-"""Noise is measured on the model that this sampler trained, with hidden states of this many pairs."""
+MODEL = "block(1)"
+PAIRS = 4096
+"""Noise is measured on the model that this sampler trained, with hidden states of this many pairs.
+"""
 
 
 @dataclass(frozen=True)
@@ -109,12 +129,15 @@ OTHERS = ("frequency(0.5)", "resampled", "quadratic-kernel", "fourier-kernel")
 POOLS = ("resampled(512,frequency(0.5))", "resampled(512,within-batch)")
 PASSES = ("hard", "tilted")
 """Samplers that pass over all labels for a draw."""
-ADJUSTED, PLAIN = ("logit-adjusted",), ("softmax",)
+ADJUSTED = ("logit-adjusted",)
+PLAIN = ("softmax",)
 
 STUDIES = (
     Study("diginetica-learn", (*CHEAP, *GOOD, *MORE), ADJUSTED),
     Study("diginetica-learn-exact", ("tilted", "hard", "full"), ADJUSTED),
-    Study("diginetica-time", (*CHEAP, *MORE, *GOOD, *OTHERS, "adversarial", *PASSES, "full"), ADJUSTED),
+    Study(
+        "diginetica-time", (*CHEAP, *MORE, *GOOD, *OTHERS, "adversarial", *PASSES, "full"), ADJUSTED
+    ),
     Study("diginetica-fast", (*MORE, *GOOD), ADJUSTED),
     Study("diginetica-noise", (*CHEAP, *GOOD, *OTHERS, *PASSES, "full"), ADJUSTED),
     Study("diginetica-learn-softmax", (*CHEAP, *GOOD, *MORE), PLAIN),
@@ -149,31 +172,44 @@ def schemes(study: Study) -> list[str]:
     return [named(sampler, target) for target in study.targets for sampler in study.samplers]
 
 
-def grid_of(study: Study, data: DataSet, given: argparse.Namespace, rates: Mapping[str, float]) -> list[Cell]:
+def grid_of(
+    study: Study, data: DataSet, given: argparse.Namespace, rates: Mapping[str, float]
+) -> list[Cell]:
     """The study's runs at these rates, by seed; studies of the same data share equal runs."""
-    training, home, grid = TRAINING[study.data], given.out / study.data, []
-    times = {row["sampler"]: float(row["step_ms"]) for row in read_table(home / f"times-{given.device}.csv")}
+    training = TRAINING[study.data]
+    home = given.out / study.data
+    grid = []
+    times = {
+        row["sampler"]: float(row["step_ms"])
+        for row in read_table(home / f"times-{given.device}.csv")
+    }
     for name in (name for name in schemes(study) if name in rates):
-        epochs = training.epochs if study.question == "learn" else epochs_in_time(name, training, times)
+        epochs = (
+            training.epochs if study.question == "learn" else epochs_in_time(name, training, times)
+        )
         settings = replace(training, epochs=epochs, lr=rates[name])
         grid += cells(settings, [name], min(study.seeds, given.seeds), data, home)
     return sorted(grid, key=lambda cell: cell.run.seed)
 
 
 def tried(home: Path, data: str) -> dict[str, dict[float, float]]:
-    """Lowest held-out loss by scheme and learning rate, of finished full-length runs with seed 0."""
+    """Lowest held-out loss by scheme and learning rate, of finished long runs with seed 0."""
     found: dict[str, dict[float, float]] = {}
     for path in sorted(home.glob("cells/*/results.csv")):
         run = Run.read(path.parent / "run.toml")
         if run.seed == 0 and run.epochs == TRAINING[data].epochs:
             losses = [row.value for row in read_rows(path) if row.metric == "implicit-loss"]
-            found.setdefault(run.scheme, {})[run.lr] = min(losses, default=math.inf)  # nothing held out: there is only one rate
+            # nothing held out: there is only one rate
+            found.setdefault(run.scheme, {})[run.lr] = min(losses, default=math.inf)
     return found
 
 
 def chosen(home: Path, data: str) -> dict[str, float]:
     """The best learning rate of each scheme that was tried."""
-    return {name: min(losses, key=lambda rate: losses[rate]) for name, losses in tried(home, data).items()}
+    return {
+        name: min(losses, key=lambda rate: losses[rate])
+        for name, losses in tried(home, data).items()
+    }
 
 
 def epochs_in_time(name: str, training: Training, times: dict[str, float]) -> int:
@@ -185,61 +221,85 @@ def epochs_in_time(name: str, training: Training, times: dict[str, float]) -> in
     name, _, m = name.partition("@")
     sampler = name.partition(":")[0] + ("@" + m if m else "")
     if sampler not in times or "uniform" not in times:
-        raise HeadtailError(f"The time that a step with `{sampler}` takes is unknown. Run the study of times first.")
+        raise HeadtailError(
+            f"The time that a step with `{sampler}` takes is unknown. Run the study of times first."
+        )
     return max(1, round(training.epochs * times["uniform"] / times[sampler]))
 
 
 def learn(study: Study, source: Callable[[], DataSet], given: argparse.Namespace) -> int:
     """Tune, then train and test missing runs with other seeds; returns the number of failures."""
-    data, home, names = source(), given.out / study.data, schemes(study)
+    data = source()
+    home = given.out / study.data
+    names = schemes(study)
     if study.question == "learn":
         for rate in RATES[study.data]:
             everyone: dict[str, float] = {name: rate for name in names}  # noqa: C420 - which pyright cannot type
             first = [cell for cell in grid_of(study, data, given, everyone) if cell.run.seed == 0]
-            train(study, first, source, given)  # a rate that diverges is not chosen
+            train(study, first, data, given)  # a rate that diverges loses to the others
     rates = chosen(home, study.data)
-    failed = train(study, grid_of(study, data, given, rates), source, given)
+    failed = train(study, grid_of(study, data, given, rates), data, given)
     return failed + len(set(names) - set(rates))
 
 
-def train(study: Study, grid: list[Cell], source: Callable[[], DataSet], given: argparse.Namespace) -> int:
-    """Train and test missing runs; returns how many failed."""
+def train(study: Study, grid: list[Cell], data: DataSet, given: argparse.Namespace) -> int:
+    """Train and test what is missing; returns how many runs failed."""
     if not grid:
         return 0
     print(f"{study.name}: {sum(cell.done for cell in grid)} of {len(grid)} runs done", flush=True)
     begun = time.monotonic()
 
     def watch(cell: Cell) -> Watch:
-        def look(state: State, steps: int, loss: float) -> None:
-            if math.isnan(loss):  # an epoch is over
-                print(f"  {cell.title}: epoch {state.epoch} of {cell.run.epochs}, {state.curve[-1][2]:.4f}", flush=True)
+        def look(state: State, steps: int, loss: float | None) -> None:
+            if loss is None:  # an epoch is over
+                print(
+                    f"  {cell.title}: epoch {state.epoch} of {cell.run.epochs}, "
+                    f"{state.curve[-1][2]:.4f}",
+                    flush=True,
+                )
 
         return look
 
-    def told(cell: Cell, sentence: str | None) -> None:
+    def finished(cell: Cell, sentence: str | None) -> None:
         seconds = time.monotonic() - begun
-        print(f"{study.name} {cell.title}, learning rate {cell.run.lr:g}: {sentence or 'done'}, {seconds:.0f} s", flush=True)
+        print(
+            f"{study.name} {cell.title}, learning rate {cell.run.lr:g}: {sentence or 'done'}, "
+            f"{seconds:.0f} s",
+            flush=True,
+        )
         lighten([one for one in grid if not wanted(one.run, study.data)])
 
-    how = {"device": given.device, "workers": given.workers}
-    return len(compare(grid, source, given.out / study.name, watch=watch, told=told, **how).failures)
+    execution = Execution(workers=given.workers, watch=watch, finished=finished)
+    folder = given.out / study.name
+    return len(run_grid(grid, data, folder, device=given.device, execution=execution).failures)
 
 
 def wanted(run: Run, data: str) -> bool:
     """Whether noise is measured on this run's model."""
-    models = {named(MODEL, target) for one in STUDIES if (one.data, one.question) == (data, "noise") for target in one.targets}
+    models = {
+        named(MODEL, target)
+        for one in STUDIES
+        if (one.data, one.question) == (data, "noise")
+        for target in one.targets
+    }
     return run.seed == 0 and run.scheme in models and run.epochs == TRAINING[data].epochs
 
 
 def measure_times(study: Study, source: Callable[[], DataSet], given: argparse.Namespace) -> int:
     """Time the steps of samplers that have no time yet."""
-    path, data = given.out / study.data / f"times-{given.device}.csv", source()
+    path = given.out / study.data / f"times-{given.device}.csv"
+    data = source()
     rows = read_table(path)
     for sampler in study.samplers:
         if all(row["sampler"] != sampler for row in rows):
             run = Run(**asdict(TRAINING[study.data]), scheme=named(sampler, study.targets[0]))
             step, refresh, every = step_times(replace(run, validation=0.0), data, given.device)
-            row = {"sampler": sampler, "step_ms": f"{step + refresh / every:.3f}", "refresh_ms": f"{refresh:.1f}", "every": every}
+            row = {
+                "sampler": sampler,
+                "step_ms": f"{step + refresh / every:.3f}",
+                "refresh_ms": f"{refresh:.1f}",
+                "every": every,
+            }
             rows.append({key: str(value) for key, value in row.items()})
             write_table(path, rows)
             about = f"{row['step_ms']} ms per step, including {refresh:.0f} ms every {every} steps"
@@ -249,19 +309,21 @@ def measure_times(study: Study, source: Callable[[], DataSet], given: argparse.N
 
 def step_times(run: Run, data: DataSet, device: str) -> tuple[float, float, int]:
     """Milliseconds of a step and of a refresh of the sampler, and the steps between refreshes."""
-    trainer, taken = Trainer(run, data, device=device), []
-    for ids in islice(trainer.order(0), STEPS):
-        taken.append(milliseconds(partial(trainer._take_step, ids), device))
+    trainer = Trainer(run, data, device=device)
+    taken = []
+    for batch in islice(trainer.step.order(0), STEPS):
+        taken.append(milliseconds(partial(trainer.step, batch), device))
         if sum(taken) > LONGEST and len(taken) > 2:
             break
-    sampler, model = getattr(trainer.model.head.loss, "sampler", None), trainer.model
+    sampler = getattr(trainer.model.head.loss, "sampler", None)
+    model = trainer.model
     step = statistics.median(taken[len(taken) // 5 :])  # the first ones compile or refresh
     if not isinstance(sampler, Blocks | Adversarial):
         return step, 0.0, 1
     hidden, _ = encoded_pairs(model, data.train, run.batch)
     scorer = Scorer(hidden, model.head.weight.detach(), model.head.bias)
     refresh = sampler.take_summary if isinstance(sampler, Blocks) else sampler.refit
-    return step, milliseconds(partial(refresh, scorer), device), sampler.every
+    return step, milliseconds(partial(refresh, scorer), device), sampler.interval
 
 
 def milliseconds(call: Callable[[], object], device: str) -> float:
@@ -279,25 +341,46 @@ def milliseconds(call: Callable[[], object], device: str) -> float:
 
 def measure_noise(study: Study, source: Callable[[], DataSet], given: argparse.Namespace) -> int:
     """Compare samplers with the exact gradient; returns how many models are missing."""
-    path, data, missing = given.out / study.data / f"noise-{given.device}.csv", source(), 0
+    path = given.out / study.data / f"noise-{given.device}.csv"
+    data = source()
+    missing = 0
     for target in study.targets:
         name = named(MODEL, target)
-        training = replace(TRAINING[study.data], lr=chosen(path.parent, study.data).get(name, TRAINING[study.data].lr))
+        training = replace(
+            TRAINING[study.data],
+            lr=chosen(path.parent, study.data).get(name, TRAINING[study.data].lr),
+        )
         folder = cells(training, [name], 1, data, path.parent)[0].folder
         if not (folder / "model.safetensors").exists():
-            print(f"{study.name} {target}: `{name}` must be trained first, by {study.data}-learn", flush=True)
+            print(
+                f"{study.name} {target}: `{name}` must be trained first, by {study.data}-learn",
+                flush=True,
+            )
             missing += 1
             continue
         model = load_model(folder)[0].to(given.device)
-        head, labels = model.head, model.head.labels
+        head = model.head
+        labels = model.head.labels
         exact = scheme(target, labels)
         assert isinstance(exact, ExactLoss), "a target is a loss over all labels"
         hidden, label = encoded_pairs(model, data.train, PAIRS)
         size = min(TRAINING[study.data].batch, len(label))
-        batch = Batch(hidden, label, head.weight.detach(), head.bias, probes=max(1, size // 16), sets=min(4, size), size=size)
+        batch = Batch(
+            hidden,
+            label,
+            head.weight.detach(),
+            head.bias,
+            probes=max(1, size // 16),
+            sets=min(4, size),
+            size=size,
+        )
         for sampler, m in ((sampler, m) for m in study.numbers for sampler in study.samplers):
             rows = read_table(path)
-            key = {"target": target, "sampler": sampler, "m": str(labels.num_labels if sampler == "full" else m)}
+            key = {
+                "target": target,
+                "sampler": sampler,
+                "m": str(labels.num_labels if sampler == "full" else m),
+            }
             if any(key.items() <= row.items() for row in rows):
                 continue
             torch.manual_seed(0)
@@ -305,46 +388,76 @@ def measure_noise(study: Study, source: Callable[[], DataSet], given: argparse.N
                 one = exactly(target, exact, batch)
             else:
                 loss = scheme(f"{named(sampler, target)}@{m}", labels)
-                assert isinstance(loss, SampledLoss), "a sampler and a weighting make a sampled loss"
-                [one] = on_model(exact, {"": loss}, batch, generator=torch.Generator().manual_seed(0))
+                assert isinstance(loss, SampledLoss), (
+                    "a sampler and a weighting make a sampled loss"
+                )
+                [one] = on_model(
+                    exact, {"": loss}, batch, generator=torch.Generator().manual_seed(0)
+                )
             write_table(path, [*rows, key | flat(one)])
-            print(f"{study.name} {target}, {sampler}@{m}: noise {one.squared_error:.3g}, cosine {one.table.cosine:.3f}", flush=True)
+            print(
+                f"{study.name} {target}, {sampler}@{m}: noise {one.squared_error:.3g}, cosine "
+                f"{one.table.cosine:.3f}",
+                flush=True,
+            )
     return missing
 
 
 def flat(one: OnModel) -> dict[str, str]:
     """The measurements by column name."""
     found = {name: value for name, value in asdict(one).items() if name not in ("scheme", "m")}
-    parts = {f"{name}_{key}": value for name in ("hidden", "table") for key, value in found.pop(name).items()}
+    parts = {
+        f"{name}_{key}": value
+        for name in ("hidden", "table")
+        for key, value in found.pop(name).items()
+    }
     return {name: f"{value:.6g}" for name, value in {**found, **parts}.items()}
 
 
 def perform(study: Study, source: Callable[[], DataSet], given: argparse.Namespace) -> int:
     """Run what is missing of a study; returns how many runs failed."""
-    return {"learn": learn, "fast": learn, "time": measure_times, "noise": measure_noise}[study.question](study, source, given)
+    return {"learn": learn, "fast": learn, "time": measure_times, "noise": measure_noise}[
+        study.question
+    ](study, source, given)
 
 
 def main() -> int:
     """Run what is missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with delicious/ and diginetica/")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder with delicious/ and diginetica/"
+    )
     parser.add_argument("--out", type=Path, default=Path("experiments/results/samplers"))
     names = ", ".join(f"{number} {study.name}" for number, study in enumerate(STUDIES))
     which = range(len(STUDIES))
     parser.add_argument(
-        "--only", nargs="*", type=int, default=which, choices=which, metavar="N", help=f"numbers of studies: {names}"
+        "--only",
+        nargs="*",
+        type=int,
+        default=which,
+        choices=which,
+        metavar="N",
+        help=f"numbers of studies: {names}",
     )
     parser.add_argument("--seeds", type=int, default=3, help="largest number of seeds")
     parser.add_argument("--workers", type=int, default=1, help="runs in parallel")
     parser.add_argument("--threads", type=int, default=None, help="threads of this process")
-    parser.add_argument("--minutes", type=float, default=None, help="stop after this time, with everything saved")
+    parser.add_argument(
+        "--minutes", type=float, default=None, help="stop after this time, with everything saved"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args()
     torch.set_num_threads(given.threads or torch.get_num_threads())
     warnings.simplefilter("ignore")  # within-batch never draws labels without examples
 
     def one(study: Study) -> int:
-        return perform(study, partial(load, GENERATED if study.data == "generated" else given.data / study.data), given)
+        return perform(
+            study,
+            partial(load, GENERATED if study.data == "generated" else given.data / study.data),
+            given,
+        )
 
     return until_stopped((partial(one, STUDIES[number]) for number in given.only), given.minutes)
 

@@ -1,4 +1,5 @@
-"""Turn the runs of `samplers.py` into the committed rows and the tables of docs/results-samplers.md.
+"""Turn the runs of `samplers.py` into the committed rows and the tables of
+docs/results-samplers.md.
 
     .venv/bin/python experiments/samplers_tables.py experiments/results/samplers
 
@@ -18,15 +19,21 @@ from pathlib import Path
 
 from study_tables import given_folder, publish, read_table, rows_in, shown, with_known, write_table
 
-from headtail.config import Run
+from headtail.comparison.results import Row, read_rows
+from headtail.files.atomic import write_text
+from headtail.files.records import to_csv
 from headtail.metrics import mean_and_deviation
-from headtail.results import Row, read_rows, to_csv, write_text
+from headtail.training.config import Run
 from samplers import CHEAP, TRAINING, chosen, tried
 
 PAGE = Path(__file__).parents[1] / "docs" / "results-samplers.md"
 TARGETS = {"logit-adjusted": "tail", "softmax": "importance"}
 SLICES = ("head", "torso", "tail")
-COLUMNS = (*(("recall@10", slice_) for slice_ in (*SLICES, "full")), ("recall@1", "full"), ("recall@50", "full"))
+COLUMNS = (
+    *(("recall@10", slice_) for slice_ in (*SLICES, "full")),
+    ("recall@1", "full"),
+    ("recall@50", "full"),
+)
 NOISE = {
     "σ²/(mμ²)": "squared_error",
     "bias of the loss": "bias",
@@ -40,27 +47,50 @@ NOISE = {
 
 
 def rows_of(folder: Path) -> list[Row]:
-    """Test rows of finished runs at the chosen rates; `dataset` is DATA-learn, or DATA-fast if shorter."""
-    rows, rates = [], {data: chosen(folder / data, data) for data in TRAINING}
+    """Test rows of finished runs at the chosen rates; `dataset` is DATA-learn, or DATA-fast if
+    shorter.
+    """
+    rows = []
+    rates = {data: chosen(folder / data, data) for data in TRAINING}
     for path in sorted(folder.glob("*/cells/*/results.csv")):
-        data, run = path.parents[2].name, Run.read(path.parent / "run.toml")
+        data = path.parents[2].name
+        run = Run.read(path.parent / "run.toml")
         if rates[data].get(run.scheme) != run.lr:
             continue
         question = "learn" if run.epochs == TRAINING[data].epochs else "fast"
-        found = [row for row in read_rows(path) if row.split == "test" and row.metric.startswith("recall@")]
+        found = [
+            row
+            for row in read_rows(path)
+            if row.split == "test" and row.metric.startswith("recall@")
+        ]
         rows += [replace(row, dataset=f"{data}-{question}", epoch=run.epochs) for row in found]
     return rows
 
 
 def tuning_of(folder: Path, data: str) -> list[dict[str, str]]:
     """Every rate tried with seed 0: its held-out loss, and test Recall@10, which chose nothing."""
-    rates, losses, lines = chosen(folder / data, data), tried(folder / data, data), []
+    rates = chosen(folder / data, data)
+    losses = tried(folder / data, data)
+    lines = []
     for path in sorted((folder / data).glob("cells/*/results.csv")):
         run = Run.read(path.parent / "run.toml")
         if run.seed == 0 and run.epochs == TRAINING[data].epochs:
-            recall = {row.slice: f"{row.value:.4f}" for row in read_rows(path) if (row.split, row.metric) == ("test", "recall@10")}
-            about = {"data": data, "scheme": run.scheme, "lr": f"{run.lr:g}", "chosen": str(run.lr == rates[run.scheme])}
-            lines.append(about | {"implicit_loss": f"{losses[run.scheme][run.lr]:.6g}"} | {name: recall[name] for name in SLICES})
+            recall = {
+                row.slice: f"{row.value:.4f}"
+                for row in read_rows(path)
+                if (row.split, row.metric) == ("test", "recall@10")
+            }
+            about = {
+                "data": data,
+                "scheme": run.scheme,
+                "lr": f"{run.lr:g}",
+                "chosen": str(run.lr == rates[run.scheme]),
+            }
+            lines.append(
+                about
+                | {"implicit_loss": f"{losses[run.scheme][run.lr]:.6g}"}
+                | {name: recall[name] for name in SLICES}
+            )
     return lines
 
 
@@ -68,31 +98,56 @@ def with_retrieval(rows: Sequence[Row], beside: Path) -> list[Row]:
     """Add the retrieval study's rows where there are none: all-label losses, and m = 64."""
     have = {(row.dataset, row.scheme) for row in rows}
     known = [row for row in rows_in(beside) if row.dataset in TRAINING]
-    for row in (replace(row, dataset=f"{row.dataset}-learn", epoch=TRAINING[row.dataset].epochs) for row in known):
-        sampled = row.m == 64 and row.scheme.partition(":")[2] in TARGETS.values() and row.scheme.partition(":")[0] in CHEAP
-        if row.metric.startswith("recall@") and (row.scheme in TARGETS or sampled) and (row.dataset, row.scheme) not in have:
+    for row in (
+        replace(row, dataset=f"{row.dataset}-learn", epoch=TRAINING[row.dataset].epochs)
+        for row in known
+    ):
+        sampled = (
+            row.m == 64
+            and row.scheme.partition(":")[2] in TARGETS.values()
+            and row.scheme.partition(":")[0] in CHEAP
+        )
+        if (
+            row.metric.startswith("recall@")
+            and (row.scheme in TARGETS or sampled)
+            and (row.dataset, row.scheme) not in have
+        ):
             rows = [*rows, row]
     return list(rows)
 
 
-def learning_table(rows: Sequence[Row], data: str, target: str, on_cpu: dict[str, float], on_gpu: dict[str, float]) -> str:
+def learning_table(
+    rows: Sequence[Row], data: str, target: str, on_cpu: dict[str, float], on_gpu: dict[str, float]
+) -> str:
     """Markdown table: schemes by slices, fastest first, with the largest gap to the target.
 
     Times are relative to uniform's whole run, from the milliseconds per step on a CPU and a GPU.
     """
     values: dict[tuple[str, float, str, str], list[float]] = defaultdict(list)
     for row in rows:
-        if row.dataset.startswith(f"{data}-") and (row.scheme == target or f":{TARGETS[target]}" in row.scheme):
+        if row.dataset.startswith(f"{data}-") and (
+            row.scheme == target or f":{TARGETS[target]}" in row.scheme
+        ):
             values[row.scheme, row.epoch, row.metric, row.slice].append(row.value)
     found = {(scheme, epochs) for scheme, epochs, *_ in values}
     longest = max((epochs for _, epochs in found), default=0.0)
     full = [values.get((target, longest, "recall@10", slice_), []) for slice_ in SLICES]
     columns = " | ".join(f"{metric.replace('recall', 'R')} {slice_}" for metric, slice_ in COLUMNS)
-    lines = [f"| scheme | epochs | CPU time | GPU time | seeds | {columns} | gap |", "|---|" + "--:|" * (len(COLUMNS) + 5)]
-    for scheme, epochs in sorted(found, key=lambda key: (key[0] != target, on_cpu.get(sampler_of(key[0]), 0.0), key[0], -key[1])):
+    lines = [
+        f"| scheme | epochs | CPU time | GPU time | seeds | {columns} | gap |",
+        "|---|" + "--:|" * (len(COLUMNS) + 5),
+    ]
+    for scheme, epochs in sorted(
+        found,
+        key=lambda key: (key[0] != target, on_cpu.get(sampler_of(key[0]), 0.0), key[0], -key[1]),
+    ):
         cells = [shown(values.get((scheme, epochs, *column), [])) for column in COLUMNS]
         own = [values.get((scheme, epochs, "recall@10", slice_), []) for slice_ in SLICES]
-        gaps = [100 * (mean_of(one) - mean_of(all_)) for one, all_ in zip(own, full, strict=True) if one and all_]
+        gaps = [
+            100 * (mean_of(one) - mean_of(all_))
+            for one, all_ in zip(own, full, strict=True)
+            if one and all_
+        ]
         gap = "" if scheme == target or not gaps else f"{max(map(abs, gaps)):.1f}"
         time = [in_uniform_runs(scheme, epochs / longest, times) for times in (on_cpu, on_gpu)]
         about = [f"{epochs:g}", *time, str(len(values[scheme, epochs, "recall@10", "full"]))]
@@ -106,7 +161,8 @@ def in_uniform_runs(scheme: str, share: float, times: dict[str, float]) -> str:
     >>> in_uniform_runs("block:tail", 3 / 8, {"uniform": 10.0, "block": 28.0})
     '1.1'
     """
-    step, uniform = times.get(sampler_of(scheme)), times.get("uniform")
+    step = times.get(sampler_of(scheme))
+    uniform = times.get("uniform")
     return "–" if step is None or uniform is None else f"{share * step / uniform:.2g}"
 
 
@@ -129,12 +185,23 @@ def mean_of(values: list[float]) -> float:
 def noise_table(rows: Sequence[dict[str, str]], target: str, m: str = "64") -> str:
     """Markdown table: samplers, noisiest first."""
     lines = ["| sampler | " + " | ".join(NOISE) + " |", "|---|" + "--:|" * len(NOISE)]
-    of_target = [row for row in rows if row["target"] == target and (row["m"] == m or row["sampler"] == "full")]
+    of_target = [
+        row
+        for row in rows
+        if row["target"] == target and (row["m"] == m or row["sampler"] == "full")
+    ]
     for row in sorted(of_target, key=lambda row: -float(row["squared_error"])):
-        numbers = {name: float(row[key]) * (1000 if key.endswith("seconds") else 1) for name, key in NOISE.items()}
+        numbers = {
+            name: float(row[key]) * (1000 if key.endswith("seconds") else 1)
+            for name, key in NOISE.items()
+        }
         if row["sampler"] == "full":
             numbers["draw, ms"] = 0.0
-        lines.append(f"| {row['sampler']} | " + " | ".join(number(value) for value in numbers.values()) + " |")
+        lines.append(
+            f"| {row['sampler']} | "
+            + " | ".join(number(value) for value in numbers.values())
+            + " |"
+        )
     return "\n".join(lines)
 
 
@@ -145,35 +212,51 @@ def number(value: float) -> str:
 
 def measured(lines: Sequence[dict[str, str]], data: str, *devices: str) -> list[dict[str, str]]:
     """The measurements on a data set, on the first of these devices that has any."""
-    by = {device: [line for line in lines if (line["data"], line["device"]) == (data, device)] for device in devices}
+    by = {
+        device: [line for line in lines if (line["data"], line["device"]) == (data, device)]
+        for device in devices
+    }
     return next((found for found in by.values() if found), [])
 
 
 def times_table(times: Sequence[dict[str, str]]) -> str:
     """Markdown table: milliseconds per training step."""
     uniform = next((float(row["step_ms"]) for row in times if row["sampler"] == "uniform"), None)
-    lines = ["| sampler | step, ms | × uniform | refresh: ms per step (ms each) | refresh every … steps |", "|---|--:|--:|--:|--:|"]
+    lines = [
+        "| sampler | step, ms | × uniform | refresh: ms per step (ms each) | refresh every … steps "
+        "|",
+        "|---|--:|--:|--:|--:|",
+    ]
     for row in sorted(times, key=lambda row: float(row["step_ms"])):
         step = float(row["step_ms"])
         refresh = float(row["refresh_ms"])
         every = int(row["every"])
         ratio = "–" if uniform is None else f"{step / uniform:.2g}"
         share = f"{refresh / every:.2g} ({refresh:,.0f})" if refresh else "–"
-        lines.append(f"| {row['sampler']} | {step:.3g} | {ratio} | {share} | {every if refresh else '–'} |")
+        lines.append(
+            f"| {row['sampler']} | {step:.3g} | {ratio} | {share} | {every if refresh else '–'} |"
+        )
     return "\n".join(lines)
 
 
 def main() -> None:
     """Write the CSV files and the tables."""
     folder = given_folder()
-    beside, parts = folder.parent, {}
+    beside = folder.parent
+    parts = {}
     rows = with_known(rows_of(folder), rows_in(beside / "samplers.csv"), _run)
     rows.sort(key=_run)
-    write_text(beside / "samplers.csv", to_csv(rows))
+    write_text(beside / "samplers.csv", to_csv(rows, Row))
     tuning = [line for data in TRAINING for line in tuning_of(folder, data)]
     tuning = _with_held(beside / "samplers-tuning.csv", tuning, "data", "scheme", "lr")
-    write_table(beside / "samplers-tuning.csv", sorted(tuning, key=lambda line: (line["data"], line["scheme"], float(line["lr"]))))
-    found = {"noise": ("data", "device", "target", "sampler", "m"), "times": ("data", "device", "sampler")}
+    write_table(
+        beside / "samplers-tuning.csv",
+        sorted(tuning, key=lambda line: (line["data"], line["scheme"], float(line["lr"]))),
+    )
+    found = {
+        "noise": ("data", "device", "target", "sampler", "m"),
+        "times": ("data", "device", "sampler"),
+    }
     for kind, key in found.items():
         new = [
             {"data": path.parent.name, "device": path.stem.partition("-")[2], **line}
@@ -181,16 +264,26 @@ def main() -> None:
             for line in read_table(path)
         ]
         held = _with_held(beside / f"samplers-{kind}.csv", new, *key)
-        write_table(beside / f"samplers-{kind}.csv", sorted(held, key=lambda line: (line["data"], line["device"])))
+        write_table(
+            beside / f"samplers-{kind}.csv",
+            sorted(held, key=lambda line: (line["data"], line["device"])),
+        )
     noise, times = (read_table(beside / f"samplers-{kind}.csv") for kind in found)
     both = with_retrieval(rows, beside / "retrieval.csv")
     for data in TRAINING:
-        on_cpu, on_gpu = measured(times, data, "cpu", "cuda"), measured(times, data, "cuda")
-        parts[f"{data} times"], parts[f"{data} times cuda"] = times_table(on_cpu), times_table(on_gpu)
-        step, gpu_step = ({line["sampler"]: float(line["step_ms"]) for line in lines} for lines in (on_cpu, on_gpu))
+        on_cpu = measured(times, data, "cpu", "cuda")
+        on_gpu = measured(times, data, "cuda")
+        parts[f"{data} times"] = times_table(on_cpu)
+        parts[f"{data} times cuda"] = times_table(on_gpu)
+        step, gpu_step = (
+            {line["sampler"]: float(line["step_ms"]) for line in lines}
+            for lines in (on_cpu, on_gpu)
+        )
         for target in TARGETS:
             parts[f"{data} {target}"] = learning_table(both, data, target, step, gpu_step)
-            parts[f"{data} noise {target}"] = noise_table(measured(noise, data, "cpu", "cuda"), target)
+            parts[f"{data} noise {target}"] = noise_table(
+                measured(noise, data, "cpu", "cuda"), target
+            )
     parts = {name: part if part.count("\n") > 1 else "Not run yet." for name, part in parts.items()}
     publish(PAGE, parts)
 

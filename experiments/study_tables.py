@@ -1,4 +1,5 @@
-"""Shared by the tables of all three studies: CSV files, tables of means, and placing tables on pages.
+"""Shared by the tables of all three studies: CSV files, tables of means, and placing tables on
+pages.
 
 Rows outlive runs: new rows replace those of the same run, and all others are kept (`with_known`).
 """
@@ -13,21 +14,27 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from headtail.comparison.results import Row, read_rows
+from headtail.files.atomic import write_text
 from headtail.metrics import mean_and_deviation
-from headtail.results import Row, read_rows, write_text
 
 Line = TypeVar("Line")
 
 
 def given_folder() -> Path:
-    """The folder of runs from the command line; exits without one, to protect the committed files."""
+    """The folder of runs from the command line; exits without one, to protect committed files."""
     folder = Path(sys.argv[1]) if len(sys.argv) == 2 else None
     if folder is None or not folder.is_dir():
-        sys.exit(f"Name one folder with the runs of a study, as in `{Path(sys.argv[0]).name} experiments/results/STUDY`.")
+        sys.exit(
+            f"Name one folder with the runs of a study, as in `{Path(sys.argv[0]).name} "
+            "experiments/results/STUDY`."
+        )
     return folder
 
 
-def with_known(new: Sequence[Line], known: Iterable[Line], key: Callable[[Line], Any]) -> list[Line]:
+def with_known(
+    new: Sequence[Line], known: Iterable[Line], key: Callable[[Line], Any]
+) -> list[Line]:
     """The new lines, and the known lines with other keys.
 
     >>> with_known([("a", 1)], [("a", 0), ("b", 0)], key=lambda line: line[0])
@@ -82,7 +89,7 @@ def publish(page: Path, parts: dict[str, str]) -> None:
 
 
 def place_in(page: str, parts: dict[str, str]) -> str:
-    """Replace what is between `<!-- table NAME -->` and `<!-- end -->`; other tables are ignored."""
+    """Replace what is between `<!-- table NAME -->` and `<!-- end -->`; others are ignored."""
     for name, text in parts.items():
         mark = re.compile(rf"(<!-- table {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
         page = mark.sub(lambda found, text=text: f"{found[1]}{text}\n{found[2]}", page)

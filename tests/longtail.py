@@ -1,11 +1,13 @@
-"""A long-tailed set of vectors with one label each: what stands in for pictures where a network would only cost time."""
+"""A long-tailed set of vectors with one label each: what stands in for pictures where a network
+would only cost time.
+"""
 
 from __future__ import annotations
 
 import torch
 
+from headtail.core.targets import Ragged
 from headtail.data.points import DataSet, Points
-from headtail.targets import Ragged
 
 COUNTS = (160, 120, 60, 40, 24, 10, 6, 4)
 """Training examples of each class: two of them head, three torso, three tail."""
@@ -23,7 +25,12 @@ def longtail(counts: tuple[int, ...] = COUNTS, spread: float = 0.6) -> DataSet:
         points = centre[label] + spread * torch.randn(len(label), 12, generator=generator) / 12**0.5
         return Points(points, Ragged(label.int(), torch.arange(len(label) + 1)), len(sizes))
 
-    return DataSet("long-tail", part(list(counts)), part([TEST] * len(counts)), digest=f"longtail {counts} {spread}")
+    return DataSet(
+        "long-tail",
+        part(list(counts)),
+        part([TEST] * len(counts)),
+        digest=f"longtail {counts} {spread}",
+    )
 
 
 def pictures(counts: tuple[int, ...] = COUNTS) -> DataSet:
@@ -31,7 +38,13 @@ def pictures(counts: tuple[int, ...] = COUNTS) -> DataSet:
     data = longtail(counts)
 
     def painted(points: Points) -> Points:
-        pixels = (points.features @ torch.randn(12, 3 * 8 * 8, generator=torch.Generator().manual_seed(5))) * 60 + 128
-        return Points(pixels.clamp(0, 255).byte().reshape(-1, 3, 8, 8), points.labels, points.num_labels)
+        pixels = (
+            points.features @ torch.randn(12, 3 * 8 * 8, generator=torch.Generator().manual_seed(5))
+        ) * 60 + 128
+        return Points(
+            pixels.clamp(0, 255).byte().reshape(-1, 3, 8, 8), points.labels, points.num_labels
+        )
 
-    return DataSet("pictures", painted(data.train), painted(data.test), digest=f"pictures {data.digest}")
+    return DataSet(
+        "pictures", painted(data.train), painted(data.test), digest=f"pictures {data.digest}"
+    )

@@ -1,4 +1,6 @@
-"""The type checker behind `pytest --shapes`: an int may stand where a float is asked for, as everywhere in Python."""
+"""The type checker behind `pytest --shapes`: an int may stand where a float is asked for, as
+everywhere in Python.
+"""
 
 from beartype import BeartypeConf, beartype
 

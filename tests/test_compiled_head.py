@@ -38,7 +38,9 @@ def head_of(scheme: str, sparse: bool) -> ht.LabelHead:
     return ht.LabelHead(LABELS, 8, loss, bias=loss.settings.score == "dot", sparse=sparse)
 
 
-def trained(head: ht.LabelHead, forward, decay: float, options, steps: int = 3) -> list[torch.Tensor]:
+def trained(
+    head: ht.LabelHead, forward, decay: float, options, steps: int = 3
+) -> list[torch.Tensor]:
     """The losses of a few steps, then the tables."""
     optimiser = ht.RowAdagrad(head.parameters(), lr=0.1, weight_decay=decay)
     losses = []
@@ -58,9 +60,12 @@ def trained(head: ht.LabelHead, forward, decay: float, options, steps: int = 3) 
 def test_a_head_compiles_into_one_graph_and_trains_as_before(scheme, sparse, decay):
     torch._dynamo.reset()
     options = {"ignore_index": None} if "within-batch" in scheme else {}
-    plain, compiled = head_of(scheme, sparse), head_of(scheme, sparse)
+    plain = head_of(scheme, sparse)
+    compiled = head_of(scheme, sparse)
     wanted = trained(plain, plain, decay, options)
-    reached = trained(compiled, torch.compile(compiled, fullgraph=True, backend="aot_eager"), decay, options)
+    reached = trained(
+        compiled, torch.compile(compiled, fullgraph=True, backend="aot_eager"), decay, options
+    )
     for value, exact in zip(reached, wanted, strict=True):
         assert torch.allclose(value, exact, atol=1e-5)
 
@@ -90,4 +95,6 @@ def test_a_size_or_a_schedule_that_the_host_must_know_is_not_compiled_into_one_g
     torch._dynamo.reset()
     head = head_of(scheme, sparse=True)
     with pytest.raises((torch._dynamo.exc.Unsupported, torch._dynamo.exc.UserError)):
-        torch.compile(head, fullgraph=True, backend="eager")(torch.randn(16, 8), torch.randint(60, (16,)))
+        torch.compile(head, fullgraph=True, backend="eager")(
+            torch.randn(16, 8), torch.randint(60, (16,))
+        )

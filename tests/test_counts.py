@@ -13,7 +13,16 @@ from headtail import Frequency, HeadtailError, Labels, LogUniform, StreamingLabe
 INTEGERS = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64]
 FLOATS = [np.float32, np.float64, np.longdouble]
 TENSORS = [
-    *(torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    *(
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.uint8,
+        torch.uint16,
+        torch.uint32,
+        torch.uint64,
+    ),
     *(torch.float32, torch.float64),
 ]
 PRIOR = [5 / 8, 3 / 8, 0.0]
@@ -54,7 +63,16 @@ def test_tensors_of_every_dtype_give_the_same_prior_however_they_come(dtype):
         np.array([0, 3, 5], dtype=np.uint16)[::-1],
         np.array([5, 3, 0], dtype=">i4"),
     ],
-    ids=["list", "tuple", "mixed", "fractions", "numpy scalars", "objects", "negative stride", "big-endian"],
+    ids=[
+        "list",
+        "tuple",
+        "mixed",
+        "fractions",
+        "numpy scalars",
+        "objects",
+        "negative stride",
+        "big-endian",
+    ],
 )
 def test_lists_and_odd_arrays_give_the_same_prior(counts):
     check(Labels.from_counts(counts), PRIOR)
@@ -96,13 +114,21 @@ def test_counts_of_int64_and_float64_are_never_copied():
 def test_examples_are_added_to_counts_that_no_int64_could_hold_with_them():
     labels = Labels.from_counts([2**63 - 1, 1]).update(torch.tensor([0, 0, 1]))
     assert labels.prior.tolist() == pytest.approx([1.0, 2.0**-62])
-    assert Labels.from_counts([2**62] * 2).grow([2**64]).prior.tolist() == pytest.approx([1 / 6, 1 / 6, 4 / 6])
-    assert Labels.from_counts([5, 3]).grow(np.array([8], dtype=np.uint32)).counts.tolist() == [5, 3, 8]
+    assert Labels.from_counts([2**62] * 2).grow([2**64]).prior.tolist() == pytest.approx(
+        [1 / 6, 1 / 6, 4 / 6]
+    )
+    assert Labels.from_counts([5, 3]).grow(np.array([8], dtype=np.uint32)).counts.tolist() == [
+        5,
+        3,
+        8,
+    ]
 
 
 def test_unsigned_counts_out_of_order_are_ranked_by_frequency():
     sampler = LogUniform(Labels.from_counts(np.array([1, 9, 5], dtype=np.uint8)), 2)
-    assert torch.equal(sampler.log_q(torch.arange(3)).argsort(descending=True), torch.tensor([1, 2, 0]))
+    assert torch.equal(
+        sampler.log_q(torch.arange(3)).argsort(descending=True), torch.tensor([1, 2, 0])
+    )
 
 
 @pytest.mark.parametrize(

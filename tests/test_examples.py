@@ -13,7 +13,9 @@ EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
 def test_an_example_runs(script: Path):
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout
     assert done.stderr == ""
@@ -21,6 +23,8 @@ def test_an_example_runs(script: Path):
 
 def test_the_quickstart_shows_tail_weights_helping_the_tail():
     script = next(path for path in EXAMPLES if path.stem == "quickstart")
-    out = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout
+    out = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=True
+    ).stdout
     right = {line.split()[0]: float(line.split()[-1].rstrip("%")) for line in out.splitlines()}
     assert right["within-batch:tail"] > right["within-batch:importance"] + 10

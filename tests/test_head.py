@@ -30,13 +30,13 @@ from headtail import (
     Tail,
     Uniform,
     WithinBatch,
-    contrastive,
     scheme,
 )
 from headtail import (
     head as head_module,
 )
-from headtail.models import Bottleneck
+from headtail.encoders import Bottleneck
+from headtail.functional import contrastive
 
 LABELS = Labels.zipf(50)
 
@@ -49,7 +49,9 @@ def test_training_brings_the_loss_down_and_the_right_label_up():
     """Fifty clusters of points, one a label."""
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(50, 16, generator=generator)
-    head = LabelHead(LABELS, 16, SampledSoftmaxLoss(WithinBatch(LABELS), Tail(LABELS)), bias=True, sparse=True)
+    head = LabelHead(
+        LABELS, 16, SampledSoftmaxLoss(WithinBatch(LABELS), Tail(LABELS)), bias=True, sparse=True
+    )
     optimiser = RowAdam(head.parameters(), lr=0.05)
     for _ in range(150):
         target = torch.randint(50, (64,), generator=generator)
@@ -67,9 +69,9 @@ def test_topk_equals_the_full_sort_whatever_the_block(monkeypatch):
     full = (hidden @ head.weight.T + head.bias.squeeze(1)).topk(7)
     for scores_held in (1, 3 * 7, 3 * 20, 10**9):
         monkeypatch.setattr(head_module, "BLOCK_SCORES", scores_held)
-        found = head.topk(hidden, 7)
-        assert torch.equal(found.indices, full.indices)
-        assert torch.allclose(found.values, full.values)
+        best = head.topk(hidden, 7)
+        assert torch.equal(best.indices, full.indices)
+        assert torch.allclose(best.values, full.values)
     assert torch.allclose(head.logits(hidden).topk(7).values, full.values)
 
 
@@ -78,7 +80,9 @@ def test_topk_never_holds_all_scores(monkeypatch):
     monkeypatch.setattr(head_module, "BLOCK_SCORES", 40)
     widths = []
     linear = F.linear
-    monkeypatch.setattr(F, "linear", lambda h, w, *rest: widths.append(len(w)) or linear(h, w, *rest))
+    monkeypatch.setattr(
+        F, "linear", lambda h, w, *rest: widths.append(len(w)) or linear(h, w, *rest)
+    )
     head.topk(torch.randn(4, 8), 5)
     assert max(widths) == 10
     assert sum(widths) == 50
@@ -115,9 +119,14 @@ def test_a_loss_that_leans_to_the_tail_is_not_corrected_twice(loss):
     assert head.topk(torch.randn(2, 8), 3, post_hoc=1.0, correct_twice=True).indices.shape == (2, 3)
 
 
-@pytest.mark.parametrize("loss", [unbiased(), SampledSoftmaxLoss(WithinBatch(LABELS), Relative()), SoftmaxLoss()])
+@pytest.mark.parametrize(
+    "loss", [unbiased(), SampledSoftmaxLoss(WithinBatch(LABELS), Relative()), SoftmaxLoss()]
+)
 def test_losses_without_a_lean_to_the_tail_may_be_adjusted_afterwards(loss):
-    assert LabelHead(LABELS, 8, loss).topk(torch.randn(2, 8), 3, post_hoc=1.0).indices.shape == (2, 3)
+    assert LabelHead(LABELS, 8, loss).topk(torch.randn(2, 8), 3, post_hoc=1.0).indices.shape == (
+        2,
+        3,
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,7 +143,9 @@ def test_losses_without_a_lean_to_the_tail_may_be_adjusted_afterwards(loss):
 )
 def test_new_labels_get_rows_and_old_rows_and_state_stay(make):
     row = "Row" in type(make([torch.nn.Parameter(torch.ones(1, 1))])).__name__
-    head = LabelHead(LABELS, 8, SampledSoftmaxLoss(Queue(LABELS, 16), Tail(LABELS)), bias=True, sparse=row)
+    head = LabelHead(
+        LABELS, 8, SampledSoftmaxLoss(Queue(LABELS, 16), Tail(LABELS)), bias=True, sparse=row
+    )
     optimiser = make(head.parameters())
 
     def step(size):
@@ -147,7 +158,11 @@ def test_new_labels_get_rows_and_old_rows_and_state_stay(make):
     weight = head.weight
     head.state_dict()  # catches lazy weight decay up, so that rows can be compared
     rows = head.weight.detach().clone()
-    state = {k: v.clone() for k, v in optimiser.state[weight].items() if isinstance(v, torch.Tensor) and v.shape == weight.shape}
+    state = {
+        k: v.clone()
+        for k, v in optimiser.state[weight].items()
+        if isinstance(v, torch.Tensor) and v.shape == weight.shape
+    }
     assert state
     head.grow(LABELS.grow([4, 2, 9]), optimiser)
     assert head.weight is weight
@@ -188,12 +203,16 @@ def test_a_head_saves_and_restores_with_its_queue():
     other = LabelHead(LABELS, 4, loss())
     other.load_state_dict(head.state_dict())
     hidden = torch.randn(3, 4)
-    assert head(hidden, torch.tensor([4, 5, 6])).item() == other(hidden, torch.tensor([4, 5, 6])).item()
+    assert (
+        head(hidden, torch.tensor([4, 5, 6])).item()
+        == other(hidden, torch.tensor([4, 5, 6])).item()
+    )
 
 
 def test_options_of_a_batch_reach_the_loss():
     head = LabelHead(LABELS, 4, unbiased())
-    hidden, target = torch.randn(2, 4), torch.tensor([1, 2])
+    hidden = torch.randn(2, 4)
+    target = torch.tensor([1, 2])
     draw = head.loss.draw(hidden, head.weight, target)
     plain = head(hidden, target, draw=draw)
     first = head(hidden, target, draw=draw, sample_weight=torch.tensor([1.0, 0.0]))
@@ -203,7 +222,13 @@ def test_options_of_a_batch_reach_the_loss():
 
 
 @pytest.mark.parametrize(
-    "name", ["softmax", "within-batch:tail", "contrastive/frequency(0.75):importance@16", "hinge/uniform:constant@8"]
+    "name",
+    [
+        "softmax",
+        "within-batch:tail",
+        "contrastive/frequency(0.75):importance@16",
+        "hinge/uniform:constant@8",
+    ],
 )
 def test_heads_built_from_scheme_names_train(name):
     head = LabelHead(LABELS, 4, scheme(name, LABELS))
@@ -217,7 +242,9 @@ def test_an_exact_loss_has_no_sparse_gradient():
 
 
 def decaying_head(sparse: bool = True) -> tuple[LabelHead, torch.optim.Optimizer, torch.Tensor]:
-    """A head whose rows see no gradient but a decay of 0.95 a step, in which only few rows are touched."""
+    """A head with rows that see no gradient but a decay of 0.95 per step, in which only few are
+    touched.
+    """
     head = LabelHead(LABELS, 4, unbiased(), sparse=sparse)
     start = head.weight.detach().clone()
     return head, RowSGD(head.parameters(), lr=0.1, weight_decay=0.5), start
@@ -248,7 +275,11 @@ def test_a_second_optimiser_does_not_lose_what_the_first_owes():
     assert torch.allclose(head.weight, start * 0.95**5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("copy_of", [copy.deepcopy, lambda head: pickle.loads(pickle.dumps(head))], ids=["deepcopy", "pickle"])
+@pytest.mark.parametrize(
+    "copy_of",
+    [copy.deepcopy, lambda head: pickle.loads(pickle.dumps(head))],
+    ids=["deepcopy", "pickle"],
+)
 def test_a_copied_head_owes_nothing_and_answers_the_same(copy_of):
     head, optimiser, start = decaying_head()
     idle_steps(head, optimiser, 5)
@@ -256,7 +287,9 @@ def test_a_copied_head_owes_nothing_and_answers_the_same(copy_of):
     assert torch.allclose(twin.weight, start * 0.95**5, rtol=1e-5)
     idle_steps(head, optimiser, 2)
     hidden = torch.randn(2, 4)
-    assert torch.allclose(twin.topk(hidden, 3).values / 0.95**-2, head.topk(hidden, 3).values, rtol=1e-4)
+    assert torch.allclose(
+        twin.topk(hidden, 3).values / 0.95**-2, head.topk(hidden, 3).values, rtol=1e-4
+    )
 
 
 def test_restored_weights_are_not_decayed_for_the_past():
@@ -270,13 +303,16 @@ def test_restored_weights_are_not_decayed_for_the_past():
 
 
 def test_the_forward_pass_reads_decayed_rows():
-    """Row 7 is drawn again after steps without it: the loss must be that of a head decayed in every step."""
+    """Row 7 is drawn again after steps without it: the loss must be that of a head decayed in every
+    step.
+    """
     start = torch.randn(50, 4)
     head = LabelHead(LABELS, 4, unbiased(), sparse=True)
     with torch.no_grad():
         head.weight.copy_(start)
     optimiser = RowSGD(head.parameters(), lr=0.1, weight_decay=0.5)
-    hidden, target = torch.randn(1, 4), torch.tensor([3])
+    hidden = torch.randn(1, 4)
+    target = torch.tensor([3])
 
     def draw(label: int):
         return Given(50, torch.tensor([label]), torch.tensor([0.02]).log()).draw(target)
@@ -304,10 +340,30 @@ def test_new_rows_owe_no_decay_of_the_time_before_them():
     assert torch.allclose(head.weight[50], fresh * 0.95, rtol=1e-5)
 
 
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_loss_without_a_head_sees_rows_with_their_weight_decay(exact):
+    table = torch.nn.Parameter(torch.randn(50, 4))
+    start = table.detach().clone()
+    optimiser = RowSGD([table], lr=0.1, weight_decay=0.5)
+    F.embedding(torch.tensor([0]), table, sparse=True).sum().backward()
+    optimiser.step()
+    loss = SoftmaxLoss() if exact else SampledSoftmaxLoss(Uniform(LABELS, 3), Importance())
+    hidden = torch.randn(1, 4)
+    negatives = {} if exact else {"draw": loss.draw(hidden, table, torch.tensor([7]))}
+    decayed = torch.nn.Parameter(start * (1 - 0.1 * 0.5))
+    decayed.data[0] = table.detach()[0]
+    expected = loss(hidden, decayed, torch.tensor([7]), **negatives)
+    assert loss(hidden, table, torch.tensor([7]), **negatives).item() == pytest.approx(
+        expected.item()
+    )
+
+
 def test_padding_touches_no_row():
-    """Label 0 is nobody's target here: its row must not move, not even by momentum or by moments."""
+    """Label 0 is not a target here: its row must not move, not even by momentum or by moments."""
     for make in (lambda p: RowSGD(p, lr=0.1, momentum=0.9), lambda p: RowAdam(p, lr=0.1)):
-        head = LabelHead(LABELS, 4, SampledSoftmaxLoss(Uniform(LABELS, 3), Importance()), sparse=True)
+        head = LabelHead(
+            LABELS, 4, SampledSoftmaxLoss(Uniform(LABELS, 3), Importance()), sparse=True
+        )
         optimiser = make(head.parameters())
         head(torch.randn(1, 4), torch.tensor([0])).backward()
         optimiser.step()
@@ -327,13 +383,19 @@ def test_answers_are_scaled_by_the_temperature_and_adjusted_in_every_block(monke
     hidden = torch.randn(3, 8)
     monkeypatch.setattr(head_module, "BLOCK_SCORES", 3 * 20)
     adjusted = (hidden @ head.weight.T) / 0.2 - LABELS.prior.log().float()
-    assert torch.allclose(head.topk(hidden, 6, post_hoc=1.0).values, adjusted.topk(6).values, rtol=1e-5)
-    assert torch.allclose(head.topk(hidden, 6).values, ((hidden @ head.weight.T) / 0.2).topk(6).values, rtol=1e-5)
+    assert torch.allclose(
+        head.topk(hidden, 6, post_hoc=1.0).values, adjusted.topk(6).values, rtol=1e-5
+    )
+    assert torch.allclose(
+        head.topk(hidden, 6).values, ((hidden @ head.weight.T) / 0.2).topk(6).values, rtol=1e-5
+    )
 
 
 def test_a_learnable_temperature_is_trained_and_saved():
     tau = torch.nn.Parameter(torch.tensor(0.5))
-    head = LabelHead(LABELS, 4, SampledSoftmaxLoss(Uniform(LABELS, 5), Importance(), temperature=tau))
+    head = LabelHead(
+        LABELS, 4, SampledSoftmaxLoss(Uniform(LABELS, 5), Importance(), temperature=tau)
+    )
     assert "loss.temperature" in head.state_dict()
     optimiser = torch.optim.SGD(head.parameters(), lr=0.01)
     head(torch.randn(4, 4), torch.tensor([1, 2, 3, 4])).backward()
@@ -413,9 +475,10 @@ def test_the_guard_looks_at_the_loss_the_head_has_now():
 def test_an_ignore_index_of_the_call_reaches_the_sampler():
     target = torch.tensor([3, 0, 0, 5, 0, 7])
     hidden = torch.randn(6, 4)
-    told = SampledSoftmaxLoss(WithinBatch(LABELS), Tail(LABELS), ignore_index=0)
+    fixed = SampledSoftmaxLoss(WithinBatch(LABELS), Tail(LABELS), ignore_index=0)
     asked = SampledSoftmaxLoss(WithinBatch(LABELS), Tail(LABELS))
-    head, other = LabelHead(LABELS, 4, told), LabelHead(LABELS, 4, asked)
+    head = LabelHead(LABELS, 4, fixed)
+    other = LabelHead(LABELS, 4, asked)
     other.load_state_dict(head.state_dict())
     assert other(hidden, target, ignore_index=0).item() == head(hidden, target).item()
     assert asked(hidden, head.weight, target, ignore_index=0).item() == head(hidden, target).item()
@@ -471,17 +534,27 @@ def test_rows_have_their_weight_decay_and_give_the_table_its_gradient():
     optimiser.zero_grad()
     head.rows(ids).sum().backward()
     assert head.weight.grad.is_sparse
-    assert head.weight.grad.to_dense()[[7, 3, 0, 9]].tolist() == [[2.0] * 4, [1.0] * 4, [1.0] * 4, [0.0] * 4]
+    assert head.weight.grad.to_dense()[[7, 3, 0, 9]].tolist() == [
+        [2.0] * 4,
+        [1.0] * 4,
+        [1.0] * 4,
+        [0.0] * 4,
+    ]
 
 
-@pytest.mark.parametrize(("ids", "words"), [(torch.tensor([50]), "from 0 to 49"), (torch.tensor([0.5]), "integer label ids")])
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [(torch.tensor([50]), "from 0 to 49"), (torch.tensor([0.5]), "integer label ids")],
+)
 def test_rows_of_labels_that_do_not_exist_are_refused(ids, words):
     with pytest.raises(HeadtailError, match=words):
         LabelHead(LABELS, 4, unbiased()).rows(ids)
 
 
 def averages(call) -> tuple[torch.Tensor, torch.Tensor]:
-    """The average of all steps by torch, with `call(head, optimiser)` before each update, and by hand."""
+    """The average of all steps by torch, with `call(head, optimiser)` before each update, and by
+    hand.
+    """
     head = LabelHead(LABELS, 4, unbiased(), sparse=True)
     start = head.weight.detach().double()
     optimiser = decaying(head)
@@ -496,7 +569,9 @@ def averages(call) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("who", ["head", "optimiser"])
 def test_an_average_of_weights_is_right_after_a_flush(who):
-    average, truth = averages(lambda head, optimiser: (head if who == "head" else optimiser).flush())
+    average, truth = averages(
+        lambda head, optimiser: (head if who == "head" else optimiser).flush()
+    )
     assert torch.allclose(average, truth, rtol=1e-5)
 
 
@@ -509,7 +584,9 @@ def test_an_average_of_weights_is_right_with_a_flush_after_every_step():
     for _ in range(10):
         touch(head, optimiser)
         average.update_parameters(head)
-    assert torch.allclose(average.module.weight, start * sum(0.98**step for step in range(1, 11)) / 10, rtol=1e-5)
+    assert torch.allclose(
+        average.module.weight, start * sum(0.98**step for step in range(1, 11)) / 10, rtol=1e-5
+    )
 
 
 def test_an_average_that_begins_in_the_middle_begins_with_decayed_rows():
@@ -532,12 +609,18 @@ def test_a_head_in_evaluation_has_its_weight_decay():
     assert torch.allclose(head.weight, start * 0.98**3, rtol=1e-5)
 
 
-@pytest.mark.parametrize("read", [lambda m: m.state_dict()["weight"], lambda m: copy.deepcopy(m).weight], ids=["saved", "copied"])
+@pytest.mark.parametrize(
+    "read",
+    [lambda m: m.state_dict()["weight"], lambda m: copy.deepcopy(m).weight],
+    ids=["saved", "copied"],
+)
 def test_features_that_are_saved_or_copied_have_their_weight_decay(read):
     encoder = Bottleneck(10, 4, sparse=True)
     start = encoder.weight.detach().clone()
     optimiser = RowSGD([encoder.weight], lr=0.1, weight_decay=0.2)
     for _ in range(3):
-        encoder.weight.grad = torch.sparse_coo_tensor(torch.tensor([[0]]), torch.zeros(1, 4), (10, 4))
+        encoder.weight.grad = torch.sparse_coo_tensor(
+            torch.tensor([[0]]), torch.zeros(1, 4), (10, 4)
+        )
         optimiser.step()
     assert torch.allclose(read(encoder), start * 0.98**3, rtol=1e-5)

@@ -14,19 +14,30 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headtail import HeadtailError, Labels, Ragged, Slices, bootstrap
-from headtail.bootstrap import intervals
-from headtail.metrics import Measure, inverse_propensity, label_errors, mean_and_deviation, measure, most_popular
+from headtail import HeadtailError, Labels, Ragged, Slices
+from headtail.evaluation.bootstrap import intervals
+from headtail.evaluation.measures import Measure, measure_ranking
+from headtail.metrics import (
+    _rank,
+    inverse_propensity,
+    label_errors,
+    mean_and_deviation,
+    most_popular,
+)
 
 DATA = Path(os.environ.get("HEADTAIL_DATA") or Path(__file__).parents[2] / "shared" / "data")
 SLICES = ("full", "head", "torso", "tail")
 
 
-def measured(top, lists, train, slices=None, num_points=1000, resamples=0, **options) -> dict[tuple[str, str], Measure]:
+def measured(
+    top, lists, train, slices=None, num_points=1000, resamples=0, **options
+) -> dict[tuple[str, str], Measure]:
     slices = slices or train.slices()
     labels = Ragged.from_lists(lists)
     top = torch.as_tensor(top)
-    rows = measure(top, labels, train, slices, num_points=num_points, resamples=resamples, **options)
+    rows = measure_ranking(
+        top, labels, train, slices, num_points=num_points, resamples=resamples, **options
+    )
     assert len({row[:2] for row in rows}) == len(rows)
     return {row[:2]: row for row in rows}
 
@@ -37,7 +48,8 @@ def values(rows: dict[tuple[str, str], Measure]) -> dict[tuple[str, str], float]
 
 def slowly(top, lists, train, slices, num_points):
     """Every metric, one point and one label at a time."""
-    counts, prior = train.counts.tolist(), train.prior.tolist()
+    counts = train.counts.tolist()
+    prior = train.prior.tolist()
     names = ["head", "torso", "tail"]
     pairs = [(row, y) for row, own in zip(top, lists, strict=True) for y in own]
     found = {}
@@ -46,7 +58,9 @@ def slowly(top, lists, train, slices, num_points):
         for k in (1, 10, 50):
             found[f"recall@{k}", name] = mean([y in row[:k] for row, y in pairs if y in mine])
         tested = sorted({y for _, y in pairs} & mine)
-        found["macro-recall@10", name] = mean([mean([y in row[:10] for row, z in pairs if z == y]) for y in tested])
+        found["macro-recall@10", name] = mean(
+            [mean([y in row[:10] for row, z in pairs if z == y]) for y in tested]
+        )
         errors = [mean([y not in row[:1] for row, z in pairs if z == y]) for y in tested]
         found["balanced-error", name] = mean(errors)
         if name == "full":
@@ -58,8 +72,13 @@ def slowly(top, lists, train, slices, num_points):
     c = (math.log(num_points) - 1) * 2.5**0.55
     gain = [1 / (1 / (1 + c * math.exp(-0.55 * math.log(count + 1.5)))) for count in counts]
     for k in (1, 3, 5):
-        found[f"precision@{k}", "full"] = mean([sum(y in own for y in row[:k]) / k for row, own in points])
-        dcg = [sum(1 / math.log2(r + 2) for r, y in enumerate(row[:k]) if y in own) for row, own in points]
+        found[f"precision@{k}", "full"] = mean(
+            [sum(y in own for y in row[:k]) / k for row, own in points]
+        )
+        dcg = [
+            sum(1 / math.log2(r + 2) for r, y in enumerate(row[:k]) if y in own)
+            for row, own in points
+        ]
         best = [sum(1 / math.log2(r + 2) for r in range(min(k, len(own)))) for _, own in points]
         found[f"ndcg@{k}", "full"] = mean([d / b for d, b in zip(dcg, best, strict=True)])
         above = sum(gain[y] for row, own in points for y in row[:k] if y in own)
@@ -73,7 +92,9 @@ def mean(numbers) -> float:
 
 
 def world(num_labels: int, n: int, seed: int, most: int = 4):
-    """A random ranking with gaps, label lists (some empty), counts (some zero) and slices (some empty)."""
+    """A random ranking with gaps, label lists (some empty), counts (some zero) and slices (some
+    empty).
+    """
     rng = random.Random(seed)
     counts = [rng.choice([0, 1, 3, 30, 200]) for _ in range(num_labels - 1)] + [7]
     top = [rng.sample(range(num_labels), min(50, num_labels)) for _ in range(n)]
@@ -89,7 +110,9 @@ def test_every_metric_equals_its_definition(num_labels, n, seed):
     top, lists, train = world(num_labels, n, seed)
     top_ids = torch.tensor(top, dtype=torch.int64).reshape(n, min(50, num_labels))
     expected = slowly(top, lists, train, train.slices(), 1000)
-    assert values(measured(top_ids, lists, train)) == pytest.approx(expected, rel=1e-12, nan_ok=True)
+    assert values(measured(top_ids, lists, train)) == pytest.approx(
+        expected, rel=1e-12, nan_ok=True
+    )
 
 
 def test_every_metric_equals_its_definition_on_many_points():
@@ -98,26 +121,33 @@ def test_every_metric_equals_its_definition_on_many_points():
     assert values(rows) == pytest.approx(slowly(top, lists, train, train.slices(), 77), rel=1e-12)
 
 
-def test_blocks_of_comparisons_do_not_change_ranks(monkeypatch):
+def test_blocks_of_comparisons_do_not_change_ranks():
     top, lists, train = world(60, 40, seed=2)
-    whole = values(measured(top, lists, train))
-    monkeypatch.setattr("headtail.metrics.BLOCK_PLACES", 120)
-    assert values(measured(top, lists, train)) == whole
+    labels = Ragged.from_lists(lists)
+    whole = _rank(torch.tensor(top), labels, train.num_labels)
+    blocks = _rank(torch.tensor(top), labels, train.num_labels, most_places=120)
+    assert len(whole.rank) * 50 > 120
+    assert torch.equal(blocks.rank, whole.rank)
 
 
 def test_narrow_integers_on_either_side_measure_the_same():
     top, lists, train = world(60, 40, seed=3)
     ragged = Ragged.from_lists(lists)
     narrow = Ragged(ragged.values.int(), ragged.offsets)
-    wide = measure(torch.tensor(top), ragged, train, train.slices(), num_points=99)
-    assert measure(torch.tensor(top).int(), narrow, train, train.slices(), num_points=99) == wide
+    wide = measure_ranking(torch.tensor(top), ragged, train, train.slices(), num_points=99)
+    assert (
+        measure_ranking(torch.tensor(top).int(), narrow, train, train.slices(), num_points=99)
+        == wide
+    )
 
 
 def test_places_after_the_fiftieth_count_nowhere():
     train = Labels.from_counts([5] * 60)
     top = torch.arange(60).repeat(60, 1)
     every = [[y] for y in range(60)]
-    assert values(measured(top, every, train)) == pytest.approx(values(measured(top[:, :50], every, train)), nan_ok=True)
+    assert values(measured(top, every, train)) == pytest.approx(
+        values(measured(top[:, :50], every, train)), nan_ok=True
+    )
 
 
 def test_a_label_listed_twice_counts_once():
@@ -140,14 +170,23 @@ def test_points_without_labels_count_for_coverage_and_nowhere_else():
 
 def test_without_test_labels_only_coverage_has_a_value():
     rows = measured([[0, 1], [1, 0]], [[], []], Labels.from_counts([300, 3]), resamples=50)
-    assert {key for key, row in rows.items() if not math.isnan(row.value)} == {("coverage@10", s) for s in ("full", "head", "tail")}
+    assert {key for key, row in rows.items() if not math.isnan(row.value)} == {
+        ("coverage@10", s) for s in ("full", "head", "tail")
+    }
     assert all(row.low is None and row.high is None for row in rows.values())
 
 
 def test_an_empty_slice_has_a_row_of_nan_and_no_interval():
     train = Labels.from_counts([300, 3])
     rows = measured([[0, 1]] * 9, [[0], [1], [0]] * 3, train, resamples=50)
-    for metric in ("recall@1", "recall@10", "recall@50", "macro-recall@10", "balanced-error", "coverage@10"):
+    for metric in (
+        "recall@1",
+        "recall@10",
+        "recall@50",
+        "macro-recall@10",
+        "balanced-error",
+        "coverage@10",
+    ):
         assert math.isnan(rows[metric, "torso"].value)
         assert rows[metric, "torso"].low is rows[metric, "torso"].high is None
     assert rows["recall@1", "head"][2:] == (1, 1, 1)
@@ -156,8 +195,15 @@ def test_an_empty_slice_has_a_row_of_nan_and_no_interval():
 
 def test_one_label_is_always_found():
     rows = measured([[0], [0]], [[0], [0]], Labels.from_counts([9]))
-    assert rows["recall@50", "full"].value == rows["ndcg@5", "full"].value == rows["psp@5", "full"].value == 1
-    assert rows["precision@5", "full"].value == pytest.approx(1 / 5), "missing predictions are misses"
+    assert (
+        rows["recall@50", "full"].value
+        == rows["ndcg@5", "full"].value
+        == rows["psp@5", "full"].value
+        == 1
+    )
+    assert rows["precision@5", "full"].value == pytest.approx(1 / 5), (
+        "missing predictions are misses"
+    )
     assert rows["balanced-error", "full"].value == 0
 
 
@@ -174,7 +220,8 @@ def test_propensities_never_exceed_one_on_tiny_data(num_points):
 
 def test_other_propensity_constants_reach_psp():
     train = Labels.from_counts([500, 2])
-    a, b = 0.5, 0.4
+    a = 0.5
+    b = 0.4
     gain = [1 + (math.log(900) - 1) * (b + 1) ** a * (count + b) ** -a for count in (500, 2)]
     rows = measured([[0, 1], [0, 1]], [[0], [1]], train, num_points=900, propensity=(a, b))
     assert rows["psp@1", "full"].value == pytest.approx(gain[0] / sum(gain))
@@ -185,11 +232,20 @@ def test_other_propensity_constants_reach_psp():
     [
         ({"top": torch.tensor([[0.0, 1.0]])}, "integer label ids"),
         ({"top": torch.tensor([[0, 1], [0, 1]])}, r"best labels of 1 points, of shape \[1, K\]"),
-        ({"top": torch.tensor([[0]])}, r"holds 1 labels a point, but recall@50 needs 2 of 2.*topk\(hidden, 2\)"),
+        (
+            {"top": torch.tensor([[0]])},
+            r"holds 1 labels per point, but recall@50 needs 2 of 2.*topk\(hidden, 2\)",
+        ),
         ({"top": torch.tensor([[0, 2]])}, "from 0 to 1, or -1 for none, but got 2"),
         ({"top": torch.tensor([[0, -2]])}, "or -1 for none, but got -2"),
-        ({"labels": Ragged.from_lists([[2]])}, "`labels` must hold label ids from 0 to 1, but got 2"),
-        ({"slices": Slices.by_count(torch.tensor([1, 2, 3]))}, "`slices` has 3 labels, but `train` 2"),
+        (
+            {"labels": Ragged.from_lists([[2]])},
+            "`labels` must hold label ids from 0 to 1, but got 2",
+        ),
+        (
+            {"slices": Slices.by_count(torch.tensor([1, 2, 3]))},
+            "`slices` has 3 labels, but `train` 2",
+        ),
         ({"num_points": 0}, "`num_points` must be a whole number of at least 1"),
         ({"resamples": -1}, "`resamples` must be a whole number"),
     ],
@@ -198,27 +254,45 @@ def test_bad_input_is_refused_in_a_sentence(change, words, request):
     if request.config.getoption("--shapes"):
         pytest.skip("under --shapes the annotations speak first")
     train = Labels.from_counts([5, 5])
-    good = {"top": torch.tensor([[0, 1]]), "labels": Ragged.from_lists([[0]]), "slices": train.slices(), "num_points": 10}
+    good = {
+        "top": torch.tensor([[0, 1]]),
+        "labels": Ragged.from_lists([[0]]),
+        "slices": train.slices(),
+        "num_points": 10,
+    }
     given_now = good | change
     with pytest.raises(HeadtailError, match=words):
-        measure(given_now.pop("top"), given_now.pop("labels"), train, given_now.pop("slices"), **given_now)
+        measure_ranking(
+            given_now.pop("top"),
+            given_now.pop("labels"),
+            train,
+            given_now.pop("slices"),
+            **given_now,
+        )
 
 
 # napkinxc
 
 
 def compare_with_napkinxc(top, lists, train_lists, num_labels):
-    napkinxc = pytest.importorskip("napkinxc.metrics", reason="napkinxc, the independent implementation, is not installed")
+    napkinxc = pytest.importorskip(
+        "napkinxc.metrics", reason="napkinxc, the independent implementation, is not installed"
+    )
     train = Labels.from_targets(Ragged.from_lists(train_lists), num_labels=num_labels)
     rows = values(measured(top, lists, train, num_points=len(train_lists)))
     inverse = napkinxc.Jain_et_al_inverse_propensity(train_lists)
-    assert inverse_propensity(train, len(train_lists)).tolist() == pytest.approx(inverse.tolist(), rel=1e-12)
+    assert inverse_propensity(train, len(train_lists)).tolist() == pytest.approx(
+        inverse.tolist(), rel=1e-12
+    )
     predicted = torch.as_tensor(top).tolist()
     labelled = mean([bool(own) for own in lists])
-    precision, ndcg = napkinxc.precision_at_k(lists, predicted, k=5), napkinxc.ndcg_at_k(lists, predicted, k=5)
+    precision = napkinxc.precision_at_k(lists, predicted, k=5)
+    ndcg = napkinxc.ndcg_at_k(lists, predicted, k=5)
     psp = napkinxc.psprecision_at_k(lists, predicted, inverse, k=5)
     for k in (1, 3, 5):
-        assert rows[f"precision@{k}", "full"] * labelled == pytest.approx(precision[k - 1], rel=1e-12)
+        assert rows[f"precision@{k}", "full"] * labelled == pytest.approx(
+            precision[k - 1], rel=1e-12
+        )
         assert rows[f"ndcg@{k}", "full"] * labelled == pytest.approx(ndcg[k - 1], rel=1e-12)
         assert rows[f"psp@{k}", "full"] == pytest.approx(psp[k - 1], rel=1e-12)
 
@@ -234,14 +308,26 @@ def test_precision_ndcg_and_psp_agree_with_napkinxc_but_for_points_without_label
 def test_precision_ndcg_and_psp_agree_with_napkinxc_on_delicious():
     folder = DATA / "delicious"
     if not folder.is_dir():
-        pytest.skip("Delicious is not here; set HEADTAIL_DATA to a folder that holds delicious/train.txt and test.txt")
+        pytest.skip(
+            "Delicious is not here; set HEADTAIL_DATA to a folder that holds delicious/train.txt "
+            "and test.txt"
+        )
     lines = {name: (folder / f"{name}.txt").read_text().splitlines() for name in ("train", "test")}
     num_labels = int(lines["test"][0].split()[2])
-    lists = {name: [[int(y) for y in line.split(" ")[0].split(",") if y] for line in lines[name][1:]] for name in lines}
-    popular = most_popular(Labels.from_targets(Ragged.from_lists(lists["train"]), num_labels=num_labels), len(lists["test"]), 50)
+    lists = {
+        name: [[int(y) for y in line.split(" ")[0].split(",") if y] for line in lines[name][1:]]
+        for name in lines
+    }
+    popular = most_popular(
+        Labels.from_targets(Ragged.from_lists(lists["train"]), num_labels=num_labels),
+        len(lists["test"]),
+        50,
+    )
     compare_with_napkinxc(popular, lists["test"], lists["train"], num_labels)
     rng = random.Random(0)
-    oracle = [rng.sample(own, len(own)) + [y for y in range(60) if y not in own] for own in lists["test"]]
+    oracle = [
+        rng.sample(own, len(own)) + [y for y in range(60) if y not in own] for own in lists["test"]
+    ]
     noisy = [[y if rng.random() < 0.6 else -1 for y in row[:50]] for row in oracle]
     compare_with_napkinxc(noisy, lists["test"], lists["train"], num_labels)
 
@@ -255,16 +341,17 @@ def test_intervals_have_the_width_of_resampled_points():
     below = [a + rng.random() for a in above]
     drawn = [rng.choices(range(60), k=60) for _ in range(20_000)]
     ratios = sorted(sum(above[i] for i in ids) / sum(below[i] for i in ids) for ids in drawn)
-    found = intervals(torch.tensor(above).double()[:, None], torch.tensor(below).double()[:, None], 20_000, seed=0)[0]
+    interval = intervals(
+        torch.tensor(above).double()[:, None], torch.tensor(below).double()[:, None], 20_000, seed=0
+    )[0]
     width = ratios[19_500] - ratios[500]
-    assert found.tolist() == pytest.approx([ratios[500], ratios[19_500]], abs=0.03 * width)
+    assert interval.tolist() == pytest.approx([ratios[500], ratios[19_500]], abs=0.03 * width)
 
 
 @pytest.mark.parametrize("groups", [4096, 500])
-def test_intervals_of_points_and_of_groups_have_the_width_that_theory_gives(groups, monkeypatch):
-    monkeypatch.setattr(bootstrap, "GROUPS", groups)
+def test_intervals_of_points_and_of_groups_have_the_width_that_theory_gives(groups):
     hit = (torch.rand(3001, 50) < 0.3).double()
-    ends = intervals(hit, torch.ones_like(hit), 500, seed=0)
+    ends = intervals(hit, torch.ones_like(hit), 500, seed=0, most_groups=groups)
     theory = 2 * 1.96 * (hit.mean(0) * (1 - hit.mean(0)) / 3001).sqrt()
     assert float(((ends[:, 1] - ends[:, 0]) / theory).mean()) == pytest.approx(1, abs=0.02)
     assert torch.allclose(ends.mean(1), hit.mean(0), atol=float(theory.mean()) / 10)
@@ -288,7 +375,9 @@ def test_every_row_but_coverage_has_an_interval_around_its_value():
 
 
 def test_label_averages_do_not_drift_to_labels_with_many_pairs():
-    """One label with 200 hits and 200 labels with one miss each: a fresh average a resample loses 37% of the latter."""
+    """One label with 200 hits and 200 labels with one miss each: a fresh average a resample loses
+    37% of the latter.
+    """
     train = Labels.from_counts([9] * 251)
     top = [list(range(50))] * 400
     lists = [[0]] * 200 + [[y] for y in range(51, 251)]
@@ -296,22 +385,27 @@ def test_label_averages_do_not_drift_to_labels_with_many_pairs():
     assert row.low is not None
     assert row.high is not None
     assert row.low < row.value < row.high
-    rng, fresh = random.Random(0), []
+    rng = random.Random(0)
+    fresh = []
     for _ in range(400):
         occurring = Counter(y for i in rng.choices(range(400), k=400) for y in lists[i])
         fresh.append((0 in occurring) / len(occurring))
-    assert min(fresh) > row.value, "averaging anew would not hold the value itself"
+    assert min(fresh) > row.value, "averaging again would not hold the value itself"
 
 
 def test_equal_seeds_give_equal_intervals_and_other_seeds_others():
     top, lists, train = world(60, 100, seed=7)
-    first, again, other = (measured(top, lists, train, resamples=100, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (
+        measured(top, lists, train, resamples=100, seed=seed) for seed in (1, 1, 2)
+    )
     assert repr(first) == repr(again)
     assert first["recall@10", "full"][3:] != other["recall@10", "full"][3:]
 
 
 def test_a_single_point_has_no_interval():
-    assert measured([[0, 1]], [[0]], Labels.from_counts([5, 5]), resamples=50)["recall@1", "full"][2:] == (1, None, None)
+    assert measured([[0, 1]], [[0]], Labels.from_counts([5, 5]), resamples=50)["recall@1", "full"][
+        2:
+    ] == (1, None, None)
 
 
 def test_resamples_that_miss_a_slice_are_left_out_of_its_interval():
@@ -343,11 +437,15 @@ def test_seen_labels_are_left_out(num_labels, k, n, seed):
     seen = [[rng.randrange(num_labels) for _ in range(rng.randint(0, 9))] for _ in range(n)]
     ranking = sorted(range(num_labels), key=lambda y: (-counts[y], y))
     expected = [([y for y in ranking if y not in own] + [-1] * k)[:k] for own in seen]
-    assert most_popular(Labels.from_counts(counts), n, k, Ragged.from_lists(seen)).tolist() == expected
+    assert (
+        most_popular(Labels.from_counts(counts), n, k, Ragged.from_lists(seen)).tolist() == expected
+    )
 
 
 def test_seen_must_be_of_the_same_points():
-    with pytest.raises(HeadtailError, match=r"`seen` has 1 points, but `n` is 2\. Give a list for each point"):
+    with pytest.raises(
+        HeadtailError, match=r"`seen` has 1 points, but `n` is 2\. Give a list for each point"
+    ):
         most_popular(Labels.from_counts([1, 2]), 2, 1, Ragged.from_lists([[0]]))
 
 
@@ -356,14 +454,16 @@ def test_seen_must_be_of_the_same_points():
 
 def test_deviation_over_seeds_is_that_of_a_sample():
     numbers = [0.31, 0.35, 0.3, 0.38]
-    assert mean_and_deviation(numbers) == pytest.approx((statistics.fmean(numbers), statistics.stdev(numbers)))
+    assert mean_and_deviation(numbers) == pytest.approx(
+        (statistics.fmean(numbers), statistics.stdev(numbers))
+    )
     with pytest.raises(HeadtailError, match="no mean"):
         mean_and_deviation([])
 
 
 def test_the_error_of_a_label_counts_its_own_pairs_alone():
     top = torch.tensor([[0, 1], [1, 0], [2, 1], [-1, -1], [3, 0]])
-    found = label_errors(top, Ragged.from_lists([[0], [0, 1], [0], [1], []]), num_labels=4)
-    assert found.points.tolist() == [3, 2, 0, 0]
-    assert found.error[:2].tolist() == pytest.approx([2 / 3, 1 / 2])
-    assert found.error[2:].isnan().all(), "no test point of theirs decides"
+    errors = label_errors(top, Ragged.from_lists([[0], [0, 1], [0], [1], []]), num_labels=4)
+    assert errors.points.tolist() == [3, 2, 0, 0]
+    assert errors.error[:2].tolist() == pytest.approx([2 / 3, 1 / 2])
+    assert errors.error[2:].isnan().all(), "no test point of theirs decides"

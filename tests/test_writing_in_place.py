@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import headtail as ht
-from headtail.tables import written_out
-from headtail.targets import Pairs
+from headtail.core.lookup import written_out
+from headtail.core.targets import Pairs
 
 LABELS = ht.Labels.from_counts([50, 30, 20])
 TARGET = torch.tensor([0, 2, 1, 0])
@@ -50,7 +50,7 @@ def overwrite(*tensors: torch.Tensor | float | None) -> None:
             tensor.add_(1)
 
 
-def numbers_of(draw: ht.Draw) -> list[torch.Tensor]:
+def numbers_of(draw: ht.samplers.Draw) -> list[torch.Tensor]:
     assert draw.log_q_target is not None
     return [draw.log_q.clone(), draw.log_q_target.clone()]
 
@@ -58,7 +58,8 @@ def numbers_of(draw: ht.Draw) -> list[torch.Tensor]:
 @pytest.mark.parametrize("ids", [ONE, EVERY], ids=["one id", "several ids"])
 @pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS.keys())
 def test_writing_into_log_q_leaves_every_sampler_as_it_was(make, ids):
-    sampler, other = make(), make()
+    sampler = make()
+    other = make()
     before = sampler.log_q(ids, 4).clone()
     overwrite(sampler.log_q(ids, 4))
     assert torch.equal(sampler.log_q(ids, 4), before)
@@ -69,7 +70,9 @@ def test_writing_into_log_q_leaves_every_sampler_as_it_was(make, ids):
 @pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS.keys())
 def test_writing_into_a_draw_leaves_every_other_draw_as_it_was(make, target):
     sampler = make()
-    draw, again = (sampler.draw(target, generator=torch.Generator().manual_seed(0)) for _ in range(2))
+    draw, again = (
+        sampler.draw(target, generator=torch.Generator().manual_seed(0)) for _ in range(2)
+    )
     before = numbers_of(draw)
     overwrite(draw.log_q, draw.log_q_target, draw.log_keep, draw.ids)
     third = make().draw(target, generator=torch.Generator().manual_seed(0))
@@ -81,7 +84,11 @@ def test_writing_into_a_draw_leaves_every_other_draw_as_it_was(make, target):
 @pytest.mark.parametrize("make", MARGINS.values(), ids=MARGINS.keys())
 def test_writing_into_a_margin_leaves_every_margin_as_it_was(make, ids):
     margin = make()
-    before = margin.log_positive(ids).clone(), margin.log_negative(ids).clone(), margin.log_rho(ids, ids).clone()
+    before = (
+        margin.log_positive(ids).clone(),
+        margin.log_negative(ids).clone(),
+        margin.log_rho(ids, ids).clone(),
+    )
     overwrite(margin.log_positive(ids), margin.log_negative(ids), margin.log_rho(ids, ids))
     for other in (margin, make()):
         after = other.log_positive(ids), other.log_negative(ids), other.log_rho(ids, ids)
@@ -114,15 +121,23 @@ def test_a_loss_is_the_same_after_a_caller_wrote_into_everything_it_was_handed(c
     table = torch.randn(3, 4, generator=torch.Generator().manual_seed(2))
 
     def values() -> list[float]:
-        draw = ht.Draw(torch.tensor([2]), loss.sampler.log_q(torch.tensor([2])), None, 1.0)
+        draw = ht.samplers.Draw(torch.tensor([2]), loss.sampler.log_q(torch.tensor([2])), None, 1.0)
         options = {"draw": draw, "ignore_index": None}
-        return [float(loss(hidden, table, ONE, sparse=sparse, **options)) for sparse in (False, True)]
+        return [
+            float(loss(hidden, table, ONE, sparse=sparse, **options)) for sparse in (False, True)
+        ]
 
     before = values()
     ids = torch.tensor([2])
     draw = loss.draw_ahead(ONE)
     assert draw is not None
-    overwrite(loss.sampler.log_q(ids), draw.log_q, draw.log_q_target, ht.Unit().log_positive(ids), ht.Unit().log_negative(ids))
+    overwrite(
+        loss.sampler.log_q(ids),
+        draw.log_q,
+        draw.log_q_target,
+        ht.Unit().log_positive(ids),
+        ht.Unit().log_negative(ids),
+    )
     overwrite(*loss.weighting.offsets(draw, ONE))
     assert values() == before
 
@@ -136,7 +151,10 @@ def test_a_uniform_draw_with_another_log_q_is_weighed_by_that_on_both_paths(make
     assert draw.log_q_target is not None
     for change in ({"log_q": draw.log_q - 1}, {"log_q_target": draw.log_q_target - 2}):
         changed = replace(draw, **change)
-        plain, kernel = (float(loss(hidden, table, TARGET, draw=changed, sparse=sparse)) for sparse in (False, True))
+        plain, kernel = (
+            float(loss(hidden, table, TARGET, draw=changed, sparse=sparse))
+            for sparse in (False, True)
+        )
         assert plain == pytest.approx(kernel, rel=1e-6)
         if make is ht.Relative:
             assert plain != pytest.approx(float(loss(hidden, table, TARGET, draw=draw)), rel=1e-3)
@@ -148,6 +166,9 @@ def test_log_weights_for_kernels_are_those_for_everyone_to_the_last_digit(make, 
     weighting = make()
     draw = sampler().draw(TARGET)
     for numbers, tensor, ids in zip(
-        weighting.numbers(draw, TARGET), weighting.offsets(draw, TARGET), (TARGET, draw.ids), strict=True
+        weighting.numbers(draw, TARGET),
+        weighting.offsets(draw, TARGET),
+        (TARGET, draw.ids),
+        strict=True,
     ):
         assert torch.equal(written_out(numbers, ids), tensor)

@@ -28,7 +28,8 @@ SECONDS = 1.5
 """How long a cell is timed, if a step is fast."""
 GROUP = 0.02
 """Seconds that a group of queued steps takes."""
-LEAST, MOST = 3, 400
+LEAST = 3
+MOST = 400
 """Steps (or repeats) for a median."""
 QUIET = 0.15
 """Cores that other processes may use during a CPU measurement: waiting threads lose far more."""
@@ -63,7 +64,7 @@ Found = dict[str, object]
 
 
 def serve(measure: Callable[[Cell], Found]) -> None:
-    """In a child: measure every cell read from standard input, one JSON line each, and print JSON."""
+    """In a child: measure each cell read from standard input, one JSON line each; print JSON."""
     for line in sys.stdin:
         cell = Cell(**json.loads(line))
         try:
@@ -80,15 +81,34 @@ def serve(measure: Callable[[Cell], Found]) -> None:
 
 def how_to_ask(parser: argparse.ArgumentParser, timeout: float) -> None:
     """Add options for how cells are measured."""
-    parser.add_argument("--fbgemm", default=sys.executable, help="an interpreter with torch, headtail and fbgemm-gpu-cpu")
-    parser.add_argument("--timeout", type=float, default=timeout, help="time limit of a process in seconds")
-    parser.add_argument("--patience", type=float, default=120, help="seconds to wait for an idle CPU")
-    parser.add_argument("--tiny", action="store_true", help="small sizes, to check that everything runs; nothing is recorded")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of every library, on a CPU")
+    parser.add_argument(
+        "--fbgemm",
+        default=sys.executable,
+        help="an interpreter with torch, headtail and fbgemm-gpu-cpu",
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=timeout, help="time limit of a process in seconds"
+    )
+    parser.add_argument(
+        "--patience", type=float, default=120, help="seconds to wait for an idle CPU"
+    )
+    parser.add_argument(
+        "--tiny",
+        action="store_true",
+        help="small sizes, to check that everything runs; nothing is recorded",
+    )
+    parser.add_argument(
+        "--threads", type=int, default=os.cpu_count(), help="threads of every library, on a CPU"
+    )
 
 
 def ask_in_quiet(
-    command: list[str], cell: Cell, timeout: float, env: dict[str, str] | None, patience: float, tries: int = 2
+    command: list[str],
+    cell: Cell,
+    timeout: float,
+    env: dict[str, str] | None,
+    patience: float,
+    tries: int = 2,
 ) -> Found:
     """Measure one cell on an idle CPU, again if it was not idle; returns the quietest try."""
     found: list[Found] = []
@@ -104,7 +124,9 @@ def _others(found: Found) -> float:
     return float(str(found.get("others", 0)))
 
 
-def ask(command: list[str], cells: list[Cell], timeout: float, env: dict[str, str] | None = None) -> Iterator[tuple[Cell, Found]]:
+def ask(
+    command: list[str], cells: list[Cell], timeout: float, env: dict[str, str] | None = None
+) -> Iterator[tuple[Cell, Found]]:
     """Measure cells in a child process; cells without an answer get the reason."""
     left = list(cells)
     if not Path(command[0]).exists():
@@ -112,7 +134,9 @@ def ask(command: list[str], cells: list[Cell], timeout: float, env: dict[str, st
             yield cell, {"reason": f"not installed: no {command[0]}"}
         return
     pipe = subprocess.PIPE
-    child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=os.environ | (env or {}))
+    child = subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=os.environ | (env or {})
+    )
     assert child.stdin
     assert child.stdout
     assert child.stderr
@@ -134,13 +158,23 @@ def ask(command: list[str], cells: list[Cell], timeout: float, env: dict[str, st
     clock.cancel()
     reader.join(1)
     last = next((text.strip() for text in reversed(errors) if text.strip()), "")
-    said = f"took more than {timeout:.0f} s" if late else f"the process ended with {code}: {last}"[:240]
+    said = (
+        f"took more than {timeout:.0f} s"
+        if late
+        else f"the process ended with {code}: {last}"[:240]
+    )
     for cell in left:
         yield cell, {"reason": said}
 
 
-def times_of(step: Callable[[], object], wait: Callable[[], None] | None = None, seconds: float = SECONDS, each: int = 1) -> Found:
-    """Milliseconds of a step: the median (`ms`), the least, and the median of this process's processor time.
+def times_of(
+    step: Callable[[], object],
+    wait: Callable[[], None] | None = None,
+    seconds: float = SECONDS,
+    each: int = 1,
+) -> Found:
+    """Milliseconds of a step: the median (`ms`), the least, and the median of this process's
+    processor time.
 
     Args:
         step: what to time.
@@ -152,20 +186,28 @@ def times_of(step: Callable[[], object], wait: Callable[[], None] | None = None,
         step()
     once = _timed(step, wait, 1)[0]
     group = 1 if wait is None or once > GROUP else round(GROUP / once)
-    times, begun = [], time.perf_counter()
+    times = []
+    begun = time.perf_counter()
     while len(times) < LEAST or (time.perf_counter() - begun < seconds and len(times) < MOST):
         times.append(_timed(step, wait, group))
     wall, cpu = zip(*times, strict=True)
-    seconds_of = {"ms": statistics.median(wall), "least_ms": min(wall), "cpu_ms": statistics.median(cpu)}
+    seconds_of = {
+        "ms": statistics.median(wall),
+        "least_ms": min(wall),
+        "cpu_ms": statistics.median(cpu),
+    }
     found: Found = {name: round(1000 * value / each, 5) for name, value in seconds_of.items()}
     return found | {"steps": len(times) * group * each}
 
 
-def _timed(step: Callable[[], object], wait: Callable[[], None] | None, group: int) -> tuple[float, float]:
+def _timed(
+    step: Callable[[], object], wait: Callable[[], None] | None, group: int
+) -> tuple[float, float]:
     """Wall and processor seconds per step."""
     if wait is not None:
         wait()
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall = time.perf_counter()
+    cpu = time.process_time()
     for _ in range(group):
         step()
     if wait is not None:
@@ -174,7 +216,8 @@ def _timed(step: Callable[[], object], wait: Callable[[], None] | None, group: i
 
 
 def with_ratios(cell: Cell, found: Found, ours: dict[tuple[object, ...], Found]) -> Found:
-    """Add a cell's time relative to headtail's for the same sizes and optimiser, wall and processor.
+    """Add a cell's time relative to headtail's for the same sizes and optimiser, wall and
+    processor.
 
     headtail's own measurements are stored in `ours`, the latest one for each setting.
     """
@@ -197,19 +240,27 @@ def threads_each(threads: int) -> dict[str, str]:
 
 
 class Watch:
-    """Counts the cores that other processes use from now on; may be slightly below zero by rounding."""
+    """Counts the cores that other processes use from now on; may be slightly below zero by
+    rounding.
+    """
 
     def __init__(self) -> None:
-        self.begun, self.total, self.own = time.perf_counter(), _busy_seconds(), _own_seconds()
+        self.begun = time.perf_counter()
+        self.total = _busy_seconds()
+        self.own = _own_seconds()
 
     def others(self) -> float:
         """Cores, on average."""
         seconds = time.perf_counter() - self.begun
-        return round((_busy_seconds() - self.total - (_own_seconds() - self.own)) / max(seconds, 1e-3), 2)
+        return round(
+            (_busy_seconds() - self.total - (_own_seconds() - self.own)) / max(seconds, 1e-3), 2
+        )
 
 
 def _busy_seconds() -> float:
-    user, nice, system, _, _, irq, softirq, steal, *_ = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:])
+    user, nice, system, _, _, irq, softirq, steal, *_ = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    )
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
@@ -230,7 +281,11 @@ def wait_for_quiet(patience: float) -> None:
 
 def bound_memory() -> None:
     """Make allocations beyond the free memory fail in this process."""
-    free = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable"))
+    free = next(
+        int(line.split()[1])
+        for line in Path("/proc/meminfo").read_text().splitlines()
+        if line.startswith("MemAvailable")
+    )
     resource.setrlimit(resource.RLIMIT_DATA, (int(SHARE_OF_MEMORY * free * 1024), -1))
 
 
@@ -241,5 +296,7 @@ def reset_peak() -> None:
 
 def memory_mib(what: str = "VmHWM") -> float:
     """Peak memory of this process since `reset_peak`; with `VmRSS`, the current one."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(what))
+    line = next(
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(what)
+    )
     return int(line.split()[1]) / 1024

@@ -4,54 +4,68 @@
 
 from __future__ import annotations
 
-import math
 import time
 
 import torch
 from peers.cells import MIB, Cell, Found, memory_mib, serve
 from peers.steps import run_of
 
-from headtail.build import PAPER
 from headtail.data.points import DataSet
 from headtail.data.synthetic import generate
-from headtail.evaluate import top_labels
-from headtail.train import State, Trainer
+from headtail.evaluation.topk import top_labels
+from headtail.schemes import PAPER
+from headtail.training.state import State
+from headtail.training.trainer import Trainer
 
-EPOCHS, K = 10, 50
+EPOCHS = 10
+K = 50
 
 
 def epoch(cell: Cell, data: DataSet) -> Found:
     """Seconds per epoch: the second one on a GPU, the only one, after a few steps, on a CPU."""
     ends: list[float] = []
 
-    def watch(_: State, __: int, loss: float) -> None:
-        if math.isnan(loss):
+    def watch(_: State, __: int, loss: float | None) -> None:
+        if loss is None:
             ends.append(time.perf_counter())
 
     cuda = cell.device == "cuda"
     trainer = Trainer(run_of(cell, epochs=2 if cuda else 1), data, device=cell.device, watch=watch)
     if not cuda:
         trainer.model.train()
-        for ids, _ in zip(trainer.batches.order(1), range(3), strict=False):
-            trainer._take_step(ids)
+        for batch, _ in zip(trainer.step.order(1), range(3), strict=False):
+            trainer.step(batch)
     ends.append(time.perf_counter())
     trainer.fit()
-    seconds, pairs = ends[-1] - ends[-2], trainer.batches.steps * trainer.batches.size
-    return {"seconds": round(seconds, 3), "steps": trainer.batches.steps, "ms": round(1000 * seconds / trainer.batches.steps, 4),
-            "pairs_per_s": round(pairs / seconds)}  # fmt: skip
+    seconds = ends[-1] - ends[-2]
+    pairs = trainer.batches.steps * trainer.batches.size
+    steps = trainer.batches.steps
+    return {
+        "seconds": round(seconds, 3),
+        "steps": steps,
+        "ms": round(1000 * seconds / steps, 4),
+        "pairs_per_s": round(pairs / seconds),
+    }
 
 
 def schemes(cell: Cell, data: DataSet) -> Found:
     """Seconds for all schemes of the paper: training, then the top labels of every test point."""
-    begun, steps = time.perf_counter(), 0
+    begun = time.perf_counter()
+    steps = 0
     for scheme in PAPER:
-        trained = Trainer(run_of(cell, scheme=scheme, epochs=EPOCHS), data, device=cell.device).fit()
+        trained = Trainer(
+            run_of(cell, scheme=scheme, epochs=EPOCHS), data, device=cell.device
+        ).fit()
         top = top_labels(trained.model, data.test, min(K, cell.labels))
         assert len(top) == len(data.test)
         steps += EPOCHS * trained.steps_per_epoch
         del trained
     seconds = time.perf_counter() - begun
-    return {"seconds": round(seconds, 2), "steps": steps, "pairs_per_s": round(steps * cell.batch / seconds)}
+    return {
+        "seconds": round(seconds, 2),
+        "steps": steps,
+        "pairs_per_s": round(steps * cell.batch / seconds),
+    }
 
 
 def measure(cell: Cell) -> Found:
@@ -60,7 +74,12 @@ def measure(cell: Cell) -> Found:
     data = generate(cell.shape)
     found = {"epoch": epoch, "schemes": schemes}[cell.part](cell, data)
     peak = torch.cuda.max_memory_allocated() / MIB if cell.device == "cuda" else memory_mib()
-    return {**found, "points": len(data.train), "peak_mib": round(peak), "threads": torch.get_num_threads()}
+    return {
+        **found,
+        "points": len(data.train),
+        "peak_mib": round(peak),
+        "threads": torch.get_num_threads(),
+    }
 
 
 if __name__ == "__main__":

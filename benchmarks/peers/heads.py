@@ -33,7 +33,9 @@ class Made:
     """A step, and the bytes any implementation must hold: table, optimiser state, label vectors."""
 
     def __init__(self, step: Step, needed: Callable[[], int], version: str = "") -> None:
-        self.step, self.needed, self.version = step, needed, version
+        self.step = step
+        self.needed = needed
+        self.version = version
 
 
 def headtail(cell: Cell) -> Made:
@@ -45,14 +47,18 @@ def headtail(cell: Cell) -> Made:
     head = ht.LabelHead(labels, cell.dim, loss, sparse=True, device=cell.device, dtype=_dtype(cell))
     head.loss.to(cell.device)
     kind = {"adagrad": ht.RowAdagrad, "sgd": ht.RowSGD, "adam": ht.RowAdam}[cell.optimiser]
-    optimiser = kind(head.parameters(), lr=LR).inside_backward()
+    optimiser = kind(head.parameters(), lr=LR).inside_backward(at_once=True)
 
     def step(hidden: Tensor, target: Tensor) -> None:
-        ht.backward(head(hidden, target, ignore_index=None))
+        ht.functional.backward(head(hidden, target, ignore_index=None))
         optimiser.step()
 
     vectors = [labels.counts, *loss.buffers()] if cell.device == "cpu" else []
-    return Made(step, lambda: _bytes([head.weight, *_state(optimiser), *vectors]), f"headtail {ht.__version__}")
+    return Made(
+        step,
+        lambda: _bytes([head.weight, *_state(optimiser), *vectors]),
+        f"headtail {ht.__version__}",
+    )
 
 
 def sampled(cell: Cell, sparse: bool) -> Made:
@@ -70,7 +76,9 @@ def sampled(cell: Cell, sparse: bool) -> Made:
     return Made(step, lambda: _bytes([weight, *_state(optimiser)]))
 
 
-def sampled_loss(hidden: Tensor, weight: Tensor, target: Tensor, ids: Tensor, sparse: bool) -> Tensor:
+def sampled_loss(
+    hidden: Tensor, weight: Tensor, target: Tensor, ids: Tensor, sparse: bool
+) -> Tensor:
     """Uniform negatives with importance weights."""
     positive = (hidden * F.embedding(target, weight, sparse=sparse)).sum(1, keepdim=True)
     negative = hidden @ F.embedding(ids, weight, sparse=sparse).T + math.log(len(weight) / len(ids))
@@ -127,7 +135,9 @@ def fbgemm(cell: Cell) -> Made:
     from fbgemm_gpu import split_table_batched_embeddings_ops_training as tbe  # pyright: ignore[reportMissingImports]
     from fbgemm_gpu.split_embedding_configs import EmbOptimType  # pyright: ignore[reportMissingImports]
 
-    table = fbgemm_table(tbe, EmbOptimType, cell.optimiser, cell.labels, cell.dim, tbe.PoolingMode.NONE)
+    table = fbgemm_table(
+        tbe, EmbOptimType, cell.optimiser, cell.labels, cell.dim, tbe.PoolingMode.NONE
+    )
     offsets = torch.tensor([0, cell.batch + cell.negatives])
     shift = math.log(cell.labels / cell.negatives)
 
@@ -137,15 +147,26 @@ def fbgemm(cell: Cell) -> Made:
         positive = (hidden * rows[: cell.batch]).sum(1, keepdim=True)
         _over(positive, hidden @ rows[cell.batch :].T + shift, target, ids).backward()
 
-    held = [*table.split_embedding_weights(), *(state for states in table.split_optimizer_states() for state in states)]
+    held = [
+        *table.split_embedding_weights(),
+        *(state for states in table.split_optimizer_states() for state in states),
+    ]
     return Made(step, lambda: _bytes(held), _version("fbgemm-gpu-cpu"))
 
 
-def fbgemm_table(tbe: Any, optimisers: Any, optimiser: str, rows: int, dim: int, pooling: Any) -> Any:
+def fbgemm_table(
+    tbe: Any, optimisers: Any, optimiser: str, rows: int, dim: int, pooling: Any
+) -> Any:
     """A table in host memory with the optimiser fused into its backward."""
-    kind = {"adagrad": optimisers.EXACT_ADAGRAD, "sgd": optimisers.EXACT_SGD, "adam": optimisers.ADAM}[optimiser]
+    kind = {
+        "adagrad": optimisers.EXACT_ADAGRAD,
+        "sgd": optimisers.EXACT_SGD,
+        "adam": optimisers.ADAM,
+    }[optimiser]
     spec = (rows, dim, tbe.EmbeddingLocation.HOST, tbe.ComputeDevice.CPU)
-    table = tbe.SplitTableBatchedEmbeddingBagsCodegen([spec], optimizer=kind, learning_rate=LR, pooling_mode=pooling)
+    table = tbe.SplitTableBatchedEmbeddingBagsCodegen(
+        [spec], optimizer=kind, learning_rate=LR, pooling_mode=pooling
+    )
     nn.init.normal_(table.split_embedding_weights()[0], std=dim**-0.5)
     return table
 
@@ -182,7 +203,11 @@ def measure(cell: Cell) -> Found:
     found = _run(made, cell)
     peak = torch.cuda.max_memory_allocated() / MIB if cuda else memory_mib()
     above = peak - loaded - made.needed() / MIB
-    sizes = {"peak_mib": round(peak - loaded, 1), "needed_mib": round(made.needed() / MIB, 1), "above_mib": round(above, 1)}
+    sizes = {
+        "peak_mib": round(peak - loaded, 1),
+        "needed_mib": round(made.needed() / MIB, 1),
+        "above_mib": round(above, 1),
+    }
     if cell.how == "compiled" and not cuda:
         sizes = {}  # the compiler's own memory would count
     return {**found, **sizes, "version": made.version, "threads": torch.get_num_threads()}
@@ -190,16 +215,22 @@ def measure(cell: Cell) -> Found:
 
 def _run(made: Made, cell: Cell, **options: Any) -> Found:
     torch.set_float32_matmul_precision("high" if cell.dtype == "tf32" else "highest")
-    hidden = torch.randn(cell.batch, cell.dim, device=cell.device, dtype=_dtype(cell), requires_grad=True)
-    targets = itertools.cycle(torch.randint(cell.labels, (BATCHES, cell.batch), device=cell.device).unbind())
+    hidden = torch.randn(
+        cell.batch, cell.dim, device=cell.device, dtype=_dtype(cell), requires_grad=True
+    )
+    targets = itertools.cycle(
+        torch.randint(cell.labels, (BATCHES, cell.batch), device=cell.device).unbind()
+    )
 
     def step() -> None:
         hidden.grad = None
         made.step(hidden, next(targets))
 
     if cell.how != "graphed":
-        return times_of(step, *([torch.cuda.synchronize, ON_GPU] if cell.device == "cuda" else []), **options)
-    from headtail.graphs import graph_of
+        return times_of(
+            step, *([torch.cuda.synchronize, ON_GPU] if cell.device == "cuda" else []), **options
+        )
+    from headtail.device.graphs import graph_of
 
     return times_of(graph_of(step, BATCHES).replay, torch.cuda.synchronize, ON_GPU, each=BATCHES)
 
@@ -217,9 +248,15 @@ def _table(cell: Cell) -> nn.Parameter:
 def _optimiser(weight: Tensor, cell: Cell, sparse: bool) -> torch.optim.Optimizer:
     """Torch's optimiser; `fused=True`, the fastest by its documentation, for dense gradients."""
     if sparse:
-        kind = {"adagrad": torch.optim.Adagrad, "sgd": torch.optim.SGD, "adam": torch.optim.SparseAdam}[cell.optimiser]
+        kind = {
+            "adagrad": torch.optim.Adagrad,
+            "sgd": torch.optim.SGD,
+            "adam": torch.optim.SparseAdam,
+        }[cell.optimiser]
         return kind([weight], lr=LR)
-    kind = {"adagrad": torch.optim.Adagrad, "sgd": torch.optim.SGD, "adam": torch.optim.Adam}[cell.optimiser]
+    kind = {"adagrad": torch.optim.Adagrad, "sgd": torch.optim.SGD, "adam": torch.optim.Adam}[
+        cell.optimiser
+    ]
     return kind([weight], lr=LR, fused=not (cell.optimiser == "adagrad" and cell.device == "cuda"))
 
 
@@ -228,7 +265,12 @@ def _maybe_compiled(loss: Callable[..., Tensor], cell: Cell) -> Callable[..., Te
 
 
 def _state(optimiser: torch.optim.Optimizer) -> list[Tensor]:
-    return [value for state in optimiser.state.values() for value in state.values() if isinstance(value, Tensor) and value.dim()]
+    return [
+        value
+        for state in optimiser.state.values()
+        for value in state.values()
+        if isinstance(value, Tensor) and value.dim()
+    ]
 
 
 def _bytes(tensors: list[Tensor]) -> int:

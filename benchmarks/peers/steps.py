@@ -18,12 +18,13 @@ from peers.cells import MIB, Cell, Found, memory_mib, reset_peak, serve, times_o
 from peers.heads import LR, fbgemm_table, full_softmax, sampled_loss
 from torch import Tensor, nn
 
-from headtail.batches import Batches
-from headtail.config import Run
-from headtail.data.points import Bag, DataSet, Picked
+from headtail.data.bag import Bag, Picked
+from headtail.data.batches import Batches
+from headtail.data.points import DataSet
 from headtail.data.synthetic import generate
-from headtail.optim import RowSGD
-from headtail.train import Trainer
+from headtail.rows.optimizers import RowSGD
+from headtail.training.config import Run
+from headtail.training.trainer import Trainer
 
 BATCHES = 16
 MOMENTUM = 0.9
@@ -33,38 +34,72 @@ Step = Callable[[], object]
 def run_of(cell: Cell, **more: object) -> Run:
     """The run of a cell: uniform negatives with importance weights, or full softmax."""
     optimiser = "sgd" if cell.optimiser == "momentum" else cell.optimiser
-    sizes = {"dim": cell.dim, "batch": cell.batch, "negatives": cell.negatives, "validation": 0.0, "schedule": "constant"}
-    return Run(**{"scheme": "uniform:importance", "optimiser": optimiser, "lr": LR, "precision": cell.dtype, **sizes, **more})  # pyright: ignore[reportArgumentType]
+    sizes = {
+        "dim": cell.dim,
+        "batch": cell.batch,
+        "negatives": cell.negatives,
+        "validation": 0.0,
+        "schedule": "constant",
+    }
+    return Run(
+        **{
+            "scheme": "uniform:importance",
+            "optimiser": optimiser,
+            "lr": LR,
+            "precision": cell.dtype,
+            **sizes,
+            **more,
+        }
+    )  # pyright: ignore[reportArgumentType]
 
 
 def headtail(cell: Cell, data: DataSet) -> Step:
     """The trainer's step: one CUDA graph on a GPU, eager on a CPU."""
     trainer = Trainer(run_of(cell), data, device=cell.device)
     if cell.optimiser == "momentum":
-        trainer.optimiser = RowSGD(trainer.model.parameters(), lr=LR, momentum=MOMENTUM).inside_backward(at_once=True)
+        trainer.optimiser = RowSGD(
+            trainer.model.parameters(), lr=LR, momentum=MOMENTUM
+        ).inside_backward(at_once=True)
     trainer.model.train()
-    ids = itertools.chain.from_iterable(trainer.order(epoch) for epoch in itertools.count())
-    return lambda: trainer._take_step(next(ids))
+    epochs = (trainer.step.order(epoch) for epoch in itertools.count())
+    batches = itertools.chain.from_iterable(epochs)
+    return lambda: trainer.step(next(batches))
 
 
 def torch_step(cell: Cell, data: DataSet, sparse: bool) -> Step:
-    """PyTorch: `embedding_bag`, then sampled softmax with sparse gradients or full softmax with dense ones."""
+    """PyTorch: `embedding_bag`, then sampled softmax with sparse gradients or full softmax with
+    dense ones.
+    """
     features, labels = (_table(rows, cell) for rows in (data.train.num_features, cell.labels))
     optimiser = _optimiser([features, labels], cell, sparse)
     batches = _gathered(cell, data)
 
-    def loss_of(columns: Tensor, offsets: Tensor, values: Tensor, target: Tensor, ids: Tensor) -> Tensor:
+    def loss_of(
+        columns: Tensor, offsets: Tensor, values: Tensor, target: Tensor, ids: Tensor
+    ) -> Tensor:
         hidden = F.embedding_bag(
-            columns, features, offsets, mode="sum", per_sample_weights=values, include_last_offset=True, sparse=sparse
+            columns,
+            features,
+            offsets,
+            mode="sum",
+            per_sample_weights=values,
+            include_last_offset=True,
+            sparse=sparse,
         )
         hidden = F.dropout(hidden, 0.5)
-        return sampled_loss(hidden, labels, target, ids, sparse=True) if sparse else full_softmax(hidden, labels, target)
+        return (
+            sampled_loss(hidden, labels, target, ids, sparse=True)
+            if sparse
+            else full_softmax(hidden, labels, target)
+        )
 
     loss = torch.compile(loss_of) if cell.how == "compiled" else loss_of
 
     def step() -> None:
         optimiser.zero_grad()
-        loss(*next(batches), torch.randint(cell.labels, (cell.negatives,), device=cell.device)).backward()
+        loss(
+            *next(batches), torch.randint(cell.labels, (cell.negatives,), device=cell.device)
+        ).backward()
         optimiser.step()
 
     return step
@@ -75,9 +110,14 @@ def fbgemm_step(cell: Cell, data: DataSet) -> Step:
     from fbgemm_gpu import split_table_batched_embeddings_ops_training as tbe  # pyright: ignore[reportMissingImports]
     from fbgemm_gpu.split_embedding_configs import EmbOptimType  # pyright: ignore[reportMissingImports]
 
-    features = fbgemm_table(tbe, EmbOptimType, cell.optimiser, data.train.num_features, cell.dim, tbe.PoolingMode.SUM)
-    labels = fbgemm_table(tbe, EmbOptimType, cell.optimiser, cell.labels, cell.dim, tbe.PoolingMode.NONE)
-    batches, shift = _gathered(cell, data), math.log(cell.labels / cell.negatives)
+    features = fbgemm_table(
+        tbe, EmbOptimType, cell.optimiser, data.train.num_features, cell.dim, tbe.PoolingMode.SUM
+    )
+    labels = fbgemm_table(
+        tbe, EmbOptimType, cell.optimiser, cell.labels, cell.dim, tbe.PoolingMode.NONE
+    )
+    batches = _gathered(cell, data)
+    shift = math.log(cell.labels / cell.negatives)
     ends = torch.tensor([0, cell.batch + cell.negatives])
 
     def step() -> None:
@@ -85,7 +125,9 @@ def fbgemm_step(cell: Cell, data: DataSet) -> Step:
         hidden = F.dropout(features(columns, offsets, per_sample_weights=values), 0.5)
         ids = torch.randint(cell.labels, (cell.negatives,))
         rows = labels(torch.cat([target, ids]), ends)
-        negative = (hidden @ rows[cell.batch :].T + shift).masked_fill(ids == target[:, None], -torch.inf)
+        negative = (hidden @ rows[cell.batch :].T + shift).masked_fill(
+            ids == target[:, None], -torch.inf
+        )
         logits = torch.cat([(hidden * rows[: cell.batch]).sum(1, keepdim=True), negative], 1)
         F.cross_entropy(logits, torch.zeros_like(target)).backward()
 
@@ -115,12 +157,24 @@ def measure(cell: Cell) -> Found:
 
 def _gathered(cell: Cell, data: DataSet) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Cycle through batches: columns, offsets, values (length 1 per point) and targets."""
-    batches, found = Batches(data.train, cell.batch, seed=0), []
-    for ids in itertools.islice(itertools.chain.from_iterable(batches.order(epoch) for epoch in itertools.count()), BATCHES):
+    batches = Batches(data.train, cell.batch, seed=0)
+    found = []
+    for ids in itertools.islice(
+        itertools.chain.from_iterable(batches.order(epoch) for epoch in itertools.count()), BATCHES
+    ):
         bag = Picked(_bag(data), batches.point_of[ids]).gathered()
         lengths = bag.offsets.diff()
-        norms = torch.segment_reduce(bag.values.square(), "sum", offsets=bag.offsets, initial=0.0).sqrt().repeat_interleave(lengths)
-        tensors = bag.columns.long(), bag.offsets, bag.values / norms, data.train.labels.values[ids].long()
+        norms = (
+            torch.segment_reduce(bag.values.square(), "sum", offsets=bag.offsets, initial=0.0)
+            .sqrt()
+            .repeat_interleave(lengths)
+        )
+        tensors = (
+            bag.columns.long(),
+            bag.offsets,
+            bag.values / norms,
+            data.train.labels.values[ids].long(),
+        )
         found.append(tuple(tensor.to(cell.device) for tensor in tensors))
     return itertools.cycle(found)
 
@@ -131,14 +185,17 @@ def _bag(data: DataSet) -> Bag:
 
 
 def _table(rows: int, cell: Cell) -> nn.Parameter:
-    return nn.Parameter(nn.init.normal_(torch.empty(rows, cell.dim, device=cell.device), std=cell.dim**-0.5))
+    return nn.Parameter(
+        nn.init.normal_(torch.empty(rows, cell.dim, device=cell.device), std=cell.dim**-0.5)
+    )
 
 
 def _optimiser(tables: list[nn.Parameter], cell: Cell, sparse: bool) -> torch.optim.Optimizer:
     fused = {} if sparse else {"fused": True}
     match cell.optimiser:
         case "adagrad":
-            return torch.optim.Adagrad(tables, lr=LR, **(fused if cell.device == "cpu" else {}))  # there is none on CUDA
+            # there is none on CUDA
+            return torch.optim.Adagrad(tables, lr=LR, **(fused if cell.device == "cpu" else {}))
         case "adam":
             return torch.optim.SparseAdam(tables, lr=LR)
         case "momentum":

@@ -1,4 +1,5 @@
-"""Draws docs/figures/leans.svg: how much each scheme favours head or tail, and its noise for an untrained model.
+"""Draws docs/figures/leans.svg: how much each scheme favours head or tail, and its noise for an
+untrained model.
 
 Run: .venv/bin/python docs/figures/leans.py
 """
@@ -26,8 +27,15 @@ schemes = {
     "uniform:importance": ("#8a8a8a", None),
 }
 
-plt.rcParams |= {"font.size": 11, "svg.hashsalt": "headtail", "axes.spines.top": False, "axes.spines.right": False}
-figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), width_ratios=(3, 2), layout="constrained")
+plt.rcParams |= {
+    "font.size": 11,
+    "svg.hashsalt": "headtail",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+figure, (left, right) = plt.subplots(
+    1, 2, figsize=(11, 4), width_ratios=(3, 2), layout="constrained"
+)
 noise = {}
 for name, (colour, legend) in schemes.items():
     explanation = ht.explain(ht.scheme(name, labels, batch_size), labels, batch_size=batch_size)
@@ -36,7 +44,12 @@ for name, (colour, legend) in schemes.items():
         left.plot(ranks + 1, favour - favour[0], color=colour, lw=2.6, label=legend)
     noise[name] = max(example.noise_untrained for example in explanation.examples)
 left.set(xscale="log", xlabel="label, most frequent first", ylabel="favoured by (nats)")
-left.set_title("Which labels are favoured: head (left) or tail (right)", loc="left", fontsize=12, fontweight="bold")
+left.set_title(
+    "Which labels are favoured: head (left) or tail (right)",
+    loc="left",
+    fontsize=12,
+    fontweight="bold",
+)
 left.legend(frameon=False, fontsize=9.5)
 
 names = list(schemes)[::-1]

@@ -1,41 +1,42 @@
-"""headtail: name the loss you want, train on sampled negatives, and know what the sampling does to head and tail."""
+"""headtail: name the loss you want, train on sampled negatives, and know what the sampling does to
+head and tail.
 
-from headtail.build import scheme
-from headtail.clipping import clip_grad_norm_
-from headtail.errors import HeadtailError
-from headtail.head import LabelHead, TopK
-from headtail.implicit import Audit, Explanation, audit, explain, implied_margin, lean_of, optimal_q
-from headtail.labels import Labels
-from headtail.losses import (
-    DecoupledLoss,
-    ExactLoss,
-    Loss,
-    Options,
-    Piece,
-    SampledDecoupledLoss,
-    SampledLoss,
-    SampledSoftmaxLoss,
-    SoftmaxLoss,
-    contrastive,
-    decoupled_loss,
-    hinge,
-    logistic,
-    sampled_decoupled,
-    sampled_decoupled_loss,
-    sampled_softmax,
-    sampled_softmax_loss,
-    softmax_loss,
-    squared_hinge,
-    two_tower_decoupled_loss,
-    two_tower_softmax_loss,
+Here is what a first program needs. One level down are `headtail.functional` (losses as functions),
+`headtail.samplers` and `headtail.losses` (their interfaces), `headtail.core` (the contracts of
+draws, weightings and margins), `headtail.implicit` (what explain and audit return) and
+`headtail.metrics`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from headtail import functional as functional
+from headtail import metrics as metrics
+from headtail.core.labels import Labels
+from headtail.core.margins import (
+    Adaptive,
+    CustomSeparable,
+    Equalised,
+    LogitAdjusted,
+    Pairwise,
+    Unit,
 )
-from headtail.losses.fused import backward
-from headtail.margins import Adaptive, CustomSeparable, Equalised, LogitAdjusted, Margin, Pairwise, Power, Separable, Unit
-from headtail.optim import RowAdagrad, RowAdam, RowSGD
+from headtail.core.slices import Slices
+from headtail.core.streaming import StreamingLabels
+from headtail.core.targets import Ragged
+from headtail.core.weightings import Constant, FromMargin, Importance, InfoNCE, Relative, Tail
+from headtail.errors import HeadtailError
+from headtail.head import LabelHead
+from headtail.implicit import audit, explain
+from headtail.kernels.dispatch import use_kernels
+from headtail.losses import DecoupledLoss, SampledDecoupledLoss, SampledSoftmaxLoss, SoftmaxLoss
+from headtail.rows.clipping import clip_grad_norm_
+from headtail.rows.optimizers import RowAdagrad, RowAdam, RowSGD
 from headtail.samplers import (
     Adversarial,
     Block,
-    Draw,
     FourierKernel,
     Frequency,
     Given,
@@ -46,33 +47,28 @@ from headtail.samplers import (
     QuadraticKernel,
     Queue,
     Resampled,
-    Sampler,
-    Scorer,
-    Step,
     Tilted,
     Uniform,
     WithinBatch,
-    every_label,
 )
-from headtail.slices import Slices
-from headtail.streaming import StreamingLabels
-from headtail.targets import Ragged
-from headtail.weightings import Constant, FromMargin, Importance, InfoNCE, Relative, Tail, Weighting
+from headtail.schemes import scheme
+
+if TYPE_CHECKING:
+    from headtail.comparison.compare import compare
+    from headtail.data.load import load
+    from headtail.training.config import Run
+    from headtail.training.trainer import Trainer
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Adaptive",
     "Adversarial",
-    "Audit",
     "Block",
     "Constant",
     "CustomSeparable",
     "DecoupledLoss",
-    "Draw",
     "Equalised",
-    "ExactLoss",
-    "Explanation",
     "FourierKernel",
     "Frequency",
     "FromMargin",
@@ -85,14 +81,9 @@ __all__ = [
     "Labels",
     "LogUniform",
     "LogitAdjusted",
-    "Loss",
-    "Margin",
     "Mixture",
     "ModelSoftmax",
-    "Options",
     "Pairwise",
-    "Piece",
-    "Power",
     "QuadraticKernel",
     "Queue",
     "Ragged",
@@ -101,42 +92,43 @@ __all__ = [
     "RowAdagrad",
     "RowAdam",
     "RowSGD",
+    "Run",
     "SampledDecoupledLoss",
-    "SampledLoss",
     "SampledSoftmaxLoss",
-    "Sampler",
-    "Scorer",
-    "Separable",
     "Slices",
     "SoftmaxLoss",
-    "Step",
     "StreamingLabels",
     "Tail",
     "Tilted",
-    "TopK",
+    "Trainer",
     "Uniform",
     "Unit",
-    "Weighting",
     "WithinBatch",
     "audit",
-    "backward",
     "clip_grad_norm_",
-    "contrastive",
-    "decoupled_loss",
-    "every_label",
+    "compare",
     "explain",
-    "hinge",
-    "implied_margin",
-    "lean_of",
-    "logistic",
-    "optimal_q",
-    "sampled_decoupled",
-    "sampled_decoupled_loss",
-    "sampled_softmax",
-    "sampled_softmax_loss",
+    "load",
     "scheme",
-    "softmax_loss",
-    "squared_hinge",
-    "two_tower_decoupled_loss",
-    "two_tower_softmax_loss",
+    "use_kernels",
 ]
+
+_ON_DEMAND = {
+    "Run": "headtail.training.config",
+    "Trainer": "headtail.training.trainer",
+    "compare": "headtail.comparison.compare",
+    "load": "headtail.data.load",
+}
+"""Names from rooms that a training loop of your own does not need: reading them costs as much as
+importing all others, so they are imported when first used.
+"""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ON_DEMAND:
+        raise AttributeError(f"module `headtail` has no attribute `{name}`")
+    return getattr(import_module(_ON_DEMAND[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

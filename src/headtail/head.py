@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headtail.decay import catch_up, decays, flush, forgive
-from headtail.errors import HeadtailError, check_count, check_ids, check_kind, check_num_labels, check_number, check_same_device
+from headtail.core.draw import Draw
+from headtail.core.labels import Labels, check_labels
+from headtail.core.targets import Target
+from headtail.errors import (
+    HeadtailError,
+    check_count,
+    check_ids,
+    check_kind,
+    check_num_labels,
+    check_number,
+    check_same_device,
+)
 from headtail.implicit.implied import implied_margin_of, lean_of, refuse_to_correct_twice
-from headtail.kernels.compiled import HAS_TRITON
-from headtail.labels import Labels, check_labels
-from headtail.link import Rows
+from headtail.kernels.dispatch import topk_kernel
 from headtail.losses import ExactLoss, Loss, SampledLoss
-from headtail.losses.terms import directions
-from headtail.targets import Pairs, Target
+from headtail.losses.inputs import directions
+from headtail.losses.options import Options
+from headtail.rows.decay import catch_up, flush, forgive
+from headtail.rows.rounding import widened
 
 BLOCK_SCORES = 2**24
 """How many scores `topk` holds at a time."""
-LARGE, MOST_BEST = 16384, 256
-"""From so many labels on, and up to such a k, a GPU has a kernel of its own."""
 
 
 class TopK(NamedTuple):
@@ -33,21 +41,23 @@ class TopK(NamedTuple):
 
 
 class LabelHead(nn.Module):
-    """The last layer for very many labels: `head(hidden, target)` is the training loss, `head.topk(hidden, k)` the answer.
+    """The last layer for very many labels: `head(hidden, target)` is the training loss,
+    `head.topk(hidden, k)` the answer.
 
     Args:
         labels: the label distribution.
         dim: d, the size of the hidden states.
         loss: what to train, for example `SampledSoftmaxLoss(WithinBatch(labels), Tail(labels))`.
         bias: learn a bias for each label.
-        sparse: give the table row-sparse gradients, for `RowSGD`, `RowAdagrad`, `RowAdam`: a step then costs the same at ten
-            thousand labels and at a hundred million.
+        sparse: give the table row-sparse gradients, for `RowSGD`, `RowAdagrad`, `RowAdam`: a step
+            then costs the same at ten thousand labels and at a hundred million.
         device: where the table is made.
         dtype: of the table, and of the hidden states; a bias has at least the digits of float32.
 
     >>> from headtail import SampledSoftmaxLoss, Tail, WithinBatch
     >>> labels = Labels.zipf(1000)
-    >>> head = LabelHead(labels, 16, SampledSoftmaxLoss(WithinBatch(labels), Tail(labels)), sparse=True)
+    >>> loss = SampledSoftmaxLoss(WithinBatch(labels), Tail(labels))
+    >>> head = LabelHead(labels, 16, loss, sparse=True)
     >>> hidden, target = torch.randn(8, 16), torch.randint(1000, (8,))
     >>> head(hidden, target).backward()
     >>> head.weight.grad.is_sparse, head.topk(hidden, 5).indices.shape
@@ -68,11 +78,16 @@ class LabelHead(nn.Module):
         super().__init__()
         check_labels(labels)
         _check_loss(loss, labels, sparse)
-        self.labels, self.loss, self.sparse = labels, loss, sparse
-        self._lean: tuple[Loss, float] | None = None  # of this loss, once somebody asks
+        self.labels = labels
+        self.loss = loss
+        self.sparse = sparse
+        self._lean: tuple[Loss, float] | None = None  # of this loss, once it is needed
         shape = (labels.num_labels, check_count("dim", dim))
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(shape[0], 1, device=device, dtype=_wide(self.weight))) if bias else None
+        self.bias = None
+        if bias:
+            wide = torch.promote_types(self.weight.dtype, torch.float32)
+            self.bias = nn.Parameter(torch.empty(shape[0], 1, device=device, dtype=wide))
         self.reset_parameters()
         # What is saved has its weight decay, and what is loaded is not decayed for the past.
         self.register_state_dict_pre_hook(flush)
@@ -88,30 +103,37 @@ class LabelHead(nn.Module):
                 forgive(table)
 
     def forward(
-        self, hidden: Float[Tensor, "b d"], target: Target, *, generator: torch.Generator | None = None, **options: Any
+        self,
+        hidden: Float[Tensor, "b d"],
+        target: Target,
+        *,
+        draw: Draw | None = None,
+        generator: torch.Generator | None = None,
+        **options: Unpack[Options],
     ) -> Tensor:
         """The training loss of one batch.
 
         Args:
             hidden: `[b, d]`.
             target: `[b]` ids, padded `[b, k]` ids or a `Ragged`.
+            draw: negatives that were drawn ahead; by default the loss draws them.
             generator: source of the negatives' randomness.
-            **options: what changes from batch to batch: `draw`, `known_positives`, `sample_weight`.
+            **options: options that change from batch to batch: `known_positives`, `sample_weight`.
         """
         if not isinstance(self.loss, SampledLoss):
-            self._catch_up()
+            if draw is not None:
+                raise HeadtailError("`draw` has no meaning for an exact loss. Leave it out.")
             return self.loss(hidden, self.weight, target, bias=self.bias, **options)
-        ignore_index = options.get("ignore_index", self.loss.settings.ignore_index)
-        # Checked once, here: the sampler and the loss take pairs as they are.
-        pairs = Pairs.of(target, num_labels=len(self.weight), ignore_index=ignore_index)
-        draw = options.pop("draw", None)
-        if draw is None:
-            if self.loss.sampler.claims.looks_at_model:
-                self._catch_up()
-            draw = self.loss.draw(hidden, self.weight, pairs, generator, self.bias)
-        if any(decays(table) for table in (self.weight, self.bias) if table is not None):
-            self._catch_up(torch.cat([pairs.label, draw.ids.reshape(-1)]))
-        return self.loss(hidden, self.weight, pairs, bias=self.bias, draw=draw, sparse=self.sparse, **options)
+        return self.loss(
+            hidden,
+            self.weight,
+            target,
+            bias=self.bias,
+            draw=draw,
+            sparse=self.sparse,
+            generator=generator,
+            **options,
+        )
 
     def rows(self, ids: Int[Tensor, ...]) -> Float[Tensor, "... d"]:
         """The rows of these labels, with their weight decay; gradients flow into the table.
@@ -133,18 +155,26 @@ class LabelHead(nn.Module):
     def logits(self, hidden: Float[Tensor, "b d"]) -> Float[Tensor, "b L"]:
         """Scores of all labels at once: `[b, L]`, so for small L only."""
         self._check_hidden(hidden)
-        self._catch_up()
+        self.flush()
         return self._scores(hidden, slice(None))
 
     @torch.no_grad()
-    def topk(self, hidden: Float[Tensor, "b d"], k: int, *, post_hoc: float | None = None, correct_twice: bool = False) -> TopK:
+    def topk(
+        self,
+        hidden: Float[Tensor, "b d"],
+        k: int,
+        *,
+        post_hoc: float | None = None,
+        correct_twice: bool = False,
+    ) -> TopK:
         r"""The exact k best labels, block by block: `[b, L]` scores are never held whole.
 
         Args:
             hidden: `[b, d]`.
             k: how many labels to return.
-            post_hoc: τ; ranks by $f_{y} - \tau \log \pi_{y}$ (post-hoc logit adjustment), which leans to the tail. By
-                default what the loss says: 0, unless it is of a `+post-hoc` scheme.
+            post_hoc: τ; ranks by $f_{y} - \tau \log \pi_{y}$ (post-hoc logit adjustment), which
+                leans to the tail. By default that of the loss: 0, unless it was built from a
+                `+post-hoc` scheme.
             correct_twice: allow `post_hoc` on top of a loss that already leans to the tail.
         """
         self._check_hidden(hidden)
@@ -155,15 +185,21 @@ class LabelHead(nn.Module):
             self.labels.require_positive_prior("topk(post_hoc=…)")
             if not correct_twice:
                 self._refuse_to_correct_twice()
-        self._catch_up()
-        if (kernel := self._topk_kernel(hidden, k)) is not None:
-            shift = None
-            if post_hoc:  # before scores are divided by the temperature
-                every = torch.arange(len(self.weight), device=hidden.device)
-                shift = -post_hoc * self.loss.temperature * self.labels.log_prior(every)
-            bias = None if self.bias is None else self.bias.squeeze(1)
-            values, indices = kernel(hidden, self.weight, bias, None if shift is None else shift.float(), k)
-            return TopK(values / self.loss.temperature, indices)
+        self.flush()
+        has_kernel_form = self.loss.settings.score == "dot"
+        kernel = topk_kernel(hidden, self.weight, k) if has_kernel_form else None
+        if kernel is None:
+            return self._topk_by_blocks(hidden, k, post_hoc)
+        shift = None
+        if post_hoc:  # the kernel adds it before scores are divided by the temperature
+            every_label = torch.arange(len(self.weight), device=hidden.device)
+            shift = -post_hoc * self.loss.temperature * self.labels.log_prior(every_label)
+            shift = shift.float()
+        bias = None if self.bias is None else self.bias.squeeze(1)
+        values, indices = kernel(hidden, self.weight, bias, shift, k)
+        return TopK(values / self.loss.temperature, indices)
+
+    def _topk_by_blocks(self, hidden: Tensor, k: int, post_hoc: float) -> TopK:
         block = max(1, BLOCK_SCORES // max(1, len(hidden)))
         best: TopK | None = None
         for start in range(0, len(self.weight), block):
@@ -177,26 +213,42 @@ class LabelHead(nn.Module):
         return best
 
     @torch.no_grad()
-    def grow(self, labels: Labels, optimizer: torch.optim.Optimizer | None = None, loss: Loss | None = None) -> None:
-        """Take new labels in: they get rows, counts and negatives; old rows and their optimiser state stay as they are.
+    def grow(
+        self,
+        labels: Labels,
+        optimizer: torch.optim.Optimizer | None = None,
+        loss: Loss | None = None,
+    ) -> None:
+        """Take new labels in: they get rows, counts and negatives; old rows and their optimiser
+        state stay as they are.
 
         Args:
-            labels: the grown labels, for example `head.labels.grow([3, 1])`; old labels keep their ids.
-            optimizer: its state for this table gets rows for the new labels (row optimisers do so by themselves).
+            labels: the grown labels, for example `head.labels.grow([3, 1])`; old labels keep their
+                ids.
+            optimizer: its state for this table gets rows for the new labels (row optimisers do so
+                by themselves).
             loss: a loss for the grown labels, where the present one cannot grow by itself.
         """
         check_labels(labels)
-        old, new = len(self.weight), labels.num_labels
+        old = len(self.weight)
+        new = labels.num_labels
         if new < old:
-            raise HeadtailError(f"`labels` has {new} labels, fewer than the {old} the head has. Labels can be added, not removed.")
+            raise HeadtailError(
+                f"`labels` has {new} labels, fewer than the {old} the head has. Labels can be "
+                "added, not removed."
+            )
         loss = self.loss.for_labels(labels) if loss is None else loss
         _check_loss(loss, labels, self.sparse)
-        self._catch_up()
-        fresh = torch.empty(new - old, self.weight.shape[1], device=self.weight.device, dtype=self.weight.dtype)
+        self.flush()
+        fresh = torch.empty(
+            new - old, self.weight.shape[1], device=self.weight.device, dtype=self.weight.dtype
+        )
         _grow(self.weight, nn.init.normal_(fresh, std=fresh.shape[1] ** -0.5), optimizer)
         if self.bias is not None:
             _grow(self.bias, self.bias.new_zeros(new - old, 1), optimizer)
-        self.labels, self.loss, self._lean = labels, loss.to(self.weight.device).train(self.training), None
+        self.labels = labels
+        self.loss = loss.to(self.weight.device).train(self.training)
+        self._lean = None
 
     def flush(self) -> None:
         """Apply the weight decay that row optimisers have left pending to all rows.
@@ -205,59 +257,59 @@ class LabelHead(nn.Module):
         anything else reads or writes `weight`: before an average of weights is updated, before an
         export, before weights are sent to other processes. It costs O(L) if decay is pending.
         """
-        self._catch_up()
+        flush(self)
 
     def train(self, mode: bool = True) -> LabelHead:
-        """As torch's; what is evaluated or exported has its weight decay."""
+        """As torch's; for evaluation, rows receive their pending weight decay first."""
         if not mode:
-            self._catch_up()
+            self.flush()
         return super().train(mode)
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy: nothing may be left pending."""
-        self._catch_up()
+        self.flush()
         return self.__dict__.copy()
 
     def extra_repr(self) -> str:
         """Labels and size."""
-        return f"num_labels={len(self.weight)}, dim={self.weight.shape[1]}, bias={self.bias is not None}, sparse={self.sparse}"
+        return (
+            f"num_labels={len(self.weight)}, dim={self.weight.shape[1]}, "
+            f"bias={self.bias is not None}, sparse={self.sparse}"
+        )
 
     def _scores(self, hidden: Tensor, block: slice) -> Tensor:
-        settings, weight = self.loss.settings, self.weight[block]
-        if settings.score == "cosine":
-            hidden, weight = directions(hidden), directions(weight)
+        weight = self.weight[block]
         bias = None if self.bias is None else self.bias[block].squeeze(1)
-        if not torch.is_autocast_enabled(hidden.device.type):  # scores with 8 digits would often be ties
-            hidden, weight = hidden.to(_wide(hidden)), weight.to(_wide(weight))
-        fused = bias is not None and bias.dtype == hidden.dtype == torch.float32  # fewer digits would be lost before adding
-        scores = F.linear(hidden, weight, bias if fused else None)
-        scores = scores.to(_wide(scores))
-        scores = scores if bias is None or fused else scores + bias
-        temperature = self.loss.temperature  # a division by 1 is a walk through memory for nothing
-        return scores if not isinstance(temperature, Tensor) and temperature == 1 else scores / temperature
-
-    def _topk_kernel(self, hidden: Tensor, k: int) -> Any:
-        """The kernel for large float32 tables on a GPU, or None."""
-        plain = self.loss.settings.score == "dot" and not torch.is_autocast_enabled(hidden.device.type)
-        floats = hidden.dtype == self.weight.dtype == torch.float32 and hidden.device.type == "cuda" and HAS_TRITON
-        if not plain or not floats or len(self.weight) < LARGE or k > MOST_BEST:
-            return None
-        from headtail.kernels.cuda_topk import topk
-
-        return topk
-
-    def _catch_up(self, rows: Rows = ...) -> None:
-        for table in (self.weight, self.bias):
-            if table is not None:
-                catch_up(table, rows)
+        if self.loss.settings.score == "cosine":
+            hidden = directions(hidden)
+            weight = directions(weight)
+        if not torch.is_autocast_enabled(hidden.device.type):
+            # Scores in bfloat16, with their 8 bits, would often be equal.
+            hidden = widened(hidden)
+            weight = widened(weight)
+        # In fewer digits than float32, the sum would be rounded before it is widened.
+        fused = bias is not None and bias.dtype == hidden.dtype == torch.float32
+        scores = widened(F.linear(hidden, weight, bias if fused else None))
+        if bias is not None and not fused:
+            scores = scores + bias
+        temperature = self.loss.temperature
+        if not isinstance(temperature, Tensor) and temperature == 1:
+            return scores  # a division by 1 would be a wasted pass over memory
+        return scores / temperature
 
     def _check_hidden(self, hidden: Tensor) -> None:
         check_kind("hidden", hidden, Tensor, "encoder(features)")
         if hidden.dim() != 2 or hidden.shape[1] != self.weight.shape[1]:
-            raise HeadtailError(f"`hidden` must have shape [b, {self.weight.shape[1]}], but got {list(hidden.shape)}.")
+            raise HeadtailError(
+                f"`hidden` must have shape [b, {self.weight.shape[1]}], but got "
+                f"{list(hidden.shape)}."
+            )
         check_same_device("hidden", hidden, "head.weight", self.weight)
         if hidden.dtype != self.weight.dtype and not torch.is_autocast_enabled(hidden.device.type):
-            raise HeadtailError(f"`hidden` is {hidden.dtype}, but the head {self.weight.dtype}. Cast one, or use `torch.autocast`.")
+            raise HeadtailError(
+                f"`hidden` is {hidden.dtype}, but the head {self.weight.dtype}. Cast one, or use "
+                "`torch.autocast`."
+            )
 
     def _refuse_to_correct_twice(self) -> None:
         if self._lean is None or self._lean[0] is not self.loss:
@@ -265,15 +317,12 @@ class LabelHead(nn.Module):
         refuse_to_correct_twice(self._lean[1])
 
 
-def _wide(tensor: Tensor) -> torch.dtype:
-    return torch.promote_types(tensor.dtype, torch.float32)
-
-
 def _better(best: TopK | None, more: TopK, k: int) -> TopK:
     """The k best of both."""
     if best is None:
         return more
-    values, indices = torch.cat([best.values, more.values], 1), torch.cat([best.indices, more.indices], 1)
+    values = torch.cat([best.values, more.values], 1)
+    indices = torch.cat([best.indices, more.indices], 1)
     top = values.topk(min(k, values.shape[1]), dim=1)
     return TopK(top.values, indices.gather(1, top.indices))
 
@@ -281,15 +330,23 @@ def _better(best: TopK | None, more: TopK, k: int) -> TopK:
 def _check_loss(loss: Loss, labels: Labels, sparse: bool) -> None:
     check_kind("loss", loss, Loss, "SampledSoftmaxLoss(WithinBatch(labels), Tail(labels))")
     if sparse and not isinstance(loss, SampledLoss):
-        raise HeadtailError("`sparse=True` needs a sampled loss: an exact loss touches every row. Write `sparse=False`.")
+        raise HeadtailError(
+            "`sparse=True` needs a sampled loss: an exact loss touches every row. Write "
+            "`sparse=False`."
+        )
     if isinstance(loss, SampledLoss) and loss.sampler.num_labels != labels.num_labels:
-        raise HeadtailError(f"`loss` samples from {loss.sampler.num_labels} labels, but `labels` has {labels.num_labels}.")
+        raise HeadtailError(
+            f"`loss` samples from {loss.sampler.num_labels} labels, but `labels` has "
+            f"{labels.num_labels}."
+        )
     if isinstance(loss, ExactLoss):
         check_num_labels("loss.margin", loss.margin.num_labels, "`labels` has", labels.num_labels)
 
 
 def _grow(table: Tensor, fresh: Tensor, optimizer: torch.optim.Optimizer | None) -> None:
-    """Put `fresh` rows behind a parameter's own, which stays the same object, and behind its optimiser state."""
+    """Put `fresh` rows behind a parameter's own, which stays the same object, and behind its
+    optimiser state.
+    """
     old = len(table)
     table.grad = None
     table.set_(torch.cat([table, fresh]))  # pyright: ignore[reportArgumentType]

@@ -11,37 +11,52 @@ import torch
 from jaxtyping import Bool, Float64, Int, Int64
 from torch import Tensor
 
-from headtail.bootstrap import intervals
+from headtail.core.labels import Labels
+from headtail.core.slices import NAMES, Slices
+from headtail.core.targets import Pairs, Ragged
 from headtail.errors import HeadtailError, check_count, check_ids
-from headtail.labels import Labels
-from headtail.slices import NAMES, Slices
-from headtail.targets import Pairs, Ragged
+
+__all__ = [
+    "LabelErrors",
+    "Ratio",
+    "coverage",
+    "inverse_propensity",
+    "label_errors",
+    "mean_and_deviation",
+    "most_popular",
+    "ratios",
+]
 
 DEEPEST = 50
-"""The largest k of any metric: how many labels a ranking must hold, or all of them where there are fewer."""
-BLOCK_PLACES = 2**22
-"""How many places of rankings are compared with a label at a time."""
+"""The largest k of any metric: how many labels a ranking must hold, or all of them where there are
+fewer.
+"""
+PLACES_AT_ONCE = 2**22
+"""Places of rankings that are compared with a label at a time, which bounds memory."""
 
 
-class Measure(NamedTuple):
-    """One number: a metric over a slice of the labels.
+class Ratio(NamedTuple):
+    """A metric over a slice of the labels: a sum over points divided by another.
 
     Attributes:
         metric: for example "recall@10".
         slice: "full", "head", "torso" or "tail".
-        value: the number; nan where nothing in the test set decides it, as for an empty slice.
-        low: lower end of its 95% bootstrap interval over points, or None.
-        high: upper end, or None.
+        numerator: `[n]` what each point adds above.
+        denominator: `[n]` what it adds below.
     """
 
     metric: str
     slice: str
-    value: float
-    low: float | None
-    high: float | None
+    numerator: Float64[Tensor, " n"]
+    denominator: Float64[Tensor, " n"]
+
+    @property
+    def value(self) -> float:
+        """The metric; nan where nothing in the test set decides it, as for an empty slice."""
+        return float(self.numerator.sum() / self.denominator.sum())
 
 
-def measure(
+def ratios(
     top: Int[Tensor, "n K"],
     labels: Ragged,
     train: Labels,
@@ -49,59 +64,69 @@ def measure(
     *,
     num_points: int,
     propensity: tuple[float, float] = (0.55, 1.5),
-    resamples: int = 1000,
-    seed: int = 0,
-) -> list[Measure]:
-    r"""Every metric on a test set, by slice of the *label* where a label decides it.
+) -> list[Ratio]:
+    r"""Every metric on a test set that is a ratio of sums, by slice of the *label* where a label
+    decides it.
 
-    Over (point, label) pairs, for full, head, torso and tail; $h_k$ is 1 where a pair's label is among its point's first k:
+    Over (point, label) pairs, for full, head, torso and tail; $h_k$ is 1 where a pair's label is
+    among its point's first k:
 
     - recall@1, @10, @50: the mean of $h_k$ over pairs.
     - macro-recall@10: the mean over labels in the test set of their own recall@10.
     - balanced-error: 1 − the mean over labels in the test set of their own recall@1.
-    - class-weighted-error (full): the same errors of labels, weighted by the training prior π of the labels in the test set: what
-      a test set with the training's proportions would show.
+    - class-weighted-error (full): the same errors of labels, weighted by the training prior π of
+      the labels in the test set: what a test set with the training's proportions would show.
 
-    Over points with at least one label, full only; points without labels are left out, where napkinxc counts zeros:
+    Over points with at least one label, full only; points without labels are left out, where
+    napkinxc counts zeros:
 
-    - precision@1, @3, @5: hits among the first k, over k, even where a point has fewer labels than k.
-    - ndcg@1, @3, @5: hits at rank r count $1/\log_2(r + 1)$, over the best sum that min(k, labels of the point) hits can have.
-    - psp@1, @3, @5: hits count $1/p_y$ (see `inverse_propensity`), summed over points, over the best sum any ranking can have.
-
-    Over labels, for full and each slice:
-
-    - coverage@10: the share of labels that stand in some point's first 10. It has no interval: a resample holds 63% of the
-      points and can only lose labels, so its quantiles would lie below the value.
-
-    Intervals of label averages keep each label's weight (1 over its test pairs) as it is in the test set. Averaged anew in each
-    resample, labels with a single pair would be missing from 37% of them, and the interval would drift to the head.
+    - precision@1, @3, @5: hits among the first k, over k, even where a point has fewer labels than
+      k.
+    - ndcg@1, @3, @5: hits at rank r count $1/\log_2(r + 1)$, over the best sum that min(k, labels
+      of the point) hits can have.
+    - psp@1, @3, @5: hits count $1/p_y$ (see `inverse_propensity`), summed over points, over the
+      best sum any ranking can have.
 
     Args:
-        top: `[n, K]` the best labels of each point, best first, K ≥ min(50, L); −1 where there is none, which matches nothing.
+        top: `[n, K]` the best labels of each point, best first, K ≥ min(50, L); −1 where there is
+            none, which matches nothing.
         labels: the labels of the same points; one listed twice at a point counts once.
         train: label counts of the training set.
         slices: head, torso and tail.
         num_points: N, the number of training points (`train.total` counts pairs).
-        propensity: A and B of the propensity model; (0.5, 0.4) is usual for WikiLSHTC-325K, (0.6, 2.6) for Amazon-670K.
-        resamples: bootstrap resamples; 0 for no intervals.
-        seed: of the resamples.
+        propensity: A and B of the propensity model; (0.5, 0.4) is usual for WikiLSHTC-325K, (0.6,
+            2.6) for Amazon-670K.
 
     >>> train = Labels.from_counts([300, 30, 3])
     >>> top = torch.tensor([[0, 1, 2], [0, 2, 1]])
-    >>> found = measure(top, Ragged.from_lists([[0], [2]]), train, train.slices(), num_points=333, resamples=0)
-    >>> [(row.slice, row.value) for row in found if row.metric == "recall@1"]
+    >>> labels = Ragged.from_lists([[0], [2]])
+    >>> metrics = ratios(top, labels, train, train.slices(), num_points=333)
+    >>> [(ratio.slice, ratio.value) for ratio in metrics if ratio.metric == "recall@1"]
     [('full', 0.5), ('head', 1.0), ('torso', nan), ('tail', 0.0)]
     """
-    _check(top, labels, train, slices, resamples)
-    top = top.cpu()
-    pairs = _rank(top, labels, train.num_labels)
+    _check(top, labels, train, slices)
+    pairs = _rank(top.cpu(), labels, train.num_labels)
     inverse = inverse_propensity(train, num_points, propensity)
-    ratios = [*_over_pairs(pairs, train, slices), *_over_points(pairs, inverse)]
-    numerator, denominator = torch.stack([r.numerator for r in ratios], 1), torch.stack([r.denominator for r in ratios], 1)
-    values = (numerator.sum(0) / denominator.sum(0)).tolist()
-    ends = intervals(numerator, denominator, resamples, seed).tolist() if resamples else [[math.nan] * 2] * len(ratios)
-    measured = [Measure(r.metric, r.slice, v, *map(_or_none, e)) for r, v, e in zip(ratios, values, ends, strict=True)]
-    return measured + _coverage(top, slices, 10)
+    return [*_over_pairs(pairs, train, slices), *_over_points(pairs, inverse)]
+
+
+def coverage(top: Int[Tensor, "n K"], slices: Slices, k: int) -> dict[str, float]:
+    """The share of all labels, and of each slice, that are in some point's first k; nan for an
+    empty slice.
+
+    Args:
+        top: `[n, K]` the best labels of each point, best first; −1 where there is none.
+        slices: head, torso and tail.
+        k: how many labels of each point count.
+
+    >>> coverage(torch.tensor([[0, 1], [0, 2]]), Labels.from_counts([300, 2, 2]).slices(), k=1)
+    {'full': 0.3333333333333333, 'head': 1.0, 'torso': nan, 'tail': 0.0}
+    """
+    members = _members(slices)
+    shown = torch.zeros_like(members["full"])
+    first = top[:, :k].cpu()
+    shown[first[first >= 0].long()] = True
+    return {name: float(shown[labels].double().mean()) for name, labels in members.items()}
 
 
 class LabelErrors(NamedTuple):
@@ -117,7 +142,7 @@ class LabelErrors(NamedTuple):
 
 
 def label_errors(top: Int[Tensor, "n K"], labels: Ragged, num_labels: int) -> LabelErrors:
-    """The error of each label by itself: their mean over labels in the test set is the balanced error.
+    """The error of each label; their mean over the labels in the test set is the balanced error.
 
     Args:
         top: `[n, K]` the best labels of each point, best first.
@@ -133,8 +158,11 @@ def label_errors(top: Int[Tensor, "n K"], labels: Ragged, num_labels: int) -> La
     return LabelErrors(points, missed / points)
 
 
-def inverse_propensity(train: Labels, num_points: int, propensity: tuple[float, float] = (0.55, 1.5)) -> Float64[Tensor, " L"]:
-    r"""How much a hit counts that is likely to be missing from the test labels (Jain, Prabhu and Varma, KDD 2016):
+def inverse_propensity(
+    train: Labels, num_points: int, propensity: tuple[float, float] = (0.55, 1.5)
+) -> Float64[Tensor, " L"]:
+    r"""How much a hit counts that is likely to be missing from the test labels (Jain, Prabhu and
+    Varma, KDD 2016):
 
     $$\frac{1}{p_y} = 1 + C\,(n_y + B)^{-A}, \qquad C = (\log N - 1)\,(B + 1)^A.$$
 
@@ -149,19 +177,22 @@ def inverse_propensity(train: Labels, num_points: int, propensity: tuple[float, 
     tensor([1.2824, 4.7742], dtype=torch.float64)
     """
     a, b = propensity
-    # A departure: with N < e the model would give probabilities above 1. No data set is that small, so all count alike there.
+    # A departure: with N < e the model would give probabilities above 1. No data set is that small,
+    # so all labels count the same there.
     c = max(math.log(check_count("num_points", num_points)) - 1, 0.0) * (b + 1) ** a
     return 1 + c * (train.counts.cpu().double() + b) ** -a
 
 
 def most_popular(train: Labels, n: int, k: int, seen: Ragged | None = None) -> Int64[Tensor, "n k"]:
-    """The ranking that knows no input: the k most frequent training labels, ties by id, for each of n points.
+    """The ranking that ignores the input: the k most frequent training labels, ties by id, for each
+    of n points.
 
     Args:
         train: label counts of the training set.
         n: number of points.
         k: number of labels for each.
-        seen: labels left out at each of the n points. Where fewer than k labels remain, −1 fills the row.
+        seen: labels left out at each of the n points. Where fewer than k labels remain, −1 fills
+            the row.
 
     >>> most_popular(Labels.from_counts([1, 5, 5]), 2, 2, seen=Ragged.from_lists([[], [1]]))
     tensor([[1, 2],
@@ -173,10 +204,12 @@ def most_popular(train: Labels, n: int, k: int, seen: Ragged | None = None) -> I
         return padded[:k].expand(n, k)
     if len(seen.offsets) - 1 != n:
         raise HeadtailError(
-            f"`seen` has {len(seen.offsets) - 1:,} points, but `n` is {n:,}. Give a list for each point, [] for none."
+            f"`seen` has {len(seen.offsets) - 1:,} points, but `n` is {n:,}. Give a list for each "
+            "point, [] for none."
         )
     point, place = _sorted_pairs(seen, train.num_labels, "seen", key=ranking.argsort())
-    # Before the i-th seen place (from 0) of a point, place − i others are unseen: from that column on, it pushes one further.
+    # Before the i-th seen place (from 0) of a point, place − i others are unseen: from that column
+    # on, it pushes one further.
     pushes = place - _place_within(point, n)
     shift = torch.zeros(n, k, dtype=torch.int64)
     shift.index_put_((point[pushes < k], pushes[pushes < k]), torch.tensor(1), accumulate=True)
@@ -192,7 +225,7 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
     (0.25, None)
     """
     if not len(values):
-        raise HeadtailError("`values` is empty, so it has no mean. Pass one number a seed.")
+        raise HeadtailError("`values` is empty, so it has no mean. Pass one number per seed.")
     tensor = torch.tensor(values, dtype=torch.float64)
     return float(tensor.mean()), float(tensor.std()) if len(values) > 1 else None
 
@@ -222,106 +255,107 @@ class _Ranked:
         return torch.zeros(self.num_points, dtype=torch.float64).index_add_(0, self.point, values)
 
 
-class _Ratio(NamedTuple):
-    """A metric that is a sum over points divided by another: what each point adds above and below."""
-
-    metric: str
-    slice: str
-    numerator: Float64[Tensor, " n"]
-    denominator: Float64[Tensor, " n"]
-
-
-def _over_pairs(pairs: _Ranked, train: Labels, slices: Slices) -> Iterator[_Ratio]:
-    """A label's average over its own n_y pairs is a sum over pairs of weight 1/n_y: so is every metric here."""
-    one = torch.ones_like(pairs.rank)
+def _over_pairs(pairs: _Ranked, train: Labels, slices: Slices) -> Iterator[Ratio]:
+    """A label's average over its own n_y pairs is a sum over pairs of weight 1/n_y: so is every
+    metric here.
+    """
+    per_pair = torch.ones_like(pairs.rank)
     per_label = 1 / torch.bincount(pairs.label, minlength=train.num_labels).double()[pairs.label]
     recalls = {f"recall@{k}": pairs.hit(k) for k in (1, 10, DEEPEST)}
     averages = {"macro-recall@10": pairs.hit(10), "balanced-error": 1 - pairs.hit(1)}
-    for weight, gains in ((one, recalls), (per_label, averages)):
+    for weight, gains in ((per_pair, recalls), (per_label, averages)):
         for name, members in _members(slices).items():
             in_slice = weight * members[pairs.label]
             below = pairs.per_point(in_slice)
             for metric, gain in gains.items():
-                yield _Ratio(metric, name, pairs.per_point(in_slice * gain), below)
+                yield Ratio(metric, name, pairs.per_point(in_slice * gain), below)
     weight = train.prior.cpu()[pairs.label] * per_label
-    yield _Ratio("class-weighted-error", "full", pairs.per_point(weight * (1 - pairs.hit(1))), pairs.per_point(weight))
+    missed = pairs.per_point(weight * (1 - pairs.hit(1)))
+    yield Ratio("class-weighted-error", "full", missed, pairs.per_point(weight))
 
 
-def _over_points(pairs: _Ranked, inverse: Float64[Tensor, " L"]) -> Iterator[_Ratio]:
+def _over_points(pairs: _Ranked, inverse: Float64[Tensor, " L"]) -> Iterator[Ratio]:
+    """Precision, nDCG and PSP; `inverse` is the weight of a hit for the last."""
     count = torch.bincount(pairs.point, minlength=pairs.num_points)
     labelled = (count > 0).double()
     for k in (1, 3, 5):
-        yield _Ratio(f"precision@{k}", "full", pairs.per_point(pairs.hit(k) / k), labelled)
+        yield Ratio(f"precision@{k}", "full", pairs.per_point(pairs.hit(k) / k), labelled)
     for k in (1, 3, 5):
         best = (1 / torch.arange(2, k + 2).double().log2()).cumsum(0)[count.clamp(1, k) - 1]
-        yield _Ratio(f"ndcg@{k}", "full", pairs.per_point(pairs.hit(k) / (pairs.rank + 1).log2()) / best, labelled)
-    # Precision's 1/k would stand above and below, so it is left out.
+        gained = pairs.per_point(pairs.hit(k) / (pairs.rank + 1).log2())
+        yield Ratio(f"ndcg@{k}", "full", gained / best, labelled)
+    # Precision's 1/k would be above and below, so it is left out.
     gain = inverse[pairs.label]
     rarest_first = gain.argsort(descending=True, stable=True)
     rarest_first = rarest_first[pairs.point[rarest_first].argsort(stable=True)]
     best_rank = torch.empty_like(pairs.point)
     best_rank[rarest_first] = _place_within(pairs.point, pairs.num_points) + 1
     for k in (1, 3, 5):
-        yield _Ratio(f"psp@{k}", "full", pairs.per_point(gain * pairs.hit(k)), pairs.per_point(gain * (best_rank <= k)))
-
-
-def _coverage(top: Int[Tensor, "n K"], slices: Slices, k: int) -> list[Measure]:
-    members = _members(slices)
-    shown = torch.zeros_like(members["full"])
-    first = top[:, :k]
-    shown[first[first >= 0].long()] = True
-    # The mean of no labels is nan, as for every other metric.
-    return [Measure(f"coverage@{k}", name, float(shown[labels].double().mean()), None, None) for name, labels in members.items()]
+        most = pairs.per_point(gain * (best_rank <= k))
+        yield Ratio(f"psp@{k}", "full", pairs.per_point(gain * pairs.hit(k)), most)
 
 
 def _members(slices: Slices) -> dict[str, Bool[Tensor, " L"]]:
     of_label = slices.of_label.cpu()
-    return {"full": torch.ones_like(of_label, dtype=torch.bool)} | {name: of_label == i for i, name in enumerate(NAMES)}
+    return {"full": torch.ones_like(of_label, dtype=torch.bool)} | {
+        name: of_label == i for i, name in enumerate(NAMES)
+    }
 
 
-def _rank(top: Int[Tensor, "n K"], labels: Ragged, num_labels: int) -> _Ranked:
+def _rank(
+    top: Int[Tensor, "n K"], labels: Ragged, num_labels: int, most_places: int = PLACES_AT_ONCE
+) -> _Ranked:
+    """The rank of every label at its point, at most `most_places` comparisons at a time."""
     top = top[:, :DEEPEST]
     point, label = _sorted_pairs(labels, num_labels, "labels")
     place = torch.arange(1, top.shape[1] + 1, dtype=torch.float64)
-    size = max(1, BLOCK_PLACES // top.shape[1])
+    size = max(1, most_places // top.shape[1])
     blocks = zip(point.split(size), label.split(size), strict=True)
     rank = [torch.where(top[i] == y.unsqueeze(1), place, torch.inf).amin(1) for i, y in blocks]
     return _Ranked(point, label, torch.cat(rank), len(top))
 
 
-def _sorted_pairs(ragged: Ragged, num_labels: int, name: str, key: Int64[Tensor, " L"] | None = None) -> tuple[Tensor, Tensor]:
+def _sorted_pairs(
+    ragged: Ragged, num_labels: int, name: str, key: Int64[Tensor, " L"] | None = None
+) -> tuple[Tensor, Tensor]:
     """Points and labels (or their keys) of all different pairs, sorted by point, then label."""
-    pairs = Pairs.of(Ragged(ragged.values.cpu(), ragged.offsets.cpu()), num_labels=num_labels, name=name)
+    pairs = Pairs.of(
+        Ragged(ragged.values.cpu(), ragged.offsets.cpu()), num_labels=num_labels, name=name
+    )
     label = pairs.label if key is None else key[pairs.label]
     code = (pairs.example_of() * num_labels + label)[~pairs.ignored].unique()
     return code // num_labels, code % num_labels
 
 
 def _place_within(point: Int64[Tensor, " p"], n: int) -> Int64[Tensor, " p"]:
-    """How many pairs of the same point stand before each of these pairs, sorted by point."""
+    """How many pairs of the same point come before each of these pairs, sorted by point."""
     count = torch.bincount(point, minlength=n)
     return torch.arange(len(point)) - (count.cumsum(0) - count)[point]
 
 
-def _or_none(value: float) -> float | None:
-    return None if math.isnan(value) else value
-
-
-def _check(top: Tensor, labels: Ragged, train: Labels, slices: Slices, resamples: int) -> None:
+def _check(top: Tensor, labels: Ragged, train: Labels, slices: Slices) -> None:
     check_ids("top", top, None)
-    num_labels, n = train.num_labels, len(labels.offsets) - 1
+    num_labels = train.num_labels
+    n = len(labels.offsets) - 1
     if top.dim() != 2 or len(top) != n:
-        raise HeadtailError(f"`top` must be the best labels of {n:,} points, of shape [{n}, K], but got {list(top.shape)}.")
+        raise HeadtailError(
+            f"`top` must be the best labels of {n:,} points, of shape [{n}, K], but got "
+            f"{list(top.shape)}."
+        )
     if top.shape[1] < min(DEEPEST, num_labels):
         raise HeadtailError(
-            f"`top` holds {top.shape[1]} labels a point, but recall@{DEEPEST} needs {min(DEEPEST, num_labels)} of {num_labels:,}. "
+            f"`top` holds {top.shape[1]} labels per point, but recall@{DEEPEST} needs "
+            f"{min(DEEPEST, num_labels)} of {num_labels:,}. "
             f"Ask for more, for example `head.topk(hidden, {min(DEEPEST, num_labels)})`."
         )
     low, high = (int(end) for end in top.aminmax()) if len(top) else (-1, -1)
     if low < -1 or high >= num_labels:
         bad = low if low < -1 else high
-        raise HeadtailError(f"`top` must hold label ids from 0 to {num_labels - 1}, or -1 for none, but got {bad}.")
+        raise HeadtailError(
+            f"`top` must hold label ids from 0 to {num_labels - 1}, or -1 for none, but got {bad}."
+        )
     if len(slices.of_label) != num_labels:
-        raise HeadtailError(f"`slices` has {len(slices.of_label):,} labels, but `train` {num_labels:,}. Write `train.slices()`.")
-    if resamples:
-        check_count("resamples", resamples)
+        raise HeadtailError(
+            f"`slices` has {len(slices.of_label):,} labels, but `train` {num_labels:,}. Write "
+            "`train.slices()`."
+        )

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import headtail as ht
-from headtail import environment
-from headtail.bench import save
 from headtail.cli import advise as command
 from headtail.cli import main
-from headtail.labels import Labels
+from headtail.core.labels import Labels
+from headtail.device import environment
+from headtail.machine.measured import save
 from tests.cli.test_commands import told
-from tests.test_advise import STUDIED, planted, studied
+from tests.machine.test_advise import STUDIED, planted, studied
 
 FEW = ["advise", "--device", "cpu", "--memory", "64", "--labels", "2000"]
 
@@ -32,14 +32,36 @@ def flat(text):
 
 
 @pytest.mark.parametrize("name", STUDIED)
-def test_on_the_counts_of_the_studies_no_sampler_and_no_number_of_negatives_is_recommended(tmp_path, capsys, name):
-    """It once named uniform:importance@226 for Diginetica and frequency(0.5):importance@57 for Delicious."""
+def test_on_the_counts_of_the_studies_no_sampler_and_no_number_of_negatives_is_recommended(
+    tmp_path, capsys, name
+):
+    """It once named uniform:importance@226 for Diginetica and frequency(0.5):importance@57 for
+    Delicious.
+    """
     path = tmp_path / f"{name}.npy"
     np.save(path, studied(name).counts.numpy())
-    arguments = ["advise", "--device", "cpu", "--memory", "64", "--batch", "1024", "--counts", str(path)]
+    arguments = [
+        "advise",
+        "--device",
+        "cpu",
+        "--memory",
+        "64",
+        "--batch",
+        "1024",
+        "--counts",
+        str(path),
+    ]
     assert main(arguments) == 0
     out = flat(capsys.readouterr().out)
-    for wrong in ("226", "57 negatives", "@57", "Use the sampled", "Use uniform", "Use frequency", "Use within-batch"):
+    for wrong in (
+        "226",
+        "57 negatives",
+        "@57",
+        "Use the sampled",
+        "Use uniform",
+        "Use frequency",
+        "Use within-batch",
+    ):
         assert wrong not in out
     assert "Not known without a trained model: which sampler, and how many negatives" in out
     assert "headtail compare DATA" in out
@@ -48,12 +70,26 @@ def test_on_the_counts_of_the_studies_no_sampler_and_no_number_of_negatives_is_r
     assert main([*arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["verdict"] == "open"
-    assert {one["shape"]["negatives"] for one in found["estimates"] if one["method"] == "sampled"} <= {64, 256, 1024}
+    assert {
+        one["shape"]["negatives"] for one in found["estimates"] if one["method"] == "sampled"
+    } <= {64, 256, 1024}
     assert not any("needed" in key or "noise" in key for key in json.dumps(found).split('"'))
 
 
 def test_what_is_known_is_told_time_memory_and_the_loss_that_is_approximated(capsys):
-    arguments = ["advise", "--device", "cpu", "--memory", "64", "--labels", "5e4", "--dim", "256", "--batch", "1024"]
+    arguments = [
+        "advise",
+        "--device",
+        "cpu",
+        "--memory",
+        "64",
+        "--labels",
+        "5e4",
+        "--dim",
+        "256",
+        "--batch",
+        "1024",
+    ]
     assert main([*arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     exact, *_, sampled = found["estimates"]
@@ -82,11 +118,42 @@ def test_the_code_that_is_shown_runs(capsys, options, words):
     if words == "linear_cross_entropy" and not hasattr(torch.nn.functional, words):
         pytest.skip("this torch has no chunked loss")
     labels = Labels.zipf(20_000)
-    assert main(["advise", "--device", "cpu", "--memory", "64", "--labels", "2e4", "--dim", "32", "--batch", "512", *options]) == 0
-    code = [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("    ") and line.strip()]
+    assert (
+        main(
+            [
+                "advise",
+                "--device",
+                "cpu",
+                "--memory",
+                "64",
+                "--labels",
+                "2e4",
+                "--dim",
+                "32",
+                "--batch",
+                "512",
+                *options,
+            ]
+        )
+        == 0
+    )
+    code = [
+        line.strip()
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("    ") and line.strip()
+    ]
     assert words in " ".join(code)
-    hidden, target, table = torch.randn(512, 32), torch.randint(20_000, (512,)), torch.randn(20_000, 32)
-    names = {"ht": ht, "torch": torch, "labels": labels, "hidden": hidden, "target": target, "table": table}
+    hidden = torch.randn(512, 32)
+    target = torch.randint(20_000, (512,))
+    table = torch.randn(20_000, 32)
+    names = {
+        "ht": ht,
+        "torch": torch,
+        "labels": labels,
+        "hidden": hidden,
+        "target": target,
+        "table": table,
+    }
     exec("\n".join(code), names)
     assert torch.isfinite(names["head"](hidden, target) if "head" in names else names["loss"])
 
@@ -120,12 +187,18 @@ def test_a_measurement_of_this_machine_is_used_and_one_of_another_is_not(capsys)
     machine = planted()
     save(machine)
     assert main(FEW) == 0
-    assert "bench-cpu.json` is of planted: `headtail bench` measures this one." in flat(capsys.readouterr().out)
+    assert "bench-cpu.json` is of planted: `headtail bench` measures this one." in flat(
+        capsys.readouterr().out
+    )
     save(replace(machine, name=environment.machine("cpu")))
     assert main([*FEW, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert "measured here on 2026-01-31" in found["basis"]
-    expected = 0.002 + 1.5 * 6 * 256 * 2000 * 512 / 1e11 + 2.0 * 4 * (7 * 256 * 2000 + 8 * 2000 * 512) / 1e10
+    expected = (
+        0.002
+        + 1.5 * 6 * 256 * 2000 * 512 / 1e11
+        + 2.0 * 4 * (7 * 256 * 2000 + 8 * 2000 * 512) / 1e10
+    )
     exact = next(one for one in found["estimates"] if one["method"] == "exact")
     assert exact["seconds"] == pytest.approx(expected, rel=0.02)
 
@@ -149,7 +222,21 @@ def test_a_sampler_that_follows_the_model_is_described_where_its_weights_fix_the
 def test_labels_come_from_a_file_too(tmp_path, capsys):
     path = tmp_path / "counts.txt"
     path.write_text("90\n30\n0\n7\n1\n")
-    assert main(["advise", "--device", "cpu", "--counts", str(path), "--schemes", "within-batch:tail", "uniform:importance"]) == 0
+    assert (
+        main(
+            [
+                "advise",
+                "--device",
+                "cpu",
+                "--counts",
+                str(path),
+                "--schemes",
+                "within-batch:tail",
+                "uniform:importance",
+            ]
+        )
+        == 0
+    )
     out = flat(capsys.readouterr().out)
     assert "5 labels" in out
     assert "Left out: within-batch:tail." in out
@@ -158,7 +245,11 @@ def test_labels_come_from_a_file_too(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--labels", "0"], "`--labels` must be a whole number from 2 to 200,000,000, such as 3e6 or 3_000_000, but got '0'."),
+        (
+            ["--labels", "0"],
+            "`--labels` must be a whole number from 2 to 200,000,000, such as 3e6 or 3_000_000, "
+            "but got '0'.",
+        ),
         (["--labels", "many"], "but got 'many'"),
         (["--labels", "2.5"], "but got '2.5'"),
         (["--labels", "1e999"], "but got '1e999'"),
@@ -180,7 +271,9 @@ def test_bad_arguments_get_one_sentence(capsys, arguments, sentence):
 def test_no_number_of_labels_and_no_memory_are_asked_for(capsys, monkeypatch):
     assert "Write for example `--labels 3e6`" in told(capsys, ["advise"])
     monkeypatch.setattr(command, "memory_left", lambda device: None)
-    assert "for example `--memory 64`" in told(capsys, ["advise", "--device", "cpu", "--labels", "100"])
+    assert "for example `--memory 64`" in told(
+        capsys, ["advise", "--device", "cpu", "--labels", "100"]
+    )
 
 
 def test_a_damaged_measurement_is_told(capsys):

@@ -1,4 +1,4 @@
-"""`headtail bench`, as people type it."""
+"""`headtail bench`, as users type it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from headtail import bench
-from headtail.bench import Machine, saved
 from headtail.cli import bench as command
 from headtail.cli import main
+from headtail.machine.bench import Effort
+from headtail.machine.measured import Machine, saved
 from tests.cli.test_commands import told
 
 QUICK = ["bench", "--device", "cpu", "--dim", "8", "--batch", "4", "--negatives", "3"]
@@ -20,21 +20,31 @@ def small_and_quick(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADTAIL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(command, "SIZES", (600, 1200))
-    monkeypatch.setattr(bench, "ENOUGH", 0.0)
-    for name in ("_bandwidth", "_rate"):
-        monkeypatch.setattr(bench, name, lambda device: 1e10)
+    monkeypatch.setattr(command, "EFFORT", Effort(steady=0.0, copied=2**10, side=8))
 
 
 def test_a_measurement_is_shown_and_kept_for_advise(capsys):
     assert main(QUICK) == 0
     out = capsys.readouterr().out
-    for words in ("batch 4, dim 8, 3 negatives", "exact softmax", "sampled", "1,200", "/s", "loss", "bench-cpu.json"):
+    for words in (
+        "batch 4, dim 8, 3 negatives",
+        "exact softmax",
+        "sampled",
+        "1,200",
+        "/s",
+        "loss",
+        "bench-cpu.json",
+    ):
         assert words in out
-    assert max(map(len, out.partition("kept:")[0].splitlines())) <= 80
+    assert max(map(len, out.partition("saved:")[0].splitlines())) <= 80
     assert "…" not in out
     machine = saved("cpu")
-    exact = next(one for one in machine.timings if (one.method, one.shape.labels) == ("exact", 1200))
-    assert command.milliseconds(exact.seconds) in next(line for line in out.splitlines() if line.strip().startswith("1,200"))
+    exact = next(
+        one for one in machine.timings if (one.method, one.shape.labels) == ("exact", 1200)
+    )
+    assert command.milliseconds(exact.seconds) in next(
+        line for line in out.splitlines() if line.strip().startswith("1,200")
+    )
 
 
 def test_json_is_the_measurement_itself(capsys):
@@ -44,9 +54,13 @@ def test_json_is_the_measurement_itself(capsys):
     assert {one["shape"]["labels"] for one in json.loads(out)["timings"]} == {600}
 
 
-@pytest.mark.parametrize(("option", "value"), [("--dim", "0"), ("--batch", "0"), ("--negatives", "-3")])
+@pytest.mark.parametrize(
+    ("option", "value"), [("--dim", "0"), ("--batch", "0"), ("--negatives", "-3")]
+)
 def test_nothing_is_measured_for_sizes_of_nothing(capsys, option, value):
-    assert f"`{option}` must be a whole number of at least 1, but got {value}." in told(capsys, [*QUICK, option, value])
+    assert f"`{option}` must be a whole number of at least 1, but got {value}." in told(
+        capsys, [*QUICK, option, value]
+    )
     assert saved("cpu") is None
 
 
@@ -58,4 +72,9 @@ def test_a_cache_that_takes_no_file_is_told_before_measuring(capsys, tmp_path, m
 
 
 def test_milliseconds_have_three_digits():
-    assert [command.milliseconds(s) for s in (0.00001234, 0.00345, 0.56, 12.3)] == ["0.0123", "3.45", "560", "12,300"]
+    assert [command.milliseconds(s) for s in (0.00001234, 0.00345, 0.56, 12.3)] == [
+        "0.0123",
+        "3.45",
+        "560",
+        "12,300",
+    ]

@@ -16,7 +16,14 @@ def test_explain_without_a_scheme_shows_the_paper_s_table(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "140")
     assert main(["explain", "--zipf", "500"]) == 0
     out = capsys.readouterr().out
-    for text in ("uniform:constant", "within-batch:tail", "equalised loss", "logit-adjusted loss", "m · π_y", "500 labels"):
+    for text in (
+        "uniform:constant",
+        "within-batch:tail",
+        "equalised loss",
+        "logit-adjusted loss",
+        "m · π_y",
+        "500 labels",
+    ):
         assert text in out
 
 
@@ -24,7 +31,16 @@ def test_explain_a_scheme_tells_the_whole_story(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "140")
     assert main(["explain", "within-batch:constant", "--zipf", "10000"]) == 0
     out = capsys.readouterr().out
-    for text in ("equalised loss", "log[1 + Σ", "to the tail by", "▁", "█", "m = 255", "Jensen gap", "importance: w ="):
+    for text in (
+        "equalised loss",
+        "log[1 + Σ",
+        "to the tail by",
+        "▁",
+        "█",
+        "m = 255",
+        "Jensen gap",
+        "importance: w =",
+    ):
         assert text in out
 
 
@@ -47,7 +63,11 @@ def test_counts_are_read_from_a_file(tmp_path, capsys, suffix):
     elif suffix == ".txt":
         path.write_text("\n".join(map(str, counts)))
     else:
-        path.write_text("label,count\n" + "\n".join(f"{i},{c}" for i, c in reversed(list(enumerate(counts)))) + "\n\n")
+        path.write_text(
+            "label,count\n"
+            + "\n".join(f"{i},{c}" for i, c in reversed(list(enumerate(counts))))
+            + "\n\n"
+        )
     assert main(["explain", "within-batch:tail", "--counts", str(path)]) == 0
     assert "5 labels" in capsys.readouterr().out
 
@@ -61,7 +81,7 @@ def test_counts_are_read_from_a_file(tmp_path, capsys, suffix):
         (b"3\nnan\n", "must be finite"),
         (b"0\n0\n", "all zero"),
         (b"1000,500,3\n", "line 1: expected a count, or a label and its count, but found 3 fields"),
-        (b"1000,0\n500,1\n3,2\n", "each label id from 0 to 2 must stand once"),
+        (b"1000,0\n500,1\n3,2\n", "each label id from 0 to 2 must occur once"),
         (b"\xff\xfe\x00\x80", "is not text"),
     ],
 )
@@ -123,7 +143,9 @@ def test_a_reader_who_leaves_early_is_no_error():
 
 
 def test_help_names_every_command():
-    done = subprocess.run([sys.executable, "-m", "headtail", "--help"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "headtail", "--help"], capture_output=True, text=True, check=True
+    )
     assert "explain" in done.stdout
     assert "audit" in done.stdout
 

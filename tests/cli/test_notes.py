@@ -1,4 +1,4 @@
-"""What people are told before they train, and what they may ask a trained model about."""
+"""What users see before they train, and what they may ask a trained model about."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from headtail.cli import main
-from headtail.config import Run
-from headtail.explained import negatives_of
-from headtail.results import read_rows
+from headtail.comparison.results import read_rows
+from headtail.comparison.rows import negatives_of
+from headtail.training.config import Run
 
 QUICK = ["--model", "resnet20", "--epochs", "1", "--batch", "16", "--device", "cpu"]
 
@@ -34,42 +34,109 @@ def zoo(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(zoo: Path) -> Path:
-    words = ["train", str(zoo / "data"), "--scheme", "within-batch:tail", "--out", str(zoo / "run"), *QUICK]
+    words = [
+        "train",
+        str(zoo / "data"),
+        "--scheme",
+        "within-batch:tail",
+        "--out",
+        str(zoo / "run"),
+        *QUICK,
+    ]
     assert main(words) == 0
     return zoo / "run"
 
 
-def test_what_is_held_out_recipes_and_an_empty_head_are_told(zoo, tmp_path, capsys):
-    words = ["train", str(zoo / "data"), "--scheme", "softmax", "--validation", "0.25", "--out", str(tmp_path / "run"), *QUICK]
+def test_held_out_points_recipes_and_an_empty_head_are_noted(zoo, tmp_path, capsys):
+    words = [
+        "train",
+        str(zoo / "data"),
+        "--scheme",
+        "softmax",
+        "--validation",
+        "0.25",
+        "--out",
+        str(tmp_path / "run"),
+        *QUICK,
+    ]
     assert main(words) == 0
     told = " ".join(capsys.readouterr().err.split())
-    assert "4 of the 18 training points are held out to choose the epoch; with `--validation 0` all are trained on." in told
-    assert "those for pictures come with `--recipe`: `cifar`, `imagenet-lt`, `inaturalist`." in told
-    assert "No label has 100 training examples, so the head is empty; `--slices mass` divides labels by their share." in told
-    words = [*words[:-1], "cpu", "--lr", "0.1", "--slices", "mass", "--validation", "0", "--out", str(tmp_path / "other")]
+    assert (
+        "4 of the 18 training points are held out to choose the epoch; with `--validation 0` all "
+        "are trained on." in told
+    )
+    assert "those for images come with a `--recipe`: `cifar`, `imagenet-lt`, `inaturalist`." in told
+    assert (
+        "No label has 100 training examples, so the head is empty; `--slices mass` divides labels "
+        "by their share." in told
+    )
+    words = [
+        *words[:-1],
+        "cpu",
+        "--lr",
+        "0.1",
+        "--slices",
+        "mass",
+        "--validation",
+        "0",
+        "--out",
+        str(tmp_path / "other"),
+    ]
     assert main(words) == 0
     told = " ".join(capsys.readouterr().err.split())
     assert not any(word in told for word in ("held out to choose", "--recipe", "head is empty"))
 
 
-def test_rows_tell_the_negatives_that_a_batch_has(run):
-    assert {row.m for row in read_rows(run / "results.csv")} == {16.0}  # 64 by default, but there are 16 in a batch
+def test_rows_have_the_negatives_that_a_batch_has(run):
+    # 64 by default, but there are 16 in a batch
+    assert {row.m for row in read_rows(run / "results.csv")} == {16.0}
     assert negatives_of(Run(scheme="within-batch:tail", batch=256)) == 64
     assert negatives_of(Run(scheme="uniform:tail", batch=16)) == 64
     assert negatives_of(Run(scheme="softmax")) is None
 
 
-def test_more_negatives_than_a_batch_has_are_refused_where_somebody_asks_for_them(zoo, tmp_path, capsys):
-    words = ["train", str(zoo / "data"), "--scheme", "within-batch:tail", "--negatives", "64", "--out", str(tmp_path), *QUICK]
+def test_more_negatives_than_a_batch_has_are_refused_where_they_are_asked_for(
+    zoo, tmp_path, capsys
+):
+    words = [
+        "train",
+        str(zoo / "data"),
+        "--scheme",
+        "within-batch:tail",
+        "--negatives",
+        "64",
+        "--out",
+        str(tmp_path),
+        *QUICK,
+    ]
     assert main(words) == 2
-    wanted = "`--negatives 64` for `within-batch:tail` is more than the 16 labels of a batch. Write `--negatives 16` at most"
+    wanted = (
+        "`--negatives 64` for `within-batch:tail` is more than the 16 labels of a batch. Write "
+        "`--negatives 16` at most"
+    )
     assert wanted in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(("test", "points"), [("new", 3), ("new/bee 0.jpg", 1), ("new.txt", 2)])
-def test_a_model_is_asked_about_pictures_without_labels(zoo, run, tmp_path, capsys, test, points):
-    place, out = str(zoo / test), tmp_path / "best.csv"
-    assert main(["predict", str(run), str(zoo / "data"), "--test", place, "--out", str(out), "--device", "cpu"]) == 0
+def test_a_model_is_asked_about_images_without_labels(zoo, run, tmp_path, capsys, test, points):
+    place = str(zoo / test)
+    out = tmp_path / "best.csv"
+    assert (
+        main(
+            [
+                "predict",
+                str(run),
+                str(zoo / "data"),
+                "--test",
+                place,
+                "--out",
+                str(out),
+                "--device",
+                "cpu",
+            ]
+        )
+        == 0
+    )
     assert f"{points} points × 3 labels" in capsys.readouterr().out.replace("1 point ", "1 points ")
     lines = list(csv.DictReader(out.read_text().splitlines()))
     assert len(lines) == 3 * points
@@ -77,6 +144,22 @@ def test_a_model_is_asked_about_pictures_without_labels(zoo, run, tmp_path, caps
 
 
 @pytest.mark.parametrize("place", ["new", "new/bee 0.jpg", "new.txt"])
-def test_pictures_without_labels_are_no_data_by_themselves(zoo, run, tmp_path, capsys, place):
-    assert main(["predict", str(run), str(zoo / place), "--out", str(tmp_path / "best.csv"), "--device", "cpu"]) == 2
-    assert f"`headtail predict RUN DATA --test {zoo / place}`" in capsys.readouterr().err.replace("\n", " ")
+def test_images_without_labels_are_not_data_by_themselves(zoo, run, tmp_path, capsys, place):
+    assert (
+        main(
+            [
+                "predict",
+                str(run),
+                str(zoo / place),
+                "--out",
+                str(tmp_path / "best.csv"),
+                "--device",
+                "cpu",
+            ]
+        )
+        == 2
+    )
+    said = capsys.readouterr().err.replace("\n", " ")
+    assert f"`{zoo / place}` has no labels" in said
+    assert "(`headtail predict`), read the data that the model was trained on" in said
+    assert f"with `--test {zoo / place}`." in said

@@ -1,4 +1,4 @@
-"""train and evaluate judge pictures as compare does: by their errors."""
+"""train and evaluate judge images as compare does: by their errors."""
 
 from __future__ import annotations
 
@@ -12,14 +12,28 @@ import pytest
 from PIL import Image
 
 from headtail.cli import main
-from headtail.results import read_rows
+from headtail.comparison.results import read_rows
 
-QUICK = ["--model", "resnet20", "--epochs", "1", "--batch", "16", "--scheme", "softmax", "--device", "cpu"]
-ERRORS = {("balanced-error", name) for name in ("head", "torso", "tail", "full")} | {("class-weighted-error", "full")}
+QUICK = [
+    "--model",
+    "resnet20",
+    "--epochs",
+    "1",
+    "--batch",
+    "16",
+    "--scheme",
+    "softmax",
+    "--device",
+    "cpu",
+]
+ERRORS = {("balanced-error", name) for name in ("head", "torso", "tail", "full")} | {
+    ("class-weighted-error", "full")
+}
 
 
 def painted(seed: int) -> bytes:
-    pixels, file = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8), io.BytesIO()
+    pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     return file.getvalue()
 
@@ -36,10 +50,16 @@ def zoo(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
     """What train and evaluate print of the same model, at two widths, and the rows of the run."""
-    folder, found, patch = tmp_path_factory.mktemp("pictures"), {}, pytest.MonkeyPatch()
-    data, run = zoo(folder / "zoo"), folder / "run"
+    folder = tmp_path_factory.mktemp("pictures")
+    found = {}
+    patch = pytest.MonkeyPatch()
+    data = zoo(folder / "zoo")
+    run = folder / "run"
     for width in ("80", "160"):
-        for command in (["train", str(data), *QUICK, "--out", str(run)], ["evaluate", str(run), str(data), "--device", "cpu"]):
+        for command in (
+            ["train", str(data), *QUICK, "--out", str(run)],
+            ["evaluate", str(run), str(data), "--device", "cpu"],
+        ):
             with patch.context() as context, io.StringIO() as out:
                 context.setenv("COLUMNS", width)
                 context.setattr("sys.stdout", out)
@@ -50,10 +70,18 @@ def shown(tmp_path_factory):
 
 @pytest.mark.parametrize("width", ["80", "160"])
 @pytest.mark.parametrize("command", ["train", "evaluate"])
-def test_pictures_are_shown_by_their_errors_and_not_by_what_retrieval_asks(shown, command, width):
-    said, rows = shown[0][command, width], shown[1]
+def test_images_are_shown_by_their_errors_and_not_by_retrieval_metrics(shown, command, width):
+    said = shown[0][command, width]
+    rows = shown[1]
     assert max(map(len, said.splitlines())) <= int(width)
-    for word in ("softmax on zoo: Error by slice", "Head", "Torso", "Tail", "Balanced", "Prior-weighted"):
+    for word in (
+        "softmax on zoo: Error by slice",
+        "Head",
+        "Torso",
+        "Tail",
+        "Balanced",
+        "Prior-weighted",
+    ):
         assert word in said
     for word in ("recall", "precision", "ndcg", "coverage"):
         assert word not in said
@@ -64,5 +92,5 @@ def test_pictures_are_shown_by_their_errors_and_not_by_what_retrieval_asks(shown
         assert f"{100 * row.low:.1f}–{100 * row.high:.1f}" in said
 
 
-def test_all_other_metrics_of_pictures_are_kept_beside_the_model(shown):
+def test_all_other_metrics_of_images_are_kept_next_to_the_model(shown):
     assert {"recall@10", "precision@1", "coverage@10"} <= {row.metric for row in shown[1]}

@@ -11,7 +11,14 @@ from headtail.cli import main
 from tests.cli.test_commands import DATA, dense, interactions, sequences, svmlight, told, xc
 from tests.cli.test_picture_commands import zoo
 
-WRITERS = {"text": svmlight, "split": xc, "sequences": sequences, "interactions": interactions, "dense": dense, "pictures": zoo}
+WRITERS = {
+    "text": svmlight,
+    "split": xc,
+    "sequences": sequences,
+    "interactions": interactions,
+    "dense": dense,
+    "images": zoo,
+}
 MODEL = ["--model", "nowhere", "--data", DATA]
 
 
@@ -30,15 +37,17 @@ def sentence(capsys, arguments: list[str]) -> str:
         ("text", ["--split", "1"], "it is for split files"),
         ("split", ["--holdout", "0.4"], "it is for data without a test part"),
         ("sequences", ["--holdout", "0.4"], "it is for data without a test part"),
-        ("pictures", ["--holdout", "0.4"], "it is for data without a test part"),
-        ("text", ["--root", "."], "it is for lists of pictures"),
-        ("pictures", ["--root", "."], "it is for lists of pictures"),
-        ("text", ["--skip-bad-images"], "it is for pictures"),
+        ("images", ["--holdout", "0.4"], "it is for data without a test part"),
+        ("text", ["--root", "."], "it is for lists of images"),
+        ("images", ["--root", "."], "it is for lists of images"),
+        ("text", ["--skip-bad-images"], "it is for images"),
     ],
 )
 def test_how_data_are_read_must_suit_them(tmp_path, capsys, kind, options, what_for):
     data = WRITERS[kind](tmp_path / "shop")
-    assert f"`{options[0]}` would do nothing to `{data}`: {what_for}" in sentence(capsys, ["stats", str(data), *options])
+    assert f"`{options[0]}` would do nothing to `{data}`: {what_for}" in sentence(
+        capsys, ["stats", str(data), *options]
+    )
 
 
 @pytest.mark.parametrize("options", [["--test", "here"], ["--format", "xc"], ["--holdout", "0.4"]])
@@ -55,7 +64,7 @@ def test_generated_data_are_not_read(tmp_path, monkeypatch, capsys, options):
         ("interactions", ["--holdout", "0.4"]),
         ("sequences", ["--last", "3"]),
         ("split", ["--split", "0", "--skip-bad-lines"]),
-        ("pictures", ["--skip-bad-images", "--format", "images"]),
+        ("images", ["--skip-bad-images", "--format", "images"]),
         ("dense", ["--format", "dense", "--holdout", "0.2", "--last", "10"]),
     ],
 )
@@ -66,29 +75,55 @@ def test_what_suits_the_data_or_stands_there_anyway_is_taken(tmp_path, kind, opt
 @pytest.mark.parametrize(
     ("arguments", "refused"),
     [
-        (["train", DATA, "--scheme", "softmax", "--negatives", "8"], "`--negatives` would do nothing: softmax"),
-        (["train", DATA, "--scheme", "uniform:tail@4", "--negatives=64"], "`--negatives` would do nothing: uniform:tail@4"),
+        (
+            ["train", DATA, "--scheme", "softmax", "--negatives", "8"],
+            "`--negatives` would do nothing: softmax",
+        ),
+        (
+            ["train", DATA, "--scheme", "uniform:tail@4", "--negatives=64"],
+            "`--negatives` would do nothing: uniform:tail@4",
+        ),
         (
             ["compare", DATA, "--schemes", "softmax", "uniform:tail@4", "--negatives", "8"],
             "all labels, uniform:tail@4 has its own m",
         ),
         (["train", DATA, "--validation", "0", "--patience", "5"], "`--patience` would do nothing"),
-        (["compare", DATA, "--validation", "0", "--stop_on", "recall@10"], "`--stop-on` would do nothing"),
+        (
+            ["compare", DATA, "--validation", "0", "--stop_on", "recall@10"],
+            "`--stop-on` would do nothing",
+        ),
         (["train", DATA, "--no-augment"], "`--no-augment` would do nothing"),
         (["compare", DATA, "--augment"], "`--augment` would do nothing"),
         (["explain", "softmax", "--negatives", "8"], "`--negatives` would do nothing: softmax"),
-        (["explain", "uniform:tail@4", "--negatives", "8"], "`--negatives` would do nothing: uniform:tail@4"),
-        (["explain", "uniform:tail@4", "--negatives", "8", *MODEL], "`--negatives` would do nothing: uniform:tail@4"),
-        (["explain", "--target", "softmax", "--budget", "3"], "`--target`, `--budget` would do nothing: without `--model`"),
+        (
+            ["explain", "uniform:tail@4", "--negatives", "8"],
+            "`--negatives` would do nothing: uniform:tail@4",
+        ),
+        (
+            ["explain", "uniform:tail@4", "--negatives", "8", *MODEL],
+            "`--negatives` would do nothing: uniform:tail@4",
+        ),
+        (
+            ["explain", "--target", "softmax", "--budget", "3"],
+            "`--target`, `--budget` would do nothing: without `--model`",
+        ),
         (["explain", "--device", "cpu"], "`--device` would do nothing: without `--model`"),
         (["explain", "--last", "3"], "`--last` would do nothing: without `--model`"),
         (["explain", "--zipf", "100", *MODEL], "`--zipf` would do nothing: with `--model`"),
-        (["advise", "--labels", "1000", "--samplers", "uniform"], "`--samplers` would do nothing: without `--model`"),
-        (["advise", "--dim", "64", "--memory", "2", *MODEL], "`--dim`, `--memory` would do nothing: with `--model`"),
+        (
+            ["advise", "--labels", "1000", "--samplers", "uniform"],
+            "`--samplers` would do nothing: without `--model`",
+        ),
+        (
+            ["advise", "--dim", "64", "--memory", "2", *MODEL],
+            "`--dim`, `--memory` would do nothing: with `--model`",
+        ),
         (["advise", "--smoothing", "1", *MODEL], "`--smoothing` would do nothing: with `--model`"),
     ],
 )
-def test_settings_that_would_do_nothing_are_refused_before_any_work(tmp_path, monkeypatch, capsys, arguments, refused):
+def test_settings_that_would_do_nothing_are_refused_before_any_work(
+    tmp_path, monkeypatch, capsys, arguments, refused
+):
     monkeypatch.chdir(tmp_path)
     assert refused in told(capsys, arguments)
     assert list(tmp_path.iterdir()) == []
@@ -98,18 +133,41 @@ def test_counts_of_one_s_own_have_no_exponent(tmp_path, capsys):
     np.savetxt(tmp_path / "counts.txt", [5, 3, 2], fmt="%d")
     for command in ("explain", "advise"):
         arguments = [command, "--counts", str(tmp_path / "counts.txt"), "--exponent", "2"]
-        assert "`--exponent` would do nothing: the labels of `--counts` are not generated" in told(capsys, arguments)
+        assert "`--exponent` would do nothing: the labels of `--counts` are not generated" in told(
+            capsys, arguments
+        )
 
 
-@pytest.mark.parametrize("option", [["--dim", "16"], ["--no-normalise"], ["--feature-dropout", "0.1"]])
+@pytest.mark.parametrize(
+    "option", [["--dim", "16"], ["--no-normalise"], ["--feature-dropout", "0.1"]]
+)
 def test_what_only_rows_of_numbers_have_is_refused_for_pictures(tmp_path, capsys, option):
-    data, out = zoo(tmp_path / "zoo"), tmp_path / "run"
+    data = zoo(tmp_path / "zoo")
+    out = tmp_path / "run"
     for command in ("train", "compare"):
-        said = sentence(capsys, [command, str(data), "--epochs", "1", "--device", "cpu", "--out", str(out), *option])
+        said = sentence(
+            capsys,
+            [command, str(data), "--epochs", "1", "--device", "cpu", "--out", str(out), *option],
+        )
         assert f"`{option[0]}` would do nothing" in said
     assert not out.exists()
 
 
 def test_negatives_count_where_any_scheme_takes_them(tmp_path):
     schemes = ["--schemes", "softmax", "uniform:tail", "--negatives", "8"]
-    assert main(["compare", DATA, "--dim", "8", "--epochs", "1", *schemes, "--out", str(tmp_path / "out")]) == 0
+    assert (
+        main(
+            [
+                "compare",
+                DATA,
+                "--dim",
+                "8",
+                "--epochs",
+                "1",
+                *schemes,
+                "--out",
+                str(tmp_path / "out"),
+            ]
+        )
+        == 0
+    )

@@ -43,7 +43,11 @@ class Builder:
 
 
 def entries(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.name != "digests") if folder.exists() else []
+    return (
+        sorted(path.name for path in folder.iterdir() if path.name != "digests")
+        if folder.exists()
+        else []
+    )
 
 
 def test_what_was_appended_comes_back_in_order_with_its_dtype_and_shape(source):
@@ -99,7 +103,7 @@ def test_a_folder_left_without_its_facts_is_written_anew(source, folder):
     assert entries(folder) == [key]
 
 
-def test_a_damaged_entry_is_told_with_its_folder(source, folder):
+def test_a_damaged_entry_is_reported_with_its_folder(source, folder):
     key = cached([source], {}, Builder()).key
     (folder / key / "about.json").write_text("{")
     with pytest.raises(HeadtailError, match=f"{key}` is damaged. Delete that folder"):
@@ -112,7 +116,7 @@ def test_a_damaged_entry_is_told_with_its_folder(source, folder):
         cached([source], {}, Builder())
 
 
-def test_a_cache_that_cannot_be_written_is_told_with_the_way_out(source, tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_written_is_reported_with_the_way_out(source, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("HEADTAIL_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(HeadtailError, match="set the environment variable HEADTAIL_CACHE"):
@@ -142,7 +146,8 @@ def test_an_array_may_not_change_its_dtype_while_it_is_written(source):
 
 def test_what_a_killed_process_left_is_removed_a_day_later(source, folder):
     folder.mkdir(parents=True, exist_ok=True)
-    old, young = folder / ".entry.old", folder / ".entry.young"
+    old = folder / ".entry.old"
+    young = folder / ".entry.young"
     for left in (old, young):
         left.mkdir()
         (left / "values").write_bytes(b"half")

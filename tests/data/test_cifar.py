@@ -14,8 +14,10 @@ import pytest
 import torch
 
 from headtail import HeadtailError
-from headtail.data.cifar import HUNDRED, TEN, find_cifar, read_cifar, unpickle
-from headtail.data.load import Reading, load
+from headtail.data.load import load
+from headtail.data.readers.cifar import HUNDRED, TEN, find_cifar, read_cifar
+from headtail.data.readers.safe_unpickle import unpickle
+from headtail.data.reading import Reading
 
 REAL = Path(os.environ.get("HEADTAIL_CIFAR10") or Path(__file__).parents[3] / "cifar10")
 
@@ -29,15 +31,34 @@ def text(word):
 
 
 def as_python_2_wrote_it(labels, data, labels_name=b"labels"):
-    """The opcodes of Python 2's cPickle, protocol 2, as in the official files: byte strings, numpy's old module names."""
+    """The opcodes of Python 2's cPickle, protocol 2, as in the official files: byte strings,
+    numpy's old module names.
+    """
     shape = b"M" + struct.pack("<H", len(data)) + b"M" + struct.pack("<H", data.shape[1]) + b"\x86"
-    kind = b"cnumpy\ndtype\n" + text(b"u1") + b"K\x00K\x01\x87R(K\x03" + text(b"|") + b"NNN" + b"J\xff\xff\xff\xff" * 2 + b"K\x00tb"
+    kind = (
+        b"cnumpy\ndtype\n"
+        + text(b"u1")
+        + b"K\x00K\x01\x87R(K\x03"
+        + text(b"|")
+        + b"NNN"
+        + b"J\xff\xff\xff\xff" * 2
+        + b"K\x00tb"
+    )
     raw = b"T" + struct.pack("<i", data.size) + data.tobytes()
-    made = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85" + text(b"b") + b"\x87R"
+    made = (
+        b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85" + text(b"b") + b"\x87R"
+    )
     array = made + b"(K\x01" + shape + kind + b"\x89" + raw + b"tb"
     numbers = b"](" + b"".join(b"K" + bytes([label]) for label in labels) + b"e"
     names = b"](" + b"".join(text(b"%d.png" % i) for i in range(len(labels))) + b"e"
-    entries = text(b"batch_label") + text(b"training batch 1 of 5") + text(labels_name) + numbers + text(b"data") + array
+    entries = (
+        text(b"batch_label")
+        + text(b"training batch 1 of 5")
+        + text(labels_name)
+        + numbers
+        + text(b"data")
+        + array
+    )
     return b"\x80\x02}(" + entries + text(b"filenames") + names + b"u."
 
 
@@ -47,7 +68,9 @@ def write_ten(folder, number=4):
     for part, name in enumerate((*TEN.train, TEN.test)):
         labels = [(part + i) % 10 for i in range(number)]
         (folder / name).write_bytes(as_python_2_wrote_it(labels, pixels(number, part)))
-    (folder / TEN.about).write_bytes(pickle.dumps({b"label_names": [b"name %d" % i for i in range(10)]}, protocol=2))
+    (folder / TEN.about).write_bytes(
+        pickle.dumps({b"label_names": [b"name %d" % i for i in range(10)]}, protocol=2)
+    )
     return folder
 
 
@@ -55,27 +78,41 @@ def write_hundred(folder, protocol=4, keys=str):
     folder = folder / HUNDRED.folder
     folder.mkdir(parents=True)
     for name in ("train", "test"):
-        held = {"fine_labels": list(range(100)), "coarse_labels": [0] * 100, "data": pixels(100, len(name))}
+        held = {
+            "fine_labels": list(range(100)),
+            "coarse_labels": [0] * 100,
+            "data": pixels(100, len(name)),
+        }
         if keys is bytes:
             held = {key.encode(): value for key, value in held.items()}
         (folder / name).write_bytes(pickle.dumps(held, protocol=protocol))
-    (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": [str(i) for i in range(100)]}, protocol=protocol))
+    (folder / "meta").write_bytes(
+        pickle.dumps({"fine_label_names": [str(i) for i in range(100)]}, protocol=protocol)
+    )
     return folder
 
 
 def test_files_as_python_2_wrote_them_come_out_pixel_by_pixel(tmp_path):
     folder = write_ten(tmp_path)
     official = as_python_2_wrote_it([1, 2], pixels(2))
-    assert pickle.loads(official, encoding="bytes")[b"data"].tolist() == pixels(2).tolist()  # so this is such a file
+    # so this is such a file
+    assert pickle.loads(official, encoding="bytes")[b"data"].tolist() == pixels(2).tolist()
     data = load(tmp_path)
-    assert (data.name, len(data.train), len(data.test), data.train.num_labels) == ("cifar-10", 20, 4, 10)
+    assert (data.name, len(data.train), len(data.test), data.train.num_labels) == (
+        "cifar-10",
+        20,
+        4,
+        10,
+    )
     wanted = np.concatenate([pixels(4, part) for part in range(5)]).reshape(20, 3, 32, 32)
     assert data.train.features.dtype == torch.uint8
     assert np.array_equal(data.train.features.numpy(), wanted)
-    assert data.train.labels.values.tolist() == [(part + i) % 10 for part in range(5) for i in range(4)]
+    assert data.train.labels.values.tolist() == [
+        (part + i) % 10 for part in range(5) for i in range(4)
+    ]
     assert data.label_names == [f"name {i}" for i in range(10)]
-    assert (data.train.picture, data.train.num_features) == ((32, 32), 3072)
-    assert "not its published counts: 20 training pictures instead of 50,000" in data.notes[-1]
+    assert (data.train.image_size, data.train.num_features) == ((32, 32), 3072)
+    assert "not its published counts: 20 training images instead of 50,000" in data.notes[-1]
     assert load(folder).digest == data.digest
 
 
@@ -110,16 +147,21 @@ def test_the_archive_is_read_without_unpacking(tmp_path):
         load(tmp_path / "cifar-10-python.tar.gz")
     with tarfile.open(tmp_path / "cifar-10-python.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "a" / TEN.folder / "data_batch_1", "data_batch_1")
-    with pytest.raises(HeadtailError, match=r"lacks data_batch_2, data_batch_3, data_batch_4, data_batch_5, test_batch"):
+    with pytest.raises(
+        HeadtailError,
+        match=r"lacks data_batch_2, data_batch_3, data_batch_4, data_batch_5, test_batch",
+    ):
         load(tmp_path / "cifar-10-python.tar.gz")
 
 
-def test_the_two_sets_are_told_apart_and_not_mixed(tmp_path):
+def test_the_two_sets_are_distinguished_and_not_mixed(tmp_path):
     assert find_cifar(tmp_path) is None
     write_ten(tmp_path)
     assert find_cifar(tmp_path) == (TEN, tmp_path / TEN.folder)
     write_hundred(tmp_path)
-    with pytest.raises(HeadtailError, match=r"holds cifar-10-batches-py and cifar-100-python. Name one of them"):
+    with pytest.raises(
+        HeadtailError, match=r"holds cifar-10-batches-py and cifar-100-python. Name one of them"
+    ):
         load(tmp_path)
     assert load(tmp_path / HUNDRED.folder).train.num_labels == 100
     (tmp_path / HUNDRED.folder).rename(tmp_path / "mine")
@@ -146,7 +188,8 @@ def evil(tmp_path):
         pickle.dumps({"labels": Runs(eval, run)}, protocol=0),
         pickle.dumps(Runs(exec, run), protocol=2),
         b"\x80\x02" + by_name % (b"builtins", b"exec") + b"(" + touch + b"tR.",
-        b"\x80\x04\x8c\x05numpy\x8c\x0cndarray.dump\x93(" + touch + b"tR.",  # an attribute of what is admitted
+        # an attribute of what is admitted
+        b"\x80\x04\x8c\x05numpy\x8c\x0cndarray.dump\x93(" + touch + b"tR.",
         b"\x80\x02" + by_name % (b"numpy", b"load") + b"(" + touch + b"tR.",
         b"(i__builtin__\nexec\n.",
         b"\x80\x02cnumpy\nndarray\n}V__call__\ncbuiltins\nexec\nsb.",
@@ -159,12 +202,17 @@ def test_a_crafted_pickle_gets_a_sentence_and_runs_nothing(tmp_path):
     folder = write_ten(tmp_path)
     for content in evil(tmp_path):
         (folder / "data_batch_3").write_bytes(content)
-        with pytest.raises(HeadtailError, match=r"data_batch_3`( asks for `|.* is no CIFAR file|: `)") as told:
+        with pytest.raises(
+            HeadtailError, match=r"data_batch_3`( asks for `|.* is not a CIFAR file|: `)"
+        ) as message:
             load(folder)
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(message.value)
         assert not (tmp_path / "was-run").exists()
     (folder / "data_batch_3").write_bytes(evil(tmp_path)[0])
-    with pytest.raises(HeadtailError, match=r"asks for `posix.system`, which no CIFAR file needs.*nothing in it was run"):
+    with pytest.raises(
+        HeadtailError,
+        match=r"asks for `posix.system`, which no CIFAR file needs.*nothing in it was run",
+    ):
         load(folder)
 
 
@@ -195,35 +243,46 @@ def test_a_file_cut_anywhere_gets_a_sentence():
     whole = as_python_2_wrote_it([1, 2], pixels(2))
     ends = [end for _, _, end in pickletools.genops(whole) if end]
     for end in {*range(0, len(whole), 97), *ends, *(end - 1 for end in ends)}:
-        with pytest.raises(HeadtailError, match=r"`x` (is cut off|is no CIFAR file|asks for)") as told:
+        with pytest.raises(
+            HeadtailError, match=r"`x` (is cut off|is not a CIFAR file|asks for)"
+        ) as message:
             unpickle(whole[:end], Path("x"))
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(message.value)
 
 
 @pytest.mark.parametrize(
     ("held", "sentence"),
     [
-        ({"data": pixels(2), "labels": [1, 10]}, r"picture 1 \(from 0\) has the label 10, but cifar-10 has labels 0 … 9"),
+        (
+            {"data": pixels(2), "labels": [1, 10]},
+            r"image 1 \(from 0\) has the label 10, but cifar-10 has labels 0 … 9",
+        ),
         ({"data": pixels(2), "labels": [1, -1]}, r"has the label -1"),
         ({"data": pixels(2), "labels": [1, True]}, r"must be a list of whole numbers"),
         ({"data": pixels(2), "labels": "12"}, r"must be a list of whole numbers"),
         ({"data": pixels(2), "labels": []}, r"must be a list of whole numbers"),
-        ({"data": pixels(2), "labels": [1]}, r"must be bytes \(u1\) of shape \(1, 3072\), but is u1 of shape \(2, 3072\)"),
+        (
+            {"data": pixels(2), "labels": [1]},
+            r"must be bytes \(u1\) of shape \(1, 3072\), but is u1 of shape \(2, 3072\)",
+        ),
         ({"data": pixels(2)[:, :9], "labels": [1, 2]}, r"of shape \(2, 9\)"),
         ({"data": pixels(2).astype(np.float32), "labels": [1, 2]}, r"but is f4 of shape"),
-        ({"data": [[1, 2], [3, 4]], "labels": [1, 2]}, r"`data` is no array"),
-        ({"data": pixels(2), "fine_labels": [1, 2]}, r"holds `data`, `fine_labels`, but `data` and `labels` are needed"),
+        ({"data": [[1, 2], [3, 4]], "labels": [1, 2]}, r"`data` is not an array"),
+        (
+            {"data": pixels(2), "fine_labels": [1, 2]},
+            r"holds `data`, `fine_labels`, but `data` and `labels` are needed",
+        ),
         ([1, 2], r"it holds a list, not a dict"),
     ],
 )
-def test_wrong_content_is_told(tmp_path, held, sentence):
+def test_wrong_content_is_reported(tmp_path, held, sentence):
     folder = write_ten(tmp_path)
     (folder / "data_batch_2").write_bytes(pickle.dumps(held, protocol=2))
     with pytest.raises(HeadtailError, match=rf"data_batch_2`.*{sentence}"):
         load(folder)
 
 
-def test_missing_files_and_names_are_told(tmp_path):
+def test_missing_files_and_names_are_reported(tmp_path):
     folder = write_ten(tmp_path)
     (folder / TEN.about).write_bytes(pickle.dumps({b"label_names": [b"one"]}))
     with pytest.raises(HeadtailError, match=r"batches.meta`: `label_names` must be 10 names"):
@@ -231,31 +290,50 @@ def test_missing_files_and_names_are_told(tmp_path):
     (folder / TEN.about).unlink()
     assert load(folder).label_names is None
     (folder / "test_batch").unlink()
-    with pytest.raises(HeadtailError, match=r"test_batch` is missing. CIFAR-10 has the files data_batch_1"):
+    with pytest.raises(
+        HeadtailError, match=r"test_batch` is missing. CIFAR-10 has the files data_batch_1"
+    ):
         load(folder)
 
 
-def test_bytes_that_lie_about_their_length_are_told():
+def test_bytes_that_lie_about_their_length_are_reported():
     content = as_python_2_wrote_it([1, 2], pixels(2))
     at = content.index(b"T" + struct.pack("<i", 6144))
-    short = content[:at] + b"T" + struct.pack("<i", 6143) + content[at + 6 :]  # one byte less of pixels
+    # one byte less of pixels
+    short = content[:at] + b"T" + struct.pack("<i", 6143) + content[at + 6 :]
     found = unpickle(short, Path("x"))
-    from headtail.data.cifar import _checked
+    from headtail.data.readers.cifar import _checked
 
-    with pytest.raises(HeadtailError, match=r"`data` has 6,143 bytes for 2 pictures of 3,072"):
+    with pytest.raises(HeadtailError, match=r"`data` has 6,143 bytes for 2 images of 3,072"):
         _checked(Path("x"), found, TEN)
 
 
-def test_progress_is_told(tmp_path):
+def test_progress_is_reported(tmp_path):
     heard = []
     read_cifar(TEN, write_ten(tmp_path), lambda what, share: heard.append((what, share)))
     assert heard[0] == ("reading data_batch_1", 0.2)
     assert heard[-1] == ("reading test_batch", 1.0)
 
 
-@pytest.mark.skipif(not REAL.exists(), reason=f"CIFAR-10 is not in {REAL}; set HEADTAIL_CIFAR10 to the folder that holds it")
+@pytest.mark.skipif(
+    not REAL.exists(),
+    reason=f"CIFAR-10 is not in {REAL}; set HEADTAIL_CIFAR10 to the folder that holds it",
+)
 def test_cifar_10_is_cifar_10():
     data = load(REAL, Reading(profile="exp"))
-    assert "This is CIFAR-10, with the published number of pictures and labels." in data.notes
-    assert data.notes[-1] == "These are the 12,406 training pictures of CIFAR-10-LT exp, as published."
-    assert data.label_names == ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+    assert "This is CIFAR-10, with the published number of images and labels." in data.notes
+    assert (
+        data.notes[-1] == "These are the 12,406 training images of CIFAR-10-LT exp, as published."
+    )
+    assert data.label_names == [
+        "airplane",
+        "automobile",
+        "bird",
+        "cat",
+        "deer",
+        "dog",
+        "frog",
+        "horse",
+        "ship",
+        "truck",
+    ]

@@ -32,19 +32,22 @@ def test_counts_are_read_from_parquet_in_label_order(tmp_path, columns, counts):
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
-        ({"label": [0], "n": [1]}, r"c.parquet holds label \(int64\), n \(int64\), but needs a column `count`"),
+        (
+            {"label": [0], "n": [1]},
+            r"c.parquet holds label \(int64\), n \(int64\), but needs a column `count`",
+        ),
         ({"count": ["5"]}, r"holds count \(string\), but needs a column `count` of numbers"),
         ({"count": [5, None]}, "has rows without a count"),
-        ({"label": [0, 2], "count": [5, 1]}, "each label id from 0 to 1 must stand once"),
+        ({"label": [0, 2], "count": [5, 1]}, "each label id from 0 to 1 must occur once"),
         ({"count": [5, -1]}, "c.parquet: .*must not be negative"),
     ],
 )
-def test_bad_counts_are_told(tmp_path, columns, sentence):
+def test_bad_counts_are_reported(tmp_path, columns, sentence):
     with pytest.raises(HeadtailError, match=sentence):
         read_counts(write(tmp_path / "c.parquet", **columns))
 
 
-def test_a_damaged_file_is_told(tmp_path):
+def test_a_damaged_file_is_reported(tmp_path):
     path = write(tmp_path / "c.parquet", count=[1, 2])
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(HeadtailError, match="not a readable Parquet file"):

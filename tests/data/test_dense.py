@@ -10,8 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from headtail import HeadtailError, Ragged
-from headtail.data import dense
-from headtail.data.dense import read_dense
+from headtail.data.readers.dense import read_dense
 
 LISTS = [[2, 0], [1], [], [4, 1, 3]]
 FEATURES = torch.arange(12.0).reshape(4, 3) / 7
@@ -60,10 +59,9 @@ def lists_of(points):
 
 @pytest.mark.parametrize("ending", ["npz", "safetensors"])
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_labels_reads_alike(tmp_path, monkeypatch, form, ending):
-    monkeypatch.setattr(dense, "AT_ONCE", 4)  # a row at a time
+def test_every_form_of_labels_reads_alike(tmp_path, form, ending):
     path = write(tmp_path / f"train.{ending}", features=FEATURES, **FORMS[form])
-    data = read_dense(path, path)
+    data = read_dense(path, path, at_once=4)  # a row at a time
     for points in (data.train, data.test):
         assert torch.equal(points.features, FEATURES)
         assert lists_of(points) == [sorted(row) for row in LISTS]
@@ -71,10 +69,20 @@ def test_every_form_of_labels_reads_alike(tmp_path, monkeypatch, form, ending):
 
 
 def test_both_parts_in_one_file_and_the_larger_label_decides(tmp_path):
-    arrays = {"train_features": FEATURES, "train_labels": [0, 1, 0, 1], "test_features": FEATURES[:2], "test_labels": [3, 0]}
+    arrays = {
+        "train_features": FEATURES,
+        "train_labels": [0, 1, 0, 1],
+        "test_features": FEATURES[:2],
+        "test_labels": [3, 0],
+    }
     for ending in ("npz", "safetensors"):
         data = read_dense(write(tmp_path / f"all.{ending}", **arrays))
-        assert (len(data.train), len(data.test), data.train.num_labels, data.test.num_labels) == (4, 2, 4, 4)
+        assert (len(data.train), len(data.test), data.train.num_labels, data.test.num_labels) == (
+            4,
+            2,
+            4,
+            4,
+        )
         assert lists_of(data.test) == [[3], [0]]
 
 
@@ -88,11 +96,15 @@ def test_the_width_of_a_boolean_matrix_is_the_number_of_labels(tmp_path):
 
 def test_without_test_points_some_are_held_out(tmp_path):
     features = torch.arange(40.0)[:, None]
-    data = read_dense(write(tmp_path / "some.npz", features=features, labels=torch.arange(40) % 7), holdout=0.25)
+    data = read_dense(
+        write(tmp_path / "some.npz", features=features, labels=torch.arange(40) % 7), holdout=0.25
+    )
     assert (len(data.train), len(data.test)) == (30, 10)
     both = torch.cat([data.train.features, data.test.features])
     assert torch.equal(both.sort(dim=0).values, features)
-    assert [row % 7 for row in data.test.features[:, 0].tolist()] == [label for (label,) in lists_of(data.test)]
+    assert [row % 7 for row in data.test.features[:, 0].tolist()] == [
+        label for (label,) in lists_of(data.test)
+    ]
     assert "25% of the points are held out" in " ".join(data.notes)
     assert read_dense(tmp_path / "some.npz", holdout=0.5).digest != data.digest
 
@@ -133,49 +145,99 @@ NAN[2, 1] = float("nan")
 @pytest.mark.parametrize(
     ("arrays", "sentence"),
     [
-        ({"features": NAN, "labels": [0, 1, 2, 0]}, r"`features`: row 2 \(from 0\) has a value that is NaN"),
-        ({"features": FEATURES.double() * 1e300, "labels": [0, 1, 2, 0]}, r"`features`: row 0 \(from 0\) .* infinite in float32"),
-        ({"features": FEATURES.long(), "labels": [0, 1, 2, 0]}, r"`features` must be floats of shape \[N, D\], but is int64"),
-        ({"features": FEATURES[0], "labels": [0, 1, 2]}, r"`features` must be floats of shape \[N, D\]"),
-        ({"features": FEATURES, "labels": [0, -1, 2, 0]}, r"`labels`: row 1 \(from 0\) has the label -1"),
-        ({"features": FEATURES, "labels": [[0, 1], [2, 3], [1, -7], [0, 1]]}, r"`labels`: row 2 \(from 0\) has the label -7"),
-        ({"features": FEATURES, "labels": [0, 1, 2, 2**40]}, r"`labels`: row 3 \(from 0\) has the label 1099511627776"),
+        (
+            {"features": NAN, "labels": [0, 1, 2, 0]},
+            r"`features`: row 2 \(from 0\) has a value that is NaN",
+        ),
+        (
+            {"features": FEATURES.double() * 1e300, "labels": [0, 1, 2, 0]},
+            r"`features`: row 0 \(from 0\) .* infinite in float32",
+        ),
+        (
+            {"features": FEATURES.long(), "labels": [0, 1, 2, 0]},
+            r"`features` must be floats of shape \[N, D\], but is int64",
+        ),
+        (
+            {"features": FEATURES[0], "labels": [0, 1, 2]},
+            r"`features` must be floats of shape \[N, D\]",
+        ),
+        (
+            {"features": FEATURES, "labels": [0, -1, 2, 0]},
+            r"`labels`: row 1 \(from 0\) has the label -1",
+        ),
+        (
+            {"features": FEATURES, "labels": [[0, 1], [2, 3], [1, -7], [0, 1]]},
+            r"`labels`: row 2 \(from 0\) has the label -7",
+        ),
+        (
+            {"features": FEATURES, "labels": [0, 1, 2, 2**40]},
+            r"`labels`: row 3 \(from 0\) has the label 1099511627776",
+        ),
         ({"features": FEATURES, "labels": [0, 1, 2]}, r"`labels` has shape \[3\] for 4 points"),
-        ({"features": FEATURES, "labels": [0.0, 1, 2, 0]}, r"`labels` must hold whole numbers, but holds float32"),
-        ({"features": FEATURES, "labels": multi_hot(LISTS, 5).long()}, r"`labels` looks like a 0/1 matrix"),
+        (
+            {"features": FEATURES, "labels": [0.0, 1, 2, 0]},
+            r"`labels` must hold whole numbers, but holds float32",
+        ),
+        (
+            {"features": FEATURES, "labels": multi_hot(LISTS, 5).long()},
+            r"`labels` looks like a 0/1 matrix",
+        ),
         ({"features": FEATURES, "labels": padded([[]] * 4, -1)}, r"`labels` holds no label at all"),
-        ({"features": FEATURES, "label_values": [1, 2], "label_offsets": [0, 1, 2]}, r"`label_offsets` must be 5 numbers"),
-        ({"features": FEATURES, "label_values": [1, 2], "label_offsets": [0, 2, 1, 2, 2]}, r"`label_offsets` must be 5 numbers"),
-        ({"features": FEATURES, "label_values": [1, 2], "label_offsets": [0, 1, 1, 1, 1]}, r"that rise from 0 to 2"),
+        (
+            {"features": FEATURES, "label_values": [1, 2], "label_offsets": [0, 1, 2]},
+            r"`label_offsets` must be 5 numbers",
+        ),
+        (
+            {"features": FEATURES, "label_values": [1, 2], "label_offsets": [0, 2, 1, 2, 2]},
+            r"`label_offsets` must be 5 numbers",
+        ),
+        (
+            {"features": FEATURES, "label_values": [1, 2], "label_offsets": [0, 1, 1, 1, 1]},
+            r"that rise from 0 to 2",
+        ),
         ({"features": FEATURES}, r"holds `features`, but `features` and `labels` are needed"),
-        ({"train_features": FEATURES, "labels": [0, 1, 2, 0]}, r"but `train_features` and `train_labels` are needed"),
+        (
+            {"train_features": FEATURES, "labels": [0, 1, 2, 0]},
+            r"but `train_features` and `train_labels` are needed",
+        ),
     ],
 )
 @pytest.mark.parametrize("ending", ["npz", "safetensors"])
-def test_bad_arrays_are_told_with_file_and_row(tmp_path, monkeypatch, arrays, sentence, ending):
-    monkeypatch.setattr(dense, "AT_ONCE", 4)
+def test_bad_arrays_are_reported_with_file_and_row(tmp_path, arrays, sentence, ending):
     with pytest.raises(HeadtailError, match=rf"`\S*bad.{ending}`.*{sentence}"):
-        read_dense(write(tmp_path / f"bad.{ending}", **arrays))
+        read_dense(write(tmp_path / f"bad.{ending}", **arrays), at_once=4)
 
 
-def test_test_features_of_another_width_are_told(tmp_path):
+def test_test_features_of_another_width_are_reported(tmp_path):
     train = write(tmp_path / "train.npz", features=FEATURES, labels=[0, 1, 2, 0])
     test = write(tmp_path / "test.npz", features=FEATURES[:, :2], labels=[0, 1, 2, 0])
-    with pytest.raises(HeadtailError, match=r"test.npz`, `features` has 2 columns, but training has 3"):
+    with pytest.raises(
+        HeadtailError, match=r"test.npz`, `features` has 2 columns, but training has 3"
+    ):
         read_dense(train, test)
 
 
 def test_damaged_files_and_pickles_are_refused(tmp_path):
     for ending in ("npz", "safetensors"):
-        path = write(tmp_path / f"train.{ending}", features=torch.randn(300, 30), labels=torch.arange(300))
+        path = write(
+            tmp_path / f"train.{ending}", features=torch.randn(300, 30), labels=torch.arange(300)
+        )
         path.write_bytes(path.read_bytes()[:-9000])
-        with pytest.raises(HeadtailError, match=rf"train.{ending}` is no readable .{ending} file"):
+        with pytest.raises(
+            HeadtailError, match=rf"train.{ending}` is not a readable .{ending} file"
+        ):
             read_dense(path)
-        with pytest.raises(HeadtailError, match=r"is no file"):
+        with pytest.raises(HeadtailError, match="is not a file"):
             read_dense(tmp_path / f"gone.{ending}")
     np.savez(tmp_path / "pickle.npz", features=np.array([{}], dtype=object), labels=np.array([0]))
-    with pytest.raises(HeadtailError, match=r"pickle.npz` is no readable .npz file of plain arrays"):
+    with pytest.raises(
+        HeadtailError, match=r"pickle.npz` is not a readable .npz file of plain arrays"
+    ):
         read_dense(tmp_path / "pickle.npz")
-    np.savez(tmp_path / "words.npz", features=FEATURES.numpy(), labels=np.array(["a", "b", "c", "d"]))
-    with pytest.raises(HeadtailError, match=r"words.npz` is no readable .npz file of plain arrays of numbers"):
+    np.savez(
+        tmp_path / "words.npz", features=FEATURES.numpy(), labels=np.array(["a", "b", "c", "d"])
+    )
+    with pytest.raises(
+        HeadtailError, match=r"words.npz` is not a readable .npz file of plain arrays of numbers"
+    ):
         read_dense(tmp_path / "words.npz")

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from headtail import Ragged, Slices
+from headtail.data.bag import Bag
 from headtail.data.facts import facts_of, gini, label_counts
 from headtail.data.image_files import ImageFiles
-from headtail.data.points import Bag, DataSet, Points
+from headtail.data.points import DataSet, Points
 
 LISTS = [[0, 1], [0], [0, 2], [0, 1], [0, 3], [], [0, 4, 1]]
 
@@ -38,8 +39,18 @@ def test_facts_are_what_counting_gives():
     assert label_counts(data).tolist() == counts == [6, 3, 1, 1, 1, 0]
     slices = Slices(torch.tensor([0, 1, 1, 2, 2, 2]), "by hand")
     facts = facts_of(data, slices)
-    assert (facts["train_points"], facts["num_pairs"], facts["num_features"], facts["features_per_point"]) == (7, 12, 5, 5.0)
-    assert (facts["most"], facts["median"], facts["least"], facts["never_seen"]) == (6, statistics.median(counts), 0, 1)
+    assert (
+        facts["train_points"],
+        facts["num_pairs"],
+        facts["num_features"],
+        facts["features_per_point"],
+    ) == (7, 12, 5, 5.0)
+    assert (facts["most"], facts["median"], facts["least"], facts["never_seen"]) == (
+        6,
+        statistics.median(counts),
+        0,
+        1,
+    )
     assert facts["imbalance"] == 6.0
     assert facts["labels_per_point"] == pytest.approx(12 / 7)
     assert facts["gini"] == pytest.approx(mean_difference(counts))
@@ -47,7 +58,9 @@ def test_facts_are_what_counting_gives():
     assert facts["slices"]["pairs"] == {"head": 6, "torso": 4, "tail": 2}
     assert facts["slices"]["rarest"] == {"head": 6, "torso": 1, "tail": 0}
     assert facts["slices"]["last_rank"] == {"head": 1, "torso": 5, "tail": 6}
-    assert facts["curve"] == [[rank, count] for rank, count in enumerate(sorted(counts, reverse=True), start=1)]
+    assert facts["curve"] == [
+        [rank, count] for rank, count in enumerate(sorted(counts, reverse=True), start=1)
+    ]
     assert (facts["notes"], facts["digest"]) == (["a note"], "digest")
 
 
@@ -64,18 +77,22 @@ def test_an_empty_slice_has_no_rarest_label_and_sparse_features_are_counted():
     assert facts["slices"]["pairs"] == {"head": 3, "torso": 0, "tail": 0}
 
 
-def test_pictures_have_a_size_and_other_points_none():
+def test_images_have_a_size_and_other_points_none():
     small = torch.zeros(7, 3, 4, 6, dtype=torch.uint8)
     large = ImageFiles(("x.jpg",) * 7)
     slices = Slices(torch.zeros(6, dtype=torch.int64), "all head")
     found = [facts_of(data_of(LISTS, 6, features), slices) for features in (small, large, None)]
-    assert [facts["picture"] for facts in found] == [[4, 6], [224, 224], None]
+    assert [facts["image_size"] for facts in found] == [[4, 6], [224, 224], None]
     assert [facts["num_features"] for facts in found] == [72, 150_528, 5]
     assert [facts["features_per_point"] for facts in found] == [72, 150_528, 5]
 
 
 def test_large_counts_keep_their_digits():
-    train = Points(torch.zeros(0, 1), Ragged(torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)), 3)
+    train = Points(
+        torch.zeros(0, 1),
+        Ragged(torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)),
+        3,
+    )
     data = DataSet("large", train, train)
     counts = torch.tensor([16_777_217 * 3, 3, 3])
     with pytest.MonkeyPatch.context() as patch:
@@ -86,7 +103,11 @@ def test_large_counts_keep_their_digits():
 
 def test_the_curve_runs_from_the_first_rank_to_the_last_in_about_300_points():
     counts = torch.arange(5000, 0, -1)
-    train = Points(torch.zeros(0, 1), Ragged(torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)), 5000)
+    train = Points(
+        torch.zeros(0, 1),
+        Ragged(torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)),
+        5000,
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("headtail.data.facts.label_counts", lambda _: counts)
         curve = facts_of(DataSet("long", train, train), Slices.by_mass(counts))["curve"]

@@ -1,4 +1,6 @@
-"""Pictures that stay in their files: the same pixels whoever decodes them, in order, and sentences for the rest."""
+"""Images that stay in their files: the same pixels whoever decodes them, in order, and sentences
+for the rest.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,12 @@ def files(tmp_path):
     return ImageFiles(tuple(str(tmp_path / f"{i}.png") for i in range(12)), size=8)
 
 
-BATCHES = [torch.tensor([3, 1, 7]), torch.tensor([0]), torch.tensor([11, 11, 2, 5]), torch.tensor([4, 6])]
+BATCHES = [
+    torch.tensor([3, 1, 7]),
+    torch.tensor([0]),
+    torch.tensor([11, 11, 2, 5]),
+    torch.tensor([4, 6]),
+]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -36,7 +43,7 @@ def test_a_stream_is_what_decoding_one_batch_after_the_other_gives(files, worker
         assert torch.equal(one, files.decoded(ids, train=train, seed=5))
 
 
-def test_what_is_cut_out_follows_from_the_seed_and_the_picture_alone(files):
+def test_what_is_cut_out_follows_from_the_seed_and_the_image_alone(files):
     ids = torch.arange(12)
     first = files.decoded(ids, train=True, seed=1)
     assert torch.equal(files.decoded(ids.flip(0), train=True, seed=1), first.flip(0))
@@ -44,15 +51,17 @@ def test_what_is_cut_out_follows_from_the_seed_and_the_picture_alone(files):
     assert torch.equal(files.decoded(ids, train=True, seed=1), first)
     again = files.decoded(ids, train=True, seed=2)
     assert all(not torch.equal(one, other) for one, other in zip(first, again, strict=True))
-    assert torch.equal(files.decoded(ids, train=False, seed=1), files.decoded(ids, train=False, seed=2))
+    assert torch.equal(
+        files.decoded(ids, train=False, seed=1), files.decoded(ids, train=False, seed=2)
+    )
 
 
-def test_about_half_of_the_training_pictures_are_flipped(tmp_path):
+def test_about_half_of_the_training_images_are_flipped(tmp_path):
     ramp = np.repeat(np.linspace(0, 255, 64).astype(np.uint8)[None, :, None], 64, 0).repeat(3, 2)
     Image.fromarray(ramp).save(tmp_path / "ramp.png")
     files = ImageFiles((str(tmp_path / "ramp.png"),) * 200, size=8)
-    pictures = files.decoded(torch.arange(200), train=True, seed=0).int()
-    rising = (pictures[:, 0, 4, 7] > pictures[:, 0, 4, 0]).float().mean()
+    images = files.decoded(torch.arange(200), train=True, seed=0).int()
+    rising = (images[:, 0, 4, 7] > images[:, 0, 4, 0]).float().mean()
     assert 0.4 < rising < 0.6
 
 
@@ -70,29 +79,34 @@ def test_rows_keep_their_order(files):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_bad_picture_in_a_stream_is_a_sentence_that_names_the_file(files, workers):
+def test_a_bad_image_in_a_stream_is_a_sentence_that_names_the_file(files, workers):
     with open(files.paths[11], "r+b") as file:
         file.truncate(200)
     stream = files.stream(BATCHES, train=True, seed=0, workers=workers)
     assert len(next(stream)) == 3
     assert len(next(stream)) == 1
-    with pytest.raises(HeadtailError) as told:
+    with pytest.raises(HeadtailError) as message:
         next(stream)
-    assert str(told.value).startswith(f"`{files.paths[11]}` is cut off")
-    assert "\n" not in str(told.value)
+    assert str(message.value).startswith(f"`{files.paths[11]}` is cut off")
+    assert "\n" not in str(message.value)
 
 
-def test_the_death_of_a_worker_is_a_sentence(files, monkeypatch):
-    monkeypatch.setattr(ImageFiles, "_decoded_or_told", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
-    with pytest.raises(HeadtailError, match=r"A process that decodes pictures died, probably for want of memory"):
-        list(files.stream(BATCHES, train=False, seed=0, workers=1))
+class DeadlyFiles(ImageFiles):
+    def decoded(self, ids, *, train, seed):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_the_death_of_a_worker_is_a_sentence(files):
+    deadly = DeadlyFiles(files.paths, files.size)
+    with pytest.raises(HeadtailError, match=r"A worker process that decodes images died"):
+        list(deadly.stream(BATCHES, train=False, seed=0, workers=1))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_every_bad_file_is_found(files, workers, tmp_path):
     open(files.paths[3], "w").close()
     os.unlink(files.paths[9])
-    found = {i: told for part in files.bad(workers) for i, told in part.items()}
+    found = {i: message for part in files.undecodable(workers) for i, message in part.items()}
     assert set(found) == {3, 9}
     assert "is empty" in found[3]
     assert "does not exist" in found[9]

@@ -1,4 +1,4 @@
-"""Lists, JSON and class folders of pictures, in exactly the forms in which the field has them."""
+"""Lists, JSON and class folders of images, in exactly the forms in which the field has them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import torch
 from PIL import Image
 
 from headtail import HeadtailError
-from headtail.data import image_lists
 from headtail.data.image_files import ImageFiles
-from headtail.data.load import Reading, load
+from headtail.data.load import load
+from headtail.data.readers.image_listing import list_images
+from headtail.data.readers.located_images import files_of
+from headtail.data.reading import Reading
 
 
 @pytest.fixture
@@ -24,7 +26,9 @@ def folder(tmp_path):
 
 def draw(path, seed=0):
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (20, 30, 3), dtype=np.uint8)).save(path, "JPEG")
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (20, 30, 3), dtype=np.uint8)).save(
+        path, "JPEG"
+    )
 
 
 def write_list(path, lines, base=None, missing=()):
@@ -35,7 +39,11 @@ def write_list(path, lines, base=None, missing=()):
             draw((base or path.parent) / name, i)
 
 
-IMAGENET = [("train/n01440764/n01440764_190.JPEG", 0), ("train/n01443537/n01443537_16.JPEG", 1), ("train/n01440764/x y.JPEG", 0)]
+IMAGENET = [
+    ("train/n01440764/n01440764_190.JPEG", 0),
+    ("train/n01443537/n01443537_16.JPEG", 1),
+    ("train/n01440764/x y.JPEG", 0),
+]
 IMAGENET_TEST = [("val/ILSVRC2012_val_00000001.JPEG", 1), ("val/ILSVRC2012_val_00000002.JPEG", 0)]
 PLACES = [("data_256/a/airport_terminal/00000001.jpg", 0), ("data_256/z/zoo/00000002.jpg", 1)]
 NATURE = [("train_val2018/Plantae/7477/3b60.jpg", 1), ("train_val2018/Aves/2822/4713.jpg", 0)]
@@ -58,10 +66,14 @@ def test_the_lists_of_the_long_tail_community_are_read(folder, prefix, train, te
     assert data.train.features.paths == tuple(str(folder / name) for name, _ in train)
     assert data.train.labels.values.tolist() == [label for _, label in train]
     assert data.test.labels.values.tolist() == [label for _, label in test]
-    assert (data.train.num_labels, data.train.picture, data.train.num_features) == (2, (224, 224), 3 * 224 * 224)
-    pictures = data.test.features.decoded(torch.tensor([0]), train=False, seed=0)
-    assert pictures.shape == (1, 3, 224, 224)
-    assert data.notes[0] == "Read as picture files."
+    assert (data.train.num_labels, data.train.image_size, data.train.num_features) == (
+        2,
+        (224, 224),
+        3 * 224 * 224,
+    )
+    images = data.test.features.decoded(torch.tensor([0]), train=False, seed=0)
+    assert images.shape == (1, 3, 224, 224)
+    assert data.notes[0] == "Read as image files."
 
 
 def test_the_validation_list_validates_where_there_is_a_test_list(folder):
@@ -74,7 +86,7 @@ def test_the_validation_list_validates_where_there_is_a_test_list(folder):
     assert (len(data.validation), len(data.test)) == (1, 2)
 
 
-def test_a_list_alone_holds_pictures_out_and_a_test_list_can_be_named(folder):
+def test_a_list_alone_holds_images_out_and_a_test_list_can_be_named(folder):
     write_list(folder / "mine.txt", [(f"{i}.jpg", i % 2) for i in range(10)])
     data = load(folder / "mine.txt")
     assert (data.name, len(data.train), len(data.test)) == ("mine", 8, 2)
@@ -83,19 +95,22 @@ def test_a_list_alone_holds_pictures_out_and_a_test_list_can_be_named(folder):
     assert (len(data.train), len(data.test)) == (10, 1)
 
 
-def test_paths_start_from_the_root_or_beside_the_list(folder, tmp_path):
+def test_paths_start_from_the_root_or_the_folder_of_the_list(folder, tmp_path):
     write_list(folder / "a_train.txt", PLACES, base=tmp_path / "disk")
-    with pytest.raises(HeadtailError) as told:
+    with pytest.raises(HeadtailError) as message:
         load(folder)
-    assert str(told.value) == (
-        f"`{folder / 'a_train.txt'}` names `{PLACES[0][0]}`, which is not in `{folder}`, and 1 more of its 2. "
-        "Say where paths start from (`root`), or leave such pictures out (`skip_bad_images`)."
+    assert str(message.value) == (
+        f"`{folder / 'a_train.txt'}` names `{PLACES[0][0]}`, which is not in `{folder}`, and 1 "
+        "more of its 2. Pass the folder that paths start from (`root`), or leave such images out "
+        "(`skip_bad_images`)."
     )
     data = load(folder, Reading(root=tmp_path / "disk", holdout=0.5))
     assert all(path.startswith(str(tmp_path / "disk")) for path in data.train.features.paths)
-    draw(folder / "beside.jpg")
-    write_list(folder / "a_test.txt", [("beside.jpg", 0)])
-    assert load(folder, Reading(root=tmp_path / "disk")).test.features.paths == (str(folder / "beside.jpg"),)
+    draw(folder / "near.jpg")
+    write_list(folder / "a_test.txt", [("near.jpg", 0)])
+    assert load(folder, Reading(root=tmp_path / "disk")).test.features.paths == (
+        str(folder / "near.jpg"),
+    )
     (tmp_path / "empty").mkdir()
     with pytest.raises(HeadtailError, match=r"which is neither in `.*empty` nor in `.*zoo`"):
         load(folder, Reading(root=tmp_path / "empty"))
@@ -104,14 +119,14 @@ def test_paths_start_from_the_root_or_beside_the_list(folder, tmp_path):
 @pytest.mark.parametrize(
     ("lines", "sentence"),
     [
-        ("a.jpg 0\nb.jpg\n", r"a_train.txt, line 2: `b.jpg` is no path with a label id"),
-        ("a.jpg 0\n\nb.jpg -1\n", r"line 3: `b.jpg -1` is no path"),
-        ("a.jpg 0\nb.jpg one\n", r"line 2: `b.jpg one` is no path"),
+        ("a.jpg 0\nb.jpg\n", r"a_train.txt, line 2: `b.jpg` is not a path followed by a label id"),
+        ("a.jpg 0\n\nb.jpg -1\n", r"line 3: `b.jpg -1` is not a path"),
+        ("a.jpg 0\nb.jpg one\n", r"line 2: `b.jpg one` is not a path"),
         ("a.jpg 0\nb.jpg 99999999999999999999999\n", r"line 2: `b.jpg 9999"),
         ("a.jpg 0\nb.jpg ²\n", r"line 2"),
     ],
 )
-def test_a_bad_line_is_told(folder, lines, sentence):
+def test_a_bad_line_is_reported(folder, lines, sentence):
     (folder / "a_train.txt").write_text(lines)
     with pytest.raises(HeadtailError, match=sentence):
         load(folder)
@@ -121,13 +136,19 @@ def test_a_bad_line_is_told(folder, lines, sentence):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "ImageNet_LT_PART.txt` lists no picture"),
-        ("\n\n", "ImageNet_LT_PART.txt` lists no picture"),
-        ("val/1.JPEG\nval/2.JPEG 0\n", "ImageNet_LT_PART.txt, line 1: `val/1.JPEG` is no path with a label id"),
-        ("val/1.JPEG,0\n", "ImageNet_LT_PART.txt, line 1: `val/1.JPEG,0` is no path with a label id"),
+        ("", "ImageNet_LT_PART.txt` lists no image"),
+        ("\n\n", "ImageNet_LT_PART.txt` lists no image"),
+        (
+            "val/1.JPEG\nval/2.JPEG 0\n",
+            "ImageNet_LT_PART.txt, line 1: `val/1.JPEG` is not a path followed by a label id",
+        ),
+        (
+            "val/1.JPEG,0\n",
+            "ImageNet_LT_PART.txt, line 1: `val/1.JPEG,0` is not a path followed by a label id",
+        ),
     ],
 )
-def test_a_damaged_part_is_told_of_and_not_left_out(folder, part, text, sentence):
+def test_a_damaged_part_is_reported_and_not_left_out(folder, part, text, sentence):
     write_list(folder / "ImageNet_LT_train.txt", IMAGENET)
     write_list(folder / "ImageNet_LT_test.txt", IMAGENET_TEST)
     (folder / f"ImageNet_LT_{part}.txt").write_text(text)
@@ -144,7 +165,7 @@ def test_a_list_goes_before_another_file_of_its_name(folder):
     assert load(folder, Reading(holdout=0.5)).label_names == ["species 3", "species 5", "species 9"]
 
 
-def test_an_empty_test_folder_is_told_of_and_not_left_out(folder):
+def test_an_empty_test_folder_is_reported_and_not_left_out(folder):
     for name in ("train/cat/1.jpg", "train/dog/2.jpg"):
         draw(folder / name)
     (folder / "val").mkdir()
@@ -172,45 +193,57 @@ def test_an_imbalance_needs_a_profile(folder):
         load(folder, Reading(imbalance=50))
 
 
-def test_labels_beyond_those_of_training_are_told(folder):
+def test_labels_beyond_those_of_training_are_reported(folder):
     write_list(folder / "a_train.txt", PLACES)
     write_list(folder / "a_test.txt", [PLACES[0]])
     write_list(folder / "a_val.txt", [("t/1.jpg", 0), ("t/2.jpg", 2)])
-    with pytest.raises(HeadtailError, match=r"a_val.txt`: `t/2.jpg` has the label 2, but training .* has labels 0 … 1"):
+    with pytest.raises(
+        HeadtailError,
+        match=r"a_val.txt`: `t/2.jpg` has the label 2, but training .* has labels 0 … 1",
+    ):
         load(folder)
 
 
-def test_a_test_picture_needs_no_label_of_training(folder):
+def test_a_test_image_needs_no_label_of_training(folder):
     write_list(folder / "a_train.txt", PLACES)
     write_list(folder / "a_test.txt", [("t/1.jpg", -1), ("t/2.jpg", 0), ("t/3.jpg", 70)])
     data = load(folder)
     assert (len(data.test), data.test.labels.offsets.tolist()) == (3, [0, 0, 1, 1])
     assert data.test.labels.values.tolist() == [0]
-    assert "2 of 3 test pictures have a label that never occurs in training, or none" in " ".join(data.notes)
-    assert "no training picture" not in " ".join(data.notes)
+    assert "2 of 3 test images have a label that never occurs in training, or none" in " ".join(
+        data.notes
+    )
+    assert "no training image" not in " ".join(data.notes)
 
 
-def test_labels_without_a_training_picture_are_counted_in_a_note(folder):
+def test_labels_without_a_training_image_are_counted_in_a_note(folder):
     write_list(folder / "a_train.txt", [*PLACES, ("t/1.jpg", 70)])
     write_list(folder / "a_test.txt", PLACES)
-    assert "68 of the 71 labels have no training picture." in load(folder).notes
+    assert "68 of the 71 labels have no training image." in load(folder).notes
 
 
 def test_test_lists_do_not_train(folder):
     write_list(folder / "a_test.txt", PLACES)
-    with pytest.raises(HeadtailError, match=r"holds a_test.txt, which is not for training. Add a list called `train`"):
+    with pytest.raises(
+        HeadtailError,
+        match=r"holds a_test.txt, which is not for training. Add a list called `train`",
+    ):
         load(folder)
 
 
 def test_a_list_of_files_without_an_ending_is_read_if_it_is_asked_for(folder):
-    write_list(folder / "all", [(f"picture {i}", i % 2) for i in range(5)])
-    assert load(folder / "all", Reading(format="images")).train.features.paths[0] == str(folder / "picture 0")
+    write_list(folder / "all", [(f"image {i}", i % 2) for i in range(5)])
+    assert load(folder / "all", Reading(format="images")).train.features.paths[0] == str(
+        folder / "image 0"
+    )
 
 
 def test_two_training_lists_are_not_mixed(folder):
     write_list(folder / "a_train.txt", PLACES)
     write_list(folder / "b_train.txt", PLACES)
-    with pytest.raises(HeadtailError, match=r"holds a_train.txt, b_train.txt. Name the list to train on"):
+    with pytest.raises(
+        HeadtailError, match=r"holds a_train.txt, b_train.txt. Name the list to train on"
+    ):
         load(folder)
 
 
@@ -221,21 +254,32 @@ def nature(listed, categories=(3, 5, 9), **changed):
     """As the challenge of 2018 writes it."""
     held = {
         "info": {"year": 2018},
-        "images": [{"id": 10 + i, "file_name": name, "width": 30, "height": 20} for i, (name, _) in enumerate(listed)],
+        "images": [
+            {"id": 10 + i, "file_name": name, "width": 30, "height": 20}
+            for i, (name, _) in enumerate(listed)
+        ],
         "licenses": [],
-        "annotations": [{"id": i, "image_id": 10 + i, "category_id": category} for i, (_, category) in enumerate(listed)],
-        "categories": [{"id": one, "name": f"species {one}", "supercategory": "Aves"} for one in reversed(categories)],
+        "annotations": [
+            {"id": i, "image_id": 10 + i, "category_id": category}
+            for i, (_, category) in enumerate(listed)
+        ],
+        "categories": [
+            {"id": one, "name": f"species {one}", "supercategory": "Aves"}
+            for one in reversed(categories)
+        ],
     }
     return json.dumps({key: value for key, value in (held | changed).items() if value is not None})
 
 
 def test_inaturalists_own_files_are_read(folder):
-    train, test = [("train_val2018/Aves/9/a.jpg", 9), ("train_val2018/Aves/3/b.jpg", 3)], [("train_val2018/Aves/5/c.jpg", 5)]
+    train = [("train_val2018/Aves/9/a.jpg", 9), ("train_val2018/Aves/3/b.jpg", 3)]
+    test = [("train_val2018/Aves/5/c.jpg", 5)]
     for i, (name, _) in enumerate(train + test):
         draw(folder / name, i)
     (folder / "train2018.json").write_text(nature(train))
     (folder / "val2018.json").write_text(nature(test))
-    (folder / "test2018.json").write_text(nature([("test2018/x.jpg", 3)], annotations=None))  # its labels are secret
+    # its labels are secret
+    (folder / "test2018.json").write_text(nature([("test2018/x.jpg", 3)], annotations=None))
     (folder / "categories.json").write_text("[]")
     data = load(folder)
     assert (data.name, data.train.num_labels) == ("zoo", 3)
@@ -248,33 +292,42 @@ def test_inaturalists_own_files_are_read(folder):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (nature([("a.jpg", 4)]), r"an annotation names the category 4, but its 3 categories do not hold it"),
-        (nature([("a.jpg", 3)], images=[{"id": 7, "file_name": "a.jpg"}]), r"names the image 10, which is not among its images"),
-        (nature([("a.jpg", 3)], categories=(3,), images=None), r"lacks 'images'; a JSON list has `images` \(id, file_name\)"),
+        (
+            nature([("a.jpg", 4)]),
+            r"an annotation names the category 4, but its 3 categories do not hold it",
+        ),
+        (
+            nature([("a.jpg", 3)], images=[{"id": 7, "file_name": "a.jpg"}]),
+            r"names the image 10, which is not among its images",
+        ),
+        (
+            nature([("a.jpg", 3)], categories=(3,), images=None),
+            r"lacks 'images'; a JSON list has `images` \(id, file_name\)",
+        ),
         (nature([("a.jpg", 3)], images=[{"id": 10}]), r"lacks 'file_name'"),
-        (nature([("a.jpg", 3)], images=[7]), r"is no readable JSON list"),
-        (nature([("a.jpg", 3)])[:-20], r"is no readable JSON list of pictures"),
-        (nature([]), r"lists no picture"),
+        (nature([("a.jpg", 3)], images=[7]), r"is not a readable JSON list"),
+        (nature([("a.jpg", 3)])[:-20], r"is not a readable JSON list of images"),
+        (nature([]), r"lists no image"),
     ],
 )
-def test_what_is_wrong_with_a_json_list_is_told(folder, content, sentence):
+def test_what_is_wrong_with_a_json_list_is_reported(folder, content, sentence):
     (folder / "train2018.json").write_text(content)
-    with pytest.raises(HeadtailError, match=rf"train2018.json`.*{sentence}") as told:
+    with pytest.raises(HeadtailError, match=rf"train2018.json`.*{sentence}") as message:
         load(folder)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(message.value)
 
 
-def test_a_truncated_json_list_is_told_of_in_a_folder_too(folder):
+def test_a_truncated_json_list_is_reported_in_a_folder_too(folder):
     whole = nature(KINDS)
     (folder / "train2018.json").write_text(whole)
     (folder / "val2018.json").write_text(whole[: whole.index("annotations") - 2])
-    with pytest.raises(HeadtailError, match=r"val2018\.json` is no readable JSON list"):
+    with pytest.raises(HeadtailError, match=r"val2018\.json` is not a readable JSON list"):
         load(folder)
-    with pytest.raises(HeadtailError, match=r"val2018\.json` is no readable JSON list"):
+    with pytest.raises(HeadtailError, match=r"val2018\.json` is not a readable JSON list"):
         load(folder / "val2018.json")
 
 
-def test_the_test_pictures_of_a_challenge_have_no_labels_and_are_left_out(folder):
+def test_the_test_images_of_a_challenge_have_no_labels_and_are_left_out(folder):
     (folder / "train2018.json").write_text(nature(KINDS))
     (folder / "val2018.json").write_text(nature(KINDS))
     (folder / "test2018.json").write_text(json.dumps({"images": [{"id": 1, "file_name": "a.jpg"}]}))
@@ -304,11 +357,13 @@ def test_class_folders_are_read_in_the_order_of_their_names(folder):
     draw(folder / "val" / "yak" / "1.jpg")
     assert load(folder).test.labels.offsets.tolist() == [0, 0, 1]
     draw(folder / "test" / "ant" / "1.jpg")
-    with pytest.raises(HeadtailError, match=r"val` has the label `yak`, which training \(`.*train`\) has not"):
+    with pytest.raises(
+        HeadtailError, match=r"val` has the label `yak`, which training \(`.*train`\) lacks"
+    ):
         load(folder)
 
 
-def test_class_folders_without_a_training_folder_hold_pictures_out(folder):
+def test_class_folders_without_a_training_folder_hold_images_out(folder):
     for i in range(10):
         draw(folder / ("ant" if i % 2 else "zebra") / f"{i}.jpg", i)
     data = load(folder)
@@ -327,38 +382,48 @@ def test_bad_files_can_be_left_out_and_are_counted(folder, monkeypatch):
     write_list(folder / "a_train.txt", lines, missing=("4.jpg", "5.jpg"))
     write_list(folder / "a_test.txt", lines[:1])
     (folder / "7.jpg").write_bytes((folder / "7.jpg").read_bytes()[:300])
-    (folder / "9.jpg").write_text("no picture")
+    (folder / "9.jpg").write_text("no image")
     with pytest.raises(HeadtailError, match=r"names `4.jpg`, which is not in"):
         load(folder)
     data = load(folder, Reading(skip_bad_images=True))
-    assert [path.rsplit("/", 1)[1] for path in data.train.features.paths] == [f"{i}.jpg" for i in (0, 1, 2, 3, 6, 8, 10, 11)]
+    assert [path.rsplit("/", 1)[1] for path in data.train.features.paths] == [
+        f"{i}.jpg" for i in (0, 1, 2, 3, 6, 8, 10, 11)
+    ]
     assert data.train.labels.values.tolist() == [i % 3 for i in (0, 1, 2, 3, 6, 8, 10, 11)]
-    assert data.notes[1] == "Left out 2 of 12 pictures of a_train.txt that do not exist; the first is `4.jpg`."
-    assert data.notes[2] == f"Left out 2 of 12 pictures of a_train.txt; the first: `{folder / '7.jpg'}` " + (
-        "is cut off before the picture is complete."
+    assert (
+        data.notes[1]
+        == "Left out 2 of 12 images of a_train.txt that do not exist; the first is `4.jpg`."
     )
-    monkeypatch.setattr(ImageFiles, "bad", None)  # what was found is remembered
-    again = load(folder, Reading(skip_bad_images=True))
+    assert data.notes[
+        2
+    ] == f"Left out 2 of 12 images of a_train.txt; the first: `{folder / '7.jpg'}` " + (
+        "is cut off before the image is complete."
+    )
+    reports = []
+    again = load(
+        folder, Reading(skip_bad_images=True), progress=lambda what, _: reports.append(what)
+    )
+    assert "decoding every image once" not in reports, "the bad files are in the cache"
     assert again.train.features.paths == data.train.features.paths
     assert again.digest == data.digest
 
 
 def test_a_file_that_changes_is_looked_at_again(folder):
     write_list(folder / "a_train.txt", [(f"{i}.jpg", 0) for i in range(4)])
-    (folder / "1.jpg").write_text("no picture")
+    (folder / "1.jpg").write_text("no image")
     assert len(load(folder, Reading(skip_bad_images=True, holdout=0.3)).train) == 2
     draw(folder / "1.jpg", 1)
     data = load(folder, Reading(skip_bad_images=True, holdout=0.3))
     assert len(data.train) + len(data.test) == 4
 
 
-def test_nothing_left_is_told(folder):
+def test_nothing_left_is_reported(folder):
     write_list(folder / "a_train.txt", PLACES, missing=[name for name, _ in PLACES])
-    with pytest.raises(HeadtailError, match=r"none of its 2 pictures can be used. Left out 2 of 2"):
+    with pytest.raises(HeadtailError, match=r"none of its 2 images can be used. Left out 2 of 2"):
         load(folder, Reading(skip_bad_images=True))
 
 
-def test_the_digest_follows_the_pictures_and_not_their_place(folder, tmp_path):
+def test_the_digest_follows_the_images_and_not_their_place(folder, tmp_path):
     write_list(folder / "a_train.txt", PLACES * 3)
     first = load(folder).digest
     folder.rename(tmp_path / "moved")
@@ -371,14 +436,20 @@ def test_profiles_thin_lists_too(folder):
     write_list(folder / "a_train.txt", [(f"{i}.jpg", i % 2) for i in range(8)])
     write_list(folder / "a_test.txt", [("0.jpg", 0)])
     data = load(folder, Reading(profile="exp", imbalance=4))
-    assert [path.rsplit("/", 1)[1] for path in data.train.features.paths] == ["0.jpg", "1.jpg", "2.jpg", "4.jpg", "6.jpg"]
+    assert [path.rsplit("/", 1)[1] for path in data.train.features.paths] == [
+        "0.jpg",
+        "1.jpg",
+        "2.jpg",
+        "4.jpg",
+        "6.jpg",
+    ]
     assert data.name == "a-exp4"
 
 
-def test_progress_is_told(folder, monkeypatch):
-    monkeypatch.setattr(image_lists, "TOLD", 1)
+def test_progress_is_reported(folder):
     write_list(folder / "a_train.txt", PLACES * 2)
-    heard = []
-    load(folder, Reading(skip_bad_images=True), progress=lambda what, share: heard.append((what, share)))
-    assert ("looking for the pictures of a_train.txt", 0.5) in heard
-    assert ("decoding every picture once", 0.0) in heard
+    listing = list_images(folder / "a_train.txt", may_lack=False)
+    reports = []
+    files_of(listing, None, True, lambda *report: reports.append(report), report_every=1)
+    assert ("looking for the images of a_train.txt", 0.5) in reports
+    assert ("decoding every image once", 0.0) in reports

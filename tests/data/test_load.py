@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import fields
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from headtail import HeadtailError
-from headtail.data.load import Reading, load
+from headtail.data.load import load
+from headtail.data.readers.table import READERS
+from headtail.data.reading import Format, Reading
 
 DATA = Path(os.environ.get("HEADTAIL_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
@@ -35,23 +41,47 @@ def npz(path, number=10):
 
 ITEMS = [[1, 2, 3, 4, 1], [4, 3, 2, 1]]
 PAIRS = [(user, item) for user in range(1, 7) for item in range(5, 10) if (user, item) != (1, 9)]
-LONG = {"user_id": [user for user, _ in PAIRS], "item_id": [item for _, item in PAIRS], "time": range(29)}
+LONG = {
+    "user_id": [user for user, _ in PAIRS],
+    "item_id": [item for _, item in PAIRS],
+    "time": range(29),
+}
 TEXT = "4 5 3\n0,2 1:0.5\n1 0:2\n2 3:1\n0 4:1\n"
 
 
 @pytest.mark.parametrize(
     ("train", "test", "note"),
     [
-        ({"session_id": [1, 2], "items": ITEMS}, {"items": ITEMS, "target": [1, 2]}, "Read as sequences: prefix → next item."),
-        ({"user_id": [1, 2], "items": ITEMS}, {"user_id": [1, 2], "items": ITEMS, "target": [1, 2]}, "Read as sequences"),
-        ({"session_id": [1, 2], "items": ITEMS}, {"session_id": [1, 2], "items": ITEMS}, "Read as sequences: prefix → next item."),
-        ({"user_id": [1, 2], "items": ITEMS}, None, "Read as sequences: prefix → next item, with the last item"),
-        ({"user_id": [1, 2], "items": [[1, 2], [3]]}, {"user_id": [1, 2], "items": [[3], [1]]}, "Read as interactions"),
+        (
+            {"session_id": [1, 2], "items": ITEMS},
+            {"items": ITEMS, "target": [1, 2]},
+            "Read as sequences: prefix → next item.",
+        ),
+        (
+            {"user_id": [1, 2], "items": ITEMS},
+            {"user_id": [1, 2], "items": ITEMS, "target": [1, 2]},
+            "Read as sequences",
+        ),
+        (
+            {"session_id": [1, 2], "items": ITEMS},
+            {"session_id": [1, 2], "items": ITEMS},
+            "Read as sequences: prefix → next item.",
+        ),
+        (
+            {"user_id": [1, 2], "items": ITEMS},
+            None,
+            "Read as sequences: prefix → next item, with the last item",
+        ),
+        (
+            {"user_id": [1, 2], "items": [[1, 2], [3]]},
+            {"user_id": [1, 2], "items": [[3], [1]]},
+            "Read as interactions",
+        ),
         (LONG, None, "Read as interactions"),
         (LONG, {"user_id": [1], "items": [[9]]}, "Read as interactions"),
     ],
 )
-def test_parquet_is_told_by_its_columns(folder, train, test, note):
+def test_parquet_is_recognised_by_its_columns(folder, train, test, note):
     parquet(folder / "train.parquet", **train)
     if test:
         parquet(folder / "test.parquet", **test)
@@ -95,12 +125,24 @@ def test_reading_says_how(folder):
     (folder / "train.txt").write_text(TEXT.replace("2 3:1", "2 3:1 x"))
     with pytest.raises(HeadtailError, match="line 4"):
         load(folder / "train.txt", Reading(test=folder / "other.txt"))
-    assert len(load(folder / "train.txt", Reading(test=folder / "other.txt", skip_bad_lines=True)).train) == 3
+    assert (
+        len(
+            load(
+                folder / "train.txt", Reading(test=folder / "other.txt", skip_bad_lines=True)
+            ).train
+        )
+        == 3
+    )
     (folder / "points").write_text(TEXT)
     assert len(load(folder / "points", Reading(test=folder / "other.txt", format="xc")).train) == 4
     parquet(folder / "a.parquet", user_id=[1, 2], items=ITEMS)
-    assert len(load(folder / "a.parquet", Reading(last=1)).train.features.columns) == 3  # prefixes [1], [1, 2] and [4]
-    assert load(folder / "a.parquet", Reading(format="interactions")).notes[0].startswith("Read as interactions")
+    # prefixes [1], [1, 2] and [4]
+    assert len(load(folder / "a.parquet", Reading(last=1)).train.features.columns) == 3
+    assert (
+        load(folder / "a.parquet", Reading(format="interactions"))
+        .notes[0]
+        .startswith("Read as interactions")
+    )
 
 
 def test_split_files_are_found_and_their_column_chosen(folder):
@@ -125,7 +167,7 @@ def test_generated_data_come_through_the_same_door(tmp_path, monkeypatch):
     assert load("synthetic.npz").train.num_labels == 4, "a file that is there goes first"
 
 
-def test_what_cannot_be_read_is_told(folder):
+def test_what_cannot_be_read_is_reported(folder):
     parquet(folder / "train.parquet", photo=[b"x"], label=[1])
     for data, reading, sentence in [
         (folder.with_name("shpo"), Reading(), r"shpo` does not exist. Did you mean `shop`\?"),
@@ -134,7 +176,11 @@ def test_what_cannot_be_read_is_told(folder):
         (folder, Reading(format="sequences"), r"no list column `items`, only `photo`, `label`"),
         (folder, Reading(format="dense"), r"shop` holds nothing to read as dense. Expected is"),
         (folder, Reading(format="xc"), r"holds no text file"),
-        (folder / "train.parquet", Reading(format="xc"), r"the ending .parquet does not fit the format xc"),
+        (
+            folder / "train.parquet",
+            Reading(format="xc"),
+            r"the ending .parquet does not fit the format xc",
+        ),
         (folder, Reading(test=folder / "tets.parquet"), r"tets.parquet` does not exist"),
         (folder, Reading(holdout=1), "`holdout` must be between 0 and 1, both excluded, but got 1"),
     ]:
@@ -142,11 +188,15 @@ def test_what_cannot_be_read_is_told(folder):
             load(data, reading)
 
 
-def test_endings_and_empty_folders_are_told(folder):
-    with pytest.raises(HeadtailError, match=r"shop` holds nothing to read. Expected is a Parquet file"):
+def test_endings_and_empty_folders_are_reported(folder):
+    with pytest.raises(
+        HeadtailError, match=r"shop` holds nothing to read. Expected is a Parquet file"
+    ):
         load(folder)
     (folder / "points.csv").write_text("1,2,3")
-    with pytest.raises(HeadtailError, match=r"points.csv`: the ending .csv is not known.*pass the format xc"):
+    with pytest.raises(
+        HeadtailError, match=r"points.csv`: the ending .csv is not known.*pass the format xc"
+    ):
         load(folder / "points.csv")
     with pytest.raises(HeadtailError, match=r"holds nothing to read"):
         load(folder)
@@ -154,10 +204,14 @@ def test_endings_and_empty_folders_are_told(folder):
     with pytest.raises(HeadtailError, match=r"points.csv`: the ending .csv"):
         load(folder / "a.npz", Reading(test=folder / "points.csv"))
     (folder / "points.txt").write_text(TEXT)
-    with pytest.raises(HeadtailError, match=r"points.txt` is not of the same format as .*a.npz` \(dense\)"):
+    with pytest.raises(
+        HeadtailError, match=r"points.txt` is not of the same format as .*a.npz` \(dense\)"
+    ):
         load(folder / "a.npz", Reading(test=folder / "points.txt"))
     npz(folder / "b.npz")
-    with pytest.raises(HeadtailError, match=r"holds a.npz, b.npz, and none of them is called `train`"):
+    with pytest.raises(
+        HeadtailError, match=r"holds a.npz, b.npz, and none of them is called `train`"
+    ):
         load(folder)
 
 
@@ -168,9 +222,22 @@ def test_the_door_opens_without_the_heavy_libraries():
     assert found.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize(("name", "train", "test"), [("beauty", 233_284, 36_208), ("delicious", 12_920, 3_185)])
+@pytest.mark.parametrize(
+    ("name", "train", "test"), [("beauty", 233_284, 36_208), ("delicious", 12_920, 3_185)]
+)
 def test_real_folders_open(name, train, test):
     if not (DATA / name).exists():
         pytest.skip(f"{name} is not in {DATA}; set HEADTAIL_DATA to the folder that holds it")
     data = load(DATA / name)
     assert (data.name, len(data.train), len(data.test)) == (name, train, test)
+
+
+def test_every_format_that_can_be_requested_has_a_reader_and_every_reader_a_format():
+    assert {reader.format for reader in READERS} | {"auto"} == set(get_args(Format))
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: f"{reader.format}, {reader.module}")
+def test_a_row_of_the_table_names_a_module_that_reads_and_options_that_exist(reader):
+    module = import_module(f"headtail.data.readers.{reader.module}")
+    assert len(signature(module.read_files).parameters) == 3
+    assert set(reader.options) <= {field.name for field in fields(Reading)}

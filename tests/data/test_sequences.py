@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from headtail import HeadtailError
-from headtail.data import parquet, sequences
-from headtail.data.sequences import read_sequences
+from headtail.data.readers.sequences import read_sequences
 
 DATA = Path(os.environ.get("HEADTAIL_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
@@ -35,9 +34,13 @@ def examples(points, names):
     found = []
     for i in range(len(points)):
         row = points.features.rows(torch.tensor([i]))
-        features = dict(zip((names[c] for c in row.columns.tolist()), row.values.tolist(), strict=True))
+        features = dict(
+            zip((names[c] for c in row.columns.tolist()), row.values.tolist(), strict=True)
+        )
         assert len(features) == len(row.columns), "columns within a point differ"
-        (label,) = points.labels.values[points.labels.offsets[i] : points.labels.offsets[i + 1]].tolist()
+        (label,) = points.labels.values[
+            points.labels.offsets[i] : points.labels.offsets[i + 1]
+        ].tolist()
         found.append((features, names[label]))
     return found
 
@@ -58,11 +61,11 @@ def as_expected(found, expected):
 
 
 @pytest.mark.parametrize("last", [1, 3, 10])
-@pytest.mark.parametrize("name", [lambda i: int(i) - 4, lambda i: f"né{i}"], ids=["numbers", "strings"])
+@pytest.mark.parametrize(
+    "name", [lambda i: int(i) - 4, lambda i: f"né{i}"], ids=["numbers", "strings"]
+)
 @pytest.mark.parametrize("at_once", [1 << 20, 16])
-def test_every_prefix_predicts_its_next_item(tmp_path, monkeypatch, last, name, at_once):
-    monkeypatch.setattr(parquet, "AT_ONCE", at_once)  # so that sequences come in many batches
-    monkeypatch.setattr(sequences, "CELLS", at_once)
+def test_every_prefix_predicts_its_next_item(tmp_path, last, name, at_once):
     rng = np.random.default_rng(0)
     train = [[name(i) for i in rng.integers(0, 9, n)] for n in (5, 1, 0, 2, 14, 3)]
     known = {item for session in train for item in session}
@@ -71,8 +74,13 @@ def test_every_prefix_predicts_its_next_item(tmp_path, monkeypatch, last, name, 
     assert name(12) not in known
     data = read_sequences(
         write(tmp_path / "train.parquet", session=range(6), items=train),
-        write(tmp_path / "test.parquet", items=pa.array(test, pa.list_(pa.array(targets).type)), target=targets),
+        write(
+            tmp_path / "test.parquet",
+            items=pa.array(test, pa.list_(pa.array(targets).type)),
+            target=targets,
+        ),
         last=last,
+        at_once=at_once,  # so that sequences come in many batches
     )
     assert data.label_names == sorted(known), "numbers stay numbers"
     assert data.train.num_labels == data.train.num_features == len(known)
@@ -80,7 +88,9 @@ def test_every_prefix_predicts_its_next_item(tmp_path, monkeypatch, last, name, 
     as_expected(examples(data.train, data.label_names), expected)
     expected = [(bag(s, known, last), y) for s, y in zip(test, targets, strict=True) if y in known]
     as_expected(examples(data.test, data.label_names), expected)
-    assert "1 of 4 test examples have a target that never occurs in training" in " ".join(data.notes)
+    assert "1 of 4 test examples have a target that never occurs in training" in " ".join(
+        data.notes
+    )
     assert "1 sequences have only one item" in " ".join(data.notes)
 
 
@@ -104,9 +114,17 @@ def test_without_a_test_file_one_is_left_out_for_testing_and_one_for_validation(
     data = read_sequences(write(tmp_path / "s.parquet", user=range(5), items=sessions))
     known = {1, 2, 3}  # 4 is seen only where it validates, 5 stands alone
     assert data.label_names == [1, 2, 3]
-    as_expected(examples(data.train, data.label_names), [(bag(s[:i], known), s[i]) for s in sessions for i in range(1, len(s) - 2)])
-    as_expected(examples(data.validation, data.label_names), [(bag([1, 2, 3], known), 1), (bag([1], known), 2)])
-    as_expected(examples(data.test, data.label_names), [(bag(s[:-1], known), s[-1]) for s in sessions[:4]])
+    as_expected(
+        examples(data.train, data.label_names),
+        [(bag(s[:i], known), s[i]) for s in sessions for i in range(1, len(s) - 2)],
+    )
+    as_expected(
+        examples(data.validation, data.label_names),
+        [(bag([1, 2, 3], known), 1), (bag([1], known), 2)],
+    )
+    as_expected(
+        examples(data.test, data.label_names), [(bag(s[:-1], known), s[-1]) for s in sessions[:4]]
+    )
     assert "1 of 3 validation examples" in " ".join(data.notes)
     assert data.asked.rows.tolist() == data.asked.users.to_pylist() == [0, 1, 2, 3, 4]
     assert data.train.rows.tolist() == [0, 0, 2, 2]
@@ -114,15 +132,23 @@ def test_without_a_test_file_one_is_left_out_for_testing_and_one_for_validation(
 
 @pytest.mark.parametrize("name", [int, str])
 @pytest.mark.parametrize("at_once", [1 << 20, 2])
-def test_every_test_row_is_asked_in_its_place_whatever_its_target(tmp_path, monkeypatch, name, at_once):
-    monkeypatch.setattr(parquet, "AT_ONCE", at_once)
+def test_every_test_row_is_asked_in_its_place_whatever_its_target(tmp_path, name, at_once):
     kind = pa.int64() if name is int else pa.string()
-    lists, targets = [[1, 2], [], [9], [2, 9, 3], [3]], [7, 1, 2, None, 3]
-    lists, targets = [[name(i) for i in one] for one in lists], [None if i is None else name(i) for i in targets]
+    lists = [[1, 2], [], [9], [2, 9, 3], [3]]
+    targets = [7, 1, 2, None, 3]
+    lists = [[name(i) for i in one] for one in lists]
+    targets = [None if i is None else name(i) for i in targets]
     users = [f"ü{i}" for i in "edcba"]
-    test = write(tmp_path / "test.parquet", uid=users, items=pa.array(lists, pa.list_(kind)), target=pa.array(targets, kind))
-    data = read_sequences(write(tmp_path / "train.parquet", items=[[name(i) for i in (1, 2, 3)]]), test)
-    asked, known = data.asked, [name(i) for i in (1, 2, 3)]
+    test = write(
+        tmp_path / "test.parquet",
+        uid=users,
+        items=pa.array(lists, pa.list_(kind)),
+        target=pa.array(targets, kind),
+    )
+    train = write(tmp_path / "train.parquet", items=[[name(i) for i in (1, 2, 3)]])
+    data = read_sequences(train, test, at_once=at_once)
+    asked = data.asked
+    known = [name(i) for i in (1, 2, 3)]
     assert asked.rows.tolist() == [0, 1, 2, 3, 4]
     assert asked.users.to_pylist() == users
     assert data.test.rows.tolist() == [1, 2, 4]
@@ -133,16 +159,24 @@ def test_every_test_row_is_asked_in_its_place_whatever_its_target(tmp_path, monk
         assert dense[i].tolist() == pytest.approx([wanted[item] for item in known])
     labels = [asked.labels.values[a:b].tolist() for a, b in pairwise(asked.labels.offsets.tolist())]
     assert labels == [[], [0], [1], [], [2]]
-    assert "2 of 5 test examples have a target that never occurs in training, or none" in " ".join(data.notes)
+    assert "2 of 5 test examples have a target that never occurs in training, or none" in " ".join(
+        data.notes
+    )
 
 
 def test_rows_without_any_target_are_asked(tmp_path):
     train = write(tmp_path / "train.parquet", items=[[1, 2, 3]])
-    data = read_sequences(train, write(tmp_path / "test.parquet", items=[[3, 1], [2]], target=pa.nulls(2)))
+    data = read_sequences(
+        train, write(tmp_path / "test.parquet", items=[[3, 1], [2]], target=pa.nulls(2))
+    )
     assert (len(data.test), data.asked.rows.tolist()) == (0, [0, 1])
     assert data.asked.features.to_dense().tolist() == [[1.0, 0.0, 0.5], [0.0, 1.0, 0.0]]
-    with pytest.raises(HeadtailError, match=r"train.parquet`, column `target`: row 1 \(from 0\) is null"):
-        read_sequences(write(tmp_path / "train.parquet", items=[[1], [2]], target=pa.array([2, None])), train)
+    with pytest.raises(
+        HeadtailError, match=r"train.parquet`, column `target`: row 1 \(from 0\) is null"
+    ):
+        read_sequences(
+            write(tmp_path / "train.parquet", items=[[1], [2]], target=pa.array([2, None])), train
+        )
 
 
 def test_numbers_from_zero_are_their_own_names_and_each_type_of_list_reads_alike(tmp_path):
@@ -162,14 +196,15 @@ def test_numbers_from_zero_are_their_own_names_and_each_type_of_list_reads_alike
         assert data.train.labels.values.tolist() == [1, 2, 0, 1]
 
 
-def test_the_second_reading_comes_from_the_cache_and_other_options_do_not(tmp_path, monkeypatch):
+def test_the_second_reading_comes_from_the_cache_and_other_options_do_not(tmp_path):
     path = write(tmp_path / "train.parquet", items=[[1, 2, 3, 4, 5]])
-    told = []
-    first = read_sequences(path, path, progress=lambda what, share: told.append((what, share)))
-    assert told[-1] == ("reading train.parquet", 1.0)
+    reports = []
+    first = read_sequences(path, path, progress=lambda *report: reports.append(report))
+    assert reports[-1] == ("reading train.parquet", 1.0)
     assert read_sequences(path, path, last=1).digest != first.digest
-    monkeypatch.setattr(sequences, "_build", lambda *args: pytest.fail("built again"))
-    again = read_sequences(path, path)
+    reports.clear()
+    again = read_sequences(path, path, progress=lambda *report: reports.append(report))
+    assert reports == [], "nothing was built again"
     assert again.digest == first.digest
     assert torch.equal(again.train.features.to_dense(), first.train.features.to_dense())
 
@@ -178,52 +213,79 @@ def test_the_second_reading_comes_from_the_cache_and_other_options_do_not(tmp_pa
     ("column", "sentence"),
     [
         (pa.array([[1, 2], None]), r"column `items`: row 1 \(from 0\) is null"),
-        (pa.array([[1, 2], [], [3, None]]), r"column `items`: the list of row 2 \(from 0\) has a null"),
-        (pa.array([[1.0, 2.0]]), r"column `items` holds double, but ids must be whole numbers or strings"),
+        (
+            pa.array([[1, 2], [], [3, None]]),
+            r"column `items`: the list of row 2 \(from 0\) has a null",
+        ),
+        (
+            pa.array([[1.0, 2.0]]),
+            r"column `items` holds double, but ids must be whole numbers or strings",
+        ),
         (pa.array([[[1], [2]]]), r"column `items` holds list<"),
         (pa.array([1, 2]), r"has no list column `items`, only `items`"),
         (pa.array([[1], []]), "gives no train example"),
         (pa.array([[], []], pa.list_(pa.int64())), "holds no items to train on"),
-        (pa.array([[2**63, 1]], pa.list_(pa.uint64())), "has ids above int64. Write them as strings"),
+        (
+            pa.array([[2**63, 1]], pa.list_(pa.uint64())),
+            "has ids above int64. Write them as strings",
+        ),
     ],
 )
 @pytest.mark.parametrize("at_once", [1 << 20, 1])
-def test_bad_columns_are_told_with_file_and_column(tmp_path, monkeypatch, column, sentence, at_once):
-    monkeypatch.setattr(parquet, "AT_ONCE", at_once)
+def test_bad_columns_are_reported_with_file_and_column(tmp_path, column, sentence, at_once):
     good = write(tmp_path / "good.parquet", items=[[1, 2]])
     with pytest.raises(HeadtailError, match=rf"`\S*train.parquet`.*{sentence}"):
-        read_sequences(write(tmp_path / "train.parquet", items=column), good)
-    assert not [entry for entry in (tmp_path / "cache").glob("*") if entry.name != "digests"], "a failed reading leaves nothing"
+        read_sequences(write(tmp_path / "train.parquet", items=column), good, at_once=at_once)
+    assert not [entry for entry in (tmp_path / "cache").glob("*") if entry.name != "digests"], (
+        "a failed reading leaves nothing"
+    )
 
 
-def test_bad_test_files_are_told(tmp_path):
+def test_bad_test_files_are_reported(tmp_path):
     train = write(tmp_path / "train.parquet", items=[[1, 2]])
     for columns, sentence in [
-        ({"items": [["1", "2"]]}, r"test.parquet`, column `items` holds strings, but training has numbers"),
-        ({"items": [[1]], "target": ["2"]}, r"test.parquet`, column `target` holds strings, but training has numbers"),
+        (
+            {"items": [["1", "2"]]},
+            r"test.parquet`, column `items` holds strings, but training has numbers",
+        ),
+        (
+            {"items": [[1]], "target": ["2"]},
+            r"test.parquet`, column `target` holds strings, but training has numbers",
+        ),
         ({"items": [[1]], "target": [2.0]}, r"test.parquet`, column `target` holds double"),
-        ({"items": pa.array([], pa.list_(pa.int64()))}, r"test.parquet` has no rows, so it gives no test example"),
+        (
+            {"items": pa.array([], pa.list_(pa.int64()))},
+            r"test.parquet` has no rows, so it gives no test example",
+        ),
         ({"a": [[1]], "b": [[2]]}, r"test.parquet` has no list column `items`, only `a`, `b`"),
     ]:
         with pytest.raises(HeadtailError, match=sentence):
             read_sequences(train, write(tmp_path / "test.parquet", **columns))
 
 
-def test_a_damaged_or_missing_file_is_told(tmp_path):
+def test_a_damaged_or_missing_file_is_reported(tmp_path):
     path = write(tmp_path / "train.parquet", items=[list(range(500))] * 50)
     whole = path.read_bytes()
-    for content in (whole[: len(whole) // 2], b"", b"no parquet at all", b"PAR1" + bytes(len(whole)) + whole[-400:]):
+    for content in (
+        whole[: len(whole) // 2],
+        b"",
+        b"no parquet at all",
+        b"PAR1" + bytes(len(whole)) + whole[-400:],
+    ):
         path.write_bytes(content)
         with pytest.raises(HeadtailError, match=r"train.parquet` is not a readable Parquet file"):
             read_sequences(path)
-    with pytest.raises(HeadtailError, match=r"gone.parquet` is no file"):
+    with pytest.raises(HeadtailError, match=r"gone.parquet` is not a file"):
         read_sequences(tmp_path / "gone.parquet")
-    with pytest.raises(HeadtailError, match="`last` must be a whole number of at least 1, but got 0"):
+    with pytest.raises(
+        HeadtailError, match="`last` must be a whole number of at least 1, but got 0"
+    ):
         read_sequences(path, last=0)
 
 
 @pytest.mark.parametrize(
-    ("name", "train", "test", "labels"), [("diginetica", 719_470, 60_858, 43_097), ("nowplaying", 825_304, 89_824, 60_416)]
+    ("name", "train", "test", "labels"),
+    [("diginetica", 719_470, 60_858, 43_097), ("nowplaying", 825_304, 89_824, 60_416)],
 )
 def test_real_sessions_give_the_published_number_of_examples(name, train, test, labels):
     folder = DATA / name
@@ -240,6 +302,7 @@ def test_beauty_leaves_one_out():
         pytest.skip(f"beauty is not in {DATA}; set HEADTAIL_DATA to the folder that holds it")
     data = read_sequences(path)
     assert data.validation is not None
-    assert len(data.train) == 353_962 - 3 * 40_226  # all but the first and the last two items of each user
+    # all but the first and the last two items of each user
+    assert len(data.train) == 353_962 - 3 * 40_226
     left_out = [int(note.split(" of ")[0].replace(",", "")) for note in data.notes[1:]]
     assert [len(data.validation), len(data.test)] == [40_226 - number for number in left_out]

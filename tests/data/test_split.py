@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from headtail.core.targets import Ragged
 from headtail.data.points import Points
-from headtail.data.split import TextFiles, find_text, hold_out, read_split, read_xc
+from headtail.data.readers.text_folder import TextFiles, find_text
+from headtail.data.readers.text_parts import read_split, read_xc
+from headtail.data.split import hold_out
 from headtail.errors import HeadtailError
-from headtail.targets import Ragged
 
 
 @pytest.fixture
@@ -29,13 +31,13 @@ def test_split_files_count_rows_from_one_and_have_a_column_a_split(write):
     assert read_split(path, 0).tolist() == [2, 0]
     assert read_split(path, 1, num_points=2).tolist() == [0, 1]
     for content, column, says in [
-        ("3 1\n1 2\n", 2, "line 1: there is no column 2, only 2 splits"),
-        ("3\n1\n", 1, "line 1: there is no column 1, only 1 split, column 0"),
-        ("1 2\n3\n", 1, "line 2: there is no column 1"),
+        ("3 1\n1 2\n", 2, "line 1: column 2 does not exist, only 2 splits"),
+        ("3\n1\n", 1, "line 1: column 1 does not exist, only 1 split, column 0"),
+        ("1 2\n3\n", 1, "line 2: column 1 does not exist"),
         ("1\n0\n", 0, "line 2: expected a row number from 1 to 9, but found `0`"),
         ("1\n10\n", 0, "line 2: expected a row number from 1 to 9, but found `10`"),
         ("1\nx\n", 0, "found `x`"),
-        ("2\n2\n", 0, "row 2 stands twice in column 0"),
+        ("2\n2\n", 0, "row 2 occurs twice in column 0"),
         ("", 0, "is empty"),
     ]:
         with pytest.raises(HeadtailError, match=says):
@@ -44,10 +46,15 @@ def test_split_files_count_rows_from_one_and_have_a_column_a_split(write):
 
 def test_one_file_with_split_files_is_parted_by_them(write):
     write("4 3 5\n0 0:1\n1 1:1\n2 2:1\n3 0:2\n", "bibtex_data.txt")
-    train, test = write("4 1\n1 2\n", "bibtex_trSplit.txt"), write("2 3\n3 4\n", "bibtex_tstSplit.txt")
+    train = write("4 1\n1 2\n", "bibtex_trSplit.txt")
+    test = write("2 3\n3 4\n", "bibtex_tstSplit.txt")
     found = find_text(train.parent)
     data = read_xc(found.train, found.test, splits=found.splits)
-    assert (data.name, data.train.labels.values.tolist(), data.test.labels.values.tolist()) == ("bibtex", [3, 0], [1, 2])
+    assert (data.name, data.train.labels.values.tolist(), data.test.labels.values.tolist()) == (
+        "bibtex",
+        [3, 0],
+        [1, 2],
+    )
     other = read_xc(found.train, splits=found.splits, split_column=1)
     assert other.train.labels.values.tolist() == [0, 1]
     assert other.digest != data.digest
@@ -57,14 +64,19 @@ def test_one_file_with_split_files_is_parted_by_them(write):
 
 
 def test_training_and_test_file_get_one_width(write):
-    train, test = write("1 8:1\n"), write("5 2:1\n", "test.txt")
+    train = write("1 8:1\n")
+    test = write("5 2:1\n", "test.txt")
     data = read_xc(train, test)
     assert {(part.num_features, part.num_labels) for part in (data.train, data.test)} == {(9, 6)}
     assert data.name == train.parent.name
     headed = read_xc(write("1 20 30\n1 8:1\n", "a.txt"), test)
     assert (headed.test.num_features, headed.test.num_labels) == (20, 30)
     with pytest.raises(
-        HeadtailError, match=r"`.*a.txt` promises 4 features and 6 labels in its header, but `.*test.txt` has 5 and 6"
+        HeadtailError,
+        match=(
+            r"`.*a.txt` promises 4 features and 6 labels in its header, but `.*test.txt` has 5 and "
+            r"6"
+        ),
     ):
         read_xc(write("1 4 6\n1 3:1\n", "a.txt"), write("1 5 6\n1 3:1\n", "test.txt"))
     with pytest.raises(HeadtailError, match="promises 3 features and 6 labels in its header, but"):

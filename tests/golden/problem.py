@@ -15,11 +15,11 @@ from importlib import metadata
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
 import headtail as ht
+from headtail.kernels.dispatch import use_kernels
 from headtail.losses import SampledLoss
 from headtail.samplers import Draw
 
@@ -102,12 +102,14 @@ def record(scheme: str, optimiser: str, dtype: str, *, kernels: bool) -> dict[st
     head = ht.LabelHead(labels, DIM, loss, sparse=sparse).to(number)
     step = optimisers()[optimiser](list(head.parameters()))
     draw_of = torch.Generator().manual_seed(2)
-    projection = torch.randn(LABELS, DIM, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    projection = torch.randn(
+        LABELS, DIM, generator=torch.Generator().manual_seed(3), dtype=torch.float64
+    )
     ids = []
     log_q = []
     losses = []
     tables = []
-    with kernels_used(kernels):
+    with use_kernels(kernels):
         for _ in range(STEPS):
             hidden = torch.randn(BATCH, DIM, generator=draw_of, dtype=torch.float64).to(number)
             hidden.requires_grad_()
@@ -125,7 +127,9 @@ def record(scheme: str, optimiser: str, dtype: str, *, kernels: bool) -> dict[st
         arrays["ids"] = torch.cat([drawn.reshape(-1) for drawn in ids]).to(torch.int16)
         arrays["id_sums"] = torch.stack([drawn.sum() for drawn in ids])
         arrays["log_q"] = torch.stack([drawn.double().sum() for drawn in log_q])
-    return {name: tensor.numpy() for name, tensor in arrays.items()} | {"final": head.weight.detach().numpy()}
+    return {name: tensor.numpy() for name, tensor in arrays.items()} | {
+        "final": head.weight.detach().numpy()
+    }
 
 
 @contextmanager
@@ -169,19 +173,11 @@ def made_with() -> dict[str, str]:
         ),
         platform.processor(),
     )
-    return versions | {"python": platform.python_version(), "cpu": cpu, "machine": platform.machine()}
-
-
-@contextmanager
-def kernels_used(on: bool) -> Iterator[None]:
-    """With compiled kernels, or in plain PyTorch."""
-    if on:
-        yield
-        return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headtail.losses.fused._kernels_for", lambda *_, **__: None)
-        patch.setattr("headtail.row_optimizer.RowOptimizer._kernels_for", lambda *_: None)
-        yield
+    return versions | {
+        "python": platform.python_version(),
+        "cpu": cpu,
+        "machine": platform.machine(),
+    }
 
 
 def summary(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -207,8 +203,25 @@ def write_data(folder: Path) -> None:
         (folder / f"{part}.txt").write_text("\n".join(lines) + "\n")
 
 
-COMPARISON = (
-    "--schemes uniform:importance within-batch:tail softmax softmax+post-hoc --epochs 2 --dim 32 "
-    "--batch 64 --negatives 16 --seeds 2 --workers 1 --device cpu"
-).split()
+COMPARISON = [
+    "--schemes",
+    "uniform:importance",
+    "within-batch:tail",
+    "softmax",
+    "softmax+post-hoc",
+    "--epochs",
+    "2",
+    "--dim",
+    "32",
+    "--batch",
+    "64",
+    "--negatives",
+    "16",
+    "--seeds",
+    "2",
+    "--workers",
+    "1",
+    "--device",
+    "cpu",
+]
 """Options of the tiny comparison."""

@@ -49,4 +49,6 @@ def test_a_tiny_comparison_gives_the_recorded_rows(tmp_path):
     recorded = (FOLDER / "results.csv").read_text()
     if SAME_MACHINE:
         assert rows == recorded
-    assert [line.split(",")[:5] for line in rows.splitlines()] == [line.split(",")[:5] for line in recorded.splitlines()]
+    assert [line.split(",")[:5] for line in rows.splitlines()] == [
+        line.split(",")[:5] for line in recorded.splitlines()
+    ]

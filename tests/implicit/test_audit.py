@@ -17,7 +17,9 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def test_a_sampler_that_claims_another_q_is_caught():
-    found = audit(Uniform(LABELS, 8), LABELS, log_q=LABELS.prior.log(), generator=seeded(), draws=3000)
+    found = audit(
+        Uniform(LABELS, 8), LABELS, log_q=LABELS.prior.log(), generator=seeded(), draws=3000
+    )
     assert not found.passed
     assert found.p_value < 1e-10
 
@@ -36,12 +38,16 @@ def test_a_set_instead_of_a_multiset_is_caught():
     data = Frequency(LABELS, 64)
     as_set = lambda: torch.unique(data.draw(torch.tensor([0])).ids)  # noqa: E731
     assert not audit(as_set, log_q=LABELS.prior.log(), draws=4000).passed
-    assert audit(lambda: data.draw(torch.tensor([0])).ids, log_q=LABELS.prior.log(), draws=4000).passed
+    assert audit(
+        lambda: data.draw(torch.tensor([0])).ids, log_q=LABELS.prior.log(), draws=4000
+    ).passed
 
 
 def test_any_callable_of_arrays_can_be_audited():
     rng = np.random.default_rng(0)
-    assert audit(lambda: rng.integers(0, 50, 4), log_q=torch.full((50,), 1 / 50).log(), draws=3000).passed
+    assert audit(
+        lambda: rng.integers(0, 50, 4), log_q=torch.full((50,), 1 / 50).log(), draws=3000
+    ).passed
 
 
 def test_a_wrong_log_q_beside_right_draws_is_caught():
@@ -72,15 +78,24 @@ def test_true_claims_pass_at_any_number_of_labels(size):
 
 def test_p_values_of_true_claims_are_spread_evenly():
     """A test that always passes would crowd them near one."""
-    values = [audit(WithinBatch(LABELS), LABELS, draws=400, batch_size=8, generator=seeded(s)).p_value for s in range(40)]
+    values = [
+        audit(WithinBatch(LABELS), LABELS, draws=400, batch_size=8, generator=seeded(s)).p_value
+        for s in range(40)
+    ]
     assert 5 <= sum(v < 0.5 for v in values) <= 35
     assert min(values) < 0.2 < 0.8 < max(values)
 
 
 @pytest.mark.parametrize("target", [None, 0, 20])
 def test_true_samplers_pass_in_small_batches_whoever_looks(target):
-    """In a batch of four, an example's own slot is a quarter of all: it must not be counted as a draw."""
-    for sampler in (Mixture([Uniform(LABELS, 4), WithinBatch(LABELS)]), WithinBatch(LABELS, 2), Queue(LABELS, 9, 3)):
+    """In a batch of four, an example's own slot is a quarter of all: it must not be counted as a
+    draw.
+    """
+    for sampler in (
+        Mixture([Uniform(LABELS, 4), WithinBatch(LABELS)]),
+        WithinBatch(LABELS, 2),
+        Queue(LABELS, 9, 3),
+    ):
         found = audit(sampler, LABELS, batch_size=4, draws=4000, target=target, generator=seeded(3))
         assert found.passed, (sampler, found)
 
@@ -98,7 +113,9 @@ def test_a_log_q_that_is_no_number_is_caught(nonsense):
     class Broken(Uniform):
         def describe(self, ids, label, m, batch_size=None):
             draw = super().describe(ids, label, m, batch_size)
-            return type(draw)(draw.ids, torch.full_like(draw.log_q, nonsense), draw.log_q_target, draw.m)
+            return type(draw)(
+                draw.ids, torch.full_like(draw.log_q, nonsense), draw.log_q_target, draw.m
+            )
 
     assert not audit(Broken(LABELS, 8), LABELS, draws=300).passed
 

@@ -25,41 +25,79 @@ from headtail import (
     SampledSoftmaxLoss,
     Tail,
     Uniform,
-    Weighting,
     WithinBatch,
     explain,
-    hinge,
-    implied_margin,
-    lean_of,
-    optimal_q,
     scheme,
 )
-from headtail.implicit import recognise
+from headtail.core import Weighting
+from headtail.functional import hinge
+from headtail.implicit import implied_margin, lean_of, optimal_q, recognise
 
 LABELS = Labels.zipf(3000)
 
 TABLE = [
     # scheme, softmax name, decoupled name, ρ, lean
-    ("uniform:constant", "softmax with downweighted negatives", "scaled decoupled loss", "1/L", "neither"),
+    (
+        "uniform:constant",
+        "softmax with downweighted negatives",
+        "scaled decoupled loss",
+        "1/L",
+        "neither",
+    ),
     ("uniform:importance", "softmax cross-entropy", "decoupled loss", "1", "neither"),
-    ("uniform:relative", "softmax with downweighted negatives", "scaled decoupled loss", "m/L", "neither"),
-    ("uniform:tail", "logit-adjusted loss (Menon et al. 2020)", "tail-heavy decoupled loss", "π_y'/π_y", "tail"),
-    ("within-batch:constant", "equalised loss (Tan et al. 2020)", "tail-heavy decoupled loss", "π_y'", "tail"),
+    (
+        "uniform:relative",
+        "softmax with downweighted negatives",
+        "scaled decoupled loss",
+        "m/L",
+        "neither",
+    ),
+    (
+        "uniform:tail",
+        "logit-adjusted loss (Menon et al. 2020)",
+        "tail-heavy decoupled loss",
+        "π_y'/π_y",
+        "tail",
+    ),
+    (
+        "within-batch:constant",
+        "equalised loss (Tan et al. 2020)",
+        "tail-heavy decoupled loss",
+        "π_y'",
+        "tail",
+    ),
     ("within-batch:importance", "softmax cross-entropy", "decoupled loss", "1", "neither"),
-    ("within-batch:relative", "softmax with upweighted head labels", "head-heavy decoupled loss", "m · π_y", "head"),
-    ("within-batch:tail", "logit-adjusted loss (Menon et al. 2020)", "tail-heavy decoupled loss", "π_y'/π_y", "tail"),
+    (
+        "within-batch:relative",
+        "softmax with upweighted head labels",
+        "head-heavy decoupled loss",
+        "m · π_y",
+        "head",
+    ),
+    (
+        "within-batch:tail",
+        "logit-adjusted loss (Menon et al. 2020)",
+        "tail-heavy decoupled loss",
+        "π_y'/π_y",
+        "tail",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("name", "softmax", "decoupled", "rho", "leans"), TABLE, ids=[row[0] for row in TABLE])
+@pytest.mark.parametrize(
+    ("name", "softmax", "decoupled", "rho", "leans"), TABLE, ids=[row[0] for row in TABLE]
+)
 @pytest.mark.parametrize("seen", ["all labels", "some labels never seen"])
 def test_every_row_of_the_paper_s_tables_is_recognised(name, softmax, decoupled, rho, leans, seen):
     labels = LABELS
     if seen != "all labels":
-        labels = Labels.from_counts(torch.cat([LABELS.counts, torch.zeros(20, dtype=torch.int64)]), smoothing=0.5)
+        labels = Labels.from_counts(
+            torch.cat([LABELS.counts, torch.zeros(20, dtype=torch.int64)]), smoothing=0.5
+        )
     for family, expected in (("", softmax), ("hinge/", decoupled)):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # importance and tail weights ask for labels that are never in a batch
+            # importance and tail weights ask for labels that are never in a batch
+            warnings.simplefilter("ignore")
             loss = scheme(family + name, labels, 64)
         found = explain(loss, labels, batch_size=64)
         assert (found.name, found.rho, found.leans) == (expected, rho, leans)
@@ -70,10 +108,22 @@ def test_every_row_of_the_paper_s_tables_is_recognised(name, softmax, decoupled,
     ("name", "expected", "rho"),
     [
         ("uniform(excluded):constant", "softmax with downweighted negatives", "1/(L−1)"),
-        ("frequency(excluded):constant", "equalised loss (Tan et al. 2020), positive excluded", "π_y'/(1 − π_y)"),
+        (
+            "frequency(excluded):constant",
+            "equalised loss (Tan et al. 2020), positive excluded",
+            "π_y'/(1 − π_y)",
+        ),
         ("frequency(0.5):constant", "equalised loss (Tan et al. 2020)", None),
-        ("frequency(0.5):tail(0.25)", "logit-adjusted loss (Menon et al. 2020), strength 0.25", "(π_y'/π_y)^0.25"),
-        ("uniform(without-replacement):tail", "logit-adjusted loss (Menon et al. 2020)", "π_y'/π_y"),
+        (
+            "frequency(0.5):tail(0.25)",
+            "logit-adjusted loss (Menon et al. 2020), strength 0.25",
+            "(π_y'/π_y)^0.25",
+        ),
+        (
+            "uniform(without-replacement):tail",
+            "logit-adjusted loss (Menon et al. 2020)",
+            "π_y'/π_y",
+        ),
         ("queue(64):constant", "equalised loss (Tan et al. 2020)", "π_y'"),
         ("mixture(uniform,within-batch):importance", "softmax cross-entropy", "1"),
         ("log-uniform:adaptive", "adaptive loss (LDAM, Cao et al. 2019)", None),
@@ -135,7 +185,9 @@ def test_bias_is_the_implicit_minus_the_unsampled_loss():
     assert found.unsampled_loss == pytest.approx(math.log(3000))
     assert found.implicit_loss == pytest.approx(math.log(1 + 2999 / 3000))
     assert found.bias == pytest.approx(found.implicit_loss - found.unsampled_loss)
-    assert explain(SampledSoftmaxLoss(Uniform(LABELS, 8), Importance()), LABELS).examples[0].bias == pytest.approx(0, abs=1e-12)
+    assert explain(SampledSoftmaxLoss(Uniform(LABELS, 8), Importance()), LABELS).examples[
+        0
+    ].bias == pytest.approx(0, abs=1e-12)
 
 
 def test_given_scores_of_a_model_are_explained_one_by_one():
@@ -150,11 +202,16 @@ def test_given_scores_of_a_model_are_explained_one_by_one():
 def test_scores_of_ten_thousand_do_not_overflow():
     scores = torch.full((1, 3000), -1e4)
     scores[0, 5] = 1e4
-    found = explain(SampledSoftmaxLoss(Uniform(LABELS, 8), Tail(LABELS)), LABELS, scores=scores, target=torch.tensor([0])).examples[
-        0
-    ]
+    found = explain(
+        SampledSoftmaxLoss(Uniform(LABELS, 8), Tail(LABELS)),
+        LABELS,
+        scores=scores,
+        target=torch.tensor([0]),
+    ).examples[0]
     assert found.implicit_loss == pytest.approx(2e4, rel=1e-3)
-    assert found.squared_error == pytest.approx(3000 / 8 - 1 / 8, rel=1e-6), "one label of L is all: σ²/μ² = L − 1"
+    assert found.squared_error == pytest.approx(3000 / 8 - 1 / 8, rel=1e-6), (
+        "one label of L is all: σ²/μ² = L − 1"
+    )
 
 
 def test_labels_that_are_never_drawn_are_counted_and_warned_about():
@@ -164,7 +221,10 @@ def test_labels_that_are_never_drawn_are_counted_and_warned_about():
     assert explain(loss, labels).never_drawn == 1
     with pytest.raises(HeadtailError, match="never draws 1 of 4 labels"):
         scheme("frequency:importance", labels)
-    assert explain(scheme("within-batch:constant", labels), labels).name == "equalised loss (Tan et al. 2020)"
+    assert (
+        explain(scheme("within-batch:constant", labels), labels).name
+        == "equalised loss (Tan et al. 2020)"
+    )
 
 
 def test_a_pairwise_margin_is_explained_without_vectors():
@@ -199,10 +259,15 @@ def test_q_star_of_an_untrained_logit_adjusted_softmax_is_the_prior_of_the_other
 
 
 def test_two_counts_are_enough_to_tell_the_adaptive_margin():
-    """CIFAR-100-LT Step: 500 or 5 examples a class. Any two points lie on a line, but only one has no intercept."""
+    """CIFAR-100-LT Step: 500 or 5 examples a class. Any two points lie on a line, but only one has
+    no intercept.
+    """
     step = Labels.from_counts([500] * 50 + [5] * 50)
     assert explain(scheme("adaptive", step), step).name == "adaptive loss (LDAM, Cao et al. 2019)"
-    for name, expected in (("within-batch:constant", "equalised"), ("within-batch:relative", "softmax with upweighted head")):
+    for name, expected in (
+        ("within-batch:constant", "equalised"),
+        ("within-batch:relative", "softmax with upweighted head"),
+    ):
         assert explain(scheme(name, step), step, batch_size=32).name.startswith(expected)
 
 
@@ -230,16 +295,21 @@ def test_the_advice_for_excluded_positives_has_its_factor():
     found = explain(scheme("uniform(excluded):constant", LABELS), LABELS)
     assert found.unbiased_with == "importance: w = (1 − q_y)/(m · q_y')"
     assert explain(scheme("softmax", LABELS), LABELS).unbiased_with is None
-    pool = explain(scheme("resampled:importance@8", LABELS), LABELS)  # whose draws carry no q of a label
+    # whose draws carry no q of a label
+    pool = explain(scheme("resampled:importance@8", LABELS), LABELS)
     assert pool.unbiased_with == "importance: w = 1/(m · q̂_y')"
 
 
 def test_what_explain_leaves_out_it_says():
-    loss = SampledSoftmaxLoss(Uniform(LABELS, 4), Importance(), collisions="none", label_smoothing=0.1)
+    loss = SampledSoftmaxLoss(
+        Uniform(LABELS, 4), Importance(), collisions="none", label_smoothing=0.1
+    )
     notes = " ".join(explain(loss, LABELS).notes)
     assert "Collisions are kept" in notes
     assert "Label smoothing" in notes
-    assert "adjusted afterwards" in " ".join(explain(scheme("softmax+post-hoc", LABELS), LABELS).notes)
+    assert "adjusted afterwards" in " ".join(
+        explain(scheme("softmax+post-hoc", LABELS), LABELS).notes
+    )
 
 
 def test_a_head_can_be_explained_itself():
@@ -248,13 +318,16 @@ def test_a_head_can_be_explained_itself():
 
 
 def test_a_piece_that_can_be_negative_keeps_its_sign():
-    from headtail import Piece
+    from headtail.functional import Piece
 
     linear = Piece("linear", lambda z: -z, lambda z: -z)
     scores = torch.zeros(1, 3000)
     scores[0, :1500] = -1.0
     found = explain(
-        SampledDecoupledLoss(Uniform(LABELS, 4), Importance(), linear), LABELS, scores=scores, target=torch.tensor([2999])
+        SampledDecoupledLoss(Uniform(LABELS, 4), Importance(), linear),
+        LABELS,
+        scores=scores,
+        target=torch.tensor([2999]),
     )
     assert found.examples[0].implicit_loss == pytest.approx(-1500)
 

@@ -8,11 +8,27 @@ import pytest
 import torch
 from torch import Tensor
 
-from headtail import CustomSeparable, HeadtailError, Labels, LogitAdjusted, Margin, Pairwise, explain, lean_of, scheme
-from headtail.build import PAPER
+from headtail import (
+    CustomSeparable,
+    HeadtailError,
+    Labels,
+    LogitAdjusted,
+    Pairwise,
+    explain,
+    scheme,
+)
 from headtail.cli.drawing import head_to_tail
+from headtail.core import Margin
+from headtail.implicit import lean_of
+from headtail.schemes import PAPER
 
-OTHERS = ("log-uniform:constant", "log-uniform:relative", "log-uniform:tail", "frequency(0.5):constant", "queue(64):relative")
+OTHERS = (
+    "log-uniform:constant",
+    "log-uniform:relative",
+    "log-uniform:tail",
+    "frequency(0.5):constant",
+    "queue(64):relative",
+)
 COUNTS = {
     "head, torso and tail": [400, 400, 150, 150, 150, 60, 60, 30, 9, 9, 9, 9, 2, 2],
     "no head": [15, 15, 8, 8, 8, 3, 3, 3, 3, 1],
@@ -30,7 +46,10 @@ def random_parts(size: int, seed: int) -> tuple[Tensor, Tensor]:
 
 def both_kinds(positive: Tensor, negative: Tensor) -> list[Margin]:
     """A margin as two vectors, and as a function of pairs."""
-    return [CustomSeparable(positive, negative), Pairwise(lambda y, other: positive[y] + negative[other])]
+    return [
+        CustomSeparable(positive, negative),
+        Pairwise(lambda y, other: positive[y] + negative[other]),
+    ]
 
 
 def shuffled_within_counts(counts: Tensor, seed: int) -> Tensor:
@@ -73,10 +92,16 @@ def test_the_lean_is_the_mean_over_all_pairs_of_median_count(counts):
         slices = labels.slices_by_mass()
     values = []
     for name, otherwise in (("tail", min(counts)), ("head", max(counts))):
-        seen = sorted(count for count, here in zip(counts, getattr(slices, name).tolist(), strict=True) if here and count)
+        seen = sorted(
+            count
+            for count, here in zip(counts, getattr(slices, name).tolist(), strict=True)
+            if here and count
+        )
         values.append(seen[(len(seen) - 1) // 2] if seen else otherwise)
     tail, head = ([i for i, count in enumerate(counts) if count == value] for value in values)
-    pairs = [float(positive[t] + negative[h] - positive[h] - negative[t]) for t in tail for h in head]
+    pairs = [
+        float(positive[t] + negative[h] - positive[h] - negative[t]) for t in tail for h in head
+    ]
     for margin in both_kinds(positive, negative):
         assert lean_of(margin, labels) == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
 
@@ -84,7 +109,8 @@ def test_the_lean_is_the_mean_over_all_pairs_of_median_count(counts):
 def test_a_margin_that_only_looks_at_counts_has_the_lean_of_any_pair_to_the_last_digit():
     labels = Labels.from_counts([700] * 3 + [50] * 4 + [7] * 11)
     margin = LogitAdjusted(labels)
-    tail, head = torch.tensor([17]), torch.tensor([2])
+    tail = torch.tensor([17])
+    head = torch.tensor([2])
     assert lean_of(margin, labels) == float(margin.log_rho(tail, head) - margin.log_rho(head, tail))
 
 

@@ -10,9 +10,10 @@ import torch
 
 from headtail import HeadtailError, Labels, explain, scheme
 from headtail.cli import main
-from headtail.config import Run
+from headtail.comparison.explained import explain_schemes
+from headtail.comparison.rows import explain_rows
 from headtail.data.load import load
-from headtail.explained import explain_rows, explain_schemes
+from headtail.training.config import Run
 
 LABELS = Labels.zipf(1000)
 
@@ -28,7 +29,9 @@ def trained_scores(number: int = 3, scale: float = 12.0) -> tuple[torch.Tensor, 
     return scores, target
 
 
-@pytest.mark.parametrize("name", ["uniform:importance@64", "within-batch:tail", "hinge/uniform:constant", "softmax"])
+@pytest.mark.parametrize(
+    "name", ["uniform:importance@64", "within-batch:tail", "hinge/uniform:constant", "softmax"]
+)
 def test_without_scores_there_is_no_noise_of_a_trained_model_and_no_number_of_negatives(name):
     found = explain(scheme(name, LABELS), LABELS)
     assert found.scores == "untrained"
@@ -65,7 +68,10 @@ def test_a_wish_for_less_noise_needs_scores():
     with pytest.raises(HeadtailError, match="`scores`"):
         explain(loss, LABELS, noise=0.05)
     scores, target = trained_scores(1)
-    fewer, more = (explain(loss, LABELS, scores=scores, target=target, noise=noise).examples[0].needed_m for noise in (0.2, 0.1))
+    fewer, more = (
+        explain(loss, LABELS, scores=scores, target=target, noise=noise).examples[0].needed_m
+        for noise in (0.2, 0.1)
+    )
     assert fewer is not None
     assert more is not None
     assert more == pytest.approx(4 * fewer, rel=1e-3)
@@ -81,8 +87,12 @@ def test_json_names_the_untrained_figures(capsys):
         assert example["noise_untrained"] > 0
 
 
-@pytest.mark.parametrize("scheme_", [[], ["uniform:importance"], ["within-batch:tail"], ["contrastive/uniform:constant"]])
-def test_what_people_see_says_untrained_and_asks_for_no_number_of_negatives(capsys, monkeypatch, scheme_):
+@pytest.mark.parametrize(
+    "scheme_", [[], ["uniform:importance"], ["within-batch:tail"], ["contrastive/uniform:constant"]]
+)
+def test_what_people_see_says_untrained_and_asks_for_no_number_of_negatives(
+    capsys, monkeypatch, scheme_
+):
     monkeypatch.setenv("COLUMNS", "160")
     assert main(["explain", *scheme_, "--zipf", "100"]) == 0
     out = capsys.readouterr().out
@@ -101,7 +111,8 @@ def test_the_command_has_no_option_for_a_wished_noise(capsys):
 def test_a_comparison_calls_its_noise_untrained():
     data = load("synthetic:points=600,test=100,features=200,labels=60")
     runs = [Run(scheme="uniform:importance", batch=8, negatives=4)]
-    about = explain_schemes(runs, data)["uniform:importance"]
+    schemes = explain_schemes(runs, data)
+    about = schemes["uniform:importance"]
     assert about["noise_untrained"] > 0
     assert "noise" not in about
-    assert [row.metric for row in explain_rows(runs, data)] == ["lean", "noise_untrained"]
+    assert [row.metric for row in explain_rows(schemes, data)] == ["lean", "noise_untrained"]

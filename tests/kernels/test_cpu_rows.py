@@ -1,4 +1,4 @@
-"""Row updates by the CPU kernels, beside the same by torch and the truth in float64."""
+"""Row updates by the CPU kernels, compared with torch and with the truth in float64."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from headtail import RowAdagrad, RowAdam, RowSGD, row_optimizer
-from headtail.kernels import cpu_rows
+from headtail import RowAdagrad, RowAdam, RowSGD
+from headtail.kernels.cpu import rows as cpu_rows
+from headtail.kernels.dispatch import use_kernels
 from headtail.kernels.gradient import RowGradient
 
 STEPS = 4
@@ -41,35 +42,47 @@ def trained(rule, start: torch.Tensor, grads: list[torch.Tensor]) -> list[torch.
         weight.grad = grad.to(start.dtype)
         optimiser.step()
     optimiser.flush()
-    return [weight.detach(), *(v for v in optimiser.state[weight].values() if isinstance(v, torch.Tensor))]
+    return [
+        weight.detach(),
+        *(v for v in optimiser.state[weight].values() if isinstance(v, torch.Tensor)),
+    ]
 
 
 def spy(monkeypatch) -> list[int]:
-    calls, kernel = [], cpu_rows._update
-    monkeypatch.setattr(cpu_rows, "_update", lambda *args, **kw: calls.append(1) or kernel(*args, **kw))
+    """An entry for each call of the kernels."""
+    calls = []
+    kernel = cpu_rows._update
+    monkeypatch.setattr(
+        cpu_rows, "_update", lambda *args, **kw: calls.append(1) or kernel(*args, **kw)
+    )
     return calls
 
 
 @rules
 @pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])
 @pytest.mark.parametrize(("num_rows", "dim"), [(1007, 129), (33001, 1)])
-def test_the_kernels_steps_are_as_near_to_the_truth_as_torch_s(num_rows, dim, sparse, rule, monkeypatch):
-    start, grads = torch.randn(num_rows, dim), gradients(num_rows, dim, sparse)
+def test_the_kernels_steps_are_as_near_to_the_truth_as_torch_s(
+    num_rows, dim, sparse, rule, monkeypatch
+):
+    start = torch.randn(num_rows, dim)
+    grads = gradients(num_rows, dim, sparse)
     exact = trained(rule, start.double(), grads)
-    with monkeypatch.context() as patch:
-        calls = spy(patch)
-        kernel = trained(rule, start, grads)
-        assert len(calls) == STEPS, "the fast path ran"
-    monkeypatch.setattr(row_optimizer, "WORTH_KERNELS", 10**9)
-    plain = trained(rule, start, grads)
+    calls = spy(monkeypatch)
+    kernel = trained(rule, start, grads)
+    assert len(calls) == STEPS, "the fast path ran"
+    with use_kernels(False):
+        plain = trained(rule, start, grads)
+    assert len(calls) == STEPS, "and then did not"
     for by_kernel, by_torch, right in zip(kernel, plain, exact, strict=True):
         assert (by_kernel - right).norm() <= SLACK * (by_torch - right).norm() + 1e-7
 
 
 def test_entries_with_points_and_factors_are_summed_by_row_and_padding_counts_nowhere():
     rows = torch.tensor([4, 1, -1, 4, 4])
-    points, coefs = torch.tensor([0, 1, 1, 1, 0]), torch.tensor([1.0, 2.0, 9.0, 3.0, -0.5])
-    values, table = torch.randn(2, 3), torch.randn(6, 3)
+    points = torch.tensor([0, 1, 1, 1, 0])
+    coefs = torch.tensor([1.0, 2.0, 9.0, 3.0, -0.5])
+    values = torch.randn(2, 3)
+    table = torch.randn(6, 3)
     found = table.clone()
     cpu_rows.sgd_rows(found, RowGradient(rows, values, points, coefs), 0.1)
     wanted = table.clone()
@@ -112,13 +125,16 @@ def test_rows_without_a_gradient_are_not_touched_by_a_bit(rule, monkeypatch):
         optimiser.step()
     assert calls
     assert torch.equal(weight[503:], start[503:])
-    assert all(not v[503:].any() for v in optimiser.state[weight].values() if isinstance(v, torch.Tensor))
+    assert all(
+        not v[503:].any() for v in optimiser.state[weight].values() if isinstance(v, torch.Tensor)
+    )
     assert (weight[:503] != start[:503]).any(1).sum() > 400
 
 
 @rules
 def test_two_threads_give_what_one_gives_bit_for_bit(rule):
-    start, grads = torch.randn(5007, 129), gradients(5007, 129, sparse=True)
+    start = torch.randn(5007, 129)
+    grads = gradients(5007, 129, sparse=True)
     one = trained(rule, start, grads)
     torch.set_num_threads(2)
     try:
@@ -129,15 +145,24 @@ def test_two_threads_give_what_one_gives_bit_for_bit(rule):
 
 
 def test_what_the_kernels_do_not_take_goes_to_torch(monkeypatch):
-    calls, rule = spy(monkeypatch), RULES["adagrad"]
+    calls = spy(monkeypatch)
+    rule = RULES["adagrad"]
     trained(rule, torch.randn(1007, 129).double(), gradients(1007, 129, sparse=False))
     trained(rule, torch.randn(129, 1007).T, [torch.randn(1007, 129)])
     trained(rule, torch.randn(8, 8), [torch.randn(8, 8)])
     assert not calls
 
 
+def test_small_tables_go_to_the_kernels_if_these_are_always_used(monkeypatch):
+    calls = spy(monkeypatch)
+    with use_kernels("always"):
+        trained(RULES["adagrad"], torch.randn(8, 8), [torch.randn(8, 8)])
+    assert len(calls) == 1
+
+
 def test_a_number_that_never_had_a_gradient_stays_where_it_is():
-    start, grad = torch.randn(256, 128), torch.randn(256, 128)
+    start = torch.randn(256, 128)
+    grad = torch.randn(256, 128)
     grad[:, ::2] = 0
     found, _ = trained(RULES["adagrad"], start, [grad])
     assert torch.equal(found[:, ::2], start[:, ::2])
@@ -145,7 +170,8 @@ def test_a_number_that_never_had_a_gradient_stays_where_it_is():
 
 def test_a_row_looked_up_twice_is_stepped_once_with_the_sum():
     """As a table is used: through autograd, whose gradient holds a row once for each look-up."""
-    start, ids = torch.randn(300, 128), torch.randint(300, (400,))
+    start = torch.randn(300, 128)
+    ids = torch.randint(300, (400,))
     goal = torch.randn(400, 128)
     found = []
     for dtype in (torch.float32, torch.float64):
@@ -158,7 +184,8 @@ def test_a_row_looked_up_twice_is_stepped_once_with_the_sum():
 
 @rules
 def test_a_vector_is_updated_as_a_table_of_one_row(rule, monkeypatch):
-    start, grads = torch.randn(2**15), [torch.randn(2**15) for _ in range(STEPS)]
+    start = torch.randn(2**15)
+    grads = [torch.randn(2**15) for _ in range(STEPS)]
     exact = trained(rule, start.double(), grads)
     calls = spy(monkeypatch)
     found = trained(rule, start, grads)

@@ -25,10 +25,16 @@ def csr(num: int, features: int, longest: int) -> tuple[Tensor, Tensor, Tensor]:
     lengths[0] = longest
     lengths[num // 2] = 0 if num > 1 else longest
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-    return offsets, torch.randint(features, (int(offsets[-1]),), dtype=torch.int32), torch.randn(int(offsets[-1]))
+    return (
+        offsets,
+        torch.randint(features, (int(offsets[-1]),), dtype=torch.int32),
+        torch.randn(int(offsets[-1])),
+    )
 
 
-def plain(offsets: Tensor, columns: Tensor, values: Tensor, ids: Tensor, weight: Tensor, normalise: bool) -> Tensor:
+def plain(
+    offsets: Tensor, columns: Tensor, values: Tensor, ids: Tensor, weight: Tensor, normalise: bool
+) -> Tensor:
     out = weight.new_zeros(len(ids), weight.shape[1])
     for i, point in enumerate(ids.tolist()):
         part = slice(int(offsets[point]), int(offsets[point + 1]))
@@ -47,18 +53,30 @@ def on_device(*tensors: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("normalise", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_bags_are_as_near_to_the_truth_as_torch_on_ragged_shapes(shape, normalise: bool, dtype: torch.dtype):
-    from headtail.kernels import cuda_bag
+def test_bags_are_as_near_to_the_truth_as_torch_on_ragged_shapes(
+    shape, normalise: bool, dtype: torch.dtype
+):
+    from headtail.kernels.triton import bag as cuda_bag
 
     num, features, d, longest, batch = shape
-    bag, weight, ids = csr(num, features, longest), torch.randn(features, d).to(dtype), torch.randint(num, (batch,))
+    bag = csr(num, features, longest)
+    weight = torch.randn(features, d).to(dtype)
+    ids = torch.randint(num, (batch,))
     for kind, chosen in ((torch.int32, ids), (torch.int64, ids), (torch.int32, None)):
         which = torch.arange(num) if chosen is None else chosen
         exact = plain(*bag, which, weight.double(), normalise)
         near = plain(*bag, which, weight.float(), normalise)
         out = torch.full((len(which), d), torch.nan, device=DEVICE)
         offsets, columns, values, table = on_device(bag[0], bag[1].to(kind), bag[2], weight)
-        cuda_bag.weighted_bag(offsets, columns, values, None if chosen is None else ids.to(DEVICE), table, normalise, out)
+        cuda_bag.weighted_bag(
+            offsets,
+            columns,
+            values,
+            None if chosen is None else ids.to(DEVICE),
+            table,
+            normalise,
+            out,
+        )
         assert (out.cpu() - exact).norm() <= 1.1 * (near - exact).norm() + 1e-7 * exact.norm()
 
 
@@ -66,7 +84,7 @@ def test_bags_are_as_near_to_the_truth_as_torch_on_ragged_shapes(shape, normalis
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("normalise", [False, True])
 def test_entries_are_the_batch_point_after_point_and_then_padding(shape, normalise: bool):
-    from headtail.kernels import cuda_bag
+    from headtail.kernels.triton import bag as cuda_bag
 
     num, features, _, longest, batch = shape
     bag = csr(num, features, longest)
@@ -75,11 +93,15 @@ def test_entries_are_the_batch_point_after_point_and_then_padding(shape, normali
         ranges = [range(int(bag[0][p]), int(bag[0][p + 1])) for p in which.tolist()]
         places = torch.tensor([j for r in ranges for j in r], dtype=torch.int64)
         owners = torch.tensor([i for i, r in enumerate(ranges) for _ in r], dtype=torch.int64)
-        lengths = torch.stack([bag[2][r.start : r.stop].double().norm().clamp(min=1e-37) for r in ranges])
+        lengths = torch.stack(
+            [bag[2][r.start : r.stop].double().norm().clamp(min=1e-37) for r in ranges]
+        )
         coefs = bag[2][places].double() / (lengths[owners] if normalise else 1)
         for spare in (0, 1, 1000):
             capacity = len(places) + spare
-            made = cuda_bag.list_entries(*on_device(*bag), None if ids is None else ids.to(DEVICE), normalise, capacity)
+            made = cuda_bag.list_entries(
+                *on_device(*bag), None if ids is None else ids.to(DEVICE), normalise, capacity
+            )
             rows, points, factors = (t.cpu() for t in made)
             assert rows.shape == points.shape == factors.shape == (capacity,)
             assert torch.equal(rows[: len(places)], bag[1][places].long())
@@ -91,9 +113,13 @@ def test_entries_are_the_batch_point_after_point_and_then_padding(shape, normali
 
 @in_triton
 def test_a_point_of_zeros_has_no_direction_and_too_little_room_harms_nobody():
-    from headtail.kernels import cuda_bag
+    from headtail.kernels.triton import bag as cuda_bag
 
-    bag = on_device(torch.tensor([0, 2, 5]), torch.tensor([0, 1, 1, 2, 0]), torch.tensor([0.0, 0.0, 1.0, 2.0, 2.0]))
+    bag = on_device(
+        torch.tensor([0, 2, 5]),
+        torch.tensor([0, 1, 1, 2, 0]),
+        torch.tensor([0.0, 0.0, 1.0, 2.0, 2.0]),
+    )
     out = torch.full((2, 3), torch.nan, device=DEVICE)
     cuda_bag.weighted_bag(*bag, None, torch.eye(3, device=DEVICE), True, out)
     assert torch.allclose(out.cpu(), torch.tensor([[0.0, 0.0, 0.0], [2.0, 1.0, 2.0]]) / 3)

@@ -18,9 +18,10 @@ def test_everything_in_this_file_by_the_interpreter():
 
 
 def dropped(n: int, d: int, share: float, seed: int = 3) -> torch.Tensor:
-    from headtail.kernels import cuda_dropout
+    from headtail.kernels.triton import dropout as cuda_dropout
 
-    ones, drop = torch.ones(n, d, device=DEVICE), Drop(torch.tensor(seed, device=DEVICE), share, 1 / (1 - share))
+    ones = torch.ones(n, d, device=DEVICE)
+    drop = Drop(torch.tensor(seed, device=DEVICE), share, 1 / (1 - share))
     cuda_dropout.forward(ones, torch.zeros(d, device=DEVICE), drop)
     return ones == 0
 
@@ -29,10 +30,14 @@ def dropped(n: int, d: int, share: float, seed: int = 3) -> torch.Tensor:
 @pytest.mark.parametrize(("n", "d"), SHAPES)
 @pytest.mark.parametrize("share", [0.25, 0.5])
 def test_kept_numbers_are_shifted_and_scaled_and_gradients_flow_through_them_only(n, d, share):
-    from headtail.kernels import cuda_dropout
+    from headtail.kernels.triton import dropout as cuda_dropout
 
-    x, bias, grad = torch.randn(n, d, device=DEVICE), torch.randn(d, device=DEVICE), torch.randn(n, d, device=DEVICE)
-    drop, gone, out = Drop(torch.tensor(3, device=DEVICE), share, 1 / (1 - share)), dropped(n, d, share), x.clone()
+    x = torch.randn(n, d, device=DEVICE)
+    bias = torch.randn(d, device=DEVICE)
+    grad = torch.randn(n, d, device=DEVICE)
+    drop = Drop(torch.tensor(3, device=DEVICE), share, 1 / (1 - share))
+    gone = dropped(n, d, share)
+    out = x.clone()
     cuda_dropout.forward(out, bias, drop)
     assert torch.allclose(out, torch.where(gone, 0.0, (x + bias) / (1 - share)), rtol=1e-6)
     of_x, parts = cuda_dropout.backward(grad, drop)
@@ -42,7 +47,7 @@ def test_kept_numbers_are_shifted_and_scaled_and_gradients_flow_through_them_onl
 
 @in_triton
 def test_the_share_is_dropped_each_number_by_itself_and_anew_for_each_seed():
-    from headtail.kernels import cuda_dropout
+    from headtail.kernels.triton import dropout as cuda_dropout
 
     gone = dropped(100, 257, 0.3)
     assert gone.double().mean().item() == pytest.approx(0.3, abs=0.015)

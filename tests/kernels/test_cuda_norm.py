@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from headtail.models import norm
-from headtail.models.norm import MOMENTUM, Norm, plain_norm
+from headtail.encoders import norm
+from headtail.encoders.norm import MOMENTUM, Norm, plain_norm
 from tests.kernels.interpreter import DEVICE, GPU, elsewhere, in_triton, interpret
 
 pytest.importorskip("triton")
@@ -27,22 +27,38 @@ def image(shape, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(n, height, width, channels, device=DEVICE).permute(0, 3, 1, 2).to(dtype)
 
 
-def both_ways(shape, dtype: torch.dtype, added: bool, relu: bool, shift: float = 0.5) -> tuple[list, list, list]:
-    """(by the kernels, by torch in this dtype, by torch in float64): output, running mean and variance, gradients."""
-    x, shortcut, grad = image(shape, dtype) * 2 + shift, image(shape, dtype) if added else None, image(shape, dtype)
-    weight, bias = torch.rand(shape[1], device=DEVICE) + 0.5, torch.randn(shape[1], device=DEVICE)
+def both_ways(
+    shape, dtype: torch.dtype, added: bool, relu: bool, shift: float = 0.5
+) -> tuple[list, list, list]:
+    """(by the kernels, by torch in this dtype, by torch in float64): output, running mean and
+    variance, gradients.
+    """
+    x = image(shape, dtype) * 2 + shift
+    shortcut = image(shape, dtype) if added else None
+    grad = image(shape, dtype)
+    weight = torch.rand(shape[1], device=DEVICE) + 0.5
+    bias = torch.randn(shape[1], device=DEVICE)
     found = []
     for function, wide in ((by_kernels, False), (plain_norm, False), (plain_norm, True)):
-        given = [None if t is None else (t.double() if wide else t).detach().requires_grad_() for t in (x, weight, bias, shortcut)]
-        running = tuple(t.double() if wide else t for t in (torch.zeros_like(bias), torch.ones_like(bias)))
+        given = [
+            None if t is None else (t.double() if wide else t).detach().requires_grad_()
+            for t in (x, weight, bias, shortcut)
+        ]
+        running = tuple(
+            t.double() if wide else t for t in (torch.zeros_like(bias), torch.ones_like(bias))
+        )
         y = function(*given, relu, running)
         y.backward(grad.to(y.dtype))
-        found.append([t.double() for t in (y.detach(), *running, *(g.grad for g in given if g is not None))])
+        found.append(
+            [t.double() for t in (y.detach(), *running, *(g.grad for g in given if g is not None))]
+        )
     return tuple(found)
 
 
 def by_kernels(x, weight, bias, shortcut, relu, running) -> Tensor:
-    return norm._Norm.apply(x, weight, bias, shortcut, relu, running)
+    from headtail.kernels.triton import norm as kernels
+
+    return norm._Norm.apply(kernels, x, weight, bias, shortcut, relu, running)
 
 
 @in_triton
@@ -56,8 +72,10 @@ def test_the_kernels_err_no_more_than_torch_does(shape, added, relu, dtype):
     for name, one, other, right in zip(names, ours, plain, truth, strict=False):
         assert one.shape == right.shape, name
         size = right.abs().amax() + 1e-3
-        error, allowed = (one - right).abs().amax() / size, (other - right).abs().amax() / size
-        cut = 0.0 if GPU or dtype == torch.float32 else 2**-7  # Triton's interpreter cuts digits off where a GPU rounds
+        error = (one - right).abs().amax() / size
+        allowed = (other - right).abs().amax() / size
+        # Triton's interpreter cuts digits off where a GPU rounds
+        cut = 0.0 if GPU or dtype == torch.float32 else 2**-7
         assert error <= 2 * allowed + 4e-6 + cut, f"{name}: {error:.2e} and torch's {allowed:.2e}"
 
 
@@ -73,14 +91,16 @@ def test_a_nan_is_not_rectified_away():
     x = image((2, 8, 4, 4))
     x[1, 3, 2, 2] = torch.nan
     running = torch.zeros(8, device=DEVICE), torch.ones(8, device=DEVICE)
-    y = by_kernels(x, torch.ones(8, device=DEVICE), torch.zeros(8, device=DEVICE), None, True, running)
+    y = by_kernels(
+        x, torch.ones(8, device=DEVICE), torch.zeros(8, device=DEVICE), None, True, running
+    )
     assert y[:, 3].isnan().all()
     assert not y[:, 4].isnan().any()
 
 
 @pytest.mark.skipif(not GPU, reason="no GPU here")
 def test_a_training_step_on_a_gpu_goes_through_the_kernels(monkeypatch):
-    from headtail.kernels import cuda_norm
+    from headtail.kernels.triton import norm as cuda_norm
 
     called = []
     plain = cuda_norm.norm
@@ -93,9 +113,11 @@ def test_a_training_step_on_a_gpu_goes_through_the_kernels(monkeypatch):
 
 @pytest.mark.parametrize("relu", [True, False])
 def test_the_plain_twin_is_batch_norm_as_torch_knows_it(relu):
-    module, torchs = Norm(6, relu=relu), torch.nn.BatchNorm2d(6, momentum=MOMENTUM)
+    module = Norm(6, relu=relu)
+    torchs = torch.nn.BatchNorm2d(6, momentum=MOMENTUM)
     for _ in range(3):
-        x, shortcut = torch.randn(5, 6, 4, 3), torch.randn(5, 6, 4, 3)
+        x = torch.randn(5, 6, 4, 3)
+        shortcut = torch.randn(5, 6, 4, 3)
         expected = torchs(x) + shortcut
         assert torch.equal(module(x, shortcut), expected.relu() if relu else expected)
     module.eval()

@@ -11,12 +11,28 @@ from tests.kernels.interpreter import DEVICE, GPU, elsewhere, in_triton, interpr
 
 pytest.importorskip("triton")
 
-ROWWISE = "adagrad_rows, one number a row"
+ROWWISE = "adagrad_rows, one number per row"
 STATES = {"sgd_rows": 0, "momentum_rows": 1, "adagrad_rows": 1, ROWWISE: 1, "adam_rows": 2}
-NUMBERS = {"sgd_rows": (), "momentum_rows": (0.9,), "adagrad_rows": (1e-10,), ROWWISE: (1e-10,), "adam_rows": (0.9, 0.999, 1e-8)}
+NUMBERS = {
+    "sgd_rows": (),
+    "momentum_rows": (0.9,),
+    "adagrad_rows": (1e-10,),
+    ROWWISE: (1e-10,),
+    "adam_rows": (0.9, 0.999, 1e-8),
+}
 # table rows, entries, d
 SHAPES = [(1, 1, 1), (7, 13, 5), (100, 25, 33), (3, 30, 130), (60, 40, 1), (5, 9, 1100)]
-SHAPES += [(50, 1000, 3), (20_000, 1280, 512), (9, 3000, 600), (30_000, 20_000, 512), (1 << 20, 43_000, 1)] if GPU else []
+SHAPES += (
+    [
+        (50, 1000, 3),
+        (20_000, 1280, 512),
+        (9, 3000, 600),
+        (30_000, 20_000, 512),
+        (1 << 20, 43_000, 1),
+    ]
+    if GPU
+    else []
+)
 
 
 @elsewhere
@@ -30,7 +46,9 @@ def plain(kind: str, tables: list[Tensor], rows: Tensor, entries: Tensor, lr: fl
     rows, entries = rows[rows >= 0], entries[rows >= 0]
     g = torch.zeros_like(p).index_add_(0, rows, entries)
     rows = rows.unique()
-    old, g, state_r = p[rows], g[rows], [s[rows] for s in state]
+    old = p[rows]
+    g = g[rows]
+    state_r = [s[rows] for s in state]
     if kind == "sgd_rows":
         step = lr * g
     elif kind == "momentum_rows":
@@ -43,64 +61,101 @@ def plain(kind: str, tables: list[Tensor], rows: Tensor, entries: Tensor, lr: fl
         state_r = [state_r[0] + (g * g).mean(1, keepdim=True)]
         step = lr * g / (state_r[0].sqrt() + 1e-10)
     else:
-        mean, square = state_r[0] + (g - state_r[0]) * (1 - 0.9), state_r[1] + (g * g - state_r[1]) * (1 - 0.999)
-        state_r, step = [mean, square], lr * mean / (square.sqrt() + 1e-8)
+        mean = state_r[0] + (g - state_r[0]) * (1 - 0.9)
+        square = state_r[1] + (g * g - state_r[1]) * (1 - 0.999)
+        state_r = [mean, square]
+        step = lr * mean / (square.sqrt() + 1e-8)
     p[rows] = old - step
     for s, new in zip(state, state_r, strict=True):
         s[rows] = new
 
 
-def problem(num_rows: int, n: int, d: int, states: int, *, points: bool = False) -> tuple[list[Tensor], RowGradient]:
+def problem(
+    num_rows: int, n: int, d: int, states: int, *, points: bool = False
+) -> tuple[list[Tensor], RowGradient]:
     like = {"device": DEVICE}
-    tables = [torch.randn(num_rows, d, **like), *(torch.rand(num_rows, d, **like) for _ in range(states))]
+    tables = [
+        torch.randn(num_rows, d, **like),
+        *(torch.rand(num_rows, d, **like) for _ in range(states)),
+    ]
     rows = (torch.rand(n, **like) ** 2 * (num_rows + 1)).long() - 1  # some rows often, some padding
     if points:
         s = max(1, n // 3)
-        return tables, RowGradient(rows, torch.randn(s, d, **like), torch.randint(s, (n,), **like), torch.randn(n, **like))
+        return tables, RowGradient(
+            rows, torch.randn(s, d, **like), torch.randint(s, (n,), **like), torch.randn(n, **like)
+        )
     return tables, RowGradient(rows, torch.randn(n, d, **like))
 
 
 def entries_of(gradient: RowGradient) -> Tensor:
-    values = gradient.values.double() if gradient.points is None else gradient.values.double()[gradient.points]
+    values = (
+        gradient.values.double()
+        if gradient.points is None
+        else gradient.values.double()[gradient.points]
+    )
     return values if gradient.coefs is None else values * gradient.coefs.double()[:, None]
 
 
-def check(kind: str, tables: list[Tensor], gradient: RowGradient, lr: float | Tensor = 0.05) -> list[Tensor]:
-    from headtail.kernels import cuda_rows
+def check(
+    kind: str,
+    tables: list[Tensor],
+    gradient: RowGradient,
+    lr: float | Tensor = 0.05,
+    grouping: str | None = None,
+) -> list[Tensor]:
+    """Tables after a step, which must be as near to the truth as torch's; `grouping` is a way of
+    bringing equal rows together, None the one that the kernel chooses.
+    """
+    from headtail.kernels.triton import rows as cuda_rows
 
-    rows, entries = gradient.rows, entries_of(gradient)
+    rows = gradient.rows
+    entries = entries_of(gradient)
+    if grouping is not None:
+        gradient = brought_together(gradient, len(tables[0]), grouping)
     tables = [tables[0], tables[1][:, :1].contiguous()] if kind == ROWWISE else tables
-    exact, near = [t.double() for t in tables], [t.clone() for t in tables]
+    exact = [t.double() for t in tables]
+    near = [t.clone() for t in tables]
     plain(kind, exact, rows, entries, float(lr))
     plain(kind, near, rows, entries.float(), float(lr))
-    sizes = [t.double().abs() for t in tables]  # what rounding errors are measured by where terms of a sum cancel
+    # what rounding errors are measured by where terms of a sum cancel
+    sizes = [t.double().abs() for t in tables]
     plain(kind, sizes, rows, entries.abs(), -float(lr))
     ours = [t.clone() for t in tables]
     getattr(cuda_rows, kind.partition(",")[0])(*ours, gradient, lr, *NUMBERS[kind])
     for our, close, truth, size, before in zip(ours, near, exact, sizes, tables, strict=True):
-        assert (our - truth).norm() <= 1.1 * (close - truth).norm() + 1e-7 * size.norm(), (kind, tables[0].shape)
-        untouched = torch.ones(len(before), dtype=torch.bool, device=DEVICE).index_fill_(0, rows[rows >= 0], False)
+        assert (our - truth).norm() <= 1.1 * (close - truth).norm() + 1e-7 * size.norm(), (
+            kind,
+            tables[0].shape,
+        )
+        untouched = torch.ones(len(before), dtype=torch.bool, device=DEVICE).index_fill_(
+            0, rows[rows >= 0], False
+        )
         assert torch.equal(our[untouched], before[untouched])
     return ours
 
 
-@pytest.fixture(params=["ranked", "sorted", "counted"])
-def grouping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each way of bringing equal rows together, however few there are, and short tiles for the long runs."""
-    from headtail.kernels import cuda_groups, cuda_rows
+def brought_together(gradient: RowGradient, num_rows: int, grouping: str) -> RowGradient:
+    """The same entries with equal rows side by side."""
+    from headtail.kernels.triton import groups as cuda_groups
 
-    if request.param != "ranked":
-        for module in (cuda_groups, cuda_rows):
-            monkeypatch.setattr(module, "FEW", 0)
-        monkeypatch.setattr(cuda_rows, "TILE", 8 if not GPU else cuda_rows.TILE)
-    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: request.param == "sorted")
-    return request.param
+    if grouping == "ranked":
+        ordered = cuda_groups.by_rank(gradient)
+    elif grouping == "sorted":
+        ordered = cuda_groups.by_sorting(gradient)
+    else:
+        ordered = cuda_groups.by_counting(gradient, num_rows)
+    return ordered._replace(grouped=True)
+
+
+each_grouping = pytest.mark.parametrize("grouping", ["ranked", "sorted", "counted"])
 
 
 @in_triton
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", STATES)
-def test_row_updates_are_as_near_to_the_truth_as_torch_on_ragged_shapes(kind: str, shape: tuple[int, int, int]):
+def test_row_updates_are_as_near_to_the_truth_as_torch_on_ragged_shapes(
+    kind: str, shape: tuple[int, int, int]
+):
     check(kind, *problem(*shape, STATES[kind]))
 
 
@@ -111,42 +166,65 @@ def test_learning_rates_may_be_tensors(kind: str):
 
 
 @in_triton
+@each_grouping
 @pytest.mark.parametrize("shape", SHAPES)
-def test_points_and_coefficients_are_looked_up_however_rows_are_grouped(grouping: str, shape: tuple[int, int, int]):
+def test_points_and_coefficients_are_looked_up_however_rows_are_grouped(
+    grouping: str, shape: tuple[int, int, int]
+):
     if grouping != "ranked" or shape[1] <= 4096:
-        check("adagrad_rows", *problem(*shape, 1, points=True))
+        check("adagrad_rows", *problem(*shape, 1, points=True), grouping=grouping)
+
+
+def runs(n: int) -> list[Tensor]:
+    """One row repeated all the time, one among many, and nothing but padding."""
+    each = torch.arange(n, device=DEVICE)
+    three = torch.full_like(each, 3)
+    return [three, torch.where(each % 7 == 0, each, 3), torch.full_like(each, -1)]
 
 
 @in_triton
+@each_grouping
 def test_one_row_repeated_all_the_time_and_one_among_many(grouping: str):
-    n, d = (100_000, 64) if GPU and grouping != "ranked" else (45, 5)
-    (tables, gradient), each = problem(n, n, d, 1), torch.arange(n, device=DEVICE)
-    for rows in (torch.full_like(each, 3), torch.where(each % 7 == 0, each, 3), torch.full_like(each, -1)):
-        check("momentum_rows", tables, gradient._replace(rows=rows))
+    tables, gradient = problem(45, 45, 5, 1)
+    for rows in runs(45):
+        check("momentum_rows", tables, gradient._replace(rows=rows), grouping=grouping)
 
 
 @in_triton
-def test_counters_are_left_as_found_and_padding_touches_nothing(grouping: str):
-    from headtail.kernels import cuda_groups
-
-    check("sgd_rows", *problem(50, 60, 3, 0, points=True))
-    if grouping == "counted":
-        assert cuda_groups._COUNTERS
-        assert not any(counters.any() for counters in cuda_groups._COUNTERS.values())
+@pytest.mark.parametrize("deterministic", [True, False], ids=["sorted", "counted"])
+def test_many_entries_are_summed_tile_by_tile(deterministic: bool):
+    n, d = (100_000, 64) if GPU else (4097, 3)
+    tables, gradient = problem(n, n, d, 1, points=True)
+    torch.use_deterministic_algorithms(deterministic)
+    try:
+        # The interpreter needs seconds for one of these: the second has long runs and single rows.
+        for rows in runs(n) if GPU else runs(n)[1:2]:
+            check("momentum_rows", tables, gradient._replace(rows=rows))
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 @in_triton
-def test_equal_calls_give_equal_bits_where_that_is_asked_for(grouping: str):
-    if grouping != "counted":
-        shape = (1000, 4000 if grouping == "ranked" else 50_000, 512) if GPU else (20, 45, 3)
-        tables, gradient = problem(*shape, 1)
-        once, again = (check("adagrad_rows", tables, gradient) for _ in range(2))
-        assert all(torch.equal(x, y) for x, y in zip(once, again, strict=True))
+def test_counters_are_zero_again_after_use():
+    from headtail.kernels.triton import groups as cuda_groups
+
+    check("sgd_rows", *problem(50, 60, 3, 0, points=True), grouping="counted")
+    assert cuda_groups._COUNTERS
+    assert not any(counters.any() for counters in cuda_groups._COUNTERS.values())
+
+
+@in_triton
+@pytest.mark.parametrize("grouping", ["ranked", "sorted"])
+def test_equal_calls_give_equal_bits_unless_rows_are_counted(grouping: str):
+    shape = (1000, 4000 if grouping == "ranked" else 50_000, 512) if GPU else (20, 45, 3)
+    tables, gradient = problem(*shape, 1)
+    once, again = (check("adagrad_rows", tables, gradient, grouping=grouping) for _ in range(2))
+    assert all(torch.equal(x, y) for x, y in zip(once, again, strict=True))
 
 
 @in_triton
 def test_bfloat16_rows_are_rounded_up_or_down_with_the_right_odds():
-    from headtail.kernels import cuda_rows
+    from headtail.kernels.triton import rows as cuda_rows
 
     n, d = (64, 512) if GPU else (16, 512)
     start = torch.ones(n, d, dtype=torch.bfloat16, device=DEVICE)
@@ -170,7 +248,7 @@ def test_bfloat16_rows_are_rounded_up_or_down_with_the_right_odds():
 
 @in_triton
 def test_bfloat16_updates_are_the_float32_ones_rounded_to_a_neighbour_and_not_a_number_stays_so():
-    from headtail.kernels import cuda_rows
+    from headtail.kernels.triton import rows as cuda_rows
 
     tables, gradient = problem(40, 90, 7, 1)
     tables[0] = tables[0].bfloat16()
@@ -181,11 +259,18 @@ def test_bfloat16_updates_are_the_float32_ones_rounded_to_a_neighbour_and_not_a_
         cuda_rows.adagrad_rows(p, total, gradient, 0.05, 1e-10, seed)
         # The interpreter cuts digits off where a GPU rounds to the nearest.
         unit = 2.0 ** (exact[0].abs().log2().floor() - 7)
-        assert ((p.double() - exact[0]).abs() <= unit * (0.501 if seed is None and GPU else 1.001)).all()
+        assert (
+            (p.double() - exact[0]).abs() <= unit * (0.501 if seed is None and GPU else 1.001)
+        ).all()
     bad = torch.tensor([torch.nan, torch.inf, -torch.inf, 3e38], device=DEVICE)[None]
     bad.view(torch.int32)[0, 0] = 2**31 - 1  # this one becomes −0 if bits are added to it
     p = torch.zeros(1, 4, dtype=torch.bfloat16, device=DEVICE)
-    cuda_rows.sgd_rows(p, RowGradient(torch.zeros(1, dtype=torch.int64, device=DEVICE), bad), 1.0, torch.tensor(7, device=DEVICE))
+    cuda_rows.sgd_rows(
+        p,
+        RowGradient(torch.zeros(1, dtype=torch.int64, device=DEVICE), bad),
+        1.0,
+        torch.tensor(7, device=DEVICE),
+    )
     assert p[0, 0].isnan()
     assert p[0, 1:3].tolist() == [-torch.inf, torch.inf]
     assert -3.1e38 < p[0, 3] < -2.9e38
@@ -193,7 +278,7 @@ def test_bfloat16_updates_are_the_float32_ones_rounded_to_a_neighbour_and_not_a_
 
 @in_triton
 def test_no_entries_change_nothing():
-    from headtail.kernels import cuda_rows
+    from headtail.kernels.triton import rows as cuda_rows
 
     p = torch.ones(3, 2, device=DEVICE)
     cuda_rows.sgd_rows(p, RowGradient(torch.empty(0, dtype=torch.int64), torch.empty(0, 2)), 0.1)
@@ -203,13 +288,15 @@ def test_no_entries_change_nothing():
 @pytest.mark.skipif(not GPU, reason="needs a GPU")
 @pytest.mark.parametrize("n", [1280, 50_000])
 def test_row_updates_can_be_captured_in_a_graph(n: int):
-    from headtail.kernels import cuda_rows
+    from headtail.kernels.triton import rows as cuda_rows
 
     tables, gradient = problem(10_000, n, 64, 1, points=True)
-    (p, total), lr = tables, torch.tensor(0.05, device=DEVICE)
+    p, total = tables
+    lr = torch.tensor(0.05, device=DEVICE)
     seed = torch.tensor(3, device=DEVICE)
     cuda_rows.adagrad_rows(p.clone(), total.clone(), gradient, lr, 1e-10, seed)
-    kept, state = p.clone(), total.clone()
+    kept = p.clone()
+    state = total.clone()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         cuda_rows.adagrad_rows(p, total, gradient, lr, 1e-10, seed)
@@ -224,20 +311,25 @@ def test_row_updates_can_be_captured_in_a_graph(n: int):
 
 @in_triton
 def test_the_dense_kernel_is_as_near_to_the_truth_as_torch_on_ragged_shapes():
-    from headtail.kernels import cuda_rows
+    from headtail.kernels.triton import rows as cuda_rows
 
     for shape in ((1, 1), (3, 517), (2, 1024), (41, 129)):
-        p, total, grad = torch.randn(shape), torch.rand(shape), torch.randn(shape)
+        p = torch.randn(shape)
+        total = torch.rand(shape)
+        grad = torch.randn(shape)
         total[0, 0] = grad[0, 0] = 0
         exact_total = total.double() + grad.double() ** 2
         exact = p.double() - 0.05 * grad.double() / (exact_total.sqrt() + 1e-10)
         plain_total = total + grad * grad
         near = p - 0.05 * grad / (plain_total.sqrt() + 1e-10)
         for lr in (0.05, torch.tensor(0.05, device=DEVICE)):
-            q, sums = p.clone().to(DEVICE), total.clone().to(DEVICE)
+            q = p.clone().to(DEVICE)
+            sums = total.clone().to(DEVICE)
             cuda_rows.adagrad_(q, sums, grad.to(DEVICE), lr, 1e-10)
             assert (q.cpu() - exact).norm() <= 1.1 * (near - exact).norm() + 1e-9, shape
-            assert (sums.cpu() - exact_total).norm() <= 1.1 * (plain_total - exact_total).norm() + 1e-9, shape
+            assert (sums.cpu() - exact_total).norm() <= 1.1 * (
+                plain_total - exact_total
+            ).norm() + 1e-9, shape
             assert q[0, 0] == p[0, 0]
         assert cuda_rows.fits(p, total)
         assert not cuda_rows.fits(p.double())

@@ -20,19 +20,29 @@ def test_everything_in_this_file_by_the_interpreter():
     interpret(__file__)
 
 
-def check(hidden: Tensor, table: Tensor, bias: Tensor | None, shift: Tensor | None, k: int) -> None:
+def check(
+    hidden: Tensor,
+    table: Tensor,
+    bias: Tensor | None,
+    shift: Tensor | None,
+    k: int,
+    **options: int,
+) -> None:
     """No label left out may beat one that was returned by more than rounding does."""
-    from headtail.kernels import cuda_topk
+    from headtail.kernels.triton import topk as cuda_topk
 
-    hidden, table = hidden.to(DEVICE), table.to(DEVICE)
+    hidden = hidden.to(DEVICE)
+    table = table.to(DEVICE)
     bias, shift = (None if t is None else t.to(DEVICE) for t in (bias, shift))
-    values, indices = cuda_topk.topk(hidden, table, bias, shift, k)
+    values, indices = cuda_topk.topk(hidden, table, bias, shift, k, **options)
     assert values.shape == indices.shape == (len(hidden), k)
     assert indices.dtype == torch.int64
     scores = hidden.double() @ table.double().T
     for term in (bias, shift):
         scores = scores if term is None else scores + term.double()
-    size = hidden.double().norm(dim=1) * table.double().norm(dim=1).max() + scores.abs().nan_to_num(0, 0, 0).amax(1)
+    size = hidden.double().norm(dim=1) * table.double().norm(dim=1).max() + scores.abs().nan_to_num(
+        0, 0, 0
+    ).amax(1)
     rounding = 4e-7 * size[:, None] + 1e-12  # float32 scores have it too
     chosen = scores.gather(1, indices)
     assert all(len(row.unique()) == k for row in indices)
@@ -47,17 +57,28 @@ def check(hidden: Tensor, table: Tensor, bias: Tensor | None, shift: Tensor | No
 @pytest.mark.parametrize("terms", [0, 1, 2])
 def test_the_best_labels_are_those_of_float64_up_to_rounding(shape, terms: int):
     n, num_labels, d, k = shape
-    bias, shift = torch.randn(num_labels), 3 * torch.rand(num_labels)
-    check(torch.randn(n, d), torch.randn(num_labels, d), bias if terms else None, shift if terms == 2 else None, k)
+    bias = torch.randn(num_labels)
+    shift = 3 * torch.rand(num_labels)
+    check(
+        torch.randn(n, d),
+        torch.randn(num_labels, d),
+        bias if terms else None,
+        shift if terms == 2 else None,
+        k,
+    )
 
 
 @in_triton
 def test_ordinary_points_are_certain_at_once():
-    from headtail.kernels import cuda_topk
+    from headtail.kernels.triton import topk as cuda_topk
 
     n, num_labels, d, k = (2000, 100_000, 512, 50) if GPU else (10, 2000, 64, 5)
-    hidden, table = torch.randn(n, d, device=DEVICE), torch.randn(num_labels, d, device=DEVICE)
-    assert cuda_topk.search(hidden, table, torch.zeros(num_labels, device=DEVICE), k)[2].float().mean() > 0.98
+    hidden = torch.randn(n, d, device=DEVICE)
+    table = torch.randn(num_labels, d, device=DEVICE)
+    assert (
+        cuda_topk.search(hidden, table, torch.zeros(num_labels, device=DEVICE), k)[2].float().mean()
+        > 0.98
+    )
 
 
 def cut(x: Tensor) -> Tensor:
@@ -67,32 +88,55 @@ def cut(x: Tensor) -> Tensor:
 
 @in_triton
 @pytest.mark.parametrize("rounded", ["both", "hidden", "table"])
-def test_no_label_left_out_beats_the_bound_where_tf32_can_hardly_tell_labels_apart(rounded: str, monkeypatch: pytest.MonkeyPatch):
-    from headtail.kernels import cuda_topk
+def test_no_label_left_out_beats_the_bound_where_tf32_can_hardly_tell_labels_apart(
+    rounded: str, monkeypatch: pytest.MonkeyPatch
+):
+    from headtail.kernels.triton import topk as cuda_topk
 
-    seen, candidates = [], cuda_topk._candidates
-    monkeypatch.setattr(cuda_topk, "_candidates", lambda *args: seen.append(candidates(*args)) or seen[-1])
+    seen = []
+    candidates = cuda_topk.candidates
+    monkeypatch.setattr(
+        cuda_topk, "candidates", lambda *args: seen.append(candidates(*args)) or seen[-1]
+    )
     num_labels, d, k = (20_000, 256, 10) if GPU else (900, 16, 2)
     for spread in (1e-4, 1e-3, 1e-2):
-        hidden, table = torch.randn(1, d), torch.randn(num_labels, d)
-        hidden, table = cut(hidden) if rounded == "table" else hidden, cut(table) if rounded == "hidden" else table
-        base = (spread * torch.randn(num_labels) - (table.double() @ hidden[0].double())).float()  # scores that nearly tie
+        hidden = torch.randn(1, d)
+        table = torch.randn(num_labels, d)
+        hidden = cut(hidden) if rounded == "table" else hidden
+        table = cut(table) if rounded == "hidden" else table
+        # scores that nearly tie
+        base = (spread * torch.randn(num_labels) - (table.double() @ hidden[0].double())).float()
         check(hidden, table, base, None, k)
         labels, bound = seen[-1]
         scores = hidden.double() @ table.double().T + base.double()
         assert scores.scatter(1, labels.cpu(), -torch.inf).max() <= bound.cpu() + 1e-6
-        assert bound.cpu() <= scores.max() + 2e-3 * hidden.norm() * table.norm(dim=1).max()  # and is no empty promise
+        # and the bound is not far from the best score
+        assert bound.cpu() <= scores.max() + 2e-3 * hidden.norm() * table.norm(dim=1).max()
 
 
 @in_triton
-@pytest.mark.parametrize("case", ["equal rows", "many ties", "one dominates", "zero hidden", "large bias", "all ruled out but few"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "equal rows",
+        "many ties",
+        "one dominates",
+        "zero hidden",
+        "large bias",
+        "all ruled out but few",
+    ],
+)
 def test_adversaries_are_answered_exactly(case: str):
     n, num_labels, d, k = (300, 9000, 64, 20) if GPU else (9, 300, 5, 4)
-    hidden, table, bias = torch.randn(n, d), torch.randn(num_labels, d), torch.randn(num_labels)
+    hidden = torch.randn(n, d)
+    table = torch.randn(num_labels, d)
+    bias = torch.randn(num_labels)
     if case == "equal rows":
-        table, bias = table[:1].repeat(num_labels, 1), torch.zeros(num_labels)
+        table = table[:1].repeat(num_labels, 1)
+        bias = torch.zeros(num_labels)
     elif case == "many ties":
-        table, bias = table[torch.randint(3, (num_labels,))], torch.zeros(num_labels)
+        table = table[torch.randint(3, (num_labels,))]
+        bias = torch.zeros(num_labels)
     elif case == "one dominates":
         table[num_labels // 2] *= 1e4
     elif case == "zero hidden":
@@ -106,11 +150,11 @@ def test_adversaries_are_answered_exactly(case: str):
 
 
 @in_triton
-def test_batches_may_be_cut_and_the_precision_of_products_is_left_as_found(monkeypatch: pytest.MonkeyPatch):
-    from headtail.kernels import cuda_topk
-
-    monkeypatch.setattr(cuda_topk, "SCORES", 4000)
+def test_batches_may_be_cut_and_the_precision_of_products_is_restored():
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cuda.matmul.fp32_precision
-    check(torch.randn(11, 6), torch.randn(1000, 6), None, torch.randn(1000), 3)
-    check(torch.randn(11, 6), torch.randn(1, 6).repeat(1000, 1), None, None, 3)
-    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cuda.matmul.fp32_precision) == before
+    check(torch.randn(11, 6), torch.randn(1000, 6), None, torch.randn(1000), 3, at_once=4000)
+    check(torch.randn(11, 6), torch.randn(1, 6).repeat(1000, 1), None, None, 3, at_once=4000)
+    assert (
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cuda.matmul.fp32_precision,
+    ) == before

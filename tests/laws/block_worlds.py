@@ -1,7 +1,8 @@
 """Every outcome of samplers that choose a block of labels first.
 
-Their summary of the table (what lies in which block, in float32) is state, and read from them. What follows from it, the chance of
-each block and of each label inside, is written down here from the equations.
+Their summary of the table (what lies in which block, in float32) is state, and read from them. What
+follows from it, the chance of each block and of each label inside, is written down here from the
+equations.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import NamedTuple
 import torch
 
 from headtail import Adversarial, Block, FourierKernel, QuadraticKernel
-from headtail.samplers.adversarial import BY_CHANCE
-from headtail.samplers.blocks import UNIFORM, Blocks
+from headtail.samplers import TableSummary
+from headtail.samplers.model.adversarial import TREE_UNIFORM_SHARE
+from headtail.samplers.model.blocks import UNIFORM_SHARE, Blocks
 
 from .worlds import MODEL, L, Outcome, World, middle, scripted
 
@@ -30,9 +32,14 @@ class Chances(NamedTuple):
 
 def masses(sampler: Blocks, x: float) -> Chances:
     """Unmixed chances for a hidden state of one dimension."""
-    order, rows = sampler.order.tolist(), sampler.rows.double()[:, 0].tolist()
-    labels, inside, blocks = [], [], []
-    for block, (start, size) in enumerate(zip(sampler.start.tolist(), sampler.size.tolist(), strict=True)):
+    order = sampler.order.tolist()
+    rows = sampler.rows.double()[:, 0].tolist()
+    labels = []
+    inside = []
+    blocks = []
+    for block, (start, size) in enumerate(
+        zip(sampler.start.tolist(), sampler.size.tolist(), strict=True)
+    ):
         here = rows[start : start + size]
         labels.append(order[start : start + size])
         if isinstance(sampler, Block):
@@ -43,10 +50,15 @@ def masses(sampler: Blocks, x: float) -> Chances:
             inside.append([sampler.alpha * (x * w) ** 2 + 1 for w in here])
         else:
             assert isinstance(sampler, FourierKernel)
-            features = (x * sampler.balance.double() * sampler.omega.double()[0] + sampler.log_scale.double()).exp()
+            features = (
+                x * sampler.balance.double() * sampler.omega.double()[0]
+                + sampler.log_scale.double()
+            ).exp()
             blocks.append(float(features @ sampler.sums[block].double()))
             inside.append([math.exp(x * w) for w in here])
-    return Chances([b / sum(blocks) for b in blocks], labels, [[w / sum(i) for w in i] for i in inside])
+    return Chances(
+        [b / sum(blocks) for b in blocks], labels, [[w / sum(i) for w in i] for i in inside]
+    )
 
 
 def mixed(sampler: Blocks, hidden: list[float]) -> Chances:
@@ -54,23 +66,34 @@ def mixed(sampler: Blocks, hidden: list[float]) -> Chances:
     each = [masses(sampler, x) for x in hidden]
     labels = each[0].labels
     mean = [
-        [sum(one.blocks[b] * one.inside[b][i] for one in each) / len(each) for i in range(len(of))] for b, of in enumerate(labels)
+        [sum(c.blocks[b] * c.inside[b][i] for c in each) / len(each) for i in range(len(of))]
+        for b, of in enumerate(labels)
     ]
-    q = [[(1 - UNIFORM) * x + UNIFORM / L for x in inside] for inside in mean]
-    return Chances([sum(inside) for inside in q], labels, [[x / sum(inside) for x in inside] for inside in q])
+    q = [[(1 - UNIFORM_SHARE) * x + UNIFORM_SHARE / L for x in inside] for inside in mean]
+    return Chances(
+        [sum(inside) for inside in q], labels, [[x / sum(inside) for x in inside] for inside in q]
+    )
 
 
-def visiting(sampler: Blocks, hidden: list[float] | None = None) -> Callable[[int], Iterator[Outcome]]:
+def visiting(
+    sampler: Blocks, hidden: list[float] | None = None
+) -> Callable[[int], Iterator[Outcome]]:
     """All blocks that may be visited, and all labels that may be taken from each.
 
     Examples that are not finite have no part in the mean.
     """
-    model = MODEL if hidden is None else {**MODEL, "input": torch.tensor(hidden, dtype=torch.float64)[:, None]}
+    model = (
+        MODEL
+        if hidden is None
+        else {**MODEL, "input": torch.tensor(hidden, dtype=torch.float64)[:, None]}
+    )
     examples = [1.0] if hidden is None else hidden
     sampler.draw(torch.zeros(len(examples), dtype=torch.int64), **model)
     sampler.eval()  # the summary stays
     finite = [x for x in examples if math.isfinite(x)]
-    chances, m, visits = mixed(sampler, finite), sampler.num_negatives, sampler.visits
+    chances = mixed(sampler, finite)
+    m = sampler.num_negatives
+    visits = sampler.visits
     each = -(-m // visits)
     possible = [b for b, chance in enumerate(chances.blocks) if chances.labels[b]]
 
@@ -82,29 +105,44 @@ def visiting(sampler: Blocks, hidden: list[float] | None = None) -> Callable[[in
                 points = [0.5] * (each * visits)
                 for j, (b, place) in enumerate(zip(slots, places, strict=True)):
                     inside = chances.inside[b]
-                    points[(j % visits) * each + j // visits] = middle(inside, list(range(len(inside))), place)
+                    points[(j % visits) * each + j // visits] = middle(
+                        inside, list(range(len(inside))), place
+                    )
                 with scripted(first + points):
                     draw = sampler.draw(torch.full((len(examples),), y), **model)
-                assert draw.ids.tolist() == [[chances.labels[b][i] for b, i in zip(slots, places, strict=True)]] * len(examples)
+                assert draw.ids.tolist() == [
+                    [chances.labels[b][i] for b, i in zip(slots, places, strict=True)]
+                ] * len(examples)
                 chance = math.prod(chances.blocks[b] for b in blocks)
-                yield chance * math.prod(chances.inside[b][i] for b, i in zip(slots, places, strict=True)), draw
+                yield (
+                    chance
+                    * math.prod(chances.inside[b][i] for b, i in zip(slots, places, strict=True)),
+                    draw,
+                )
 
     return outcomes
 
 
 def walking(sampler: Adversarial) -> Callable[[int], Iterator[Outcome]]:
-    """All that can happen to each slot: any label by chance, or a walk down the tree of two levels."""
+    """All that can happen to each slot: any label, or a walk down the tree of two levels."""
     sampler.draw(torch.tensor([0]), **MODEL)
     sampler.eval()  # the tree stays
-    slope, shift, closed = sampler.slope.double()[:, 0].tolist(), sampler.shift.double().tolist(), sampler.closed.tolist()
+    slope = sampler.slope.double()[:, 0].tolist()
+    shift = sampler.shift.double().tolist()
+    closed = sampler.closed.tolist()
     right = [0.0 if closed[n] else 1 / (1 + math.exp(-slope[n] - shift[n])) for n in range(3)]
     assert not any(closed), "four labels fill the tree"
 
     def slots() -> Iterator[tuple[float, int, list[float]]]:
         for label in range(L):
-            yield BY_CHANCE / L, label, [BY_CHANCE / 2, (label + 0.5) / L, 0.5, 0.5]
+            yield (
+                TREE_UNIFORM_SHARE / L,
+                label,
+                [TREE_UNIFORM_SHARE / 2, (label + 0.5) / L, 0.5, 0.5],
+            )
         for first, second in itertools.product((0, 1), repeat=2):
-            chance, points = 1 - BY_CHANCE, [0.5 + BY_CHANCE / 2, 0.5]
+            chance = 1 - TREE_UNIFORM_SHARE
+            points = [0.5 + TREE_UNIFORM_SHARE / 2, 0.5]
             for node, turn in ((0, first), (1 + first, second)):
                 chance *= right[node] if turn else 1 - right[node]
                 points.append(right[node] / 2 if turn else (1 + right[node]) / 2)
@@ -121,7 +159,7 @@ def walking(sampler: Adversarial) -> Callable[[int], Iterator[Outcome]]:
 
 
 def _worlds() -> list[World]:
-    options = {"share": 1, "dim": 1}
+    options = {"share": 1, "summary": TableSummary(dim=1)}
     block = Block(L, 3, visits=2, **options)
     uniform = Block(L, 2, visits=1, inside="uniform", **options)
     quadratic = QuadraticKernel(L, 2, visits=2, alpha=3.0, **options)

@@ -1,7 +1,8 @@
-"""Every outcome of samplers inside samplers, in a batch with an ignored target and half-filled queues.
+"""Every outcome of samplers inside samplers, in a batch with an ignored target and half-filled
+queues.
 
-A composite draws from its parts one after the other, so what can happen to it is the product of what
-can happen to them. Each move is one such way: its chance, and the script that makes it happen.
+A composite draws from its parts one after the other, so what can happen to it is the product of
+what can happen to them. Each move is one such way: its chance, and the script that makes it happen.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from headtail import (
     Adversarial,
     Block,
     CustomSeparable,
-    Draw,
     FourierKernel,
     Frequency,
     Given,
@@ -28,17 +28,29 @@ from headtail import (
     QuadraticKernel,
     Queue,
     Resampled,
-    Sampler,
     Tilted,
     Uniform,
     WithinBatch,
 )
-from headtail.samplers.adversarial import BY_CHANCE
-from headtail.samplers.blocks import Blocks
-from headtail.samplers.schedule import Scheduled
+from headtail.samplers import Draw, Sampler, TableSummary
+from headtail.samplers.model.adversarial import TREE_UNIFORM_SHARE
+from headtail.samplers.model.blocks import Blocks
+from headtail.samplers.model.schedule import Scheduled
 
 from . import block_worlds
-from .worlds import LABELS, PRIOR, SCORES, L, Outcome, World, inclusion, log_uniform, middle, power, scripted
+from .worlds import (
+    LABELS,
+    PRIOR,
+    SCORES,
+    L,
+    Outcome,
+    World,
+    inclusion,
+    log_uniform,
+    middle,
+    power,
+    scripted,
+)
 
 IGNORED = -100
 CAPACITY = 3
@@ -53,7 +65,7 @@ RHO = CustomSeparable(torch.linspace(-1, 1, L), torch.tensor([0.3, -2.0, 0.0, 1.
 
 @dataclass(frozen=True)
 class Move:
-    """One thing that can happen: its chance, and the points and permutations that bring it about."""
+    """One thing that can happen: its chance, and the points and permutations that cause it."""
 
     chance: float
     points: list[float] = field(default_factory=list)
@@ -94,7 +106,8 @@ def moves(sampler: Sampler, y: int, past: int) -> list[Move]:
         case Uniform() | Frequency() | LogUniform():
             return _inverse(sampler, y)
         case ModelSoftmax() | Tilted():
-            q, m = _mass(sampler), sampler.num_negatives
+            q = _mass(sampler)
+            m = sampler.num_negatives
             return _rows(_without(q, y) if sampler.exclude_target else q, IDS, m)
         case Blocks():
             return _blocks(sampler)
@@ -106,7 +119,7 @@ def moves(sampler: Sampler, y: int, past: int) -> list[Move]:
 def _products(parts: list[list[Move]]) -> list[Move]:
     whole = [Move(1.0)]
     for part in parts:
-        whole = [one.then(two) for one, two in itertools.product(whole, part)]
+        whole = [before.then(after) for before, after in itertools.product(whole, part)]
     return whole
 
 
@@ -124,11 +137,12 @@ def _inverse(sampler: Uniform | Frequency | LogUniform, y: int) -> list[Move]:
     elif isinstance(sampler, Frequency):
         q = power(sampler.power)
     else:
-        q, layout = log_uniform(), sorted(IDS, key=lambda y: -PRIOR[y])
+        q = log_uniform()
+        layout = sorted(IDS, key=lambda y: -PRIOR[y])
     if sampler.exclude_target:
         return _rows(_without(q, y), layout, sampler.num_negatives)
-    one = [Move(q[d], [middle(q, layout, d)]) for d in IDS]
-    return _products([one] * sampler.num_negatives)
+    slot = [Move(q[d], [middle(q, layout, d)]) for d in IDS]
+    return _products([slot] * sampler.num_negatives)
 
 
 def _without(q: list[float], y: int) -> list[float]:
@@ -151,49 +165,64 @@ def _mass(sampler: ModelSoftmax | Tilted) -> list[float]:
 
 def _rows(q: list[float], layout: list[int], m: int) -> list[Move]:
     """Draws of each row: those of the first one, in one block of labels."""
-    one = [Move(q[d], [middle(q, layout, d)]) for d in IDS if q[d] > 0]
+    slot = [Move(q[d], [middle(q, layout, d)]) for d in IDS if q[d] > 0]
     others = Move(1.0, [NEITHER] * (m * (len(HIDDEN) - 1)))
-    return [move.then(others) for move in _products([one] * m)]
+    return [move.then(others) for move in _products([slot] * m)]
 
 
 def _blocks(sampler: Blocks) -> list[Move]:
     """One visit, and what is taken there."""
     assert sampler.visits == sampler.share == 1
-    chances, rest = block_worlds.mixed(sampler, [1.0]), len(HIDDEN) - 1
-    found = []
+    chances = block_worlds.mixed(sampler, [1.0])
+    rest = len(HIDDEN) - 1
+    outcomes = []
     for b, chance in enumerate(chances.blocks):
         visit = Move(chance, [middle(chances.blocks, list(range(len(chances.blocks))), b)])
         visit = visit.then(Move(1.0, [NEITHER] * rest))
-        inside, places = chances.inside[b], list(range(len(chances.labels[b])))
-        one = [Move(inside[at], [middle(inside, places, at)]) for at in places]
+        inside = chances.inside[b]
+        places = list(range(len(chances.labels[b])))
+        slot = [Move(inside[at], [middle(inside, places, at)]) for at in places]
         others = Move(1.0, [NEITHER] * (rest * sampler.num_negatives))
-        found += [visit.then(taken).then(others) for taken in _products([one] * sampler.num_negatives)]
-    return found
+        outcomes += [
+            visit.then(taken).then(others) for taken in _products([slot] * sampler.num_negatives)
+        ]
+    return outcomes
 
 
 def _walks(sampler: Adversarial) -> list[Move]:
     """Any label by chance, or a walk down the tree of two levels."""
     assert sampler.num_negatives == sampler.share == 1
-    slope, shift = sampler.slope.double()[:, 0], sampler.shift.double()
+    slope = sampler.slope.double()[:, 0]
+    shift = sampler.shift.double()
     right = (slope + shift).sigmoid().tolist()
-    found = [Move(BY_CHANCE / L, [BY_CHANCE / 2, (label + 0.5) / L, 0.5, 0.5]) for label in IDS]
+    walks = [
+        Move(TREE_UNIFORM_SHARE / L, [TREE_UNIFORM_SHARE / 2, (label + 0.5) / L, 0.5, 0.5])
+        for label in IDS
+    ]
     for first, second in itertools.product((0, 1), repeat=2):
-        chance, points = 1 - BY_CHANCE, [0.5 + BY_CHANCE / 2, 0.5]
+        chance = 1 - TREE_UNIFORM_SHARE
+        points = [0.5 + TREE_UNIFORM_SHARE / 2, 0.5]
         for node, turn in ((0, first), (1 + first, second)):
             chance *= right[node] if turn else 1 - right[node]
             points.append(right[node] / 2 if turn else (1 + right[node]) / 2)
-        found.append(Move(chance, points))
+        walks.append(Move(chance, points))
     others = Move(1.0, [NEITHER] * (4 * (len(HIDDEN) - 1)))
-    return [move.then(others) for move in found]
+    return [move.then(others) for move in walks]
 
 
 def scenes(sampler: Sampler, y: int) -> Iterator[tuple[float, list[int], list[int]]]:
-    """All batches of a positive, another label and an ignored target, and all contents of the queues."""
+    """All batches of a positive, another label and an ignored target, and all contents of the
+    queues.
+    """
     kinds = {type(part) for part in sampler.modules()}
     others = IDS if WithinBatch in kinds else [1]
     for other, past in itertools.product(others, itertools.product(IDS, repeat=filled(sampler))):
         chance = math.prod(PRIOR[label] for label in past)
-        yield (chance * PRIOR[other] if WithinBatch in kinds else chance), [y, other, IGNORED], list(past)
+        yield (
+            (chance * PRIOR[other] if WithinBatch in kinds else chance),
+            [y, other, IGNORED],
+            list(past),
+        )
 
 
 def play(sampler: Sampler, batch: list[int], past: list[int], move: Move) -> Draw:
@@ -207,7 +236,9 @@ def play(sampler: Sampler, batch: list[int], past: list[int], move: Move) -> Dra
 def arrange(sampler: Sampler, past: list[int], given: tuple[int, ...] = ()) -> None:
     """Fill the queues, and set what was given."""
     sampler.refresh(torch.tensor(past, dtype=torch.int64))
-    for part, label in zip((part for part in sampler.modules() if isinstance(part, Given)), given, strict=True):
+    for part, label in zip(
+        (part for part in sampler.modules() if isinstance(part, Given)), given, strict=True
+    ):
         part.ids.fill_(label)
 
 
@@ -252,9 +283,10 @@ def every_pool(sampler: Resampled) -> Callable[[int], Iterator[Outcome]]:
 
 
 def _inner() -> dict[str, Sampler]:
-    given = Given(L, torch.tensor([0]), log_q=lambda ids: torch.full(ids.shape, 1 / L).double().log())
-    options = {"share": 1, "dim": 1}
-    one_visit = {"visits": 1, **options}
+    given = Given(
+        L, torch.tensor([0]), log_q=lambda ids: torch.full(ids.shape, 1 / L).double().log()
+    )
+    one_visit = {"share": 1, "visits": 1, "summary": TableSummary(dim=1)}
     beside = [Uniform(L, 1), Queue(LABELS, CAPACITY), WithinBatch(LABELS)]
     return {
         "uniform": Uniform(L, 2),
@@ -273,9 +305,11 @@ def _inner() -> dict[str, Sampler]:
         "block, uniform inside": Block(L, 2, inside="uniform", **one_visit),
         "quadratic kernel": QuadraticKernel(L, 2, alpha=3.0, **one_visit),
         "fourier kernel": FourierKernel(L, 2, features=8, **one_visit),
-        "adversarial": Adversarial(L, 1, **options),
+        "adversarial": Adversarial(L, 1, share=1, dim=1),
         "mixture": Mixture(beside),
-        "mixture with model": Mixture([ModelSoftmax(L, 1, exclude_target=False), Queue(LABELS, CAPACITY)]),
+        "mixture with model": Mixture(
+            [ModelSoftmax(L, 1, exclude_target=False), Queue(LABELS, CAPACITY)]
+        ),
         "hard": Hard(Uniform(L, 2), 1),
         "hard beside a queue": Hard(Queue(LABELS, CAPACITY), 1),
         "hard within the batch": Hard(WithinBatch(LABELS), 1),
@@ -291,8 +325,8 @@ OUTER: dict[str, Callable[[Sampler], Sampler]] = {
 }
 
 
-def _noted(sampler: Sampler) -> Sampler:
-    """The same, after a look at the model that stays."""
+def _summarised(sampler: Sampler) -> Sampler:
+    """The same, with a summary of the model that is not refreshed."""
     arrange(sampler, [0, 1], (0,) * sum(isinstance(part, Given) for part in sampler.modules()))
     sampler.draw(torch.tensor([0, 1, IGNORED]), input=HIDDEN, weight=SCORES[:, None])
     for part in sampler.modules():
@@ -302,12 +336,12 @@ def _noted(sampler: Sampler) -> Sampler:
 
 
 def _nested() -> list[World]:
-    found = []
+    worlds = []
     for outer, wrap in OUTER.items():
         for inner, part in _inner().items():
-            sampler = _noted(wrap(part))
-            found.append(World(f"{outer} {inner}", sampler, every_move(sampler)))
-    return found
+            sampler = _summarised(wrap(part))
+            worlds.append(World(f"{outer} {inner}", sampler, every_move(sampler)))
+    return worlds
 
 
 def _excluding() -> dict[str, Sampler]:
@@ -322,11 +356,11 @@ def _excluding() -> dict[str, Sampler]:
 
 
 def _pools() -> list[World]:
-    found = []
+    worlds = []
     for inner, part in (_inner() | _excluding()).items():
-        sampler = _noted(Resampled(part, 1))
-        found.append(World(f"resampled from {inner}", sampler, every_pool(sampler)))
-    return found
+        sampler = _summarised(Resampled(part, 1))
+        worlds.append(World(f"resampled from {inner}", sampler, every_pool(sampler)))
+    return worlds
 
 
 NESTED = _nested()

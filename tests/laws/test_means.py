@@ -1,4 +1,6 @@
-"""What sampling optimises: expectations over every outcome of every sampler, for every weighting and margin."""
+"""What sampling optimises: expectations over every outcome of every sampler, for every weighting
+and margin.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,16 @@ import math
 import pytest
 import torch
 
-from headtail import Margin, SampledDecoupledLoss, SampledSoftmaxLoss, contrastive, hinge, logistic, squared_hinge
-from headtail.losses import sampled_decoupled, sampled_softmax
+from headtail import SampledDecoupledLoss, SampledSoftmaxLoss
+from headtail.core import Margin
+from headtail.functional import (
+    contrastive,
+    hinge,
+    logistic,
+    sampled_decoupled,
+    sampled_softmax,
+    squared_hinge,
+)
 
 from .block_worlds import BLOCK_WORLDS
 from .schemes import MARGINS, WEIGHTINGS
@@ -26,7 +36,9 @@ def expectation(world: World, y: int, value) -> float:
 def single(draw):
     """The draw as the first example sees it."""
     of_target = None if draw.log_q_target is None else draw.log_q_target[:1]
-    return type(draw)(draw.ids, draw.log_q, of_target, draw.m, draw.log_keep, marginal=draw.marginal)
+    return type(draw)(
+        draw.ids, draw.log_q, of_target, draw.m, draw.log_keep, marginal=draw.marginal
+    )
 
 
 def first_example(draw, y, weighting, loss, *args):
@@ -52,17 +64,25 @@ def test_other_labels_are_drawn_as_often_as_the_draw_claims(world: World, y: int
 
 
 @each_world
-def test_a_draw_carries_the_log_q_that_its_sampler_tells(world: World):
+def test_a_draw_carries_the_log_q_that_its_sampler_reports(world: World):
     for _, draw in world.outcomes(1):
         assert torch.allclose(draw.log_q, world.log_q(1, draw.ids), rtol=0, atol=1e-14)
-        assert torch.allclose(draw.log_q_target[0], world.log_q(1, torch.tensor(1)), rtol=0, atol=1e-14)
+        assert torch.allclose(
+            draw.log_q_target[0], world.log_q(1, torch.tensor(1)), rtol=0, atol=1e-14
+        )
 
 
 @pytest.mark.parametrize("world", POOLS, ids=repr)
 @pytest.mark.parametrize("y", range(L))
-def test_draws_from_a_pool_count_once_on_average_when_each_is_divided_by_what_it_carries(world: World, y: int):
+def test_draws_from_a_pool_count_once_on_average_when_each_is_divided_by_what_it_carries(
+    world: World, y: int
+):
     for other in set(range(L)) - {y}:
-        mean = expectation(world, y, lambda draw, other=other: ((draw.ids == other) / (draw.m * draw.log_q.exp())).sum())
+        mean = expectation(
+            world,
+            y,
+            lambda draw, other=other: ((draw.ids == other) / (draw.m * draw.log_q.exp())).sum(),
+        )
         assert mean == pytest.approx(1, rel=1e-12)
 
 
@@ -73,17 +93,23 @@ def test_the_mean_decoupled_loss_is_the_implied_margin_loss(world: World, weight
     w = WEIGHTINGS[weighting]
     margin = world.margin(w)
     for y in (0, 3):
-        mean = expectation(world, y, lambda draw, y=y: first_example(draw, y, w, sampled_decoupled, piece))
+        mean = expectation(
+            world, y, lambda draw, y=y: first_example(draw, y, w, sampled_decoupled, piece)
+        )
         assert mean == pytest.approx(decoupled_truth(margin, y, piece), rel=1e-11)
 
 
 @each_world
 @each_weighting
-def test_inside_the_logarithm_the_mean_softmax_is_the_implied_margin_loss(world: World, weighting: str):
+def test_inside_the_logarithm_the_mean_softmax_is_the_implied_margin_loss(
+    world: World, weighting: str
+):
     w = WEIGHTINGS[weighting]
     margin = world.margin(w)
     for y in (0, 3):
-        inside = expectation(world, y, lambda draw, y=y: first_example(draw, y, w, sampled_softmax).exp())
+        inside = expectation(
+            world, y, lambda draw, y=y: first_example(draw, y, w, sampled_softmax).exp()
+        )
         assert inside == pytest.approx(softmax_truth(margin, y).exp().item(), rel=1e-11)
 
 
@@ -100,21 +126,29 @@ def test_after_the_logarithm_the_mean_softmax_lies_below_its_bound(world: World,
 @pytest.mark.parametrize("name", MARGINS)
 def test_from_margin_gives_its_margin_back_for_any_sampler(world: World, name: str):
     """Against the margin itself, not against what headtail thinks is implied."""
-    w, margin = WEIGHTINGS[f"from {name}"], MARGINS[name]
+    w = WEIGHTINGS[f"from {name}"]
+    margin = MARGINS[name]
     for y in (1, 3):
-        mean = expectation(world, y, lambda draw, y=y: first_example(draw, y, w, sampled_decoupled, hinge))
+        mean = expectation(
+            world, y, lambda draw, y=y: first_example(draw, y, w, sampled_decoupled, hinge)
+        )
         assert mean == pytest.approx(decoupled_truth(margin, y, hinge), rel=1e-11)
-        target, ids = torch.tensor([y]), torch.arange(L)
+        target = torch.tensor([y])
+        ids = torch.arange(L)
         implied = world.margin(w).log_rho(target, ids)
         others = ids != y
-        assert torch.allclose(implied[0, others], margin.log_rho(target, ids)[0, others], rtol=0, atol=1e-12)
+        assert torch.allclose(
+            implied[0, others], margin.log_rho(target, ids)[0, others], rtol=0, atol=1e-12
+        )
 
 
 @each_unbiased_world
 def test_tail_weights_imitate_logit_adjustment_for_any_sampler(world: World):
     log_prior = torch.tensor([2, 12, 5, 1], dtype=torch.float64).div(20).log()
     y = 0
-    inside = expectation(world, y, lambda draw: first_example(draw, y, WEIGHTINGS["tail"], sampled_softmax).exp())
+    inside = expectation(
+        world, y, lambda draw: first_example(draw, y, WEIGHTINGS["tail"], sampled_softmax).exp()
+    )
     adjusted = SCORES + log_prior
     assert inside == pytest.approx(1 / adjusted.softmax(0)[y].item(), rel=1e-11)
 
@@ -122,10 +156,13 @@ def test_tail_weights_imitate_logit_adjustment_for_any_sampler(world: World):
 @each_unbiased_world
 def test_through_the_whole_library_importance_is_the_plain_softmax_in_expectation(world: World):
     """From hidden states and a table to the number, for both losses, instead of from logits."""
-    table, hidden = SCORES[:, None], torch.ones(1, 1, dtype=torch.float64)
+    table = SCORES[:, None]
+    hidden = torch.ones(1, 1, dtype=torch.float64)
     y = torch.tensor([3])
     softmax = SampledSoftmaxLoss(world.sampler, WEIGHTINGS["importance"])
-    decoupled = SampledDecoupledLoss(world.sampler, WEIGHTINGS["importance"], contrastive(0.5), score="cosine")
+    decoupled = SampledDecoupledLoss(
+        world.sampler, WEIGHTINGS["importance"], contrastive(0.5), score="cosine"
+    )
 
     inside = expectation(world, 3, lambda draw: softmax(hidden, table, y, draw=single(draw)).exp())
     assert inside == pytest.approx(1 / SCORES.softmax(0)[3].item(), rel=1e-11)

@@ -1,4 +1,6 @@
-"""What decoupled losses learn: the score of a label that costs least, found by looking at all of them."""
+"""What decoupled losses learn: the score of a label that costs least, found by looking at all of
+them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import math
 import pytest
 import torch
 
-from headtail import contrastive, hinge, logistic, squared_hinge
+from headtail.functional import contrastive, hinge, logistic, squared_hinge
 
 SCORES = torch.linspace(-12, 12, 2_400_001, dtype=torch.float64)
 LEARNT = {
@@ -22,6 +24,7 @@ LEARNT = {
 @pytest.mark.parametrize("rho", [0.16, 1.0, 7.0])
 @pytest.mark.parametrize("p", [0.005, 0.3, 0.9])
 def test_the_score_that_costs_least_is_known(piece, p, rho):
-    (pieces, wanted), pushed = LEARNT[piece], rho * (1 - p)
+    pieces, wanted = LEARNT[piece]
+    pushed = rho * (1 - p)
     cost = p * pieces.positive(SCORES) + pushed * pieces.negative(-SCORES)
     assert float(SCORES[cost.argmin()]) == pytest.approx(wanted(p, pushed), abs=1.1e-5)

@@ -7,8 +7,9 @@ import math
 import pytest
 import torch
 
-from headtail import Draw, Given, Scorer, Step
-from headtail.targets import Pairs
+from headtail import Given
+from headtail.core.targets import Pairs
+from headtail.samplers import Draw, Scorer, Step
 
 from .nested_worlds import HIDDEN, NESTED, NESTED_POOLS, arrange, filled, scenes
 from .worlds import SCORES, L, World
@@ -36,13 +37,14 @@ def test_a_label_has_one_q_in_all_draws_of_a_batch_and_comes_as_often(world: Wor
 
 
 @each_nesting
-def test_a_sampler_tells_the_q_and_the_m_of_the_very_step_it_draws_for(world: World):
+def test_a_sampler_reports_the_q_and_the_m_of_the_very_step_it_draws_for(world: World):
     sampler = world.sampler
     for _, batch, past in scenes(sampler, 1):
         arrange(sampler, past, (0,) * sum(isinstance(part, Given) for part in sampler.modules()))
         model = Scorer(HIDDEN, SCORES[:, None])
         step = Step(Pairs.of(torch.tensor(batch)), model)
-        log_q, m = sampler.log_q_given(step, torch.arange(L)), sampler.m_given(step)
+        log_q = sampler.log_q_given(step, torch.arange(L))
+        m = sampler.m_given(step)
         assert float(log_q[0].exp().sum()) == pytest.approx(1, rel=1e-12)
         draw = sampler.draw(torch.tensor(batch), input=model.input, weight=model.weight)
         assert draw.m == m
@@ -60,18 +62,20 @@ WITHOUT_QUEUE = [world for world in NESTED if filled(world.sampler) == 0]
 @pytest.mark.parametrize("world", WITHOUT_QUEUE, ids=repr)
 @each_positive
 def test_the_variance_given_a_batch_size_is_that_of_all_outcomes(world: World, y: int):
-    """Of one example alone, in a batch that it is told of: two examples count in each of these."""
+    """For a single example in a batch of known size: two examples count in each of these."""
     term = torch.tensor([[0.5, -1.0, 3.0, 0.25]], dtype=torch.float64)
     term[0, y] = 0.0
     outcomes = [(p, float(term[0, draw.ids].sum())) for p, draw in world.outcomes(y)]
     mean = sum(p * x for p, x in outcomes)
     step = Step.expected(torch.tensor([y]), 2, Scorer(HIDDEN[:1], SCORES[:, None]))
-    found = world.sampler.variance_given(step, term)
-    if found is None:
+    claimed = world.sampler.variance_given(step, term)
+    if claimed is None:
         kinds = {type(part) for part in world.sampler.modules()}
         assert Given in kinds, "all others have a formula"
     else:
-        assert float(found) == pytest.approx(sum(p * (x - mean) ** 2 for p, x in outcomes), rel=1e-9)
+        assert float(claimed) == pytest.approx(
+            sum(p * (x - mean) ** 2 for p, x in outcomes), rel=1e-9
+        )
 
 
 @pytest.mark.parametrize("world", NESTED_POOLS, ids=repr)

@@ -1,4 +1,4 @@
-"""Properties over label counts that nobody chose."""
+"""Properties that hold for any label counts."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from headtail import (
     Relative,
     Tail,
     Uniform,
-    every_label,
-    implied_margin,
-    lean_of,
-    sampled_softmax_loss,
-    softmax_loss,
 )
-from headtail.implicit import recognise
+from headtail.functional import sampled_softmax_loss, softmax_loss
+from headtail.implicit import implied_margin, lean_of, recognise
+from headtail.samplers import every_label
 
 counts = st.lists(st.integers(1, 10**9), min_size=2, max_size=30)
-some_zero = st.lists(st.integers(0, 10**6), min_size=2, max_size=30).filter(lambda c: sum(x > 0 for x in c) >= 2)
+some_zero = st.lists(st.integers(0, 10**6), min_size=2, max_size=30).filter(
+    lambda c: sum(x > 0 for x in c) >= 2
+)
 
 
 @given(some_zero, st.floats(0, 1), st.data())
@@ -69,7 +68,9 @@ def test_the_lean_is_odd_in_the_strength_and_zero_for_importance(numbers):
     one, other = (lean_of(LogitAdjusted(labels, s), labels) for s in (0.7, -0.7))
     assert one == pytest.approx(-other)
     assert one >= 0
-    assert lean_of(implied_margin(Frequency(labels, 3), Importance()), labels) == pytest.approx(0, abs=1e-9)
+    assert lean_of(implied_margin(Frequency(labels, 3), Importance()), labels) == pytest.approx(
+        0, abs=1e-9
+    )
     assert lean_of(implied_margin(Frequency(labels, 3), Relative()), labels) == pytest.approx(
         -lean_of(implied_margin(Frequency(labels, 3), Constant()), labels)
     )
@@ -84,14 +85,19 @@ def test_drawing_every_label_once_is_the_exact_loss(numbers, seed):
     table = torch.randn(len(numbers), 4, dtype=torch.float64, generator=generator)
     target = torch.randint(len(numbers), (3,), generator=generator)
     margin = LogitAdjusted(labels)
-    sampled = sampled_softmax_loss(hidden, table, target, every_label(len(numbers)), FromMargin(margin))
-    assert sampled.item() == pytest.approx(softmax_loss(hidden, table, target, margin).item(), rel=1e-11, abs=1e-12)
+    sampled = sampled_softmax_loss(
+        hidden, table, target, every_label(len(numbers)), FromMargin(margin)
+    )
+    assert sampled.item() == pytest.approx(
+        softmax_loss(hidden, table, target, margin).item(), rel=1e-11, abs=1e-12
+    )
 
 
 @given(counts, st.sampled_from([0.25, 0.5, 1.0, 2.0]))
 @settings(deadline=None, max_examples=40)
 def test_logit_adjustment_is_recognised_for_any_counts(numbers, strength):
-    assume(len(set(numbers)) == 1 or max(numbers) > 1.001 * min(numbers))  # a margin of next to nothing is none
+    # a margin of next to nothing is none
+    assume(len(set(numbers)) == 1 or max(numbers) > 1.001 * min(numbers))
     labels = Labels.from_counts(numbers)
     name = recognise(LogitAdjusted(labels, strength), labels).softmax
     if len(set(numbers)) == 1:

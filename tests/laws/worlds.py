@@ -1,7 +1,8 @@
 """Every outcome of every sampler, with its probability: small label sets, no seeds, no flakes.
 
-A world drives the sampler's own `draw` through all that its randomness can do, by scripting `torch.rand` and `torch.randperm`.
-The probabilities are the world's own, written down here from counts, never asked of the sampler.
+A world drives the sampler's own `draw` through all that its randomness can do, by scripting
+`torch.rand` and `torch.randperm`. The probabilities are the world's own, written down here from
+counts, never asked of the sampler.
 """
 
 from __future__ import annotations
@@ -19,28 +20,23 @@ from torch import Tensor
 
 from headtail import (
     CustomSeparable,
-    Draw,
     Frequency,
     Given,
     Hard,
     Labels,
     LogUniform,
-    Margin,
     Mixture,
     ModelSoftmax,
     Queue,
     Resampled,
-    Sampler,
-    Scorer,
-    Step,
     Tilted,
     Uniform,
-    Weighting,
     WithinBatch,
-    implied_margin,
-    logistic,
 )
-from headtail.samplers import FixedSampler
+from headtail.core import Margin, Weighting
+from headtail.functional import logistic
+from headtail.implicit import implied_margin
+from headtail.samplers import Draw, FixedSampler, Sampler, Scorer, Step
 
 COUNTS = [2, 12, 5, 1]
 LABELS = Labels.from_counts(COUNTS)
@@ -67,7 +63,7 @@ class World:
         return _outcomes(self, y)
 
     def log_q(self, y: int, ids: Tensor) -> Tensor:
-        """What the sampler tells of labels, for an example with positive y."""
+        """The log q that the sampler reports for labels, for an example with positive y."""
         if isinstance(self.sampler, FixedSampler):
             return self.sampler.log_q(ids, self.batch_size)
         step = Step.expected(torch.tensor([y]), self.batch_size, Scorer(**MODEL))
@@ -84,15 +80,16 @@ class World:
 
 @cache
 def _outcomes(world: World, y: int) -> list[Outcome]:
-    found = list(world.enumerate(y))
-    assert abs(sum(p for p, _ in found) - 1) < 1e-12
-    return found
+    outcomes = list(world.enumerate(y))
+    assert abs(sum(p for p, _ in outcomes) - 1) < 1e-12
+    return outcomes
 
 
 @contextmanager
 def scripted(points: list[float] | None = None, *permutations: tuple[int, ...]) -> Iterator[None]:
     """Let `torch.rand` return these points and `torch.randperm` these permutations, in turn."""
-    queue, orders = list(points or []), list(permutations)
+    queue = list(points or [])
+    orders = list(permutations)
 
     def rand(*shape: int, dtype: torch.dtype | None = None, **_: object) -> Tensor:
         taken = [queue.pop(0) for _ in range(math.prod(shape))]
@@ -116,7 +113,9 @@ def power(alpha: float) -> list[float]:
 
 def log_uniform() -> list[float]:
     order = sorted(range(L), key=lambda y: -COUNTS[y])
-    return [math.log((order.index(y) + 2) / (order.index(y) + 1)) / math.log(L + 1) for y in range(L)]
+    return [
+        math.log((order.index(y) + 2) / (order.index(y) + 1)) / math.log(L + 1) for y in range(L)
+    ]
 
 
 def middle(q: list[float], layout: list[int], y: int) -> float:
@@ -125,7 +124,9 @@ def middle(q: list[float], layout: list[int], y: int) -> float:
     return before + q[y] / 2
 
 
-def independent(sampler: Sampler, q: list[float], layout: list[int], m: int) -> Callable[[int], Iterator[Outcome]]:
+def independent(
+    sampler: Sampler, q: list[float], layout: list[int], m: int
+) -> Callable[[int], Iterator[Outcome]]:
     def outcomes(y: int) -> Iterator[Outcome]:
         for drawn in itertools.product(range(L), repeat=m):
             with scripted([middle(q, layout, d) for d in drawn]):
@@ -136,7 +137,9 @@ def independent(sampler: Sampler, q: list[float], layout: list[int], m: int) -> 
     return outcomes
 
 
-def excluding(sampler: Sampler, q: list[float], layout: list[int], m: int) -> Callable[[int], Iterator[Outcome]]:
+def excluding(
+    sampler: Sampler, q: list[float], layout: list[int], m: int
+) -> Callable[[int], Iterator[Outcome]]:
     def outcomes(y: int) -> Iterator[Outcome]:
         others = [other for other in layout if other != y]
         renormalised = [q[other] / (1 - q[y]) for other in range(L)]
@@ -151,7 +154,8 @@ def excluding(sampler: Sampler, q: list[float], layout: list[int], m: int) -> Ca
 
 def inclusion(mass: list[float], m: int) -> list[float]:
     """min(1, c·mass) summing to m, by bisection on c."""
-    low, high = 0.0, 1e9
+    low = 0.0
+    high = 1e9
     for _ in range(200):
         c = (low + high) / 2
         low, high = (c, high) if sum(min(1.0, c * x) for x in mass) < m else (low, c)
@@ -169,15 +173,21 @@ def systematic(sampler: Sampler, expected: list[float]) -> Callable[[int], Itera
                 continue
             with scripted([(low + high) / 2]):
                 draw = sampler.draw(torch.tensor([y]))
-            assert len(set(draw.ids.tolist())) == draw.ids.numel(), "without replacement means without"
+            assert len(set(draw.ids.tolist())) == draw.ids.numel(), (
+                "without replacement means without"
+            )
             yield high - low, draw
 
     return outcomes
 
 
-def within_batch(sampler: Sampler, size: int, taken: int | None = None) -> Callable[[int], Iterator[Outcome]]:
+def within_batch(
+    sampler: Sampler, size: int, taken: int | None = None
+) -> Callable[[int], Iterator[Outcome]]:
     """All batches of other examples, and all choices of slots."""
-    permutations = [[]] if taken is None else [[order] for order in itertools.permutations(range(size))]
+    permutations = (
+        [[]] if taken is None else [[order] for order in itertools.permutations(range(size))]
+    )
 
     def outcomes(y: int) -> Iterator[Outcome]:
         for others in itertools.product(range(L), repeat=size - 1):
@@ -189,9 +199,15 @@ def within_batch(sampler: Sampler, size: int, taken: int | None = None) -> Calla
     return outcomes
 
 
-def queue(sampler: Queue, past: int, taken: int | None = None) -> Callable[[int], Iterator[Outcome]]:
+def queue(
+    sampler: Queue, past: int, taken: int | None = None
+) -> Callable[[int], Iterator[Outcome]]:
     """All histories, in batches of two, longer than the queue."""
-    permutations = [[]] if taken is None else [[order] for order in itertools.permutations(range(sampler.capacity))]
+    permutations = (
+        [[]]
+        if taken is None
+        else [[order] for order in itertools.permutations(range(sampler.capacity))]
+    )
 
     def outcomes(y: int) -> Iterator[Outcome]:
         for history in itertools.product(range(L), repeat=past):
@@ -206,7 +222,9 @@ def queue(sampler: Queue, past: int, taken: int | None = None) -> Callable[[int]
     return outcomes
 
 
-def mixed(sampler: Mixture, q: list[float], m: int, size: int) -> Callable[[int], Iterator[Outcome]]:
+def mixed(
+    sampler: Mixture, q: list[float], m: int, size: int
+) -> Callable[[int], Iterator[Outcome]]:
     """Independent draws from q beside all batches of other examples."""
 
     def outcomes(y: int) -> Iterator[Outcome]:
@@ -219,7 +237,9 @@ def mixed(sampler: Mixture, q: list[float], m: int, size: int) -> Callable[[int]
     return outcomes
 
 
-def two_kinds(sampler: Mixture, q: list[float], m: int, other: list[float]) -> Callable[[int], Iterator[Outcome]]:
+def two_kinds(
+    sampler: Mixture, q: list[float], m: int, other: list[float]
+) -> Callable[[int], Iterator[Outcome]]:
     """Independent draws from q beside a systematic part."""
 
     def outcomes(y: int) -> Iterator[Outcome]:
@@ -227,8 +247,13 @@ def two_kinds(sampler: Mixture, q: list[float], m: int, other: list[float]) -> C
         for low, high in itertools.pairwise(ends):
             for drawn in itertools.product(range(L), repeat=m):
                 if high - low > 1e-9:
-                    with scripted([*(middle(q, list(range(L)), d) for d in drawn), (low + high) / 2]):
-                        yield (high - low) * math.prod(q[d] for d in drawn), sampler.draw(torch.tensor([y]))
+                    with scripted(
+                        [*(middle(q, list(range(L)), d) for d in drawn), (low + high) / 2]
+                    ):
+                        yield (
+                            (high - low) * math.prod(q[d] for d in drawn),
+                            sampler.draw(torch.tensor([y])),
+                        )
 
     return outcomes
 
@@ -246,15 +271,19 @@ def given(q: list[float], m: int, rows: bool) -> Callable[[int], Iterator[Outcom
     return outcomes
 
 
-def one_pass(sampler: Sampler, mass: list[float], m: int, excluded: bool) -> Callable[[int], Iterator[Outcome]]:
+def one_pass(
+    sampler: Sampler, mass: list[float], m: int, excluded: bool
+) -> Callable[[int], Iterator[Outcome]]:
     """Two blocks of two labels: all that can happen to each slot, block by block."""
 
     def slots(y: int) -> Iterator[tuple[float, int, float, float]]:
         w = [0.0 if other == y and excluded else mass[other] for other in range(L)]
-        first, second = w[0] + w[1], w[2] + w[3]
+        first = w[0] + w[1]
+        second = w[2] + w[3]
         share = second / (first + second)
         for one in (0, 1):
-            chance, at = w[one] / first, (w[0] * one + w[one] / 2) / first
+            chance = w[one] / first
+            at = (w[0] * one + w[one] / 2) / first
             if w[one] > 0:
                 yield chance * (1 - share), one, at, (1 + share) / 2
             for two in (2, 3):
@@ -265,8 +294,8 @@ def one_pass(sampler: Sampler, mass: list[float], m: int, excluded: bool) -> Cal
     def outcomes(y: int) -> Iterator[Outcome]:
         for drawn in itertools.product(list(slots(y)), repeat=m):
             points = [slot[2] for slot in drawn] + [slot[3] for slot in drawn]
-            with scripted(points), mock.patch("headtail.samplers.scorer.SCORES_AT_ONCE", 2):
-                draw = sampler.draw(torch.tensor([y]), **MODEL)
+            with scripted(points):
+                draw = sampler.draw(torch.tensor([y]), model=Scorer(**MODEL, logits_at_once=2))
             assert draw.ids.tolist() == [[slot[1] for slot in drawn]]
             yield math.prod(slot[0] for slot in drawn), draw
 
@@ -284,16 +313,23 @@ def beside(sampler: Sampler, q: list[float], m: int) -> Callable[[int], Iterator
     return outcomes
 
 
-def resampled(sampler: Sampler, q: list[float], size: int, m: int) -> Callable[[int], Iterator[Outcome]]:
+def resampled(
+    sampler: Sampler, q: list[float], size: int, m: int
+) -> Callable[[int], Iterator[Outcome]]:
     """All pools, and all that can be drawn from each."""
     ids = list(range(L))
 
     def outcomes(y: int) -> Iterator[Outcome]:
         for pool in itertools.product(ids, repeat=size):
-            raw = [0.0 if one == y and set(pool) != {y} else math.exp(SCORES[one]) / q[one] for one in pool]
+            raw = [
+                0.0 if one == y and set(pool) != {y} else math.exp(SCORES[one]) / q[one]
+                for one in pool
+            ]
             p = [r / sum(raw) for r in raw]
             for slots in itertools.product([s for s in range(size) if p[s] > 0], repeat=m):
-                points = [middle(q, ids, one) for one in pool] + [middle(p, list(range(size)), s) for s in slots]
+                points = [middle(q, ids, one) for one in pool] + [
+                    middle(p, list(range(size)), s) for s in slots
+                ]
                 with scripted(points):
                     draw = sampler.draw(torch.tensor([y]), **MODEL)
                 assert draw.ids.tolist() == [[pool[s] for s in slots]]
@@ -307,15 +343,21 @@ def _model_worlds() -> list[World]:
     margin = CustomSeparable(torch.linspace(-1, 1, L), torch.tensor([0.3, -2.0, 0.0, 1.0]))
     rho = margin.negative.exp().tolist()
     heavy = [r * math.log1p(x) for r, x in zip(rho, e, strict=True)]
-    softmax, masked = ModelSoftmax(L, 2), ModelSoftmax(L, 2, exclude_target=False)
+    softmax = ModelSoftmax(L, 2)
+    masked = ModelSoftmax(L, 2, exclude_target=False)
     tilted = Tilted(L, 2, margin)
     pieces = Tilted(LABELS, 2, margin, logistic, exclude_target=False)
-    hard, root = Hard(Frequency(LABELS, 2, 0.5), 2), power(0.5)
+    hard = Hard(Frequency(LABELS, 2, 0.5), 2)
+    root = power(0.5)
     both = Mixture([Uniform(L, 2), Hard(Uniform(L, 1), 1)])
     return [
         World("model", softmax, one_pass(softmax, e, 2, True)),
         World("model, masked", masked, one_pass(masked, e, 2, False)),
-        World("tilted", tilted, one_pass(tilted, [r * x for r, x in zip(rho, e, strict=True)], 2, True)),
+        World(
+            "tilted",
+            tilted,
+            one_pass(tilted, [r * x for r, x in zip(rho, e, strict=True)], 2, True),
+        ),
         World("tilted for logistic pieces, masked", pieces, one_pass(pieces, heavy, 2, False)),
         World("hard", hard, beside(hard, root, 2)),
         World("mixture of uniform and hard", both, beside(both, [1 / L] * L, 3)),
@@ -323,8 +365,10 @@ def _model_worlds() -> list[World]:
 
 
 def _pools() -> list[World]:
-    root, even = power(0.5), [1 / L] * L
-    uniform, frequency = Resampled(Uniform(L, 3), 2), Resampled(Frequency(LABELS, 2, 0.5), 2)
+    root = power(0.5)
+    even = [1 / L] * L
+    uniform = Resampled(Uniform(L, 3), 2)
+    frequency = Resampled(Frequency(LABELS, 2, 0.5), 2)
     return [
         World("resampled from uniform", uniform, resampled(uniform, even, 3, 2)),
         World("resampled from frequency 0.5", frequency, resampled(frequency, root, 2, 2)),
@@ -332,19 +376,31 @@ def _pools() -> list[World]:
 
 
 def _fixed_worlds() -> list[World]:
-    ids, ranked = list(range(L)), sorted(range(L), key=lambda y: -COUNTS[y])
-    flat, root, zipf = [1 / L] * L, power(0.5), log_uniform()
+    ids = list(range(L))
+    ranked = sorted(range(L), key=lambda y: -COUNTS[y])
+    flat = [1 / L] * L
+    root = power(0.5)
+    zipf = log_uniform()
     own = [0.1, 0.2, 0.3, 0.4]
-    whole = Given(L, torch.tensor([0, 1]), log_q=lambda i: torch.tensor(own, dtype=torch.float64).log()[i])
-    uniform, uniform_ex = Uniform(L, 3), Uniform(L, 2, exclude_target=True)
+    whole = Given(
+        L, torch.tensor([0, 1]), log_q=lambda i: torch.tensor(own, dtype=torch.float64).log()[i]
+    )
+    uniform = Uniform(L, 3)
+    uniform_ex = Uniform(L, 2, exclude_target=True)
     uniform_wo = Uniform(L, 3, replacement=False)
-    prior, half = Frequency(LABELS, 3), Frequency(LABELS, 2, 0.5)
+    prior = Frequency(LABELS, 3)
+    half = Frequency(LABELS, 2, 0.5)
     half_ex = Frequency(LABELS, 2, 0.5, exclude_target=True)
-    half_wo, prior_wo = Frequency(LABELS, 2, 0.5, replacement=False), Frequency(LABELS, 3, replacement=False)
-    ranks, ranks_ex = LogUniform(LABELS, 2), LogUniform(LABELS, 2, exclude_target=True)
-    batch, some = WithinBatch(LABELS), WithinBatch(LABELS, 2)
-    past, some_past = Queue(LABELS, 3), Queue(LABELS, 3, 2)
-    beside, kinds = Mixture([Uniform(L, 2), WithinBatch(LABELS)]), Mixture([half, Uniform(L, 3, replacement=False)])
+    half_wo = Frequency(LABELS, 2, 0.5, replacement=False)
+    prior_wo = Frequency(LABELS, 3, replacement=False)
+    ranks = LogUniform(LABELS, 2)
+    ranks_ex = LogUniform(LABELS, 2, exclude_target=True)
+    batch = WithinBatch(LABELS)
+    some = WithinBatch(LABELS, 2)
+    past = Queue(LABELS, 3)
+    some_past = Queue(LABELS, 3, 2)
+    beside = Mixture([Uniform(L, 2), WithinBatch(LABELS)])
+    kinds = Mixture([half, Uniform(L, 3, replacement=False)])
     return [
         World("uniform", uniform, independent(uniform, flat, ids, 3)),
         World("uniform, excluded", uniform_ex, excluding(uniform_ex, flat, ids, 2)),
@@ -352,16 +408,26 @@ def _fixed_worlds() -> list[World]:
         World("frequency", prior, independent(prior, PRIOR, ids, 3)),
         World("frequency 0.5", half, independent(half, root, ids, 2)),
         World("frequency 0.5, excluded", half_ex, excluding(half_ex, root, ids, 2)),
-        World("frequency 0.5, without replacement", half_wo, systematic(half_wo, inclusion(root, 2))),
-        World("frequency, without replacement", prior_wo, systematic(prior_wo, inclusion(PRIOR, 3))),
+        World(
+            "frequency 0.5, without replacement", half_wo, systematic(half_wo, inclusion(root, 2))
+        ),
+        World(
+            "frequency, without replacement", prior_wo, systematic(prior_wo, inclusion(PRIOR, 3))
+        ),
         World("log-uniform", ranks, independent(ranks, zipf, ranked, 2)),
         World("log-uniform, excluded", ranks_ex, excluding(ranks_ex, zipf, ranked, 2)),
         World("within-batch", batch, within_batch(batch, 4), batch_size=4),
         World("within-batch, two of three", some, within_batch(some, 3, taken=2), batch_size=3),
         World("queue", past, queue(past, 4)),
         World("queue, two of three", some_past, queue(some_past, 4, taken=2)),
-        World("mixture of uniform and within-batch", beside, mixed(beside, flat, 2, 3), batch_size=3),
-        World("mixture of frequency and uniform without replacement", kinds, two_kinds(kinds, root, 2, [3 / L] * L)),
+        World(
+            "mixture of uniform and within-batch", beside, mixed(beside, flat, 2, 3), batch_size=3
+        ),
+        World(
+            "mixture of frequency and uniform without replacement",
+            kinds,
+            two_kinds(kinds, root, 2, [3 / L] * L),
+        ),
         World("given", whole, given(own, 2, rows=False)),
         World("given, one row an example", whole, given(own, 2, rows=True)),
     ]

@@ -1,4 +1,6 @@
-"""Draws whose log-weights were looked up beforehand: they serve the loss they were made for, and any other."""
+"""Draws whose log-weights were looked up beforehand: they serve the loss they were made for, and
+any other.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,10 @@ from headtail import (
     SampledSoftmaxLoss,
     Tail,
     Uniform,
-    Weighting,
     WithinBatch,
-    sampled_softmax_loss,
 )
+from headtail.core import Weighting
+from headtail.functional import sampled_softmax_loss
 
 LABELS = Labels.zipf(37)
 WEIGHTINGS = {
@@ -72,7 +74,9 @@ def test_a_draw_made_ahead_for_other_targets_is_weighed_for_these(sparse):
     ahead = loss.draw_ahead(others)
     plain = loss.sampler.describe(ahead.ids, target, ahead.m)
     truth = loss(hidden.double(), table.double(), target, draw=plain)
-    assert loss(hidden, table, target, draw=ahead, sparse=sparse).item() == pytest.approx(truth.item(), rel=1e-6)
+    assert loss(hidden, table, target, draw=ahead, sparse=sparse).item() == pytest.approx(
+        truth.item(), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["plain", "kernel"])
@@ -83,7 +87,9 @@ def test_a_draw_made_ahead_and_changed_is_weighed_as_changed(sparse):
     ahead = replace(loss.draw_ahead(target), ids=ids, m=3.0)
     plain = loss.sampler.describe(ids, target, 3.0)
     truth = loss(hidden.double(), table.double(), target, draw=plain)
-    assert loss(hidden, table, target, draw=ahead, sparse=sparse).item() == pytest.approx(truth.item(), rel=1e-6)
+    assert loss(hidden, table, target, draw=ahead, sparse=sparse).item() == pytest.approx(
+        truth.item(), rel=1e-6
+    )
 
 
 class Counted(Weighting):

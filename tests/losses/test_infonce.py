@@ -1,4 +1,6 @@
-"""InfoNCE: each other slot of the batch is a negative of weight 1, as in MultipleNegativesRankingLoss."""
+"""InfoNCE: each other slot of the batch is a negative of weight 1, as in
+MultipleNegativesRankingLoss.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,6 @@ import torch.nn.functional as F
 
 from headtail import (
     Constant,
-    Draw,
     HeadtailError,
     Importance,
     InfoNCE,
@@ -24,15 +25,18 @@ from headtail import (
     Uniform,
     WithinBatch,
     explain,
-    implied_margin,
+    scheme,
+)
+from headtail.functional import (
     logistic,
     sampled_decoupled_loss,
     sampled_softmax_loss,
-    scheme,
     softmax_loss,
     two_tower_decoupled_loss,
     two_tower_softmax_loss,
 )
+from headtail.implicit import implied_margin
+from headtail.samplers import Draw
 
 f64 = torch.float64
 LABELS = Labels.from_counts([40, 25, 10, 5, 3, 1])
@@ -47,7 +51,9 @@ def embeddings(dtype=f64):
 
 
 def mnrl(queries, items, scale=1.0, *, cosine=False):
-    """MultipleNegativesRankingLoss of sentence-transformers: cross-entropy over the scores of the batch, target = own slot."""
+    """MultipleNegativesRankingLoss of sentence-transformers: cross-entropy over the scores of the
+    batch, target = own slot.
+    """
     if cosine:
         queries = F.normalize(queries, dim=1)
         items = F.normalize(items, dim=1)
@@ -58,13 +64,20 @@ def mnrl(queries, items, scale=1.0, *, cosine=False):
 @pytest.mark.parametrize("temperature", [1.0, 0.05])
 def test_two_towers_with_infonce_are_multiple_negatives_ranking(score, temperature):
     queries, _ = embeddings()
-    items = torch.randn(8, 5, dtype=f64).requires_grad_()  # items with the same label may differ, as with features of their own
+    # items with the same label may differ, as with features of their own
+    items = torch.randn(8, 5, dtype=f64).requires_grad_()
     draw = WithinBatch(LABELS).draw(TARGET)
-    ours = two_tower_softmax_loss(queries, items, items, TARGET, draw, InfoNCE(), score=score, temperature=temperature)
+    ours = two_tower_softmax_loss(
+        queries, items, items, TARGET, draw, InfoNCE(), score=score, temperature=temperature
+    )
     truth = mnrl(queries, items, 1 / temperature, cosine=score == "cosine")
     assert ours.item() == pytest.approx(truth.item(), rel=1e-12)
-    for one, other in zip(torch.autograd.grad(ours, [queries, items]), torch.autograd.grad(truth, [queries, items]), strict=True):
-        assert torch.allclose(one, other, rtol=1e-10, atol=1e-12)
+    for grad, true_grad in zip(
+        torch.autograd.grad(ours, [queries, items]),
+        torch.autograd.grad(truth, [queries, items]),
+        strict=True,
+    ):
+        assert torch.allclose(grad, true_grad, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("score", ["dot", "cosine"])
@@ -92,13 +105,17 @@ def test_without_repeated_labels_masking_by_slot_is_masking_by_label():
     target = torch.tensor([3, 0, 5, 1])
     draw = WithinBatch(LABELS).draw(target)
     slot, label = (
-        sampled_softmax_loss(queries[:4], table, target, draw, Tail(LABELS), collisions=mode, reduction="none")
+        sampled_softmax_loss(
+            queries[:4], table, target, draw, Tail(LABELS), collisions=mode, reduction="none"
+        )
         for mode in ("slot", "target")
     )
     assert torch.equal(slot, label)
 
 
-@pytest.mark.parametrize("weighting", [Constant(), Importance(), Tail(LABELS)], ids=lambda w: type(w).__name__)
+@pytest.mark.parametrize(
+    "weighting", [Constant(), Importance(), Tail(LABELS)], ids=lambda w: type(w).__name__
+)
 @pytest.mark.parametrize("piece", [None, logistic], ids=["softmax", "logistic"])
 @pytest.mark.parametrize("taken", [None, 5], ids=["the whole batch", "a part of it"])
 def test_only_the_own_slot_is_masked_whatever_the_weighting(weighting, piece, taken):
@@ -113,8 +130,12 @@ def test_only_the_own_slot_is_masked_whatever_the_weighting(weighting, piece, ta
         truth = torch.log1p((log_w + f - f_y[:, None]).exp().sum(1))
     else:
         truth = F.softplus(-f_y) + (log_w.exp() * F.softplus(f)).sum(1)
-    function, extra = (sampled_softmax_loss, ()) if piece is None else (sampled_decoupled_loss, (piece,))
-    plain = function(queries, table, TARGET, draw, weighting, *extra, collisions="slot", reduction="none")
+    function, extra = (
+        (sampled_softmax_loss, ()) if piece is None else (sampled_decoupled_loss, (piece,))
+    )
+    plain = function(
+        queries, table, TARGET, draw, weighting, *extra, collisions="slot", reduction="none"
+    )
     assert torch.allclose(plain, truth, rtol=1e-12)
     few = queries.detach().float(), table.detach().float()
     kernel = function(*few, TARGET, draw, weighting, *extra, collisions="slot", sparse=True)
@@ -138,19 +159,28 @@ def test_what_the_loss_says_about_collisions_takes_precedence_over_the_weighting
     draw = WithinBatch(LABELS).draw(TARGET)
 
     def loss(weighting, **options):
-        return sampled_softmax_loss(queries, table, TARGET, draw, weighting, reduction="none", **options)
+        return sampled_softmax_loss(
+            queries, table, TARGET, draw, weighting, reduction="none", **options
+        )
 
-    plain = Draw(draw.ids, draw.log_q, draw.log_q_target, draw.m)  # its places in the batch are unknown
+    # its places in the batch are unknown
+    plain = Draw(draw.ids, draw.log_q, draw.log_q_target, draw.m)
     by_label = sampled_softmax_loss(queries, table, TARGET, plain, InfoNCE(), reduction="none")
     assert torch.equal(loss(InfoNCE(), collisions="target"), by_label)
     assert torch.equal(loss(InfoNCE(), collisions="slot"), loss(InfoNCE()))
     assert (loss(InfoNCE(), collisions="none") > loss(InfoNCE())).all()
-    assert (loss(InfoNCE()) > by_label)[[0, 1, 2, 4, 5]].all(), "copies of the positive cost something"
+    assert (loss(InfoNCE()) > by_label)[[0, 1, 2, 4, 5]].all(), (
+        "copies of the positive cost something"
+    )
     known = TARGET[:, None]
     assert torch.equal(loss(InfoNCE(), known_positives=known), by_label)
 
 
-@pytest.mark.parametrize("sampler", [Uniform(6, 20), Queue(LABELS, 8), Mixture([WithinBatch(LABELS), Uniform(6, 4)])], ids=repr)
+@pytest.mark.parametrize(
+    "sampler",
+    [Uniform(6, 20), Queue(LABELS, 8), Mixture([WithinBatch(LABELS), Uniform(6, 4)])],
+    ids=repr,
+)
 def test_negatives_that_are_not_the_batch_s_own_are_masked_by_label(sampler):
     queries, table = embeddings()
     sampler.draw(TARGET)  # fills a queue
@@ -158,20 +188,40 @@ def test_negatives_that_are_not_the_batch_s_own_are_masked_by_label(sampler):
     assert draw.slots is None
     assert (draw.ids == TARGET[:, None]).any()
     ours = sampled_softmax_loss(queries, table, TARGET, draw, InfoNCE())
-    assert torch.equal(ours, sampled_softmax_loss(queries, table, TARGET, draw, InfoNCE(), collisions="target"))
+    assert torch.equal(
+        ours, sampled_softmax_loss(queries, table, TARGET, draw, InfoNCE(), collisions="target")
+    )
 
 
 def test_masking_by_slot_needs_negatives_that_know_their_slot():
     queries, table = embeddings()
     with pytest.raises(HeadtailError, match=r'`collisions="slot"` needs .* `WithinBatch`'):
-        sampled_softmax_loss(queries, table, TARGET, Uniform(6, 4).draw(TARGET), InfoNCE(), collisions="slot")
+        sampled_softmax_loss(
+            queries, table, TARGET, Uniform(6, 4).draw(TARGET), InfoNCE(), collisions="slot"
+        )
     with pytest.raises(HeadtailError, match='`collisions="slot"` needs'):
         softmax_loss(queries, table, TARGET, collisions="slot")
     with pytest.raises(HeadtailError, match='`collisions="slot"` needs'):
-        sampled_softmax_loss(queries, table, TARGET, Uniform(6, 4).draw(TARGET), InfoNCE(), collisions="slot", sparse=True)
+        sampled_softmax_loss(
+            queries,
+            table,
+            TARGET,
+            Uniform(6, 4).draw(TARGET),
+            InfoNCE(),
+            collisions="slot",
+            sparse=True,
+        )
     draw = WithinBatch(LABELS).draw(TARGET)
     with pytest.raises(HeadtailError, match="Drop one"):
-        sampled_softmax_loss(queries, table, TARGET, draw, InfoNCE(), known_positives=TARGET[:, None], collisions="slot")
+        sampled_softmax_loss(
+            queries,
+            table,
+            TARGET,
+            draw,
+            InfoNCE(),
+            known_positives=TARGET[:, None],
+            collisions="slot",
+        )
 
 
 def test_two_decoupled_towers_take_infonce_too():
@@ -197,28 +247,36 @@ def test_the_implied_margin_is_m_pi_for_others_and_copies_of_the_positive_add_m_
             target = torch.tensor([y, *others])
             table = scores.T.contiguous()
             draw = WithinBatch(labels).draw(target)
-            value = sampled_softmax_loss(torch.ones(size, 1, dtype=f64), table, target, draw, InfoNCE(), reduction="none")[0]
+            value = sampled_softmax_loss(
+                torch.ones(size, 1, dtype=f64), table, target, draw, InfoNCE(), reduction="none"
+            )[0]
             mean += math.prod(prior[other] for other in others) * (value.exp().item() - 1)
         rho = margin.log_rho(torch.tensor([y]), torch.arange(3))[0].exp()
         assert torch.allclose(rho, (size - 1) * labels.prior, rtol=1e-12)
         terms = rho * (scores[0] - scores[0, y]).exp()
-        assert mean == pytest.approx(terms.sum().item(), rel=1e-12)  # y' = y included: its copies count
+        # y' = y included: its copies count
+        assert mean == pytest.approx(terms.sum().item(), rel=1e-12)
         assert terms[y].item() == pytest.approx((size - 1) * prior[y], rel=1e-12)
 
 
 def test_infonce_is_explained_as_the_equalised_loss_times_m():
     labels = Labels.zipf(1000)
-    found = explain(scheme("within-batch:infonce", labels), labels, batch_size=128)
+    explanation = explain(scheme("within-batch:infonce", labels), labels, batch_size=128)
     equalised = explain(scheme("within-batch:constant", labels), labels, batch_size=128)
-    assert found.name == "InfoNCE: the equalised loss (Tan et al. 2020) with negatives upweighted m times"
-    assert found.rho == "m · π_y'"
-    assert found.leans == "tail"
-    assert found.lean == pytest.approx(equalised.lean)
-    assert any("copies of the positive" in note for note in found.notes)
-    assert any("1 + m · π_y, which leans further to the tail" in note for note in found.notes)
-    assert any("grows like log m" in note for note in found.notes)
+    assert (
+        explanation.name
+        == "InfoNCE: the equalised loss (Tan et al. 2020) with negatives upweighted m times"
+    )
+    assert explanation.rho == "m · π_y'"
+    assert explanation.leans == "tail"
+    assert explanation.lean == pytest.approx(equalised.lean)
+    assert any("copies of the positive" in note for note in explanation.notes)
+    assert any("1 + m · π_y, which leans further to the tail" in note for note in explanation.notes)
+    assert any("grows like log m" in note for note in explanation.notes)
     by_label = SampledSoftmaxLoss(WithinBatch(labels), InfoNCE(), collisions="target")
-    assert not any("copies of the positive" in note for note in explain(by_label, labels, batch_size=128).notes)
+    assert not any(
+        "copies of the positive" in note for note in explain(by_label, labels, batch_size=128).notes
+    )
     kept = SampledSoftmaxLoss(WithinBatch(labels), Tail(labels), collisions="slot")
     notes = explain(kept, labels, batch_size=128).notes
     assert any("copies of the positive" in note for note in notes)

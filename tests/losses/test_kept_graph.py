@@ -8,13 +8,8 @@ import weakref
 import pytest
 import torch
 
-from headtail import (
-    Frequency,
-    LabelHead,
-    Labels,
-    RowAdagrad,
-    SampledSoftmaxLoss,
-    Tail,
+from headtail import Frequency, LabelHead, Labels, RowAdagrad, SampledSoftmaxLoss, Tail
+from headtail.functional import (
     contrastive,
     hinge,
     logistic,
@@ -28,7 +23,9 @@ KINDS = {"shared": False, "per example": True}
 
 
 def a_loss(piece, own, *, sparse, dtype=torch.float32):
-    """A loss of leaves, behind a step of an encoder, and the leaves: the kernel's with `sparse`, else the plain one."""
+    """A loss of leaves, behind a step of an encoder, and the leaves: the kernel's with `sparse`,
+    else the plain one.
+    """
     generator = torch.Generator().manual_seed(3)
     features = torch.randn(9, 8, generator=generator).to(dtype).requires_grad_()
     table = torch.randn(37, 8, generator=generator).to(dtype).requires_grad_()
@@ -41,7 +38,9 @@ def a_loss(piece, own, *, sparse, dtype=torch.float32):
         loss = sampled_softmax_loss(hidden, table, target, draw, Tail(LABELS), **options)
     else:
         score = "cosine" if piece.cosine else "dot"
-        loss = sampled_decoupled_loss(hidden, table, target, draw, Tail(LABELS), piece, score=score, **options)
+        loss = sampled_decoupled_loss(
+            hidden, table, target, draw, Tail(LABELS), piece, score=score, **options
+        )
     return loss, (hidden, features, table, column)
 
 
@@ -128,7 +127,11 @@ def test_a_loss_that_is_kept_holds_no_gradients_after_backward():
     with pytest.raises(RuntimeError, match="have already been freed"):
         saved_by(loss)
     held = [value for value in gc.get_referents(loss.grad_fn) if isinstance(value, torch.Tensor)]
-    inside = [t for value in vars(loss.grad_fn).values() for t in (value if isinstance(value, tuple) else (value,))]
+    inside = [
+        t
+        for value in vars(loss.grad_fn).values()
+        for t in (value if isinstance(value, tuple) else (value,))
+    ]
     tables = {id(leaf) for leaf in leaves}
     assert all(id(t) in tables for t in (*held, *inside) if isinstance(t, torch.Tensor))
 
@@ -136,7 +139,9 @@ def test_a_loss_that_is_kept_holds_no_gradients_after_backward():
 def test_a_gradient_on_the_side_changes_no_table_inside_backward():
     hidden = torch.randn(6, 8, requires_grad=True)
     target = torch.tensor([0, 3, 3, 7, 30, 36])
-    head = LabelHead(LABELS, 8, SampledSoftmaxLoss(Frequency(LABELS, 12), Tail(LABELS)), bias=True, sparse=True)
+    head = LabelHead(
+        LABELS, 8, SampledSoftmaxLoss(Frequency(LABELS, 12), Tail(LABELS)), bias=True, sparse=True
+    )
     twin = LabelHead(LABELS, 8, head.loss, bias=True, sparse=True)
     twin.load_state_dict(head.state_dict())
     before = head.weight.detach().clone()

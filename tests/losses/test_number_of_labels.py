@@ -16,7 +16,6 @@ from headtail import (
     LabelHead,
     Labels,
     LogitAdjusted,
-    Margin,
     Pairwise,
     Relative,
     SampledDecoupledLoss,
@@ -25,9 +24,11 @@ from headtail import (
     Tail,
     Uniform,
     Unit,
-    Weighting,
-    decoupled_loss,
     explain,
+)
+from headtail.core import Margin, Weighting
+from headtail.functional import (
+    decoupled_loss,
     sampled_decoupled_loss,
     sampled_softmax_loss,
     softmax_loss,
@@ -53,7 +54,9 @@ DRAW = Uniform(7, 5).draw(TARGET)
 @pytest.mark.parametrize("function", [softmax_loss, decoupled_loss])
 @pytest.mark.parametrize("options", [{}, {"reduction": "none"}, {"collisions": "none"}], ids=str)
 def test_an_exact_loss_refuses_a_margin_over_other_labels(function, margin, labels, options):
-    with pytest.raises(HeadtailError, match=f"`margin` has {labels.num_labels} labels, but `weight` 10"):
+    with pytest.raises(
+        HeadtailError, match=f"`margin` has {labels.num_labels} labels, but `weight` 10"
+    ):
         function(HIDDEN, TABLE, TARGET, margin(labels), **options)
 
 
@@ -61,7 +64,9 @@ def test_an_exact_loss_refuses_a_margin_over_other_labels(function, margin, labe
 @pytest.mark.parametrize("margin", MARGINS.values(), ids=MARGINS)
 @pytest.mark.parametrize("loss", [SoftmaxLoss, DecoupledLoss])
 def test_a_module_of_an_exact_loss_refuses_a_table_of_other_labels(loss, margin, labels):
-    with pytest.raises(HeadtailError, match=f"`margin` has {labels.num_labels} labels, but `weight` 10"):
+    with pytest.raises(
+        HeadtailError, match=f"`margin` has {labels.num_labels} labels, but `weight` 10"
+    ):
         loss(margin(labels))(HIDDEN, TABLE, TARGET)
 
 
@@ -69,13 +74,17 @@ def test_a_module_of_an_exact_loss_refuses_a_table_of_other_labels(loss, margin,
 @pytest.mark.parametrize("function", [sampled_softmax_loss, sampled_decoupled_loss])
 @pytest.mark.parametrize("sparse", [False, True], ids=["plain", "kernel"])
 def test_a_sampled_loss_refuses_a_weighting_over_other_labels(function, labels, sparse):
-    with pytest.raises(HeadtailError, match=f"`weighting` has {labels.num_labels} labels, but `weight` 10"):
+    with pytest.raises(
+        HeadtailError, match=f"`weighting` has {labels.num_labels} labels, but `weight` 10"
+    ):
         function(HIDDEN, TABLE, TARGET, DRAW, Tail(labels), sparse=sparse)
 
 
 def test_two_towers_refuse_a_weighting_over_other_labels():
     with pytest.raises(HeadtailError, match="`weighting` has 20 labels, but `num_labels` is 10"):
-        two_tower_softmax_loss(HIDDEN, HIDDEN, torch.randn(5, 4), TARGET, DRAW, Tail(SIZES["more"]), num_labels=10)
+        two_tower_softmax_loss(
+            HIDDEN, HIDDEN, torch.randn(5, 4), TARGET, DRAW, Tail(SIZES["more"]), num_labels=10
+        )
 
 
 @pytest.mark.parametrize("labels", SIZES.values(), ids=SIZES)
@@ -85,7 +94,9 @@ def test_two_towers_refuse_a_weighting_over_other_labels():
 def test_a_module_of_a_sampled_loss_refuses_a_table_of_other_labels(kind, labels, sparse, draw):
     for weighting in (Importance(), Relative(), Tail(labels)):
         loss = kind(Uniform(labels, 3), weighting)
-        with pytest.raises(HeadtailError, match=f"`sampler` has {labels.num_labels} labels, but `weight` 10"):
+        with pytest.raises(
+            HeadtailError, match=f"`sampler` has {labels.num_labels} labels, but `weight` 10"
+        ):
             loss(HIDDEN, TABLE, TARGET, sparse=sparse, draw=draw)
 
 
@@ -93,7 +104,10 @@ def test_a_module_of_a_sampled_loss_refuses_a_table_of_other_labels(kind, labels
 def test_a_head_refuses_a_loss_over_other_labels(labels):
     losses = [SoftmaxLoss(margin(labels)) for margin in MARGINS.values()]
     losses += [DecoupledLoss(margin(labels)) for margin in MARGINS.values()]
-    losses += [SampledSoftmaxLoss(Uniform(labels, 3), Importance()), SampledDecoupledLoss(Uniform(labels, 3), Tail(labels))]
+    losses += [
+        SampledSoftmaxLoss(Uniform(labels, 3), Importance()),
+        SampledDecoupledLoss(Uniform(labels, 3), Tail(labels)),
+    ]
     for loss in losses:
         with pytest.raises(HeadtailError, match=f"{labels.num_labels} labels, but `labels` has 10"):
             LabelHead(FEW, 4, loss)
@@ -103,7 +117,10 @@ def test_a_head_refuses_a_loss_over_other_labels(labels):
 def test_a_head_does_not_grow_with_a_loss_over_other_labels(labels):
     head = LabelHead(FEW, 4, SoftmaxLoss(LogitAdjusted(FEW)))
     grown = FEW.grow([1, 1])
-    for loss in (SoftmaxLoss(LogitAdjusted(labels)), SampledSoftmaxLoss(Uniform(labels, 3), Tail(labels))):
+    for loss in (
+        SoftmaxLoss(LogitAdjusted(labels)),
+        SampledSoftmaxLoss(Uniform(labels, 3), Tail(labels)),
+    ):
         with pytest.raises(HeadtailError, match=f"{labels.num_labels} labels, but `labels` has 12"):
             head.grow(grown, loss=loss)
     assert len(head.weight) == 10
@@ -111,7 +128,9 @@ def test_a_head_does_not_grow_with_a_loss_over_other_labels(labels):
 
 @pytest.mark.parametrize("labels", SIZES.values(), ids=SIZES)
 def test_a_loss_over_other_labels_is_not_explained(labels):
-    with pytest.raises(HeadtailError, match=f"`margin` has {labels.num_labels} labels, but `labels` has 10"):
+    with pytest.raises(
+        HeadtailError, match=f"`margin` has {labels.num_labels} labels, but `labels` has 10"
+    ):
         explain(SoftmaxLoss(LogitAdjusted(labels)), FEW)
 
 
@@ -128,7 +147,9 @@ def test_a_head_grows_with_the_margin_of_its_loss():
     assert head(HIDDEN, TARGET).isfinite()
 
 
-@pytest.mark.parametrize("margin", [Unit(), Pairwise(lambda y, other: 0.0 * (y - other))], ids=["unit", "pairwise"])
+@pytest.mark.parametrize(
+    "margin", [Unit(), Pairwise(lambda y, other: 0.0 * (y - other))], ids=["unit", "pairwise"]
+)
 def test_margins_that_fit_any_number_of_labels_are_taken(margin):
     assert margin.num_labels is None
     assert softmax_loss(HIDDEN, TABLE, TARGET, margin).isfinite()

@@ -1,4 +1,6 @@
-"""What the tests look at: artificial comparisons, with real explanations and invented measurements; and a browser to look with."""
+"""What the tests look at: artificial comparisons, with real explanations and invented measurements;
+and a browser to look with.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from headtail import Labels, explain, scheme
-from headtail.build import PAPER
-from headtail.results import ClassError, Comparison, Row
+from headtail.comparison.results import ClassError, Comparison, Row
+from headtail.schemes import PAPER
 
 SCHEMES = (*PAPER, "softmax", "logit-adjusted")
 SLICES = {"head": 0.52, "torso": 0.38, "tail": 0.17, "full": 0.41}
@@ -48,7 +50,10 @@ def explained(names: tuple[str, ...] = SCHEMES) -> dict[str, dict[str, Any]]:
             "rho": one.rho,
             "leans": one.leans,
             "lean": one.lean,
-            "noise_untrained": max((x.noise_untrained for x in one.examples if x.noise_untrained is not None), default=None),
+            "noise_untrained": max(
+                (x.noise_untrained for x in one.examples if x.noise_untrained is not None),
+                default=None,
+            ),
             "m": one.m,
             "notes": one.notes,
         }
@@ -57,7 +62,11 @@ def explained(names: tuple[str, ...] = SCHEMES) -> dict[str, dict[str, Any]]:
 
 
 def comparison(
-    names: tuple[str, ...] = SCHEMES, seeds: int = 3, epochs: int = 12, popular: bool = True, **changed: Any
+    names: tuple[str, ...] = SCHEMES,
+    seeds: int = 3,
+    epochs: int = 12,
+    popular: bool = True,
+    **changed: Any,
 ) -> Comparison:
     """Recall moves from head to tail with the lean, and with noise it falls everywhere."""
     random = np.random.default_rng(0)
@@ -68,7 +77,15 @@ def comparison(
             rows += _run(name, about[name], seed, epochs, random)
     if popular:
         rows += [
-            row("test", "most-popular", 0, slice_, "recall@10", {"head": 0.11, "full": 0.06}.get(slice_, 0.0)) for slice_ in SLICES
+            row(
+                "test",
+                "most-popular",
+                0,
+                slice_,
+                "recall@10",
+                {"head": 0.11, "full": 0.06}.get(slice_, 0.0),
+            )
+            for slice_ in SLICES
         ]
     labels = Labels.zipf(2000, rarest=4)
     counts = labels.counts.tolist()
@@ -89,7 +106,11 @@ def comparison(
         "imbalance": counts[0] / counts[-1],
         "digest": "5f0c7d2b9a",
         "notes": ["37 labels of the test part never occur in training."],
-        "slices": {"rule": slices.rule, "sizes": slices.sizes, "last_rank": dict(zip(slices.sizes, ends, strict=True))},
+        "slices": {
+            "rule": slices.rule,
+            "sizes": slices.sizes,
+            "last_rank": dict(zip(slices.sizes, ends, strict=True)),
+        },
         "curve": [[rank, counts[rank - 1]] for rank in ranks],
     }
     made_by = {
@@ -98,34 +119,105 @@ def comparison(
         "versions": {"headtail": "0.1.0", "torch": "2.13.0", "python": "3.11.7"},
         "machine": "2 cores, 8 GiB",
     }
-    settings = {"epochs": epochs, "batch": 128, "learning_rate": 0.001, "hidden": 512, "optimiser": {"name": "adam", "decay": 0.0}}
-    parts = {"rows": rows, "data": data, "schemes": about, "settings": settings, "made_by": made_by, "failures": {}}
+    settings = {
+        "epochs": epochs,
+        "batch": 128,
+        "learning_rate": 0.001,
+        "hidden": 512,
+        "optimiser": {"name": "adam", "decay": 0.0},
+    }
+    parts = {
+        "rows": rows,
+        "data": data,
+        "schemes": about,
+        "settings": settings,
+        "made_by": made_by,
+        "failures": {},
+    }
     return Comparison(**(parts | changed))
 
 
 def row(
-    split: str, scheme: str, seed: int, slice_: str, metric: str, value: float, epoch: float = 12, spread: float = 0.008
+    split: str,
+    scheme: str,
+    seed: int,
+    slice_: str,
+    metric: str,
+    value: float,
+    epoch: float = 12,
+    spread: float = 0.008,
 ) -> Row:
-    ends = (max(value - spread, 0.0), value + spread) if split == "test" and math.isfinite(value) else (None, None)
-    return Row("r", "wiki-2k", split, "softmax", scheme, None, seed, epoch, int(100 * epoch), slice_, metric, value, *ends)
+    ends = (
+        (max(value - spread, 0.0), value + spread)
+        if split == "test" and math.isfinite(value)
+        else (None, None)
+    )
+    return Row(
+        "r",
+        "wiki-2k",
+        split,
+        "softmax",
+        scheme,
+        None,
+        seed,
+        epoch,
+        int(100 * epoch),
+        slice_,
+        metric,
+        value,
+        *ends,
+    )
 
 
-def _run(name: str, about: dict[str, Any], seed: int, epochs: int, random: np.random.Generator) -> list[Row]:
-    lean, noise = math.tanh(about["lean"] / 4), min(about["noise_untrained"] or 0.0, 3.0)
+def _run(
+    name: str, about: dict[str, Any], seed: int, epochs: int, random: np.random.Generator
+) -> list[Row]:
+    lean = math.tanh(about["lean"] / 4)
+    noise = min(about["noise_untrained"] or 0.0, 3.0)
     shift = {"head": -0.10, "torso": 0.02, "tail": 0.13, "full": -0.02}
     rows = []
     for slice_, level in SLICES.items():
         recall = max(level + lean * shift[slice_] - 0.012 * noise, 0.005)
         for metric, scale in METRICS.items():
             value = min(max(recall * scale + random.normal(0, 0.004), 0.0), 1.0)
-            rows.append(row("test", name, seed, slice_, metric, 1 - value if "error" in metric else value))
+            rows.append(
+                row("test", name, seed, slice_, metric, 1 - value if "error" in metric else value)
+            )
     for epoch in range(1, epochs + 1):
         done = 1 - math.exp(-epoch / 3)
-        rows.append(row("train", name, seed, "full", "loss", 7.5 - 4.2 * done + 0.3 * noise + random.normal(0, 0.03), epoch))
         rows.append(
-            row("validation", name, seed, "full", "recall@10", (0.41 - 0.012 * noise) * done + random.normal(0, 0.004), epoch)
+            row(
+                "train",
+                name,
+                seed,
+                "full",
+                "loss",
+                7.5 - 4.2 * done + 0.3 * noise + random.normal(0, 0.03),
+                epoch,
+            )
         )
-        rows.append(row("validation", name, seed, "full", "implicit-loss", 7.4 - 3.9 * done + random.normal(0, 0.02), epoch))
+        rows.append(
+            row(
+                "validation",
+                name,
+                seed,
+                "full",
+                "recall@10",
+                (0.41 - 0.012 * noise) * done + random.normal(0, 0.004),
+                epoch,
+            )
+        )
+        rows.append(
+            row(
+                "validation",
+                name,
+                seed,
+                "full",
+                "implicit-loss",
+                7.4 - 3.9 * done + random.normal(0, 0.02),
+                epoch,
+            )
+        )
     return rows
 
 
@@ -133,11 +225,21 @@ STUDY = ("softmax", "softmax+post-hoc", "logit-adjusted", "equalised", "adaptive
 COSINE = ("contrastive", *(f"contrastive/{name}" for name in PAPER[4:]))
 
 
-def pictures(names: tuple[str, ...] = STUDY, seeds: int = 3, classes: int = 60) -> Comparison:
-    """As `comparison`, of pictures with one label each."""
+def images(names: tuple[str, ...] = STUDY, seeds: int = 3, classes: int = 60) -> Comparison:
+    """As `comparison`, of images with one label each."""
     found = comparison(names, seeds)
     rows = [
-        ClassError("wiki-2k", name, None, seed, label, f"class <{label}>", 500 // (label + 1), 50, 0.3 + 0.6 * label / classes)
+        ClassError(
+            "wiki-2k",
+            name,
+            None,
+            seed,
+            label,
+            f"class <{label}>",
+            500 // (label + 1),
+            50,
+            0.3 + 0.6 * label / classes,
+        )
         for name in names
         for seed in range(seeds)
         for label in range(classes)
@@ -149,7 +251,9 @@ TWELVE = (*SCHEMES, "contrastive/frequency(0.75):tail(1)@256", "within-batch:tai
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>&%{x}"
 
 
-def small(recalls: dict[str, list[tuple[float, float]]], metric: str = "recall@10", **changed: Any) -> Comparison:
+def small(
+    recalls: dict[str, list[tuple[float, float]]], metric: str = "recall@10", **changed: Any
+) -> Comparison:
     """A comparison of nothing but one metric: scheme: (head, tail) a seed."""
     rows = [
         row("test", name, seed, slice_, metric, value)
@@ -157,22 +261,40 @@ def small(recalls: dict[str, list[tuple[float, float]]], metric: str = "recall@1
         for seed, pair in enumerate(pairs)
         for slice_, value in zip(("head", "tail"), pair, strict=True)
     ]
-    parts: dict[str, Any] = {"rows": rows, "data": {}, "schemes": {}, "settings": {}, "made_by": {}, "failures": {}}
+    parts: dict[str, Any] = {
+        "rows": rows,
+        "data": {},
+        "schemes": {},
+        "settings": {},
+        "made_by": {},
+        "failures": {},
+    }
     return Comparison(**(parts | changed))
 
 
 def emptied(example: Comparison, slices: tuple[str, ...]) -> Comparison:
     return replace(
-        example, rows=[replace(r, value=math.nan, low=None, high=None) if r.slice in slices else r for r in example.rows]
+        example,
+        rows=[
+            replace(r, value=math.nan, low=None, high=None) if r.slice in slices else r
+            for r in example.rows
+        ],
     )
 
 
 def evil() -> Comparison:
     example = comparison(("softmax", "uniform:tail"), seeds=1, epochs=2)
-    rows = [replace(row, scheme=EVIL) if row.scheme == "uniform:tail" else row for row in example.rows]
+    rows = [
+        replace(row, scheme=EVIL) if row.scheme == "uniform:tail" else row for row in example.rows
+    ]
     data = example.data | {"name": EVIL, "notes": [EVIL]}
-    about = {"softmax": example.schemes["softmax"], EVIL: example.schemes["uniform:tail"] | {"name": EVIL, "equation": EVIL}}
-    return Comparison(rows, data, about, {EVIL: EVIL}, {"command": EVIL, "versions": {EVIL: EVIL}}, {EVIL: EVIL})
+    about = {
+        "softmax": example.schemes["softmax"],
+        EVIL: example.schemes["uniform:tail"] | {"name": EVIL, "equation": EVIL},
+    }
+    return Comparison(
+        rows, data, about, {EVIL: EVIL}, {"command": EVIL, "versions": {EVIL: EVIL}}, {EVIL: EVIL}
+    )
 
 
 def without(example: Comparison, split: str) -> Comparison:
@@ -185,10 +307,14 @@ def at_the_ends() -> Comparison:
     def moved(one: Row) -> Row:
         if one.metric.endswith("loss") or one.split == "explain":
             return one
-        value = float(round(one.value + 0.4 * (one.slice == "head" or "error" in one.metric)) if one.seed else one.value)
+        value = float(
+            round(one.value + 0.4 * (one.slice == "head" or "error" in one.metric))
+            if one.seed
+            else one.value
+        )
         return replace(one, value=min(value, 1.0))
 
-    example = pictures(SCHEMES)
+    example = images(SCHEMES)
     classes = [replace(one, error=float(one.error > 0.5)) for one in example.classes]
     return replace(example, rows=[moved(one) for one in example.rows], classes=classes)
 
@@ -203,23 +329,41 @@ CASES = {
     "no slices at all": lambda: emptied(comparison(SCHEMES[6:]), ("head", "torso", "tail", "full")),
     "twelve schemes, one seed": lambda: comparison(TWELVE, seeds=1),
     "five seeds": lambda: comparison(SCHEMES[6:], seeds=5),
-    "failures only": lambda: replace(comparison(SCHEMES[6:]), rows=[], failures={"softmax, seed 0": "The loss was NaN."}),
+    "failures only": lambda: replace(
+        comparison(SCHEMES[6:]), rows=[], failures={"softmax, seed 0": "The loss was NaN."}
+    ),
     "nothing known": lambda: small({}),
     "harmful names": evil,
-    "pictures": pictures,
-    "pictures, two losses, no tail": lambda: emptied(pictures((*STUDY, *COSINE), seeds=1, classes=10), ("tail",)),
-    "pictures at the ends": at_the_ends,
+    "images": images,
+    "images, two losses, no tail": lambda: emptied(
+        images((*STUDY, *COSINE), seeds=1, classes=10), ("tail",)
+    ),
+    "images at the ends": at_the_ends,
     "recall at the ends": lambda: replace(at_the_ends(), data=comparison().data, classes=[]),
-    "pictures without errors": lambda: replace(pictures(), rows=[], classes=[]),
+    "images without errors": lambda: replace(images(), rows=[], classes=[]),
 }
 
 
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-FLAGS += ["--disable-component-update", "--disable-sync", "--hide-scrollbars", "--remote-debugging-pipe"]
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+]
+FLAGS += [
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+]
 
 
 def chromium() -> str | None:
-    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    return next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
 
 
 class Browser:
@@ -231,22 +375,39 @@ class Browser:
     """
 
     def __init__(self, program: str, profile: Path) -> None:
-        (theirs_in, self._write), (self._read, theirs_out) = os.pipe(), os.pipe()
-        # The browser reads from 3 and writes to 4, and a shell is the plainest way to number them so.
+        theirs_in, self._write = os.pipe()
+        self._read, theirs_out = os.pipe()
+        # The browser reads from 3 and writes to 4, and a shell is the plainest way to number them
+        # so.
         number = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}'
         self._process = subprocess.Popen(
-            ["bash", "-c", number, "bash", program, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
+            [
+                "bash",
+                "-c",
+                number,
+                "bash",
+                program,
+                *FLAGS,
+                f"--user-data-dir={profile}",
+                "about:blank",
+            ],
             pass_fds=(theirs_in, theirs_out),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         os.close(theirs_in)
         os.close(theirs_out)
-        self._buffer, self._number, self._session = b"", 0, ""
+        self._buffer = b""
+        self._number = 0
+        self._session = ""
         self.requests: list[str] = []
         self.complaints: list[str] = []
-        pages = [one for one in self.send("Target.getTargets")["targetInfos"] if one["type"] == "page"]
-        self._session = self.send("Target.attachToTarget", targetId=pages[0]["targetId"], flatten=True)["sessionId"]
+        pages = [
+            one for one in self.send("Target.getTargets")["targetInfos"] if one["type"] == "page"
+        ]
+        self._session = self.send(
+            "Target.attachToTarget", targetId=pages[0]["targetId"], flatten=True
+        )["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.send(f"{domain}.enable")
 
@@ -269,8 +430,17 @@ class Browser:
 
     def size(self, width: int, dark: bool = False) -> None:
         """Of the window, and whether its owner likes the dark."""
-        self.send("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500)
-        self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+        self.send(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=900,
+            deviceScaleFactor=1,
+            mobile=width < 500,
+        )
+        self.send(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],
+        )
         self.settle()
 
     def open(self, path: Path) -> None:
@@ -278,17 +448,24 @@ class Browser:
         self.complaints.clear()
         self.send("Page.navigate", url=path.as_uri())
         end = time.monotonic() + 60
-        while self.run(f"document.readyState != 'complete' || location.href != {json.dumps(path.as_uri())}"):
+        while self.run(
+            f"document.readyState != 'complete' || location.href != {json.dumps(path.as_uri())}"
+        ):
             assert time.monotonic() < end, "the page did not load"
             time.sleep(0.02)
         self.settle()
 
     def settle(self) -> None:
-        self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50))))")
+        self.run(
+            "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => "
+            "setTimeout(done, 50))))"
+        )
 
     def run(self, script: str) -> Any:
         """What an expression is in the page; promises are awaited."""
-        found = self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        found = self.send(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 

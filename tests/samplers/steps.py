@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from headtail import Scorer, Step
+from headtail.samplers import Scorer, Step
 
 
 def step_of(model: Scorer, label: Tensor) -> Step:

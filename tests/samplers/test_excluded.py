@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headtail import Frequency, Labels, LogUniform, Uniform
-from headtail.samplers.inverse import InverseSampler
+from headtail.samplers.fixed.inverse import InverseSampler
 from tests.laws.worlds import scripted
 
 EXTREME = {
@@ -37,12 +37,13 @@ def line(counts: list[int], positive: int) -> list[tuple[int, Fraction, Fraction
     """Label, start and end of each interval without the positive; one with over half lies last."""
     order = sorted(range(len(counts)), key=lambda label: (2 * counts[label] > sum(counts), label))
     rest = sum(counts) - counts[positive]
-    found, start = [], Fraction(0)
+    intervals = []
+    start = Fraction(0)
     for label in order:
         if label != positive and counts[label]:
-            found.append((label, start, start + Fraction(counts[label], rest)))
-            start = found[-1][2]
-    return found
+            intervals.append((label, start, start + Fraction(counts[label], rest)))
+            start = intervals[-1][2]
+    return intervals
 
 
 def drawn(sampler: InverseSampler, positive: int, shares: list[float]) -> list[int]:
@@ -80,7 +81,8 @@ def test_no_point_of_the_line_hits_the_positive_or_a_label_without_mass(counts, 
 
 @each_extreme
 def test_the_claimed_q_of_the_others_is_exact_however_little_is_left_to_them(counts):
-    labels, every = Labels.from_counts(counts), torch.arange(len(counts))
+    labels = Labels.from_counts(counts)
+    every = torch.arange(len(counts))
     sampler = Frequency(labels, 2, exclude_target=True)
     for positive in range(len(counts)):
         log_keep = sampler.draw(torch.tensor([positive])).log_keep

@@ -27,7 +27,7 @@ from headtail import (
     WithinBatch,
 )
 from headtail.samplers import Claims, FixedSampler, ModelSampler, Sampler
-from headtail.samplers.mixture import FixedMixture, ModelMixture
+from headtail.samplers.fixed.mixture import FixedMixture, ModelMixture
 from tests.laws.block_worlds import BLOCK_WORLDS
 from tests.laws.nested_worlds import NESTED, NESTED_POOLS
 from tests.laws.worlds import POOLS, WORLDS, L
@@ -35,7 +35,9 @@ from tests.laws.worlds import POOLS, WORLDS, L
 LABELS = Labels.zipf(20)
 OWN = Given(20, torch.tensor([1, 2]), log_q=torch.tensor([0.1, 0.1]).log())
 """Negatives without a q for other labels."""
-each_world = pytest.mark.parametrize("world", WORLDS + BLOCK_WORLDS + POOLS + NESTED + NESTED_POOLS, ids=repr)
+each_world = pytest.mark.parametrize(
+    "world", WORLDS + BLOCK_WORLDS + POOLS + NESTED + NESTED_POOLS, ids=repr
+)
 
 
 def kinds(base: type = Sampler) -> list[type]:
@@ -45,16 +47,18 @@ def kinds(base: type = Sampler) -> list[type]:
 
 
 def test_every_class_of_samplers_is_abstract_or_final():
-    found = set(kinds())
-    assert len(found) > 20
-    for kind in found - {Mixture}:
+    classes = set(kinds())
+    assert len(classes) > 20
+    for kind in classes - {Mixture}:
         is_final = "__final__" in vars(kind)
         assert inspect.isabstract(kind) != is_final, kind
-        assert not (is_final and kind.__subclasses__() and kind.__subclasses__()[0] in found)
+        assert not (is_final and kind.__subclasses__() and kind.__subclasses__()[0] in classes)
 
 
 def test_every_sampler_is_fixed_or_follows_the_model_or_is_a_pool():
-    public = [kind for kind in vars(rooms).values() if inspect.isclass(kind) and issubclass(kind, Sampler)]
+    public = [
+        kind for kind in vars(rooms).values() if inspect.isclass(kind) and issubclass(kind, Sampler)
+    ]
     concrete = [kind for kind in public if not inspect.isabstract(kind)]
     for kind in {*concrete, FixedMixture, ModelMixture} - {Mixture, Resampled}:
         assert issubclass(kind, FixedSampler) != issubclass(kind, ModelSampler), kind
@@ -64,7 +68,8 @@ def test_every_sampler_is_fixed_or_follows_the_model_or_is_a_pool():
 
 @each_world
 def test_draws_keep_what_their_sampler_claims(world):
-    sampler, claims = world.sampler, world.sampler.claims
+    sampler = world.sampler
+    claims = world.sampler.claims
     every = torch.arange(L)
     assert claims.looks_at_model != isinstance(sampler, FixedSampler)
     assert claims.may_miss or bool((sampler.log_support(every) > -torch.inf).all())
@@ -89,7 +94,9 @@ def test_only_samplers_that_look_at_the_model_need_one(world):
         sampler.draw(torch.tensor([1, 2]))
 
 
-@pytest.mark.parametrize("sampler", [Block(20, 4, share=3), Adversarial(20, 4, share=3)], ids=["block", "adversarial"])
+@pytest.mark.parametrize(
+    "sampler", [Block(20, 4, share=3), Adversarial(20, 4, share=3)], ids=["block", "adversarial"]
+)
 def test_a_group_of_neighbours_gets_one_draw_and_says_so_however_deep_it_is_nested(sampler):
     model = {"input": torch.randn(7, 4), "weight": torch.randn(20, 4)}
     ids = sampler.draw(torch.arange(7), **model).ids
@@ -113,15 +120,23 @@ def test_what_parts_promise_is_what_their_mixture_promises():
 
 @pytest.mark.parametrize(
     ("parts", "kind"),
-    [([Uniform(20, 2), Queue(LABELS, 3)], FixedMixture), ([Uniform(20, 2), Hard(Queue(LABELS, 3), 1)], ModelMixture)],
+    [
+        ([Uniform(20, 2), Queue(LABELS, 3)], FixedMixture),
+        ([Uniform(20, 2), Hard(Queue(LABELS, 3), 1)], ModelMixture),
+    ],
 )
 def test_a_mixture_follows_the_model_if_a_part_does_and_stays_so_in_copies(parts, kind):
     mixture = Mixture(parts)
-    for one in (mixture, copy.deepcopy(mixture), pickle.loads(pickle.dumps(mixture)), mixture.for_labels(LABELS)):
-        assert type(one) is kind
-        assert isinstance(one, Mixture)
-        assert [type(part) for part in one.samplers] == [type(part) for part in parts]
-        assert repr(one).startswith("Mixture(")
+    for again in (
+        mixture,
+        copy.deepcopy(mixture),
+        pickle.loads(pickle.dumps(mixture)),
+        mixture.for_labels(LABELS),
+    ):
+        assert type(again) is kind
+        assert isinstance(again, Mixture)
+        assert [type(part) for part in again.samplers] == [type(part) for part in parts]
+        assert repr(again).startswith("Mixture(")
 
 
 def test_a_q_that_is_unknown_is_refused_where_it_is_needed_and_only_there():
@@ -130,5 +145,7 @@ def test_a_q_that_is_unknown_is_refused_where_it_is_needed_and_only_there():
     for cheap in (OWN, Mixture([OWN, Uniform(20, 1)]), Mixture([OWN, masked])):
         with pytest.raises(HeadtailError, match="must know the q of any label"):
             Hard(cheap, 2)
-    draw = Resampled(OWN, 1).draw(torch.tensor([0]), input=torch.ones(1, 1), weight=torch.ones(20, 1))
+    draw = Resampled(OWN, 1).draw(
+        torch.tensor([0]), input=torch.ones(1, 1), weight=torch.ones(20, 1)
+    )
     assert draw.ids.shape == (1, 1)

@@ -15,8 +15,8 @@ from headtail import (
     Importance,
     QuadraticKernel,
     SampledSoftmaxLoss,
-    Scorer,
 )
+from headtail.samplers import Scorer
 from tests.samplers.steps import step_of
 
 KINDS = {
@@ -35,12 +35,13 @@ EVERY = torch.arange(LABELS)
 def model(examples: int = 11, dim: int = 5) -> Scorer:
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(examples, dim, generator=generator)
-    return Scorer(hidden, torch.randn(LABELS, dim, generator=generator), torch.linspace(-1, 1, LABELS))
+    return Scorer(
+        hidden, torch.randn(LABELS, dim, generator=generator), torch.linspace(-1, 1, LABELS)
+    )
 
 
 def drawn(sampler, scorer: Scorer, label: torch.Tensor, seed: int = 0):
-    given = {"input": scorer.input, "weight": scorer.weight, "bias": scorer.bias}
-    return sampler.draw(label, **given, generator=torch.Generator().manual_seed(seed))
+    return sampler.draw(label, model=scorer, generator=torch.Generator().manual_seed(seed))
 
 
 def claimed(sampler, scorer: Scorer, label: torch.Tensor) -> torch.Tensor:
@@ -73,7 +74,8 @@ def test_an_example_that_is_not_finite_changes_its_neighbours_as_little_as_paddi
 @each_value
 @pytest.mark.parametrize("bad", [[2], [0, 3], [4, 5, 6, 7], [8, 9, 10], list(range(11))], ids=str)
 def test_a_group_draws_from_the_mean_q_of_its_finite_examples(kind, value, bad):
-    scorer, label = model(), torch.arange(11)
+    scorer = model()
+    label = torch.arange(11)
     sampler = kind(LABELS, 8, share=4).eval()
     drawn(sampler, scorer, label)
     each = kind(LABELS, 8, share=1).eval()
@@ -97,8 +99,9 @@ def test_a_group_draws_from_the_mean_q_of_its_finite_examples(kind, value, bad):
 @each_kind
 @each_value
 def test_labels_are_drawn_as_often_as_claimed_beside_an_example_that_is_not_finite(kind, value):
-    scorer, label = model(4), torch.arange(4)
-    sampler = kind(LABELS, 400, share=4, refresh=10**6).eval()
+    scorer = model(4)
+    label = torch.arange(4)
+    sampler = kind(LABELS, 400, share=4).eval()
     drawn(sampler, model(), torch.arange(11))
     for bad in range(4):
         spoilt = Scorer(scorer.input.clone(), scorer.weight, scorer.bias)
@@ -116,7 +119,9 @@ def test_labels_are_drawn_as_often_as_claimed_beside_an_example_that_is_not_fini
 @each_value
 @pytest.mark.parametrize("where", ["row", "bias"])
 def test_a_label_that_is_not_finite_spoils_only_those_who_draw_it(kind, value, where):
-    scorer, label, broken = model(), torch.arange(11), 37
+    scorer = model()
+    label = torch.arange(11)
+    broken = 37
     sampler = kind(LABELS, 2, share=1)
     (scorer.weight if where == "row" else scorer.bias)[broken] = value
     for seed in range(40):  # the summary is taken again after 32 steps
@@ -133,6 +138,9 @@ def test_a_label_that_is_not_finite_spoils_only_those_who_draw_it(kind, value, w
 @each_kind
 def test_a_model_whose_every_number_is_not_finite_is_drawn_for_all_the_same(kind):
     scorer = Scorer(torch.full((3, 5), math.nan), torch.full((LABELS, 5), math.nan))
-    sampler, label = kind(LABELS, 4, share=2), torch.arange(3)
+    sampler = kind(LABELS, 4, share=2)
+    label = torch.arange(3)
     assert drawn(sampler, scorer, label).log_q.isfinite().all()
-    assert torch.allclose(claimed(sampler, scorer, label).sum(1), torch.ones(3, dtype=torch.float64))
+    assert torch.allclose(
+        claimed(sampler, scorer, label).sum(1), torch.ones(3, dtype=torch.float64)
+    )

@@ -1,4 +1,6 @@
-"""Steps that training loops skip or that hold nothing: whatever a sampler notes of them must not spoil the steps after."""
+"""Steps that training loops skip or that hold nothing: what a sampler remembers of them must
+not spoil later steps.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,18 @@ import torch
 
 import headtail as ht
 
-SAMPLERS = ("block", "block(1)", "block(32,uniform)", "quadratic-kernel", "fourier-kernel", "adversarial")
+SAMPLERS = (
+    "block",
+    "block(1)",
+    "block(32,uniform)",
+    "quadratic-kernel",
+    "fourier-kernel",
+    "adversarial",
+)
 OTHERS = ("tilted", "model", "hard", "resampled")
 LABELS = ht.Labels.zipf(200)
 STEPS = 70
-"""The third look is after 64."""
+"""The third refresh is after 64."""
 
 
 def losses(name, width, spoil):
@@ -22,16 +31,17 @@ def losses(name, width, spoil):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         head = ht.LabelHead(LABELS, width, ht.scheme(f"{name}:tail@8", LABELS)).train()
-    optimiser, found = torch.optim.SGD(head.parameters(), lr=0.1), []
+    optimiser = torch.optim.SGD(head.parameters(), lr=0.1)
+    values = []
     for number in range(STEPS):
         hidden, label = spoil(number, torch.randn(16, width), torch.randint(200, (16,)))
         loss = head(hidden, label)
-        found.append(float(loss.detach()))
+        values.append(float(loss.detach()))
         if loss.isfinite():
             loss.backward()
             optimiser.step()
         optimiser.zero_grad()
-    return torch.tensor(found)
+    return torch.tensor(values)
 
 
 @pytest.mark.parametrize("name", SAMPLERS + OTHERS)
@@ -52,9 +62,15 @@ def test_a_step_that_is_not_finite_spoils_no_other(name, width, rows, bad):
 @pytest.mark.parametrize("name", SAMPLERS + OTHERS)
 @pytest.mark.parametrize("empty", [0, 3, 32])
 def test_an_empty_batch_costs_nothing_and_spoils_nothing(name, empty):
-    found = losses(name, 160, lambda number, hidden, label: (hidden[:0], label[:0]) if number == empty else (hidden, label))
-    assert found[empty] == 0
-    assert found.isfinite().all()
+    values = losses(
+        name,
+        160,
+        lambda number, hidden, label: (
+            (hidden[:0], label[:0]) if number == empty else (hidden, label)
+        ),
+    )
+    assert values[empty] == 0
+    assert values.isfinite().all()
 
 
 @pytest.mark.parametrize("name", SAMPLERS + OTHERS)
@@ -64,9 +80,15 @@ def test_autocast_works(name):
 
 
 @pytest.mark.parametrize("name", SAMPLERS + OTHERS)
-@pytest.mark.parametrize(("rows", "width", "labels"), [(3, 8, 200), (4, 7, 200), (4, 8, 199), (4, 8, 201)])
-def test_a_model_that_does_not_fit_is_told_in_a_sentence(name, rows, width, labels):
+@pytest.mark.parametrize(
+    ("rows", "width", "labels"), [(3, 8, 200), (4, 7, 200), (4, 8, 199), (4, 8, 201)]
+)
+def test_a_model_that_does_not_fit_is_reported_in_a_sentence(name, rows, width, labels):
     loss = ht.scheme(f"{name}:tail@8", LABELS)
-    sentence = r"`(input|weight)` must have shape" if labels == 200 else f"`sampler` has 200 labels, but `weight` {labels}"
+    sentence = (
+        r"`(input|weight)` must have shape"
+        if labels == 200
+        else f"`sampler` has 200 labels, but `weight` {labels}"
+    )
     with pytest.raises(ht.HeadtailError, match=sentence):
         loss(torch.randn(rows, width), torch.randn(labels, 8), torch.tensor([1, 2, 3, 4]))

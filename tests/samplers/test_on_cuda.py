@@ -1,4 +1,6 @@
-"""Every sampler by name on a GPU: it trains, its q is that of float64 on a CPU, and it draws what it claims."""
+"""Every sampler by name on a GPU: it trains, its q is that of float64 on a CPU, and it draws what
+it claims.
+"""
 
 from __future__ import annotations
 
@@ -11,35 +13,62 @@ import pytest
 import torch
 from torch import Tensor
 
-from headtail import Labels, Queue, Resampled, Sampler, Scorer, audit, graphs
-from headtail.build import SAMPLERS, parse
-from headtail.config import Run
+from headtail import Labels, Resampled, audit
+from headtail.core.targets import Ragged
 from headtail.data.points import DataSet, Points
-from headtail.graphs import Graph
-from headtail.samplers.schedule import Scheduled
-from headtail.targets import Ragged
-from headtail.train import Stopped, Trainer
+from headtail.samplers import Sampler, Scorer
+from headtail.samplers.model.schedule import Scheduled
+from headtail.schemes import SAMPLERS, parse
+from headtail.training.captured import CapturedStep
+from headtail.training.config import Run
+from headtail.training.engine import Engine
+from headtail.training.interrupts import Stopped
+from headtail.training.trainer import Trainer
 from tests.samplers.steps import step_of
-from tests.test_train import Stop
+from tests.training.test_train import Stop
 
 DEVICE = "cuda"
 cuda = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")]
 
 CAPTURED = (
     *("uniform", "frequency(0.5)", "log-uniform", "within-batch", "mixture(uniform,within-batch)"),
-    *("model", "model(masked)", "tilted", "tilted(logit-adjusted)", "hard(4)", "hard(4,frequency)", "mixture(uniform,hard)"),
+    *(
+        "model",
+        "model(masked)",
+        "tilted",
+        "tilted(logit-adjusted)",
+        "hard(4)",
+        "hard(4,frequency)",
+        "mixture(uniform,hard)",
+    ),
     *("resampled(32)", "resampled(32,frequency(0.5))"),
 )
 """Their steps are one CUDA graph."""
-LOOKING = (
-    *("block(4)", "block(1)", "block(4,uniform)", "quadratic-kernel(4)", "fourier-kernel(4)", "adversarial(4)"),
+REFRESHED = (
+    *(
+        "block(4)",
+        "block(1)",
+        "block(4,uniform)",
+        "quadratic-kernel(4)",
+        "fourier-kernel(4)",
+        "adversarial(4)",
+    ),
     *("mixture(uniform,block(4))", "hard(4,block(4))", "resampled(32,block(4))"),
 )
 """So are theirs, but for those in which they look at the whole table."""
 REMEMBERING = ("queue(64)",)
-"""What it keeps is the host's business in every step, so that its steps run operation by operation."""
-EVERY = (*CAPTURED, *LOOKING, *REMEMBERING)
-BY_SCORE = ("model", "hard(4)", "resampled(32)", "block(4)", "quadratic-kernel(4)", "fourier-kernel(4)", "adversarial(4)")
+"""What it keeps is the host's business in every step, so that its steps run eagerly.
+"""
+EVERY = (*CAPTURED, *REFRESHED, *REMEMBERING)
+BY_SCORE = (
+    "model",
+    "hard(4)",
+    "resampled(32)",
+    "block(4)",
+    "quadratic-kernel(4)",
+    "fourier-kernel(4)",
+    "adversarial(4)",
+)
 RUN = Run(dim=16, batch=32, epochs=2, lr=0.2, validation=0.0, dropout=0.0)
 NUM_LABELS = 80
 WIDER = 160
@@ -65,7 +94,7 @@ def data() -> DataSet:
     direction = torch.randn(NUM_LABELS, 24, generator=generator)
     features = direction[label] + 0.3 * torch.randn(len(label), 24, generator=generator)
     points = Points(features, Ragged(label, torch.arange(len(label) + 1)), NUM_LABELS)
-    return DataSet("one label a point", points, points, digest="one label a point")
+    return DataSet("one label per point", points, points, digest="one label per point")
 
 
 def run_of(name: str, **changes) -> Run:
@@ -94,56 +123,73 @@ def case(name: str) -> Case:
         hidden = trained.model.encoder(data().train.features[:16].to(DEVICE))
     losses = [value for _, metric, value in trained.state.curve if metric == "loss"]
     head = trained.model.head
-    return Case(trainer, losses, trained.labels, head.loss.sampler, target, {"input": hidden, "weight": head.weight.detach()})
+    return Case(
+        trainer,
+        losses,
+        trained.labels,
+        head.loss.sampler,
+        target,
+        {"input": hidden, "weight": head.weight.detach()},
+    )
 
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator(DEVICE).manual_seed(seed)
 
 
-def test_every_name_of_a_sampler_stands_here():
+def test_every_name_of_a_sampler_is_tested_here():
     assert {parse(f"{name}:tail").sampler.name for name in EVERY} == set(SAMPLERS)
 
 
 @on_gpu
 @each(*EVERY)
 def test_a_run_learns_and_is_captured_unless_a_queue_is_filled(name):
-    found = case(name)
-    assert found.losses[-1] < found.losses[0]
-    assert isinstance(found.trainer._take_step, Graph) == (name not in REMEMBERING)
+    trained = case(name)
+    assert trained.losses[-1] < trained.losses[0]
+    assert isinstance(trained.trainer.step, CapturedStep) == (name not in REMEMBERING)
 
 
 @on_gpu
-@each(*LOOKING)
-def test_replayed_steps_and_looks_between_them_are_those_taken_one_by_one(name, monkeypatch):
+@each(*REFRESHED)
+def test_replayed_steps_and_refreshes_between_them_equal_eager_steps(name):
     run = run_of(name, deterministic=True, dim=WIDER)
     replayed = Trainer(run, data(), device=DEVICE)
-    monkeypatch.setattr(graphs, "Scheduled", Queue)  # then whatever remembers keeps its steps out of a graph
-    taken = Trainer(run, data(), device=DEVICE)
-    assert isinstance(replayed._take_step, Graph)
-    assert not isinstance(taken._take_step, Graph)
-    one, other = (trainer.fit() for trainer in (replayed, taken))
-    for weight, too in zip(one.model.parameters(), other.model.parameters(), strict=True):
+    taken = Trainer(run, data(), device=DEVICE, engine=Engine(capture=False))
+    assert isinstance(replayed.step, CapturedStep)
+    assert not isinstance(taken.step, CapturedStep)
+    captured, eager = (trainer.fit() for trainer in (replayed, taken))
+    for weight, too in zip(captured.model.parameters(), eager.model.parameters(), strict=True):
         assert torch.allclose(weight, too, rtol=1e-3, atol=1e-4)
-    looked = [module._due for trainer in (replayed, taken) for module in trainer.model.modules() if isinstance(module, Scheduled)]
+    looked = [
+        module._next_refresh
+        for trainer in (replayed, taken)
+        for module in trainer.model.modules()
+        if isinstance(module, Scheduled)
+    ]
     assert len(set(looked)) == 1
-    assert looked[0] > 64, "there was a look after 0, 32 and 64 steps"
+    assert looked[0] > 64, "there was a refresh after 0, 32 and 64 steps"
 
 
 @on_gpu
 @each(*EVERY)
 def test_log_q_is_that_of_float64_on_a_cpu(name):
-    found = case(name)
-    draw = found.sampler.draw(found.target, **found.model, generator=seeded())
-    ids, label = draw.ids.cpu(), found.target.cpu()
-    there, model = copy.deepcopy(found.sampler).cpu(), Scorer(*(t.cpu().double() for t in found.model.values()))
+    trained = case(name)
+    draw = trained.sampler.draw(trained.target, **trained.model, generator=seeded())
+    ids = draw.ids.cpu()
+    label = trained.target.cpu()
+    there = copy.deepcopy(trained.sampler).cpu()
+    model = Scorer(*(t.cpu().double() for t in trained.model.values()))
     assert draw.ids.device.type == DEVICE
-    if isinstance(found.sampler, Resampled):
+    if isinstance(trained.sampler, Resampled):
         # Each slot's chance follows from the pool, which is drawn first.
-        pool = found.sampler.pool.draw(found.target, **found.model, generator=seeded())
-        pooled, log_q0 = (one.cpu().expand(16, -1) for one in (pool.ids, pool.log_q))
+        pool = trained.sampler.pool.draw(trained.target, **trained.model, generator=seeded())
+        pooled, log_q0 = (tensor.cpu().expand(16, -1) for tensor in (pool.ids, pool.log_q))
         score = model.logits(pooled) - log_q0
-        score = score.masked_fill(pooled == label[:, None], -torch.inf).log_softmax(1) + log_q0 + torch.tensor(pool.m).log()
+        score = (
+            score.masked_fill(pooled == label[:, None], -torch.inf).log_softmax(1)
+            + log_q0
+            + torch.tensor(pool.m).log()
+        )
         slot = (pooled[:, None] == ids[:, :, None]).int().argmax(2)
         assert torch.equal(pooled.gather(1, slot), ids)
         assert torch.allclose(draw.log_q.cpu(), score.gather(1, slot), rtol=0, atol=1e-4)
@@ -153,14 +199,23 @@ def test_log_q_is_that_of_float64_on_a_cpu(name):
     of_target = there.log_q_given(step_of(model, label), label[:, None]).squeeze(1)
     assert torch.allclose(draw.log_q_target.cpu(), of_target, rtol=0, atol=1e-4)
     keep = torch.as_tensor(draw.log_keep).cpu().expand(16)
-    assert torch.allclose(keep.double(), there.log_keep_given(step_of(model, label)), rtol=0, atol=1e-4)
+    assert torch.allclose(
+        keep.double(), there.log_keep_given(step_of(model, label)), rtol=0, atol=1e-4
+    )
 
 
 @on_gpu
 @each(*EVERY)
 def test_draws_follow_the_claimed_q(name):
-    found = case(name)
-    judged = audit(found.sampler, found.labels, draws=300, batch_size=16, generator=seeded(1), **found.model)
+    trained = case(name)
+    judged = audit(
+        trained.sampler,
+        trained.labels,
+        draws=300,
+        batch_size=16,
+        generator=seeded(1),
+        **trained.model,
+    )
     assert judged.passed, judged
 
 
@@ -171,24 +226,29 @@ def waiting_is_an_error() -> Iterator[None]:
 
 
 @on_gpu
-@each(*CAPTURED, *LOOKING)
+@each(*CAPTURED, *REFRESHED)
 def test_the_host_does_not_wait_for_a_draw(name, waiting_is_an_error):
-    found = case(name)
-    given = {**found.model, "generator": seeded(), "ignore_index": None}
-    found.sampler.draw(found.target, **given)  # tables are copied once
+    trained = case(name)
+    given = {**trained.model, "generator": seeded(), "ignore_index": None}
+    trained.sampler.draw(trained.target, **given)  # tables are copied once
     torch.cuda.set_sync_debug_mode("error")
-    found.sampler.draw(found.target, **given)
+    trained.sampler.draw(trained.target, **given)
 
 
 @on_gpu
 @each(*BY_SCORE)
-def test_a_deterministic_run_repeats_itself_and_resumes_bit_for_bit(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("headtail.train.CHECK_EVERY", 1)
+def test_a_deterministic_run_repeats_itself_and_resumes_bit_for_bit(name, tmp_path):
+    engine = Engine(check_every=1)
     run = run_of(name, deterministic=True, dim=WIDER)
     stop = Stop(after=45)  # behind the first refresh
     with pytest.raises(Stopped):
-        Trainer(run, data(), tmp_path, device=DEVICE, watch=stop, stop=stop.event).fit()
-    again, resumed = (Trainer(run, data(), folder, device=DEVICE).fit() for folder in (None, tmp_path))
+        Trainer(
+            run, data(), tmp_path, device=DEVICE, engine=engine, watch=stop, stop=stop.event
+        ).fit()
+    again, resumed = (
+        Trainer(run, data(), folder, device=DEVICE, engine=engine).fit()
+        for folder in (None, tmp_path)
+    )
     for weight, later in zip(again.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(weight, later)
 
@@ -197,7 +257,11 @@ def test_a_deterministic_run_repeats_itself_and_resumes_bit_for_bit(name, tmp_pa
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 @each(*BY_SCORE)
 def test_tables_of_other_precision_can_be_drawn_from(name, dtype):
-    found = case(name)
-    draw = found.sampler.draw(found.target, **{key: value.to(dtype) for key, value in found.model.items()}, generator=seeded())
+    trained = case(name)
+    draw = trained.sampler.draw(
+        trained.target,
+        **{key: value.to(dtype) for key, value in trained.model.items()},
+        generator=seeded(),
+    )
     assert draw.log_q.dtype == torch.float64
     assert bool(draw.log_q.isfinite().all())

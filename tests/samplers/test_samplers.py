@@ -8,7 +8,18 @@ import warnings
 import pytest
 import torch
 
-from headtail import Frequency, Given, HeadtailError, Labels, LogUniform, Mixture, Queue, Uniform, WithinBatch, audit
+from headtail import (
+    Frequency,
+    Given,
+    HeadtailError,
+    Labels,
+    LogUniform,
+    Mixture,
+    Queue,
+    Uniform,
+    WithinBatch,
+    audit,
+)
 
 LABELS = Labels.zipf(40)
 SAMPLERS = {
@@ -25,7 +36,9 @@ SAMPLERS = {
     "within-batch, some": lambda: WithinBatch(LABELS, 5),
     "queue": lambda: Queue(LABELS, 30),
     "queue, some": lambda: Queue(LABELS, 30, 5),
-    "mixture": lambda: Mixture([Uniform(LABELS, 4), WithinBatch(LABELS, 6), Frequency(LABELS, 3, 0.5)]),
+    "mixture": lambda: Mixture(
+        [Uniform(LABELS, 4), WithinBatch(LABELS, 6), Frequency(LABELS, 3, 0.5)]
+    ),
 }
 each_sampler = pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS)
 
@@ -33,8 +46,8 @@ each_sampler = pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS)
 @each_sampler
 def test_real_draws_follow_the_claimed_q(make):
     generator = torch.Generator().manual_seed(1)
-    found = audit(make(), LABELS, draws=4_000, batch_size=16, generator=generator)
-    assert found.passed, found
+    report = audit(make(), LABELS, draws=4_000, batch_size=16, generator=generator)
+    assert report.passed, report
 
 
 @each_sampler
@@ -53,14 +66,18 @@ def test_equal_seeds_give_equal_draws_and_other_seeds_others(make):
 
 @each_sampler
 def test_q_sums_to_one(make):
-    assert float(make().log_q(torch.arange(40), batch_size=16).exp().sum()) == pytest.approx(1, abs=1e-12)
+    assert float(make().log_q(torch.arange(40), batch_size=16).exp().sum()) == pytest.approx(
+        1, abs=1e-12
+    )
 
 
 @each_sampler
 def test_nothing_in_a_draw_carries_a_gradient(make):
     sampler = make()
     hidden = torch.randn(3, 4, requires_grad=True)
-    draw = sampler.draw(torch.tensor([1, 2, 3]), input=hidden, weight=torch.randn(40, 4, requires_grad=True))
+    draw = sampler.draw(
+        torch.tensor([1, 2, 3]), input=hidden, weight=torch.randn(40, 4, requires_grad=True)
+    )
     assert not draw.log_q.requires_grad
     assert not list(sampler.parameters())
 
@@ -78,10 +95,16 @@ def test_growing_the_labels_keeps_a_true_q(make):
     grown = LABELS.grow([7, 3])
     sampler = make().for_labels(grown)
     assert sampler.num_labels == 42
-    assert float(sampler.log_q(torch.arange(42), batch_size=16).exp().sum()) == pytest.approx(1, abs=1e-12)
+    assert float(sampler.log_q(torch.arange(42), batch_size=16).exp().sum()) == pytest.approx(
+        1, abs=1e-12
+    )
 
 
-@pytest.mark.parametrize("make", [SAMPLERS[k] for k in SAMPLERS if "excluded" in k], ids=[k for k in SAMPLERS if "excluded" in k])
+@pytest.mark.parametrize(
+    "make",
+    [SAMPLERS[k] for k in SAMPLERS if "excluded" in k],
+    ids=[k for k in SAMPLERS if "excluded" in k],
+)
 def test_an_excluded_positive_is_never_drawn(make):
     target = torch.arange(40).repeat(50)
     draw = make().draw(target)
@@ -90,19 +113,26 @@ def test_an_excluded_positive_is_never_drawn(make):
 
 
 def test_the_intervals_of_inverse_samplers_meet_without_gap_or_overlap():
-    """Drawing by pointing is exact if every label's interval starts where the last one ended, and maps back to it."""
+    """Drawing by pointing is exact if every label's interval starts where the last one ended, and
+    maps back to it.
+    """
     unsorted = Labels.from_counts([3, 0, 9, 1, 5])
     for sampler in (Uniform(5, 2), Frequency(unsorted, 2, 0.7), LogUniform(unsorted, 2)):
         ids = torch.arange(5)
-        start, mass = sampler.below(ids), sampler.mass(ids)
+        start = sampler.below(ids)
+        mass = sampler.mass(ids)
         seen = mass > 0
         order = start[seen].argsort()
-        starts, widths = start[seen][order], mass[seen][order]
+        starts = start[seen][order]
+        widths = mass[seen][order]
         assert torch.allclose(starts[1:], (starts + widths)[:-1], rtol=0, atol=1e-15)
         assert float(starts[0]) == 0
         assert float((starts + widths)[-1]) == pytest.approx(sampler.total, rel=1e-15)
-        # Where an interval starts belongs to it; the logarithm and its inverse are not exact enough to ask that of ranks.
-        for share in (0.001, 0.5, 0.999) if isinstance(sampler, LogUniform) else (0.0, 0.001, 0.5, 0.999):
+        # Where an interval starts belongs to it; the logarithm and its inverse are not exact enough
+        # to ask that of ranks.
+        for share in (
+            (0.001, 0.5, 0.999) if isinstance(sampler, LogUniform) else (0.0, 0.001, 0.5, 0.999)
+        ):
             assert torch.equal(sampler.label_at((start + share * mass)[seen]), ids[seen])
 
 
@@ -132,28 +162,42 @@ def test_m_may_exceed_l_with_replacement():
 
 
 def test_one_label_can_only_be_drawn_itself():
-    one = Labels.from_counts([5])
-    for sampler in (Uniform(1, 3), Frequency(one, 3), LogUniform(one, 3), WithinBatch(one), Uniform(1, 1, replacement=False)):
+    single = Labels.from_counts([5])
+    for sampler in (
+        Uniform(1, 3),
+        Frequency(single, 3),
+        LogUniform(single, 3),
+        WithinBatch(single),
+        Uniform(1, 1, replacement=False),
+    ):
         assert sampler.draw(torch.tensor([0, 0])).ids.unique().tolist() == [0]
 
 
 def test_labels_never_seen_are_never_drawn_by_frequency():
     sampler = Frequency(Labels.from_counts([0, 5, 0, 5, 0]), 2000)
     assert sampler.draw(torch.tensor([1])).ids.unique().tolist() == [1, 3]
-    assert Frequency(Labels.from_counts([0, 1]), 500, power=0.0).draw(torch.tensor([1])).ids.unique().tolist() == [0, 1]
+    assert Frequency(Labels.from_counts([0, 1]), 500, power=0.0).draw(
+        torch.tensor([1])
+    ).ids.unique().tolist() == [0, 1]
 
 
 def test_q_is_not_clipped_in_the_tail():
     """A library in use clips q at 1e-6: wrong by nats."""
     labels = Labels.from_counts([10**12 - 1, 1])
     for sampler in (Frequency(labels, 4), WithinBatch(labels), Queue(labels, 4)):
-        assert sampler.log_q(torch.tensor(1)).item() == pytest.approx(-27.631021115928547, rel=1e-14)
+        assert sampler.log_q(torch.tensor(1)).item() == pytest.approx(
+            -27.631021115928547, rel=1e-14
+        )
 
 
 def test_the_upper_half_of_17_million_labels_is_drawn():
-    """`torch.multinomial` refuses more than 2^24 categories, and near that size never draws the upper half."""
+    """`torch.multinomial` refuses more than 2^24 categories, and near that size never draws the
+    upper half.
+    """
     size = 2**24 + 9
-    draw = Frequency(Labels(torch.ones(size, dtype=torch.int64)), 1000).draw(torch.tensor([size - 1]))
+    draw = Frequency(Labels(torch.ones(size, dtype=torch.int64)), 1000).draw(
+        torch.tensor([size - 1])
+    )
     assert 400 < int((draw.ids > size // 2).sum()) < 600
     assert Uniform(size, 1000).draw(torch.tensor([size - 1])).ids.max() > size * 0.99
 
@@ -191,7 +235,9 @@ def test_a_queue_stays_where_it_is_and_what_was_drawn_stays_as_it_was():
     drawn = queue.draw(torch.tensor([5, 6, 7, 8])).ids
     queue.draw(torch.tensor([9, 9, 9, 9]))
     assert drawn.tolist() == [1, 2, 3, 4]
-    assert queue.past.data_ptr() == where, "memory that is given back may be filled anew while another stream reads it"
+    assert queue.past.data_ptr() == where, (
+        "memory that is freed may be overwritten while another stream reads it"
+    )
 
 
 def test_whole_multi_label_points_break_within_batch_s_q_and_it_says_so():
@@ -199,7 +245,7 @@ def test_whole_multi_label_points_break_within_batch_s_q_and_it_says_so():
         WithinBatch(LABELS).draw(torch.tensor([[1, 2], [3, -100]]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        WithinBatch(LABELS).draw(torch.tensor([[1], [3]]))  # one label a point is no such thing
+        WithinBatch(LABELS).draw(torch.tensor([[1], [3]]))  # a single label per point is fine
 
 
 def test_a_label_that_the_counts_never_saw_is_refused_in_a_batch():
@@ -214,21 +260,29 @@ def test_the_queue_s_state_is_saved_and_restored():
     other = Queue(LABELS, 5)
     other.load_state_dict(copy.deepcopy(queue.state_dict()))
     target = torch.tensor([1])
-    assert sorted(other.draw(target).ids.tolist()) == sorted(queue.draw(target).ids.tolist()) == [9, 10, 11, 12, 13]
+    assert (
+        sorted(other.draw(target).ids.tolist())
+        == sorted(queue.draw(target).ids.tolist())
+        == [9, 10, 11, 12, 13]
+    )
 
 
 def test_a_mixture_s_q_is_the_weighted_sum_of_its_parts():
-    """Nobody else gives the right q for mixed samplers."""
+    """q of each part alone would be wrong."""
     mixture = Mixture([Uniform(LABELS, 6), Frequency(LABELS, 2)])
     expected = 0.75 / 40 + 0.25 * LABELS.prior
     assert torch.allclose(mixture.log_q(torch.arange(40)).exp(), expected, rtol=1e-13)
     nested = Mixture([mixture, Uniform(LABELS, 8)])
     assert len(nested.samplers) == 3
-    assert torch.allclose(nested.log_q(torch.arange(40)).exp(), 14 / 16 / 40 + 2 / 16 * LABELS.prior, rtol=1e-13)
+    assert torch.allclose(
+        nested.log_q(torch.arange(40)).exp(), 14 / 16 / 40 + 2 / 16 * LABELS.prior, rtol=1e-13
+    )
 
 
 def test_a_mixture_with_a_part_of_rows_repeats_the_shared_part():
-    rows = Given(40, torch.tensor([[1, 2], [3, 4]]), log_q=lambda ids: torch.full(ids.shape, 1 / 40).log())
+    rows = Given(
+        40, torch.tensor([[1, 2], [3, 4]]), log_q=lambda ids: torch.full(ids.shape, 1 / 40).log()
+    )
     draw = Mixture([rows, Uniform(LABELS, 3)]).draw(torch.tensor([0, 5]))
     assert draw.ids.shape == (2, 5)
     assert torch.equal(draw.ids[0, 2:], draw.ids[1, 2:])

@@ -16,8 +16,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headtail import environment
-from headtail.advise import (
+from headtail.cli.bench import BATCHES, HEADINGS, milliseconds
+from headtail.cli.on_model import NUMBERS, WITH_MODEL, OnTrained, advice, measured_table, to_dict
+from headtail.cli.options import with_options
+from headtail.cli.source import Source
+from headtail.cli.tables import left_out
+from headtail.cli.unused import changed, refuse
+from headtail.core.labels import Labels
+from headtail.device import environment
+from headtail.device.choice import Device
+from headtail.device.memory import memory_left
+from headtail.errors import HeadtailError, check_count, check_number
+from headtail.implicit.quality import frontier
+from headtail.machine.advise import (
     MOST_EXPLAINED,
     NEGATIVES,
     REFERENCES,
@@ -27,19 +38,9 @@ from headtail.advise import (
     approximation,
     choose,
 )
-from headtail.bench import Machine, Shape, bench_file, saved
-from headtail.build import parse
-from headtail.cli.bench import BATCHES, HEADINGS, milliseconds
-from headtail.cli.device import Device
-from headtail.cli.on_model import NUMBERS, WITH_MODEL, OnTrained, advice, measured_table, to_dict
-from headtail.cli.source import Source
-from headtail.cli.tables import left_out
-from headtail.cli.unused import changed, refuse
-from headtail.cli.words import in_command_line_words
-from headtail.errors import HeadtailError, check_count, check_number
-from headtail.implicit.on_model import frontier
-from headtail.labels import Labels
-from headtail.memory import memory_left
+from headtail.machine.measured import Machine, bench_file, saved
+from headtail.machine.shape import Shape
+from headtail.schemes import parse
 
 MOST_LABELS = 200_000_000
 """More than one machine trains."""
@@ -48,14 +49,18 @@ UNITS = {"": 1, "k": 10**3, "m": 10**6}
 
 @dataclass(frozen=True)
 class Advise:
-    """Exact, chunked or sampled loss? Predicts time and memory of a training step, and shows which loss a scheme approximates.
+    """Exact, chunked or sampled loss? Predicts time and memory of a training step, and shows which
+    loss a scheme approximates.
 
-    Predictions come from what `headtail bench` measured here, or else from reference figures. Which sampler, and how many
-    negatives, a trained model needs does not follow from label counts: --model measures that on one.
+    Predictions come from what `headtail bench` measured here, or else from reference figures. Which
+    sampler, and how many negatives, a trained model needs does not follow from label counts:
+    --model measures that on one.
     """
 
     labels: str | None = None
-    """How many labels, for example 3e6, 3_000_000 or 3M; they are taken to follow Zipf's law. Or say --counts."""
+    """How many labels, for example 3e6, 3_000_000 or 3M; they are taken to follow Zipf's law. Or
+    say --counts.
+    """
     source: Annotated[Source, tyro.conf.OmitArgPrefixes] = field(default_factory=Source)
     """Which labels."""
     dim: int = 512
@@ -71,7 +76,9 @@ class Advise:
     schemes: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SCHEME …")] = SCHEMES
     """Sampled schemes to describe: the loss over all labels that each approximates."""
     trained: Annotated[OnTrained, tyro.conf.OmitArgPrefixes] = field(default_factory=OnTrained)
-    """A trained model: then samplers are measured on it, with m of 16, 64 and 256, instead of predicted."""
+    """A trained model: then samplers are measured on it, with m of 16, 64 and 256, instead of
+    predicted.
+    """
     json: bool = False
     """Print JSON for programs."""
 
@@ -81,20 +88,31 @@ class Advise:
         if self.trained.model is not None:
             return self._on_model()
         self._check()
-        device = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
-        batch = BATCHES[device] if self.batch is None else check_count("--batch", self.batch)
+        device = (
+            ("cuda" if torch.cuda.is_available() else "cpu")
+            if self.device == "auto"
+            else self.device
+        )
+        batch = BATCHES[device] if self.batch is None else check_count("batch", self.batch)
         machine, basis = _basis(device)
         memory = self._memory(device)
-        source = self.source if self.labels is None else replace(self.source, zipf=count_of(self.labels))
+        source = (
+            self.source if self.labels is None else replace(self.source, zipf=count_of(self.labels))
+        )
         labels = source.labels()
         shape = Shape(labels.num_labels, self.dim, batch, min(256, labels.num_labels))
-        looking = Console(stderr=True).status(f"looking at {len(self.schemes)} schemes for {labels.num_labels:,} labels")
+        looking = Console(stderr=True).status(
+            f"looking at {len(self.schemes)} schemes for {labels.num_labels:,} labels"
+        )
         with looking, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             schemes, missing = self._approximations(labels, batch)
         advice = choose(shape, self._fewer_than(labels.num_labels), schemes, machine, memory)
         if self.json:
-            sys.stdout.write(json.dumps(_dict(advice, basis, memory, missing), indent=2, ensure_ascii=False) + "\n")
+            sys.stdout.write(
+                json.dumps(_dict(advice, basis, memory, missing), indent=2, ensure_ascii=False)
+                + "\n"
+            )
             return 0
         console = Console(highlight=False)
         console.print(Text(source.describe(labels), style="dim"))
@@ -110,15 +128,31 @@ class Advise:
         return 0
 
     def _on_model(self) -> int:
-        if self.labels is not None or self.source.counts is not None or self.source.zipf is not None:
-            raise HeadtailError("`--model` has labels of its own: drop `--labels`, `--counts` and `--zipf`.")
-        refuse(changed(self, "dim", "memory", "schemes", "negatives") + changed(self.source, "exponent", "smoothing"), WITH_MODEL)
+        if (
+            self.labels is not None
+            or self.source.counts is not None
+            or self.source.zipf is not None
+        ):
+            raise HeadtailError(
+                "`--model` has labels of its own: drop `--labels`, `--counts` and `--zipf`."
+            )
+        refuse(
+            changed(self, "dim", "memory", "schemes", "negatives")
+            + changed(self.source, "exponent", "smoothing"),
+            WITH_MODEL,
+        )
         options = self.trained
-        found, missing, about, target = options.measure(NUMBERS, 256 if self.batch is None else self.batch, self.device)
+        found, missing, about, target = options.measure(
+            NUMBERS, 256 if self.batch is None else self.batch, self.device
+        )
+        missing = {name: with_options(sentence, Advise) for name, sentence in missing.items()}
         best, sentence = advice(found, options.budget)
         if self.json:
-            told = {**to_dict(found, missing, options.budget), "best": None if best is None else best.scheme}
-            sys.stdout.write(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
+            answer = {
+                **to_dict(found, missing, options.budget),
+                "best": None if best is None else best.scheme,
+            }
+            sys.stdout.write(json.dumps(answer, indent=2, ensure_ascii=False) + "\n")
             return 0
         console = Console(highlight=False)
         console.print(Text(about, style="dim"))
@@ -127,48 +161,76 @@ class Advise:
         for line in left_out(missing):
             console.print(line)
         if len(best_of) < len(found):
-            rest = f"{len(found) - len(best_of)} of the {len(found)} losses that were measured are left out"
-            console.print(Text(f"{rest}: another is quicker and more exact. `headtail explain --model` shows all.", style="dim"))
+            rest = (
+                f"{len(found) - len(best_of)} of the {len(found)} losses that were measured are "
+                "left out"
+            )
+            console.print(
+                Text(
+                    f"{rest}: another is quicker and more exact. `headtail explain --model` shows "
+                    "all.",
+                    style="dim",
+                )
+            )
         console.print(Text(sentence, style="bold"))
         if best is not None:
             console.print(Text(f'    loss = ht.scheme("{best.scheme}", labels)'), soft_wrap=True)
         return 0
 
     def _check(self) -> None:
-        if self.labels is not None and (self.source.counts is not None or self.source.zipf is not None):
+        if self.labels is not None and (
+            self.source.counts is not None or self.source.zipf is not None
+        ):
             raise HeadtailError("`--labels` excludes `--counts` and `--zipf`: drop one.")
         if self.labels is None and self.source.counts is None and self.source.zipf is None:
-            raise HeadtailError("How many labels are there? Write for example `--labels 3e6`, or `--counts FILE`.")
-        check_count("--dim", self.dim)
+            raise HeadtailError(
+                "How many labels are there? Write for example `--labels 3e6`, or `--counts FILE`."
+            )
+        check_count("dim", self.dim)
         for m in self.negatives:
-            check_count("--negatives", m)
+            check_count("negatives", m)
         if not self.negatives:
             raise HeadtailError("`--negatives` needs at least one number, for example 256.")
         if not self.schemes:
-            raise HeadtailError("`--schemes` needs at least one name, for example `uniform:importance`.")
+            raise HeadtailError(
+                "`--schemes` needs at least one name, for example `uniform:importance`."
+            )
         for name in self.schemes:
             if parse(name).sampler is None:
-                raise HeadtailError(f"`{name}` uses all labels, which is looked at anyway. Write a sampled scheme: `uniform:tail`.")
+                raise HeadtailError(
+                    f"`{name}` uses all labels, which is looked at anyway. Write a sampled scheme: "
+                    "`uniform:tail`."
+                )
 
     def _memory(self, device: str) -> int:
         if self.memory is not None:
-            return int(check_number("--memory", self.memory, low=1e-3) * 2**30)
-        there = memory_left(device) if device == "cpu" or torch.cuda.is_available() else REFERENCES[device].memory
+            return int(check_number("memory", self.memory, low=1e-3) * 2**30)
+        there = (
+            memory_left(device)
+            if device == "cpu" or torch.cuda.is_available()
+            else REFERENCES[device].memory
+        )
         if there is None:
-            raise HeadtailError("How much memory this machine has cannot be told. Write it in GiB, for example `--memory 64`.")
+            raise HeadtailError(
+                "The memory of this machine cannot be determined. Write it in GiB, for example "
+                "`--memory 64`."
+            )
         return there
 
     def _fewer_than(self, labels: int) -> list[int]:
         """The numbers of negatives that are fewer than the labels, or half of the labels."""
         return [m for m in dict.fromkeys(self.negatives) if m < labels] or [max(1, labels // 2)]
 
-    def _approximations(self, labels: Labels, batch: int) -> tuple[list[Approximation], dict[str, str]]:
-        known, missing = [], {}
+    def _approximations(
+        self, labels: Labels, batch: int
+    ) -> tuple[list[Approximation], dict[str, str]]:
+        known = []
+        missing = {}
         for name in dict.fromkeys(self.schemes):
             try:
                 known.append(approximation(name, labels, batch))
             except HeadtailError as error:
-                missing[name] = in_command_line_words(error)
+                missing[name] = with_options(error, Advise)
         return known, missing
 
 
@@ -178,11 +240,14 @@ def count_of(text: str) -> int:
     >>> [count_of(text) for text in ("3e6", "3_000_000", "2.5M", "100k", "1,000")]
     [3000000, 3000000, 2500000, 100000, 1000]
     """
-    match = re.fullmatch(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE]\+?[0-9]{1,2})?)([kKmM]?)", text.strip())
+    match = re.fullmatch(
+        r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE]\+?[0-9]{1,2})?)([kKmM]?)", text.strip()
+    )
     number = float(re.sub("[_,]", "", match[1])) * UNITS[match[2].lower()] if match else 0.0
     if not 2 <= number <= MOST_LABELS or number != int(number):
         raise HeadtailError(
-            f"`--labels` must be a whole number from 2 to {MOST_LABELS:,}, such as 3e6 or 3_000_000, but got {text!r}."
+            f"`--labels` must be a whole number from 2 to {MOST_LABELS:,}, such as 3e6 or "
+            f"3_000_000, but got {text!r}."
         )
     return int(number)
 
@@ -200,11 +265,21 @@ def _basis(device: str) -> tuple[Machine, str]:
             f"Predicted from figures of another machine: {reference.name}. "
             f"`{bench_file(device)}` is of {found.name}: `headtail bench` measures this one."
         )
-    return found, f"Predicted from what `headtail bench` measured here on {found.date}: {found.name}."
+    return (
+        found,
+        f"Predicted from what `headtail bench` measured here on {found.date}: {found.name}.",
+    )
 
 
 def _table(title: str, columns: tuple[str, ...]) -> Table:
-    table = Table(title=title, title_style="bold", title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title=title,
+        title_style="bold",
+        title_justify="left",
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
     for column in columns:
         table.add_column(column, justify="left" if column == columns[0] else "right", no_wrap=True)
     table.caption_justify = "left"
@@ -222,18 +297,26 @@ def _costs(advice: Advice, shape: Shape, memory: int, *, measured: bool) -> Tabl
         table.add_row(name, milliseconds(one.seconds), speed, f"{one.memory / 2**30:,.2f}", fits)
     if not any(one.method == "chunked" for one in advice.estimates):
         table.add_row(HEADINGS["chunked"], *["–"] * 3, "not in this torch")
-    trust = "right within a factor of about 2" if measured else "for that other machine; ratios carry over better than times"
+    trust = (
+        "right within a factor of about 2"
+        if measured
+        else "for that other machine; ratios carry over better than times"
+    )
     table.caption = f"Expected, not measured: {trust}."
     return table
 
 
 def _losses(advice: Advice, shape: Shape) -> Table:
-    table = _table("The loss that a sampled scheme approximates", ("scheme", "loss over all labels", "lean"))
+    table = _table(
+        "The loss that a sampled scheme approximates", ("scheme", "loss over all labels", "lean")
+    )
     for one in advice.schemes:
         lean = "0" if one.leans == "neither" else f"{one.lean:+.2f}"
         table.add_row(one.scheme, one.loss or "no common name", lean)
     table.columns[1].justify = "left"
-    table.caption = "The more negatives, the closer. lean: in nats, above 0 to the tail, below 0 to the head."
+    table.caption = (
+        "The more negatives, the closer. lean: in nats, above 0 to the tail, below 0 to the head."
+    )
     if shape.labels > MOST_EXPLAINED:
         table.caption += f"\nFor the {MOST_EXPLAINED:,} most frequent labels."
     return table
@@ -243,16 +326,27 @@ def _known(advice: Advice) -> str:
     """What follows from time and memory alone."""
     if advice.verdict == "nothing fits":
         least = min(one.memory for one in advice.estimates) / 2**30
-        return f"Nothing fits: even the leanest needs {least:,.1f} GiB. Use a smaller `--dim`, or a machine with more memory."
+        return (
+            f"Nothing fits: even the leanest needs {least:,.1f} GiB. Use a smaller `--dim`, or a "
+            "machine with more memory."
+        )
     if advice.all_labels is None:
         return "A loss over all labels does not fit into memory; a sampled one does."
     whole = f"the {HEADINGS[advice.all_labels.method]}"
     if advice.verdict == "all labels":
-        return f"Use {whole}: it has no sampling noise, and sampling is not expected to save much time."
+        return (
+            f"Use {whole}: it has no sampling noise, and sampling is not expected to save much "
+            "time."
+        )
     saved = [
-        f"{_times(advice.all_labels.seconds / one.seconds)} as fast with m = {one.shape.negatives:,}" for one in advice.sampled
+        f"{_times(advice.all_labels.seconds / one.seconds)} as fast with m = "
+        f"{one.shape.negatives:,}"
+        for one in advice.sampled
     ]
-    return f"{whole.capitalize()} fits into memory and has no sampling noise. A sampled step is expected to be {', '.join(saved)}."
+    return (
+        f"{whole.capitalize()} fits into memory and has no sampling noise. A sampled step is "
+        f"expected to be {', '.join(saved)}."
+    )
 
 
 def _unknown(advice: Advice) -> list[Text]:
@@ -262,10 +356,15 @@ def _unknown(advice: Advice) -> list[Text]:
     return [Text(line) for line in (NOT_KNOWN, *FIND_OUT)]
 
 
-NOT_KNOWN = "Not known without a trained model: which sampler, and how many negatives, are good enough. To find out:"
+NOT_KNOWN = (
+    "Not known without a trained model: which sampler, and how many negatives, are good enough. To "
+    "find out:"
+)
 FIND_OUT = (
-    "- `headtail compare DATA --schemes softmax SCHEME@M …` trains schemes and compares them on head and tail;",
-    "- `headtail explain --model RUN --data DATA` measures samplers on a trained model, against the exact gradient.",
+    "- `headtail compare DATA --schemes softmax SCHEME@M …` trains schemes and compares them on "
+    "head and tail;",
+    "- `headtail explain --model RUN --data DATA` measures samplers on a trained model, against "
+    "the exact gradient.",
 )
 
 
@@ -275,8 +374,10 @@ def _code(advice: Advice, shape: Shape) -> str:
         return ""
     if advice.all_labels.method == "chunked":
         return (
-            f"    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size={shape.chunk}, chunking_method=None)\n"
-            "    loss = torch.nn.functional.linear_cross_entropy(hidden, table, target, options=options)"
+            f"    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size={shape.chunk}, "
+            "chunking_method=None)\n"
+            "    loss = torch.nn.functional.linear_cross_entropy(hidden, table, target, "
+            "options=options)"
         )
     return f'    head = ht.LabelHead(labels, {shape.dim}, ht.scheme("softmax", labels))'
 

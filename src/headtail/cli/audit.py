@@ -17,34 +17,46 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from headtail.build import build_sampler
 from headtail.cli.source import DEFAULT_ZIPF, Source
+from headtail.core.labels import Labels
 from headtail.errors import check_count
+from headtail.implicit import Audit as Result
 from headtail.implicit import audit
+from headtail.samplers import Sampler
+from headtail.schemes import build_sampler
 
 DIM = 4
-"""Size of the random hidden states that samplers which look at the model are shown."""
-DRAWS, LABELS = (20_000, 5_000), (DEFAULT_ZIPF, 1_000)
-"""Unless told otherwise, of samplers that do not look at the model and of those that do, which take about 20 seconds then."""
+"""Size of the random hidden states that are passed to samplers that look at the model."""
+DRAWS = (20_000, 5_000)
+LABELS = (DEFAULT_ZIPF, 1_000)
+"""By default, for samplers that do not look at the model and for those that do, which then take
+about 20 seconds.
+"""
 WAIT = 2.0
-"""Seconds after which a reader who sees no bar is told how long it takes."""
+"""Seconds after which a line shows the expected time, where a bar cannot be shown."""
 
 
 @dataclass(frozen=True)
 class Audit:
-    """Does a sampler draw what it claims? Draws many times and compares with q by a χ² test. Exit code 1 if the claim is false."""
+    """Does a sampler draw what it claims? Draws many times and compares with q by a χ² test. Exit
+    code 1 if the claim is false.
+    """
 
     sampler: Annotated[str, tyro.conf.Positional]
-    """The sampler: uniform, frequency(0.75), log-uniform, within-batch, queue(1024), mixture(uniform,within-batch), …"""
+    """The sampler: uniform, frequency(0.75), log-uniform, within-batch, queue(1024),
+    mixture(uniform,within-batch), …
+    """
     source: Annotated[Source, tyro.conf.OmitArgPrefixes] = field(default_factory=Source)
     """Which labels."""
     draws: int | None = None
-    """Number of independent calls; by default 20000, and 5000 of a sampler that looks at the model."""
+    """Number of independent calls; by default 20000, and 5000 of a sampler that looks at the model.
+    """
     batch: int = 64
     """Examples in a batch."""
     negatives: int | None = None
-    """Number of negatives m, where the sampler has no @m; by default 256, for within-batch the whole batch, for a queue all that it
-    remembers."""
+    """Number of negatives m, where the sampler has no @m; by default 256, for within-batch the
+    whole batch, for a queue all that it remembers.
+    """
     seed: int = 0
     """Seed of the randomness."""
     json: bool = False
@@ -52,59 +64,99 @@ class Audit:
 
     def run(self) -> int:
         """Audit and print the verdict."""
-        draws = None if self.draws is None else check_count("--draws", self.draws)
-        check_count("--batch", self.batch)
-        source, labels = self.source, self.source.labels()
+        if self.draws is not None:
+            check_count("draws", self.draws)
+        check_count("batch", self.batch)
+        source = self.source
+        labels = source.labels()
         sampler = build_sampler(self.sampler, labels, self.negatives)
-        if sampler.claims.looks_at_model and source.counts is None and source.zipf is None:
+        looks_at_model = sampler.claims.looks_at_model
+        if looks_at_model and source.counts is None and source.zipf is None:
             source = replace(source, zipf=LABELS[1])
             labels = source.labels()
             sampler = build_sampler(self.sampler, labels, self.negatives)
-        draws = DRAWS[sampler.claims.looks_at_model] if draws is None else draws
+        draws = DRAWS[looks_at_model] if self.draws is None else self.draws
+        result = self._audit(sampler, labels, draws)
+        if self.json:
+            facts = {"sampler": self.sampler, "passed": result.passed, **asdict(result)}
+            sys.stdout.write(json.dumps(facts, indent=2) + "\n")
+            return 0 if result.passed else 1
+        console = Console(highlight=False)
+        console.print(Text(source.describe(labels), style="dim"))
+        if looks_at_model and (source is not self.source or self.draws is None):
+            console.print(Text(self._smaller(source, draws), style="dim"))
+        self._show(result, sampler.claims.marginal, console)
+        return 0 if result.passed else 1
+
+    def _audit(self, sampler: Sampler, labels: Labels, draws: int) -> Result:
         generator = torch.Generator().manual_seed(self.seed)
         hidden = table = None
         if sampler.claims.looks_at_model:  # any model will do
-            hidden, table = (torch.randn(n, DIM, generator=generator) for n in (self.batch, labels.num_labels))
-        options = {"draws": draws, "batch_size": self.batch, "generator": generator, "progress": partial(_bar, draws)}
-        found = audit(sampler, labels, input=hidden, weight=table, **options)
-        if self.json:
-            sys.stdout.write(json.dumps({"sampler": self.sampler, "passed": found.passed, **asdict(found)}, indent=2) + "\n")
-            return 0 if found.passed else 1
-        out = Console(highlight=False)
-        out.print(Text(source.describe(labels), style="dim"))
-        if sampler.claims.looks_at_model and (source is not self.source or self.draws is None):
-            out.print(Text(self._smaller(source, draws), style="dim"))
-        verdict = Text("true", style="bold green3") if found.passed else Text("false", style="bold red")
-        claim = "claims its q" if sampler.claims.marginal else "claims that every label counts once on average"
-        out.print(Text(f"{self.sampler} {claim}: ") + verdict)
-        out.print(
-            f"χ² = {found.statistic:,.1f} with {found.freedom:,} degrees of freedom, {found.draws:,} draws, p = {found.p_value:.3g}"
+            hidden = torch.randn(self.batch, DIM, generator=generator)
+            table = torch.randn(labels.num_labels, DIM, generator=generator)
+        return audit(
+            sampler,
+            labels,
+            input=hidden,
+            weight=table,
+            draws=draws,
+            batch_size=self.batch,
+            generator=generator,
+            progress=partial(_bar, draws),
         )
-        table = Table(title="labels that stand out most", title_justify="left", header_style="bold", box=None, padding=(0, 2))
+
+    def _show(self, result: Result, marginal: bool, console: Console) -> None:
+        claim = "claims its q" if marginal else "claims that every label counts once on average"
+        verdict = Text("true", "bold green3") if result.passed else Text("false", "bold red")
+        console.print(Text(f"{self.sampler} {claim}: ") + verdict)
+        console.print(
+            f"χ² = {result.statistic:,.1f} with {result.freedom:,} degrees of freedom, "
+            f"{result.draws:,} draws, p = {result.p_value:.3g}"
+        )
+        table = Table(
+            title="labels that deviate most",
+            title_justify="left",
+            header_style="bold",
+            box=None,
+            padding=(0, 2),
+        )
         for column in ("label", "drawn", "expected"):
             table.add_column(column, justify="right")
-        for label, seen, expected in found.worst:
+        for label, seen, expected in result.worst:
             table.add_row(f"{label:,}", f"{seen:,}", f"{expected:,.1f}")
-        out.print(table)
-        return 0 if found.passed else 1
+        console.print(table)
 
     def _smaller(self, source: Source, draws: int) -> str:
-        """What was made smaller than for other samplers, and how to ask for as much."""
-        less = [f"{LABELS[1]:,} labels"] * (source is not self.source) + [f"{draws:,} draws"] * (self.draws is None)
-        more = [f"`--zipf {LABELS[0]}`"] * (source is not self.source) + [f"`--draws {DRAWS[0]}`"] * (self.draws is None)
-        return f"This sampler looks at the model, which takes longer: {' and '.join(less)} by default. More: {' '.join(more)}."
+        """What is smaller than for other samplers, and the options that make it as large."""
+        less = []
+        more = []
+        if source is not self.source:
+            less.append(f"{LABELS[1]:,} labels")
+            more.append(f"`--zipf {LABELS[0]}`")
+        if self.draws is None:
+            less.append(f"{draws:,} draws")
+            more.append(f"`--draws {DRAWS[0]}`")
+        return (
+            f"This sampler looks at the model, which takes longer: {' and '.join(less)} by "
+            f"default. More: {' '.join(more)}."
+        )
 
 
 def _bar(draws: int, calls: Iterable[int]) -> Iterator[int]:
-    """A bar with the time left; where nobody sees one, a line once it is known that this takes a while."""
+    """A bar with the time left; without a terminal, a line once it clearly takes long."""
     console = Console(highlight=False, stderr=True)
     if console.is_terminal:
         yield from track(calls, "drawing", total=draws, console=console, transient=True)
         return
-    begun, told = time.monotonic(), False
+    begun = time.monotonic()
+    announced = False
     for done, call in enumerate(calls):
         spent = time.monotonic() - begun
-        if done and spent > WAIT and spent / done * draws > 5 * WAIT and not told:  # nearly done is not worth a line
-            told = True
-            console.print(f"drawing {draws:,} times: about {spent / done * draws:,.0f} seconds", soft_wrap=True)
+        # nearly done is not worth a line
+        if done and spent > WAIT and spent / done * draws > 5 * WAIT and not announced:
+            announced = True
+            console.print(
+                f"drawing {draws:,} times: about {spent / done * draws:,.0f} seconds",
+                soft_wrap=True,
+            )
         yield call

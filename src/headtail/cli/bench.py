@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -13,21 +13,29 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from headtail.advise import crossover
-from headtail.bench import SIZES, Machine, Method, Shape, Tell, Timing, bench_file, measure, measurements, save
-from headtail.cli.device import Device, choose
+from headtail.device.choice import Device, choose_device
 from headtail.errors import check_count
-from headtail.results import check_writable
+from headtail.files.atomic import check_writable
+from headtail.machine.advise import crossover
+from headtail.machine.bench import SIZES, Effort, Report, measure, measurements
+from headtail.machine.measured import Machine, Timing, bench_file, save
+from headtail.machine.shape import Method, Shape
 
 BATCHES = {"cpu": 256, "cuda": 1024}
-HEADINGS: dict[Method, str] = {"exact": "exact softmax", "chunked": "chunked exact", "sampled": "sampled"}
+HEADINGS: dict[Method, str] = {
+    "exact": "exact softmax",
+    "chunked": "chunked exact",
+    "sampled": "sampled",
+}
+EFFORT = Effort()
 
 
 @dataclass(frozen=True)
 class Bench:
-    """How long does a training step of the label head take on this machine, over all labels and on sampled negatives?
+    """How long does a training step of the label head take on this machine, over all labels and on
+    sampled negatives?
 
-    Takes about a minute, and is kept in the cache folder, where `headtail advise` looks.
+    Takes about a minute. The result is kept in the cache folder for `headtail advise`.
     """
 
     device: Device = "auto"
@@ -46,80 +54,102 @@ class Bench:
     def run(self) -> int:
         """Measure, print and keep."""
         for name in ("dim", "negatives"):
-            check_count(f"--{name}", getattr(self, name))
-        device = choose(self.device)
-        batch = BATCHES[device] if self.batch is None else check_count("--batch", self.batch)
+            check_count(name, getattr(self, name))
+        device = choose_device(self.device)
+        batch = BATCHES[device] if self.batch is None else check_count("batch", self.batch)
         check_writable(bench_file(device).parent, "Set HEADTAIL_CACHE to a folder that can.")
         sizes = SIZES[:-1] if self.quick else SIZES
-        with _bar(measurements(sizes)) as tell:
-            found = measure(device, self.dim, batch, self.negatives, sizes, tell)
-        kept = save(found)
+        with _bar(measurements(sizes)) as report:
+            machine = measure(device, self.dim, batch, self.negatives, sizes, report, EFFORT)
+        path = save(machine)
         if self.json:
-            sys.stdout.write(found.to_json())
+            sys.stdout.write(machine.to_json())
             return 0
+        shape = Shape(sizes[-1], self.dim, batch, self.negatives)
         console = Console(highlight=False)
-        console.print(Text(f"{found.name}, torch {found.torch}", style="dim"))
-        console.print(_table(found, Shape(sizes[-1], self.dim, batch, self.negatives)))
-        console.print(_sentence(found, Shape(sizes[-1], self.dim, batch, self.negatives)))
-        console.print(Text(f"kept: {kept}", style="dim"), soft_wrap=True)
+        console.print(Text(f"{machine.name}, torch {machine.torch}", style="dim"))
+        console.print(_table(machine, shape))
+        console.print(_sentence(machine, shape))
+        console.print(Text(f"saved: {path}", style="dim"), soft_wrap=True)
         return 0
 
 
 @contextmanager
-def _bar(total: int) -> Iterator[Tell]:
+def _bar(total: int) -> Iterator[Report]:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task, done = bar.add_task("measuring", total=total), 0
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("measuring", total=total)
+        done = 0
 
-        def tell(what: str) -> None:
+        def report(what: str) -> None:
             nonlocal done
             bar.update(task, description=what, completed=done)
             done += 1
 
-        yield tell
+        yield report
 
 
-def _table(found: Machine, shape: Shape) -> Table:
-    table = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, title_style="bold", title_justify="left")
-    table.title = f"One training step, batch {shape.batch:,}, dim {shape.dim:,}, {shape.negatives:,} negatives: ms and GiB"
+def _table(machine: Machine, shape: Shape) -> Table:
+    table = Table(
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        title_style="bold",
+        title_justify="left",
+    )
+    table.title = (
+        f"One training step, batch {shape.batch:,}, dim {shape.dim:,}, {shape.negatives:,} "
+        "negatives: ms and GiB"
+    )
     table.add_column("labels", justify="right", no_wrap=True)
     for heading in [*HEADINGS.values(), "top 10"]:
         table.add_column(heading, justify="right", no_wrap=True)
-    for labels in sorted({one.shape.labels for one in found.timings}):
-        here = {one.method: one for one in found.timings if one.shape == _at(shape, labels)}
-        quickest = min((one.seconds for one in here.values()), default=0.0)
-        cells = [_cell(here.get(method), quickest) for method in HEADINGS]
-        answers = Text(f"{found.answers[labels]:,.0f}/s") if labels in found.answers else Text("–", style="dim")
+    for labels in sorted({timing.shape.labels for timing in machine.timings}):
+        at = replace(shape, labels=labels)
+        by_method = {timing.method: timing for timing in machine.timings if timing.shape == at}
+        fastest = min((timing.seconds for timing in by_method.values()), default=0.0)
+        cells = [_cell(by_method.get(method), fastest) for method in HEADINGS]
+        speed = machine.answers.get(labels)
+        answers = Text("–", style="dim") if speed is None else Text(f"{speed:,.0f}/s")
         table.add_row(f"{labels:,}", *cells, answers)
     table.caption_justify = "left"
     table.caption = (
         "Forward, backward and Adagrad, float32; memory: table, state and workspace at the peak.\n"
-        f"–: not in this torch, or too slow or too large here.  Copy {found.bandwidth / 1e9:,.0f} GB/s, "
-        f"matrix product {found.rate / 1e9:,.0f} GFLOP/s."
+        "–: not in this torch, or too slow or too large here.  "
+        f"Copy {machine.bandwidth / 1e9:,.0f} GB/s, "
+        f"matrix product {machine.rate / 1e9:,.0f} GFLOP/s."
     )
     return table
 
 
-def _cell(one: Timing | None, quickest: float) -> Text:
-    if one is None:
+def _cell(timing: Timing | None, fastest: float) -> Text:
+    if timing is None:
         return Text("–", style="dim")
-    shown = Text(milliseconds(one.seconds), style="bold" if one.seconds == quickest else "")
-    return shown if one.memory is None else shown + Text(f"  {one.memory / 2**30:.2f}", style="dim")
+    style = "bold" if timing.seconds == fastest else ""
+    time = Text(milliseconds(timing.seconds), style=style)
+    if timing.memory is None:
+        return time
+    return time + Text(f"  {timing.memory / 2**30:.2f}", style="dim")
 
 
-def _sentence(found: Machine, shape: Shape) -> str:
-    labels = crossover(shape, found)
+def _sentence(machine: Machine, shape: Shape) -> str:
+    labels = crossover(shape, machine)
     if labels is None:
-        return "The exact loss costs the same at all of these numbers of labels, so none is too many for it yet."
-    fewest = min(one.shape.labels for one in found.timings)
+        return (
+            "The exact loss costs the same at all of these numbers of labels, so none of them is "
+            "too many for it."
+        )
+    fewest = min(timing.shape.labels for timing in machine.timings)
     if labels <= fewest:
-        return f"The sampled loss is the quicker one at all of these numbers of labels, from {fewest:,} on."
-    return f"The sampled loss is quicker from about {float(f'{labels:.2g}'):,.0f} labels on; below that, use the exact one."
-
-
-def _at(shape: Shape, labels: int) -> Shape:
-    return Shape(labels, shape.dim, shape.batch, shape.negatives)
+        return f"The sampled loss is faster at all of these numbers of labels, from {fewest:,} on."
+    rounded = float(f"{labels:.2g}")
+    return (
+        f"The sampled loss is faster from about {rounded:,.0f} labels on; below that, use the "
+        "exact loss."
+    )
 
 
 def milliseconds(seconds: float) -> str:

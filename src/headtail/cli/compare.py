@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,109 +13,105 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from headtail.build import PAPER, check_batch, parse
-from headtail.build_model import encoder_name
-from headtail.cli.device import Device, choose
-from headtail.cli.notes import notes_on
-from headtail.cli.progress import Training as TrainingBars
-from headtail.cli.progress import reading
+from headtail.cli.options import with_options
+from headtail.cli.progress import TrainingBars, read_data, show_notes, stopped
 from headtail.cli.recipe import Recipe, with_recipe
-from headtail.cli.report import hand_out
+from headtail.cli.report import publish
 from headtail.cli.unused import check_features, check_negatives, check_validation, typed_negatives
-from headtail.compare import SliceRule, cells, compare
-from headtail.config import Training
-from headtail.data.load import Reading, load
-from headtail.data.points import DataSet
-from headtail.errors import HeadtailError, check_count
-
-DEFAULT = (*PAPER, "softmax", "logit-adjusted")
+from headtail.comparison.compare import DEFAULT_SCHEMES, Execution, check_schemes, compare
+from headtail.data.reading import Reading
+from headtail.data.slices import SliceRule
+from headtail.device.choice import Device, choose_device
+from headtail.errors import check_count
+from headtail.training.config import Training
+from headtail.training.notes import notes_on, slow_on_cpu
 
 
 @dataclass(frozen=True)
 class Compare:
-    """What does each scheme do to frequent and to rare labels? Trains one model a scheme and seed, and shows who gains and loses.
+    """What does each scheme do to frequent and to rare labels? Trains a model per scheme and seed,
+    and shows which labels gain and lose.
 
-    Resumable: the same command again goes on where it was stopped, and finished runs are not run again.
+    Resumable: the same command again goes on where it was stopped, and finished runs are not run
+        again.
     """
 
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = "synthetic"
-    """A folder with training and test files, a training file, or generated data (synthetic, synthetic:delicious, …)."""
-    schemes: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SCHEME …")] = DEFAULT
+    """A folder with training and test files, a training file, or generated data (synthetic,
+    synthetic:delicious, …).
+    """
+    schemes: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SCHEME …")] = DEFAULT_SCHEMES
     """Scheme names, for example within-batch:tail uniform:importance softmax logit-adjusted."""
     seeds: int = 1
     """Runs of each scheme, with seeds 0, 1, …"""
     out: Path = Path("comparison")
     """Folder for results, models and the report."""
     slices: SliceRule = "auto"
-    """Head, torso and tail: a third of the examples each (mass), or at least 100 and fewer than 20 examples a label (count); auto:
-    count for pictures and vectors with one label each, otherwise mass."""
+    """Head, torso and tail: a third of the examples each (mass), or at least 100 and fewer than 20
+    examples per label (count); auto: count for images and vectors with one label each, otherwise
+    mass.
+    """
     device: Device = "auto"
     """Where to train."""
     workers: int | None = None
-    """Runs that train at the same time, each in a process of its own; by default one a core, and one on a GPU."""
+    """Runs that train at the same time, each in its own process; by default one per core, and one
+    on a GPU.
+    """
     recipe: Recipe | None = None
-    """Train as the paper did on such pictures; what you write beside it counts."""
+    """Train as the paper did on such images; explicit options take precedence."""
     reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
     """How to read the data."""
     training: Annotated[Training, tyro.conf.OmitArgPrefixes] = field(default_factory=Training)
     """How to train."""
 
     def run(self, typed: Sequence[str] = ()) -> int:
-        """Run the grid, print the table, write the report; `typed` are the arguments that do so again."""
-        names, training = tuple(dict.fromkeys(self.schemes)), with_recipe(self.recipe, self.training, typed)
-        if not names:
-            raise HeadtailError("`--schemes` needs at least one name, for example `--schemes within-batch:tail softmax`.")
-        for name in names:
-            check_batch(name, training.batch, typed_negatives(training, typed))  # and a misspelt name: told before any work
-        check_negatives(typed, names)
-        check_validation(training, typed)
-        check_count("--seeds", self.seeds)
-        workers = None if self.workers is None else check_count("--workers", self.workers)
-        device, talk = choose(self.device), Console(stderr=True, highlight=False)
-        with reading(talk) as progress:
-            data = load(self.data, self.reading, progress)
-        for note in data.notes:
-            talk.print(Text(note, style="dim"))
-        check_features(data.train.picture, typed)
-        for note in notes_on(data, training, self.slices, self.recipe, typed):
-            talk.print(Text(note, style="dim"))
-        if device == "cpu" and (note := patience(names, training, data)):
-            talk.print(Text(note, style="yellow"))
-        encoder_name(training, data.train.picture)  # one that does not suit the data is told once, and not by every run
-        grid = cells(training, names, self.seeds, data, self.out)
+        """Run the grid, print the table and write the report.
+
+        Args:
+            typed: the arguments of the command, which do the same again.
+        """
+        training = with_recipe(self.recipe, self.training, typed)
+        self._check(training, typed)
+        device = choose_device(self.device)
+        console = Console(stderr=True, highlight=False)
+        data = read_data(self.data, self.reading, console)
+        check_features(data.train.image_size, typed)
+        show_notes(notes_on(data, training, self.slices), Compare, console)
+        if device == "cpu" and (note := slow_on_cpu(self.schemes, training, data)):
+            console.print(Text(with_options(note, Compare), style="yellow"))
         command = shlex.join(["headtail", *typed])
-        bars = TrainingBars(talk, len(grid))
+        bars = TrainingBars(console, len(set(self.schemes)) * self.seeds, Compare)
+        execution = Execution(
+            workers=self.workers or (1 if device == "cuda" else torch.get_num_threads()),
+            strict="--debug" in typed,
+            command=command,
+            watch=bars.watch,
+            finished=bars.finished,
+            note=lambda line: console.print(Text(line, style="dim")),
+        )
         try:
             with bars.bar:
-                found = compare(
-                    grid,
-                    partial(load, self.data, self.reading),
-                    self.out,
+                comparison = compare(
+                    data,
+                    self.schemes,
+                    seeds=self.seeds,
+                    out=self.out,
+                    training=training,
                     slices=self.slices,
                     device=device,
-                    workers=workers or (1 if device == "cuda" else torch.get_num_threads()),
-                    command=command,
-                    watch=bars.watch,
-                    told=bars.over,
-                    say=lambda line: talk.print(Text(line, style="dim")),
-                    strict="--debug" in typed,
+                    execution=execution,
                 )
         except KeyboardInterrupt:
-            talk.print(f"Stopped, and saved. To go on: {command}", soft_wrap=True, markup=False)
+            stopped(console, command)
             return 130
-        hand_out(found, self.out / "report.html")
-        return 1 if found.failures else 0
+        publish(comparison, self.out / "report.html")
+        return 1 if comparison.failures else 0
 
-
-def patience(schemes: Sequence[str], training: Training, data: DataSet) -> str | None:
-    """A note where losses over all labels will take long on a CPU: more than 10¹⁴ operations, about an hour of one core."""
-    exact = [name for name in schemes if parse(name).sampler is None]
-    points = data.train.num_pairs if training.batching == "pairs" else len(data.train)
-    operations = 6.0 * training.dim * data.train.num_labels * points  # a multiplication and an addition, forward and twice backward
-    if not exact or operations * training.epochs < 1e14:
-        return None
-    score = "scores" if len(exact) == 1 else "score"
-    return (
-        f"{' and '.join(exact)} {score} all {data.train.num_labels:,} labels for each of {points:,} points: {operations:.0e} "
-        "operations an epoch, which takes a CPU long. Use a GPU, or leave them out with `--schemes`."
-    )
+    def _check(self, training: Training, typed: Sequence[str]) -> None:
+        """Refuse what makes no sense before the data are read."""
+        check_schemes(self.schemes, training, typed_negatives(training, typed))
+        check_negatives(typed, self.schemes)
+        check_validation(training, typed)
+        check_count("seeds", self.seeds)
+        if self.workers is not None:
+            check_count("workers", self.workers)

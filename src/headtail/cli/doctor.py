@@ -14,34 +14,40 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headtail import environment
-from headtail.config import Run
-from headtail.data.cache import cache_folder
+from headtail.device import environment
 from headtail.errors import HeadtailError
-from headtail.results import check_writable
+from headtail.files.atomic import check_writable
+from headtail.files.cache_folder import cache_folder
+from headtail.training.config import Run
 
 
 @dataclass(frozen=True)
 class Doctor:
-    """Is this machine ready? Looks at versions, cache folder, compiled kernels and GPU, and trains a little. Exit code 1 if not."""
+    """Is this machine ready? Checks versions, cache folder, compiled kernels and GPU, and trains a
+    small model. Exit code 1 if not.
+    """
 
     def run(self) -> int:
         """Check and print."""
-        console, table = Console(highlight=False), Table(header_style="bold", box=None, padding=(0, 2))
+        console = Console(highlight=False)
+        table = Table(header_style="bold", box=None, padding=(0, 2))
         for column in ("", "what", "found"):
             table.add_column(column)
-        well = True
-        for name, look in CHECKS.items():
+        passed = True
+        for name, check in CHECKS.items():
             try:
                 with Console(stderr=True).status(name):
-                    found, good = look(), True
+                    result = check()
+                    mark = Text("✓", style="green3")
             except Exception as error:
-                found, good = str(error) if isinstance(error, HeadtailError) else f"{type(error).__name__}: {error}", False
-            well &= good
-            table.add_row(Text("✓", style="green3") if good else Text("✗", style="red"), name, Text(found))
+                kind = "" if isinstance(error, HeadtailError) else f"{type(error).__name__}: "
+                result = f"{kind}{error}"
+                mark = Text("✗", style="red")
+                passed = False
+            table.add_row(mark, name, Text(result))
         console.print(table)
-        console.print("All is well." if well else "Something is missing: see the lines marked ✗.")
-        return 0 if well else 1
+        console.print("All is well." if passed else "Something is missing: see the lines marked ✗.")
+        return 0 if passed else 1
 
 
 def _versions() -> str:
@@ -55,14 +61,20 @@ def _cache() -> str:
 
 
 def _kernels() -> str:
-    from headtail.bags import plain_weighted_bag, weighted_bag
-    from headtail.data.points import Bag
+    from headtail.data.bag import Bag
+    from headtail.encoders.weighted_bag import plain_weighted_bag, weighted_bag
 
-    bag, table = Bag(torch.tensor([0, 2, 3]), torch.tensor([0, 3, 1]).int(), torch.rand(3), 4), torch.randn(4, 8)
-    begun = time.perf_counter()
-    if not torch.allclose(weighted_bag(bag, table, sparse=True), plain_weighted_bag(bag, table), atol=1e-6):
-        raise HeadtailError("The compiled kernel gives wrong numbers. Delete the folder `numba` in the cache and try again.")
-    return f"compiled for this CPU, right, first call {time.perf_counter() - begun:.1f} s"
+    bag = Bag(torch.tensor([0, 2, 3]), torch.tensor([0, 3, 1]).int(), torch.rand(3), 4)
+    table = torch.randn(4, 8)
+    start = time.perf_counter()
+    compiled = weighted_bag(bag, table, sparse=True)
+    seconds = time.perf_counter() - start
+    if not torch.allclose(compiled, plain_weighted_bag(bag, table), atol=1e-6):
+        raise HeadtailError(
+            "The compiled kernel gives wrong numbers. Delete the folder `numba` in the cache and "
+            "try again."
+        )
+    return f"compiled for this CPU, correct, first call {seconds:.1f} s"
 
 
 def _gpu() -> str:
@@ -73,12 +85,13 @@ def _gpu() -> str:
 
 def _training() -> str:
     from headtail.data.synthetic import generate
-    from headtail.train import Trainer
+    from headtail.training.trainer import Trainer
 
     data = generate("synthetic:points=400,test=50,features=200,labels=50")
     run = Run(scheme="within-batch:tail", dim=16, epochs=2, batch=32)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     with tempfile.TemporaryDirectory() as folder:
-        trained = Trainer(run, data, Path(folder), device="cuda" if torch.cuda.is_available() else "cpu").fit()
+        trained = Trainer(run, data, Path(folder), device=device).fit()
     losses = [value for _, metric, value in trained.state.curve if metric == "loss"]
     return f"{run.scheme}: loss {losses[0]:.2f} → {losses[-1]:.2f}"
 

@@ -1,4 +1,4 @@
-"""Small pictures made of characters."""
+"""Bars and sparklines made of characters."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ import torch
 from rich.text import Text
 from torch import Tensor
 
-from headtail.labels import Labels
-from headtail.margins import Margin, Separable
+from headtail.core.labels import Labels
+from headtail.core.margins import Margin, Separable
 
 BARS = "▁▂▃▄▅▆▇█"
-TAIL, HEAD = "dodger_blue1", "green3"
+TAIL = "dodger_blue1"
+HEAD = "green3"
 
 
 def lean_bar(lean: float, scale: float, width: int = 8) -> Text:
     """A bar that grows to the left (head) or right (tail) of a middle line."""
     filled = 0 if scale == 0 else min(width, round(abs(lean) / scale * width))
-    left, right = Text("·" * width, style="dim"), Text("·" * width, style="dim")
+    left = Text("·" * width, style="dim")
+    right = Text("·" * width, style="dim")
     if lean < 0:
         left = Text("·" * (width - filled), style="dim") + Text("█" * filled, style=HEAD)
     elif lean > 0:
@@ -27,30 +29,40 @@ def lean_bar(lean: float, scale: float, width: int = 8) -> Text:
 
 
 def head_to_tail(margin: Margin, labels: Labels, width: int = 40) -> Text | None:
-    """A sparkline over labels from the most frequent to the rarest: how much the loss favours each, log ρ(y, ·) − log ρ(·, y)."""
+    """A sparkline of how much the loss favours each label, log ρ(y, ·) − log ρ(·, y), from the
+    most frequent to the rarest.
+    """
     if not isinstance(margin, Separable):
         return None
     order = labels.counts.argsort(descending=True, stable=True)
     # Ranks in equal steps of the logarithm: half of a long tail's story is in its first few labels.
-    ranks = torch.logspace(0, torch.log10(torch.tensor(float(len(order)))).item(), width).long().clamp(1, len(order)) - 1
+    ranks = (
+        torch.logspace(0, torch.log10(torch.tensor(float(len(order)))).item(), width)
+        .long()
+        .clamp(1, len(order))
+        - 1
+    )
     every = torch.arange(len(order))
     favour = margin.log_positive(every) - margin.log_negative(every)
     return sparkline(_means_of_equal_counts(favour, labels.counts)[order[ranks]].float())
 
 
 def _means_of_equal_counts(values: Tensor, counts: Tensor) -> Tensor:
-    """Each label's value becomes the mean over all labels of the same count, which have no order among them."""
+    """Each label's value becomes the mean over all labels of the same count, which have no order
+    among them.
+    """
     _, group, size = counts.unique(return_inverse=True, return_counts=True)
     total = values.new_zeros(len(size)).index_add_(0, group, values)
     return (total / size)[group]
 
 
 def sparkline(values: Tensor) -> Text:
-    """Eight heights; a flat line stays in the middle, and what is not finite is left blank."""
+    """Bars of eight heights; a flat line is in the middle, and infinite values are left blank."""
     finite = values[torch.isfinite(values)]
     if len(finite) == 0:
         return Text("–")
-    low, span = float(finite.min()), float(finite.max() - finite.min())
+    low = float(finite.min())
+    span = float(finite.max() - finite.min())
     flat = span < 1e-6
     text = Text()
     for value in values.tolist():
@@ -63,5 +75,5 @@ def sparkline(values: Tensor) -> Text:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A short number, or – where there is none."""
+    """A short number, or – for None."""
     return "–" if value is None else f"{value:.{digits}g}"

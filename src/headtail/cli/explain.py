@@ -14,26 +14,36 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from headtail.build import PAPER, check_batch, parse, scheme
-from headtail.cli.device import Device
 from headtail.cli.drawing import HEAD, TAIL, head_to_tail, lean_bar, number
-from headtail.cli.on_model import NUMBERS, WITH_MODEL, WITHOUT_MODEL, OnTrained, measured_table, to_dict, verdict, with_name
+from headtail.cli.on_model import (
+    NUMBERS,
+    WITH_MODEL,
+    WITHOUT_MODEL,
+    OnTrained,
+    measured_table,
+    to_dict,
+    verdict,
+    with_name,
+)
+from headtail.cli.options import with_options
 from headtail.cli.source import Source
 from headtail.cli.tables import left_out
 from headtail.cli.unused import changed, check_negatives, refuse
-from headtail.cli.words import in_command_line_words
+from headtail.core.labels import Labels
+from headtail.device.choice import Device
 from headtail.errors import HeadtailError, check_count
 from headtail.implicit import Explanation, explain
-from headtail.labels import Labels
+from headtail.schemes import PAPER, check_batch, parse, scheme
 
 
 @dataclass(frozen=True)
 class Explain:
-    """What a scheme really optimises and where it leans, before any training; with --model, how noisy samplers are on a trained
-    model, and how well they approximate the exact gradient.
+    """What a scheme really optimises and where it leans, before any training; with --model, how
+    noisy samplers are on a trained model, and how well they approximate the exact gradient.
 
-    Without a scheme: the paper's table for your labels. Scheme names: SAMPLER:WEIGHTING, for example within-batch:tail,
-    frequency(0.75):importance@64, contrastive/uniform:constant; or an all-label loss: softmax, logit-adjusted, equalised, adaptive.
+    Without a scheme: the paper's table for your labels. Scheme names: SAMPLER:WEIGHTING, for
+    example within-batch:tail, frequency(0.75):importance@64, contrastive/uniform:constant; or an
+    all-label loss: softmax, logit-adjusted, equalised, adaptive.
     """
 
     scheme: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[SCHEME]")] = None
@@ -43,17 +53,18 @@ class Explain:
     batch: int = 256
     """Examples in a batch, which decides the number of within-batch negatives."""
     negatives: int | None = None
-    """Number of negatives m, where the scheme has no @m; by default 256, for within-batch the whole batch, and with --model 16, 64
-    and 256 in turn."""
+    """Number of negatives m, where the scheme has no @m; by default 256, for within-batch the whole
+    batch, and with --model 16, 64 and 256 in turn.
+    """
     trained: Annotated[OnTrained, tyro.conf.OmitArgPrefixes] = field(default_factory=OnTrained)
-    """A trained model to look at."""
+    """A trained model to measure."""
     device: Device = "auto"
     """Where to compute, with --model."""
     json: bool = False
     """Print JSON for programs."""
 
     def run(self) -> int:
-        """Print it."""
+        """Explain and print."""
         self.trained.check()
         if self.scheme is not None:
             check_negatives(changed(self, "negatives"), [self.scheme])
@@ -61,24 +72,30 @@ class Explain:
             return self._on_model()
         refuse(changed(self, "device"), WITHOUT_MODEL)
         if self.scheme is not None:
-            # A misspelt name is told here too, before any work.
-            check_batch(self.scheme, check_count("--batch", self.batch), self.negatives)
-        check_count("--batch", self.batch)
+            # Reports a misspelt name, too, before any work.
+            check_batch(self.scheme, check_count("batch", self.batch), self.negatives)
+        check_count("batch", self.batch)
         labels = self.source.labels()
         names = PAPER if self.scheme is None else (self.scheme,)
-        working = Console(stderr=True).status(f"explaining {len(names)} schemes for {labels.num_labels:,} labels")
+        working = Console(stderr=True).status(
+            f"explaining {len(names)} schemes for {labels.num_labels:,} labels"
+        )
         with working, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what they warn of stands in the notes
-            found, missing = self._explain_all(names, labels)
+            warnings.simplefilter("ignore")  # the notes report the same
+            explanations, missing = self._explain_all(names, labels)
         if self.json:
-            rows = [{"scheme": name, **one.to_dict()} for name, one in found.items()]
+            rows = [{"scheme": name, **about.to_dict()} for name, about in explanations.items()]
             rows += [{"scheme": name, "left_out": sentence} for name, sentence in missing.items()]
-            sys.stdout.write(json.dumps(rows[0] if self.scheme else rows, indent=2, ensure_ascii=False) + "\n")
+            sys.stdout.write(
+                json.dumps(rows[0] if self.scheme else rows, indent=2, ensure_ascii=False) + "\n"
+            )
             return 0
         console = Console(highlight=False)
         console.print(Text(self.source.describe(labels), style="dim"))
         console.print(
-            _table(found, wide=console.width >= 118) if self.scheme is None else _panel(self.scheme, found[self.scheme], labels)
+            _table(explanations, wide=console.width >= 118)
+            if self.scheme is None
+            else _panel(self.scheme, explanations[self.scheme], labels)
         )
         for line in left_out(missing):
             console.print(line)
@@ -89,31 +106,40 @@ class Explain:
         options = with_name(self.trained, self.scheme)
         named = None if self.scheme is None else parse(self.scheme).num_negatives
         m = self.negatives if named is None else named
-        numbers = NUMBERS if m is None else (check_count("--negatives", m),)
-        found, missing, about, target = options.measure(numbers, check_count("--batch", self.batch), self.device)
+        numbers = NUMBERS if m is None else (check_count("negatives", m),)
+        results, missing, about, target = options.measure(
+            numbers, check_count("batch", self.batch), self.device
+        )
+        missing = {name: with_options(sentence, Explain) for name, sentence in missing.items()}
         if self.json:
-            sys.stdout.write(json.dumps(to_dict(found, missing, options.budget), indent=2, ensure_ascii=False) + "\n")
+            sys.stdout.write(
+                json.dumps(to_dict(results, missing, options.budget), indent=2, ensure_ascii=False)
+                + "\n"
+            )
             return 0
         console = Console(highlight=False)
         console.print(Text(about, style="dim"))
-        console.print(measured_table(found, target, console.width))
+        console.print(measured_table(results, target, console.width))
         for line in left_out(missing):
             console.print(line)
-        console.print(Text(verdict(found, options.budget), style="bold"))
+        console.print(Text(verdict(results, options.budget), style="bold"))
         return 0
 
-    def _explain_all(self, names: tuple[str, ...], labels: Labels) -> tuple[dict[str, Explanation], dict[str, str]]:
-        """Explanations, and of the paper's table what cannot be had for these labels."""
-        found, missing = {}, {}
+    def _explain_all(
+        self, names: tuple[str, ...], labels: Labels
+    ) -> tuple[dict[str, Explanation], dict[str, str]]:
+        """Explanations, and the schemes of the paper's table that these labels do not allow."""
+        explanations = {}
+        missing = {}
         for name in names:
             try:
                 loss = scheme(name, labels, self.negatives)
-                found[name] = explain(loss, labels, batch_size=self.batch)
+                explanations[name] = explain(loss, labels, batch_size=self.batch)
             except HeadtailError as error:
                 if self.scheme is not None:
                     raise
-                missing[name] = in_command_line_words(error)
-        return found, missing
+                missing[name] = with_options(error, Explain)
+        return explanations, missing
 
 
 UNTRAINED = (
@@ -122,72 +148,109 @@ UNTRAINED = (
 )
 
 
-def _table(found: dict[str, Explanation], *, wide: bool) -> Table:
-    table = Table(title="What each scheme really optimises", title_style="bold", header_style="bold", expand=False)
+def _table(explanations: dict[str, Explanation], *, wide: bool) -> Table:
+    table = Table(
+        title="What each scheme really optimises",
+        title_style="bold",
+        header_style="bold",
+        expand=False,
+    )
     columns = ["scheme", "implicit loss", "lean", "untrained noise"]
     if wide:
         columns[2:2] = ["ρ", "head ◂ leans ▸ tail"]
     for column in columns:
         right = column in ("lean", "untrained noise")
-        table.add_column(column, justify="right" if right else "left", no_wrap=column != "implicit loss")
-    scale = max(abs(one.lean) for one in found.values()) or 1.0
+        table.add_column(
+            column, justify="right" if right else "left", no_wrap=column != "implicit loss"
+        )
+    scale = max(abs(about.lean) for about in explanations.values()) or 1.0
     previous = None
-    for name, one in found.items():
+    for name, about in explanations.items():
         sampler = name.partition(":")[0]
         if previous not in (None, sampler):
             table.add_section()
         previous = sampler
-        style = TAIL if one.leans == "tail" else HEAD if one.leans == "head" else ""
-        noises = [x.noise_untrained for x in one.examples if x.noise_untrained is not None]
-        middle = (one.rho, lean_bar(one.lean, scale, width=9)) if wide else ()
+        style = TAIL if about.leans == "tail" else HEAD if about.leans == "head" else ""
+        noises = [x.noise_untrained for x in about.examples if x.noise_untrained is not None]
+        middle = (about.rho, lean_bar(about.lean, scale, width=9)) if wide else ()
         noise = f"{max(noises):.2g}" if noises else "–"
-        table.add_row(name, Text(one.name or "–", style=style), *middle, Text(f"{one.lean:+.2f}", style=style), noise)
+        table.add_row(
+            name,
+            Text(about.name or "–", style=style),
+            *middle,
+            Text(f"{about.lean:+.2f}", style=style),
+            noise,
+        )
     table.caption = (
-        "lean: log ρ(t, h) − log ρ(h, t) of a median tail and head label, in nats; above 0 tail, below 0 head.\n"
-        f"untrained noise: standard deviation of the sampled loss while all scores are equal, in nats, worst slice.\n{UNTRAINED}"
+        "lean: log ρ(t, h) − log ρ(h, t) of a median tail and head label, in nats; above 0 tail, "
+        "below 0 head.\n"
+        "untrained noise: standard deviation of the sampled loss while all scores are equal, in "
+        f"nats, worst slice.\n{UNTRAINED}"
     )
     return table
 
 
-def _panel(name: str, one: Explanation, labels: Labels) -> Panel:
-    style = TAIL if one.leans == "tail" else HEAD if one.leans == "head" else "white"
+def _panel(name: str, about: Explanation, labels: Labels) -> Panel:
+    style = TAIL if about.leans == "tail" else HEAD if about.leans == "head" else "white"
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column()
-    facts.add_row("optimises", Text(one.name or f"a {one.family} loss with no common name", style=f"bold {style}"))
-    facts.add_row("", one.equation)
-    lean = "to neither head nor tail" if one.leans == "neither" else f"to the {one.leans} by {abs(one.lean):.2f} nats"
+    facts.add_row(
+        "optimises",
+        Text(about.name or f"a {about.family} loss with no common name", style=f"bold {style}"),
+    )
+    facts.add_row("", about.equation)
+    lean = (
+        "to neither head nor tail"
+        if about.leans == "neither"
+        else f"to the {about.leans} by {abs(about.lean):.2f} nats"
+    )
     facts.add_row("leans", Text(lean, style=style))
-    line = head_to_tail(one.margin, labels)
+    line = head_to_tail(about.margin, labels)
     if line is not None:
         facts.add_row("favours", Text("head ") + line + Text(" tail"))
-    if one.m is not None:
-        facts.add_row("negatives", f"m = {one.m:g} effective")
-        if one.sampled_share:
-            facts.add_row("they fall on", _shares(one.sampled_share))
-    if any(one.optimal_share.values()):  # where all scores are 0, some losses have no gradient to be noisy
-        facts.add_row("untrained q*", Text(f"{_shares(one.optimal_share)} (least noise while all scores are equal)"))
-    parts: list[Table | Text] = [facts, Text(), _examples(one)]
-    if one.m is not None:
+    if about.m is not None:
+        facts.add_row("negatives", f"m = {about.m:g} effective")
+        if about.sampled_share:
+            facts.add_row("they fall on", _shares(about.sampled_share))
+    # where all scores are 0, the negatives of some losses cost nothing: then q* is 0
+    if any(about.optimal_share.values()):
+        facts.add_row(
+            "untrained q*",
+            Text(f"{_shares(about.optimal_share)} (least noise while all scores are equal)"),
+        )
+    parts: list[Table | Text] = [facts, Text(), _examples(about)]
+    if about.m is not None:
         parts.append(Text(UNTRAINED, style="dim"))
-    if one.m is not None:
+    if about.m is not None:
         advice = Table.grid(padding=(0, 2))
-        advice.add_row(Text("to be unbiased", style="dim"), one.unbiased_with or "–")
-        advice.add_row(Text("to be logit-adjusted", style="dim"), one.logit_adjusted_with or "–")
+        advice.add_row(Text("to be unbiased", style="dim"), about.unbiased_with or "–")
+        advice.add_row(Text("to be logit-adjusted", style="dim"), about.logit_adjusted_with or "–")
         parts += [Text(), advice]
-    parts += [Text(f"Note: {note}", style="yellow") for note in one.notes]
-    return Panel(Group(*parts), title=f"[bold]{name}[/]", border_style=style, expand=False, padding=(1, 1))
+    parts += [Text(f"Note: {with_options(note, Explain)}", style="yellow") for note in about.notes]
+    return Panel(
+        Group(*parts), title=f"[bold]{name}[/]", border_style=style, expand=False, padding=(1, 1)
+    )
 
 
-def _examples(one: Explanation) -> Table:
+def _examples(about: Explanation) -> Table:
     title = "For an untrained model, with all scores equal"
-    table = Table(title=title, title_justify="left", title_style="dim", header_style="bold", box=None)
-    decoupled = one.family != "softmax"
-    columns = ["slice", "label", "loss", "implicit", "bias", "variance" if decoupled else "σ²/(mμ²)"]
+    table = Table(
+        title=title, title_justify="left", title_style="dim", header_style="bold", box=None
+    )
+    decoupled = about.family != "softmax"
+    columns = [
+        "slice",
+        "label",
+        "loss",
+        "implicit",
+        "bias",
+        "variance" if decoupled else "σ²/(mμ²)",
+    ]
     columns += [] if decoupled else ["Jensen gap"]
     for column in columns:
         table.add_column(column, justify="left" if column == columns[0] else "right")
-    for x in one.examples:
+    for x in about.examples:
         cells = [
             x.slice,
             f"{x.label:,}",

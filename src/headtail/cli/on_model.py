@@ -1,15 +1,13 @@
-"""What `headtail explain --model` and `headtail advise --model` show: samplers on a trained model."""
+"""Options and tables of `headtail explain --model` and `headtail advise --model`."""
 
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-import torch
 import tyro
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -17,252 +15,268 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from headtail.build import check_batch, parse, scheme
-from headtail.cli.device import Device
-from headtail.cli.evaluate import open_model
+from headtail.cli.evaluate import open_with_progress
 from headtail.cli.tables import broken
 from headtail.cli.unused import changed, refuse
-from headtail.cli.words import in_command_line_words
-from headtail.data.load import Reading
+from headtail.data.reading import Reading
+from headtail.device.choice import Device
 from headtail.errors import HeadtailError, check_count, check_number
-from headtail.evaluate import encoded_pairs
-from headtail.implicit.on_model import Batch, OnModel, best_within, exactly, frontier, on_model, quickest_with
-from headtail.losses import ExactLoss, SampledLoss
+from headtail.evaluation.samplers_on_model import (
+    NUMBERS,
+    WEIGHTINGS,
+    ExactTarget,
+    SamplerSettings,
+    measure_samplers,
+    target_of,
+)
+from headtail.implicit.quality import OnModel, best_within, frontier, quickest_with
+from headtail.schemes import parse
 
-LOOKED_AT = ("uniform", "frequency(0.5)", "within-batch", "resampled", "block", "hard", "model")
-"""Samplers that are shown unless others are named; `model` becomes `tilted` where the target has a margin."""
-NUMBERS = (16, 64, 256)
-"""Of negatives."""
-Target = Literal["softmax", "logit-adjusted", "equalised", "adaptive"]
-WEIGHTINGS: dict[Target, str] = {
-    "softmax": "importance",
-    "logit-adjusted": "tail",
-    "equalised": "equalised",
-    "adaptive": "adaptive",
-}
+__all__ = [
+    "NUMBERS",
+    "WITHOUT_MODEL",
+    "WITH_MODEL",
+    "OnTrained",
+    "advice",
+    "measured_table",
+    "to_dict",
+    "verdict",
+    "with_name",
+]
+
 GOOD_COSINE = 0.9
-"""Of a gradient that points the right way."""
+"""Least mean cosine of a gradient that points the right way."""
 WIDE = 96
-"""Characters that all columns take beside the names."""
+"""Characters that all columns but the names take."""
 GAP = 2
 """Characters between two columns."""
 ROUNDING = 1e-6
-"""What a mean over float32 losses may differ by, and be none."""
-WITHOUT_MODEL = "without `--model` there is no trained model to look at"
+"""Differences between means of float32 losses up to this size are shown as 0."""
+WITHOUT_MODEL = "without `--model` there is no trained model to measure"
 WITH_MODEL = "with `--model` that model is measured, with its own labels"
-ENCODED = 4096
-"""Pairs whose hidden states are computed."""
 
 
 @dataclass(frozen=True)
 class OnTrained:
-    """Look at a trained model instead of an untrained one."""
+    """Options that measure a trained model instead of an untrained one."""
 
     model: Path | None = None
-    """Folder of a finished run: measure samplers on its model, against the exact gradient. Needs --data."""
+    """Folder of a finished run: measure samplers on its model, against the exact gradient. Needs
+    --data.
+    """
     data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None
     """The data of that run, as for headtail train."""
-    target: Target | None = None
-    """The loss over all labels that sampling shall stand for; by default that of the scheme that is named, or of the run."""
+    target: ExactTarget | None = None
+    """The loss over all labels that sampling should approximate; by default that of the named
+    scheme, or of the run.
+    """
     samplers: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SAMPLER …")] = ()
-    """Samplers to measure, without weights; else uniform, frequency(0.5), within-batch, resampled, block, hard, model or tilted."""
+    """Samplers to measure, without weights; by default uniform, frequency(0.5), within-batch,
+    resampled, block, hard, and model or tilted.
+    """
     budget: float | None = None
-    """Milliseconds that drawing, loss and gradients of a batch may take: the best sampler within is named."""
+    """Milliseconds that drawing, loss and gradients of a batch may take; the best sampler within
+    this budget is named.
+    """
     repeats: int = 4
-    """Draws of each sampler for each of four sets of examples, over which it is averaged."""
+    """Draws of each sampler for each of four sets of examples, to average over."""
     seed: int = 0
     """Seed of the randomness."""
     reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
     """How to read the data."""
 
     def check(self) -> None:
-        """Refuse what has no meaning."""
+        """Refuse options that make no sense together."""
         if self.model is None and self.data is None:
-            given = changed(self, "target", "samplers", "budget", "repeats", "seed")
-            refuse(given + changed(self.reading, *(one.name for one in fields(Reading))), WITHOUT_MODEL)
+            options = changed(self, "target", "samplers", "budget", "repeats", "seed")
+            options += changed(self.reading, *(option.name for option in fields(Reading)))
+            refuse(options, WITHOUT_MODEL)
             return
         if self.model is None or self.data is None:
-            have, miss = ("--data", "--model RUN") if self.model is None else ("--model", "--data DATA")
-            raise HeadtailError(f"`{have}` needs `{miss}` beside it: a trained model is looked at on its data.")
+            needs = "`--data` needs `--model RUN`"
+            if self.data is None:
+                needs = "`--model` needs `--data DATA`"
+            raise HeadtailError(f"{needs}: a trained model is measured on its data.")
         for name in self.samplers:
             if set(name) & {":", "@"}:
                 sampler = re.split("[:@]", name)[0]
-                raise HeadtailError(f"`{name}` is a whole scheme, but only a sampler is wanted. Write `{sampler}`.")
-        check_count("--repeats", self.repeats)
+                raise HeadtailError(
+                    f"`{name}` is a whole scheme, but only a sampler is wanted. Write `{sampler}`."
+                )
+        check_count("repeats", self.repeats)
         if self.budget is not None:
-            check_number("--budget", self.budget, low=1e-6)
+            check_number("budget", self.budget, low=1e-6)
 
-    def measure(self, numbers: Sequence[int], batch: int, device: Device) -> tuple[list[OnModel], dict[str, str], str, str]:
-        """Every sampler with each number of negatives; those left out, with a sentence; a line about the model; and the target."""
-        assert self.model is not None, "asked for by the caller"
-        assert self.data is not None, "checked"
-        model, run, data = open_model(self.model, self.data, self.reading, device)
-        family = parse(run.scheme).loss
-        labels, head, prefix = model.head.labels, model.head, "" if family == "softmax" else f"{family}/"
-        wanted = self.target or target_of(run.scheme) or "softmax"
-        name = family if wanted == "softmax" else prefix + wanted
-        exact = scheme(name, labels)
-        assert isinstance(exact, ExactLoss), "a target is a loss over all labels"
-        losses, missing = self._losses(prefix, wanted, labels, numbers, batch)
-        head.flush()
-        hidden, target = encoded_pairs(model, data.train, max(ENCODED, 2 * batch), self.seed)
-        size = min(batch, len(target))
-        with torch.no_grad():
-            examples = Batch(hidden, target, head.weight, head.bias, probes=max(1, size // 16), sets=min(4, size), size=size)
-            generator = torch.Generator().manual_seed(self.seed)
-            torch.manual_seed(self.seed)
-            found = on_model(exact, losses, examples, repeats=self.repeats, generator=generator, progress=_bar)
-            found.append(exactly(name, exact, examples))
-        looked_at = f"{examples.sets} times {examples.probes} of {size:,} examples"
-        about = f"{run.scheme} on {data.name}, {labels.num_labels:,} labels; {looked_at}"
-        return found, missing, about, wanted
-
-    def _losses(
-        self, prefix: str, target: Target, labels: Any, numbers: Sequence[int], batch: int
-    ) -> tuple[dict[str, SampledLoss], dict[str, str]]:
-        names = self.samplers or tuple("tilted" if n == "model" and target != "softmax" else n for n in LOOKED_AT)
-        losses, missing = {}, {}
-        for sampler in names:
-            own, refused = {}, None
-            for m in numbers:
-                name = f"{prefix}{sampler}:{WEIGHTINGS[target]}@{m}"
-                try:
-                    check_batch(name, batch)
-                    with warnings.catch_warnings():
-                        warnings.simplefilter("ignore")  # of labels that are never drawn: that was told in training
-                        loss = scheme(name, labels)
-                except HeadtailError as error:
-                    refused, missing[name] = error, in_command_line_words(error)
-                    continue
-                assert isinstance(loss, SampledLoss), "a sampler and a weighting make a sampled loss"
-                own[name] = loss
-            if self.samplers and not own and refused is not None:
-                raise refused  # it was asked for, and no number of negatives suits it
-            losses |= own
-        return losses, missing
+    def measure(
+        self, numbers: Sequence[int], batch: int, device: Device
+    ) -> tuple[list[OnModel], dict[str, str], str, str]:
+        """Results, reasons for schemes left out, a line about the model, and the target."""
+        assert self.model is not None, "the caller has checked it"
+        assert self.data is not None, "`check` refuses a model without data"
+        model, run, data, _ = open_with_progress(self.model, self.data, self.reading, device)
+        settings = SamplerSettings(
+            self.target, self.samplers, numbers, batch, self.repeats, self.seed
+        )
+        measured = measure_samplers(model, run.scheme, data.train, settings, _bar)
+        examples = measured.examples
+        number = f"{examples.sets} times {examples.probes} of {examples.size:,} examples"
+        about = f"{run.scheme} on {data.name}, {model.head.labels.num_labels:,} labels; {number}"
+        return measured.results, dict(measured.left_out), about, measured.target
 
 
 def _bar(names: Sequence[str]) -> Iterable[str]:
     console = Console(stderr=True)
-    return track(names, "measuring", console=console, transient=True, disable=not console.is_terminal)
+    return track(
+        names, "measuring", console=console, transient=True, disable=not console.is_terminal
+    )
 
 
-def measured_table(found: Sequence[OnModel], target: str, width: int) -> Table:
-    """One line a scheme; those that no other beats in time and error stand out, where there are others."""
-    best = {one.scheme for one in frontier(found)}
-    best = best if len(best) < len(found) else set()
-    wide = width >= max((len(one.scheme) for one in found), default=0) + WIDE
-    table = Table(title=f"Against the exact {target} gradient", title_style="bold", title_justify="left", header_style="bold")
-    table.box, table.pad_edge, table.collapse_padding, table.caption_justify = SIMPLE_HEAD, False, True, "left"
-    columns = ["scheme", "Δ loss", "σ²/(mμ²)", "n_eff", "cos h", "cos W", "error W", "ms"]
-    columns = columns if not wide else [*columns[:5], "bias h", *columns[5:6], "bias W", "error W", "draw ms", "step ms"]
+def measured_table(results: Sequence[OnModel], target: str, width: int) -> Table:
+    """One line per scheme; bold where no other is better in both time and error."""
+    best = {result.scheme for result in frontier(results)}
+    best = best if len(best) < len(results) else set()
+    wide = width >= max((len(result.scheme) for result in results), default=0) + WIDE
+    table = Table(
+        title=f"Against the exact {target} gradient",
+        title_style="bold",
+        title_justify="left",
+        header_style="bold",
+    )
+    table.box = SIMPLE_HEAD
+    table.pad_edge = False
+    table.collapse_padding = True
+    table.caption_justify = "left"
+    columns = ["Δ loss", "σ²/(mμ²)", "n_eff", "cos h", "cos W", "error W", "ms"]
+    if wide:
+        columns[4:] = ["bias h", "cos W", "bias W", "error W", "draw ms", "step ms"]
+    table.add_column("scheme", overflow="fold")
     for column in columns:
-        name = column == "scheme"
-        table.add_column(column, justify="left" if name else "right", no_wrap=not name, overflow="fold")
-    rows = [(one, _cells(one)) for one in found]
-    numbers = (max([len(column), *(len(cells[column]) for _, cells in rows)]) + GAP for column in columns[1:])
-    room = width - sum(numbers) - GAP
+        table.add_column(column, justify="right", no_wrap=True, overflow="fold")
+    rows = [(result.scheme, _cells(result)) for result in results]
+    widths = (max([len(c), *(len(cells[c]) for _, cells in rows)]) + GAP for c in columns)
+    room = width - sum(widths) - GAP
     previous = None
-    for one, cells in rows:
-        sampler = one.scheme.partition(":")[0]
+    for scheme, cells in rows:
+        sampler = scheme.partition(":")[0]
         if previous not in (None, sampler):
             table.add_section()
         previous = sampler
-        name = Text(broken(one.scheme, room), style="bold" if one.scheme in best else "")
-        table.add_row(name, *(cells[column] for column in columns[1:]))
-    table.caption = (
-        "Of each example for itself, on average: Δ loss (mean sampled less exact loss), σ²/(mμ²), n_eff "
-        "(effective number of negatives), and the gradient of its hidden state (h).\n"
-        "Of a whole batch: cos W and error W, of the label table's gradient. Examples that share a draw "
-        "err together there, which σ²/(mμ²) does not show.\n"
-        "cos, error: of the sampled gradient against the exact one, in units of its length.\n"
-        f"{'step ms' if wide else 'ms'}: draw, loss and gradients of a batch."
-    )
-    table.caption += "  bias: length of the mean error; bias W: of those looked at, together." if wide else ""
-    table.caption += "  bold: no other is both quicker and more exact." if best else ""
+        name = Text(broken(scheme, room), style="bold" if scheme in best else "")
+        table.add_row(name, *(cells[column] for column in columns))
+    table.caption = _caption(wide, bold=bool(best))
     return table
 
 
-def _cells(one: OnModel) -> dict[str, str]:
+def _caption(wide: bool, *, bold: bool) -> str:
+    caption = (
+        "Per example, on average: Δ loss (mean sampled loss minus exact loss), σ²/(mμ²), n_eff "
+        "(effective number of negatives), and the gradient of the hidden state (h).\n"
+        "Of a whole batch: cos W and error W, of the label table's gradient. Examples that share a "
+        "draw have correlated errors there, which σ²/(mμ²) does not show.\n"
+        "cos, error: of the sampled gradient against the exact one, in units of its length.\n"
+        f"{'step ms' if wide else 'ms'}: draw, loss and gradients of a batch."
+    )
+    if wide:
+        caption += "  bias: length of the mean error; bias W: of all measured examples together."
+    return caption + ("  bold: no other is both faster and more accurate." if bold else "")
+
+
+def _cells(result: OnModel) -> dict[str, str]:
+    squared = result.squared_error
+    effective = result.effective
     return {
-        "Δ loss": f"{one.bias:+.2g}" if abs(one.bias) > ROUNDING else "0",
-        "σ²/(mμ²)": f"{one.squared_error:.2g}" if one.squared_error > ROUNDING**2 else "0",
-        "n_eff": f"{one.effective:,.0f}" if one.effective >= 1000 else f"{one.effective:.1f}",
-        "cos h": f"{one.hidden.cosine:.3f}",
-        "bias h": f"{one.hidden.bias:.2g}",
-        "cos W": f"{one.table.cosine:.3f}",
-        "bias W": f"{one.table.bias:.2g}",
-        "error W": f"{one.table.error:.2g}",
-        "draw ms": f"{1e3 * one.draw_seconds:.3g}",
-        "step ms": f"{1e3 * one.step_seconds:.3g}",
-        "ms": f"{1e3 * one.step_seconds:.3g}",
+        "Δ loss": f"{result.bias:+.2g}" if abs(result.bias) > ROUNDING else "0",
+        "σ²/(mμ²)": f"{squared:.2g}" if squared > ROUNDING**2 else "0",
+        "n_eff": f"{effective:,.0f}" if effective >= 1000 else f"{effective:.1f}",
+        "cos h": f"{result.hidden.cosine:.3f}",
+        "bias h": f"{result.hidden.bias:.2g}",
+        "cos W": f"{result.table.cosine:.3f}",
+        "bias W": f"{result.table.bias:.2g}",
+        "error W": f"{result.table.error:.2g}",
+        "draw ms": f"{1e3 * result.draw_seconds:.3g}",
+        "step ms": f"{1e3 * result.step_seconds:.3g}",
+        "ms": f"{1e3 * result.step_seconds:.3g}",
     }
 
 
-def verdict(found: Sequence[OnModel], budget: float | None) -> str:
-    """Which one to use, in a sentence."""
-    if not found:
+def verdict(results: Sequence[OnModel], budget: float | None) -> str:
+    """Which scheme to use, in a sentence."""
+    if not results:
         return "No sampler could be measured."
     if budget is None:
-        best = frontier(found)
-        quickest, exactest = best[0], best[-1]
+        best = frontier(results)
+        quickest = best[0]
+        exactest = best[-1]
         if quickest is exactest:
-            return f"Use {quickest.scheme}: it is the quickest and its gradient errs least ({quickest.table.error:.2g})."
-        ends = (f"{one.scheme} ({1e3 * one.step_seconds:.3g} ms, error {one.table.error:.2g})" for one in (quickest, exactest))
+            return (
+                f"Use {quickest.scheme}: it is the quickest and its gradient errs least "
+                f"({quickest.table.error:.2g})."
+            )
+        ends = (
+            f"{end.scheme} ({1e3 * end.step_seconds:.3g} ms, error {end.table.error:.2g})"
+            for end in (quickest, exactest)
+        )
         return "The quickest is {}, the most exact {}. `--budget MS` chooses between.".format(*ends)
-    one = best_within(found, budget / 1e3)
-    if one is None:
-        least = min(found, key=lambda one: one.step_seconds)
-        return f"Nothing takes {budget:g} ms or less: the quickest is {least.scheme} with {1e3 * least.step_seconds:.3g} ms."
-    quality = f"error {one.table.error:.2g}, cosine {one.table.cosine:.3f}"
-    return f"Within {budget:g} ms a batch, use {one.scheme}: its gradient errs least ({quality})."
+    best = best_within(results, budget / 1e3)
+    if best is None:
+        quickest = min(results, key=lambda result: result.step_seconds)
+        return (
+            f"Nothing takes {budget:g} ms or less: the quickest is {quickest.scheme} with "
+            f"{1e3 * quickest.step_seconds:.3g} ms."
+        )
+    quality = f"error {best.table.error:.2g}, cosine {best.table.cosine:.3f}"
+    return (
+        f"Within {budget:g} ms per batch, use {best.scheme}: its gradient errs least ({quality})."
+    )
 
 
-def advice(found: Sequence[OnModel], budget: float | None) -> tuple[OnModel | None, str]:
+def advice(results: Sequence[OnModel], budget: float | None) -> tuple[OnModel | None, str]:
     """What to train with: the best within the budget, or the quickest that points the right way."""
     if budget is not None:
-        return best_within(found, budget / 1e3), verdict(found, budget)
-    one = quickest_with(found, GOOD_COSINE)
-    if one is None:
-        return None, f"No loss that was measured has a gradient with a cosine of {GOOD_COSINE:g}. Ask for more `--negatives`."
-    what = f"the quickest whose gradient points the right way (cosine {one.table.cosine:.3f}, at least {GOOD_COSINE:g})"
-    return one, f"Use {one.scheme}: {what}, {1e3 * one.step_seconds:.3g} ms a batch."
+        return best_within(results, budget / 1e3), verdict(results, budget)
+    best = quickest_with(results, GOOD_COSINE)
+    if best is None:
+        return (
+            None,
+            f"No loss that was measured has a gradient with a cosine of {GOOD_COSINE:g}. Ask for "
+            "more `--negatives`.",
+        )
+    reason = (
+        "the quickest with a gradient that points the right way (cosine "
+        f"{best.table.cosine:.3f}, at least {GOOD_COSINE:g})"
+    )
+    return best, f"Use {best.scheme}: {reason}, {1e3 * best.step_seconds:.3g} ms per batch."
 
 
-def to_dict(found: Sequence[OnModel], missing: dict[str, str], budget: float | None) -> dict[str, Any]:
+def to_dict(
+    results: Sequence[OnModel], missing: dict[str, str], budget: float | None
+) -> dict[str, Any]:
     """For JSON."""
-    best = None if budget is None else best_within(found, budget / 1e3)
+    best = None if budget is None else best_within(results, budget / 1e3)
     return {
-        "samplers": [asdict(one) for one in found],
-        "frontier": [one.scheme for one in frontier(found)],
+        "samplers": [asdict(result) for result in results],
+        "frontier": [result.scheme for result in frontier(results)],
         "best": None if best is None else best.scheme,
         "left_out": missing,
     }
 
 
 def with_name(options: OnTrained, name: str | None) -> OnTrained:
-    """The options with the sampler of a scheme that was named, before others, and the target that its weights stand for."""
+    """The options with the sampler of a named scheme, before others, and the target that its
+    weights approximate.
+    """
     if name is None:
         return options
     parsed = parse(name)
     if parsed.sampler is None:
-        raise HeadtailError(f"`{name}` uses all labels: it is the exact loss. Name a sampled scheme, or drop it.")
+        raise HeadtailError(
+            f"`{name}` uses all labels: it is the exact loss. Name a sampled scheme, or drop it."
+        )
     target = options.target or target_of(name)
     if target is None:
-        told = f"The weights of `{name}` stand for none of {', '.join(WEIGHTINGS)}"
-        raise HeadtailError(f"{told}. Say with `--target` what it shall stand for; it is then measured with the weights of that.")
+        raise HeadtailError(
+            f"The weights of `{name}` approximate none of {', '.join(WEIGHTINGS)}. Choose one with "
+            "`--target`; the sampler is then measured with the weights for that loss."
+        )
     sampler = name.partition("@")[0].rpartition("/")[2].partition(":")[0]
     return replace(options, samplers=(sampler, *options.samplers), target=target)
-
-
-def target_of(name: str) -> Target | None:
-    """The loss over all labels that a scheme is or stands for, where it is one of those that can be asked for.
-
-    >>> [target_of(name) for name in ("block:tail@8", "contrastive", "uniform:constant")]
-    ['logit-adjusted', 'softmax', None]
-    """
-    parsed = parse(name)
-    said = parsed.margin or parsed.weighting
-    known: dict[str, Target] = {"unit": "softmax"}
-    known |= {name: target for target, one in WEIGHTINGS.items() for name in (target, one)}
-    return None if said is None or said.args else known.get(said.name)

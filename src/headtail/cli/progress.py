@@ -2,73 +2,131 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as ProgressBar
 from rich.text import Text
 
-from headtail.cli.words import in_command_line_words
-from headtail.compare import Cell
-from headtail.data.points import Progress as Reader
-from headtail.train import State, Watch
+from headtail.cli.options import with_options
+from headtail.comparison.grid import Cell
+from headtail.data.load import load
+from headtail.data.points import DataSet, Progress
+from headtail.data.reading import Reading
+from headtail.training.state import State, Watch
 
 
 @contextmanager
-def reading(console: Console) -> Iterator[Reader]:
+def reading(console: Console) -> Iterator[Progress]:
     """A bar for a reader, shown on terminals only."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with ProgressBar(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task("reading", total=1.0)
 
-        def tell(what: str, share: float) -> None:
+        def show(what: str, share: float) -> None:
             bar.update(task, description=what, completed=share)
 
-        yield tell
+        yield show
 
 
-class Training:
-    """Bars: cells of the grid, and for each run at work its steps, loss, examples a second and time left."""
+def read_data(data: str, how: Reading, console: Console) -> DataSet:
+    """Read data behind a bar, and print its notes."""
+    with reading(console) as progress:
+        data_set = load(data, how, progress)
+    show_notes(data_set.notes, Reading, console)
+    return data_set
 
-    def __init__(self, console: Console, cells: int) -> None:
-        self.console, self.running = console, {}
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[facts]}"))
-        self.bar = Progress(
-            *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
+
+def show_notes(notes: Iterable[str], options: type, console: Console) -> None:
+    """Print sentences a user should see; `options` is the command, or a part of its options."""
+    for note in notes:
+        console.print(Text(with_options(note, options), style="dim"))
+
+
+def stopped(console: Console, command: str) -> None:
+    """Print how to go on after Ctrl-C."""
+    console.print(f"Stopped, and saved. To go on: {command}", soft_wrap=True, markup=False)
+
+
+class TrainingBars:
+    """Bars: finished runs, and for each run at work its steps, loss, examples per second and time
+    left.
+
+    Args:
+        console: where to show them.
+        cells: the number of runs.
+        command: the class of the command, for the options that its errors name.
+    """
+
+    def __init__(self, console: Console, cells: int, command: type) -> None:
+        self.console = console
+        self.command = command
+        self.running = {}
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[facts]}"),
+        )
+        self.bar = ProgressBar(
+            *columns,
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
         )
         self.grid = self.bar.add_task("all runs", total=cells, facts="", visible=cells > 1)
 
     def begin(self, cell: Cell) -> None:
-        """Show a cell from now on: its first step, in which a sampler may look at all labels, can take long."""
+        """Show a cell from now on; its first step, in which a sampler may look at all labels, can
+        take long.
+        """
         self.running[cell.title] = self.bar.add_task(cell.title, total=None, facts="")
 
     def watch(self, cell: Cell) -> Watch:
         """A watcher for one cell."""
-        batch, first, begun = cell.run.batch, 0, 0.0
+        batch = cell.run.batch
+        first = 0
+        begun = 0.0
 
-        def tell(state: State, steps: int, loss: float) -> None:
+        def show(state: State, steps: int, loss: float | None) -> None:
             nonlocal first, begun
             done = state.epoch * steps + state.step
             if not begun:
-                first, begun = done, time.monotonic()
+                first = done
+                begun = time.monotonic()
             if cell.title not in self.running:
                 self.begin(cell)
             speed = (done - first) * batch / max(1e-9, time.monotonic() - begun)
             self.bar.update(self.running[cell.title], completed=done, total=cell.run.epochs * steps)
-            if math.isfinite(loss) and speed:
-                self.bar.update(self.running[cell.title], facts=f"loss {loss:.3f}  {speed:,.0f} examples/s")
+            if loss is not None and speed:
+                self.bar.update(
+                    self.running[cell.title], facts=f"loss {loss:.3f}  {speed:,.0f} examples/s"
+                )
 
-        return tell
+        return show
 
-    def over(self, cell: Cell, sentence: str | None) -> None:
-        """A cell is over; failures are told at once."""
+    def finished(self, cell: Cell, sentence: str | None) -> None:
+        """Advance by one cell; a sentence says why it failed."""
         self.bar.advance(self.grid)
         if cell.title in self.running:
             self.bar.remove_task(self.running.pop(cell.title))
         if sentence is not None:
-            self.console.print(Text(f"{cell.title} failed: ", style="yellow") + Text(in_command_line_words(sentence), style=""))
+            self.console.print(
+                Text(f"{cell.title} failed: ", style="yellow")
+                + Text(with_options(sentence, self.command), style="")
+            )
         elif not self.console.is_terminal:
             self.console.print(f"{cell.title}: done", highlight=False)

@@ -1,4 +1,4 @@
-"""`--recipe`: settings of the paper, where the user has typed no others."""
+"""`--recipe`: settings of the paper; explicit options take precedence."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from dataclasses import fields, replace
 from typing import Any, Literal, TypeVar
 
 from headtail.cli.unused import options_in
-from headtail.config import Training
-from headtail.recipes import RECIPES
+from headtail.training.config import Training
+from headtail.training.recipes import RECIPES
 
 Recipe = Literal["cifar", "imagenet-lt", "inaturalist"]
-Settings = TypeVar("Settings", bound=Training)
+TrainingT = TypeVar("TrainingT", bound=Training)
 
 
-def with_recipe(recipe: Recipe | None, settings: Settings, typed: Sequence[str]) -> Settings:
-    """The recipe's settings, except for those among `typed`, the arguments of the command; all checked beside each other.
+def with_recipe(recipe: Recipe | None, settings: TrainingT, typed: Sequence[str]) -> TrainingT:
+    """The recipe's settings, except for those among `typed`, the arguments of the command; they
+    must not contradict each other.
 
     >>> with_recipe("cifar", Training(epochs=2), ["compare", "DATA", "--epochs", "2"]).epochs
     2
@@ -25,16 +26,20 @@ def with_recipe(recipe: Recipe | None, settings: Settings, typed: Sequence[str])
     if recipe is None:
         settings.check_together()
         return settings
-    named = options_in(typed)
-    own = {field.name for field in fields(Training) if named & {f"--{_option(field.name)}", f"--no-{_option(field.name)}"}}
-    values: dict[str, Any] = {field.name: getattr(RECIPES[recipe](), field.name) for field in fields(Training)}
-    belongs = {"momentum": ("optimiser", 0.0), "drops": ("schedule", ())}  # and goes with it
-    values |= {name: default for name, (owner, default) in belongs.items() if owner in own}
-    values |= {name: getattr(settings, name) for name in own}
-    found = replace(settings, **values)
-    found.check_together()
-    return found
+    options = options_in(typed)
+    explicit = {field.name for field in fields(Training) if options & _options(field.name)}
+    values: dict[str, Any] = vars(RECIPES[recipe]()).copy()
+    # A recipe's momentum and drops are for its own optimiser and schedule.
+    if "optimiser" in explicit:
+        values["momentum"] = 0.0
+    if "schedule" in explicit:
+        values["drops"] = ()
+    values |= {name: getattr(settings, name) for name in explicit}
+    merged = replace(settings, **values)
+    merged.check_together()
+    return merged
 
 
-def _option(name: str) -> str:
-    return name.replace("_", "-")
+def _options(field: str) -> set[str]:
+    option = field.replace("_", "-")
+    return {f"--{option}", f"--no-{option}"}

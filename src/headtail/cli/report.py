@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from headtail.cli.tables import show_results
-from headtail.cli.words import in_command_line_words
-from headtail.results import Comparison
+from headtail.comparison.results import Comparison
 
 
 @dataclass(frozen=True)
@@ -24,16 +23,13 @@ class Report:
 
     def run(self) -> int:
         """Write it."""
-        hand_out(Comparison.read(self.folder), self.out or self.folder / "report.html")
+        publish(Comparison.read(self.folder), self.out or self.folder / "report.html")
         return 0
 
 
-def hand_out(found: Comparison, path: Path) -> None:
-    """Write the report and print the table, in the words of the command line."""
+def publish(comparison: Comparison, path: Path) -> None:
+    """Write the report and print the table."""
     from headtail.report import write_report  # plotly is slow to load
 
-    failures = {title: in_command_line_words(sentence) for title, sentence in found.failures.items()}
-    schemes = {name: one | {"notes": [*map(in_command_line_words, one["notes"])]} for name, one in found.schemes.items()}
-    found = replace(found, failures=failures, schemes=schemes)
-    write_report(found, path)
-    show_results(found, path)
+    write_report(comparison, path)
+    show_results(comparison, path)

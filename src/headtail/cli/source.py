@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headtail.cli.unused import changed, refuse
+from headtail.core.labels import Labels
 from headtail.data.counts import read_counts
 from headtail.errors import HeadtailError, check_count
 from headtail.implicit.implied import usual_slices
-from headtail.labels import Labels
 
 DEFAULT_ZIPF = 10_000
 
@@ -19,9 +19,13 @@ class Source:
     """Which labels."""
 
     counts: Path | None = None
-    """File with the number of training examples of each label: .npy, or text with one number a line."""
+    """File with the number of training examples of each label: .npy, or text with one number per
+    line.
+    """
     zipf: int | None = None
-    """Instead of a file: this many generated labels that follow Zipf's law (10000 if neither is given)."""
+    """Instead of a file: this many generated labels that follow Zipf's law (10000 if neither is
+    given).
+    """
     exponent: float = 1.0
     """Steepness of the generated labels."""
     smoothing: float = 0.0
@@ -33,13 +37,17 @@ class Source:
             raise HeadtailError("`--counts` and `--zipf` exclude each other: drop one.")
         if self.counts is not None:
             refuse(changed(self, "exponent"), "the labels of `--counts` are not generated")
-            found = read_counts(self.counts, self.smoothing)
-            if found.num_labels == 1:
-                raise HeadtailError(f"{self.counts} holds 1 label, which has no negatives. Count at least 2.")
-            return found
-        number = check_count("--zipf", DEFAULT_ZIPF if self.zipf is None else self.zipf)
+            labels = read_counts(self.counts, self.smoothing)
+            if labels.num_labels == 1:
+                raise HeadtailError(
+                    f"{self.counts} holds 1 label, which has no negatives. Count at least 2."
+                )
+            return labels
+        number = check_count("zipf", DEFAULT_ZIPF if self.zipf is None else self.zipf)
         if number == 1:
-            raise HeadtailError("`--zipf` must be at least 2, but got 1: one label alone has no negatives.")
+            raise HeadtailError(
+                "`--zipf` must be at least 2, but got 1: a single label has no negatives."
+            )
         return Labels.from_counts(Labels.zipf(number, self.exponent).counts, self.smoothing)
 
     def describe(self, labels: Labels) -> str:
@@ -47,4 +55,7 @@ class Source:
         origin = str(self.counts) if self.counts else f"generated, Zipf exponent {self.exponent:g}"
         slices = usual_slices(labels)
         sizes = ", ".join(f"{size:,} {name}" for name, size in slices.sizes.items())
-        return f"{labels.num_labels:,} labels ({origin}), {labels.total:,.0f} examples: {sizes} ({slices.rule})"
+        return (
+            f"{labels.num_labels:,} labels ({origin}), {labels.total:,.0f} examples: {sizes} "
+            f"({slices.rule})"
+        )

@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import tyro
@@ -15,23 +15,30 @@ from rich.table import Table
 from rich.text import Text
 
 from headtail.cli.drawing import sparkline
+from headtail.cli.options import with_options
 from headtail.cli.progress import reading
-from headtail.compare import SliceRule, data_slices
 from headtail.data.facts import facts_of
 from headtail.data.image_files import ImageFiles
-from headtail.data.load import Reading, load
-from headtail.data.points import DataSet
+from headtail.data.load import load
+from headtail.data.reading import Reading
+from headtail.data.slices import SliceRule, data_slices
 
 
 @dataclass(frozen=True)
 class Stats:
-    """What the data look like: sizes, imbalance, head, torso and tail, and the rank–frequency curve."""
+    """What the data look like: sizes, imbalance, head, torso and tail, and the rank–frequency
+    curve.
+    """
 
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = "synthetic"
-    """A folder with training and test files, a training file, or generated data (synthetic, synthetic:delicious, …)."""
+    """A folder with training and test files, a training file, or generated data (synthetic,
+    synthetic:delicious, …).
+    """
     slices: SliceRule = "auto"
-    """Head, torso and tail: a third of the examples each (mass), or at least 100 and fewer than 20 examples a label (count); auto:
-    count for pictures and vectors with one label each, otherwise mass."""
+    """Head, torso and tail: a third of the examples each (mass), or at least 100 and fewer than 20
+    examples per label (count); auto: count for images and vectors with one label each, otherwise
+    mass.
+    """
     json: bool = False
     """Print JSON for programs."""
     reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
@@ -46,39 +53,72 @@ class Stats:
             sys.stdout.write(json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
             return 0
         console = Console(highlight=False)
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(style="dim", no_wrap=True)
-        grid.add_column()
-        what = "points" if facts["picture"] is None else "pictures"
-        grid.add_row(what, f"{facts['train_points']:,} to train, {facts['test_points']:,} to test")
-        if facts["picture"] is None:
-            grid.add_row("features", f"{facts['num_features']:,}, {facts['features_per_point']:.1f} a point")
-        else:
-            grid.add_row("size", f"{facts['picture'][1]} × {facts['picture'][0]} pixels, in RGB{_as_seen(data)}")
-        grid.add_row("labels", f"{facts['num_labels']:,}, {facts['labels_per_point']:.2f} a point, {facts['num_pairs']:,} pairs")
-        grid.add_row("examples a label", f"{facts['most']:,} at most, {facts['median']:,.10g} median, {facts['least']:,} at least")
-        grid.add_row("imbalance", "–" if facts["imbalance"] is None else f"{facts['imbalance']:,.0f} : 1, Gini {facts['gini']:.2f}")
-        if facts["never_seen"]:
-            grid.add_row("never in training", f"{facts['never_seen']:,} labels")
-        heights = torch.tensor([math.log10(count) if count else -math.inf for _, count in facts["curve"]])
-        line = sparkline(heights[torch.linspace(0, len(heights) - 1, min(50, len(heights))).long()])
-        grid.add_row("rank–frequency", Text("head ") + line + Text(" tail", style=""))
-        every = len(heights) == facts["num_labels"]  # then ranks stand side by side
-        grid.add_row("", Text("heights logarithmic" if every else "both axes logarithmic", style="dim"))
         console.print(Text(data.name, style="bold"))
-        console.print(grid)
-        table = Table(header_style="bold", box=None, padding=(0, 2))
-        for column in ("slice", "labels", "training pairs", "rarest has"):
-            table.add_column(column, justify="left" if column == "slice" else "right")
-        by = facts["slices"]
-        for name, size in by["sizes"].items():
-            table.add_row(name, f"{size:,}", f"{by['pairs'][name]:,}", f"{by['rarest'][name]:,}" if name in by["rarest"] else "–")
-        console.print(table)
+        console.print(_facts_table(facts, isinstance(data.train.features, ImageFiles)))
+        console.print(_slices_table(facts["slices"]))
         for note in [facts["slices"]["rule"], *data.notes]:
-            console.print(Text(note, style="dim"))
+            console.print(Text(with_options(note, Stats), style="dim"))
         return 0
 
 
-def _as_seen(data: DataSet) -> str:
-    """Files keep their own size."""
-    return ", as the model sees them" if isinstance(data.train.features, ImageFiles) else ""
+def _facts_table(facts: dict[str, Any], resized: bool) -> Table:
+    """Sizes and imbalance; `resized` images have other sizes on disk."""
+    train = f"{facts['train_points']:,} to train"
+    rows: list[tuple[str, str | Text]] = []
+    if facts["image_size"] is None:
+        rows += [
+            ("points", f"{train}, {facts['test_points']:,} to test"),
+            (
+                "features",
+                f"{facts['num_features']:,}, {facts['features_per_point']:.1f} per point",
+            ),
+        ]
+    else:
+        height, width = facts["image_size"]
+        as_seen = ", as the model sees them" if resized else ""
+        rows += [
+            ("images", f"{train}, {facts['test_points']:,} to test"),
+            ("size", f"{width} × {height} pixels, in RGB{as_seen}"),
+        ]
+    labels = f"{facts['num_labels']:,}, {facts['labels_per_point']:.2f} per point"
+    examples = f"{facts['most']:,} at most, {facts['median']:,.10g} median"
+    rows += [
+        ("labels", f"{labels}, {facts['num_pairs']:,} pairs"),
+        ("examples per label", f"{examples}, {facts['least']:,} at least"),
+        ("imbalance", _imbalance(facts)),
+    ]
+    if facts["never_seen"]:
+        rows.append(("never in training", f"{facts['never_seen']:,} labels"))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for name, value in [*rows, *_curve(facts)]:
+        table.add_row(name, value)
+    return table
+
+
+def _imbalance(facts: dict[str, Any]) -> str:
+    if facts["imbalance"] is None:
+        return "–"
+    return f"{facts['imbalance']:,.0f} : 1, Gini {facts['gini']:.2f}"
+
+
+def _curve(facts: dict[str, Any]) -> list[tuple[str, Text]]:
+    """The rank–frequency curve as a line of characters, and what its axes are."""
+    counts = [count for _, count in facts["curve"]]
+    heights = torch.tensor([math.log10(count) if count else -math.inf for count in counts])
+    shown = torch.linspace(0, len(heights) - 1, min(50, len(heights))).long()
+    line = Text("head ") + sparkline(heights[shown]) + Text(" tail", style="")
+    every_rank = len(heights) == facts["num_labels"]  # then ranks are evenly spaced
+    axes = "heights logarithmic" if every_rank else "both axes logarithmic"
+    return [("rank–frequency", line), ("", Text(axes, style="dim"))]
+
+
+def _slices_table(slices: dict[str, Any]) -> Table:
+    table = Table(header_style="bold", box=None, padding=(0, 2))
+    for column in ("slice", "labels", "training pairs", "rarest has"):
+        table.add_column(column, justify="left" if column == "slice" else "right")
+    for name, size in slices["sizes"].items():
+        rarest = f"{slices['rarest'][name]:,}" if name in slices["rarest"] else "–"
+        table.add_row(name, f"{size:,}", f"{slices['pairs'][name]:,}", rarest)
+    return table

@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from headtail.cli.drawing import HEAD, TAIL
+from headtail.comparison.results import POPULAR, Comparison, Row
 from headtail.data.facts import Task
 from headtail.metrics import mean_and_deviation
-from headtail.results import POPULAR, Comparison, Row
 
 COLUMNS = (
     ("Head", "recall@10", "head"),
@@ -42,15 +42,19 @@ Column = tuple[str, str, str]
 
 
 def left_out(missing: dict[str, str]) -> list[Text]:
-    """A line for each reason, with all that it keeps out: name to reason."""
-    names: dict[str, list[str]] = defaultdict(list)
-    for name, sentence in missing.items():
-        names[sentence].append(name)
-    return [Text(f"Left out: {', '.join(them)}. {sentence}", style="yellow") for sentence, them in names.items()]
+    """A line for each reason, with all names that it keeps out; `missing` maps name to reason."""
+    names_of: dict[str, list[str]] = defaultdict(list)
+    for name, reason in missing.items():
+        names_of[reason].append(name)
+    return [
+        Text(f"Left out: {', '.join(names)}. {reason}", style="yellow")
+        for reason, names in names_of.items()
+    ]
 
 
 def broken(name: str, room: int) -> str:
-    r"""A scheme's name in lines of at most this width, broken behind slashes, colons and commas, and not inside a word.
+    r"""A scheme's name in lines of at most `room` characters, broken after slashes, colons and
+    commas, and not inside a word.
 
     >>> broken("contrastive/frequency(0.75):tail@256", 20)
     'contrastive/\n  frequency(0.75):\n  tail@256'
@@ -63,64 +67,87 @@ def broken(name: str, room: int) -> str:
     return "\n".join(lines)
 
 
-def show_results(found: Comparison, report: Path) -> None:
+def show_results(comparison: Comparison, report: Path) -> None:
     """The table of a comparison, if anything was trained, and where its report is."""
     console = Console(highlight=False)
-    if any(row.split == "test" and row.scheme != POPULAR for row in found.rows):
-        console.print(results_table(found, console.width))
+    if any(row.split == "test" and row.scheme != POPULAR for row in comparison.rows):
+        console.print(results_table(comparison, console.width))
     else:
-        runs = len(found.failures)
-        console.print(Text(f"Nothing was trained: {'the only run' if runs == 1 else f'all {runs:,} runs'} failed.", style="yellow"))
+        number = len(comparison.failures)
+        runs = "the only run" if number == 1 else f"all {number:,} runs"
+        console.print(Text(f"Nothing was trained: {runs} failed.", style="yellow"))
     console.print(f"report: {report}", soft_wrap=True, markup=False)
 
 
-def results_table(found: Comparison, width: int = 120) -> Table:
-    """Recall@10 or error by slice, and what else people ask for, as far as it fits; the best of each column is bold."""
-    columns = ERRORS if found.data.get("task") == "classification" else COLUMNS
-    fits = (number for number in range(len(columns), FEWEST, -1) if _width(_results(found, columns[:number])) <= width)
-    number, longest = next(fits, FEWEST), max(map(len, [*found.schemes, POPULAR]))
-    table = _results(found, columns[:number])
+def results_table(comparison: Comparison, width: int = 120) -> Table:
+    """Recall@10 or error by slice, and as many other metrics as fit; the best of each column is
+    bold.
+    """
+    columns = ERRORS if comparison.data.get("task") == "classification" else COLUMNS
+    fits = (
+        number
+        for number in range(len(columns), FEWEST, -1)
+        if _width(_results(comparison, columns[:number])) <= width
+    )
+    number = next(fits, FEWEST)
+    longest = max(map(len, [*comparison.schemes, POPULAR]))
+    table = _results(comparison, columns[:number])
     room = width - (_width(table) - longest)
     if room < longest:
-        table = _results(found, columns[:number], room)
+        table = _results(comparison, columns[:number], room)
     if number < len(columns):
         missing = ", ".join(heading for heading, *_ in columns[number:])
         table.caption = Text(f"{table.caption} {missing}: in the report, or in a wider window.")
     return table
 
 
-def _results(found: Comparison, columns: Sequence[Column], room: int | None = None) -> Table:
-    """These columns; names longer than the room for them go on in a second line."""
-    values, seeds = collect(found.rows), len({row.seed for row in found.rows if row.split == "test"})
-    names = [name for name in [*found.schemes, POPULAR] if name in values]
+def _results(comparison: Comparison, columns: Sequence[Column], room: int | None = None) -> Table:
+    """These columns; names longer than `room` continue on a second line."""
+    values = collect(comparison.rows)
+    seeds = len({row.seed for row in comparison.rows if row.split == "test"})
+    names = [name for name in [*comparison.schemes, POPULAR] if name in values]
     what, sign = ("Error", -1) if columns[0] in ERRORS else ("Recall@10", 1)
-    table = _table(f"{found.data['name']}: {what} by slice, in percent")
+    table = _table(f"{comparison.data['name']}: {what} by slice, in percent")
     table.add_column("scheme", overflow="fold")
     table.add_column("leans", no_wrap=True)
     for heading, *_ in columns:
         table.add_column(heading, justify="right", no_wrap=True)
-    best = {key: sign * max((_mean(values[name].get(key, []), sign) for name in names), default=0) for key in map(_key, columns)}
+    best = {
+        key: sign * max((_mean(values[name].get(key, []), sign) for name in names), default=0)
+        for key in map(_key, columns)
+    }
     for name in names:
         if name == POPULAR:
             table.add_section()
-        leans = found.schemes.get(name, {}).get("leans", "")
+        leans = comparison.schemes.get(name, {}).get("leans", "")
         style = TAIL if leans == "tail" else HEAD if leans == "head" else "dim"
-        cells = [_cell(values[name].get((metric, slice_), []), best[(metric, slice_)]) for _, metric, slice_ in columns]
+        cells = [
+            _cell(values[name].get((metric, slice_), []), best[(metric, slice_)])
+            for _, metric, slice_ in columns
+        ]
         shown = name if room is None else broken(name, room)
-        table.add_row(Text(shown, style="dim" if name == POPULAR else ""), Text(leans, style=style), *cells)
-    spread = f"Mean ± deviation over {seeds} seeds" if seeds > 1 else "One seed; intervals are in the report"
-    table.caption = Text(f"{found.data['slices']['rule']}. {spread}.")
+        table.add_row(
+            Text(shown, style="dim" if name == POPULAR else ""), Text(leans, style=style), *cells
+        )
+    spread = "One seed; intervals are in the report"
+    if seeds > 1:
+        spread = f"Mean ± deviation over {seeds} seeds"
+    table.caption = Text(f"{comparison.data['slices']['rule']}. {spread}.")
     return table
 
 
-def measures_table(title: str, rows: list[Row], width: int = 120, task: Task = "retrieval") -> Table:
-    """What one model reaches, in percent with 95% bootstrap intervals, beneath the numbers where the width is short.
+def measures_table(
+    title: str, rows: list[Row], width: int = 120, task: Task = "retrieval"
+) -> Table:
+    """The test metrics of one model by slice, in percent; for classification, its errors as in
+    `results_table`.
 
-    All test metrics by slice; of classification its errors, as `results_table` has them.
+    95% bootstrap intervals are next to the numbers, or below them if the table would be wider than
+    `width`.
     """
     make = _errors if task == "classification" else _measures
     table = make(title, rows, " [{}]", "In brackets")
-    return table if _width(table) <= width else make(title, rows, "\n{}", "Beneath")
+    return table if _width(table) <= width else make(title, rows, "\n{}", "Below the numbers")
 
 
 def _errors(title: str, rows: list[Row], interval: str, where: str) -> Table:
@@ -135,7 +162,9 @@ def _errors(title: str, rows: list[Row], interval: str, where: str) -> Table:
 
 def _measures(title: str, rows: list[Row], interval: str, where: str) -> Table:
     by = {(row.metric, row.slice): row for row in rows}
-    slices = [name for name in ("head", "torso", "tail", "full") if any(key[1] == name for key in by)]
+    slices = [
+        name for name in ("head", "torso", "tail", "full") if any(key[1] == name for key in by)
+    ]
     table = _table(f"{title}, in percent")
     table.add_column("metric", no_wrap=True)
     for name in slices:
@@ -147,7 +176,9 @@ def _measures(title: str, rows: list[Row], interval: str, where: str) -> Table:
 
 
 def _table(title: str) -> Table:
-    table = Table(title=Text(title), title_style="bold", header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title=Text(title), title_style="bold", header_style="bold", box=SIMPLE_HEAD, pad_edge=False
+    )
     table.collapse_padding = True
     table.title_justify = table.caption_justify = "left"
     return table
@@ -162,16 +193,18 @@ def _interval(row: Row | None, interval: str) -> Text:
         return Text("–" if row else "", style="dim")
     if row.low is None or row.high is None:
         return Text(f"{100 * row.value:.1f}")
-    return Text(f"{100 * row.value:.1f}") + Text(interval.format(f"{100 * row.low:.1f}–{100 * row.high:.1f}"), style="dim")
+    return Text(f"{100 * row.value:.1f}") + Text(
+        interval.format(f"{100 * row.low:.1f}–{100 * row.high:.1f}"), style="dim"
+    )
 
 
 def collect(rows: Iterable[Row]) -> dict[str, dict[tuple[str, str], list[float]]]:
     """Test values over seeds, by scheme, then by (metric, slice)."""
-    found: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
+    values: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row.split == "test":
-            found[row.scheme][row.metric, row.slice].append(row.value)
-    return found
+            values[row.scheme][row.metric, row.slice].append(row.value)
+    return values
 
 
 def _key(column: Column) -> tuple[str, str]:
@@ -179,7 +212,7 @@ def _key(column: Column) -> tuple[str, str]:
 
 
 def _mean(values: list[float], sign: int) -> float:
-    """For picking the best: more is better, and nothing loses to everything."""
+    """For picking the best: more is better, and no values lose to any."""
     mean = mean_and_deviation(values)[0] if values else math.nan
     return -math.inf if math.isnan(mean) else sign * mean
 

@@ -11,75 +11,102 @@ from typing import Annotated
 
 import tyro
 from rich.console import Console
-from rich.text import Text
 
-from headtail.build import check_batch, parse
-from headtail.cli.device import Device, choose
-from headtail.cli.notes import notes_on
-from headtail.cli.progress import Training as TrainingBars
-from headtail.cli.progress import reading
+from headtail.cli.progress import TrainingBars, read_data, show_notes, stopped
 from headtail.cli.recipe import Recipe, with_recipe
 from headtail.cli.tables import measures_table
 from headtail.cli.unused import check_features, check_negatives, check_validation, typed_negatives
-from headtail.compare import Cell, SliceRule, data_slices, run_cell
-from headtail.config import Run
+from headtail.comparison.cell import run_cell
+from headtail.comparison.compare import check_schemes
+from headtail.comparison.grid import Cell
+from headtail.comparison.results import Row
 from headtail.data.facts import task_of
-from headtail.data.load import Reading, load
+from headtail.data.points import DataSet
+from headtail.data.reading import Reading
+from headtail.data.slices import SliceRule, data_slices
+from headtail.device.choice import Device, choose_device
 from headtail.errors import HeadtailError
+from headtail.schemes import parse
+from headtail.training.config import Run
+from headtail.training.notes import notes_on
 
 
 @dataclass(frozen=True)
 class Train:
-    """Train one model under one scheme, and test it over all labels. The same command again goes on where it was stopped."""
+    """Train one model under one scheme, and test it over all labels. The same command again goes on
+    where it was stopped.
+    """
 
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")] = "synthetic"
-    """A folder with training and test files, a training file, or generated data (synthetic, synthetic:delicious, …)."""
+    """A folder with training and test files, a training file, or generated data (synthetic,
+    synthetic:delicious, …).
+    """
     out: Path = Path("run")
     """Folder for the model, its settings and its results."""
     slices: SliceRule = "auto"
-    """Head, torso and tail: a third of the examples each (mass), or at least 100 and fewer than 20 examples a label (count); auto:
-    count for pictures and vectors with one label each, otherwise mass."""
+    """Head, torso and tail: a third of the examples each (mass), or at least 100 and fewer than 20
+    examples per label (count); auto: count for images and vectors with one label each, otherwise
+    mass.
+    """
     device: Device = "auto"
     """Where to train."""
     recipe: Recipe | None = None
-    """Train as the paper did on such pictures; what you write beside it counts."""
+    """Train as the paper did on such images; explicit options take precedence."""
     reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
     """How to read the data."""
-    run_: Annotated[Run, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="run")] = field(default_factory=Run)
+    run_: Annotated[Run, tyro.conf.OmitArgPrefixes, tyro.conf.arg(name="run")] = field(
+        default_factory=Run
+    )
     """What to train, and how."""
 
     def run(self, typed: Sequence[str] = ()) -> int:
-        """Train, test, print; `typed` are the arguments that go on with it."""
+        """Train, test and print.
+
+        Args:
+            typed: the arguments of the command, which go on with it.
+        """
         parse(self.run_.scheme)
         settings = with_recipe(self.recipe, self.run_, typed)
-        check_batch(settings.scheme, settings.batch, typed_negatives(settings, typed))
+        check_schemes([settings.scheme], settings, typed_negatives(settings, typed))
         check_negatives(typed, [settings.scheme])
         check_validation(settings, typed)
-        device, talk = choose(self.device), Console(stderr=True, highlight=False)
-        with reading(talk) as progress:
-            data = load(self.data, self.reading, progress)
-        for note in data.notes:
-            talk.print(Text(note, style="dim"))
-        check_features(data.train.picture, typed)
-        for note in notes_on(data, settings, self.slices, self.recipe, typed):
-            talk.print(Text(note, style="dim"))
-        cell, bars, model = Cell(settings, self.out), TrainingBars(talk, 1), self.out / "model.safetensors"
-        known = model.exists()
+        device = choose_device(self.device)
+        console = Console(stderr=True, highlight=False)
+        data = read_data(self.data, self.reading, console)
+        check_features(data.train.image_size, typed)
+        show_notes(notes_on(data, settings, self.slices), Train, console)
+        try:
+            rows = self._train(settings, data, device, console)
+        except KeyboardInterrupt:
+            stopped(console, shlex.join(["headtail", *typed]))
+            return 130
+        console = Console(highlight=False)
+        tested = [row for row in rows if row.split == "test"]
+        title = f"{self.run_.scheme} on {data.name}"
+        console.print(measures_table(title, tested, console.width, task_of(data)))
+        console.print(f"model: {self._model}", soft_wrap=True, markup=False)
+        return 0
+
+    @property
+    def _model(self) -> Path:
+        return self.out / "model.safetensors"
+
+    def _train(self, settings: Run, data: DataSet, device: str, console: Console) -> list[Row]:
+        """The run's rows; an error after training says that the model is kept."""
+        cell = Cell(settings, self.out)
+        slices = data_slices(data, self.slices)
+        bars = TrainingBars(console, 1, Train)
+        existed = self._model.exists()
         try:
             with bars.bar, warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 bars.begin(cell)
-                rows = run_cell(cell, data, data_slices(data, self.slices), device=device, watch=bars.watch(cell))
-        except KeyboardInterrupt:
-            talk.print(f"Stopped, and saved. To go on: {shlex.join(['headtail', *typed])}", soft_wrap=True, markup=False)
-            return 130
+                return run_cell(cell, data, slices, device=device, watch=bars.watch(cell))
         except HeadtailError as error:
-            if known or not model.exists():
+            if existed or not self._model.exists():
                 raise
-            kept = f"The trained model is kept: once that is mended, `headtail evaluate {self.out} {self.data}` tests it."
-            raise HeadtailError(f"{error} {kept}") from error
-        console = Console(highlight=False)
-        tested = [row for row in rows if row.split == "test"]
-        console.print(measures_table(f"{self.run_.scheme} on {data.name}", tested, console.width, task_of(data)))
-        console.print(f"model: {model}", soft_wrap=True, markup=False)
-        return 0
+            raise HeadtailError(
+                error.sentence,
+                " The trained model is kept: once that is fixed, `headtail evaluate "
+                f"{self.out} {self.data}` tests it.",
+            ) from error

@@ -1,31 +1,33 @@
-"""Options that would do nothing are refused, so that nobody waits for what they do."""
+"""Options that would do nothing are refused, so that no one waits for their effect."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from headtail.build import parse
-from headtail.config import Training
+from headtail.cli.options import as_option
 from headtail.errors import HeadtailError
+from headtail.schemes import parse
+from headtail.training.config import Training
 
 
 def refuse(options: Sequence[str], because: str) -> None:
-    """Refuse these options, where there are any.
+    """Refuse these options, if there are any.
 
-    >>> refuse(["--augment"], "only pictures are cut and mirrored")
+    >>> refuse(["--augment"], "only images are cropped and mirrored")
     Traceback (most recent call last):
-    headtail.errors.HeadtailError: `--augment` would do nothing: only pictures are cut and mirrored. Leave it out.
+    headtail.errors.HeadtailError: `--augment` would do nothing: only images are cropped ...
     """
     if options:
-        listed = ", ".join(f"`{one}`" for one in options)
-        raise HeadtailError(f"{listed} would do nothing: {because}. Leave {'it' if len(options) == 1 else 'them'} out.")
+        listed = ", ".join(f"`{option}`" for option in options)
+        them = "it" if len(options) == 1 else "them"
+        raise HeadtailError(f"{listed} would do nothing: {because}. Leave {them} out.")
 
 
 def changed(options: Any, *names: str) -> list[str]:
-    """Those of these options whose value is not that by default, as they are typed."""
+    """Those of these options that differ from their default, as they are typed."""
     usual = type(options)()
-    return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) != getattr(usual, name)]
+    return [as_option(name) for name in names if getattr(options, name) != getattr(usual, name)]
 
 
 def options_in(typed: Sequence[str]) -> set[str]:
@@ -38,32 +40,43 @@ def options_in(typed: Sequence[str]) -> set[str]:
 
 
 def check_negatives(typed: Sequence[str], schemes: Sequence[str]) -> None:
-    """Refuse `--negatives` where no scheme takes its m from it."""
-    parsed = {name: parse(name) for name in schemes}
-    if all(one.sampler is None or one.num_negatives is not None for one in parsed.values()):
-        why = (f"{name} {'uses all labels' if one.sampler is None else 'has its own m'}" for name, one in parsed.items())
-        refuse(_among(typed, "--negatives"), ", ".join(why))
+    """Refuse `--negatives` if no scheme takes its m from it."""
+    reasons = []
+    for name in schemes:
+        parsed = parse(name)
+        if parsed.sampler is None:
+            reasons.append(f"{name} uses all labels")
+        elif parsed.num_negatives is not None:
+            reasons.append(f"{name} has its own m")
+        else:
+            return
+    refuse(_among(typed, "--negatives"), ", ".join(dict.fromkeys(reasons)))
 
 
 def typed_negatives(settings: Training, typed: Sequence[str]) -> int | None:
-    """The number of negatives that somebody asked for; None where it is that by default, which a small batch may fall short of."""
+    """The number of negatives if it was typed; None for the default, for which a batch may be too
+    small.
+    """
     return settings.negatives if _among(typed, "--negatives") else None
 
 
 def check_validation(settings: Training, typed: Sequence[str]) -> None:
-    """Refuse ways to look at held-out points where there are none."""
+    """Refuse options about held-out points if there are none."""
     if settings.validation == 0:
-        refuse(_among(typed, "--stop-on", "--patience"), "no points are held out (`--validation 0`)")
+        refuse(
+            _among(typed, "--stop-on", "--patience"), "no points are held out (`--validation 0`)"
+        )
 
 
-def check_features(picture: tuple[int, int] | None, typed: Sequence[str]) -> None:
-    """Refuse what is only for pictures where there are none, and only for rows of numbers where there are."""
-    if picture is None:
-        refuse(_among(typed, "--augment", "--no-augment"), "only pictures are cut and mirrored")
+def check_features(image_size: tuple[int, int] | None, typed: Sequence[str]) -> None:
+    """Refuse options for images with other data, and options for rows of numbers with images."""
+    if image_size is None:
+        refuse(_among(typed, "--augment", "--no-augment"), "only images are cropped and mirrored")
     else:
         only_rows = _among(typed, "--dim", "--normalise", "--no-normalise", "--feature-dropout")
-        refuse(only_rows, "a ResNet has its own sizes, and looks at whole pictures")
+        refuse(only_rows, "a ResNet has its own sizes, and sees whole images")
 
 
 def _among(typed: Sequence[str], *options: str) -> list[str]:
-    return [one for one in options if one in options_in(typed)]
+    in_use = options_in(typed)
+    return [option for option in options if option in in_use]

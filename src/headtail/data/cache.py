@@ -1,10 +1,9 @@
-"""A cache of parsed data: folders of raw arrays, keyed by content, written beside and renamed."""
+"""A cache of parsed data: folders of raw arrays, keyed by content, written aside, then renamed."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import time
 import uuid
@@ -20,25 +19,20 @@ from torch import Tensor
 
 from headtail.data.shards import shards_of
 from headtail.errors import HeadtailError
+from headtail.files.cache_folder import cache_folder
 
 VERSION = 1
-"""Raised whenever what readers write changes, so that old entries are not read any more."""
-
-
+"""Raised whenever the arrays that readers write change, so that old entries are not read."""
 ABANDONED = 86_400
-"""Seconds after which nobody writes to a half-written entry any more."""
-
-
-def cache_folder() -> Path:
-    """`$HEADTAIL_CACHE`, or `headtail` in the user's cache folder."""
-    if given := os.environ.get("HEADTAIL_CACHE"):
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headtail"
+"""Seconds after which a half-written entry counts as abandoned."""
 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """Arrays and facts of one cache entry; arrays are memory-mapped, and changes to them never reach the disk."""
+    """Arrays and facts of one cache entry.
+
+    Arrays are memory-mapped, and changes to them never reach the disk.
+    """
 
     arrays: dict[str, Tensor]
     facts: dict[str, Any]
@@ -49,19 +43,24 @@ class Store:
     """An entry being written: arrays grow by appending, so that memory stays bounded."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.dtypes, self.shapes, self.facts = folder, {}, {}, {}
+        self.folder = folder
+        self.dtypes = {}
+        self.shapes = {}
+        self.facts = {}
 
     def append(self, name: str, array: np.ndarray) -> None:
         """Add rows to the array `name`."""
-        dtype, tail = array.dtype.str, list(array.shape[1:])
-        if self.dtypes.setdefault(name, dtype) != dtype or self.shapes.setdefault(name, [0, *tail])[1:] != tail:
+        dtype = array.dtype.str
+        tail = list(array.shape[1:])
+        same_dtype = self.dtypes.setdefault(name, dtype) == dtype
+        if not same_dtype or self.shapes.setdefault(name, [0, *tail])[1:] != tail:
             raise ValueError(f"array {name} changed its dtype or width while it was written")
         self.shapes[name][0] += len(array)
         with (self.folder / name).open("ab") as file:
             np.ascontiguousarray(array).tofile(file)
 
     def close(self) -> None:
-        """Write down what the arrays are."""
+        """Write down the types and shapes of the arrays, and the facts."""
         about = {"dtypes": self.dtypes, "shapes": self.shapes, "facts": self.facts}
         (self.folder / "about.json").write_text(json.dumps(about))
 
@@ -82,9 +81,17 @@ def cached(files: Iterable[Path], recipe: dict[str, Any], build: Callable[[Store
 
 
 def key_of(files: Iterable[Path], recipe: dict[str, Any]) -> str:
-    """Changes with the content of the files, of all where a part is written in several, and with the recipe."""
-    content = [digests[0] if len(digests) == 1 else digests for digests in ([*map(digest, shards_of(path))] for path in files)]
-    return hashlib.blake2b(json.dumps([VERSION, content, recipe], sort_keys=True).encode(), digest_size=16).hexdigest()
+    """A digest of the content of the files, with all their shards, and of the recipe."""
+    content = []
+    for path in files:
+        digests = [digest(shard) for shard in shards_of(path)]
+        content.append(digests[0] if len(digests) == 1 else digests)
+    text = json.dumps([VERSION, content, recipe], sort_keys=True)
+    return _blake(text)
+
+
+def _blake(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def digest(path: Path) -> str:
@@ -92,45 +99,45 @@ def digest(path: Path) -> str:
     try:
         stat = path.stat()
         mark = f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"
-        memo = cache_folder() / "digests" / hashlib.blake2b(mark.encode(), digest_size=16).hexdigest()
+        memo = cache_folder() / "digests" / _blake(mark)
         if memo.exists():
             return memo.read_text()
         with path.open("rb") as file:
-            found = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+            content = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
     except OSError as error:
         raise HeadtailError(f"`{path}` cannot be read: {error.strerror}.") from error
     try:
         memo.parent.mkdir(parents=True, exist_ok=True)
-        beside = memo.with_name(f"{memo.name}.{uuid.uuid4().hex}")
-        beside.write_text(found)
-        beside.replace(memo)
+        aside = memo.with_name(f"{memo.name}.{uuid.uuid4().hex}")
+        aside.write_text(content)
+        aside.replace(memo)
     except OSError as error:
-        raise _no_room(error) from error
-    return found
+        raise _not_writable(error) from error
+    return content
 
 
 def _write(folder: Path, build: Callable[[Store], None]) -> None:
-    beside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+    aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
     try:
-        beside.mkdir(parents=True)
-        store = Store(beside)
+        aside.mkdir(parents=True)
+        store = Store(aside)
         build(store)
         store.close()
-        if (folder / "about.json").exists():  # somebody else was faster, with the same content
+        if (folder / "about.json").exists():  # another process was faster, with the same content
             return
         shutil.rmtree(folder, ignore_errors=True)  # what an older, broken write may have left
-        beside.rename(folder)
+        aside.rename(folder)
     except OSError as error:
         if (folder / "about.json").exists():
             return
-        raise _no_room(error) from error
+        raise _not_writable(error) from error
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(aside, ignore_errors=True)
         _sweep(folder.parent)
 
 
 def _sweep(cache: Path) -> None:
-    """Remove what processes that were killed while they wrote have left."""
+    """Remove what killed processes have left half-written."""
     for left in cache.glob(".*.*"):
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > ABANDONED:
@@ -140,9 +147,14 @@ def _sweep(cache: Path) -> None:
 def _read(folder: Path, key: str) -> Entry:
     try:
         about = json.loads((folder / "about.json").read_text())
-        arrays = {name: _map(folder / name, dtype, about["shapes"][name]) for name, dtype in about["dtypes"].items()}
+        arrays = {
+            name: _map(folder / name, dtype, about["shapes"][name])
+            for name, dtype in about["dtypes"].items()
+        }
     except (OSError, ValueError, KeyError) as error:
-        raise HeadtailError(f"The cache entry `{folder}` is damaged. Delete that folder and start again.") from error
+        raise HeadtailError(
+            f"The cache entry `{folder}` is damaged. Delete that folder and start again."
+        ) from error
     return Entry(arrays, about["facts"], key)
 
 
@@ -152,8 +164,9 @@ def _map(path: Path, dtype: str, shape: list[int]) -> Tensor:
     return torch.from_numpy(np.memmap(path, dtype, mode="c", shape=tuple(shape)))
 
 
-def _no_room(error: OSError) -> HeadtailError:
+def _not_writable(error: OSError) -> HeadtailError:
     return HeadtailError(
-        f"The cache cannot be written ({error.strerror or error}, `{error.filename or cache_folder()}`). "
+        f"The cache cannot be written ({error.strerror or error}, "
+        f"`{error.filename or cache_folder()}`). "
         "Make room, or set the environment variable HEADTAIL_CACHE to a folder that has some."
     )

@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from headtail.data.points import Bag, DataSet
-from headtail.slices import NAMES, Slices
+from headtail.core.slices import NAMES, Slices
+from headtail.data.bag import Bag
+from headtail.data.points import DataSet
 
 CURVE_POINTS = 300
 Task = Literal["classification", "retrieval"]
@@ -18,19 +19,22 @@ Task = Literal["classification", "retrieval"]
 
 def facts_of(data: DataSet, slices: Slices) -> dict[str, Any]:
     """As JSON: sizes, imbalance, slices and the rank–frequency curve of the training labels."""
-    train, counts = data.train, label_counts(data)
+    train = data.train
+    counts = label_counts(data)
     seen = counts[counts > 0]
     descending = counts.sort(descending=True).values
     of_slice = {name: counts[getattr(slices, name)] for name in NAMES}
     rarest = {name: int(inside.min()) for name, inside in of_slice.items() if len(inside)}
-    nnz = len(train.features.columns) if isinstance(train.features, Bag) else len(train) * train.num_features
+    nnz = len(train) * train.num_features
+    if isinstance(train.features, Bag):
+        nnz = len(train.features.columns)
     return {
         "name": data.name,
         "task": task_of(data),
         "train_points": len(train),
         "test_points": len(data.test),
         "num_features": train.num_features,
-        "picture": None if train.picture is None else list(train.picture),
+        "image_size": None if train.image_size is None else list(train.image_size),
         "num_labels": train.num_labels,
         "num_pairs": train.num_pairs,
         "test_pairs": data.test.num_pairs,
@@ -56,10 +60,14 @@ def facts_of(data: DataSet, slices: Slices) -> dict[str, Any]:
 
 
 def task_of(data: DataSet) -> Task:
-    """Classification, judged by its errors, where points are pictures or vectors with one label each; otherwise retrieval."""
+    """Classification, judged by its errors, if points are images or vectors with one label each;
+    otherwise retrieval.
+    """
     of_train, of_test = (part.labels.offsets.diff() for part in (data.train, data.test))
-    one_label = bool((of_train == 1).all()) and bool((of_test <= 1).all())  # what is tested may have none
-    return "classification" if one_label and not isinstance(data.train.features, Bag) else "retrieval"
+    # Test points may have no label.
+    one_label = bool((of_train == 1).all()) and bool((of_test <= 1).all())
+    sparse = isinstance(data.train.features, Bag)
+    return "classification" if one_label and not sparse else "retrieval"
 
 
 def label_counts(data: DataSet) -> Int64[Tensor, " L"]:
@@ -68,7 +76,8 @@ def label_counts(data: DataSet) -> Int64[Tensor, " L"]:
 
 
 def gini(counts: Int64[Tensor, " L"]) -> float:
-    r"""Gini's coefficient of the label counts: 0 where all are equal, near 1 where a few labels hold all examples.
+    r"""Gini's coefficient of the label counts: 0 if all are equal, near 1 if a few labels have all
+    examples.
 
     >>> gini(torch.tensor([5, 5, 5])), gini(torch.tensor([0, 0, 0, 12]))
     (0.0, 0.75)
@@ -76,11 +85,13 @@ def gini(counts: Int64[Tensor, " L"]) -> float:
     ascending = counts.double().sort().values
     rank = torch.arange(1, len(ascending) + 1, dtype=torch.float64)
     total = float(ascending.sum())
-    return float(((2 * rank - len(rank) - 1) * ascending).sum()) / (len(rank) * total) if total else 0.0
+    if not total:
+        return 0.0
+    return float(((2 * rank - len(rank) - 1) * ascending).sum()) / (len(rank) * total)
 
 
 def _median(descending: Tensor) -> float:
-    """Of an even number of labels, the mean of the two in the middle."""
+    """The median; for an even number of labels, the mean of the two in the middle."""
     length = len(descending)
     return (int(descending[(length - 1) // 2]) + int(descending[length // 2])) / 2
 
@@ -88,5 +99,6 @@ def _median(descending: Tensor) -> float:
 def _curve(descending: Tensor) -> list[list[int]]:
     """[rank, count] at ranks in equal steps of the logarithm."""
     length = len(descending)
-    ranks = torch.logspace(0, math.log10(length), CURVE_POINTS, dtype=torch.float64).round().long().clamp(1, length).unique()
+    steps = torch.logspace(0, math.log10(length), CURVE_POINTS, dtype=torch.float64)
+    ranks = steps.round().long().clamp(1, length).unique()
     return [[int(rank), int(descending[rank - 1])] for rank in ranks]

@@ -1,11 +1,14 @@
-r"""Long-tail profiles: which pictures of a balanced set stay, so that its labels become imbalanced as in the literature.
+r"""Long-tail profiles: which images of a balanced set stay, so that its labels become imbalanced as
+in the literature.
 
-With L labels in the order of their ids, n the pictures of the largest and ρ the imbalance (Cui et al. 2019; Cao et al. 2019):
+With L labels in the order of their ids, n images of the most frequent and imbalance ρ (Cui et al.
+2019; Cao et al. 2019):
 
-* **exp**: label i keeps $\lfloor n \rho^{-i / (L - 1)} \rfloor$ pictures;
+* **exp**: label i keeps $\lfloor n \rho^{-i / (L - 1)} \rfloor$ images;
 * **step**: the first ⌊L/2⌋ labels keep n, the others $\lfloor n / \rho \rfloor$.
 
-Those kept are the first ones of each label in the order of the file, so that everybody has the same ones without a seed.
+The first images of each label in the order of the file are kept, so that they are the same for
+everybody without a seed.
 """
 
 from __future__ import annotations
@@ -19,71 +22,94 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from headtail.data.bag import ragged_rows
 from headtail.data.cache import Store, cached
-from headtail.data.points import DataSet, Points, ragged_rows
-from headtail.errors import HeadtailError, check_choice, check_number
+from headtail.data.points import DataSet, Points
+from headtail.errors import HeadtailError, Setting, check_choice, check_number
 
 Profile: TypeAlias = Literal["exp", "step"]
 AT_ONCE = 4096
-"""Pictures copied at once."""
+"""Images copied at once."""
 NEAR = 1e-9
-"""Where a float this near to a whole number, as a share, may lie on either side of it."""
+"""A float this near to a whole number, as a share, may be on either side of it."""
 
 
 def profile_counts(profile: Profile, num_labels: int, most: int, imbalance: float) -> list[int]:
-    """Pictures that each label keeps.
+    """The number of images that each label keeps.
 
     >>> sum(profile_counts("exp", 100, 500, 100)), sum(profile_counts("step", 100, 500, 100))
     (10847, 25250)
     """
     check_choice("profile", profile, ("exp", "step"))
     check_number("imbalance", imbalance, low=1)
-    ratio, last = Fraction(str(imbalance)), max(num_labels - 1, 1)
+    ratio = Fraction(str(imbalance))
+    last = max(num_labels - 1, 1)
     if profile == "exp":
         counts = [_floor_of_root(most, ratio, i, last) for i in range(num_labels)]
     else:
-        counts = [most] * (num_labels // 2) + [math.floor(most / ratio)] * (num_labels - num_labels // 2)
+        half = num_labels // 2
+        counts = [most] * half + [math.floor(most / ratio)] * (num_labels - half)
     if min(counts) == 0:
         raise HeadtailError(
-            f"`imbalance` {imbalance:g} leaves the rarest label without a picture, because the most frequent has {most:,}. "
-            f"Write `imbalance={most}` or less."
+            Setting("imbalance"),
+            f" of {imbalance:g} leaves the rarest label without an image, because the most "
+            f"frequent has {most:,}. Write ",
+            Setting("imbalance", most),
+            " or less.",
         )
     return counts
 
 
 def long_tail(data: DataSet, profile: Profile, imbalance: float = 100) -> DataSet:
-    """The data set with its training pictures thinned to a profile; test pictures stay as they are.
+    """The data set with its training images thinned to a profile; test images stay as they are.
 
-    Small pictures are copied into the cache once and memory-mapped; picture files are only listed anew.
+    Small images are copied into the cache once and memory-mapped; of image files, only the list
+    changes.
 
     Args:
-        data: pictures with one label each.
+        data: images with one label each.
         profile: "exp" or "step".
-        imbalance: ρ, pictures of the most frequent label over those of the rarest.
+        imbalance: ρ, images of the most frequent label over those of the rarest.
     """
     train = data.train
-    if train.picture is None or bool((train.labels.offsets.diff() != 1).any()):
-        raise HeadtailError(f"`profile={profile}` needs pictures with one label each, which `{data.name}` has not. Leave it out.")
+    if train.image_size is None or bool((train.labels.offsets.diff() != 1).any()):
+        raise HeadtailError(
+            Setting("profile", profile),
+            f" needs images with one label each, which `{data.name}` lacks. Leave it out.",
+        )
     held = torch.bincount(train.labels.values.long(), minlength=train.num_labels)
     counts = profile_counts(profile, train.num_labels, int(held.max()), imbalance)
     if len(short := (held < torch.tensor(counts)).nonzero()):
         label = int(short[0])
         raise HeadtailError(
-            f"`profile={profile}` at `imbalance={imbalance:g}` wants {counts[label]:,} pictures of label {label}, but there are "
-            f"{int(held[label]):,}. Choose a larger `imbalance`, or the other profile."
+            Setting("profile", profile),
+            f" at an imbalance of {imbalance:g} needs {counts[label]:,} images of label {label}, "
+            f"but there are {int(held[label]):,}. Choose a larger ",
+            Setting("imbalance"),
+            ", or the other profile.",
         )
     thinned = _thinned(data, first_of_each(train.labels.values, counts), [profile, imbalance])
-    rule = "label i keeps n·ρ^(−i/(L−1))" if profile == "exp" else "the first half of the labels keeps n, the second n/ρ"
+    rule = (
+        "label i keeps n·ρ^(−i/(L−1))"
+        if profile == "exp"
+        else "the first half of the labels keeps n, the second n/ρ"
+    )
     note = (
-        f"Profile {profile}, n = {int(held.max()):,} and ρ = {imbalance:g}: {rule} pictures, the first ones in the file; "
-        f"{len(thinned):,} of {len(train):,} stay for training."
+        f"Profile {profile}, n = {int(held.max()):,} and ρ = {imbalance:g}: {rule} images, the "
+        f"first ones in the file; {len(thinned):,} of {len(train):,} stay for training."
     )
     mark = f"{profile}{imbalance:g}"
-    return replace(data, name=f"{data.name}-{mark}", train=thinned, notes=(*data.notes, note), digest=f"{data.digest}-{mark}")
+    return replace(
+        data,
+        name=f"{data.name}-{mark}",
+        train=thinned,
+        notes=(*data.notes, note),
+        digest=f"{data.digest}-{mark}",
+    )
 
 
 def first_of_each(labels: Tensor, counts: list[int]) -> Int64[Tensor, " k"]:
-    """Ids of the first `counts[y]` points of each label y, in the old order.
+    """Ids of the first `counts[y]` points of each label y, in the original order.
 
     >>> first_of_each(torch.tensor([1, 0, 0, 1, 0]), [2, 1])
     tensor([0, 1, 2])
@@ -96,7 +122,7 @@ def first_of_each(labels: Tensor, counts: list[int]) -> Int64[Tensor, " k"]:
 
 
 def _floor_of_root(most: int, ratio: Fraction, i: int, last: int) -> int:
-    """⌊most · ratio^(−i/last)⌋, exactly: where floats cannot tell, whole numbers decide."""
+    """⌊most · ratio^(−i/last)⌋, exactly: where floats are too coarse, whole numbers decide."""
     value = most * float(ratio) ** (-i / last)
     near = round(value)
     if abs(value - near) > NEAR * value:
@@ -105,14 +131,16 @@ def _floor_of_root(most: int, ratio: Fraction, i: int, last: int) -> int:
 
 
 def _thinned(data: DataSet, ids: Tensor, recipe: list[str | float]) -> Points:
-    train, labels = data.train, ragged_rows(data.train.labels, ids)
-    pictures, rows = train.features, ids if train.rows is None else train.rows[ids]
-    if not isinstance(pictures, Tensor):
-        return replace(train, features=pictures.rows(ids), labels=labels, rows=rows)
+    train = data.train
+    labels = ragged_rows(data.train.labels, ids)
+    images = train.features
+    rows = ids if train.rows is None else train.rows[ids]
+    if not isinstance(images, Tensor):
+        return replace(train, features=images.rows(ids), labels=labels, rows=rows)
 
     def build(store: Store) -> None:
         for part in ids.split(AT_ONCE):
-            store.append("pictures", pictures[part].numpy())
+            store.append("images", images[part].numpy())
 
-    entry = cached([], {"reader": "profile", "of": data.digest, "profile": recipe}, build)
-    return replace(train, features=entry.arrays["pictures"], labels=labels, rows=rows)
+    entry = cached([], {"reader": "image profile", "of": data.digest, "profile": recipe}, build)
+    return replace(train, features=entry.arrays["images"], labels=labels, rows=rows)

@@ -9,13 +9,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from headtail.core.labels import Labels
+from headtail.core.margins import Margin
+from headtail.core.pieces import Piece
+from headtail.core.weightings import FromMargin, Weighting
 from headtail.errors import HeadtailError, check_ids, check_kind
 from headtail.implicit.implied import claim, median_labels
-from headtail.labels import Labels
-from headtail.losses import Loss, Piece, SampledLoss
-from headtail.margins import Margin
+from headtail.losses import Loss, SampledLoss
 from headtail.samplers import FixedSampler, Sampler
-from headtail.weightings import FromMargin, Weighting
 
 
 @dataclass(frozen=True)

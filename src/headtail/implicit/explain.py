@@ -10,6 +10,9 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
+from headtail.core.labels import Labels, check_labels
+from headtail.core.margins import Margin
+from headtail.core.pieces import Piece
 from headtail.errors import (
     HeadtailError,
     check_count,
@@ -22,38 +25,38 @@ from headtail.implicit.examples import Case, Example, Inspector, given_cases, un
 from headtail.implicit.implied import LEAN_FROM, implied_margin_of, lean_of, usual_slices
 from headtail.implicit.names import Name, recognise
 from headtail.implicit.notes import notes_of
-from headtail.labels import Labels, check_labels
-from headtail.losses import Loss, Piece, SampledLoss
-from headtail.margins import Margin
+from headtail.losses import Loss, SampledLoss
 from headtail.samplers import FixedSampler, Sampler
 
 NOISE = 0.1
-"""Nats: the standard deviation for which negatives are counted unless another is wished for."""
+"""Standard deviation of the sampled loss, in nats, that `needed_m` is for by default."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """All that `explain` found.
+    """The result of `explain`.
 
     Attributes:
         family: "softmax", or the piece of a decoupled loss.
         sampler: its name, or "all labels".
         weighting: its name.
         m: effective number of negatives.
-        margin: the implied ρ; `margin.log_positive` and `margin.log_negative` are its two vectors if it splits.
+        margin: the implied ρ; `margin.log_positive` and `margin.log_negative` are its two vectors
+            if it splits.
         name: the implicit loss, if it has a name.
         rho: ρ as a formula.
         equation: the implicit loss as an equation.
         lean: log ρ(t, h) − log ρ(h, t) for labels of median count in tail and head, in nats.
         leans: "tail", "head" or "neither".
         never_drawn: number of labels that are never negatives.
-        scores: "given", or "untrained" where there were none: then all figures of the examples, and q*,
-            are those of a model whose scores are all equal, and say nothing about a trained one.
+        scores: "given", or "untrained" where there were none: then all figures of the examples, and
+            q*, are those of a model with all scores equal, and do not apply to a trained one.
         examples: bias and noise, for a median label of each slice or for the scores given.
         notes: what does not hold here, in words.
         sampled_share: share of the negatives that fall on head, torso and tail.
         optimal_share: the same for the minimum-variance q* of the first example.
-        unbiased_with: the weighting that would make this sampler unbiased; None for all-label losses.
+        unbiased_with: the weighting that would make this sampler unbiased; None for all-label
+            losses.
         logit_adjusted_with: the weighting that would make it logit-adjusted.
     """
 
@@ -77,10 +80,10 @@ class Explanation:
     logit_adjusted_with: str | None
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: everything but the margin's vectors; numbers that are not finite become None."""
-        found = asdict(self)
-        del found["margin"]
-        return _finite(found)
+        """For JSON: everything but the margin's vectors; NaN and infinities become None."""
+        fields = asdict(self)
+        del fields["margin"]
+        return _finite(fields)
 
 
 def explain(
@@ -92,25 +95,27 @@ def explain(
     target: Int[Tensor, " n"] | None = None,
     noise: float | None = None,
 ) -> Explanation:
-    """Say what a loss really does to head and tail, and how noisy its sampling is.
+    """Explain what a loss really does to head and tail, and how noisy its sampling is.
 
-    The lean and the implicit loss hold for any model. Noise depends on the scores: without them it is
-    that of an untrained model, and no number of negatives follows from it.
+    The lean and the implicit loss hold for any model. Noise depends on the scores: without them it
+    is that of an untrained model, and no number of negatives follows from it.
 
     Args:
-        loss: a sampler with a weighting (`SampledSoftmaxLoss`, `SampledDecoupledLoss`) or an exact loss.
+        loss: a sampler with a weighting (`SampledSoftmaxLoss`, `SampledDecoupledLoss`) or an exact
+            loss.
         labels: the label distribution.
         batch_size: B, which decides the number of within-batch negatives.
-        scores: `[n, L]` logits of a model, with
-        target: `[n]` positives; without them, all scores are equal, and a median label of each slice is
-            the positive.
-        noise: with scores, the standard deviation of the sampled loss that `needed_m` is for; 0.1 nats
-            unless you say otherwise.
+        scores: `[n, L]` logits of a model, passed together with `target`; without them, all scores
+            are equal, and a median label of each slice is the positive.
+        target: `[n]` positives.
+        noise: with scores, the standard deviation of the sampled loss that `needed_m` is for; 0.1
+            nats by default.
 
     >>> from headtail import Constant, SampledSoftmaxLoss, WithinBatch
     >>> labels = Labels.zipf(1000)
-    >>> found = explain(SampledSoftmaxLoss(WithinBatch(labels), Constant()), labels, batch_size=128)
-    >>> found.name, found.rho, found.leans
+    >>> loss = SampledSoftmaxLoss(WithinBatch(labels), Constant())
+    >>> explanation = explain(loss, labels, batch_size=128)
+    >>> explanation.name, explanation.rho, explanation.leans
     ('equalised loss (Tan et al. 2020)', "π_y'", 'tail')
     """
     check_count("batch_size", batch_size)
@@ -148,28 +153,35 @@ def _checked(loss: Any, labels: Labels) -> Loss:
     check_kind("loss", loss, Loss, 'scheme("within-batch:tail", labels)')
     size = loss.sampler.num_labels if isinstance(loss, SampledLoss) else labels.num_labels
     if size != labels.num_labels:
-        raise HeadtailError(f"`loss` samples from {size} labels, but `labels` has {labels.num_labels}. Pass the same.")
+        raise HeadtailError(
+            f"`loss` samples from {size} labels, but `labels` has {labels.num_labels}. Pass the "
+            "same."
+        )
     return loss
 
 
-def _cases(labels: Labels, scores: Tensor | None, target: Tensor | None, noise: float | None) -> tuple[list[Case], float | None]:
-    """The examples to look at, and the wished noise; None for an untrained model."""
+def _cases(
+    labels: Labels, scores: Tensor | None, target: Tensor | None, noise: float | None
+) -> tuple[list[Case], float | None]:
+    """The examples to explain, and the requested noise; None for an untrained model."""
     if (scores is None) != (target is None):
-        raise HeadtailError("`scores` and `target` belong together: pass both, or neither for an untrained model.")
+        raise HeadtailError(
+            "`scores` and `target` belong together: pass both, or neither for an untrained model."
+        )
     if noise is not None:
         check_number("noise", noise, low=1e-12)
     if scores is not None and target is not None:
         return given_cases(labels, scores, target), NOISE if noise is None else noise
     if noise is not None:
         raise HeadtailError(
-            "`noise` needs the scores of a model: how many negatives reach it cannot be said of an "
+            "`noise` needs the scores of a model: how many negatives reach it is unknown for an "
             "untrained one. Pass `scores` and `target`."
         )
     return untrained_cases(labels), None
 
 
 def _sampling(sampler: Sampler | None, labels: Labels, batch_size: int) -> dict[str, Any]:
-    """What an explanation says about the sampler."""
+    """The fields of an explanation that describe the sampler."""
     if sampler is None:
         return {
             "sampler": "all labels",
@@ -194,11 +206,14 @@ def _sampling(sampler: Sampler | None, labels: Labels, batch_size: int) -> dict[
     }
 
 
-def optimal_q(margin: Margin, label: int, scores: Float[Tensor, " L"], piece: Piece | None = None) -> Float64[Tensor, " L"]:
+def optimal_q(
+    margin: Margin, label: int, scores: Float[Tensor, " L"], piece: Piece | None = None
+) -> Float64[Tensor, " L"]:
     r"""The sampling distribution of minimum variance for a margin and scores, positive excluded.
 
-    Decoupled losses: $q^* \propto \rho_{yy'}\,|\varphi(-f_{y'})|$; softmax: $q^* \propto \rho_{yy'}\, e^{f_{y'}}$. With it,
-    and weights from the margin, the sampled sum has no variance at all (where φ keeps one sign). If every term is 0, so is q*.
+    Decoupled losses: $q^* \propto \rho_{yy'}\,|\varphi(-f_{y'})|$; softmax: $q^* \propto
+    \rho_{yy'}\, e^{f_{y'}}$. With it, and weights from the margin, the sampled sum has no variance
+    at all (where φ keeps one sign). If every term is 0, so is q*.
 
     Args:
         margin: ρ.
@@ -223,7 +238,10 @@ def optimal_q(margin: Margin, label: int, scores: Float[Tensor, " L"], piece: Pi
 def _shares(q: Tensor, labels: Labels) -> dict[str, float]:
     slices = usual_slices(labels)
     total = float(q.sum())
-    return {name: float(q[getattr(slices, name)].sum()) / total if total else 0.0 for name in slices.sizes}
+    return {
+        name: float(q[getattr(slices, name)].sum()) / total if total else 0.0
+        for name in slices.sizes
+    }
 
 
 def _equation(named: Name, piece: Piece | None) -> str:

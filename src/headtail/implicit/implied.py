@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_kind
-from headtail.labels import Labels
+from headtail.core.labels import Labels
+from headtail.core.margins import CustomSeparable, Margin, Pairwise, Separable
+from headtail.core.slices import Slices
+from headtail.core.weightings import FromMargin, Weighting
+from headtail.errors import HeadtailError, PythonName, Setting, check_kind
 from headtail.losses.modules import ExactLoss, Loss, SampledLoss
-from headtail.margins import CustomSeparable, Margin, Pairwise, Separable
 from headtail.samplers import Draw, FixedSampler, ModelSampler, Sampler, Scorer, Step
-from headtail.slices import Slices
-from headtail.weightings import FromMargin, Weighting
 
 LEAN_FROM = 1e-6
 """Below this many nats a loss leans nowhere."""
@@ -24,36 +24,54 @@ PAIRS_AT_ONCE = 2**20
 
 
 def claim(sampler: FixedSampler, target: Int[Tensor, " n"], batch_size: int | None = None) -> Draw:
-    """A draw that holds every label once, with what the sampler claims of each: the way to read off all its q and weights."""
+    """A draw that holds every label once, with what the sampler claims of each: the way to read off
+    all its q and weights.
+    """
     ids = torch.arange(sampler.num_labels, device=target.device)
     return sampler.describe(ids, target, sampler.expected_m(batch_size), batch_size)
 
 
-def implied_margin(sampler: Sampler, weighting: Weighting, batch_size: int | None = None, model: Scorer | None = None) -> Margin:
-    r"""The margin $\rho_{yy'} = m \cdot q_{y'} \cdot w_{yy'}$ that training with this sampler and weighting optimises.
+def implied_margin(
+    sampler: Sampler,
+    weighting: Weighting,
+    batch_size: int | None = None,
+    model: Scorer | None = None,
+) -> Margin:
+    r"""The margin $\rho_{yy'} = m \cdot q_{y'} \cdot w_{yy'}$ that training with this sampler and
+    weighting optimises.
 
-    Separable weights give a separable margin, two vectors over labels at any L. A label that is never drawn has ρ = 0.
+    Separable weights give a separable margin, two vectors over labels at any L. A label that is
+    never drawn has ρ = 0.
 
     Args:
         sampler: q.
         weighting: w.
         batch_size: B, which decides the m of `WithinBatch`.
-        model: one example as the model sees it, for samplers whose q follows it. Without one, only weights that come from a margin
-            imply a margin: that very one.
+        model: one example and the label table, for samplers that follow the model. Without it,
+            only weights made from a margin imply a margin: the same one.
 
     >>> from headtail import Constant, Labels, WithinBatch
     >>> labels = Labels.from_counts([7, 2, 1])
-    >>> implied_margin(WithinBatch(labels), Constant(), batch_size=8).negative.exp()  # the equalised loss: ρ = π_y'
+    >>> margin = implied_margin(WithinBatch(labels), Constant(), batch_size=8)
+    >>> margin.negative.exp()  # the equalised loss: ρ = π_y'
     tensor([0.7000, 0.2000, 0.1000], dtype=torch.float64)
     """
     if not isinstance(sampler, FixedSampler):
         return _implied_on_model(sampler, weighting, batch_size, model)
     if not sampler.claims.knows_every_q:
-        raise HeadtailError("`Given` knows the log q of its own ids only. Pass `log_q` as a function of ids to explain it.")
+        raise HeadtailError(
+            "`Given` knows the log q of its own ids only. Pass `log_q` as a function of ids to "
+            "explain it."
+        )
     if sampler.expected_m(batch_size) == 0:
-        raise HeadtailError(f"`batch_size` is {batch_size}: an example alone has no negatives from its batch. Pass at least 2.")
+        raise HeadtailError(
+            Setting("batch_size"),
+            f" is {batch_size}: an example alone has no negatives from its batch. Use at least 2.",
+        )
     if isinstance(weighting, FromMargin) and not isinstance(weighting.margin, Separable):
-        return Pairwise(lambda y, others: _log_rho(sampler, weighting, y.reshape(-1), others, batch_size))
+        return Pairwise(
+            lambda y, others: _log_rho(sampler, weighting, y.reshape(-1), others, batch_size)
+        )
     every = torch.arange(sampler.num_labels)
     draw = claim(sampler, every, batch_size)
     a, b = weighting.offsets(draw, every)
@@ -61,13 +79,22 @@ def implied_margin(sampler: Sampler, weighting: Weighting, batch_size: int | Non
     return _tidy(a - draw.log_keep, negative)
 
 
-def _implied_on_model(sampler: Sampler, weighting: Weighting, batch_size: int | None, model: Scorer | None) -> Margin:
+def _implied_on_model(
+    sampler: Sampler, weighting: Weighting, batch_size: int | None, model: Scorer | None
+) -> Margin:
     if isinstance(weighting, FromMargin) and (model is None or not sampler.claims.marginal):
         return weighting.margin
     if model is None or not isinstance(sampler, ModelSampler):
         raise HeadtailError(
-            f"`{type(weighting).__name__}` on `{sampler.name}` optimises no fixed loss: its margin follows the scores of "
-            "the model. Use weights that come from a margin, such as `importance` or `tail`."
+            PythonName(type(weighting).__name__),
+            " on ",
+            PythonName(sampler.name),
+            " optimises no fixed loss: its margin follows the scores of the model. Use weights "
+            "that come from a margin, such as ",
+            PythonName("Importance"),
+            " or ",
+            PythonName("Tail"),
+            ".",
         )
 
     def log_rho(y: Tensor, others: Tensor) -> Tensor:
@@ -80,13 +107,26 @@ def _implied_on_model(sampler: Sampler, weighting: Weighting, batch_size: int | 
         ids = others.expand(log_q.shape)
         draw = Draw(ids, log_q, log_q_target, sampler.expected_m(batch_size), keep)
         a, b = weighting.offsets(draw, label)
-        return torch.where(log_q > -math.inf, (a - keep)[:, None] + b + draw.log_m + log_q, -math.inf)
+        return torch.where(
+            log_q > -math.inf, (a - keep)[:, None] + b + draw.log_m + log_q, -math.inf
+        )
 
     return Pairwise(log_rho)
 
 
-def _log_rho(sampler: FixedSampler, weighting: Weighting, target: Tensor, others: Tensor, batch_size: int | None) -> Tensor:
-    draw = sampler.describe(others.squeeze(0) if len(others) == 1 else others, target, sampler.expected_m(batch_size), batch_size)
+def _log_rho(
+    sampler: FixedSampler,
+    weighting: Weighting,
+    target: Tensor,
+    others: Tensor,
+    batch_size: int | None,
+) -> Tensor:
+    draw = sampler.describe(
+        others.squeeze(0) if len(others) == 1 else others,
+        target,
+        sampler.expected_m(batch_size),
+        batch_size,
+    )
     a, b = weighting.offsets(draw, target)
     keep = torch.as_tensor(draw.log_keep, dtype=torch.float64)
     log_rho = (a - keep)[:, None] + b + draw.log_m + draw.log_q
@@ -94,18 +134,25 @@ def _log_rho(sampler: FixedSampler, weighting: Weighting, target: Tensor, others
 
 
 def _tidy(positive: Tensor, negative: Tensor) -> CustomSeparable:
-    # The two parts are known up to a constant. Where one part is constant, the other takes it, so that both read like equations.
+    # The two parts are known up to a constant. Where one part is constant, the other takes it, so
+    # that both read like equations.
     for constant_in, sign in ((positive, 1), (negative, -1)):
         finite = constant_in[constant_in > -math.inf]
         if len(finite) and float(finite.max() - finite.min()) < 1e-9:
             shift = sign * finite[0]
             # The constant part becomes an exact 0, not what is left of a subtraction.
             zero = torch.where(constant_in > -math.inf, 0.0, -math.inf)
-            return CustomSeparable(zero, negative + shift) if sign == 1 else CustomSeparable(positive - shift, zero)
+            return (
+                CustomSeparable(zero, negative + shift)
+                if sign == 1
+                else CustomSeparable(positive - shift, zero)
+            )
     return CustomSeparable(positive, negative)
 
 
-def implied_margin_of(loss: Loss, batch_size: int | None = None, model: Scorer | None = None) -> Margin:
+def implied_margin_of(
+    loss: Loss, batch_size: int | None = None, model: Scorer | None = None
+) -> Margin:
     """The margin a loss module optimises: implied for sampled losses, its own for exact ones."""
     if isinstance(loss, SampledLoss):
         return implied_margin(loss.sampler, loss.weighting, batch_size, model)
@@ -123,7 +170,10 @@ def usual_slices(labels: Labels) -> Slices:
 def median_labels(labels: Labels) -> dict[str, int]:
     """The label of median count in each slice, among labels that occur at all."""
     slices = usual_slices(labels)
-    seen = {name: (getattr(slices, name) & (labels.counts > 0)).nonzero().squeeze(1) for name in slices.sizes}
+    seen = {
+        name: (getattr(slices, name) & (labels.counts > 0)).nonzero().squeeze(1)
+        for name in slices.sizes
+    }
     return {name: _median(labels, ids) for name, ids in seen.items() if len(ids)}
 
 
@@ -132,12 +182,13 @@ def _median(labels: Labels, ids: Tensor) -> int:
 
 
 def lean_of(margin: Margin, labels: Labels) -> float:
-    r"""How far a margin leans, in nats: $\log\rho(t, h) - \log\rho(h, t)$ for a median tail label t and a median head label h.
+    r"""How far a margin leans, in nats: $\log\rho(t, h) - \log\rho(h, t)$ for a median tail label t
+    and a median head label h.
 
     Above 0 the rare label must win by more than the frequent one: the loss leans to the tail. Below
     0, to the head. It is the mean over all labels with the counts of t and h, so that the order of
-    labels with equal counts does not matter. Where all counts are equal there is no head and no
-    tail, and the lean is 0.
+    labels with equal counts does not matter. Where all counts are equal there is neither head
+    nor tail, and the lean is 0.
 
     >>> from headtail import LogitAdjusted
     >>> labels = Labels.from_counts([1000, 10])
@@ -163,7 +214,9 @@ def _mean_log_rho(margin: Margin, positives: Tensor, negatives: Tensor) -> float
     if isinstance(margin, Separable):
         return _mean(margin.log_positive(positives)) + _mean(margin.log_negative(negatives))
     rows = positives.split(max(1, PAIRS_AT_ONCE // len(negatives)))
-    return sum(float(margin.log_rho(some, negatives).sum()) for some in rows) / (len(positives) * len(negatives))
+    return sum(float(margin.log_rho(some, negatives).sum()) for some in rows) / (
+        len(positives) * len(negatives)
+    )
 
 
 def _mean(values: Tensor) -> float:
@@ -171,10 +224,20 @@ def _mean(values: Tensor) -> float:
     return float(values[0]) if bool((values == values[0]).all()) else float(values.mean())
 
 
-def refuse_to_correct_twice(lean: float) -> None:
-    """Refuse post-hoc adjustment of a loss that leans to the tail by itself."""
+def refuse_to_correct_twice(
+    lean: float,
+    option: str = "post_hoc",
+    instead: str = "train with an unbiased loss, or write `topk(…, correct_twice=True)` to do it",
+) -> None:
+    """Refuse post-hoc adjustment of a loss that leans to the tail by itself.
+
+    Args:
+        lean: of the training loss, from `lean_of`.
+        option: how the adjustment was asked for.
+        instead: what else can be done than to drop that option.
+    """
     if lean > LEAN_FROM:
         raise HeadtailError(
-            f"`post_hoc` would correct twice: the training loss already leans to the tail by {lean:.2f} nats. "
-            "Drop `post_hoc`, train with an unbiased loss, or write `topk(…, correct_twice=True)` if you mean it."
+            f"`{option}` would correct twice: the training loss already leans to the tail by "
+            f"{lean:.2f} nats. Drop `{option}`, {instead}."
         )

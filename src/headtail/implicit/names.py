@@ -1,4 +1,6 @@
-"""Recognising a margin: which loss of the literature it is, read off ρ itself and not off the scheme that implied it."""
+"""Recognising a margin: which loss of the literature it is, read off ρ itself and not off the
+scheme that implied it.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from headtail.labels import Labels
-from headtail.margins import Margin, Separable
+from headtail.core.labels import Labels
+from headtail.core.margins import Margin, Separable
 
 TOLERANCE = 1e-7
 
@@ -46,12 +48,16 @@ def recognise(margin: Margin, labels: Labels, m: float | None = None) -> Name:
     if not isinstance(margin, Separable):
         return Name(None, None, "ρ(y, y')")
     ids = torch.arange(labels.num_labels)
-    positive, negative = margin.log_positive(ids), margin.log_negative(ids)
+    positive = margin.log_positive(ids)
+    negative = margin.log_negative(ids)
     for log_prior in (labels.log_prior(ids), labels.log_frequency(ids)):
-        # Through two priors any line can be drawn, so the margin with a fixed intercept is tried first.
-        found = _adaptive(positive, negative, log_prior) or _power_law(positive, negative, log_prior, labels.num_labels, m)
-        if found:
-            return found
+        # Through two priors any line can be drawn, so the margin with a fixed intercept is tried
+        # first.
+        name = _adaptive(positive, negative, log_prior) or _power_law(
+            positive, negative, log_prior, labels.num_labels, m
+        )
+        if name:
+            return name
     return (
         _excluded(positive, negative, labels, m)
         or _increasing(positive, negative, labels.log_prior(ids))
@@ -68,64 +74,92 @@ class _Line:
 
 
 def _line(v: Float64[Tensor, " L"], x: Float64[Tensor, " L"]) -> _Line | None:
-    """The straight line through (x, v), or None where there is none; labels with ρ = 0 or π = 0 stay aside."""
+    """The straight line through (x, v), or None where there is none; labels with ρ = 0 or π = 0
+    stay aside.
+    """
     seen = (v > -math.inf) & (x > -math.inf)
-    v, x = v[seen], x[seen]
+    v = v[seen]
+    x = x[seen]
     if len(v) == 0:
         return None
     if float(v.max() - v.min()) < TOLERANCE:
         return _Line(float(v[0]), 0.0)
-    low, high = int(x.argmin()), int(x.argmax())
+    low = int(x.argmin())
+    high = int(x.argmax())
     span = float(x[high] - x[low])
     if span < TOLERANCE:
         return None
     slope = float(v[high] - v[low]) / span
     slope = round(slope, 6) if abs(slope - round(slope, 6)) < TOLERANCE else slope
     level = float(v[low] - slope * x[low])
-    return _Line(level, slope) if float((v - level - slope * x).abs().max()) < TOLERANCE * (1 + abs(level)) else None
+    return (
+        _Line(level, slope)
+        if float((v - level - slope * x).abs().max()) < TOLERANCE * (1 + abs(level))
+        else None
+    )
 
 
-def _power_law(positive: Tensor, negative: Tensor, log_prior: Tensor, num_labels: int, m: float | None) -> Name | None:
-    one, two = _line(positive, log_prior), _line(negative, log_prior)
-    if one is None or two is None:
+def _power_law(
+    positive: Tensor, negative: Tensor, log_prior: Tensor, num_labels: int, m: float | None
+) -> Name | None:
+    first = _line(positive, log_prior)
+    second = _line(negative, log_prior)
+    if first is None or second is None:
         return None
-    level = one.level + two.level
+    level = first.level + second.level
     factor = _constant(level, num_labels, m)
-    if one.slope == 0 and two.slope == 0:
+    if first.slope == 0 and second.slope == 0:
         if abs(level) < TOLERANCE:
             return Name("softmax cross-entropy", "decoupled loss", "1")
         direction = "downweighted" if level < 0 else "upweighted"
         return Name(f"softmax with {direction} negatives", "scaled decoupled loss", factor)
-    if one.slope == 0:
-        rho = _join(factor, _power("π_y'", two.slope))
-        if two.slope == 1 and factor == "m":
-            infonce = "InfoNCE: the equalised loss (Tan et al. 2020) with negatives upweighted m times"
+    if first.slope == 0:
+        rho = _join(factor, _power("π_y'", second.slope))
+        if second.slope == 1 and factor == "m":
+            infonce = (
+                "InfoNCE: the equalised loss (Tan et al. 2020) with negatives upweighted m times"
+            )
             return Name(infonce, "tail-heavy decoupled loss", rho)
-        if two.slope > 0:
+        if second.slope > 0:
             return Name("equalised loss (Tan et al. 2020)", "tail-heavy decoupled loss", rho)
         return Name("softmax with upweighted rare negatives", "head-heavy decoupled loss", rho)
-    if two.slope == 0:
-        rho = _join(factor, _power("π_y", one.slope))
-        if one.slope > 0:
+    if second.slope == 0:
+        rho = _join(factor, _power("π_y", first.slope))
+        if first.slope > 0:
             return Name("softmax with upweighted head labels", "head-heavy decoupled loss", rho)
         return Name("softmax with upweighted tail labels", "tail-heavy decoupled loss", rho)
-    if abs(one.slope + two.slope) < TOLERANCE and abs(level) < TOLERANCE:
-        rho = "π_y'/π_y" if two.slope == 1 else f"(π_y'/π_y)^{two.slope:.3g}"
-        if two.slope > 0:
-            strength = "" if two.slope == 1 else f", strength {two.slope:.3g}"
-            return Name(f"logit-adjusted loss (Menon et al. 2020){strength}", "tail-heavy decoupled loss", rho)
+    if abs(first.slope + second.slope) < TOLERANCE and abs(level) < TOLERANCE:
+        rho = "π_y'/π_y" if second.slope == 1 else f"(π_y'/π_y)^{second.slope:.3g}"
+        if second.slope > 0:
+            strength = "" if second.slope == 1 else f", strength {second.slope:.3g}"
+            return Name(
+                f"logit-adjusted loss (Menon et al. 2020){strength}",
+                "tail-heavy decoupled loss",
+                rho,
+            )
         return Name("logit adjustment reversed", "head-heavy decoupled loss", rho)
-    heavy = "tail" if two.slope > one.slope else "head"
-    rho = _join(factor, _power("π_y", one.slope), _power("π_y'", two.slope))
+    heavy = "tail" if second.slope > first.slope else "head"
+    rho = _join(factor, _power("π_y", first.slope), _power("π_y'", second.slope))
     return Name(None, f"{heavy}-heavy decoupled loss", rho)
 
 
 def _adaptive(positive: Tensor, negative: Tensor, log_prior: Tensor) -> Name | None:
     quarter = (-0.25 * log_prior).exp()
-    one, flat = _line(positive, torch.where(log_prior > -math.inf, quarter, -math.inf)), _line(negative, log_prior)
-    if one is None or flat is None or flat.slope != 0 or one.slope <= 0 or abs(one.level + flat.level) > TOLERANCE:
+    first = _line(positive, torch.where(log_prior > -math.inf, quarter, -math.inf))
+    flat = _line(negative, log_prior)
+    if (
+        first is None
+        or flat is None
+        or flat.slope != 0
+        or first.slope <= 0
+        or abs(first.level + flat.level) > TOLERANCE
+    ):
         return None
-    return Name("adaptive loss (LDAM, Cao et al. 2019)", "tail-heavy decoupled loss", f"exp({one.slope:.3g}·π_y^-¼)")
+    return Name(
+        "adaptive loss (LDAM, Cao et al. 2019)",
+        "tail-heavy decoupled loss",
+        f"exp({first.slope:.3g}·π_y^-¼)",
+    )
 
 
 def _excluded(positive: Tensor, negative: Tensor, labels: Labels, m: float | None) -> Name | None:
@@ -139,7 +173,9 @@ def _excluded(positive: Tensor, negative: Tensor, labels: Labels, m: float | Non
     if inner.softmax is None:
         return None
     denominator = inner.rho.replace("π_y'", "π_y").replace("(y')", "(y)")
-    return Name(f"{inner.softmax}, positive excluded", inner.decoupled, f"{inner.rho}/(1 − {denominator})")
+    return Name(
+        f"{inner.softmax}, positive excluded", inner.decoupled, f"{inner.rho}/(1 − {denominator})"
+    )
 
 
 def _increasing(positive: Tensor, negative: Tensor, log_prior: Tensor) -> Name | None:
@@ -148,8 +184,10 @@ def _increasing(positive: Tensor, negative: Tensor, log_prior: Tensor) -> Name |
     if flat is None or flat.slope != 0:
         return None
     order = log_prior.argsort(stable=True)
-    x, v = log_prior[order], negative[order] + flat.level
-    step, rise = x.diff(), v.nan_to_num(neginf=-1e300).diff()
+    x = log_prior[order]
+    v = negative[order] + flat.level
+    step = x.diff()
+    rise = v.nan_to_num(neginf=-1e300).diff()
     same = step.abs() < 1e-12
     if bool((rise[same].abs() > TOLERANCE).any()) or bool((rise < -TOLERANCE).any()):
         return None
@@ -158,7 +196,8 @@ def _increasing(positive: Tensor, negative: Tensor, log_prior: Tensor) -> Name |
 
 class _Vectors(Separable):
     def __init__(self, positive: Tensor, negative: Tensor) -> None:
-        self._positive, self._negative = positive, negative
+        self._positive = positive
+        self._negative = negative
 
     def log_positive(self, ids: Tensor) -> Tensor:
         return self._positive[ids]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from headtail.core.weightings import InfoNCE
 from headtail.implicit.examples import inverse_in_m
 from headtail.losses import Loss, SampledLoss
 from headtail.samplers import FixedSampler, WithinBatch
-from headtail.weightings import InfoNCE
 
 
 def notes_of(loss: Loss, batch_size: int, never_drawn: int, *, untrained: bool) -> list[str]:
@@ -17,10 +17,14 @@ def notes_of(loss: Loss, batch_size: int, never_drawn: int, *, untrained: bool) 
         adjusted = f"f − {loss.post_hoc:g}·log π"
         notes.append(f"Answers are adjusted afterwards, {adjusted}, which leans to the tail.")
     if loss.settings.collisions == "none":
-        notes.append("Collisions are kept, so the positive also counts as its own negative: that is left out here.")
+        notes.append(
+            "Collisions are kept, so the positive also counts as its own negative: that is left "
+            "out here."
+        )
     if isinstance(loss, SampledLoss) and _counts_copies(loss):
         notes.append(
-            "Only the example's own slot is masked: copies of the positive in the batch count as negatives. "
+            "Only the example's own slot is masked: copies of the positive in the batch count as "
+            "negatives. "
             f"ρ, which is for y' ≠ y, leaves them out; they {_effect_of_copies(loss)}."
         )
     if loss.options.get("label_smoothing"):
@@ -28,24 +32,41 @@ def notes_of(loss: Loss, batch_size: int, never_drawn: int, *, untrained: bool) 
     if isinstance(loss, SampledLoss):
         notes += _notes_of_sampling(loss, batch_size, never_drawn)
     if untrained and loss.piece is not None and loss.piece.cosine and _is_fixed(loss):
-        notes.append("An untrained model's cosines are all 0, where these negatives cost nothing: pass scores to see noise.")
+        notes.append(
+            "An untrained model's cosines are all 0, where these negatives cost nothing: pass "
+            "scores to see noise."
+        )
     return notes
 
 
 def _notes_of_sampling(loss: SampledLoss, batch_size: int, never_drawn: int) -> list[str]:
     sampler = loss.sampler
     if not isinstance(sampler, FixedSampler):
-        return ["The q of these negatives moves with the model: it can be measured on a trained one only."]
+        return [
+            "The q of these negatives moves with the model: it can be measured on a trained one "
+            "only."
+        ]
     notes = []
     if never_drawn:
-        notes.append(f"{never_drawn:,} labels are never drawn, so they are never pushed down, whatever the weights say.")
+        notes.append(
+            f"{never_drawn:,} labels are never drawn, so they are never pushed down, whatever the "
+            "weights say."
+        )
     if not inverse_in_m(sampler, loss.weighting, batch_size):
-        notes.append("These weights are not of the form η/m: more negatives change the loss itself, which grows like log m.")
+        notes.append(
+            "These weights are not of the form η/m: more negatives change the loss itself, which "
+            "grows like log m."
+        )
     nothing = torch.zeros(sampler.num_labels, dtype=torch.float64)
     if sampler.variance_of_sum(nothing, 0, batch_size) is None:
-        notes.append("How these negatives depend on each other is not known, so the variance has no formula.")
+        notes.append(
+            "How these negatives depend on each other is not known, so the variance has no formula."
+        )
     elif not sampler.independent(batch_size):
-        notes.append("These draws are not independent: the variance is exact for this m, and there is no formula for another.")
+        notes.append(
+            "These draws are not independent: the variance is exact for this m, and there is no "
+            "formula for another."
+        )
     return notes
 
 

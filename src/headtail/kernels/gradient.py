@@ -1,4 +1,4 @@
-"""What kernels hand over: gradients as entries of rows, and a loss with all its gradients."""
+"""The values that kernels return: gradients as entries of rows, and a loss with its gradients."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from torch import Tensor
 
 
 class RowGradient(NamedTuple):
-    """A row-sparse gradient as entries: row `rows[e]` gets `coefs[e] · values[points[e]]`; rows may repeat, their entries add up.
+    """A row-sparse gradient as entries: row `rows[e]` gets `coefs[e] · values[points[e]]`. Rows may
+    repeat; their entries add up.
 
     Attributes:
-        rows: `[n]`; −1 marks padding, which counts nowhere.
+        rows: `[n]`; −1 marks padding, which has no effect.
         values: `[s, d]`.
-        points: `[n]` which of the values each entry takes; None if entry e takes the e-th.
+        points: `[n]` index of each entry's value; None if entry e takes the e-th.
         coefs: `[n]` factors; None for 1.
         grouped: whether entries of the same row are neighbours already.
     """
@@ -27,32 +28,33 @@ class RowGradient(NamedTuple):
 
 
 class LossGradients(NamedTuple):
-    """A sampled loss and, taken while the numbers are at hand, the gradients of Σ scale · loss.
+    """A sampled loss and the gradients of Σ scale · loss, computed in the same pass.
 
     Attributes:
         loss: `[b]` of each example.
-        of_input: `[b, d]`.
-        of_scores: `[b + m]` with respect to the scores of positives, then of shared negatives (summed over examples); `[b + b·m]`
-            where each example has its own.
-        of_rows: `[b + m, d]` with respect to the rows of positives and shared negatives; None where each example has its own:
-            then it is `of_scores` times the inputs.
-        total: Σ scale · loss, where the kernel has taken it too.
+        grad_input: `[b, d]`.
+        grad_scores: `[b + m]` with respect to the scores of positives, then of shared negatives
+            (summed over examples); `[b + b·m]` for per-example negatives.
+        grad_rows: `[b + m, d]` with respect to the rows of positives and shared negatives; None for
+            per-example negatives, where it is `grad_scores` times the inputs.
+        total: Σ scale · loss, where the kernel computes it too.
     """
 
     loss: Float[Tensor, " b"]
-    of_input: Float[Tensor, "b d"]
-    of_scores: Float[Tensor, " n"]
-    of_rows: Float[Tensor, "n d"] | None
+    grad_input: Float[Tensor, "b d"]
+    grad_scores: Float[Tensor, " n"]
+    grad_rows: Float[Tensor, "n d"] | None
     total: Float[Tensor, ""] | None = None
 
 
 class Drop(NamedTuple):
-    """Which numbers are dropped: those whose noise is below `share`; the others are multiplied by `scale`.
+    """Which numbers a dropout drops: those with noise below `share`. The others are multiplied by
+    `scale`.
 
     Attributes:
-        noise: a random byte for each number, or a seed to take it from.
+        noise: a random byte for each number, or the seed that it is computed from.
         share: in the units of the noise.
-        scale: so that the mean stays.
+        scale: keeps the mean.
     """
 
     noise: Tensor
@@ -61,4 +63,4 @@ class Drop(NamedTuple):
 
 
 LOGISTIC, HINGE, SQUARED_HINGE, CONTRASTIVE = range(4)
-"""The pieces of decoupled losses that kernels know."""
+"""Codes of the binary losses that kernels know."""

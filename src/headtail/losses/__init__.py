@@ -1,16 +1,10 @@
-"""Losses: functions first, modules second."""
+"""Losses: the equations as functions, and modules that hold a sampler and a weighting, or a margin.
 
-from headtail.losses.decoupled import (
-    Piece,
-    contrastive,
-    decoupled_loss,
-    hinge,
-    logistic,
-    sampled_decoupled,
-    sampled_decoupled_loss,
-    squared_hinge,
-    two_tower_decoupled_loss,
-)
+`softmax.py` and `decoupled.py` are the equations, public as `headtail.functional`; `modules.py` has
+the classes. How negatives are drawn belongs in `samplers`, what a loss does to head and tail in
+`implicit`, and compiled twins in `kernels`.
+"""
+
 from headtail.losses.modules import (
     DecoupledLoss,
     ExactLoss,
@@ -20,29 +14,13 @@ from headtail.losses.modules import (
     SampledSoftmaxLoss,
     SoftmaxLoss,
 )
-from headtail.losses.options import Options
-from headtail.losses.softmax import sampled_softmax, sampled_softmax_loss, softmax_loss, two_tower_softmax_loss
 
 __all__ = [
     "DecoupledLoss",
     "ExactLoss",
     "Loss",
-    "Options",
-    "Piece",
     "SampledDecoupledLoss",
     "SampledLoss",
     "SampledSoftmaxLoss",
     "SoftmaxLoss",
-    "contrastive",
-    "decoupled_loss",
-    "hinge",
-    "logistic",
-    "sampled_decoupled",
-    "sampled_decoupled_loss",
-    "sampled_softmax",
-    "sampled_softmax_loss",
-    "softmax_loss",
-    "squared_hinge",
-    "two_tower_decoupled_loss",
-    "two_tower_softmax_loss",
 ]

@@ -2,89 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Unpack
+from typing import ClassVar, Unpack
 
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_kind, check_number
-from headtail.kernels.gradient import CONTRASTIVE, HINGE, LOGISTIC, SQUARED_HINGE
-from headtail.losses.fused import loss_of_rows, ready_for_kernel
+from headtail.core.draw import Draw
+from headtail.core.margins import Margin, Unit
+from headtail.core.pieces import Piece, logistic
+from headtail.core.targets import Target
+from headtail.core.weightings import Weighting
+from headtail.errors import HeadtailError, check_kind
+from headtail.losses.fused import fused_loss
+from headtail.losses.inputs import Inputs, check_draw
 from headtail.losses.options import Options, Settings
 from headtail.losses.terms import Terms, exact_terms, given_terms, table_terms
-from headtail.margins import Margin
-from headtail.samplers.draw import Draw
-from headtail.targets import Target
-from headtail.weightings import Weighting
 
 
-@dataclass(frozen=True)
-class Piece:
-    r"""The two binary losses of a decoupled loss: $\phi$ on the positive logit, $\varphi$ on minus each negative logit.
+@dataclass(frozen=True, eq=False)
+class DecoupledSettings(Settings):
+    """Options of the decoupled losses: those of all losses, and the piece."""
 
-    Attributes:
-        name: for people.
-        positive: φ(z), applied to f_y.
-        negative: ϕ(z), applied to −f_y'.
-        cosine: whether logits must be cosines.
-        code: (number, margin) by which kernels know it; None for pieces of your own.
-    """
+    own: ClassVar[tuple[str, ...]] = ("piece",)
+    piece: Piece = logistic
 
-    name: str
-    positive: Callable[[Tensor], Tensor]
-    negative: Callable[[Tensor], Tensor]
-    cosine: bool = False
-    code: tuple[int, float] | None = None
+    def __post_init__(self) -> None:
+        check_kind("piece", self.piece, Piece, "hinge")
+        super().__post_init__()
+        check_score(self.piece, self.score)
 
 
-def _logistic(z: Tensor) -> Tensor:
-    return -F.logsigmoid(z)
-
-
-def _hinge(z: Tensor) -> Tensor:
-    return F.relu(1 - z)
-
-
-def _squared_hinge(z: Tensor) -> Tensor:
-    return F.relu(1 - z) ** 2
-
-
-logistic = Piece("logistic", _logistic, _logistic, code=(LOGISTIC, 0.0))
-"""log(1 + e^−z) on both sides."""
-hinge = Piece("hinge", _hinge, _hinge, code=(HINGE, 0.0))
-"""max(0, 1 − z) on both sides."""
-squared_hinge = Piece("squared hinge", _squared_hinge, _squared_hinge, code=(SQUARED_HINGE, 0.0))
-"""max(0, 1 − z)² on both sides."""
-
-
-@dataclass(frozen=True)
-class _NegativeCosine:
-    margin: float
-
-    def __call__(self, z: Tensor) -> Tensor:
-        return F.relu(-z - self.margin) ** 2 / 2
-
-
-def _positive_cosine(z: Tensor) -> Tensor:
-    return (1 - z) ** 2 / 2
-
-
-def contrastive(margin: float = 0.0) -> Piece:
-    r"""The contrastive loss of Hadsell et al. (2006) at the distance 1 − cos: ½(1 − cos)² on the positive, and
-    ½ max(0, cos − margin)² on negatives.
-
-    The squares matter. With margin 0, a label of probability P and weight ρ on it as a negative, the cosine that costs least is
-    P / (P + ρ(1 − P)): the loss learns probabilities. Without them (torch's CosineEmbeddingLoss) it is 1 for labels with
-    P > ρ(1 − P), and 0 for all others, of which then nothing is learnt: among many labels, most of the time all of them.
-
-    >>> contrastive().negative(torch.tensor([-0.4, 0.4]))  # of minus the cosine
-    tensor([0.0800, 0.0000])
-    """
-    check_number("margin", margin, low=-1, high=1)
-    return Piece("contrastive", _positive_cosine, _NegativeCosine(margin), cosine=True, code=(CONTRASTIVE, margin))
+def check_score(piece: Piece, score: str) -> None:
+    """Refuse dot products where a piece is made for cosines."""
+    if piece.cosine and score != "cosine":
+        raise HeadtailError(f'`piece={piece.name}` works on cosines: write `score="cosine"`.')
 
 
 def sampled_decoupled(
@@ -97,7 +49,8 @@ def sampled_decoupled(
 ) -> Float[Tensor, " b"]:
     r"""Equation 6, with weights $w_{yy'} = e^{a(y) + b(y')}$:
 
-    $$\ell(y, f; \mathscr{N}, w) = \phi(f_y) + \sum_{y' \in \mathscr{N}} w_{yy'}\, \varphi(-f_{y'}).$$
+    $$\ell(y, f; \mathscr{N}, w) = \phi(f_y) + \sum_{y' \in \mathscr{N}} w_{yy'}\,
+    \varphi(-f_{y'}).$$
 
     Args:
         positive: `[b]` logits f_y.
@@ -107,12 +60,15 @@ def sampled_decoupled(
         mask: `[b, m]` draws that do not count.
         piece: φ for the positive and ϕ for negatives.
 
+    >>> from headtail.functional import hinge
     >>> zero, none = torch.zeros(1), torch.zeros(1, 3, dtype=torch.bool)
     >>> sampled_decoupled(zero, torch.zeros(1, 3), zero, torch.zeros(3), none, hinge)
     tensor([4.])
     """
-    a, b = a.to(negatives.dtype), b.to(negatives.dtype)
-    # A masked weight may be infinite, and 0 · inf is not a number: the mask selects, it never multiplies.
+    a = a.to(negatives.dtype)
+    b = b.to(negatives.dtype)
+    # A masked weight may be infinite, and 0 · inf is not a number: the mask selects, it never
+    # multiplies.
     weights = (a[:, None] + b).masked_fill(mask, 0.0).exp()
     terms = weights * piece.negative(-negatives)
     return piece.positive(positive) + terms.masked_fill(mask, 0.0).sum(1)
@@ -130,7 +86,8 @@ def sampled_decoupled_loss(
     sparse: bool = False,
     **options: Unpack[Options],
 ) -> Tensor:
-    """A sampled decoupled loss against a table of label embeddings; leans as the sampler and `weighting` decide.
+    """A sampled decoupled loss against a table of label embeddings; leans as the sampler and
+    `weighting` decide.
 
     Args:
         input: `[b, d]` hidden states.
@@ -144,15 +101,30 @@ def sampled_decoupled_loss(
         **options: see `Options`.
 
     >>> from headtail import Importance, Uniform
+    >>> from headtail.functional import contrastive
     >>> hidden, table, target = torch.randn(4, 8), torch.randn(100, 8), torch.tensor([5, 0, 99, 5])
     >>> draw = Uniform(100, num_negatives=20).draw(target)
-    >>> loss = sampled_decoupled_loss(hidden, table, target, draw, Importance(), contrastive(), score="cosine")
+    >>> loss = sampled_decoupled_loss(
+    ...     hidden, table, target, draw, Importance(), contrastive(), score="cosine")
     """
-    settings = _settings(piece, options)
-    if sparse and piece.code is not None and (ready := ready_for_kernel(input, weight, bias, target, draw, weighting, settings)):
-        kernel = ready.kernels.sampled_decoupled
-        return loss_of_rows(kernel, input, weight, bias, draw, ready, settings, *piece.code)
-    return _reduced(table_terms(input, weight, bias, target, draw, weighting, sparse, settings), piece)
+    settings = DecoupledSettings.of({**options, "piece": piece})
+    inputs = Inputs.of(input, weight, bias, target, settings.ignore_index, sparse)
+    return decoupled_of_draw(inputs, draw, weighting, settings)
+
+
+def decoupled_of_draw(
+    inputs: Inputs, draw: Draw, weighting: Weighting, settings: DecoupledSettings
+) -> Tensor:
+    """The reduced loss of equation 6: by a kernel if there is one for these inputs and this piece,
+    else as it is written above.
+    """
+    check_draw(draw, weighting, inputs.pairs, len(inputs.weight))
+    loss = None
+    if settings.piece.code is not None:
+        loss = fused_loss(inputs, draw, weighting, settings, settings.piece.code)
+    if loss is None:
+        loss = _reduced(table_terms(inputs, draw, weighting, settings), settings)
+    return loss
 
 
 def two_tower_decoupled_loss(
@@ -165,15 +137,19 @@ def two_tower_decoupled_loss(
     piece: Piece = logistic,
     **options: Unpack[Options],
 ) -> Tensor:
-    """A sampled decoupled loss where an item tower made the embeddings; arguments as in `two_tower_softmax_loss`.
+    """A sampled decoupled loss where an item tower made the embeddings; arguments as in
+    `two_tower_softmax_loss`.
 
     >>> from headtail import Constant, Labels, WithinBatch
-    >>> labels, target, items = Labels.from_counts([4, 2, 1]), torch.tensor([0, 2, 0]), torch.randn(3, 8)
+    >>> from headtail.functional import hinge
+    >>> labels, target = Labels.from_counts([4, 2, 1]), torch.tensor([0, 2, 0])
+    >>> queries, items = torch.randn(3, 8), torch.randn(3, 8)
     >>> draw = WithinBatch(labels).draw(target)
-    >>> loss = two_tower_decoupled_loss(torch.randn(3, 8), items, items, target, draw, Constant(), hinge)
+    >>> loss = two_tower_decoupled_loss(queries, items, items, target, draw, Constant(), hinge)
     """
-    settings = _settings(piece, options)
-    return _reduced(given_terms(input, positive, negatives, target, draw, weighting, None, settings), piece)
+    settings = DecoupledSettings.of({**options, "piece": piece})
+    terms = given_terms(input, positive, negatives, target, draw, weighting, None, settings)
+    return _reduced(terms, settings)
 
 
 def decoupled_loss(
@@ -186,7 +162,8 @@ def decoupled_loss(
     bias: Tensor | None = None,
     **options: Unpack[Options],
 ) -> Tensor:
-    r"""The exact decoupled loss over all labels, $\phi(f_y) + \sum_{y' \ne y} \rho_{yy'}\, \varphi(-f_{y'})$.
+    r"""The exact decoupled loss over all labels, $\phi(f_y) + \sum_{y' \ne y} \rho_{yy'}\,
+    \varphi(-f_{y'})$.
 
     Args:
         input: `[b, d]` hidden states.
@@ -203,22 +180,18 @@ def decoupled_loss(
     >>> torch.allclose(decoupled_loss(hidden, table, target, reduction="sum"), exact)
     True
     """
-    return _reduced(exact_terms(input, weight, bias, target, margin, _settings(piece, options)), piece)
+    settings = DecoupledSettings.of({**options, "piece": piece})
+    inputs = Inputs.of(input, weight, bias, target, settings.ignore_index)
+    return exact_decoupled(inputs, Unit() if margin is None else margin, settings)
 
 
-def _reduced(terms: Terms, piece: Piece) -> Tensor:
-    loss = sampled_decoupled(terms.positive, terms.negatives, terms.a, terms.b, terms.mask, piece)
-    return terms.settings.reduce(loss, terms.pairs)
+def exact_decoupled(inputs: Inputs, margin: Margin, settings: DecoupledSettings) -> Tensor:
+    """The reduced loss over all labels."""
+    return _reduced(exact_terms(inputs, margin, settings), settings)
 
 
-def _settings(piece: Piece, options: Options) -> Settings:
-    check_kind("piece", piece, Piece, "hinge")
-    settings = Settings.of(options)
-    check_score(piece, settings.score)
-    return settings
-
-
-def check_score(piece: Piece, score: str) -> None:
-    """Refuse dot products where a piece is made for cosines."""
-    if piece.cosine and score != "cosine":
-        raise HeadtailError(f'`piece={piece.name}` works on cosines: write `score="cosine"`.')
+def _reduced(terms: Terms, settings: DecoupledSettings) -> Tensor:
+    loss = sampled_decoupled(
+        terms.positive, terms.negatives, terms.a, terms.b, terms.mask, settings.piece
+    )
+    return settings.reduce(loss, terms.pairs)

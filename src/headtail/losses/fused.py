@@ -1,4 +1,6 @@
-"""The sampled losses of a label table in one autograd node: fast twins of the plain path for training steps."""
+"""The sampled losses of a label table in one autograd node: fast twins of the plain path for
+training steps.
+"""
 
 from __future__ import annotations
 
@@ -10,186 +12,184 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from headtail.beside import beside, wait_for
-from headtail.gradients import for_autograd, values_of
-from headtail.kernels.compiled import HAS_TRITON
+from headtail.core.draw import Draw
+from headtail.core.weightings import Weighting, kernel_log_weights
+from headtail.device.side_streams import beside, wait_for
+from headtail.kernels.dispatch import grouping_kernel, loss_kernels
 from headtail.kernels.gradient import LossGradients, RowGradient
-from headtail.link import taker_of
+from headtail.losses.inputs import Inputs, directions
 from headtail.losses.options import Settings
-from headtail.losses.terms import check_draw, check_input, check_table, check_weighting, directions
-from headtail.samplers.draw import Draw
-from headtail.targets import Pairs, Target
-from headtail.weightings import Weighting, kernel_log_weights
+from headtail.rows.gradients import for_autograd, values_of
+from headtail.rows.link import taker_of
 
 Kernel = Callable[..., LossGradients]
 UNSCALED = "headtail: unscaled"
 """The note on a node of the graph that its loss is used as it is."""
 
 
-class Ready(NamedTuple):
-    """Checked arguments that a kernel takes.
+class Weighed(NamedTuple):
+    """What kernels compare, weigh and scale draws by, in the order of their arguments.
 
     Attributes:
-        kernels: the module with the kernels.
-        pairs: the targets.
-        collisions: what kernels compare, weigh and scale by: `[p]` what a draw must differ from
-            (None where all draws count), the same of each draw, a, b, `[p, m]` further draws that
-            do not count (or None), and each pair's factor.
+        own: `[p]` what a draw must differ from to count; None where all draws count.
+        drawn: the same of each draw.
+        a: `[p]` and
+        b: like the ids of the draw: the log-weights, each one number where all are the same.
+        known: `[p, m]` further draws that do not count, or None.
+        scale: each pair's factor in the reduced loss.
     """
 
-    kernels: Any
-    pairs: Pairs
-    collisions: tuple[Tensor | None, Tensor, Tensor | float, Tensor | float, Tensor | None, Tensor | float]
+    own: Tensor | None
+    drawn: Tensor
+    a: Tensor | float
+    b: Tensor | float
+    known: Tensor | None
+    scale: Tensor | float
 
 
-def ready_for_kernel(
-    input: Tensor, weight: Tensor, bias: Tensor | None, target: Target, draw: Draw, weighting: Weighting, settings: Settings
-) -> Ready | None:
-    """Check what a loss was given; None where it is for the plain path."""
-    if torch.compiler.is_compiling():
+def fused_loss(
+    inputs: Inputs,
+    draw: Draw,
+    weighting: Weighting,
+    settings: Settings,
+    piece: tuple[int, float] | None = None,
+) -> Tensor | None:
+    """Compute the reduced loss by a kernel, with row-sparse gradients; None where there is none.
+
+    Args:
+        inputs: the batch and its label table.
+        draw: the negatives.
+        weighting: their weights.
+        settings: options of the loss.
+        piece: the code of a decoupled loss; None for the softmax.
+    """
+    if not inputs.sparse or torch.compiler.is_compiling():
         return None
-    check_table(input, weight, bias)
-    pairs = Pairs.of(target, num_labels=len(weight), ignore_index=settings.ignore_index)
-    check_draw(draw, pairs, len(weight))
-    check_input(input, pairs)
-    kernels = _kernels_for(input, weight, bias, draw, settings)
+    kernels = None
+    if _has_kernel_form(inputs.bias, draw, settings):
+        kernels = loss_kernels(inputs.hidden, *inputs.tables)
     if kernels is None:
         return None
-    check_weighting(weighting, "`weight`", len(weight))
+    pairs = inputs.pairs
     a, b = kernel_log_weights(weighting, draw, pairs.label)
     if isinstance(b, Tensor) and b.dim() != draw.ids.dim():
-        return None
+        return None  # a margin that does not split
     own, drawn = settings.compared(pairs, draw, weighting) or (None, draw.ids)
     known = settings.masks(pairs, draw, weighting) if settings.looks_for_known else None
     scale = settings.scale(pairs)
     scale = scale.float() if isinstance(scale, Tensor) else scale
-    return Ready(kernels, pairs, (own, drawn, a, b, known, scale))
+    kernel = kernels.sampled_softmax if piece is None else kernels.sampled_decoupled
+    tables = _tables_in_use(inputs, draw, settings)
+    return _LossOfRows.apply(  # pyright: ignore[reportReturnType]
+        kernel, *tables, Weighed(own, drawn, a, b, known, scale), piece or ()
+    )
 
 
-def _kernels_for(input: Tensor, weight: Tensor, bias: Tensor | None, draw: Draw, settings: Settings) -> Any:
-    """The module with the kernels for these, or None: other dtypes, a learnt temperature, losses that are not summed up."""
-    if torch.is_autocast_enabled(input.device.type) or draw.ids.numel() == 0 or settings.reduction == "none":
-        return None
-    if isinstance(settings.temperature, Tensor) or (bias is not None and (bias.dim() == 1 or settings.temperature != 1)):
-        return None
-    tensors = [t for t in (input, weight, bias) if t is not None]
-    dtypes = {t.dtype for t in tensors}
-    kernels = None
-    if not all(t.is_contiguous() for t in tensors):
-        return None
-    if input.device.type == "cpu" and dtypes == {torch.float32}:
-        from headtail.kernels import cpu_loss as kernels
-    elif input.device.type == "cuda" and dtypes <= {torch.float32, torch.bfloat16} and HAS_TRITON:
-        from headtail.kernels import cuda_loss as kernels
-    return kernels
+def _has_kernel_form(bias: Tensor | None, draw: Draw, settings: Settings) -> bool:
+    """Whether kernels know this loss: summed, with a fixed temperature, and a bias as a table that
+    no temperature divides.
+    """
+    if draw.ids.numel() == 0 or settings.reduction == "none":
+        return False
+    if isinstance(settings.temperature, Tensor):
+        return False
+    return bias is None or (bias.dim() != 1 and settings.temperature == 1)
 
 
-def loss_of_rows(
-    kernel: Kernel,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    draw: Draw,
-    ready: Ready,
-    settings: Settings,
-    *extra: Any,
-) -> Tensor:
-    """The reduced loss by a kernel; `weight` and `bias` get row-sparse gradients."""
-    pairs = ready.pairs
-    input = pairs.rows(input)
+def _tables_in_use(
+    inputs: Inputs, draw: Draw, settings: Settings
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]:
+    """Hidden states, weight and bias as a kernel takes them, and the rows of positives and
+    negatives there.
+    """
+    label = inputs.pairs.label
+    hidden = inputs.pairs.rows(inputs.hidden)
     if settings.score == "dot":
-        input = input if settings.temperature == 1 else input / settings.temperature
-        given = kernel, input, weight, bias, pairs.label, draw.ids
-        return _LossOfRows.apply(*given, ready.collisions, extra)  # pyright: ignore[reportReturnType]
-    # Directions are taken of the rows in use; what the kernel sees as its table is just them.
-    rows = torch.cat([pairs.label, draw.ids.reshape(-1)])
-    table = directions(F.embedding(rows, weight, sparse=True))
+        if settings.temperature != 1:
+            hidden = hidden / settings.temperature
+        return hidden, inputs.weight, inputs.bias, label, draw.ids
+    # Only the rows in use get directions: they are the whole table of the kernel.
+    rows = inputs.rows_with(draw)
+    weight = directions(F.embedding(rows, inputs.weight, sparse=True))
+    bias = None if inputs.bias is None else F.embedding(rows, inputs.bias, sparse=True)
     place = torch.arange(len(rows), device=rows.device)
-    positive, negatives = place[: len(pairs.label)], place[len(pairs.label) :].reshape(draw.ids.shape)
-    if bias is not None:
-        bias = F.embedding(rows, bias, sparse=True)
-    given = kernel, directions(input) / settings.temperature, table, bias, positive, negatives
-    return _LossOfRows.apply(*given, ready.collisions, extra)  # pyright: ignore[reportReturnType]
+    negatives = place[len(label) :].reshape(draw.ids.shape)
+    return directions(hidden) / settings.temperature, weight, bias, place[: len(label)], negatives
 
 
 class _LossOfRows(torch.autograd.Function):
-    """Gradients are taken while the numbers are at hand, and handed to the optimiser row by row."""
+    """Gradients are computed with the loss, and handed to the optimiser row by row."""
 
     @staticmethod
     def forward(
         ctx: Any,
         kernel: Kernel,
-        input: Tensor,
+        hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
         positive: Tensor,
         negatives: Tensor,
-        collisions: tuple[Any, ...],
-        extra: tuple[Any, ...],
+        weighed: Weighed,
+        piece: tuple[Any, ...],
     ) -> Tensor:
         places = _places(weight, bias, positive, negatives) if ctx.needs_input_grad[2] else None
-        result = kernel(input, weight, bias, positive, negatives, *collisions, *extra)
+        result = kernel(hidden, weight, bias, positive, negatives, *weighed, *piece)
         # Autograd frees what is saved here after the last backward, and not before.
         rows, points = (None, None) if places is None else (places.rows, places.points)
-        gradients = result.of_input, result.of_scores, result.of_rows
-        ctx.save_for_backward(input, positive, negatives, *gradients, rows, points)
+        gradients = result.grad_input, result.grad_scores, result.grad_rows
+        ctx.save_for_backward(hidden, positive, negatives, *gradients, rows, points)
         ctx.tables = weight, bias
         if result.total is not None:
             return result.total
-        scale = collisions[-1]
-        if isinstance(scale, float):  # one factor for all
-            return result.loss.sum() * scale
-        return torch.where(scale == 0, 0.0, result.loss * scale).sum()
+        if not isinstance(weighed.scale, Tensor):  # one factor for all
+            return result.loss.sum() * weighed.scale
+        return torch.where(weighed.scale == 0, 0.0, result.loss * weighed.scale).sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        input, positive, negatives, of_input, of_scores, of_rows, rows, points = ctx.saved_tensors
-        if not _is_unscaled(ctx, grads[0]):
-            of_input = of_input * grads[0]
-            of_scores = of_scores * grads[0]
-            of_rows = None if of_rows is None else of_rows * grads[0]
-        elif _graph_is_kept():  # what is handed out may be changed, and is needed again
-            of_input = of_input.clone()
-            of_scores = of_scores.clone()
-            of_rows = None if of_rows is None else of_rows.clone()
+        hidden, positive, negatives, *gradients, rows, points = ctx.saved_tensors
+        grad_hidden, grad_scores, grad_rows = _handed_out(ctx, gradients, grads[0])
         grouped = points is not None
         if grouped:
-            wait_for(input.device, "entries")
+            wait_for(hidden.device, "entries")
         else:
             rows = torch.cat([positive, negatives.reshape(-1)])
-        if of_rows is None:
-            point = torch.arange(len(input), device=input.device)
+        if grad_rows is None:
+            point = torch.arange(len(hidden), device=hidden.device)
             owner = torch.cat([point, point.repeat_interleave(negatives.shape[1])])
-            of_weight = RowGradient(rows, input.detach(), owner, of_scores)
+            grad_weight = RowGradient(rows, hidden.detach(), owner, grad_scores)
         else:
-            of_weight = RowGradient(rows, of_rows, points, grouped=grouped)
+            grad_weight = RowGradient(rows, grad_rows, points, grouped=grouped)
         weight, bias = ctx.tables
-        of_weight = _gradient_of(weight, of_weight, ctx.next_functions[1][0])
-        of_bias = None
+        grad_weight = _gradient_of(weight, grad_weight, ctx.next_functions[1][0])
+        grad_bias = None
         if bias is not None:
-            of_bias = RowGradient(rows, of_scores[:, None], points, grouped=grouped)
-            of_bias = _gradient_of(bias, of_bias, ctx.next_functions[2][0])
-        return None, of_input.to(input.dtype), of_weight, of_bias, None, None, None, None
+            grad_bias = RowGradient(rows, grad_scores[:, None], points, grouped=grouped)
+            grad_bias = _gradient_of(bias, grad_bias, ctx.next_functions[2][0])
+        return None, grad_hidden.to(hidden.dtype), grad_weight, grad_bias, None, None, None, None
 
 
-def _places(weight: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor) -> RowGradient | None:
+def _places(
+    weight: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor
+) -> RowGradient | None:
     """On a GPU, where gradients go, computed once for weight and bias while the loss is computed.
 
     None where no optimiser takes entries.
     """
     tables = [table for table in (weight, bias) if table is not None]
-    if weight.device.type != "cuda" or negatives.dim() != 1 or any(taker_of(table) is None for table in tables):
+    grouped = grouping_kernel(weight.device)
+    has_takers = all(taker_of(table) is not None for table in tables)
+    if grouped is None or negatives.dim() != 1 or not has_takers:
         return None
-    from headtail.kernels.cuda_groups import grouped
-
     with beside(weight.device, "entries"):  # as all grouping, which has one workspace
         rows = torch.cat([positive, negatives])
         return grouped(RowGradient(rows, rows[:, None]), len(weight))
 
 
 def backward(loss: Tensor, one: Tensor | None = None) -> None:
-    """`loss.backward()` for a loss that is not scaled: on a GPU its gradients are not multiplied by 1.
+    """`loss.backward()` for a loss that is not scaled: on a GPU its gradients are not multiplied by
+    1.
 
     Args:
         loss: as a head returned it.
@@ -205,8 +205,17 @@ def backward(loss: Tensor, one: Tensor | None = None) -> None:
 
 
 def _is_unscaled(node: Any, gradient: Tensor) -> bool:
-    """Whether a loss is used as it is; on a GPU, where a look would make the host wait, by a note."""
+    """Whether a loss is used as it is. On a GPU a note says so: a look would make the host wait."""
     return UNSCALED in node.metadata or (gradient.device.type == "cpu" and float(gradient) == 1)
+
+
+def _handed_out(node: Any, gradients: list[Any], grad_loss: Tensor) -> list[Any]:
+    """The saved gradients times the gradient of the loss."""
+    if not _is_unscaled(node, grad_loss):
+        return [None if grad is None else grad * grad_loss for grad in gradients]
+    if _graph_is_kept():  # they are needed again, and whoever gets them may change them
+        return [None if grad is None else grad.clone() for grad in gradients]
+    return gradients
 
 
 def _gradient_of(table: Tensor, gradient: RowGradient, node: Any) -> Tensor | None:

@@ -1,46 +1,53 @@
-"""The losses as modules: a sampler and a weighting, or a margin, held together with their options."""
+"""The losses as modules: a sampler and a weighting, or a margin, with their options."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from headtail.core.labels import Labels
+from headtail.core.margins import Margin, Unit
+from headtail.core.pieces import Piece, logistic
+from headtail.core.targets import Target
+from headtail.core.weightings import Constant, FromMargin, InfoNCE, WeighedDraw, Weighting
 from headtail.errors import check_kind, check_num_labels, check_number
-from headtail.labels import Labels
-from headtail.losses.decoupled import Piece, decoupled_loss, logistic, sampled_decoupled_loss
-from headtail.losses.options import Settings, check_temperature
-from headtail.losses.softmax import sampled_softmax_loss, softmax_loss
-from headtail.margins import Margin, Unit
-from headtail.samplers import Draw, Sampler
-from headtail.targets import Target
-from headtail.weightings import Constant, FromMargin, InfoNCE, WeighedDraw, Weighting, check_support
+from headtail.losses.decoupled import DecoupledSettings, decoupled_of_draw, exact_decoupled
+from headtail.losses.inputs import Inputs
+from headtail.losses.options import Options, Settings, check_temperature
+from headtail.losses.softmax import SoftmaxSettings, exact_softmax, softmax_of_draw
+from headtail.samplers import Draw, Sampler, Scorer
+from headtail.samplers.support import check_support
 
 
 class Loss(nn.Module, ABC):
     """A loss over a label table, called as `loss(input, weight, target, bias=…)`.
 
-    Options that change from batch to batch (`known_positives`, `sample_weight`) are passed in the call.
+    Options that change from batch to batch (`known_positives`, `sample_weight`) are passed in the
+    call.
 
     Args:
         temperature: a number, or a parameter to learn it; above 0 (`Options` says when this is
             checked).
-        post_hoc: τ by which a `LabelHead` adjusts its answers afterwards, f − τ log π.
-        **options: keywords of the function behind it: `score`, `collisions`, `ignore_index`, `reduction`, and
-            `label_smoothing` for softmax losses.
+        post_hoc: τ; a `LabelHead` then ranks by f − τ log π.
+        **options: keywords of the function behind it: `score`, `collisions`, `ignore_index`,
+            `reduction`, and `label_smoothing` for softmax losses.
     """
 
-    function: ClassVar[Callable[..., Tensor]]
-    own_options: ClassVar[tuple[str, ...]] = ()
+    settings_type: ClassVar[type[Settings]]
+    equation: ClassVar[Callable[..., Tensor]]
 
-    def __init__(self, *, temperature: float | Tensor = 1.0, post_hoc: float = 0.0, **options: Any) -> None:
+    def __init__(
+        self, *, temperature: float | Tensor = 1.0, post_hoc: float = 0.0, **options: Any
+    ) -> None:
         super().__init__()
-        shared = {key: value for key, value in options.items() if key not in self.own_options}
-        self.settings = Settings.of({"temperature": temperature, **shared}, ("post_hoc", *self.own_options))
+        self.settings = self.settings_type.of(
+            {"temperature": temperature, **options}, also=("post_hoc",)
+        )
         if not isinstance(temperature, Tensor) or temperature.device.type != "meta":
             check_temperature(temperature)
         if isinstance(temperature, Tensor) and not isinstance(temperature, nn.Parameter):
@@ -48,8 +55,14 @@ class Loss(nn.Module, ABC):
         else:
             self.temperature = temperature
         self.post_hoc = check_number("post_hoc", post_hoc)
-        check_number("label_smoothing", options.get("label_smoothing", 0.0), low=0, high=1)
         self.options = options
+
+    def settings_with(self, options: Options) -> Settings:
+        """The options of this loss, and over them those of one call."""
+        if not options and not isinstance(self.temperature, Tensor):
+            return self.settings
+        own = {"temperature": self.temperature, **self.options}
+        return self.settings_type.of({**own, **options})
 
     def again(self) -> dict[str, Any]:
         """The keywords that would make this loss again."""
@@ -57,7 +70,9 @@ class Loss(nn.Module, ABC):
 
     def extra_repr(self) -> str:
         """Options that were set."""
-        return ", ".join(f"{key}={getattr(value, 'name', value)}" for key, value in self.options.items())
+        return ", ".join(
+            f"{key}={getattr(value, 'name', value)}" for key, value in self.options.items()
+        )
 
     @property
     def piece(self) -> Piece | None:
@@ -77,11 +92,14 @@ class SampledLoss(Loss):
         check_kind("sampler", sampler, Sampler, "WithinBatch(labels)")
         check_kind("weighting", weighting, Weighting, "Tail(labels)")
         check_support(sampler, weighting)
-        self.sampler, self.weighting = sampler, weighting
+        self.sampler = sampler
+        self.weighting = weighting
 
     @property
     def follows_model(self) -> bool:
-        """Whether what it optimises moves with the model's own scores: a q that does, and weights that do not undo it."""
+        """Whether what it optimises moves with the model's own scores: a q that does, and weights
+        that do not undo it.
+        """
         return self.sampler.claims.looks_at_model and not isinstance(self.weighting, FromMargin)
 
     def forward(
@@ -94,19 +112,25 @@ class SampledLoss(Loss):
         draw: Draw | None = None,
         sparse: bool = False,
         generator: torch.Generator | None = None,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> Tensor:
         """Draw (unless a draw is given), and take the loss."""
-        check_kind("weight", weight, Tensor, "head.weight")
+        settings = self.settings_with(options)
+        inputs = Inputs.of(input, weight, bias, target, settings.ignore_index, sparse)
         check_num_labels("sampler", self.sampler.num_labels, "`weight`", len(weight))
         if draw is None:
-            draw = self.draw(input, weight, target, generator, bias, **options)
-        options = {"temperature": self.temperature, **self.options, **options}
-        return type(self).function(input, weight, target, draw, self.weighting, bias=bias, sparse=sparse, **options)
+            if self.sampler.claims.looks_at_model:
+                inputs.catch_up(...)
+            draw = self.draw(input, weight, inputs.pairs, generator, bias)
+        if inputs.decays:
+            inputs.catch_up(inputs.rows_with(draw))
+        return self.equation(inputs, draw, self.weighting, settings)
 
     def extra_repr(self) -> str:
         """Weighting and options."""
-        return ", ".join(filter(None, [f"weighting={type(self.weighting).__name__}", super().extra_repr()]))
+        return ", ".join(
+            filter(None, [f"weighting={type(self.weighting).__name__}", super().extra_repr()])
+        )
 
     def draw(
         self,
@@ -119,10 +143,16 @@ class SampledLoss(Loss):
     ) -> Draw:
         """Negatives for one batch; of the options of the call only `ignore_index` matters."""
         ignore_index = options.get("ignore_index", self.settings.ignore_index)
-        model = {"input": input, "weight": weight, "bias": bias, "temperature": self.temperature, "score": self.settings.score}
+        model = Scorer(input, weight, bias, self.temperature, self.settings.score)
         # Only these weights do without the positive's q, which may cost as much as the draw.
         needs_target_q = not isinstance(self.weighting, FromMargin | Constant | InfoNCE)
-        return self.sampler.draw(target, **model, generator=generator, ignore_index=ignore_index, tell_target=needs_target_q)
+        return self.sampler.draw(
+            target,
+            model=model,
+            generator=generator,
+            ignore_index=ignore_index,
+            needs_target_q=needs_target_q,
+        )
 
     def draw_ahead(self, target: Int[Tensor, " b"]) -> Draw | None:
         """Negatives with the log-weights of this loss, to be passed as `draw`.
@@ -137,7 +167,9 @@ class SampledLoss(Loss):
 
     def for_labels(self, labels: Labels) -> SampledLoss:
         """With sampler and weighting over the grown label set."""
-        return type(self)(self.sampler.for_labels(labels), self.weighting.for_labels(labels), **self.again())
+        return type(self)(
+            self.sampler.for_labels(labels), self.weighting.for_labels(labels), **self.again()
+        )
 
 
 class ExactLoss(Loss):
@@ -155,11 +187,13 @@ class ExactLoss(Loss):
         target: Target,
         *,
         bias: Tensor | None = None,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> Tensor:
         """The exact loss of one batch."""
-        options = {"temperature": self.temperature, **self.options, **options}
-        return type(self).function(input, weight, target, self.margin, bias=bias, **options)
+        settings = self.settings_with(options)
+        inputs = Inputs.of(input, weight, bias, target, settings.ignore_index)
+        inputs.catch_up(...)
+        return self.equation(inputs, self.margin, settings)
 
     def for_labels(self, labels: Labels) -> ExactLoss:
         """With the margin over the grown label set."""
@@ -167,7 +201,8 @@ class ExactLoss(Loss):
 
 
 class SampledSoftmaxLoss(SampledLoss):
-    """`sampled_softmax_loss` with its sampler and weighting, which together decide whether it leans to head or tail.
+    """`sampled_softmax_loss` with its sampler and weighting, which together decide whether it leans
+    to head or tail.
 
     >>> from headtail import Labels, Tail, WithinBatch
     >>> labels = Labels.from_counts([50, 30, 20])
@@ -176,23 +211,27 @@ class SampledSoftmaxLoss(SampledLoss):
     torch.Size([])
     """
 
-    function = sampled_softmax_loss
-    own_options = ("label_smoothing",)
+    settings_type = SoftmaxSettings
+    equation = staticmethod(softmax_of_draw)
 
 
 class SampledDecoupledLoss(SampledLoss):
-    """`sampled_decoupled_loss` with its sampler and weighting, which together decide whether it leans to head or tail.
+    """`sampled_decoupled_loss` with its sampler and weighting, which together decide whether it
+    leans to head or tail.
 
-    >>> from headtail import Constant, Uniform, hinge
+    >>> from headtail import Constant, Uniform
+    >>> from headtail.functional import hinge
     >>> loss = SampledDecoupledLoss(Uniform(10, 4), Constant(), hinge)
     >>> loss(torch.randn(4, 8), torch.randn(10, 8), torch.tensor([0, 0, 1, 2])).shape
     torch.Size([])
     """
 
-    function = sampled_decoupled_loss
-    own_options = ("piece",)
+    settings_type = DecoupledSettings
+    equation = staticmethod(decoupled_of_draw)
 
-    def __init__(self, sampler: Sampler, weighting: Weighting, piece: Piece = logistic, **options: Any) -> None:
+    def __init__(
+        self, sampler: Sampler, weighting: Weighting, piece: Piece = logistic, **options: Any
+    ) -> None:
         check_kind("piece", piece, Piece, "contrastive()")
         super().__init__(sampler, weighting, piece=piece, **options)
 
@@ -204,8 +243,8 @@ class SoftmaxLoss(ExactLoss):
     torch.Size([])
     """
 
-    function = softmax_loss
-    own_options = ("label_smoothing",)
+    settings_type = SoftmaxSettings
+    equation = staticmethod(exact_softmax)
 
 
 class DecoupledLoss(ExactLoss):
@@ -215,9 +254,11 @@ class DecoupledLoss(ExactLoss):
     torch.Size([])
     """
 
-    function = decoupled_loss
-    own_options = ("piece",)
+    settings_type = DecoupledSettings
+    equation = staticmethod(exact_decoupled)
 
-    def __init__(self, margin: Margin | None = None, piece: Piece = logistic, **options: Any) -> None:
+    def __init__(
+        self, margin: Margin | None = None, piece: Piece = logistic, **options: Any
+    ) -> None:
         check_kind("piece", piece, Piece, "contrastive()")
         super().__init__(margin, piece=piece, **options)

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, ClassVar, Literal, Self, TypedDict
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_choice, check_kind, check_number, check_same_device, nearest
-from headtail.samplers.draw import Draw
-from headtail.targets import IGNORE_INDEX, Pairs, Target
-from headtail.weightings import Weighting
+from headtail.core.draw import Draw
+from headtail.core.targets import IGNORE_INDEX, Pairs, Target
+from headtail.core.weightings import Weighting
+from headtail.errors import (
+    HeadtailError,
+    check_choice,
+    check_kind,
+    check_number,
+    check_same_device,
+    nearest,
+)
+from headtail.rows.rounding import widened
 
 
 class Options(TypedDict, total=False):
@@ -26,15 +34,16 @@ class Options(TypedDict, total=False):
             below 0 the order of the scores is reversed, and at 0 the loss is not finite. Keep it
             above 0 with `temperature.clamp_(min=0.01)` under `torch.no_grad()` after each step.
         score: `"dot"`, or `"cosine"` to normalise inputs and label embeddings.
-        known_positives: labels of each example, `[b, k]` padded or ragged, that must not count as negatives.
+        known_positives: labels of each example, `[b, k]` padded or ragged, that must not count as
+            negatives.
         collisions: which draws are masked: `"target"` (those that hit the positive; the default),
             `"known"` (all known positives; the default once `known_positives` is given), `"slot"`
             (of within-batch negatives only the example itself; the default of `InfoNCE`), or
             `"none"`.
         sample_weight: `[b]` a weight for each example; `"mean"` divides by their sum.
-        ignore_index: targets (or padding) with this id count nowhere; −100, as in torch. None promises that there are none, which
-            saves a CUDA host some waiting.
-        reduction: `"mean"` over pairs, `"sum"`, or `"none"` for one value a pair.
+        ignore_index: targets (or padding) with this id count nowhere; −100, as in torch. None
+            promises that there are none, which saves a CUDA host some waiting.
+        reduction: `"mean"` over pairs, `"sum"`, or `"none"` for one value per pair.
     """
 
     temperature: float | Tensor
@@ -53,6 +62,8 @@ OPTION_NAMES = tuple(Options.__annotations__)
 class Settings:
     """`Options` with their defaults, checked."""
 
+    own: ClassVar[tuple[str, ...]] = ()
+    """Options that only some losses have."""
     temperature: float | Tensor = 1.0
     score: str = "dot"
     known_positives: Target | None = None
@@ -62,12 +73,13 @@ class Settings:
     reduction: str = "mean"
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], more: tuple[str, ...] = ()) -> Settings:
-        """From keywords; an unknown one is refused, with the nearest of all names and `more`."""
+    def of(cls, options: Mapping[str, Any], also: tuple[str, ...] = ()) -> Self:
+        """From keywords. An unknown one is refused with the nearest name, those in `also` too."""
+        names = (*OPTION_NAMES, *cls.own)
         for name in options:
-            if name not in OPTION_NAMES:
-                near = nearest(name, (*OPTION_NAMES, *more))
-                raise HeadtailError(f"`{name}` is no option of this loss.{near} See `Options`.")
+            if name not in names:
+                near = nearest(name, (*names, *also))
+                raise HeadtailError(f"`{name}` is not an option of this loss.{near} See `Options`.")
         return cls(**options)
 
     def __post_init__(self) -> None:
@@ -77,7 +89,8 @@ class Settings:
             check_choice("collisions", self.collisions, ("target", "known", "none", "slot"))
         if self.known_positives is not None and self.collisions in ("target", "none", "slot"):
             raise HeadtailError(
-                f'`known_positives` is masked only with `collisions="known"`, but got {self.collisions!r}. Drop one.'
+                '`known_positives` is masked only with `collisions="known"`, but got '
+                f"{self.collisions!r}. Drop one."
             )
         seen = isinstance(self.temperature, Tensor) and self.temperature.device.type == "cpu"
         if seen or not isinstance(self.temperature, Tensor):
@@ -86,10 +99,7 @@ class Settings:
             check_kind("sample_weight", self.sample_weight, Tensor, "torch.ones(b)")
 
     def compared(
-        self,
-        pairs: Pairs,
-        draw: Draw,
-        weighting: Weighting,
+        self, pairs: Pairs, draw: Draw, weighting: Weighting
     ) -> tuple[Int[Tensor, " p"], Int[Tensor, "*p m"]] | None:
         """What must differ for a draw to count: labels and ids, or places in the batch ("slot").
 
@@ -121,13 +131,20 @@ class Settings:
         if known is None and self.collisions != "known":
             return mask.expand(len(pairs.label), ids.shape[-1])
         if known is None and not pairs.multi_label:
-            raise HeadtailError('`collisions="known"` needs `known_positives`, or multi-label targets that tell them.')
-        positives = pairs if known is None else Pairs.of(known, ignore_index=self.ignore_index, name="known_positives")
+            raise HeadtailError(
+                '`collisions="known"` needs `known_positives`, or targets with several labels per '
+                "example."
+            )
+        positives = pairs
+        if known is not None:
+            positives = Pairs.of(known, ignore_index=self.ignore_index, name="known_positives")
         if positives.num_examples != pairs.num_examples:
             raise HeadtailError(
-                f"`known_positives` has {positives.num_examples} examples but `target` has {pairs.num_examples}. Match them."
+                f"`known_positives` has {positives.num_examples} examples but `target` has "
+                f"{pairs.num_examples}. Match them."
             )
-        # One integer for each (example, label), so that membership is one look-up; label ids stay below 2^40.
+        # One integer for each (example, label), so that membership is one look-up; label ids stay
+        # below 2^40.
         taken = torch.where(positives.ignored, -1, (positives.example_of() << 40) | positives.label)
         return mask | torch.isin((pairs.example_of()[:, None] << 40) | ids, taken)
 
@@ -137,7 +154,9 @@ class Settings:
         return self.known_positives is not None or self.collisions == "known"
 
     def scale(self, pairs: Pairs) -> Float[Tensor, " p"] | float:
-        """Each pair's factor in the reduced loss, one number where all have the same; 0 for ignored ones."""
+        """Each pair's factor in the reduced loss, one number where all have the same; 0 for ignored
+        ones.
+        """
         if self.sample_weight is None and pairs.all_count:
             n = 1 if self.reduction == "sum" else max(1, len(pairs.label))
             return 1 / n
@@ -154,20 +173,28 @@ class Settings:
             return ones if pairs.all_count else ones.masked_fill_(pairs.ignored, 0.0)
         if self.sample_weight.shape != (pairs.num_examples,):
             raise HeadtailError(
-                f"`sample_weight` must have one weight an example, shape [{pairs.num_examples}], "
+                f"`sample_weight` must have one weight per example, shape [{pairs.num_examples}], "
                 f"but got {list(self.sample_weight.shape)}."
             )
         check_same_device("sample_weight", self.sample_weight, "target", pairs.label)
-        given = pairs.rows(self.sample_weight)
-        given = given.to(torch.promote_types(given.dtype, torch.float32)).masked_fill(pairs.ignored, 0.0)
-        if not torch.compiler.is_compiling() and given.device.type == "cpu" and not bool((given >= 0).all()):
-            raise HeadtailError("`sample_weight` must be numbers of at least 0, but some are negative or NaN. Mend them first.")
-        return given
+        weight = widened(pairs.rows(self.sample_weight)).masked_fill(pairs.ignored, 0.0)
+        # On a GPU the host would wait for the answer.
+        looks = not torch.compiler.is_compiling() and weight.device.type == "cpu"
+        if looks and not bool((weight >= 0).all()):
+            raise HeadtailError(
+                "`sample_weight` must be numbers of at least 0, but some are negative or NaN. "
+                "Correct them first."
+            )
+        return weight
 
     def reduce(self, loss: Float[Tensor, " p"], pairs: Pairs) -> Tensor:
-        """Weighted mean over pairs, sum, or nothing; ignored pairs are selected away, never multiplied by 0."""
-        loss, weight = loss.masked_fill(pairs.ignored, 0.0), self.weights(pairs).to(loss.dtype)
-        loss = loss if self.sample_weight is None else loss * weight
+        """Weighted mean over pairs, sum, or nothing; ignored pairs are selected away, never
+        multiplied by 0.
+        """
+        loss = loss.masked_fill(pairs.ignored, 0.0)
+        weight = self.weights(pairs).to(loss.dtype)
+        if self.sample_weight is not None:
+            loss = loss * weight
         if self.reduction == "none":
             return loss
         if self.reduction == "sum":

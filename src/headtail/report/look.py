@@ -1,13 +1,13 @@
-"""How a scheme looks: colour tells its weighting, shape its sampler, so that neither alone has to carry it."""
+"""How a scheme looks: its colour shows the weighting, its shape the sampler."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from headtail.results import POPULAR
+from headtail.comparison.results import POPULAR
 
-# Colours are names of CSS variables, which page.css defines for light and for dark. Okabe and Ito's eight, made for
-# colour-blind readers.
+# Names of CSS variables, which page.css defines for light and dark mode: the eight colours of Okabe
+# and Ito, made for colour-blind readers.
 _WEIGHTINGS = {
     "constant": "--blue",
     "importance": "--green",
@@ -27,8 +27,9 @@ class Look:
     Attributes:
         family: "uniform", "within-batch", "exact", "other" or "baseline".
         colour: of its weighting or loss.
-        symbol: marker; open, dotted or of a second shape where an earlier scheme has the same colour and shape.
-        dash: line.
+        symbol: marker; open, dotted or of a second shape if an earlier scheme has the same colour
+            and shape.
+        dash: of its line.
     """
 
     family: str
@@ -44,53 +45,71 @@ _FAMILIES = {
     "other": ("square", "dashdot"),
     "baseline": ("x-thin-open", "dot"),
 }
-_OTHER = {"circle": "hexagon", "triangle-up": "triangle-down", "diamond": "star-diamond", "square": "pentagon"}
+_SECOND_SHAPES = {
+    "circle": "hexagon",
+    "triangle-up": "triangle-down",
+    "diamond": "star-diamond",
+    "square": "pentagon",
+}
 """The second shape of a family."""
-_VARIANTS = ((False, ""), (False, "-open"), (True, ""), (True, "-open"), (False, "-open-dot"), (True, "-open-dot"))
-"""For schemes of one colour and family: whether in the second shape, and how it is filled."""
+_VARIANTS = (
+    (False, ""),
+    (False, "-open"),
+    (True, ""),
+    (True, "-open"),
+    (False, "-open-dot"),
+    (True, "-open-dot"),
+)
+"""For schemes of one colour and family: whether in the second shape, and its filling."""
 
 
 def looks(schemes: list[str]) -> dict[str, Look]:
     """The look of every scheme.
 
     >>> look = looks(["softmax", "uniform:tail", "uniform:tail(0.5)"])
-    >>> [one.symbol for one in look.values()]
+    >>> [scheme.symbol for scheme in look.values()]
     ['diamond', 'circle', 'circle-open']
     """
-    found: dict[str, Look] = {}
+    chosen: dict[str, Look] = {}
     for scheme in schemes:
-        plain = _look(scheme)
-        twins = sum((other.family, other.colour) == (plain.family, plain.colour) for other in found.values())
-        if plain.family != "baseline":
-            second, filled = _VARIANTS[twins % len(_VARIANTS)]
-            plain = replace(plain, symbol=(_OTHER[plain.symbol] if second else plain.symbol) + filled)
-        found[scheme] = plain
-    return found
+        look = _look(scheme)
+        kind = (look.family, look.colour)
+        twins = sum((other.family, other.colour) == kind for other in chosen.values())
+        if look.family != "baseline":
+            second, filling = _VARIANTS[twins % len(_VARIANTS)]
+            shape = _SECOND_SHAPES[look.symbol] if second else look.symbol
+            look = replace(look, symbol=shape + filling)
+        chosen[scheme] = look
+    return chosen
 
 
 def families(schemes: list[str]) -> dict[str, list[str]]:
-    """Schemes that are looked at together: of one loss and one sampler, behind the all-label losses of their kind.
+    """Schemes that are shown together: of one loss and one sampler, after the losses of their kind
+    that use all labels.
 
     >>> families(["softmax", "uniform:tail", "within-batch:tail"])
     {'uniform': ['softmax', 'uniform:tail'], 'within-batch': ['softmax', 'within-batch:tail']}
     """
-    found: dict[str, list[str]] = {}
+    panels: dict[str, list[str]] = {}
     for scheme in schemes:
-        loss, family = _loss(scheme), _look(scheme).family
+        loss = _loss(scheme)
+        family = _look(scheme).family
         same_loss = [(name, _look(name).family) for name in schemes if _loss(name) == loss]
         sampled = any(other != "exact" for _, other in same_loss)
         if family == "exact" and sampled:
-            continue  # it stands beside each sampler
+            continue  # it is shown with each sampler
         title = {"exact": "all labels", "other": "other samplers"}.get(family, family)
         title = title if loss == "softmax" else f"{loss}, {title}"
-        found[title] = [name for name, other in same_loss if other == "exact"]
-        found[title] += [name for name, other in same_loss if other == family != "exact"]
-    return found
+        panels[title] = [name for name, other in same_loss if other == "exact"]
+        panels[title] += [name for name, other in same_loss if other == family != "exact"]
+    return panels
 
 
 def _loss(scheme: str) -> str:
-    before, slash, name = scheme.rpartition("/")
-    return before if slash else name if name in ("contrastive", "logistic", "hinge", "squared-hinge") else "softmax"
+    loss, slash, name = scheme.rpartition("/")
+    if slash:
+        return loss
+    return name if name in ("contrastive", "logistic", "hinge", "squared-hinge") else "softmax"
 
 
 def _look(scheme: str) -> Look:
@@ -101,6 +120,10 @@ def _look(scheme: str) -> Look:
     elif not colon:
         family = "exact"
     else:
-        family = next((known for known in ("uniform", "within-batch") if sampler.partition("(")[0] == known), "other")
+        family = next(
+            (known for known in ("uniform", "within-batch") if sampler.partition("(")[0] == known),
+            "other",
+        )
     symbol, dash = _FAMILIES[family]
-    return Look(family, "--muted" if scheme == POPULAR else _WEIGHTINGS.get(name, "--sky"), symbol, dash)
+    colour = "--muted" if scheme == POPULAR else _WEIGHTINGS.get(name, "--sky")
+    return Look(family, colour, symbol, dash)

@@ -1,4 +1,4 @@
-"""What was measured: rows gathered into one number with an error bar a scheme, metric and slice."""
+"""The test rows of a comparison: means per scheme, metric and slice, and their reference."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import statistics
 from collections import defaultdict
 from dataclasses import dataclass
 
-from headtail.results import POPULAR, Comparison, Row
-from headtail.slices import NAMES
+from headtail.comparison.results import POPULAR, Comparison, Row
+from headtail.core.slices import NAMES
+from headtail.report.seed_mean import SeedMean
 
 SLICES = (*NAMES, "full")
 
@@ -20,9 +21,9 @@ class Yardstick:
     Attributes:
         metric: its name in the rows.
         name: in a sentence.
-        best: what the best value is called.
-        against: the word between a difference and what it is a difference to.
-        sign: 1 where more is better, −1 where less is.
+        best: the adjective of the best value.
+        against: the preposition of a difference.
+        sign: 1 if more is better, −1 if less is.
     """
 
     metric: str
@@ -41,71 +42,26 @@ RECALL = Yardstick("recall@10", "Recall@10", "best", "over", 1)
 ERROR = Yardstick("balanced-error", "error", "lowest", "against", -1)
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A number and its error bar.
-
-    Attributes:
-        value: the mean over seeds; NaN where nothing was measured.
-        low: lower end of the error bar: mean − sample deviation over seeds, or the bootstrap interval of a single seed; or NaN.
-        high: its upper end.
-        seeds: how many seeds it is the mean of.
-
-    >>> Estimate.of({0: 0.2, 1: 0.4}).value
-    0.30000000000000004
-    """
-
-    value: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-    seeds: int = 0
-
-    @classmethod
-    def of(cls, by_seed: dict[int, float], interval: tuple[float | None, float | None] = (None, None)) -> Estimate:
-        """From a number a seed; `interval` is the error bar where there is a single seed."""
-        finite = [value for value in by_seed.values() if math.isfinite(value)]
-        if not finite:
-            return cls()
-        mean = statistics.fmean(finite)
-        if len(finite) > 1:
-            deviation = statistics.stdev(finite)
-            return cls(mean, mean - deviation, mean + deviation, len(finite))
-        low, high = (math.nan if end is None else end for end in interval)
-        return cls(mean, low, high, 1)
-
-    @property
-    def known(self) -> bool:
-        """Whether there is a number."""
-        return math.isfinite(self.value)
-
-    @property
-    def deviation(self) -> float:
-        """The sample deviation over seeds; NaN where there is a single one."""
-        return self.high - self.value if self.seeds > 1 else math.nan
-
-    def overlaps(self, other: Estimate) -> bool:
-        """Whether the two error bars touch, so that which of the two is larger is not settled."""
-        ends = (self.low, self.high, other.low, other.high)
-        return all(map(math.isfinite, ends)) and self.low <= other.high and other.low <= self.high
-
-
 class Measured:
     """The test rows of a comparison, by scheme, metric and slice.
 
     Attributes:
-        schemes: those with a test row, in the order asked for; `most-popular` is not one of them.
+        schemes: those with a test row, in the order requested; without `most-popular`.
         popular: whether `most-popular` was measured.
         metrics: the metrics, in the order of the rows.
-        yardstick: what head and tail are judged by: errors for classification, Recall@10 for retrieval.
+        yardstick: what head and tail are judged by: errors for classification, Recall@10 for
+            retrieval.
     """
 
     def __init__(self, comparison: Comparison) -> None:
         rows: dict[tuple[str, str, str], dict[int, Row]] = defaultdict(dict)
         for row in comparison.rows:
-            if row.split == "test":
-                found = rows[row.scheme, row.metric, row.slice]
-                if row.seed not in found or row.step >= found[row.seed].step:  # a run tested more than once: its last test
-                    found[row.seed] = row
+            if row.split != "test":
+                continue
+            by_seed = rows[row.scheme, row.metric, row.slice]
+            # Of a run that was tested more than once, the last test counts.
+            if row.seed not in by_seed or row.step >= by_seed[row.seed].step:
+                by_seed[row.seed] = row
         self._rows = dict(rows)
         tested = dict.fromkeys(scheme for scheme, _, _ in self._rows)
         self.popular = POPULAR in tested
@@ -114,23 +70,29 @@ class Measured:
         self.metrics = list(dict.fromkeys(metric for _, metric, _ in self._rows))
         self.yardstick = ERROR if comparison.data.get("task") == "classification" else RECALL
 
-    def by_seed(self, scheme: str, metric: str, slice_: str) -> dict[int, float]:
-        """The number of each seed, NaN left out."""
-        rows = self._rows.get((scheme, metric, slice_), {})
-        return {seed: row.value for seed, row in rows.items() if math.isfinite(row.value)}
+    @property
+    def with_popular(self) -> list[str]:
+        """The schemes, and `most-popular` if it was measured."""
+        return [*self.schemes, *([POPULAR] if self.popular else [])]
 
     @property
     def rare(self) -> str:
-        """The slice that is set against the head: the tail, or the torso of data that have no tail."""
-        return next((name for name in ("tail", "torso") if self.known(self.yardstick.metric, name)), "tail")
+        """The slice that is compared with the head: the tail, or the torso if there is no tail."""
+        names = (name for name in ("tail", "torso") if self.known(self.yardstick.metric, name))
+        return next(names, "tail")
 
-    def of(self, scheme: str, metric: str, slice_: str) -> Estimate:
+    def by_seed(self, scheme: str, metric: str, slice_: str) -> dict[int, float]:
+        """The number of each seed, without NaN."""
+        rows = self._rows.get((scheme, metric, slice_), {})
+        return {seed: row.value for seed, row in rows.items() if math.isfinite(row.value)}
+
+    def of(self, scheme: str, metric: str, slice_: str) -> SeedMean:
         """The mean over seeds with its error bar."""
         by_seed = self.by_seed(scheme, metric, slice_)
         if len(by_seed) != 1:
-            return Estimate.of(by_seed)
+            return SeedMean.of(by_seed)
         row = self._rows[scheme, metric, slice_][next(iter(by_seed))]
-        return Estimate.of(by_seed, (row.low, row.high))
+        return SeedMean.of(by_seed, (row.low, row.high))
 
     def known(self, metric: str, slice_: str) -> list[str]:
         """The schemes with a number for this metric and slice."""
@@ -139,7 +101,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Reference:
-    """What the schemes are compared with: `softmax` where it was trained, otherwise their mean.
+    """What the schemes are compared with: `softmax` if it was trained, otherwise their mean.
 
     Attributes:
         measured: all numbers.
@@ -169,17 +131,20 @@ class Reference:
                 gathered[seed].append(value)
         return {seed: statistics.fmean(values) for seed, values in gathered.items()}
 
-    def difference(self, scheme: str, metric: str, slice_: str) -> Estimate:
-        """Scheme minus reference, seed by seed: what both share of a seed's luck falls out."""
+    def difference(self, scheme: str, metric: str, slice_: str) -> SeedMean:
+        """Scheme minus reference, seed by seed: luck that both share with a seed cancels."""
+        return SeedMean.of(self._differences(scheme, metric, slice_))
+
+    def shift(self, scheme: str) -> SeedMean:
+        """How much more a scheme improved the tail than the head, compared with the reference."""
+        by = self.measured.yardstick
+        head = self._differences(scheme, by.metric, "head")
+        tail = self._differences(scheme, by.metric, self.measured.rare)
+        return SeedMean.of(
+            {seed: by.sign * tail[seed] - by.sign * head[seed] for seed in tail if seed in head}
+        )
+
+    def _differences(self, scheme: str, metric: str, slice_: str) -> dict[int, float]:
         theirs = self.by_seed(metric, slice_)
         ours = self.measured.by_seed(scheme, metric, slice_)
-        return Estimate.of({seed: value - theirs[seed] for seed, value in ours.items() if seed in theirs})
-
-    def shift(self, scheme: str) -> Estimate:
-        """How much more a scheme did for the tail than for the head, against the reference: what it gained, or saved in errors."""
-        by, moved = self.measured.yardstick, {}
-        for name in ("head", self.measured.rare):
-            ours, theirs = self.measured.by_seed(scheme, by.metric, name), self.by_seed(by.metric, name)
-            moved[name] = {seed: by.sign * (value - theirs[seed]) for seed, value in ours.items() if seed in theirs}
-        head, tail = moved.values()
-        return Estimate.of({seed: tail[seed] - head[seed] for seed in tail if seed in head})
+        return {seed: value - theirs[seed] for seed, value in ours.items() if seed in theirs}

@@ -6,7 +6,7 @@
   const merge = (base, over) => Object.fromEntries([...new Set([...Object.keys(base), ...Object.keys(over)])].map((key) =>
     [key, !(key in over) ? base[key] : isObject(base[key]) && isObject(over[key]) ? merge(base[key], over[key]) : over[key]]));
 
-  // Colours stand in the figures as names of CSS variables, so that one style sheet decides for text and charts alike.
+  // Figures name colours by CSS variable, so that one style sheet sets them for text and charts.
   const coloured = (value, key, style) => {
     if (Array.isArray(value)) return value.map((inner) => coloured(inner, key, style));
     if (isObject(value)) return Object.fromEntries(Object.entries(value).map(([name, inner]) => [name, coloured(inner, name, style)]));
@@ -48,16 +48,16 @@
     const first = heading.classList.contains("text") ? "ascending" : "descending";
     const other = first === "ascending" ? "descending" : "ascending";
     const order = heading.getAttribute("aria-sort") === first ? other : first, sign = order === "ascending" ? 1 : -1;
-    heading.parentElement.querySelectorAll("th").forEach((one) => one.removeAttribute("aria-sort"));
+    heading.parentElement.querySelectorAll("th").forEach((other) => other.removeAttribute("aria-sort"));
     heading.setAttribute("aria-sort", order);
     const rows = [...body.rows].sort((a, b) => {
-      const [one, two] = [key(a, column), key(b, column)];
-      return one === "" || two === "" ? (one === "") - (two === "") : sign * compare(one, two);
+      const [left, right] = [key(a, column), key(b, column)];
+      return left === "" || right === "" ? (left === "") - (right === "") : sign * compare(left, right);
     });
     body.append(...rows);
   }));
 
-  // A word that a spreadsheet would take for a formula is set in quotes with a leading apostrophe; numbers stay numbers.
+  // A text that a spreadsheet would read as a formula gets a leading apostrophe; numbers stay numbers.
   const field = (value) => {
     if (value === null) return "";
     if (typeof value !== "string") return String(value);

@@ -7,83 +7,57 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from headtail.report.figure import LAYOUT, plain
+from headtail.report.figure import LAYOUT, error_bar, plain
 from headtail.report.look import Look
-from headtail.report.measured import Estimate
-from headtail.report.place import STANDOFF, Canvas, Place, legible, place
+from headtail.report.name_places import STANDOFF, Box, Canvas, Place, legible, place
+from headtail.report.seed_mean import SeedMean
 
-# Drawing areas in pixels: the page is never wider, and a phone about this narrow.
-WIDE, NARROW = (800.0, 430.0), (290.0, 400.0)
-LINE, BELOW = 20, 58
-"""Pixels that a line of the legend takes, and from the chart down to the legend."""
+# Drawing areas in pixels: the page is never wider, and a phone is about this narrow.
+WIDE = (800.0, 430.0)
+NARROW = (290.0, 400.0)
+LINE_PIXELS = 20
+LEGEND_PIXELS = 58
+"""The height of a line of the legend, and from the chart down to the legend."""
+
+Means = dict[str, tuple[SeedMean, SeedMean]]
+"""Scheme: its two numbers."""
 
 
 def named_scatter(
-    found: dict[str, tuple[Estimate, Estimate]],
+    means: Means,
     texts: dict[str, str],
     look: dict[str, Look],
     also: Sequence[str] = (),
     *,
     shares: bool = False,
 ) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
-    """A point a scheme: traces, layout and what is different on a phone. Names that find no room stand in a legend.
+    """One point per scheme: traces, layout, and changes of the layout on a phone. Names that do not
+    fit next to their points are in a legend.
 
     Args:
-        found: scheme: its two numbers.
-        texts: scheme: what stands in its tooltip, as plotly's markup.
+        means: scheme: its two numbers.
+        texts: scheme: its tooltip, as plotly's markup.
         look: scheme: how it looks.
-        also: what else stands in the legend.
-        shares: whether the numbers lie between 0 and 1: then axes and error bars do too.
+        also: other entries of the legend.
+        shares: whether the numbers are shares: axes and error bars then end at 0 and 1.
     """
     if shares:
-        found = {name: (_share(x), _share(y)) for name, (x, y) in found.items()}
-    ranges = [_range([pair[side] for pair in found.values()], shares) for side in (0, 1)]
-    bars = [(x.low, y.value, x.high, y.value) for x, y in found.values() if math.isfinite(x.low + x.high)]
-    bars += [(x.value, y.low, x.value, y.high) for x, y in found.values() if math.isfinite(y.low + y.high)]
-    points = {name: (x.value, y.value) for name, (x, y) in found.items()}
-    named = list(legible(points, Canvas(*WIDE, *ranges, font=12.0), bars))
-    listed = [name for name in found if name not in named]
+        means = {name: (_clipped(x), _clipped(y)) for name, (x, y) in means.items()}
+    x_range = _range([x for x, _ in means.values()], shares)
+    y_range = _range([y for _, y in means.values()], shares)
+    wide = Canvas(*WIDE, x_range, y_range, font=12.0)
+    narrow = Canvas(*NARROW, x_range, y_range, font=10.0)
+    points = {name: (x.value, y.value) for name, (x, y) in means.items()}
+    named = list(legible(points, wide, _bars(means)))
+    listed = [name for name in means if name not in named]
     traces = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": plain(name),
-            "showlegend": name in listed,
-            "x": [x.value],
-            "y": [y.value],
-            "error_x": _error(x, look[name]),
-            "error_y": _error(y, look[name]),
-            "marker": {
-                "color": look[name].colour,
-                "symbol": look[name].symbol,
-                "size": 12,
-                "line": {"width": 1.5, "color": look[name].colour},
-            },
-            "cliponaxis": False,  # a marker at the end of an axis is shown whole
-            "hoverinfo": "text",
-            "hovertext": [texts[name]],
-        }
-        for name, (x, y) in found.items()
+        _point(name, means[name], texts[name], look[name]) | {"showlegend": name in listed}
+        for name in means
     ]
-    layouts = []
-    for (width, height), font in ((WIDE, 12.0), (NARROW, 10.0)):
-        where = place(points, Canvas(width, height, *ranges, font=font), bars, named)
-        notes = [_note(name, *found[name], where[name], font) for name in named]
-        below = LINE * _rows([*also, *listed], width)
-        legend = {"orientation": "h", "x": 0, "y": -BELOW / height, "yanchor": "top", "font": {"size": font}}
-        legend |= {"itemclick": False, "itemdoubleclick": False}
-        sizes = {"height": height + 90 + below, "margin": LAYOUT["margin"] | {"b": 62 + below}}
-        layouts.append({"annotations": notes, "showlegend": bool(below), "legend": legend, **sizes})
-    wide, narrow = layouts
-    return traces, wide | {"xaxis": {"range": list(ranges[0])}, "yaxis": {"range": list(ranges[1])}}, narrow
-
-
-def _rows(names: Sequence[str], width: float) -> int:
-    """Lines that a legend takes: plotly gives all names the room of the longest."""
-    if not names:
-        return 0
-    columns = max(1, int(width // (46 + 7 * max(map(len, names)))))
-    return math.ceil(len(names) / columns)
+    entries = [*also, *listed]
+    layout = _layout(means, named, entries, wide)
+    layout |= {"xaxis": {"range": list(x_range)}, "yaxis": {"range": list(y_range)}}
+    return traces, layout, _layout(means, named, entries, narrow)
 
 
 def share_format(span: list[float]) -> str:
@@ -91,28 +65,94 @@ def share_format(span: list[float]) -> str:
     return ".0%" if span[1] - span[0] > 0.06 else ".1%"
 
 
-def _share(one: Estimate) -> Estimate:
-    """With an error bar that ends where shares do."""
-    return replace(one, low=max(one.low, 0.0), high=min(one.high, 1.0)) if math.isfinite(one.low + one.high) else one
+def _point(name: str, mean: tuple[SeedMean, SeedMean], text: str, look: Look) -> dict[str, Any]:
+    x, y = mean
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": plain(name),
+        "x": [x.value],
+        "y": [y.value],
+        "error_x": error_bar([x], look.colour, 0),
+        "error_y": error_bar([y], look.colour, 0),
+        "marker": {
+            "color": look.colour,
+            "symbol": look.symbol,
+            "size": 12,
+            "line": {"width": 1.5, "color": look.colour},
+        },
+        "cliponaxis": False,  # a marker at the end of an axis is shown whole
+        "hoverinfo": "text",
+        "hovertext": [text],
+    }
 
 
-def _range(found: list[Estimate], shares: bool) -> tuple[float, float]:
-    ends = [end for one in found for end in (one.value, one.low, one.high) if math.isfinite(end)]
-    low, high = min(ends), max(ends)
+def _layout(means: Means, named: list[str], listed: list[str], canvas: Canvas) -> dict[str, Any]:
+    """Names next to their points, and a legend for the others."""
+    points = {name: (x.value, y.value) for name, (x, y) in means.items()}
+    places = place(points, canvas, _bars(means), named)
+    below = LINE_PIXELS * _rows(listed, canvas.width)
+    return {
+        "annotations": [_note(name, points[name], places[name], canvas.font) for name in named],
+        "showlegend": bool(below),
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "y": -LEGEND_PIXELS / canvas.height,
+            "yanchor": "top",
+            "font": {"size": canvas.font},
+            "itemclick": False,
+            "itemdoubleclick": False,
+        },
+        "height": canvas.height + 90 + below,
+        "margin": LAYOUT["margin"] | {"b": 62 + below},
+    }
+
+
+def _bars(means: Means) -> list[Box]:
+    """The error bars, which names should not cover."""
+    across = [(x.low, y.value, x.high, y.value) for x, y in means.values() if x.has_bar]
+    return across + [(x.value, y.low, x.value, y.high) for x, y in means.values() if y.has_bar]
+
+
+def _rows(names: Sequence[str], width: float) -> int:
+    """Lines of a legend: plotly gives all names the width of the longest."""
+    if not names:
+        return 0
+    columns = max(1, int(width // (46 + 7 * max(map(len, names)))))
+    return math.ceil(len(names) / columns)
+
+
+def _clipped(mean: SeedMean) -> SeedMean:
+    """With an error bar within 0 and 1."""
+    if not mean.has_bar:
+        return mean
+    return replace(mean, low=max(mean.low, 0.0), high=min(mean.high, 1.0))
+
+
+def _range(means: list[SeedMean], shares: bool) -> tuple[float, float]:
+    ends = [end for mean in means for end in (mean.value, mean.low, mean.high)]
+    ends = [end for end in ends if math.isfinite(end)]
+    low = min(ends)
+    high = max(ends)
     room = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
     return (max(low - room, 0.0), min(high + room, 1.0)) if shares else (low - room, high + room)
 
 
-def _error(one: Estimate, look: Look) -> dict[str, Any]:
-    if not math.isfinite(one.low + one.high):
-        return {"visible": False}
-    ends = {"array": [one.high - one.value], "arrayminus": [one.value - one.low]}
-    return {"type": "data", "symmetric": False, **ends, "color": look.colour, "thickness": 1, "width": 0}
-
-
-def _note(name: str, x: Estimate, y: Estimate, where: Place, font: float) -> dict[str, Any]:
-    note = {"x": x.value, "y": y.value, "text": plain(name), "font": {"size": font, "color": "--ink"}}
+def _note(name: str, point: tuple[float, float], where: Place, font: float) -> dict[str, Any]:
+    note = {
+        "x": point[0],
+        "y": point[1],
+        "text": plain(name),
+        "font": {"size": font, "color": "--ink"},
+    }
     if where.near:
         return note | {"showarrow": False, "xshift": where.dx, "yshift": -where.dy}
-    line = {"showarrow": True, "arrowhead": 0, "arrowwidth": 0.8, "arrowcolor": "--muted", "standoff": STANDOFF}
-    return note | line | {"ax": where.dx, "ay": where.dy, "borderpad": 0}
+    leader = {
+        "showarrow": True,
+        "arrowhead": 0,
+        "arrowwidth": 0.8,
+        "arrowcolor": "--muted",
+        "standoff": STANDOFF,
+    }
+    return note | leader | {"ax": where.dx, "ay": where.dy, "borderpad": 0}

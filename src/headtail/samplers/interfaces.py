@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.samplers.draw import Draw
+from headtail.core.draw import Draw
 from headtail.samplers.sampler import Sampler, Step
 
 
@@ -20,21 +20,29 @@ class FixedSampler(Sampler):
     def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """The log-probability of any labels.
 
-        Only a mixture with a part that depends on the batch size needs it.
+        Only a mixture with a part that depends on the batch size needs `batch_size`.
         """
 
     @abstractmethod
-    def variance_of_sum(self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None) -> float | None:
+    def variance_of_sum(
+        self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None
+    ) -> float | None:
         r"""The variance of $\sum_{y' \in \mathscr{N}} t_{y'}$ for an example with this positive.
 
-        None if it has no formula. The caller sets `term[label]` to 0 where collisions are masked.
+        None if it has no formula. The caller sets `term[label]` to 0 if collisions are masked.
         """
 
     def log_keep(self, label: Int[Tensor, " b"]) -> Float64[Tensor, " b"] | float:
         """log(1 − q_y) for samplers that never draw the positive, 0 for the others."""
         return 0.0
 
-    def describe(self, ids: Int[Tensor, "*b m"], label: Int[Tensor, " b"], m: float, batch_size: int | None = None) -> Draw:
+    def describe(
+        self,
+        ids: Int[Tensor, "*b m"],
+        label: Int[Tensor, " b"],
+        m: float,
+        batch_size: int | None = None,
+    ) -> Draw:
         """The `Draw` that holds these ids, for examples with these positives."""
         log_q = self.log_q(ids, batch_size)
         return Draw(ids, log_q, self.log_q(label, batch_size), m, self.log_keep(label))
@@ -46,14 +54,17 @@ class FixedSampler(Sampler):
     def log_keep_given(self, step: Step) -> Float64[Tensor, " p"]:
         """`[p]` log(1 − q_y) in this step where the positive is never drawn, else 0."""
         label = step.pairs.label
-        keep = self.log_keep(label)
-        return keep if isinstance(keep, Tensor) else torch.full_like(label, keep, dtype=torch.float64)
+        return torch.zeros_like(label, dtype=torch.float64) + self.log_keep(label)
 
-    def variance_given(self, step: Step, term: Float64[Tensor, "p L"]) -> Float64[Tensor, " p"] | None:
+    def variance_given(
+        self, step: Step, term: Float64[Tensor, "p L"]
+    ) -> Float64[Tensor, " p"] | None:
         """`variance_of_sum` for the examples of a step, with terms for each."""
         rows = zip(term, step.pairs.label, strict=True)
-        each = [self.variance_of_sum(row, int(y), step.batch_size) for row, y in rows]
-        return None if None in each else torch.tensor(each, dtype=torch.float64, device=term.device)
+        variances = [self.variance_of_sum(row, int(y), step.batch_size) for row, y in rows]
+        if None in variances:
+            return None
+        return torch.tensor(variances, dtype=torch.float64, device=term.device)
 
     def log_support(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
         """log q, in any batch of more than one example."""
@@ -71,7 +82,9 @@ class ModelSampler(Sampler):
         """`[p]` log(1 − q_y) in this step where the positive is never drawn, else 0."""
         return torch.zeros_like(step.pairs.label, dtype=torch.float64)
 
-    def variance_given(self, step: Step, term: Float64[Tensor, "p L"]) -> Float64[Tensor, " p"] | None:
+    def variance_given(
+        self, step: Step, term: Float64[Tensor, "p L"]
+    ) -> Float64[Tensor, " p"] | None:
         r"""`[p]` the variance of $\sum_{y' \in \mathscr{N}} t_{y'}$ for the examples of a step.
 
         None where draws depend on each other in an unknown way.
@@ -93,7 +106,7 @@ class ModelSampler(Sampler):
 
 
 Part: TypeAlias = FixedSampler | ModelSampler
-"""A sampler with a q that can be asked for, so that it can be mixed with others."""
+"""A sampler that knows its q, so that it can be part of another."""
 
 
 def iid_variance(q: Float64[Tensor, " L"], term: Float64[Tensor, " L"]) -> tuple[float, float]:

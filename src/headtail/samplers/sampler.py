@@ -1,46 +1,78 @@
-"""What every sampler promises."""
+"""What every sampler can do, what it promises (`Claims`), and the batch it draws for (`Step`)."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float64, Int
 from torch import Tensor, nn
 
+from headtail.core.draw import Draw
+from headtail.core.labels import Labels
+from headtail.core.targets import IGNORE_INDEX, Pairs, Target
 from headtail.errors import HeadtailError
-from headtail.labels import Labels
-from headtail.samplers.claims import Claims
-from headtail.samplers.draw import Draw
 from headtail.samplers.scorer import Scorer
-from headtail.targets import IGNORE_INDEX, Pairs, Target
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What callers need to know about a sampler before it draws.
+
+    Attributes:
+        looks_at_model: drawing reads hidden states and the label table, which must be up to date.
+        shared: all examples of a batch get the same negatives, `ids` of shape `[m]`.
+        marginal: the log q of a draw is that of the label itself, which weights that do not come
+            from a margin need.
+        knows_every_q: log q is known for any label, not only for those drawn.
+        may_miss: some label may have q = 0.
+        excludes_target: the positive is never drawn, and q of the others is divided by 1 − q_y.
+        group: how many neighbours of a batch get one draw, from the mean of their q.
+        memory: how many labels of past batches are remembered.
+        source: "batch" or "past" if negatives are labels of training examples, so that a label
+            without examples is never drawn.
+    """
+
+    looks_at_model: bool = False
+    shared: bool = True
+    marginal: bool = True
+    knows_every_q: bool = True
+    may_miss: bool = False
+    excludes_target: bool = False
+    group: int = 1
+    memory: int = 0
+    source: str | None = None
 
 
 class Step(NamedTuple):
     """One batch as samplers see it: all that m and q depend on, apart from a sampler's own memory.
 
-    A sampler inside another one is asked for its m and its q with the very step it draws for.
+    A sampler inside another one reports its m and its q for the very step it draws for.
 
     Attributes:
         pairs: the targets.
         model: what scores labels, for samplers that look at it.
         generator: source of randomness.
-        tell_target: whether log q of the positives is wanted, where it costs something.
-        long_run: whether no batch is meant but any one of `size` examples, with full queues.
+        needs_target_q: whether log q of the positives is needed, where it costs something.
+        long_run: whether this describes any batch of `size` examples, with full queues, instead of
+            a particular one.
         size: the number of examples of such a batch, if known.
     """
 
     pairs: Pairs
     model: Scorer | None = None
     generator: torch.Generator | None = None
-    tell_target: bool = True
+    needs_target_q: bool = True
     long_run: bool = False
     size: int | None = None
 
     @classmethod
-    def expected(cls, label: Int[Tensor, " p"], batch_size: int | None = None, model: Scorer | None = None) -> Step:
+    def expected(
+        cls, label: Int[Tensor, " p"], batch_size: int | None = None, model: Scorer | None = None
+    ) -> Step:
         """Examples with these positives in any batch of this size, once queues are full."""
         pairs = Pairs.of(label, ignore_index=None)
         return cls(pairs, model, long_run=True, size=batch_size)
@@ -56,18 +88,19 @@ class Step(NamedTuple):
 
     @property
     def scorer(self) -> Scorer:
-        """The model, for samplers that said they look at it."""
-        assert self.model is not None, "`draw` hands it over where a sampler looks at it"
+        """The model, for samplers that claim to look at it."""
+        assert self.model is not None, "`draw` passes it to samplers that look at it"
         return self.model
 
 
 class Sampler(nn.Module, ABC):
     """Draws negative labels, and knows how likely they were.
 
-    It is a `FixedSampler`, a `ModelSampler`, or a pool (`Resampled`), whose labels have no known q.
+    It is a `FixedSampler`, a `ModelSampler`, or a pool (`Resampled`), where the q of a label is
+    unknown.
 
-    A sampler is a module so that its tables move with the model and its state, if any, is saved with it. It has no
-    parameters, and no gradient flows through what it draws.
+    A sampler is a module so that its tables move with the model and its state, if any, is saved
+    with it. It has no parameters, and no gradient flows through what it draws.
     """
 
     num_labels: int
@@ -83,62 +116,69 @@ class Sampler(nn.Module, ABC):
         *,
         input: Tensor | None = None,
         weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        temperature: float | Tensor = 1.0,
-        score: str = "dot",
+        model: Scorer | None = None,
         generator: torch.Generator | None = None,
         ignore_index: int | None = IGNORE_INDEX,
-        tell_target: bool = True,
+        needs_target_q: bool = True,
     ) -> Draw:
         """Draw the negatives of one batch.
 
         Args:
             target: the batch's positives: `[b]` ids, padded `[b, k]` ids or a `Ragged`.
-            input: `[b, d]` hidden states,
-            weight: `[L, d]` label table,
-            bias: `[L]` or `[L, 1]`, or None,
-            temperature: by which logits are divided, and
-            score: "dot" or "cosine": what samplers that look at the model see; others need none of it.
+            input: `[b, d]` hidden states, for samplers that look at the model; others need neither
+                this nor the next two.
+            weight: `[L, d]` label table.
+            model: instead of these two, if there are biases, a temperature or cosine scores:
+                `Scorer(input, weight, bias)`.
             generator: source of randomness; equal seeds give equal draws.
-            ignore_index: targets with this id are no examples; None promises that there are none.
-            tell_target: whether `log_q_target` is wanted. Relative weights alone ask, and samplers that look at the model may
-                leave it out otherwise.
+            ignore_index: targets with this id do not count; None promises that there are none.
+            needs_target_q: whether `log_q_target` is needed. Only relative weights need it, and
+                samplers that look at the model may leave it out otherwise.
         """
         pairs = Pairs.of(target, num_labels=self.num_labels, ignore_index=ignore_index)
         if generator is not None and generator.device.type != pairs.label.device.type:
             raise HeadtailError(
-                f"`generator` is on {generator.device} but `target` is on {pairs.label.device}. Make one there: "
-                f"`torch.Generator({pairs.label.device.type!r})`."
+                f"`generator` is on {generator.device} but `target` is on {pairs.label.device}. "
+                f"Create it there: `torch.Generator({pairs.label.device.type!r})`."
             )
+        if model is None and input is not None and weight is not None:
+            model = Scorer(input, weight)
         with torch.no_grad():
-            model = None
-            if self.claims.looks_at_model:
-                if input is None or weight is None:
-                    raise HeadtailError(f"`{self.name}` looks at the model: pass `input` and `weight` to `draw`.")
-                self._check_fits(input, weight, pairs.num_examples)
-                model = Scorer(pairs.rows(input.detach()), weight.detach(), bias, temperature, score)
-            step = Step(pairs, model, generator, tell_target)
+            step = Step(pairs, self._scorer_of(pairs, model), generator, needs_target_q)
             draw = self.pick(step)
             self.remember(step)
             return draw
 
-    def _check_fits(self, input: Tensor, weight: Tensor, examples: int) -> None:
-        """Refuse a model that does not fit the targets, or another number of labels."""
-        shapes = (examples, weight.shape[-1]), (self.num_labels, weight.shape[-1])
-        if (input.shape, weight.shape) != shapes:
-            want = f"`input` must have shape [{examples}, d], a row a target, and `weight` [{self.num_labels}, d]"
-            raise HeadtailError(f"{want}, but got {list(input.shape)} and {list(weight.shape)}.")
+    def _scorer_of(self, pairs: Pairs, model: Scorer | None) -> Scorer | None:
+        """The model with one hidden state per pair, or None if the sampler does not look at it."""
+        if not self.claims.looks_at_model:
+            return None
+        if model is None:
+            raise HeadtailError(
+                f"`{self.name}` looks at the model: pass `input` and `weight` to `draw`."
+            )
+        examples = pairs.num_examples
+        input = model.input.detach()
+        weight = model.weight.detach()
+        dim = weight.shape[-1]
+        if (input.shape, weight.shape) != ((examples, dim), (self.num_labels, dim)):
+            raise HeadtailError(
+                f"`input` must have shape [{examples}, d], one row per target, and `weight` "
+                f"[{self.num_labels}, d], but got {list(input.shape)} and {list(weight.shape)}."
+            )
+        rest = model.bias, model.temperature, model.score, model.logits_at_once
+        return Scorer(pairs.rows(input), weight, *rest)
 
     @abstractmethod
     def pick(self, step: Step) -> Draw:
         """Draw for targets that are already pairs. The only place with randomness.
 
-        What is drawn from in later steps changes in `remember`, so that m and q are the same before
-        and after.
+        It must not change a memory of past batches, only `remember` may: m and q of a step are the
+        same before and after.
         """
 
     def remember(self, step: Step) -> None:
-        """Take note of a batch after its draw, in all samplers inside."""
+        """Add a batch to the memory after its draw, in all samplers inside."""
         for part in self.samplers:
             part.remember(step)
 
@@ -169,7 +209,7 @@ class Sampler(nn.Module, ABC):
 
     @abstractmethod
     def log_support(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
-        """−inf just for labels that are never drawn, whatever the model."""
+        """−inf for labels that are never drawn, whatever the model, and finite for all others."""
 
     @property
     def device(self) -> torch.device | None:
@@ -186,7 +226,8 @@ class Sampler(nn.Module, ABC):
             part.refresh(target)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        # `model.half()` is meant for weights: a table of probabilities moves between devices but keeps its float64 digits.
+        # `model.half()` is meant for weights: a table of probabilities moves between devices but
+        # keeps its float64 digits.
         def move(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
             return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)

@@ -11,22 +11,24 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-SCORES_AT_ONCE = 2**20
-"""Logits that are held at a time when all labels are walked over: what a CPU's caches hold in float64."""
-MORE_ON_GPU = 16
-"""By which a GPU holds more, where launches are what costs."""
+LOGITS_AT_ONCE = 2**20
+"""Logits held at a time in a pass over all labels: what the caches of a CPU hold in float64."""
+GPU_FACTOR = 16
+"""A GPU holds this many times more at once, because launches are what costs there."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scorer:
-    r"""The logits of a training step, $f_{y} = (\langle h, w_{y} \rangle + c_{y}) / T$, of any labels, for sampling from them.
+    r"""The logits of a training step, $f_{y} = (\langle h, w_{y} \rangle + c_{y}) / T$, of any
+    labels, for sampling from them.
 
     Attributes:
-        input: `[p, d]` hidden states, one a pair.
+        input: `[p, d]` hidden states, one row per pair.
         weight: `[L, d]` label table.
         bias: `[L]` or `[L, 1]`, or None.
         temperature: T.
         score: "dot", or "cosine", where hidden states and labels have length 1.
+        logits_at_once: how many logits a pass over all labels may hold; 16 times more on a GPU.
 
     >>> scorer = Scorer(torch.ones(1, 2), torch.eye(2), bias=torch.tensor([0.0, 1.0]))
     >>> scorer.logits(slice(0, 2))
@@ -38,26 +40,38 @@ class Scorer:
     bias: Tensor | None = None
     temperature: float | Tensor = 1.0
     score: str = "dot"
+    logits_at_once: int = LOGITS_AT_ONCE
 
     def logits(self, rows: Any) -> Float[Tensor, "p k"]:
-        """`[p, k]` logits, at least in float32, of k labels: a `slice` of them, `[k]` ids, or `[p, k]` ids, each pair its own."""
-        input, weight = _wide(self.input), _wide(self.weight[rows])
+        """`[p, k]` logits, at least in float32, of k labels.
+
+        Args:
+            rows: a `slice` of labels, `[k]` ids, or `[p, k]` ids if each pair has its own.
+        """
+        input = _wide(self.input)
+        weight = _wide(self.weight[rows])
         if self.score == "cosine":
-            input, weight = F.normalize(input, dim=-1), F.normalize(weight, dim=-1)
+            input = F.normalize(input, dim=-1)
+            weight = F.normalize(weight, dim=-1)
         f = input @ weight.T if weight.dim() == 2 else torch.einsum("pd,pkd->pk", input, weight)
         f = f if self.bias is None else f + _wide(self.bias.detach().reshape(-1)[rows])
         return f / self.temperature
 
     def blocks(self) -> Iterator[tuple[Int[Tensor, " k"], Float[Tensor, "p k"]]]:
-        """Ids and logits of all labels, some after the others: `[p, L]` is never held."""
-        scores = SCORES_AT_ONCE * (MORE_ON_GPU if self.weight.device.type == "cuda" else 1)
-        size = max(1, scores // max(1, len(self.input)))
+        """Ids and logits of all labels, block by block: `[p, L]` is never held."""
+        on_gpu = self.weight.device.type == "cuda"
+        at_once = self.logits_at_once * (GPU_FACTOR if on_gpu else 1)
+        size = max(1, at_once // max(1, len(self.input)))
         for start in range(0, len(self.weight), size):
             stop = min(start + size, len(self.weight))
-            yield torch.arange(start, stop, device=self.weight.device), self.logits(slice(start, stop))
+            ids = torch.arange(start, stop, device=self.weight.device)
+            yield ids, self.logits(slice(start, stop))
 
     def finite(self) -> Scorer:
-        """The same with zeros for hidden states that are not finite: for notes that outlive a step that is skipped."""
+        """The same with zeros for hidden states that are not finite.
+
+        For summaries, which are still used after a training loop has skipped the step.
+        """
         return replace(self, input=finite_rows(self.input))
 
 

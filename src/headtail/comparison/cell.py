@@ -1,0 +1,133 @@
+"""One cell of a grid: trained and tested, or measured on the model of another."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+
+from jaxtyping import Int
+from torch import Tensor
+
+from headtail.comparison.grid import ABOUT, Cell, check_same_run
+from headtail.comparison.results import CLASSES, ClassError, Row, read_rows
+from headtail.comparison.rows import class_errors, rows_of
+from headtail.core.slices import Slices
+from headtail.data.facts import task_of
+from headtail.data.points import DataSet
+from headtail.errors import HeadtailError
+from headtail.evaluation.measures import Measure, best_labels, measure_model, measures_of
+from headtail.files.atomic import write_text
+from headtail.files.records import to_csv
+from headtail.schemes import parse
+from headtail.training import checkpoint
+from headtail.training.config import to_toml
+from headtail.training.events import Events
+from headtail.training.saved_model import load_model
+from headtail.training.state import State, Watch
+from headtail.training.trainer import Trainer
+
+
+def run_cell(
+    cell: Cell,
+    data: DataSet,
+    slices: Slices,
+    *,
+    device: str = "cpu",
+    watch: Watch | None = None,
+    stop: threading.Event | None = None,
+) -> list[Row]:
+    """Train and test one run, or read the results that are there already.
+
+    Args:
+        cell: the run and its folder; a folder that holds another run is refused.
+        data: the data set.
+        slices: head, torso and tail; a finished run is measured again if they differ from before.
+        device: "cpu" or "cuda".
+        watch: called now and then during training.
+        stop: an event that asks the run to save and stop; without one, Ctrl-C does.
+    """
+    check_same_run(cell, data)
+    if cell.done and cell.about.get("slices") == slices.rule:
+        return read_rows(cell.folder / "results.csv")
+    if cell.done:
+        return _measured_again(cell, data, slices, device)
+    settings = to_toml(asdict(cell.run), data.read_as | {"slices": slices.rule})
+    write_text(cell.folder / "run.toml", settings)
+    write_text(cell.folder / ABOUT, json.dumps({"data": data.digest, "slices": slices.rule}))
+    if cell.adjusts:
+        top, rows = _adjust(cell, data, slices, device)
+    else:
+        top, rows = _train(cell, data, slices, device, watch, stop)
+    if task_of(data) == "classification":
+        write_text(cell.folder / CLASSES, to_csv(class_errors(cell.run, data, top), ClassError))
+    write_text(cell.folder / "results.csv", to_csv(rows, Row))  # the last: the cell is then done
+    # Only the model is needed from here on; a killed process may have left unfinished files.
+    for path in (cell.folder / "checkpoint.safetensors", *cell.folder.glob(".*.safetensors.*")):
+        path.unlink(missing_ok=True)
+    return rows
+
+
+def _train(
+    cell: Cell,
+    data: DataSet,
+    slices: Slices,
+    device: str,
+    watch: Watch | None,
+    stop: threading.Event | None,
+) -> tuple[Int[Tensor, "n k"], list[Row]]:
+    """Train a cell; the best labels of its test points, and its rows."""
+    events = Events(cell.folder / "events")
+
+    def both(state: State, steps: int, loss: float | None) -> None:
+        events(state, steps, loss)
+        if watch is not None:
+            watch(state, steps, loss)
+
+    try:
+        trained = Trainer(cell.run, data, cell.folder, device=device, watch=both, stop=stop).fit()
+    finally:
+        events.close()
+    top = best_labels(trained.model, data)
+    return top, rows_of(cell.run, data, trained, measures_of(top, data, slices), cell.folder.name)
+
+
+def _adjust(
+    cell: Cell, data: DataSet, slices: Slices, device: str
+) -> tuple[Int[Tensor, "n k"], list[Row]]:
+    """As `_train`, with the weights and the learning curve of the cell that this one adjusts."""
+    other = cell.adjusts
+    assert other is not None, "such a cell adjusts another"
+    unadjusted = parse(cell.run.scheme).unadjusted
+    needs = f"`{cell.run.scheme}` answers with the model of `{unadjusted}`, but"
+    if not (other / "results.csv").exists():
+        raise HeadtailError(f"{needs} that run failed. Run the comparison again.")
+    if not (other / "model.safetensors").exists():
+        raise HeadtailError(
+            f"{needs} `{other}` has lost it. Delete that folder and run the comparison again."
+        )
+    before = read_rows(other / "results.csv")
+    tensors, facts = checkpoint.load(other / "model.safetensors")
+    checkpoint.save(cell.folder / "model.safetensors", tensors, {**facts, "run": asdict(cell.run)})
+    top = best_labels(load_model(cell.folder)[0].to(device), data)
+    renamed = [replace(row, run=cell.folder.name, scheme=cell.run.scheme) for row in before]
+    return top, _with_test_measures(renamed, measures_of(top, data, slices))
+
+
+def _measured_again(cell: Cell, data: DataSet, slices: Slices, device: str) -> list[Row]:
+    """The rows of a finished run with its model measured by other slices; its files stay as they
+    are.
+    """
+    before = read_rows(cell.folder / "results.csv")
+    model, *_ = load_model(cell.folder)
+    return _with_test_measures(before, measure_model(model.to(device), data, slices))
+
+
+def _with_test_measures(rows: list[Row], measures: Iterable[Measure]) -> list[Row]:
+    """A run's rows with other measures of its test points."""
+    last = next(row for row in rows if row.split == "test")
+    return [
+        *(row for row in rows if row.split != "test"),
+        *(replace(last, **measure._asdict()) for measure in measures),
+    ]

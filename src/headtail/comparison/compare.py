@@ -1,0 +1,267 @@
+"""Comparing schemes: every run that is missing is trained, and all results are gathered.
+
+A comparison can be interrupted anywhere; the same call again goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import datetime
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headtail.comparison.cell import run_cell
+from headtail.comparison.explained import explain_schemes
+from headtail.comparison.grid import Cell, cells, check_same_data
+from headtail.comparison.results import CLASSES, ClassError, Comparison, Row
+from headtail.comparison.rows import baseline_rows, explain_rows
+from headtail.comparison.workers import Outcome, in_turn, side_by_side, source_of
+from headtail.core.slices import Slices
+from headtail.data.facts import facts_of
+from headtail.data.load import load
+from headtail.data.points import DataSet
+from headtail.data.slices import SliceRule, data_slices
+from headtail.device import environment
+from headtail.device.choice import Device, choose_device
+from headtail.device.shared_gpu import shared_gpu
+from headtail.errors import HeadtailError, Setting, check_count
+from headtail.evaluation.measures import check_measurable
+from headtail.files.atomic import check_writable
+from headtail.files.records import read_csv
+from headtail.schemes import PAPER, check_batch
+from headtail.training.build_model import encoder_name
+from headtail.training.config import Training
+from headtail.training.state import Watch
+
+DEFAULT_SCHEMES = (*PAPER, "softmax", "logit-adjusted")
+DEFAULT_TRAINING = Training()
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How the runs of a comparison are carried out; nothing here changes their results.
+
+    Attributes:
+        workers: runs that train at the same time, on one GPU too; they share torch's threads
+            evenly. More than one are processes that import the calling script, which then needs
+            `if __name__ == "__main__":`.
+        strict: let the first failing run raise its error, for debugging.
+        command: the command that was typed, kept with the results.
+        watch: called with each cell for the function that follows its training.
+        finished: called with each cell when it is over, and with a sentence if it failed.
+        note: called with anything else a user should know, in a sentence.
+    """
+
+    workers: int = 1
+    strict: bool = False
+    command: str = ""
+    watch: Callable[[Cell], Watch] = lambda _: lambda *_: None
+    finished: Callable[[Cell, str | None], None] = lambda *_: None
+    note: Callable[[str], None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        check_count("workers", self.workers)
+
+
+DEFAULT_EXECUTION = Execution()
+
+
+def compare(
+    data: DataSet | str | Path,
+    schemes: Sequence[str] = DEFAULT_SCHEMES,
+    *,
+    seeds: int = 1,
+    out: str | Path = "comparison",
+    training: Training = DEFAULT_TRAINING,
+    slices: SliceRule = "auto",
+    device: Device = "auto",
+    execution: Execution = DEFAULT_EXECUTION,
+) -> Comparison:
+    """Train one model per scheme and seed, test each over all labels, and gather the results.
+
+    Runs that are finished in the folder are not run again, so the same call goes on where it was
+    stopped. What each scheme gains and loses in the head and the tail is in the rows of the result;
+    `headtail.report.write_report` makes a page of it.
+
+    Args:
+        data: a data set from `headtail.load`, or what `load` reads.
+        schemes: names of schemes; by default those of the paper.
+        seeds: runs per scheme, with seeds 0, 1, …
+        out: folder for results and models. One that cannot be written to, or that holds a
+            comparison on other data, is refused before any work.
+        training: how every model is trained.
+        slices: head, torso and tail by share of the examples ("mass") or by "count"; "auto": by
+            count for classification.
+        device: "cpu", "cuda", or "auto" for the GPU if there is one.
+        execution: number of workers, and functions that follow the progress.
+
+    >>> out = getfixture("tmp_path") / "comparison"
+    >>> data = "synthetic:points=60,test=20,features=80,labels=12"
+    >>> quick = Training(dim=4, epochs=1, batch=16, negatives=4)
+    >>> found = compare(data, ["softmax", "within-batch:tail"], out=out, training=quick)
+    >>> [row.scheme for row in found.rows if (row.metric, row.slice) == ("recall@10", "tail")]
+    ['most-popular', 'softmax', 'within-batch:tail']
+    """
+    names = tuple(dict.fromkeys(schemes))
+    check_schemes(names, training)
+    check_count("seeds", seeds)
+    device = choose_device(device)
+    data = data if isinstance(data, DataSet) else load(data)
+    encoder_name(training, data.train.image_size)  # refused once, and not by every run
+    grid = cells(training, names, seeds, data, out)
+    return run_grid(grid, data, out, slices=slices, device=device, execution=execution)
+
+
+def check_schemes(names: Sequence[str], training: Training, negatives: int | None = None) -> None:
+    """Refuse names that are not schemes, and schemes that need larger batches, before any work.
+
+    Args:
+        names: the schemes.
+        training: its batch is what within-batch negatives come from.
+        negatives: m of schemes without `@m`, where a number was asked for and must be reached.
+    """
+    if not names:
+        raise HeadtailError(
+            Setting("schemes"),
+            " needs at least one name, for example `within-batch:tail` or `softmax`.",
+        )
+    for name in names:
+        check_batch(name, training.batch, negatives)
+
+
+def run_grid(
+    grid: Sequence[Cell],
+    data: DataSet,
+    folder: str | Path,
+    *,
+    slices: SliceRule = "auto",
+    device: str = "cpu",
+    execution: Execution = DEFAULT_EXECUTION,
+) -> Comparison:
+    """Run the cells that are not finished, and gather everything in the folder.
+
+    Args:
+        grid: the cells, from one or several calls of `cells`; their settings may differ.
+        data: the data set.
+        folder: where results go.
+        slices: as for `compare`.
+        device: "cpu" or "cuda".
+        execution: as for `compare`.
+    """
+    folder = Path(folder)
+    check_writable(folder, "Choose another folder.")
+    check_measurable(data)
+    check_same_data(folder, data)
+    rows_of_cell: dict[Cell, list[Row]] = {}
+    failures = {}
+    with closing(_outcomes(grid, data, CellWork(slices, device), execution)) as outcomes:
+        for cell, rows, error in outcomes:
+            if error is not None and execution.strict:
+                raise error
+            sentence = None if error is None else sentence_of(error)
+            if sentence is None:
+                rows_of_cell[cell] = rows
+            else:
+                failures[cell.title] = sentence
+            execution.finished(cell, sentence)
+    by = data_slices(data, slices)
+    explained = explain_schemes([cell.run for cell in grid], data)
+    trained = [cell for cell in grid if cell in rows_of_cell]
+    comparison = Comparison(
+        rows=[
+            *baseline_rows(data, by),
+            *explain_rows(explained, data),
+            *(row for cell in trained for row in rows_of_cell[cell]),
+        ],
+        data=facts_of(data, by),
+        schemes=explained,
+        settings=_settings(grid, data, by),
+        made_by=_made_by(execution.command, device),
+        failures=failures,
+        classes=[row for cell in trained for row in _classes(cell)],
+    )
+    comparison.write(folder)
+    return Comparison.read(folder)
+
+
+@dataclass(frozen=True)
+class CellWork:
+    """`run_cell` as work for a process."""
+
+    slices: SliceRule
+    device: str
+
+    def __call__(self, cell: Cell, data: DataSet, watch: Watch, stop: Any) -> list[Row]:
+        """Do the cell."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what schemes warn of is in their notes
+            slices = data_slices(data, self.slices)
+            return run_cell(cell, data, slices, device=self.device, watch=watch, stop=stop)
+
+
+def _outcomes(
+    grid: Sequence[Cell], data: DataSet, work: CellWork, execution: Execution
+) -> Generator[Outcome, None, None]:
+    """Cells that train, in turn or side by side; then, in turn, those that are measured on the
+    models of others.
+    """
+    training = [cell for cell in grid if cell.adjusts is None]
+    adjusting = [cell for cell in grid if cell.adjusts is not None]
+    unfinished = sum(not cell.done for cell in training)
+    workers = execution.workers
+    # The number of threads decides the last digits of a sum: it must not depend on how many cells
+    # are left to do.
+    threads = max(1, torch.get_num_threads() // workers)
+    watch = execution.watch
+    if workers == 1 or unfinished < 2:
+        yield from in_turn(training, data, work, watch, threads=threads)
+    else:
+        workers = min(workers, unfinished)
+        with shared_gpu(execution.note) if work.device == "cuda" else nullcontext():
+            yield from side_by_side(
+                training, source_of(data), work, watch, workers=workers, threads=threads
+            )
+    yield from in_turn(adjusting, data, work, watch, threads=threads)
+
+
+def sentence_of(error: BaseException) -> str:
+    """Why a cell failed, in one line.
+
+    One that the command line may write with its options, if the error is one of headtail's.
+    """
+    if isinstance(error, HeadtailError):
+        return error.sentence
+    if isinstance(error, torch.AcceleratorError):
+        first_line = str(error).partition("\n")[0].removeprefix("CUDA error: ")
+        return f"The GPU reported a fault: {first_line}."
+    return f"{type(error).__name__}: {error}"
+
+
+def _classes(cell: Cell) -> list[ClassError]:
+    path = cell.folder / CLASSES
+    return read_csv(path, ClassError) if path.exists() else []
+
+
+def _settings(grid: Sequence[Cell], data: DataSet, slices: Slices) -> dict[str, Any]:
+    """What all runs share, the schemes and seeds, and how the data were read."""
+    settings = asdict(grid[0].run)
+    del settings["scheme"], settings["seed"]
+    return settings | {
+        "schemes": list(dict.fromkeys(cell.run.scheme for cell in grid)),
+        "seeds": sorted({cell.run.seed for cell in grid}),
+        "data": data.read_as | {"slices": slices.rule},
+    }
+
+
+def _made_by(command: str, device: str) -> dict[str, Any]:
+    return {
+        "command": command,
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "versions": environment.versions(),
+        "machine": environment.machine(device),
+    }

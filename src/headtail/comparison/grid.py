@@ -1,0 +1,157 @@
+"""The grid of a comparison: its runs, their folders, and what a folder already holds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headtail.data.points import DataSet
+from headtail.data.reading import told_apart
+from headtail.errors import HeadtailError, Sentence, Setting
+from headtail.schemes import parse
+from headtail.training.config import Run, Training, data_of
+
+ABOUT = "about.json"
+"""File of a run's folder with the digest of its data and the rule of its slices."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a grid and its folder.
+
+    Attributes:
+        run: its settings.
+        folder: where its files are.
+        adjusts: folder of the run that trains the same weights, where this one only adjusts the
+            answers; or None.
+    """
+
+    run: Run
+    folder: Path
+    adjusts: Path | None = None
+
+    @property
+    def title(self) -> str:
+        """Scheme and seed, for people."""
+        return f"{self.run.scheme}, seed {self.run.seed}"
+
+    @property
+    def done(self) -> bool:
+        """Whether its results are there."""
+        return (self.folder / "results.csv").exists()
+
+    @property
+    def about(self) -> dict[str, str]:
+        """The data it was begun on, and the slices it is measured by; empty where unknown."""
+        return _read_json(self.folder / ABOUT)
+
+
+def cells(
+    training: Training, schemes: Sequence[str], seeds: int, data: DataSet, folder: str | Path
+) -> list[Cell]:
+    """All runs of a comparison, seed by seed.
+
+    A cell's folder is named after everything that decides its results, so that settings never mix.
+    `X+post-hoc` is trained as `X` is: where both are in the grid, it is measured on the model of
+    `X`.
+
+    Args:
+        training: how every run is trained.
+        schemes: names of schemes.
+        seeds: runs per scheme, with seeds 0, 1, …
+        data: the data set.
+        folder: of the comparison.
+    """
+    runs = [
+        Run(**asdict(training), scheme=name, seed=seed) for seed in range(seeds) for name in schemes
+    ]
+    home: dict[Run | None, Path] = {
+        run: Path(folder) / "cells" / _folder_name(run, data) for run in runs
+    }
+    return [Cell(run, home[run], home.get(_unadjusted(run))) for run in runs]
+
+
+def _unadjusted(run: Run) -> Run | None:
+    """The run that ends with the same weights though it does not adjust its answers.
+
+    Held-out points that are answered would see the adjustment, and choose another epoch; a loss
+    does not.
+    """
+    scheme = parse(run.scheme)
+    answers_choose = run.validation and run.stop_on != "implicit-loss"
+    if not scheme.post_hoc or answers_choose:
+        return None
+    return replace(run, scheme=scheme.unadjusted)
+
+
+def _folder_name(run: Run, data: DataSet) -> str:
+    everything = json.dumps([asdict(run), data.digest], sort_keys=True)
+    digest = hashlib.blake2b(everything.encode(), digest_size=4).hexdigest()
+    scheme = re.sub(r"[^a-z0-9.]+", "-", run.scheme.lower()).strip("-")
+    return f"{scheme}-seed{run.seed}-{digest}"
+
+
+def check_same_run(cell: Cell, data: DataSet) -> None:
+    """Refuse a folder that holds another run, before anything is written."""
+    files = ("results.csv", "checkpoint.safetensors", "model.safetensors")
+    if not any((cell.folder / name).exists() for name in files):
+        return
+    if (cell.folder / "data.json").exists():
+        raise HeadtailError(f"`{cell.folder}` holds a comparison. Choose another folder for a run.")
+    settings = cell.folder / "run.toml"
+    before = asdict(Run.read(settings) if settings.exists() else cell.run)
+    other: list[str | Setting] = []
+    for name, value in asdict(cell.run).items():
+        if value != before[name]:
+            other += [", ", Setting(name)]
+    if cell.about.get("data", data.digest) != data.digest:
+        other += [", ", "data"]
+    if other:
+        raise HeadtailError(
+            f"`{cell.folder}` holds a run with other ",
+            *other[1:],
+            ". Choose another folder, or delete it.",
+        )
+
+
+def check_same_data(folder: Path, data: DataSet) -> None:
+    """Refuse a folder that holds a comparison on other data, or a single run, before anything is
+    written.
+    """
+    if (folder / ABOUT).exists():
+        raise HeadtailError(
+            f"`{folder}` holds a single run. Choose another folder with ", Setting("out"), "."
+        )
+    tables = _read_json(folder / "data.json")
+    begun = {
+        path.parent: _read_json(path).get("data")
+        for path in sorted(folder.glob(f"cells/*/{ABOUT}"))
+    }
+    digests = {folder: tables["digest"]} if "digest" in tables else begun
+    if not digests or data.digest in digests.values():
+        return
+    before = {"path": tables.get("name", "other data")} | data_of(next(iter(digests)) / "run.toml")
+    then, now = told_apart(before, {"path": data.name} | data.read_as)
+    changed = then != now
+    change = Sentence("now the data are ", now) if changed else "their content has changed since"
+    raise HeadtailError(
+        f"`{folder}` holds a comparison on ",
+        then,
+        ", but ",
+        change,
+        ". Choose another folder with ",
+        Setting("out"),
+        ", or delete it.",
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}

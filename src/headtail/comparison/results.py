@@ -1,0 +1,168 @@
+"""Results: one row per number. Everything shown anywhere is a row in `results.csv`."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from headtail.errors import HeadtailError
+from headtail.files.atomic import write_text
+from headtail.files.records import read_csv, to_csv
+from headtail.training.config import to_toml
+
+CLASSES = "classes.csv"
+POPULAR = "most-popular"
+"""The scheme of the baseline's rows: the most frequent labels for every point."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number: a row of `results.csv`.
+
+    Attributes:
+        run: name of the run's folder; empty for what has none.
+        dataset: name of the data.
+        split: "train", "validation", "test", or "explain" for what is known before training.
+        loss: "softmax", "contrastive", …
+        scheme: as typed, or "most-popular".
+        m: number of negatives; empty for all-label losses.
+        seed: of the run.
+        epoch: epochs trained, a fraction within an epoch.
+        step: batches trained.
+        slice: "full", "head", "torso" or "tail".
+        metric: for example "recall@10".
+        value: the number.
+        low: lower end of its 95% bootstrap interval, or None.
+        high: upper end, or None.
+    """
+
+    run: str
+    dataset: str
+    split: str
+    loss: str
+    scheme: str
+    m: float | None
+    seed: int
+    epoch: float
+    step: int
+    slice: str
+    metric: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class ClassError:
+    """The error of one label under one run: a row of `classes.csv`.
+
+    Attributes:
+        dataset: name of the data.
+        scheme: as typed.
+        m: number of negatives; empty for all-label losses.
+        seed: of the run.
+        label: its id.
+        name: its name in the source; empty where labels are named by their ids.
+        train: its training examples.
+        test: its test points.
+        error: the share of them for which another label came first; nan where there are none.
+    """
+
+    dataset: str
+    scheme: str
+    m: float | None
+    seed: int
+    label: int
+    name: str
+    train: int
+    test: int
+    error: float
+
+
+COLUMNS = tuple(field.name for field in fields(Row))
+
+
+def read_rows(path: str | Path) -> list[Row]:
+    """Rows of a `results.csv`."""
+    return read_csv(path, Row)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything in a folder made by `headtail compare`.
+
+    Attributes:
+        rows: every number.
+        data: facts about the data (`data.json`): name, train_points, test_points, num_features,
+            num_labels, num_pairs, labels_per_point, features_per_point, never_seen, gini,
+            imbalance, digest, notes (list of sentences), slices ({"rule": sentence, "sizes":
+            {slice: labels}, "last_rank": {slice: rank of its rarest label, from 1}, "rarest":
+            {slice: examples of its rarest label}, "pairs": {slice: training pairs}}) and curve
+            ([[rank, count], …], about 300 log-spaced points of the rank–frequency curve), and task
+            ("classification" or "retrieval").
+        schemes: what `explain` finds for each scheme (`schemes.json`), in the order asked for:
+            name, equation, rho, leans ("head", "tail" or "neither"), lean (nats),
+            noise_untrained (nats or None), m, notes.
+        settings: the configuration by name, and how the data were read as "data" (`run.toml`).
+        made_by: command, finished, versions (name: version), machine (`made_by.json`).
+        failures: for cells that failed, scheme and seed ("within-batch:tail, seed 0"): the reason,
+            in a sentence.
+        classes: the error of each label, for classification (`classes.csv`).
+    """
+
+    rows: list[Row]
+    data: dict[str, Any]
+    schemes: dict[str, dict[str, Any]]
+    settings: dict[str, Any]
+    made_by: dict[str, Any]
+    failures: dict[str, str]
+    classes: list[ClassError] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Comparison:
+        """From a folder."""
+        folder = Path(folder)
+        classes = folder / CLASSES
+        try:
+            return cls(
+                data=_json(folder / "data.json"),
+                schemes=_json(folder / "schemes.json"),
+                settings=tomllib.loads((folder / "run.toml").read_text(encoding="utf-8")),
+                made_by=_json(folder / "made_by.json"),
+                failures=_json(folder / "failures.json"),
+                rows=read_rows(folder / "results.csv"),
+                classes=read_csv(classes, ClassError) if classes.exists() else [],
+            )
+        except OSError as error:
+            raise HeadtailError(
+                f"`{folder}` is not a finished comparison: `{error.filename}` cannot be read. Pass "
+                "the folder of one."
+            ) from error
+        except HeadtailError:
+            raise
+        except ValueError as error:
+            raise HeadtailError(
+                f"`{folder}` is damaged: {error}. Run the comparison again; finished runs are kept."
+            ) from error
+
+    def write(self, folder: Path) -> None:
+        """To a folder; `read` gives it back."""
+        settings = {name: value for name, value in self.settings.items() if name != "data"}
+        write_text(folder / "run.toml", to_toml(settings, self.settings["data"]))
+        for name in ("data", "schemes", "made_by", "failures"):
+            write_text(folder / f"{name}.json", json.dumps(getattr(self, name), indent=1))
+        if self.classes:
+            write_text(folder / CLASSES, to_csv(self.classes, ClassError))
+        else:  # a file there is from other runs
+            (folder / CLASSES).unlink(missing_ok=True)
+        write_text(folder / "results.csv", to_csv(self.rows, Row))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise ValueError(f"{path.name} holds no JSON object")
+    return content

@@ -1,0 +1,209 @@
+"""Cells of a grid, in turn or in several processes: with small steps, a process per thread is
+faster than many threads for one run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from headtail.comparison.grid import Cell
+from headtail.data.load import load
+from headtail.data.points import DataSet
+from headtail.data.reading import Reading
+from headtail.errors import HeadtailError, Setting
+from headtail.training.interrupts import Stopped, interrupts
+from headtail.training.state import State, Watch
+
+ReadData = Callable[[], DataSet]
+"""Gives the data set, in whatever process it is called."""
+Work = Callable[[Cell, DataSet, Watch, Any], Any]
+"""Does a cell, given a watcher and an event that asks it to stop."""
+
+
+class Outcome(NamedTuple):
+    """The result of a cell: what its work returned, or what it raised."""
+
+    cell: Cell
+    result: Any
+    error: BaseException | None
+
+
+def source_of(data: DataSet) -> ReadData:
+    """Gives this data set to other processes.
+
+    What `load` read is read again there, which maps the same cached files into memory. Other data
+    sets are sent to each process.
+    """
+    if not data.read_as:
+        return partial(_itself, data)
+    options = dict(data.read_as)
+    path = options.pop("path")
+    for name in ("test", "root"):
+        options[name] = None if options[name] is None else Path(options[name])
+    return partial(load, path, Reading(**options))
+
+
+def _itself(data: DataSet) -> DataSet:
+    return data
+
+
+def in_turn(
+    cells: Sequence[Cell],
+    data: DataSet,
+    work: Work,
+    watch: Callable[[Cell], Watch],
+    *,
+    threads: int,
+) -> Generator[Outcome, None, None]:
+    """One cell after the other, in this process."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for cell in cells:
+            try:
+                outcome = Outcome(cell, work(cell, data, watch(cell), None), None)
+            except Exception as error:
+                outcome = Outcome(cell, None, error)
+            yield outcome
+    finally:
+        torch.set_num_threads(before)
+
+
+def side_by_side(
+    cells: Sequence[Cell],
+    source: ReadData,
+    work: Work,
+    watch: Callable[[Cell], Watch],
+    *,
+    workers: int,
+    threads: int,
+) -> Generator[Outcome, None, None]:
+    """Several cells at a time, in processes; outcomes come as they are ready.
+
+    A process that dies, or a fault of the GPU, also ends the other processes on that GPU: their
+    cells go on from the last checkpoint, in new processes, once. Ctrl-C asks the workers to save
+    and stop, and so does closing the generator. A worker ends when its parent is gone.
+    """
+    for again in (True, False):
+        lost: list[Cell] = []
+        with closing(
+            _in_processes(cells, source, work, watch, workers=workers, threads=threads)
+        ) as outcomes:
+            for outcome in outcomes:
+                if again and isinstance(outcome.error, BrokenProcessPool | torch.AcceleratorError):
+                    lost.append(outcome.cell)
+                elif isinstance(outcome.error, BrokenProcessPool):
+                    raise HeadtailError(
+                        "A worker process died, probably because it ran out of memory. Start the "
+                        "comparison again with fewer ",
+                        Setting("workers"),
+                        ".",
+                    ) from outcome.error
+                else:
+                    yield outcome
+        if not lost:
+            return
+        cells = lost
+
+
+def _in_processes(
+    cells: Sequence[Cell],
+    source: ReadData,
+    work: Work,
+    watch: Callable[[Cell], Watch],
+    *,
+    workers: int,
+    threads: int,
+) -> Generator[Outcome, None, None]:
+    context = get_context("spawn")
+    news = context.Queue()
+    stop = context.Event()
+    watchers = {cell.title: watch(cell) for cell in cells}
+    begin_with = (source, news, stop, threads, os.getpid())
+    with (
+        ProcessPoolExecutor(workers, context, _begin, begin_with) as pool,
+        interrupts() as interrupted,
+    ):
+        with _sigint_blocked():
+            waiting = {pool.submit(_perform, cell, work): cell for cell in cells}
+        try:
+            while waiting and not interrupted.is_set():
+                done, _ = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+                _pass_on(news, watchers)
+                for future in done:
+                    cell = waiting.pop(future)
+                    error = future.exception()
+                    yield Outcome(cell, None if error else future.result(), error)
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+        if interrupted.is_set():
+            raise Stopped
+
+
+@contextmanager
+def _sigint_blocked() -> Iterator[None]:
+    """Processes that start in here ignore Ctrl-C, even while they start: their parent asks them to
+    stop.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    # a Ctrl-C in the meantime waits, and is not lost
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _pass_on(news: Any, watchers: dict[str, Watch]) -> None:
+    while not news.empty():
+        title, state, steps, loss = news.get()
+        watchers[title](state, steps, loss)
+
+
+_WORKER: dict[str, Any] = {}
+"""What a worker process has: set once when it starts, and empty in the parent."""
+
+
+def _begin(source: ReadData, news: Any, stop: Any, threads: int, parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # again: not every system passes it on
+    torch.set_num_threads(threads)
+    news.cancel_join_thread()  # unread news must not keep the process alive
+    _WORKER.update(source=source, news=news, stop=stop, data=None)
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    # everything is on disk by then; an orderly exit of torch takes half a second
+    atexit.register(os._exit, 0)
+
+
+def _leave_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.1)
+    os._exit(1)
+
+
+def _perform(cell: Cell, work: Work) -> Any:
+    if _WORKER["stop"].is_set():
+        raise Stopped
+    if _WORKER["data"] is None:
+        _WORKER["data"] = _WORKER["source"]()
+
+    def report(state: State, steps: int, loss: float | None) -> None:
+        _WORKER["news"].put((cell.title, state, steps, loss))
+
+    return work(cell, _WORKER["data"], report, _WORKER["stop"])

@@ -1,0 +1,126 @@
+"""Draw: the sampled negatives of one step, and how likely each was."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float64, Int
+from torch import Tensor
+
+from headtail.core.lookup import Same
+from headtail.errors import HeadtailError, check_count, check_ids
+
+if TYPE_CHECKING:  # what a reader gets
+    PerId = Float64[Tensor, "*b m"]
+    PerTarget = Float64[Tensor, " b"]
+else:  # what may be given
+    PerId = Float64[Tensor, "*b m"] | Same
+    PerTarget = Float64[Tensor, " b"] | Same
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    r"""Negatives with the one promise every sampler keeps: for each label $y'$ other than the
+    positive $y$,
+
+    $$\mathbb{E}\big[\text{number of times } y' \text{ is in ids}\big] = m \cdot q_{y'} \cdot
+    e^{-\text{log\_keep}}.$$
+
+    Args:
+        ids: `[m]` shared by the batch, or `[b, m]`.
+        log_q: log q of each id, same shape; or `Same`, where all labels have the same: it is
+            written out for each reader.
+        log_q_target: `[b]` log q of each positive, or `Same`; None if it is unknown (only relative
+            weights need it).
+        m: the effective number of negatives. Not always `ids.shape[-1]`: see `WithinBatch`.
+        log_keep: 0 where collisions are masked later; `[b]` log(1 − q_y) where the positive was
+            excluded while drawing.
+        slots: for within-batch negatives, the places of the batch they were taken from:
+            `items[draw.slots]` are their embeddings in a two-tower model.
+        marginal: False where `log_q` is not the probability of the label but still makes 1/(m·q)
+            unbiased: see `Resampled`.
+    """
+
+    ids: Int[Tensor, "*b m"]
+    log_q: PerId
+    log_q_target: PerTarget | None
+    m: float
+    log_keep: Float64[Tensor, " b"] | float = 0.0
+    slots: Int[Tensor, " m"] | None = None
+    marginal: bool = True
+    _same: dict[str, Same] = field(init=False, repr=False)
+    log_m: Float64[Tensor, ""] = field(init=False, repr=False)
+    """log m, −inf where there are no negatives at all. A tensor, so that compiled code need not
+    know its value; on the CPU, so that a GPU takes it as an argument instead of reading it.
+    """
+
+    def __post_init__(self) -> None:
+        check_ids("ids", self.ids, None)
+        log_m = math.log(self.m) if self.m > 0 else -math.inf
+        object.__setattr__(self, "ids", self.ids.long())
+        object.__setattr__(self, "log_m", torch.full((), log_m, dtype=torch.float64))
+        shape = self.log_q.shape
+        if self.ids.dim() not in (1, 2) or shape != self.ids.shape:
+            raise HeadtailError(
+                "`ids` must have shape [m] or [b, m] and `log_q` the same, but got "
+                f"{list(self.ids.shape)} and {list(shape)}. Pass one log-probability for each "
+                "negative."
+            )
+        log_qs = {"log_q": self.log_q, "log_q_target": self.log_q_target}
+        same = {name: value for name, value in log_qs.items() if isinstance(value, Same)}
+        object.__setattr__(self, "_same", same)
+        for name in same:
+            object.__delattr__(self, name)  # it is written out for whoever reads it
+
+    @property
+    def same_log_q(self) -> float | None:
+        """The log q of every label where all have the same, so that a kernel can take weights as a
+        number.
+        """
+        return self._same["log_q"].value if "log_q" in self._same else None
+
+    @property
+    def shared(self) -> bool:
+        """Whether all examples of the batch see the same negatives."""
+        return self.ids.dim() == 1
+
+    @property
+    def made_for(self) -> list[int]:
+        """The numbers of targets that its parts were made for; empty where it suits any."""
+        log_q_target = self._same.get("log_q_target") or self.log_q_target
+        parts = [*([] if self.shared else [self.ids]), log_q_target, self.log_keep]
+        return [part.shape[0] for part in parts if isinstance(part, Tensor | Same)]
+
+    def arguments(self) -> dict[str, Any]:
+        """What makes this draw again, without writing anything out."""
+        names = [item.name for item in fields(Draw) if item.init]
+        return {
+            name: self._same[name] if name in self._same else getattr(self, name) for name in names
+        }
+
+
+def _written_out(draw: Draw, name: str) -> Tensor:
+    """A new tensor for what a draw holds as `Same`, so that no reader changes what others read."""
+    same = vars(draw).get("_same", {})
+    if name not in same:
+        raise AttributeError(f"{type(draw).__name__!r} object has no attribute {name!r}")
+    return same[name].tensor()
+
+
+# For attributes that are missing. Outside the class, so that type checkers still know which exist.
+Draw.__getattr__ = _written_out  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def every_label(num_labels: int, device: torch.device | None = None) -> Draw:
+    """The draw that holds each label exactly once, m·q = 1: with it, a sampled loss is the exact
+    one.
+
+    >>> every_label(3).ids
+    tensor([0, 1, 2])
+    """
+    ids = torch.arange(check_count("num_labels", num_labels), device=device)
+    log_q = torch.full((num_labels,), -math.log(num_labels), dtype=torch.float64, device=device)
+    return Draw(ids, log_q, None, float(num_labels))

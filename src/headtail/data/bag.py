@@ -1,0 +1,141 @@
+"""Bags: sparse rows of features, and rows of a bag that stay where they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float32, Int, Int64
+from torch import Tensor
+
+from headtail.core.targets import Ragged
+from headtail.kernels.dispatch import gather_kernels
+
+
+@dataclass(frozen=True, eq=False)
+class Bag:
+    """Sparse rows of features, one after the other.
+
+    Row i holds `values[offsets[i]:offsets[i+1]]` in columns `columns[offsets[i]:offsets[i+1]]`.
+
+    Attributes:
+        offsets: `[n + 1]`.
+        columns: `[nnz]` int32 column ids.
+        values: `[nnz]` float32.
+        num_columns: D.
+
+    >>> bag = Bag(torch.tensor([0, 2, 3]), torch.tensor([0, 2, 1]).int(), torch.ones(3), 3)
+    >>> bag.to_dense()
+    tensor([[1., 0., 1.],
+            [0., 1., 0.]])
+    >>> bag.rows(torch.tensor([1, 1])).columns
+    tensor([1, 1], dtype=torch.int32)
+    """
+
+    offsets: Int64[Tensor, " n1"]
+    columns: Int[Tensor, " nnz"]
+    values: Float32[Tensor, " nnz"]
+    num_columns: int
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def device(self) -> torch.device:
+        """The device of its tensors."""
+        return self.columns.device
+
+    def rows(self, ids: Int64[Tensor, " k"]) -> Bag:
+        """These rows, in this order."""
+        kernels = gather_kernels(self.device, len(ids))
+        if kernels is None:
+            picked = pick(self.offsets, ids)
+            columns = self.columns[picked.values]
+            values = self.values[picked.values]
+            return Bag(picked.offsets, columns, values, self.num_columns)
+        offsets = offsets_of_rows(self.offsets, ids)
+        columns = self.columns.new_empty(int(offsets[-1]))
+        values = self.values.new_empty(int(offsets[-1]))
+        arrays = (self.offsets, self.columns, self.values, ids, offsets, columns, values)
+        kernels.take(*(array.numpy() for array in arrays))
+        return Bag(offsets, columns, values, self.num_columns)
+
+    def to_dense(self) -> Float32[Tensor, "n D"]:
+        """`[n, D]`; repeated columns are summed."""
+        every_row = torch.arange(len(self), device=self.device)
+        row = every_row.repeat_interleave(self.offsets.diff(), output_size=len(self.columns))
+        dense = torch.zeros(len(self), self.num_columns, device=self.device)
+        return dense.index_put_((row, self.columns.long()), self.values, accumulate=True)
+
+    def to(self, device: torch.device | str) -> Bag:
+        """The same rows on another device."""
+        columns = self.columns.to(device)
+        return Bag(self.offsets.to(device), columns, self.values.to(device), self.num_columns)
+
+
+@dataclass(frozen=True, eq=False)
+class Picked:
+    """Rows of a bag that stay where they are, so that a batch copies no features.
+
+    Attributes:
+        bag: all rows.
+        ids: `[n]` the rows picked.
+        most: the most entries that n rows can have, where it is known.
+
+    >>> bag = Bag(torch.tensor([0, 2, 3]), torch.tensor([0, 2, 1]).int(), torch.ones(3), 3)
+    >>> Picked(bag, torch.tensor([1, 1])).gathered().columns
+    tensor([1, 1], dtype=torch.int32)
+    """
+
+    bag: Bag
+    ids: Int64[Tensor, " n"]
+    most: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def gathered(self) -> Bag:
+        """The rows one after the other, as a bag."""
+        return self.bag.rows(self.ids)
+
+
+def offsets_of_rows(
+    offsets: Int64[Tensor, " n1"], ids: Int64[Tensor, " k"]
+) -> Int64[Tensor, " k1"]:
+    """`[k + 1]` offsets of these rows, once they follow one another."""
+    new = torch.zeros(len(ids) + 1, dtype=torch.int64, device=offsets.device)
+    torch.cumsum(offsets[ids + 1] - offsets[ids], 0, out=new[1:])
+    return new
+
+
+def pick(offsets: Int64[Tensor, " n1"], ids: Int64[Tensor, " k"]) -> Ragged:
+    """Positions of the entries of these rows, one row after the other, and the new offsets."""
+    new = offsets_of_rows(offsets, ids)
+    total = int(new[-1])
+    shift = offsets[ids] - new[:-1]
+    positions = torch.arange(total, device=offsets.device)
+    return Ragged(positions + shift.repeat_interleave(new.diff(), output_size=total), new)
+
+
+def ragged_rows(ragged: Ragged, ids: Int64[Tensor, " k"]) -> Ragged:
+    """These rows of a ragged array."""
+    picked = pick(ragged.offsets, ids)
+    return Ragged(ragged.values[picked.values], picked.offsets)
+
+
+def join_ragged(first: Ragged, second: Ragged) -> Ragged:
+    """The rows of the first array, then those of the second."""
+    values = torch.cat([first.values, second.values])
+    return Ragged(values, _join_offsets(first.offsets, second.offsets))
+
+
+def join_bags(first: Bag, second: Bag) -> Bag:
+    """The rows of the first bag, then those of the second."""
+    columns = torch.cat([first.columns, second.columns])
+    values = torch.cat([first.values, second.values])
+    offsets = _join_offsets(first.offsets, second.offsets)
+    return Bag(offsets, columns, values, first.num_columns)
+
+
+def _join_offsets(first: Int64[Tensor, " n1"], second: Int64[Tensor, " m1"]) -> Tensor:
+    return torch.cat([first, second[1:] + first[-1]])

@@ -1,0 +1,107 @@
+"""Kinds of files: how a file is recognised, and how a folder of such files is searched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from headtail.data.reading import DataFiles
+from headtail.data.shards import SHARD, part_of
+from headtail.errors import HeadtailError
+
+TRAIN, TEST, VALIDATION = (
+    rf"(^|[_.-])({names})(20\d\d)?$" for names in ("train|trn", "test|tst", "val|valid|validation")
+)
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """A kind of files that readers read.
+
+    Attributes:
+        name: in errors; where two kinds share it, the parts of a data set may be of either.
+        holds: whether a path that is named by itself is of this kind; the second argument says
+            whether a format of this kind was requested, so that less has to be recognised.
+        find: the files of a data set at this path, a file or a folder, or None if there are none of
+            this kind; the second argument is as for `holds`.
+        format_of: which format the files have, where several formats share this kind.
+        endings: files that end so are of this kind, whatever they hold.
+    """
+
+    name: str
+    holds: Callable[[Path, bool], bool]
+    find: Callable[[Path, bool], DataFiles | None]
+    format_of: Callable[[DataFiles], str] | None = None
+    endings: tuple[str, ...] = ()
+
+
+def kind_by_ending(
+    name: str,
+    endings: tuple[str, ...],
+    *,
+    folders: tuple[str, ...] = (".",),
+    format_of: Callable[[DataFiles], str] | None = None,
+) -> FileKind:
+    """Files that are recognised by their endings, with a training file in each folder.
+
+    Args:
+        name: of the kind.
+        endings: in small letters, with their dots.
+        folders: where to look inside a folder; the first that holds such files counts.
+        format_of: as for `FileKind`.
+    """
+
+    def holds(path: Path, _: bool) -> bool:
+        return path.suffix.lower() in endings
+
+    def find(path: Path, _: bool) -> DataFiles | None:
+        if path.is_file():
+            return DataFiles(name, path) if holds(path, True) else None
+        for folder in folders:
+            paths = [file for file in sorted((path / folder).glob("*")) if file.is_file()]
+            if held := [file for file in paths if holds(file, True)]:
+                return _with_roles(name, path, held)
+        return None
+
+    return FileKind(name, holds, find, format_of, endings)
+
+
+def by_role(names: dict[str, Path]) -> tuple[Path | None, ...]:
+    """The paths for training, testing and validation, by their names."""
+    return tuple(
+        next((path for name, path in names.items() if re.search(role, name)), None)
+        for role in (TRAIN, TEST, VALIDATION)
+    )
+
+
+def _with_roles(kind: str, folder: Path, held: list[Path]) -> DataFiles:
+    """Training files by their name, or else the only file."""
+    names = {part_of(file).lower(): file for file in held}  # one shard represents its part
+    train, test, validation = by_role(names)
+    if train is None and len(names) == 1:
+        train = next(iter(names.values()))
+    if train is None or train == test:
+        listed = ", ".join(file.name for file in held)
+        raise HeadtailError(
+            f"`{folder}` holds {listed}, and none of them is called `train`. Name the training "
+            "file itself."
+        )
+    for part in (train, test, validation):
+        _check_written_once(part, held)
+    return DataFiles(kind, train, test, None, validation)
+
+
+def _check_written_once(path: Path | None, held: list[Path]) -> None:
+    """Refuse a part that is there both as shards and as a whole."""
+    if path is None:
+        return
+    same_part = [file for file in held if part_of(file) == part_of(path)]
+    shards = [file.name for file in same_part if SHARD.fullmatch(file.name)]
+    whole = [file.name for file in same_part if not SHARD.fullmatch(file.name)]
+    if shards and whole:
+        raise HeadtailError(
+            f"`{path.parent}` holds {shards[0]} and {whole[0]}, which are both {part_of(path)}. "
+            "Keep one of them."
+        )

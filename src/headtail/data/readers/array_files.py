@@ -1,0 +1,126 @@
+"""Files of arrays, `.safetensors` or `.npz`, and the parts of a data set in them."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from headtail.errors import HeadtailError
+
+_UNREADABLE = (
+    SafetensorError,
+    zipfile.BadZipFile,
+    zlib.error,
+    OSError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    EOFError,
+)
+"""What reading a damaged file may raise."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Training or test points in a file."""
+
+    path: Path
+    prefix: str
+
+    @property
+    def features(self) -> Tensor:
+        """`[N, D]`, as they are in the file."""
+        return _array(self.path, f"{self.prefix}features")
+
+    @property
+    def mapped(self) -> bool:
+        """Whether its features are memory-mapped, not copied."""
+        return _is_safetensors(self.path) and self.features.dtype == torch.float32
+
+    def whole(self, name: str) -> Tensor:
+        """An array of whole numbers, as int64; one of booleans, as it is."""
+        array = _array(self.path, f"{self.prefix}{name}")
+        if array.is_floating_point() or array.is_complex():
+            raise self.wrong(
+                name, f" must hold whole numbers, but holds {type_of(array)}. Save it as int64."
+            )
+        return array if array.dtype == torch.bool else array.long()
+
+    def wrong(self, name: str, sentence: str) -> HeadtailError:
+        """An error about an array of this part."""
+        return HeadtailError(f"`{self.path}`, `{self.prefix}{name}`{sentence}")
+
+
+def parts_of(train: Path, test: Path | None) -> dict[str, Part]:
+    """The parts that these files hold, by their names: train, and test where there is one."""
+    names = {path: names_in(path) for path in (train, test) if path is not None}
+    parts = {"train": Part(train, "train_" if "train_features" in names[train] else "")}
+    if test is not None or "test_features" in names[train]:
+        path = test or train
+        parts["test"] = Part(path, "test_" if "test_features" in names[path] else "")
+    for role, part in parts.items():
+        prefixed = [name for name in names[part.path] if name.startswith(part.prefix)]
+        held = {name.removeprefix(part.prefix) for name in prefixed}
+        ragged = {"label_values", "label_offsets"}
+        labelled = "labels" in held or ragged <= held
+        unlabelled_test = role == "test" and not held & ragged
+        if "features" not in held or not (labelled or unlabelled_test):
+            listed = ", ".join(f"`{name}`" for name in names[part.path]) or "no arrays"
+            raise HeadtailError(
+                f"`{part.path}` holds {listed}, but `{part.prefix}features` and "
+                f"`{part.prefix}labels` are needed."
+            )
+    return parts
+
+
+def _is_safetensors(path: Path) -> bool:
+    return path.suffix.lower() == ".safetensors"
+
+
+def names_in(path: Path) -> list[str]:
+    """The names of the arrays in a file."""
+    with _readable(path):
+        if _is_safetensors(path):
+            with safe_open(path, framework="pt") as file:
+                return list(file.keys())
+        with np.load(path, allow_pickle=False) as file:
+            return file.files
+
+
+def _array(path: Path, name: str) -> Tensor:
+    """An array of a file; those of safetensors are memory-mapped."""
+    with _readable(path):
+        if _is_safetensors(path):
+            with safe_open(path, framework="pt") as file:
+                return file.get_tensor(name)
+        with np.load(path, allow_pickle=False) as file:
+            return torch.from_numpy(file[name])
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise HeadtailError(
+            f"`{path}` is not a file. Name a `.safetensors` or `.npz` file."
+        ) from error
+    except _UNREADABLE as error:
+        raise HeadtailError(
+            f"`{path}` is not a readable {path.suffix} file of plain arrays of numbers: "
+            f"{str(error).rstrip('.')}. Write or copy it again."
+        ) from error
+
+
+def type_of(array: Tensor) -> str:
+    """The name of an array's type."""
+    return str(array.dtype).removeprefix("torch.")

@@ -1,0 +1,246 @@
+"""Sequences of items, as examples prefix → next item."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from headtail.core.targets import Ragged
+from headtail.data.bag import Bag
+from headtail.data.cache import Entry, Store, cached, key_of
+from headtail.data.points import DataSet, Points, Progress
+from headtail.data.readers.arrow_types import holds_ids
+from headtail.data.readers.parquet import AT_ONCE, Columns, check_same_kind, renamed
+from headtail.data.readers.sequence_examples import ExampleWriter, Sequences, places
+from headtail.data.readers.vocabulary import Vocabulary, label_names, save_ids, saved_ids
+from headtail.data.reading import DataFiles, Reading
+from headtail.errors import HeadtailError, check_count
+
+IsTarget: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""Which items are targets, by how many are before and behind them in their sequence."""
+
+
+def read_files(files: DataFiles, reading: Reading, progress: Progress | None) -> DataSet:
+    """Read Parquet files of sequences as `reading` says."""
+    data = read_sequences(files.train, files.test, last=reading.last, progress=progress)
+    return renamed(data, files.train, files.test)
+
+
+def read_sequences(
+    train: Path,
+    test: Path | None = None,
+    *,
+    last: int = 10,
+    progress: Progress | None = None,
+    at_once: int = AT_ONCE,
+) -> DataSet:
+    """Read sessions or histories from Parquet: a list column `items` (or the only one) of item ids.
+
+    The session [a, b, c] becomes the examples [a] → b and [a, b] → c. The features of an example
+    are the bag of the last n items before its target: the item i steps back has the value 1/i,
+    summed where an item repeats. Columns and labels are the same items, sorted: numbers by size,
+    strings by their bytes.
+
+    With a test file, its rows are the prefix (the list) and its `target`; without such a
+    column, the last item of the list is the target. Rows of a training file with a `target` are
+    read in the same way. Without a test file the last item of each sequence is its test target, the
+    one before it its validation target, and the items before them are for training.
+
+    Items are those of training. Others are left out of the features. Examples with such a target
+    are left out, but test rows with such a target, with none (a `target` that is null) or with
+    nothing before it are kept as `unlabelled`.
+
+    Args:
+        train: Parquet file.
+        test: Parquet file, or None to leave one out.
+        last: n, how many items before the target are looked at.
+        progress: called with what is being done and the share of it that is done.
+        at_once: ids held in memory at once.
+
+    >>> folder = getfixture("tmp_path")
+    >>> getfixture("monkeypatch").setenv("HEADTAIL_CACHE", str(folder / "cache"))
+    >>> import pyarrow.parquet as pq
+    >>> pq.write_table(pa.table({"items": [[7, 5, 9]]}), folder / "train.parquet")
+    >>> pq.write_table(pa.table({"items": [[5, 7]], "target": [9]}), folder / "test.parquet")
+    >>> data = read_sequences(folder / "train.parquet", folder / "test.parquet")
+    >>> data.label_names, data.train.labels.values
+    ([5, 7, 9], tensor([0, 2], dtype=torch.int32))
+    >>> data.test.features.to_dense()
+    tensor([[0.5000, 1.0000, 0.0000]])
+    """
+    last = check_count("last", last)
+    source = Columns.of(train, at_once)
+    source.need_lists()
+    files = [train] if test is None else [train, test]
+    recipe = {"reader": "sequences", "last": last}
+    build = partial(_build, source, test, last, progress)
+    entry = cached(files, recipe | {"with": "rows and users"}, build)
+    numbers = entry.facts["points"]
+    return DataSet(
+        train.stem,
+        _points(entry, "train"),
+        _points(entry, "test"),
+        _points(entry, "validation") if numbers.get("validation") else None,
+        unlabelled=_points(entry, "unlabelled") if numbers["unlabelled"] else None,
+        label_names=label_names(entry),
+        notes=_notes(entry, test is None),
+        digest=key_of(files, recipe),  # of what is trained and tested, without what else is kept
+    )
+
+
+def _build(
+    source: Columns, test: Path | None, last: int, progress: Progress | None, store: Store
+) -> None:
+    if test is None and source.target:
+        raise HeadtailError(
+            f"`{source.path}` has a column `target`, so its rows are examples already. Pass "
+            "a test file too."
+        )
+    known = Vocabulary.of(_training_items(source, test is None, progress))
+    if not len(known):
+        raise HeadtailError(
+            f"`{source.path}` holds no items to train on. Write sequences of 4 items or more, or "
+            "pass a test file."
+        )
+    known.save(store)
+    store.facts |= {"num_labels": len(known), "points": {}, "unknown": {}, "short": 0}
+    if test is None:
+        parts = {"train": _but_last_two, "validation": _last_but_one, "test": _last}
+        _write_parts(source, known, parts, last, progress, store)
+        return
+    held_out = Columns.of(test, source.at_once)
+    parts = {"train": _target if source.target else _every}
+    _write_parts(source, known, parts, last, progress, store)
+    parts = {"test": _target if held_out.target else _last}
+    _write_parts(held_out, known, parts, last, progress, store)
+
+
+def _write_parts(
+    columns: Columns,
+    known: Vocabulary,
+    parts: dict[str, IsTarget],
+    last: int,
+    progress: Progress | None,
+    store: Store,
+) -> None:
+    """Write the parts that a file holds, each with the rule for its targets."""
+    tests = "test" in parts
+    names = (*parts, "unlabelled") if tests else tuple(parts)
+    writers = {name: ExampleWriter(store, name, last, columns.at_once) for name in names}
+    for sequences in _encoded(columns, known, progress, tests):
+        if not columns.target:
+            alone = (sequences.before == 0) & (sequences.behind == 0)
+            store.facts["short"] += int(alone.sum())
+        for part, is_target in parts.items():
+            targets = np.flatnonzero(is_target(sequences.before, sequences.behind))
+            writers[part].add(sequences, targets)
+        if tests:
+            writers["unlabelled"].add_rows(sequences, writers["test"].rows)
+            if sequences.users is not None:
+                save_ids(store, "users", sequences.users)
+    if "train" in writers and not writers["train"].points:
+        raise HeadtailError(
+            f"`{columns.path}` gives no train example: its sequences are too short, or their "
+            "targets unknown."
+        )
+    if tests and not columns.rows:
+        raise HeadtailError(
+            f"`{columns.path}` has no rows, so it gives no test example. Write a row per sequence."
+        )
+
+
+def _every(before: np.ndarray, behind: np.ndarray) -> np.ndarray:
+    return before > 0
+
+
+def _target(before: np.ndarray, behind: np.ndarray) -> np.ndarray:
+    return behind == 0
+
+
+def _last(before: np.ndarray, behind: np.ndarray) -> np.ndarray:
+    return (before > 0) & (behind == 0)
+
+
+def _last_but_one(before: np.ndarray, behind: np.ndarray) -> np.ndarray:
+    return (before > 0) & (behind == 1)
+
+
+def _but_last_two(before: np.ndarray, behind: np.ndarray) -> np.ndarray:
+    return (before > 0) & (behind > 1)
+
+
+def _lists(
+    columns: Columns, progress: Progress | None, tests: bool = False
+) -> Iterator[tuple[pa.Array, np.ndarray, pa.Array | None, int, pa.Array | None]]:
+    """Items one list after the other, offsets of the lists, targets where the file has them, the
+    first row and, for tests, the users.
+    """
+    name = columns.need_lists()
+    target = columns.target
+    user = columns.user if tests else None
+    wanted = [column for column in (name, target, user) if column]
+    for first, batch in columns.read(wanted, progress):
+        items, offsets = columns.ragged_ids(batch.column(name), name, first)
+        targets = users = None
+        if target:
+            or_null = items.type if tests else None
+            targets = columns.ids(batch.column(target), target, first, or_null=or_null)
+        if user and holds_ids(batch.column(user).type):
+            users = columns.ids(batch.column(user), user, first)
+        yield items, offsets, targets, first, users
+
+
+def _training_items(source: Columns, alone: bool, progress: Progress | None) -> Iterator[pa.Array]:
+    for items, offsets, targets, *_ in _lists(source, progress):
+        yield items.filter(pa.array(places(offsets)[1] > 1)) if alone else items
+        if targets is not None:
+            yield targets
+
+
+def _encoded(
+    columns: Columns, known: Vocabulary, progress: Progress | None, tests: bool
+) -> Iterator[Sequences]:
+    for items, offsets, targets, first, users in _lists(columns, progress, tests):
+        check_same_kind(known, items, columns, columns.need_lists())
+        ids = known.ids(items)
+        if targets is not None:
+            check_same_kind(known, targets, columns, "target")
+            ids = np.insert(ids, offsets[1:], known.ids(targets))
+        begins = offsets if targets is None else offsets + np.arange(len(offsets))
+        yield Sequences(ids, *places(begins), begins, first, users)
+
+
+def _points(entry: Entry, part: str) -> Points:
+    names = ("offsets", "columns", "values", "labels", "rows")
+    offsets, columns, values, labels, rows = (entry.arrays[f"{part}_{name}"] for name in names)
+    num_labels = entry.facts["num_labels"]
+    users = saved_ids(entry, "users") if part in ("test", "unlabelled") else None
+    users = None if users is None else users.take(rows.numpy())
+    features = Bag(offsets, columns, values, num_labels)
+    one_each = torch.arange(len(rows) + 1).clamp(max=len(labels))
+    return Points(features, Ragged(labels, one_each), num_labels, rows=rows, users=users)
+
+
+def _notes(entry: Entry, alone: bool) -> tuple[str, ...]:
+    note = "Read as sequences: prefix → next item"
+    if alone:
+        note += ", with the last item of each sequence for testing and the one before it for "
+        note += "validation"
+    notes = [f"{note}."]
+    for part, unknown in entry.facts["unknown"].items():
+        if unknown:
+            share = f"{unknown:,} of {unknown + entry.facts['points'][part]:,} {part} examples"
+            answered = ", or none: they are answered, but not measured"
+            kept = answered if part == "test" else " and are left out"
+            notes.append(f"{share} have a target that never occurs in training{kept}.")
+    if short := entry.facts["short"]:
+        notes.append(
+            f"{short:,} sequences have only one item and give no example to train or measure on."
+        )
+    return tuple(notes)

@@ -1,0 +1,106 @@
+"""How data are read: the options, the files of a data set, and the name it gets."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from headtail.errors import Sentence, Setting
+
+Format: TypeAlias = Literal[
+    "auto", "xc", "svmlight", "sequences", "interactions", "dense", "images", "cifar"
+]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How data are read."""
+
+    test: Path | None = None
+    """File to test on. By default the test file in DATA, where that is a folder; else a part of the
+    points is held out.
+    """
+    format: Format = "auto"
+    """What the files hold; auto recognises it by their names, columns and first line."""
+    skip_bad_lines: bool = False
+    """Leave bad lines of text files out, and count them, instead of refusing the file."""
+    split: int = 0
+    """Which column of split files (*trSplit.txt, *tstSplit.txt) to use, from 0."""
+    last: int = 10
+    """For sequences: how many items before the next are looked at."""
+    holdout: float = 0.2
+    """Share kept for testing without a test file: of the points, or of each user's items."""
+    profile: Literal["as-is", "exp", "step"] = "as-is"
+    """For images: thin the training part so that label i keeps fewer the larger i is (exp), or the
+    second half of the labels does (step).
+    """
+    imbalance: float = 100
+    """For a profile: images of the most frequent label over those of the rarest."""
+    root: Path | None = None
+    """For lists of images: folder that their paths start from. By default the folder of the list.
+    """
+    skip_bad_images: bool = False
+    """Leave missing and damaged images out, and count them, instead of refusing them; every file is
+    decoded once for that.
+    """
+
+
+DEFAULTS = Reading()
+
+
+class DataFiles(NamedTuple):
+    """The files of a data set.
+
+    Attributes:
+        kind: the name of their kind (`FileKind`).
+        train: the training points, or with `splits` all points; of several shards, any.
+        test: the test points, or None.
+        splits: files with the rows of the training and of the test points, or None.
+        validation: the validation points, or None.
+    """
+
+    kind: str
+    train: Path
+    test: Path | None = None
+    splits: tuple[Path, Path] | None = None
+    validation: Path | None = None
+
+    def tested_on_validation(self) -> DataFiles:
+        """With the validation part as the test part, unless there is another."""
+        if self.test is not None:
+            return self
+        return self._replace(test=self.validation, validation=None)
+
+
+def data_name(path: Path, name: str) -> str:
+    """The short name of a data set from the path of its training file and the name of that.
+
+    `beauty` for `beauty/train.parquet`, `beauty/data/train.parquet`, `beauty/sequences.parquet` and
+    `beauty_train.npz`.
+    """
+    role = r"(^|[_.-])(train|trn|data|sequences|interactions)(20\d\d)?$"
+    if own := re.sub(role, "", name.lower()):
+        return own
+    folder = path.resolve().parent
+    return folder.parent.name if folder.name == "data" else folder.name
+
+
+def told_apart(before: dict[str, Any], now: dict[str, Any]) -> tuple[Sentence, Sentence]:
+    """The paths of two data sets (`DataSet.read_as`), each with the options that differ.
+
+    >>> told_apart({"path": "shop", "last": 10}, {"path": "shop", "last": 5})
+    ('`shop` `last=10`', '`shop` `last=5`')
+    """
+    options = [field.name for field in fields(Reading)]
+    names = [name for name in options if before.get(name) != now.get(name)]
+    return _read_with(before, names), _read_with(now, names)
+
+
+def _read_with(how: dict[str, Any], names: list[str]) -> Sentence:
+    parts: list[str | Setting] = [f"`{how.get('path')}`"]
+    for name in names:
+        value = how.get(name)
+        parts += [" without " if value is None else " ", Setting(name, value)]
+    return Sentence(*parts)

@@ -1,0 +1,80 @@
+"""Model: an encoder with a label head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from headtail.core.targets import Target
+from headtail.data.bag import Picked
+from headtail.data.batches import TrainingBatch
+from headtail.data.points import Features
+from headtail.device.side_streams import beside, wait_for
+from headtail.encoders.bottleneck import Bottleneck
+from headtail.head import LabelHead
+from headtail.losses import SampledLoss
+from headtail.samplers import Draw
+
+
+class Model(nn.Module):
+    """An encoder with a label head.
+
+    Args:
+        encoder: any module from features to `[n, d]` hidden states.
+        head: the label table with its loss.
+        mask_known: whether all labels of a point are masked as negatives; for batches of whole
+            points.
+    """
+
+    def __init__(self, encoder: nn.Module, head: LabelHead, *, mask_known: bool = False) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+        self.mask_known = mask_known
+
+    def forward(self, batch: TrainingBatch) -> Float[Tensor, ""]:
+        """The training loss of a batch."""
+        features = batch.features
+        if isinstance(features, Picked) and not isinstance(self.encoder, Bottleneck):
+            features = features.gathered()  # other encoders are promised a bag
+        draw = self._draw_ahead(batch.target)
+        hidden = self.encode(features)
+        hidden = hidden if batch.row is None else hidden.index_select(0, batch.row)
+        options = self._options(batch.target)
+        if draw is not None:
+            wait_for(hidden.device, "draw")
+            options["draw"] = draw
+        return self.head(hidden, batch.target, **options)
+
+    def _options(self, target: Target) -> dict[str, Any]:
+        """What the head needs to know about these targets."""
+        options: dict[str, Any] = {}
+        # The only label of a point is masked anyway.
+        one_label = isinstance(target, Tensor) and target.shape[1:].numel() == 1
+        if self.mask_known and not one_label:
+            options["collisions"] = "known"
+        if isinstance(target, Tensor) and target.dim() == 1:
+            options["ignore_index"] = None  # every pair counts, so a GPU need not be asked
+        return options
+
+    def _draw_ahead(self, target: Target) -> Draw | None:
+        """On a GPU, draw negatives that do not need the hidden states while these are computed."""
+        loss = self.head.loss
+        if not isinstance(loss, SampledLoss) or loss.sampler.claims.looks_at_model:
+            return None
+        if not isinstance(target, Tensor) or target.dim() != 1 or target.device.type != "cuda":
+            return None
+        with beside(target.device, "draw"):
+            return loss.draw_ahead(target)
+
+    def encode(self, features: Features | Picked) -> Float[Tensor, "n d"]:
+        """`[n, d]` hidden states, in the dtype of the label table."""
+        return self.encoder(features).to(self.head.weight.dtype)
+
+    @torch.no_grad()
+    def top(self, features: Features, k: int) -> Int[Tensor, "n k"]:
+        """`[n, k]` the best labels of each point, best first."""
+        return self.head.topk(self.encode(features), k).indices

@@ -1,0 +1,111 @@
+"""Predictions: the best labels of points, and their scores, in memory and on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headtail.data.image_files import ImageFiles
+from headtail.data.points import DataSet, Points
+from headtail.encoders import Model
+from headtail.errors import HeadtailError, Setting, check_choice, check_count, need
+from headtail.evaluation.topk import scores_of, top_labels
+from headtail.files.atomic import replace_file
+
+Part = Literal["auto", "test", "train"]
+
+
+class Predictions(NamedTuple):
+    """The best labels of points, best first.
+
+    Attributes:
+        points: n points.
+        labels: `[n, k]` ids; −1 where there are no more.
+        scores: `[n, k]` their logits, without any post-hoc adjustment.
+    """
+
+    points: Points
+    labels: Int[Tensor, "n k"]
+    scores: Float[Tensor, "n k"]
+
+
+def points_of(data: DataSet, part: Part = "auto") -> Points:
+    """The points of a data set that a model is asked about.
+
+    Args:
+        data: the data set.
+        part: "test": all rows of the test part, with or without a label; "train": those trained
+            on; "auto": the test part where the data have one, otherwise all rows there are.
+    """
+    check_choice("part", part, ("auto", "test", "train"))
+    if part == "train":
+        return data.train
+    return data.whole if part == "auto" and data.whole is not None else data.asked
+
+
+def predict(model: Model, points: Points, k: int | None = None) -> Predictions:
+    """The k best labels of each point over all labels; by default 10, or all if there are fewer."""
+    num_labels = points.num_labels
+    k = min(10, num_labels) if k is None else check_count("k", k)
+    if k > num_labels:
+        raise HeadtailError(Setting("k", k), f" is more than the {num_labels} labels there are.")
+    top = top_labels(model, points, k)
+    return Predictions(points, top, scores_of(model, points, top))
+
+
+def write_predictions(
+    path: Path, predictions: Predictions, names: list[str] | list[int] | None = None
+) -> None:
+    """Write one row per (point, rank), as Parquet or CSV.
+
+    Its columns are point (the row of its source, from 0), user and path where the points have them,
+    rank from 1, label (by its name where it has one) and score. Places without a label (−1) are
+    left out.
+
+    Args:
+        path: file to write, .parquet or .csv.
+        predictions: what `predict` returned.
+        names: of the labels in the source, or None if they are named by their ids.
+    """
+    check_predictions_file(path)
+    need("pyarrow", extra="data", to="Writing predictions")
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    points, top, scores = predictions
+    k = top.shape[1]
+    place = np.flatnonzero(top.reshape(-1).numpy() >= 0)
+    label = top.reshape(-1).numpy()[place]
+    columns = {name: values.take(place // k) for name, values in _sources(points).items()} | {
+        "rank": place % k + 1,
+        "label": label if names is None else pa.array(names).take(label),
+        "score": scores.reshape(-1).float().numpy()[place],
+    }
+    table = pa.table(columns)
+    write = parquet.write_table if path.suffix == ".parquet" else csv.write_csv
+    replace_file(path, lambda temporary: write(table, temporary))
+
+
+def check_predictions_file(path: Path) -> None:
+    """Refuse a file that is neither Parquet nor CSV by its name."""
+    if path.suffix not in (".parquet", ".csv"):
+        raise HeadtailError(
+            Setting("out", str(path)),
+            f" must end in .parquet or .csv: write for example `{path.stem}.parquet`.",
+        )
+
+
+def _sources(points: Points) -> dict[str, Any]:
+    """What identifies each point in its source, by column."""
+    import pyarrow as pa
+
+    columns = {"point": np.arange(len(points)) if points.rows is None else points.rows.numpy()}
+    if points.users is not None:
+        columns["user"] = points.users
+    if isinstance(points.features, ImageFiles):
+        columns["path"] = pa.array(points.features.paths)
+    return columns

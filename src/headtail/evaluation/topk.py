@@ -1,0 +1,116 @@
+"""The best labels of points over all labels, never over sampled ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headtail.core.targets import Ragged
+from headtail.data.bag import Bag, ragged_rows
+from headtail.data.points import Features, Points
+from headtail.encoders import Model
+
+POINTS_AT_ONCE = 1024
+"""Points that are scored at a time."""
+POINTS_AT_ONCE_ON_GPU = 2**14
+"""The same on a GPU, where preparing a table for a search costs as much as searching it for a
+thousand points.
+"""
+IMAGE_NUMBERS_AT_ONCE = 2**23
+"""Most colour values of images in a block: the layers of a network make many more of them."""
+SCORES_AT_ONCE = 2**24
+"""Scores of all labels that are held at a time, to look up those of the best labels."""
+
+
+def blocks(
+    points: Points, device: torch.device, most: int
+) -> Iterator[tuple[Int[Tensor, " k"], Features]]:
+    """Ids and features of the points, on the device, block by block; image files are decoded ahead.
+
+    Args:
+        points: what to go through.
+        device: where the features go.
+        most: points in a block, at most.
+    """
+    if len(points) == 0:
+        return
+    if points.image_size is not None:
+        most = min(most, max(1, IMAGE_NUMBERS_AT_ONCE // points.num_features))
+    parts = torch.arange(len(points)).split(most)
+    features = points.features
+    if isinstance(features, Bag):
+        loaded = map(features.rows, parts)
+    elif isinstance(features, Tensor):
+        loaded = (features[ids] for ids in parts)
+    else:
+        loaded = features.stream(parts, train=False, seed=0, workers=torch.get_num_threads())
+    for ids, block in zip(parts, loaded, strict=True):
+        yield ids, block.to(device)
+
+
+@torch.no_grad()
+def top_labels(
+    model: Model, points: Points, k: int, *, at_once: int | None = None
+) -> Int[Tensor, "n k"]:
+    """The best labels of each point over all labels, best first, without those it has seen.
+
+    Args:
+        model: scores the labels.
+        points: n points.
+        k: labels per point.
+        at_once: points that are scored at a time; by default what suits the device.
+
+    Returns:
+        `[n, k]` label ids; −1 where there are no more.
+    """
+    device = model.head.weight.device
+    if at_once is None:
+        at_once = POINTS_AT_ONCE if device.type == "cpu" else POINTS_AT_ONCE_ON_GPU
+    rows = []
+    for ids, features in blocks(points, device, at_once):
+        seen = None if points.seen is None else ragged_rows(points.seen, ids)
+        more = 0 if seen is None else int(seen.offsets.diff().max())
+        top = model.top(features, min(k + more, points.num_labels)).cpu()
+        rows.append(top[:, :k] if seen is None else _without(top, seen, k))
+    if not rows:
+        return torch.zeros(0, k, dtype=torch.int64)
+    return F.pad(torch.cat(rows), (0, max(0, k - points.num_labels)), value=-1)
+
+
+@torch.no_grad()
+def scores_of(model: Model, points: Points, top: Int[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+    """The logits of these labels of each point, without any post-hoc adjustment."""
+    at_once = max(1, SCORES_AT_ONCE // points.num_labels)
+    rows = []
+    for ids, features in blocks(points, model.head.weight.device, at_once):
+        logits = model.head.logits(model.encode(features)).cpu()
+        rows.append(logits.gather(1, top[ids].clamp(min=0)))
+    return torch.cat(rows) if rows else torch.zeros(0, top.shape[1])
+
+
+def _without(top: Tensor, seen: Ragged, k: int) -> Tensor:
+    """The first k of each row that are not among its seen labels."""
+    owner = torch.arange(len(top)).repeat_interleave(seen.offsets.diff())
+    taken = torch.isin(
+        (torch.arange(len(top))[:, None] << 40) | top, (owner << 40) | seen.values.long()
+    )
+    order = taken.to(torch.int8).argsort(dim=1, stable=True)[:, :k]
+    return top.gather(1, order).masked_fill(taken.gather(1, order), -1)
+
+
+@torch.no_grad()
+def encoded_pairs(
+    model: Model, points: Points, number: int, seed: int = 0
+) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"]]:
+    """Hidden states and labels of random (point, label) pairs, at most all there are."""
+    point_of = torch.arange(len(points)).repeat_interleave(points.labels.offsets.diff())
+    pairs = torch.randperm(len(point_of), generator=torch.Generator().manual_seed(seed))[:number]
+    chosen, where = point_of[pairs].unique(return_inverse=True)
+    device = model.head.weight.device
+    features_of = blocks(points.select(chosen), device, POINTS_AT_ONCE)
+    hidden = torch.cat([model.encode(features) for _, features in features_of])
+    return hidden[where.to(device)], points.labels.values[pairs].long().to(device)

@@ -1,0 +1,102 @@
+"""Validation: what is measured on held-out points after every epoch."""
+
+from __future__ import annotations
+
+import torch
+
+from headtail.core.labels import Labels
+from headtail.core.targets import Pairs, Ragged
+from headtail.data.bag import ragged_rows
+from headtail.data.points import Features, Points
+from headtail.encoders import Model
+from headtail.evaluation.topk import POINTS_AT_ONCE, blocks, top_labels
+from headtail.implicit.implied import implied_margin_of
+from headtail.losses import DecoupledLoss, Loss, SampledLoss, SoftmaxLoss
+from headtail.samplers import Scorer
+
+
+def implicit_loss_of(loss: Loss, batch_size: int, model: Scorer | None = None) -> Loss:
+    """The loss over all labels that a scheme implicitly optimises.
+
+    Args:
+        loss: the scheme.
+        batch_size: B, which decides what within-batch schemes optimise.
+        model: the hidden states and table that a scheme which follows the model is asked about.
+    """
+    margin = implied_margin_of(loss, batch_size, model)
+    temperature = loss.temperature
+    if loss.piece is None:
+        return SoftmaxLoss(margin, temperature=temperature, score=loss.settings.score)
+    return DecoupledLoss(margin, loss.piece, temperature=temperature, score=loss.settings.score)
+
+
+class Validation:
+    """Measures a model on held-out points.
+
+    Args:
+        points: the held-out points.
+        labels: the training distribution.
+        metric: "implicit-loss" (what the scheme implicitly optimises, over all labels, mean over
+            pairs; lower is better), "recall@10" or "precision@1".
+        batch_size: B, which decides what within-batch schemes optimise.
+        at_once: points whose loss is computed at a time.
+    """
+
+    def __init__(
+        self,
+        points: Points,
+        labels: Labels,
+        metric: str,
+        batch_size: int,
+        *,
+        at_once: int = POINTS_AT_ONCE // 4,
+    ) -> None:
+        self.points = points
+        self.labels = labels
+        self.metric = metric
+        self.batch_size = batch_size
+        self.at_once = at_once
+        self._implicit: Loss | None = None
+
+    def measure(self, model: Model) -> float:
+        """The metric of a model in evaluation mode."""
+        if self.metric == "implicit-loss":
+            return self._loss(model)
+        k = 10 if self.metric == "recall@10" else 1
+        top = top_labels(model, self.points, k)
+        values = self.points.labels.values.long()
+        offsets = self.points.labels.offsets
+        owner = torch.arange(len(self.points)).repeat_interleave(offsets.diff())
+        hit = (top[owner] == values[:, None]).any(1).double()
+        if self.metric == "recall@10":
+            return float(hit.mean())
+        labelled = int((offsets.diff() > 0).sum())
+        return float(hit.sum()) / max(1, labelled)
+
+    @torch.no_grad()
+    def _loss(self, model: Model) -> float:
+        head = model.head
+        follows = isinstance(head.loss, SampledLoss) and head.loss.follows_model
+        if self._implicit is None and not follows:
+            self._implicit = implicit_loss_of(head.loss, self.batch_size)
+        head.flush()
+        device = head.weight.device
+        total = torch.zeros((), dtype=torch.float64, device=device)
+        for ids, features in blocks(self.points, device, self.at_once):
+            labels = ragged_rows(self.points.labels, ids)
+            if len(labels.values):
+                target = Ragged(labels.values.long().to(device), labels.offsets.to(device))
+                total += self._sum(model, features, target)
+        return float(total) / self.points.num_pairs
+
+    def _sum(self, model: Model, features: Features, target: Ragged) -> torch.Tensor:
+        """The implicit loss of some points, summed over their pairs."""
+        head = model.head
+        hidden = model.encode(features)
+        implicit = self._implicit
+        if implicit is None:
+            rows = Pairs.of(target).rows(hidden)
+            score = head.loss.settings.score
+            scorer = Scorer(rows, head.weight, head.bias, head.loss.temperature, score)
+            implicit = implicit_loss_of(head.loss, self.batch_size, scorer)
+        return implicit(hidden, head.weight, target, bias=head.bias, reduction="sum").double()

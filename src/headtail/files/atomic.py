@@ -1,0 +1,62 @@
+"""Files that are whole or absent: written under another name, then renamed."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from headtail.errors import HeadtailError
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write text to a file; a reader sees the old content or the new, never a part of it."""
+
+    def write(temporary: Path) -> None:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+
+    replace_file(path, write)
+
+
+def replace_file(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` make a temporary file next to `path`, and rename it once it is complete.
+
+    If writing fails, the temporary file is removed and `path` keeps its old content.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch()
+        # Some writers make files that only their owner may read: restore the user's own default.
+        mode = temporary.stat().st_mode & 0o777
+        write(temporary)
+        temporary.chmod(mode)
+        temporary.replace(path)
+    except BaseException as error:  # Ctrl-C too leaves nothing behind
+        with suppress(OSError):
+            temporary.unlink()
+        if not isinstance(error, OSError):
+            raise
+        raise HeadtailError(
+            f"`{path}` cannot be written: {error.strerror or error}. What was there before is "
+            "untouched."
+        ) from error
+
+
+def check_writable(folder: Path, advice: str) -> None:
+    """Make a folder, and refuse one that cannot be written to before any work is done for it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"x")
+            file.flush()
+    except (FileExistsError, NotADirectoryError) as error:
+        message = f"`{folder}` cannot be written: it is not a folder. {advice}"
+        raise HeadtailError(message) from error
+    except OSError as error:
+        raise HeadtailError(f"`{folder}` cannot be written: {error.strerror}. {advice}") from error

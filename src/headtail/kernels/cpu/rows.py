@@ -1,0 +1,213 @@
+"""Optimiser updates of table rows on a CPU, by numba: entries are summed by row and applied in one
+pass, in place.
+"""
+
+from __future__ import annotations
+
+# numba takes bare functions, not those that `pytest --shapes` has wrapped
+from typing import no_type_check
+
+import numpy as np
+from numba import njit, prange
+from torch import Tensor
+
+from headtail.kernels.compiled import keep_compiled, uses_threads
+from headtail.kernels.gradient import RowGradient
+
+keep_compiled()
+
+SGD, MOMENTUM, ADAGRAD, ADAGRAD_PER_ROW, ADAM = range(5)
+WORTH_THREADS = 2**18
+"""Numbers to add up from which more than one thread pays."""
+
+
+def sgd_rows(p: Tensor, gradient: RowGradient, lr: float) -> None:
+    """θ_r ← θ_r − η·g."""
+    _update(SGD, p, p, p, gradient, lr)
+
+
+def momentum_rows(
+    p: Tensor, velocity: Tensor, gradient: RowGradient, lr: float, momentum: float
+) -> None:
+    """v_r ← μ·v_r + g; θ_r ← θ_r − η·v_r."""
+    _update(MOMENTUM, p, velocity, p, gradient, lr, momentum)
+
+
+def adagrad_rows(p: Tensor, total: Tensor, gradient: RowGradient, lr: float, eps: float) -> None:
+    """G_r ← G_r + g²; θ_r ← θ_r − η·g/(√G_r + ε). With `[T, 1]` totals, G_r is one number per row,
+    and g² its mean over the row.
+    """
+    rule = ADAGRAD if total.shape == p.shape else ADAGRAD_PER_ROW
+    _update(rule, p, total, p, gradient, lr, eps=eps)
+
+
+def adam_rows(
+    p: Tensor,
+    mean: Tensor,
+    square: Tensor,
+    gradient: RowGradient,
+    size: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+) -> None:
+    """Update the moments of touched rows; θ_r ← θ_r − size·mean/(√square + ε)."""
+    _update(ADAM, p, mean, square, gradient, size, 1 - beta1, 1 - beta2, eps)
+
+
+def _update(
+    rule: int,
+    p: Tensor,
+    first: Tensor,
+    second: Tensor,
+    gradient: RowGradient,
+    lr: float,
+    x: float = 0.0,
+    y: float = 0.0,
+    eps: float = 0.0,
+) -> None:
+    """Sum the entries of each row and take its step; x and y are the numbers of the rule."""
+    rows = gradient.rows.numpy()
+    values = gradient.values.detach().contiguous().numpy()
+    points = np.arange(len(rows)) if gradient.points is None else gradient.points.numpy()
+    coefs = np.ones(len(rows), np.float32) if gradient.coefs is None else gradient.coefs.numpy()
+    tables = p.detach().numpy(), first.detach().numpy(), second.detach().numpy()
+    numbers = [np.float32(number) for number in (lr, x, y, eps)]
+    rows, starts, order = by_row(rows)
+    groups = rows, starts, values, points[order], coefs[order]
+    update = _many_threads if uses_threads(len(order) * p.shape[1], WORTH_THREADS) else _one_thread
+    update(rule, *tables, *groups, *numbers)
+
+
+@njit(cache=True)
+@no_type_check
+def by_row(rows):
+    """(distinct rows in the order they come, starts, order): entries order[starts[c]:starts[c+1]]
+    belong to the c-th of them.
+
+    A hash table with room for the entries, not for the table, so that nothing of size L is
+    allocated or read.
+    """
+    n = len(rows)
+    bits = 1
+    while (1 << bits) < 2 * n:
+        bits += 1
+    slots = np.full(1 << bits, -1, np.int64)
+    distinct = np.empty(n, np.int64)
+    starts = np.zeros(n + 1, np.int64)
+    owner = np.empty(n, np.int64)
+    count = 0
+    for e in range(n):
+        owner[e] = -1
+        if rows[e] < 0:
+            continue
+        hashed = np.uint64(rows[e]) * np.uint64(0x9E3779B97F4A7C15)
+        slot = np.int64(hashed >> np.uint64(64 - bits))
+        while slots[slot] >= 0 and distinct[slots[slot]] != rows[e]:
+            slot = (slot + 1) & ((1 << bits) - 1)
+        if slots[slot] < 0:
+            slots[slot] = count
+            distinct[count] = rows[e]
+            count += 1
+        owner[e] = slots[slot]
+        starts[owner[e] + 1] += 1
+    for c in range(count):
+        starts[c + 1] += starts[c]
+    order = np.empty(starts[count], np.int64)
+    filled = starts[:count].copy()
+    for e in range(n):
+        if owner[e] >= 0:
+            order[filled[owner[e]]] = e
+            filled[owner[e]] += 1
+    return distinct[:count], starts[: count + 1], order
+
+
+@njit(cache=True, fastmath={"contract"})  # a product and its sum in one operation with one rounding
+@no_type_check
+def add_up(out, rows, coefs, values):
+    """out = Σ_e coefs[e] · values[rows[e]], in their order; four at a time, so that `out` is
+    read and written once for four.
+    """
+    n = len(rows)
+    if n == 1:  # the usual case of a large table
+        a = values[rows[0]]
+        x = coefs[0]
+        for k in range(len(out)):
+            out[k] = x * a[k]
+        return
+    out[:] = 0
+    for e in range(0, n - 3, 4):
+        a = values[rows[e]]
+        b = values[rows[e + 1]]
+        c = values[rows[e + 2]]
+        d = values[rows[e + 3]]
+        x = coefs[e]
+        y = coefs[e + 1]
+        z = coefs[e + 2]
+        u = coefs[e + 3]
+        for k in range(len(out)):
+            out[k] = out[k] + x * a[k] + y * b[k] + z * c[k] + u * d[k]
+    for e in range(n - n % 4, n):
+        a = values[rows[e]]
+        x = coefs[e]
+        for k in range(len(out)):
+            out[k] += x * a[k]
+
+
+@njit(cache=True, fastmath={"reassoc", "contract"})  # eight partial sums at a time
+@no_type_check
+def _mean_square(g):
+    total = np.float32(0)
+    for k in range(len(g)):
+        total += g[k] * g[k]
+    return total / np.float32(len(g))
+
+
+# numpy's error model has no branch for division by zero, so that the loops are vectorised
+@njit(cache=True, error_model="numpy")
+@no_type_check
+def _step(rule, p, first, second, g, lr, x, y, eps):
+    if rule == SGD:
+        for k in range(len(p)):
+            p[k] -= lr * g[k]
+    elif rule == MOMENTUM:
+        for k in range(len(p)):
+            first[k] = x * first[k] + g[k]
+            p[k] -= lr * first[k]
+    elif rule == ADAGRAD:
+        for k in range(len(p)):
+            now = first[k] + g[k] * g[k]
+            first[k] = now
+            p[k] -= lr * g[k] / (np.sqrt(now) + eps)
+    elif rule == ADAGRAD_PER_ROW:
+        first[0] += _mean_square(g)
+        size = lr / (np.sqrt(first[0]) + eps)
+        for k in range(len(p)):
+            p[k] -= size * g[k]
+    else:
+        for k in range(len(p)):
+            mean = first[k] + (g[k] - first[k]) * x
+            square = second[k] + (g[k] * g[k] - second[k]) * y
+            first[k] = mean
+            second[k] = square
+            p[k] -= lr * mean / (np.sqrt(square) + eps)
+
+
+@njit(cache=True)
+@no_type_check
+def _one_thread(rule, p, first, second, rows, starts, values, points, coefs, lr, x, y, eps):
+    g = np.empty(p.shape[1], np.float32)
+    for c in range(len(rows)):
+        r = rows[c]
+        add_up(g, points[starts[c] : starts[c + 1]], coefs[starts[c] : starts[c + 1]], values)
+        _step(rule, p[r], first[r], second[r], g, lr, x, y, eps)
+
+
+@njit(parallel=True, cache=True)
+@no_type_check
+def _many_threads(rule, p, first, second, rows, starts, values, points, coefs, lr, x, y, eps):
+    for c in prange(len(rows)):
+        r = rows[c]
+        g = np.empty(p.shape[1], np.float32)
+        add_up(g, points[starts[c] : starts[c + 1]], coefs[starts[c] : starts[c + 1]], values)
+        _step(rule, p[r], first[r], second[r], g, lr, x, y, eps)

@@ -1,0 +1,148 @@
+"""What a table shares with the optimisers that change it and the modules that read it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import EllipsisType
+from typing import Any, TypeAlias
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from headtail.kernels.gradient import RowGradient
+from headtail.rows.rounding import widened, write_rows
+
+Rows: TypeAlias = Tensor | EllipsisType
+"""Row ids, or `...` for all of them."""
+NAME = "headtail_link"
+"""The attribute of a parameter that holds its link."""
+
+
+class PendingDecay:
+    """Weight decay that rows of one table have yet to receive.
+
+    Row i is due the factor e^(log_decay − received_i). Both numbers are tensors on the table's
+    device: a compiled step sees them change.
+    """
+
+    def __init__(self, table: Tensor) -> None:
+        self.log_decay = torch.zeros((), dtype=torch.float64, device=table.device)
+        self.received = torch.zeros(len(table), dtype=torch.float64, device=table.device)
+        self.settled = True  # whether every row has received all of it
+
+    def add(self, table: Tensor, log_factor: float | Tensor) -> None:
+        """Every row is due another factor."""
+        self._fit(table)
+        self.log_decay += log_factor
+        self.settled = False
+
+    def apply(self, table: Tensor, rows: Rows) -> None:
+        """Give these rows what they are due."""
+        if self.settled and len(self.received) == len(table):
+            return
+        self._fit(table)
+        factor = (self.log_decay - self.received[rows]).exp().reshape(-1, *[1] * (table.dim() - 1))
+        old = widened(table[rows])  # a bfloat16 factor would lose most of a small decay
+        write_rows(table, rows, old * factor.to(old.dtype))
+        self.received[rows] = self.log_decay
+        if rows is ...:
+            self.settled = True
+
+    def forgive(self) -> None:
+        """The table has new values, which are due nothing."""
+        self.received.copy_(self.log_decay.expand_as(self.received))
+        self.settled = True
+
+    def _fit(self, table: Tensor) -> None:
+        if self.received.device != table.device:
+            self.received = self.received.to(table.device)
+            self.log_decay = self.log_decay.to(table.device)
+        if len(self.received) < len(table):  # rows that the table has gained have missed nothing
+            new = self.log_decay.expand(len(table) - len(self.received))
+            self.received = torch.cat([self.received, new])
+
+
+class Taker(ABC):
+    """An optimiser that takes gradients as entries of rows.
+
+    Attributes:
+        at_once: whether it changes a table as soon as it is given entries, not in its next step.
+    """
+
+    at_once = False
+
+    @abstractmethod
+    def take(self, table: Tensor, gradient: RowGradient) -> None:
+        """Change a table at once."""
+
+
+class TableLink:
+    """What a table shares with others: an attribute of the parameter, which moves with it.
+
+    A copy of a parameter has none: a head applies pending decay before it is copied or saved.
+
+    Attributes:
+        decay: what rows are still due. It is kept here to outlive the optimiser that added it.
+        entries: the part of the gradient that is not in `.grad`, in the order of computation.
+    """
+
+    def __init__(self) -> None:
+        self.decay: PendingDecay | None = None
+        self.entries: list[RowGradient] = []
+        self._taker: ref[Taker] | None = None
+        self._backward = -1
+
+    @property
+    def taker(self) -> Taker | None:
+        """The optimiser that takes entries of this table, as long as it lives."""
+        return None if self._taker is None else self._taker()
+
+    @taker.setter
+    def taker(self, taker: Taker | None) -> None:
+        self._taker = None if taker is None else ref(taker)
+
+    def hold(self, table: Tensor, gradient: RowGradient) -> None:
+        """Keep entries until the next step; called during backward."""
+        backward = torch._C._current_graph_task_id()
+        if table.grad is None and backward != self._backward:
+            self.entries = []  # of an earlier pass: `.grad` was set to None since
+        self._backward = backward
+        self.entries.append(gradient)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle, which saves attributes of parameters too: only decay that is still due."""
+        settled = self.decay is None or self.decay.settled
+        return {**vars(TableLink()), "decay": None if settled else self.decay}
+
+
+def link_of(table: Tensor) -> TableLink | None:
+    """The link of a table, or None where nothing has ever been shared."""
+    return getattr(table, NAME, None)
+
+
+def taker_of(table: Tensor) -> Taker | None:
+    """The optimiser that takes entries of this table, if there is one."""
+    link = link_of(table)
+    return None if link is None else link.taker
+
+
+def forget_entries(table: Tensor) -> None:
+    """Drop the part of a gradient that is not in `.grad`."""
+    link = link_of(table)
+    if link is not None:
+        link.entries = []
+
+
+def linked(table: Tensor) -> TableLink:
+    """The link of a table, made where there is none."""
+    link = link_of(table)
+    if link is None:
+        link = TableLink()
+        setattr(table, NAME, link)
+    return link
+
+
+# A parameter that is saved by itself takes its link along, and `torch.load` refuses unknown
+# classes.
+torch.serialization.add_safe_globals([PendingDecay, TableLink])

@@ -1,0 +1,301 @@
+"""What row-wise optimisers share: gradients, weight decay, state, saving."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headtail.device.side_streams import beside, wait_for
+from headtail.errors import HeadtailError, check_number, check_rate
+from headtail.kernels.dispatch import row_kernels
+from headtail.kernels.gradient import RowGradient
+from headtail.rows.decay import catch_up, owe
+from headtail.rows.gradients import as_rows, every_row, summed, values_of, whole_gradient
+from headtail.rows.link import Rows, Taker, forget_entries, linked
+from headtail.rows.rounding import widened, write_rows
+
+
+class RowOptimizer(torch.optim.Optimizer, Taker):
+    """An ordinary optimiser that touches only the rows which have a gradient.
+
+    Momentum and moments of untouched rows do not change, as in torch's SparseAdam. Weight decay is
+    decoupled, and lazy but exact: a row that was not touched for a while is multiplied by all the
+    factors (1 − lr·decay) it missed, with the learning rates of those steps, before it is read or
+    touched again. `LabelHead` does that for the rows it reads; call `flush()` before you read such
+    a table in another way. Saving the head or the optimiser calls it.
+
+    Dense gradients are accepted too: then every row is touched.
+    """
+
+    def __init__(
+        self, params: Any, lr: float | Tensor, weight_decay: float, **defaults: Any
+    ) -> None:
+        check_rate(lr)
+        check_number("weight_decay", weight_decay, low=0)
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **defaults})
+        self._begin()
+
+    def _begin(self) -> None:
+        self._changed: list[Tensor] = []
+        self._held: list[tuple[RowGradient, str]] = []
+        self._largest: int | None = None
+
+    @abstractmethod
+    def update(self, p: Tensor, rows: Rows, grad: Tensor, group: dict[str, Any]) -> None:
+        """Change `p[rows]`, different rows, given the gradient of just these."""
+
+    @abstractmethod
+    def update_by(
+        self, kernels: Any, p: Tensor, gradient: RowGradient, group: dict[str, Any]
+    ) -> None:
+        """The same by a kernel, which sums entries of the same row first."""
+
+    def update_all_by_kernel(self, p: Tensor, grad: Tensor, group: dict[str, Any]) -> bool:
+        """Change all of `p` by one kernel for dense gradients; False where there is none."""
+        return False
+
+    @torch.no_grad()
+    def step(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, closure: Callable[[], float] | None = None, *, grad_scaler: Any = None
+    ) -> float | None:
+        """Take one step."""
+        if grad_scaler is not None:
+            raise HeadtailError(
+                "`GradScaler` cannot unscale gradients taken `inside_backward`. Leave out one of "
+                "the two."
+            )
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.advance()
+        return loss
+
+    @torch.no_grad()
+    def advance(self) -> None:
+        """`step` without closure, hooks and profiler."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                gradient = whole_gradient(p)
+                if gradient is not None:
+                    self._refuse_second(p)
+                    self._change(p, gradient, group)
+        for device, name in {(gradient.values.device, name) for gradient, name in self._held}:
+            wait_for(device, name)
+        self._held.clear()
+        self._changed.clear()
+
+    def inside_backward(self, on: bool = True, *, at_once: bool = False) -> RowOptimizer:
+        """Take gradients of `LabelHead` and `Bottleneck` as entries of rows; with False, no longer.
+
+        Entries wait for `step` and need less memory than a sparse `.grad`, which has no rows then.
+        All that a table gets before a step is summed by row: entries of several losses and of
+        several `backward` calls, and `.grad`. Clip with `headtail.clip_grad_norm_`; `GradScaler` is
+        refused.
+
+        Args:
+            on: take entries, or no longer.
+            at_once: change a table while `backward` runs. This is for tables that get one gradient
+                per step: a second one, and clipping, are refused.
+        """
+        for p in self._parameters():
+            link = linked(p)
+            if on:
+                link.taker = self
+            elif link.taker is self:
+                link.taker = None
+        self.at_once = on and at_once
+        # Then GradScaler passes itself to `step`, which refuses it.
+        self._step_supports_amp_scaling = on
+        return self
+
+    @torch.no_grad()
+    def take(self, table: Tensor, gradient: RowGradient) -> None:
+        """Change a table at once, during `backward`."""
+        self._refuse_second(table)
+        self._changed.append(table)
+        group = next(
+            group for group in self.param_groups if any(p is table for p in group["params"])
+        )
+        if table.device.type != "cuda":
+            self._change(table, gradient, group)
+            return
+        # On a side stream, while backward goes on. `step` waits for it, and keeps what it reads
+        # alive. All grouping is on one stream, because it has one workspace.
+        name = f"update {len(self._held)}" if gradient.grouped else "entries"
+        self._held.append((gradient, name))
+        with beside(table.device, name):
+            self._change(table, gradient, group)
+
+    def _refuse_second(self, p: Tensor) -> None:
+        if any(p is table for table in self._changed):
+            raise HeadtailError(
+                "A table got a second gradient before `step()`, but its optimiser has applied the "
+                "first one already. Write `inside_backward()` without `at_once=True` to add "
+                "gradients up."
+            )
+
+    def _change(self, p: Tensor, grad: Tensor | RowGradient, group: dict[str, Any]) -> None:
+        gradient = as_rows(grad)
+        if gradient is None:
+            assert isinstance(grad, Tensor), "only a dense gradient has no entries"
+            self._change_all(p, grad, group)
+            return
+        # Entries of a vector, such as a bias, all belong to its one row.
+        is_vector = isinstance(grad, RowGradient) and p.dim() == 1
+        self._decay(p, ... if is_vector else gradient.rows, group)
+        kernels = self._kernels_for(p) if is_vector or p.dim() == 2 else None
+        if kernels is not None:
+            self.update_by(kernels, p, gradient, group)
+        elif is_vector:
+            self.update(p, ..., widened(values_of(gradient).sum(0)), group)
+        else:
+            rows, total = summed(p, gradient)
+            self.update(p, rows, widened(total), group)
+
+    def _change_all(self, p: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
+        """Change every row, given a dense gradient."""
+        self._decay(p, ..., group)
+        if self.update_all_by_kernel(p, widened(grad), group):
+            return
+        kernels = self._kernels_for(p) if p.device.type == "cpu" else None
+        if kernels is None:
+            self.update(p, ..., widened(grad), group)
+        else:
+            self.update_by(kernels, p, every_row(grad), group)
+
+    def _kernels_for(self, p: Tensor) -> Any:
+        """The module with kernels for this table, or None."""
+        largest = self._largest
+        if largest is None:
+            largest = self._largest = max(p.numel() for p in self._parameters())
+        return row_kernels(p, largest)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's, without loading its compiler, which takes a second and a half."""
+        for p in self._parameters():
+            forget_entries(p)
+            if set_to_none:
+                p.grad = None
+            elif p.grad is not None:
+                p.grad = p.grad.detach().zero_()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's, without loading its compiler."""
+        wrapped = torch.optim.Optimizer.add_param_group
+        plain = getattr(wrapped, "__wrapped__", wrapped)
+        plain(self, param_group)
+        self._link()
+
+    def flush(self) -> None:
+        """Apply all pending weight decay to all rows. Costs O(L) if there is any."""
+        for p in self._parameters():
+            catch_up(p)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's; weight decay is flushed first, so that it needs no bookkeeping on disk."""
+        self.flush()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As torch's, but the state of a bfloat16 or float16 table stays float32.
+
+        torch casts state to the dtype of its parameter.
+        """
+        given: dict[str, Any] = {}
+        hooks = (
+            # as other hooks leave it
+            self.register_load_state_dict_pre_hook(lambda _, state: given.update(state)),
+            self.register_load_state_dict_post_hook(
+                lambda _: self._widen_state(given), prepend=True
+            ),
+        )
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _widen_state(self, given: dict[str, Any]) -> None:
+        keys = chain.from_iterable(group["params"] for group in given["param_groups"])
+        for key, p in zip(keys, self._parameters(), strict=True):
+            wide = torch.promote_types(p.dtype, torch.float32)
+            for name, value in given["state"].get(key, {}).items():
+                # A count of steps has no dimension.
+                if wide != p.dtype and isinstance(value, Tensor) and value.dim():
+                    self.state[p][name] = value.to(p.device, wide, copy=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and deepcopy: nothing may be left pending."""
+        self.flush()
+        return super().__getstate__()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """For pickle and deepcopy, which keep only what torch knows of, and `load_state_dict`."""
+        super().__setstate__(state)
+        if "_changed" not in vars(self):
+            self._begin()
+            self._link()
+
+    def _link(self) -> None:
+        # Before a head is compiled: torch 2.11 does not notice that a parameter has gained an
+        # attribute.
+        for p in self._parameters():
+            linked(p)
+
+    def _parameters(self) -> Iterator[Tensor]:
+        return chain.from_iterable(group["params"] for group in self.param_groups)
+
+    def _rate(self, p: Tensor, group: dict[str, Any]) -> float | Tensor:
+        """The learning rate: a tensor if it and the table are on a GPU, so that the host need not
+        wait.
+        """
+        lr = group["lr"]
+        on_gpu = isinstance(lr, Tensor) and lr.device.type == p.device.type == "cuda"
+        return lr.to(p.device) if on_gpu else float(lr)
+
+    def _decay(self, p: Tensor, rows: Rows, group: dict[str, Any]) -> None:
+        on_gpu = p.device.type == "cuda"
+        if group["weight_decay"] and on_gpu and torch.cuda.is_current_stream_capturing():
+            raise HeadtailError(
+                "A CUDA graph cannot hold a step with `weight_decay`. Write `weight_decay=0` there."
+            )
+        rate = self._rate(p, group) if group["weight_decay"] else 0.0
+        amount = (rate.double() if isinstance(rate, Tensor) else rate) * group["weight_decay"]
+        if not isinstance(amount, Tensor) and amount >= 1:
+            raise HeadtailError(
+                f"`lr · weight_decay` must stay below 1, but is {amount:g}: such a step would flip "
+                "every weight."
+            )
+        if not isinstance(amount, Tensor) and amount == 0:
+            catch_up(p, rows)  # what an earlier, sparse step with decay may have left
+        elif rows is ...:
+            catch_up(p)
+            write_rows(p, ..., widened(p) * (1 - amount))
+        else:
+            owe(p, torch.log1p(-amount) if isinstance(amount, Tensor) else math.log1p(-amount))
+            catch_up(p, rows)
+
+    def _row_state(self, p: Tensor, name: str, fill: float, *, one_per_row: bool = False) -> Tensor:
+        """A state tensor shaped like p, or `[T, 1]`. Rows that p has gained since the last step
+        start with `fill`.
+        """
+        state = self.state[p]
+        like = p[:, :1] if one_per_row else p
+        if name not in state:
+            dtype = widened(p[:0] if p.dim() else p).dtype  # bfloat16 would lose small steps
+            state[name] = torch.full_like(
+                like, fill, dtype=dtype, memory_format=torch.contiguous_format
+            )
+        elif p.dim() and len(state[name]) < len(p):
+            new = like[len(state[name]) :]
+            state[name] = torch.cat(
+                [state[name], torch.full_like(new, fill, dtype=state[name].dtype)]
+            )
+        return state[name]

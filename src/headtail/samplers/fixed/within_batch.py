@@ -1,0 +1,128 @@
+"""The batch's own labels as negatives."""
+
+from __future__ import annotations
+
+import warnings
+from typing import final
+
+import torch
+from jaxtyping import Float64, Int
+from torch import Tensor
+
+from headtail.core.draw import Draw
+from headtail.core.labels import Labels, check_labels
+from headtail.errors import HeadtailError, check_count
+from headtail.samplers.interfaces import FixedSampler, iid_variance
+from headtail.samplers.sampler import Claims, Step
+
+
+@final
+class WithinBatch(FixedSampler):
+    r"""The labels of the other examples in the batch are the negatives: $q = \pi$.
+
+    It costs nothing to draw. With constant weights it leans to the tail (the equalised loss), with
+    relative weights to the head, with importance weights to neither.
+
+    Duplicates are kept: only the *multiset* of a batch's labels follows π. An example's own slot
+    can only hit its own positive, so n labels taken from a batch of B hold $n(1 - 1/B)\,\pi_{y'}$
+    copies of another label $y'$ in expectation, and `Draw.m` is **m = n(1 − 1/B)**. All of this
+    holds for batches drawn over (point, label) *pairs*. The factor N/(N−1) of shuffling by epoch is
+    ignored.
+
+    Args:
+        labels: q is their unsmoothed frequency.
+        num_negatives: n; None takes the whole batch. A smaller batch is taken whole.
+
+    >>> draw = WithinBatch(Labels.from_counts([5, 3, 2])).draw(torch.tensor([0, 1, 1, 2]))
+    >>> draw.ids, draw.m
+    (tensor([0, 1, 1, 2]), 3.0)
+    """
+
+    def __init__(self, labels: Labels, num_negatives: int | None = None) -> None:
+        super().__init__()
+        check_labels(labels)
+        self.labels = labels
+        self.num_labels = labels.num_labels
+        self.num_negatives = (
+            None if num_negatives is None else check_count("num_negatives", num_negatives)
+        )
+
+    def pick(self, step: Step) -> Draw:
+        """All labels of the batch, or a random n of them."""
+        if step.pairs.multi_label:
+            warnings.warn(
+                "WithinBatch saw whole multi-label points: a point's labels then come together, so "
+                "q is not the prior. Batch over shuffled (point, label) pairs to make q exact.",
+                stacklevel=4,
+            )
+        label = step.pairs.label
+        # If some are ignored, their number is unknown beforehand, and the host waits for CUDA.
+        counted = None if step.pairs.all_count else (~step.pairs.ignored).nonzero().squeeze(1)
+        size = len(label) if counted is None else len(counted)
+        if size > 1 and self.num_negatives is not None and self.num_negatives < size:
+            order = torch.randperm(size, device=label.device, generator=step.generator)
+            slots = order[: self.num_negatives]
+        else:  # a single example has no others
+            slots = torch.arange(size if size != 1 else 0, device=label.device)
+        slots = slots if counted is None else counted[slots]
+        ids = label[slots]
+        log_q = self.log_q(label)
+        draw = Draw(ids, log_q[slots], log_q, self.expected_m(size), slots=slots)
+        if self.labels.never_seen:
+            require_seen(draw.ids, draw.log_q, "WithinBatch")
+        return draw
+
+    def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
+        """log of the unsmoothed training frequency."""
+        return self.labels.log_frequency(ids)
+
+    def expected_m(self, batch_size: int | None = None) -> float:
+        """n(1 − 1/B)."""
+        if batch_size is None:
+            raise HeadtailError(
+                "`batch_size` decides how many negatives `WithinBatch` has: pass it, for example "
+                "`batch_size=256`."
+            )
+        return self._taken(batch_size) * (1 - 1 / batch_size) if batch_size else 0.0
+
+    def variance_of_sum(
+        self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None
+    ) -> float | None:
+        """The others' labels are independent draws from π, and their number K varies by one:
+        E[K]·V[t] + V[K]·E[t]².
+        """
+        q = self.log_q(torch.arange(self.num_labels, device=term.device)).exp()
+        mean, variance = iid_variance(q, term)
+        m = self.expected_m(batch_size)
+        own_slot_taken = self._taken(batch_size) / batch_size if batch_size else 0.0
+        return m * variance + own_slot_taken * (1 - own_slot_taken) * mean**2
+
+    def independent(self, batch_size: int | None = None) -> bool:
+        """Only if the whole batch is taken: otherwise their number varies."""
+        return batch_size is not None and self._taken(batch_size) == batch_size
+
+    def extra_repr(self) -> str:
+        """Size and number taken."""
+        return f"num_labels={self.num_labels}, num_negatives={self.num_negatives or 'all'}"
+
+    @property
+    def claims(self) -> Claims:
+        """One draw for the whole batch, without labels that have no example."""
+        return Claims(may_miss=self.labels.never_seen > 0, source="batch")
+
+    def for_labels(self, labels: Labels) -> WithinBatch:
+        """Within-batch with the grown label set's frequencies."""
+        return WithinBatch(labels, self.num_negatives)
+
+    def _taken(self, batch_size: int) -> int:
+        return batch_size if self.num_negatives is None else min(self.num_negatives, batch_size)
+
+
+def require_seen(ids: Tensor, log_q: Tensor, who: str) -> None:
+    """Refuse batch labels whose training count is zero: their weight would be infinite."""
+    if ids.device.type == "cpu" and bool((impossible := log_q == -torch.inf).any()):
+        raise HeadtailError(
+            f"`{who}` was given label {int(ids[impossible][0])}, which has no training example in "
+            "`labels`. "
+            "Count the data you train on (`labels.update(target)`), or sample with `Uniform`."
+        )

@@ -1,0 +1,172 @@
+"""Build a run's model and optimiser from its settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from headtail.core.labels import Labels
+from headtail.encoders import Bottleneck, Model, ResNet
+from headtail.errors import HeadtailError, Setting
+from headtail.head import LabelHead
+from headtail.losses import SampledLoss
+from headtail.rows.optimizers import DenseSGD, RowAdagrad, RowAdam, RowSGD
+from headtail.rows.row_optimizer import RowOptimizer
+from headtail.schemes import parse, scheme
+from headtail.training.config import Run, Training
+
+SMALL_IMAGE = 64
+"""Pixels of height or width up to which an image is small."""
+
+
+@dataclass(frozen=True)
+class TablePlacement:
+    """Where tables are initialised, and which may be stored in bfloat16.
+
+    Small tables are initialised on the CPU, so that a seed gives the same ones for every device.
+
+    Attributes:
+        device: where large tables are initialised; None for the CPU.
+        large: numbers in a table from which it is large.
+        narrow_on: types of devices on which large tables may be stored in bfloat16.
+    """
+
+    device: torch.device | None = None
+    large: int = 2**24
+    narrow_on: tuple[str, ...] = ("cuda",)
+
+    def options(self, run: Run, numbers: int, *, narrow: bool) -> dict[str, Any]:
+        """Device and dtype of a table with this many numbers.
+
+        Args:
+            run: its `precision` decides whether a table is stored in bfloat16 where it may be.
+            numbers: in the table.
+            narrow: whether the table's use allows bfloat16.
+        """
+        if self.device is None or numbers < self.large:
+            return {}
+        narrow = narrow and self.device.type in self.narrow_on and run.precision == "bfloat16"
+        return {"device": self.device, "dtype": torch.bfloat16 if narrow else None}
+
+
+ON_CPU = TablePlacement()
+
+
+def build_model(
+    run: Run,
+    labels: Labels,
+    num_features: int,
+    *,
+    image_size: tuple[int, int] | None = None,
+    encoder: nn.Module | None = None,
+    sparse_features: bool = True,
+    sparse: bool = True,
+    placement: TablePlacement = ON_CPU,
+) -> Model:
+    """A model for a run's scheme: the paper's (features → linear → labels), a ResNet for images, or
+    one with another encoder.
+
+    Args:
+        run: its settings.
+        labels: the label distribution.
+        num_features: D.
+        image_size: height and width if features are images.
+        encoder: any module from features to `[n, run.dim]` hidden states; None for the one that
+            `run.model` names.
+        sparse_features: whether features are a `Bag`.
+        sparse: row-sparse gradients where the loss allows them; a ResNet's are dense.
+        placement: where tables are initialised, and their dtype.
+    """
+    parsed = parse(run.scheme)
+    loss = scheme(run.scheme, labels, run.negatives)
+    if encoder is None:
+        encoder = build_encoder(
+            run, num_features, image_size, sparse=sparse and sparse_features, placement=placement
+        )
+    elif run.precision != "float32":
+        raise HeadtailError(
+            Setting("precision", "bfloat16"),
+            " is for headtail's own encoders, but `encoder` is another. Write ",
+            Setting("precision", "float32"),
+            ".",
+        )
+    exact = parsed.sampler is None
+    dim = run.dim
+    if isinstance(encoder, ResNet):
+        dim = encoder.dim
+        sparse = False
+    dot = loss.settings.score == "dot"
+    plain = isinstance(loss, SampledLoss) and not loss.sampler.claims.looks_at_model
+    numbers = labels.num_labels * dim
+    table = placement.options(run, numbers, narrow=sparse and dot and plain)
+    head = LabelHead(labels, dim, loss, bias=dot, sparse=sparse and not exact, **table)
+    return Model(encoder, head, mask_known=run.batching == "points" and not exact)
+
+
+def encoder_name(run: Training, image_size: tuple[int, int] | None) -> str:
+    """The encoder that `run.model` names, which must fit the features; auto goes by the size of an
+    image.
+    """
+    name = run.model
+    if name == "auto":
+        if image_size is None:
+            return "bottleneck"
+        return "resnet56" if max(image_size) <= SMALL_IMAGE else "resnet50"
+    if name == "bottleneck" and image_size is not None:
+        raise HeadtailError(
+            Setting("model", "bottleneck"),
+            " takes rows of numbers, but the features are images. Write ",
+            Setting("model", "resnet56"),
+            ".",
+        )
+    if name != "bottleneck" and image_size is None:
+        raise HeadtailError(
+            Setting("model", name),
+            " takes images, but the features are rows of numbers. Write ",
+            Setting("model", "bottleneck"),
+            ".",
+        )
+    return name
+
+
+def build_encoder(
+    run: Run,
+    num_features: int,
+    image_size: tuple[int, int] | None,
+    *,
+    sparse: bool,
+    placement: TablePlacement = ON_CPU,
+) -> nn.Module:
+    """The encoder that `run.model` names."""
+    name = encoder_name(run, image_size)
+    if name == "bottleneck":
+        return Bottleneck(
+            num_features,
+            run.dim,
+            sparse=sparse,
+            normalise=run.normalise,
+            feature_dropout=run.feature_dropout,
+            dropout=run.dropout,
+            **placement.options(run, num_features * run.dim, narrow=sparse),
+        )
+    return ResNet(
+        int(name.removeprefix("resnet")),
+        augment=run.augment,
+        dropout=run.dropout,
+        narrow=run.precision == "bfloat16",
+    )
+
+
+def build_optimiser(run: Run, model: Model) -> RowOptimizer | DenseSGD:
+    """The run's optimiser over all parameters of a model."""
+    options: dict[str, Any] = {"lr": run.lr, "weight_decay": run.weight_decay}
+    if run.optimiser == "sgd":
+        kind = DenseSGD if isinstance(model.encoder, ResNet) else RowSGD
+        return kind(model.parameters(), momentum=run.momentum, **options)
+    rowwise = partial(RowAdagrad, per_row=True)
+    kind = {"adagrad": RowAdagrad, "rowwise-adagrad": rowwise, "adam": RowAdam}[run.optimiser]
+    return kind(model.parameters(), **options)

@@ -1,0 +1,177 @@
+"""Checkpoints: one safetensors file with all that a run needs to continue bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headtail.errors import HeadtailError
+from headtail.files.atomic import replace_file
+from headtail.rows.decay import forgive, owed, owes
+
+ABANDONED = 3600
+"""Seconds after which a half-written file is taken to be left by a killed process."""
+
+
+def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    """Write tensors and facts (as JSON) atomically."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    def write(temporary: Path) -> None:
+        contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+        try:
+            save_file(contiguous, temporary, {"facts": json.dumps(facts)})
+        except SafetensorError as error:  # it reports a full disk in its own way
+            raise OSError(str(error)) from error
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+
+    replace_file(path, write)
+    for left in path.parent.glob(f".{path.name}.*"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > ABANDONED:
+                left.unlink()
+
+
+def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and facts of a checkpoint."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = json.loads((file.metadata() or {}).get("facts", "null"))
+            if not isinstance(facts, dict):
+                raise ValueError("it was not written by headtail")
+            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118 - not a dict
+    except (OSError, SafetensorError, ValueError) as error:
+        raise HeadtailError(
+            f"`{path}` cannot be read as a checkpoint: {error}. Delete it to start that run again."
+        ) from error
+
+
+def as_bytes(value: Any) -> Tensor:
+    """A JSON value as a tensor, for what is too large for the facts, such as names of labels.
+
+    >>> from_bytes(as_bytes(["cat", "dog"]))
+    ['cat', 'dog']
+    """
+    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+
+
+def from_bytes(tensor: Tensor) -> Any:
+    """The inverse of `as_bytes`."""
+    return json.loads(tensor.numpy().tobytes())
+
+
+def training_state(
+    model: nn.Module, optimiser: torch.optim.Optimizer
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """All that the next step depends on: weights, buffers, optimiser state, pending weight decay,
+    random state.
+
+    Weights are saved as they are: nothing is flushed, so that saving does not change later steps.
+    """
+    tensors = weights_of(model)
+    numbers: dict[str, Any] = {}
+    for name, parameter in model.named_parameters():
+        for key, value in optimiser.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                tensors[f"optimiser.{name}.{key}"] = value
+            else:
+                numbers[f"{name}.{key}"] = value
+        if (debt := owed(parameter)) is not None:
+            tensors[f"owed.{name}"], numbers[f"{name}.log_decay"] = debt
+    return tensors | random_state(next(model.parameters()).device), {"optimiser": numbers}
+
+
+def restore_training_state(
+    tensors: dict[str, Tensor],
+    facts: dict[str, Any],
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+) -> None:
+    """The inverse of `training_state`."""
+    restore_weights(tensors, model)
+    numbers = facts["optimiser"]
+    for name, parameter in model.named_parameters():
+        prefix = f"optimiser.{name}."
+        state = {
+            key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)
+        }
+        for key, value in state.items():
+            present = optimiser.state[parameter].get(key)
+            if isinstance(present, Tensor) and present.shape == value.shape:
+                present.copy_(value)  # in place: a captured graph reads tensors by address
+            elif value.shape == parameter.shape:
+                # In the parameter's memory layout, which optimisers over many tensors require.
+                fresh = torch.empty_like(parameter, dtype=value.dtype)
+                optimiser.state[parameter][key] = fresh.copy_(value)
+            else:
+                optimiser.state[parameter][key] = value.to(parameter.device)
+        for key, value in numbers.items():
+            if key.startswith(f"{name}.") and key != f"{name}.log_decay":
+                optimiser.state[parameter][key[len(name) + 1 :]] = value
+        if f"owed.{name}" in tensors:
+            owes(parameter, tensors[f"owed.{name}"], numbers[f"{name}.log_decay"])
+    restore_random_state(tensors)
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """The state of the generators that training on this device draws from."""
+    state = {"random.cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["random.cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def restore_random_state(tensors: dict[str, Tensor]) -> None:
+    """The inverse of `random_state`."""
+    torch.set_rng_state(tensors["random.cpu"])
+    if "random.cuda" in tensors and torch.cuda.is_available():
+        torch.cuda.set_rng_state(tensors["random.cuda"])
+
+
+@torch.no_grad()
+def restore_weights(tensors: dict[str, Tensor], model: nn.Module) -> None:
+    """Copy a checkpoint's weights and samplers' memories into a model of the same shape."""
+    memories = {f"model.{name}.extra": module for name, module in remembering(model)}
+    for name, value in weights_of(model).items():
+        saved = tensors.get(name)
+        # The memory of a sampler may have grown.
+        if saved is None or (saved.shape != value.shape and name not in memories):
+            shape = None if saved is None else list(saved.shape)
+            raise HeadtailError(
+                f"The checkpoint's `{name}` has shape {shape}, but the model's "
+                f"{list(value.shape)}: is it of another run?"
+            )
+        if name not in memories:
+            value.copy_(saved)
+    for name, module in memories.items():
+        module.set_extra_state(tensors[name])
+    for parameter in model.parameters():
+        forgive(parameter)
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters, buffers and samplers' memories by their names in a checkpoint."""
+    extra = {f"{name}.extra": module.get_extra_state() for name, module in remembering(model)}
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers()), **extra}
+    return {f"model.{name}": tensor for name, tensor in tensors.items()}
+
+
+def remembering(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Modules with more state than their buffers, such as a queue with its fill level."""
+    plain = nn.Module.get_extra_state
+    return [
+        (name, module)
+        for name, module in model.named_modules()
+        if type(module).get_extra_state is not plain
+    ]

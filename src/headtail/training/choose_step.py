@@ -1,0 +1,88 @@
+"""Which way to take training steps: the fastest that data, model and device allow."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from headtail.data.bag import Bag
+from headtail.device.graphs import forget_capture
+from headtail.encoders import Bottleneck
+from headtail.rows.row_optimizer import RowOptimizer
+from headtail.samplers.model.schedule import Scheduled
+from headtail.training.captured import CapturedStep
+from headtail.training.checkpoint import remembering
+from headtail.training.eager import EagerStep
+from headtail.training.engine import Engine
+from headtail.training.resident import Resident, ResidentStep, is_gathered, resident_size
+from headtail.training.step import Learner, TrainingStep
+from headtail.training.streamed import StreamedStep
+
+
+def choose_step(learner: Learner, engine: Engine) -> TrainingStep:
+    """Streamed for image files, eager on a CPU; on a GPU resident, and captured if possible.
+
+    A warning of one line says why where a GPU cannot do the best.
+    """
+    if not isinstance(learner.batches.points.features, Bag | Tensor):
+        return StreamedStep(learner)
+    if learner.device.type != "cuda":
+        return EagerStep(learner)
+    resident = _resident(learner, engine)
+    if resident is None:
+        return EagerStep(learner)
+    if not engine.capture or _needs_host(learner):
+        return ResidentStep(learner, resident)
+    random = torch.cuda.get_rng_state(learner.device)
+    try:
+        return CapturedStep(learner, resident)
+    except RuntimeError as error:
+        forget_capture(learner.device, random)
+        reason = str(error).partition("\n")[0]
+        warnings.warn(
+            f"This step cannot be captured as a CUDA graph ({reason}), so it runs eagerly.",
+            stacklevel=2,
+        )
+        return ResidentStep(learner, resident)
+
+
+def _resident(learner: Learner, engine: Engine) -> Resident | None:
+    """The data on the GPU, as far as it fits there; None if it does not."""
+    batches = learner.batches
+    size = resident_size(batches.points, batches.whole_points, engine.dense_below)
+    room = engine.share_of_memory * torch.cuda.mem_get_info(learner.device)[0]
+    fits = size.features + size.rest <= room
+    if not fits:
+        gathered = is_gathered(batches.points, engine.dense_below)
+        if size.rest > room or not (gathered and _encoder_is_sparse(learner)):
+            warnings.warn(
+                "The data set does not fit on the GPU next to the model, so each step copies its "
+                "own features there.",
+                stacklevel=3,
+            )
+            return None
+        warnings.warn(
+            "The features do not fit on the GPU next to the model, so it reads them from the "
+            "host's memory.",
+            stacklevel=3,
+        )
+    return Resident(batches, learner.device, dense_below=engine.dense_below, pinned=not fits)
+
+
+def _needs_host(learner: Learner) -> bool:
+    """Whether a step needs the host: for pending decay, for rows that are summed before clipping,
+    for the fill level of a queue, or for a search for known positives.
+    """
+    model = learner.model
+    lazy_decay = learner.run.weight_decay > 0 and isinstance(learner.optimiser, RowOptimizer)
+    clips_rows = learner.run.clip > 0 and (model.head.sparse or _encoder_is_sparse(learner))
+    memories = [module for _, module in remembering(model)]
+    remembers = any(not isinstance(module, Scheduled) for module in memories)
+    return lazy_decay or clips_rows or remembers or model.mask_known
+
+
+def _encoder_is_sparse(learner: Learner) -> bool:
+    encoder = learner.model.encoder
+    return isinstance(encoder, Bottleneck) and encoder.sparse

@@ -1,0 +1,76 @@
+"""What a user should know before training: the data and the settings together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headtail.core.slices import NAMES
+from headtail.data.points import DataSet
+from headtail.data.slices import SliceRule, data_slices
+from headtail.errors import Sentence, Setting
+from headtail.schemes import parse
+from headtail.training.config import Training
+from headtail.training.held_out import split_validation
+from headtail.training.recipes import RECIPES
+
+LONG = 1e14
+"""Operations that take one core about an hour."""
+
+
+def notes_on(data: DataSet, training: Training, slices: SliceRule = "auto") -> list[str]:
+    """Sentences about held-out points, settings that were not made for images, and an empty head.
+
+    Args:
+        data: the data set.
+        training: how it will be trained.
+        slices: how labels are divided into head, torso and tail.
+    """
+    notes = []
+    trained_on, held_out = split_validation(data, training.validation)
+    if trained_on is not None and held_out is not None:
+        notes.append(
+            Sentence(
+                f"{len(held_out):,} of the {len(data.train):,} training points are held out to "
+                "choose the epoch; with ",
+                Setting("validation", 0),
+                " all are trained on.",
+            )
+        )
+    usual = Training()
+    for_text = (training.optimiser, training.lr) == (usual.optimiser, usual.lr)
+    if data.train.image_size is not None and for_text:
+        recipes = ", ".join(f"`{name}`" for name in RECIPES)
+        notes.append(
+            Sentence(
+                "Optimiser and learning rate are those for text; those for images come with a ",
+                Setting("recipe"),
+                f": {recipes}.",
+            )
+        )
+    if not bool((data_slices(data, slices).of_label == NAMES.index("head")).any()):
+        notes.append(
+            Sentence(
+                "No label has 100 training examples, so the head is empty; ",
+                Setting("slices", "mass"),
+                " divides labels by their share.",
+            )
+        )
+    return notes
+
+
+def slow_on_cpu(schemes: Sequence[str], training: Training, data: DataSet) -> str | None:
+    """A note where losses over all labels will take a CPU long: about an hour of one core."""
+    exact = [name for name in schemes if parse(name).sampler is None]
+    points = data.train.num_pairs if training.batching == "pairs" else len(data.train)
+    # a multiplication and an addition, forward and twice backward
+    operations = 6.0 * training.dim * data.train.num_labels * points
+    if not exact or operations * training.epochs < LONG:
+        return None
+    score = "scores" if len(exact) == 1 else "score"
+    return Sentence(
+        f"{' and '.join(exact)} {score} all {data.train.num_labels:,} labels for each of "
+        f"{points:,} points: {operations:.0e} operations per epoch, which takes a CPU long. Use a "
+        "GPU, or leave them out of ",
+        Setting("schemes"),
+        ".",
+    )

@@ -1,0 +1,147 @@
+"""A trained model opened together with data that fit it."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headtail.data.bag import Bag
+from headtail.data.load import DEFAULTS, load
+from headtail.data.points import DataSet, Points, Progress
+from headtail.data.reading import Reading, told_apart
+from headtail.encoders import Model
+from headtail.errors import HeadtailError, Sentence
+from headtail.training.config import Run, data_of
+from headtail.training.saved_model import load_model
+
+Names = list[str] | list[int] | None
+
+
+class OpenedModel(NamedTuple):
+    """A trained model, its settings, and data that it can be asked about.
+
+    Attributes:
+        model: in evaluation mode.
+        run: its settings.
+        data: the data, with the label names of training.
+        note: how the data differ from those of training, in a sentence; or None.
+    """
+
+    model: Model
+    run: Run
+    data: DataSet
+    note: str | None
+
+
+def open_model(
+    folder: str | Path,
+    data: DataSet | str | Path,
+    *,
+    reading: Reading = DEFAULTS,
+    progress: Progress | None = None,
+    device: str = "cpu",
+    only_answers: bool = False,
+) -> OpenedModel:
+    """Load the trained model of a run's folder, and the data; refuse data that do not fit it.
+
+    Args:
+        folder: of a finished run.
+        data: a data set, or what `headtail.load` reads.
+        reading: how to read it.
+        progress: called with what is being read, and the share that is done.
+        device: "cpu" or "cuda".
+        only_answers: the labels of the test part do not matter: where labels are named by their
+            ids, it may have others, or none.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about labels that are never drawn: training warned
+        model, run, facts = load_model(folder)
+    typed = data.name if isinstance(data, DataSet) else data
+    data = data if isinstance(data, DataSet) else load(data, reading, progress)
+    trained_on = data_of(Path(folder) / "run.toml")
+    wanted = (facts["num_features"], len(model.head.weight))
+    shape = (data.train.num_features, data.train.num_labels)
+    origin = Sentence()
+    if trained_on:
+        origin = Sentence(" (", told_apart(trained_on, data.read_as)[0], ")")
+    if shape != wanted and not (only_answers and _fits_within(data, *wanted)):
+        features = data.train.image_size is None
+        raise HeadtailError(
+            f"The model in `{folder}` has {_sizes(wanted, features)}, but `{typed}` has "
+            f"{_sizes(shape, features)}. Pass the data it was trained on",
+            origin,
+            ", or data read the same way.",
+        )
+    names = facts.get("label_names", data.label_names)
+    if (other := _other_label(names, data.label_names)) is not None:
+        label, then, now = other
+        raise HeadtailError(
+            f"`{typed}` has other labels than the model in `{folder}` was trained with: label "
+            f"{label} is `{now}`, and was `{then}`. Pass the data it was trained on",
+            origin,
+            "; other points to ask it about can be their test part.",
+        )
+    note = None if facts["data"] == data.digest else _difference(trained_on, data.read_as)
+    if shape != wanted:
+        data = _widened(data, *wanted)
+    return OpenedModel(model.to(device), run, replace(data, label_names=names), note)
+
+
+def _sizes(shape: tuple[int, int], features: bool) -> str:
+    """Numbers of features and labels; those of images are not worth a word."""
+    labels = f"{shape[1]:,} labels"
+    return f"{shape[0]:,} features and {labels}" if features else labels
+
+
+def _other_label(then: Names, now: Names) -> tuple[int, str, str] | None:
+    """The first label that has another name now, with both names.
+
+    Labels that have no names are numbers, which may be ids for words: these are not compared.
+    """
+    words = any(names is not None and isinstance(names[0], str) for names in (then, now))
+    if then == now or (words and None in (then, now)):
+        return None
+    pairs = zip(
+        *(map(str, itertools.count() if names is None else names) for names in (then, now)),
+        strict=False,
+    )
+    return next(((label, *pair) for label, pair in enumerate(pairs) if pair[0] != pair[1]), None)
+
+
+def _fits_within(data: DataSet, num_features: int, num_labels: int) -> bool:
+    """Whether a model of this shape knows all features of the data, and all labels of its training
+    part, by their ids.
+    """
+    if data.label_names is not None or data.unlabelled is not None or data.test.users is not None:
+        return False
+    train = data.train
+    narrower = isinstance(train.features, Bag) and train.num_features < num_features
+    known_features = narrower or train.num_features == num_features
+    return known_features and int(train.labels.values.max()) < num_labels
+
+
+def _widened(data: DataSet, num_features: int, num_labels: int) -> DataSet:
+    """The same points, among more features and labels."""
+
+    def widen(points: Points) -> Points:
+        features = points.features
+        if isinstance(features, Bag):
+            features = replace(features, num_columns=num_features)
+        return replace(points, features=features, num_labels=num_labels)
+
+    whole = None if data.whole is None else widen(data.whole)
+    return replace(data, train=widen(data.train), test=widen(data.test), whole=whole)
+
+
+def _difference(trained_on: dict[str, Any], here: dict[str, Any]) -> str:
+    """How the data differ from those of training, by the options they were read with."""
+    start = "These are not the data that the model was trained on"
+    if not trained_on:
+        return f"{start}, or they are read in another way."
+    then, now = told_apart(trained_on, here)
+    if then == now:
+        return f"{start}: their content has changed."
+    return Sentence(f"{start}: those were ", then, ", these are ", now, ".")

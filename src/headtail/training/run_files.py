@@ -1,0 +1,84 @@
+"""What a run keeps: its checkpoint and its best model."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from headtail.core.labels import Labels
+from headtail.encoders import Model
+from headtail.errors import HeadtailError
+from headtail.training import checkpoint
+from headtail.training.saved_model import MODEL_FILE, save_model
+from headtail.training.state import State
+
+CHECKPOINT_FILE = "checkpoint.safetensors"
+
+
+@final
+class RunFiles:
+    """The files of a run in its folder; without a folder, the best weights in memory.
+
+    Args:
+        folder: where the files go, or None.
+        facts: about run and data, saved in both files; a checkpoint must agree with them.
+        labels: the distribution that is trained for.
+        label_names: names of the labels, or None.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        facts: dict[str, Any],
+        labels: Labels,
+        label_names: list[str] | list[int] | None,
+    ) -> None:
+        self.folder = folder
+        self.facts = facts
+        self.labels = labels
+        self._label_names = checkpoint.as_bytes(label_names)
+        self._best: dict[str, Tensor] = {}
+
+    def save_model(self, model: Model) -> None:
+        """Keep the present weights as the best."""
+        if self.folder is not None:
+            save_model(self.folder, model, self.labels, self._label_names, self.facts)
+            return
+        weights = checkpoint.weights_of(model)
+        self._best = {name: tensor.detach().clone() for name, tensor in weights.items()}
+
+    def best_weights(self) -> dict[str, Tensor]:
+        """The weights that were kept last."""
+        if self.folder is None:
+            return self._best
+        return checkpoint.load(self.folder / MODEL_FILE)[0]
+
+    def save_checkpoint(self, model: Model, optimiser: torch.optim.Optimizer, state: State) -> None:
+        """Save all that the run needs to continue; there must be a folder."""
+        assert self.folder is not None
+        tensors, facts = checkpoint.training_state(model, optimiser)
+        facts = {**facts, **self.facts, "state": asdict(state)}
+        checkpoint.save(self.folder / CHECKPOINT_FILE, tensors, facts)
+
+    def load_checkpoint(self, model: Model, optimiser: torch.optim.Optimizer) -> State | None:
+        """Restore the last checkpoint; None if there is none."""
+        path = None if self.folder is None else self.folder / CHECKPOINT_FILE
+        if path is None or not path.exists():
+            return None
+        tensors, facts = checkpoint.load(path)
+        if not {"run", "data", "state", "optimiser"} <= facts.keys():
+            raise HeadtailError(
+                f"`{path}` is not a checkpoint of a run. Delete it to start that run again."
+            )
+        if any(facts[name] != self.facts[name] for name in ("run", "data")):
+            raise HeadtailError(
+                f"`{path}` belongs to a run with other settings or other data. Choose another "
+                "folder, or delete it."
+            )
+        checkpoint.restore_training_state(tensors, facts, model, optimiser)
+        saved: dict[str, Any] = facts["state"]
+        return State(**{**saved, "curve": [tuple(point) for point in saved["curve"]]})

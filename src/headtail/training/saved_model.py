@@ -1,0 +1,87 @@
+"""Trained models on disk: the weights with what is needed to build the model again."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from headtail.core.labels import Labels
+from headtail.encoders import Model
+from headtail.errors import HeadtailError
+from headtail.rows.decay import catch_up
+from headtail.training import checkpoint
+from headtail.training.build_model import build_model
+from headtail.training.config import Run
+
+MODEL_FILE = "model.safetensors"
+
+
+def save_model(
+    folder: Path, model: Model, labels: Labels, names: Tensor, facts: dict[str, Any]
+) -> None:
+    """Save a model in a run's folder.
+
+    Args:
+        folder: of the run.
+        model: the model; pending weight decay is applied first.
+        labels: the distribution it was trained for.
+        names: of the labels, as `checkpoint.as_bytes` writes them.
+        facts: about the run.
+    """
+    for parameter in model.parameters():
+        catch_up(parameter)
+    tensors = {
+        **checkpoint.weights_of(model),
+        "labels.counts": labels.counts,
+        "labels.names": names,
+    }
+    checkpoint.save(folder / MODEL_FILE, tensors, {**facts, "smoothing": labels.smoothing})
+
+
+def load_model(
+    folder: str | Path, encoder: nn.Module | None = None
+) -> tuple[Model, Run, dict[str, Any]]:
+    """The trained model of a run's folder, its settings, and other facts about the run.
+
+    The facts have the names of the labels as `label_names`, None if they had none; runs of an older
+    headtail did not save them.
+
+    Args:
+        folder: of the run.
+        encoder: the module that was trained, if it was not one of headtail's.
+    """
+    path = Path(folder) / MODEL_FILE
+    if not path.exists():
+        raise HeadtailError(
+            f"`{folder}` holds no trained model (`{MODEL_FILE}`). Pass the folder of a finished "
+            "run."
+        )
+    tensors, facts = checkpoint.load(path)
+    if not {"run", "smoothing", "num_features"} <= facts.keys() or "labels.counts" not in tensors:
+        raise HeadtailError(f"`{path}` is not a trained model. Pass the folder of a finished run.")
+    run = Run(**facts["run"])
+    labels = Labels(tensors["labels.counts"], facts["smoothing"])
+    size = facts.get("picture")
+    model = build_model(
+        run,
+        labels,
+        facts["num_features"],
+        image_size=None if size is None else (size[0], size[1]),
+        encoder=encoder,
+        sparse=False,
+    )
+    checkpoint.restore_weights(tensors, model)
+    if "labels.names" in tensors:
+        facts["label_names"] = checkpoint.from_bytes(tensors["labels.names"])
+    return model.eval(), run, facts
+
+
+def settings_of(run: Run) -> dict[str, Any]:
+    """A run's settings as they come back from JSON."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(run).items()
+    }

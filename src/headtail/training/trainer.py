@@ -1,0 +1,291 @@
+"""Training: one loop that can be stopped after any step and resumed without a trace."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from headtail.core.labels import Labels
+from headtail.data.bag import Bag
+from headtail.data.batches import Batches
+from headtail.data.points import DataSet, Points
+from headtail.device.determinism import determinism
+from headtail.device.memory import explained_out_of_memory
+from headtail.encoders import Model, ResNet
+from headtail.errors import HeadtailError, Setting
+from headtail.evaluation.validation import Validation
+from headtail.kernels import dispatch
+from headtail.losses import ExactLoss
+from headtail.training import checkpoint
+from headtail.training.build_model import TablePlacement, build_model, build_optimiser
+from headtail.training.choose_step import choose_step
+from headtail.training.config import Run
+from headtail.training.engine import Engine
+from headtail.training.held_out import split_validation, training_labels
+from headtail.training.interrupts import Stopped, interrupts
+from headtail.training.run_files import RunFiles
+from headtail.training.saved_model import settings_of
+from headtail.training.state import State, Watch
+from headtail.training.step import Learner
+
+RECENT = 5.0
+"""Seconds of work that may be lost: a checkpoint this recent is not written again after an epoch,
+which may take less time than writing one.
+"""
+DIVERGED = 20.0
+"""A loss this many times that of the first steps will not recover."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A trained model, its state, and the labels it was trained for."""
+
+    model: Model
+    labels: Labels
+    state: State
+    steps_per_epoch: int
+
+
+class Trainer:
+    """Trains one run on one data set, in one folder.
+
+    Args:
+        run: the settings.
+        data: what to learn.
+        folder: where checkpoints go; a checkpoint in it is resumed. None keeps nothing.
+        device: "cpu" or "cuda".
+        encoder: any module from features (a `Bag`, a dense matrix or images) to `[n, run.dim]`
+            hidden states; None for the one that `run.model` names.
+        engine: how often to check and save, and what to keep where.
+        watch: called regularly with the state of the run.
+        stop: an event that asks the run to save and stop; without one, Ctrl-C does.
+
+    Attributes:
+        learner: model, optimiser and batches.
+        step: the way to take training steps that was chosen.
+        state: how far the run has come.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        data: DataSet,
+        folder: str | Path | None = None,
+        *,
+        device: str = "cpu",
+        encoder: nn.Module | None = None,
+        engine: Engine | None = None,
+        watch: Watch | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        run.check_together()
+        self.run = run
+        self.engine = Engine() if engine is None else engine
+        self.watch = watch
+        self.stop = stop
+        self.folder = None if folder is None else Path(folder)
+        self.device = torch.device(device)
+        train = data.train
+        among, held_out = split_validation(data, run.validation)
+        self.labels = training_labels(train, among, run.smoothing)
+        torch.manual_seed(run.seed)
+        self.model = self._build_model(train, encoder)
+        self.optimiser = build_optimiser(run, self.model)
+        if not run.clip:
+            # A table that two modules share gets two gradients, which must be summed first.
+            self.optimiser.inside_backward(at_once=not _shares_parameters(self.model))
+        whole_points = self._takes_whole_points(train)
+        self.batches = Batches(train, run.batch, run.seed, among=among, whole_points=whole_points)
+        # Pairs, also where batches hold whole points.
+        size = min(run.batch, int(self.labels.total))
+        self.validation = (
+            None if held_out is None else Validation(held_out, self.labels, run.stop_on, size)
+        )
+        self.state = State()
+        facts = {
+            "run": settings_of(run),
+            "data": data.digest,
+            "sparse_features": isinstance(train.features, Bag),
+            "num_features": train.num_features,
+            "picture": train.image_size,
+        }
+        self.files = RunFiles(self.folder, facts, self.labels, data.label_names)
+        self._rate = None
+        self._saved = time.monotonic()
+        one = torch.ones((), device=self.device)
+        self.learner = Learner(run, self.model, self.optimiser, self.batches, self.device, one)
+        with determinism(run.deterministic, self.device), explained_out_of_memory("A step"):
+            self.step = choose_step(self.learner, self.engine)
+        # Random numbers that are drawn elsewhere before `fit` change nothing.
+        self._random = checkpoint.random_state(self.device)
+
+    def fit(self) -> Trained:
+        """Train to the end, or continue from the last checkpoint; the returned model has its best
+        weights.
+        """
+        checkpoint.restore_random_state(self._random)
+        self.state = self.files.load_checkpoint(self.model, self.optimiser) or self.state
+        determined = determinism(self.run.deterministic, self.device)
+        listening = interrupts() if self.stop is None else nullcontext(self.stop)
+        with determined, explained_out_of_memory("A step"), listening as interrupted:
+            while not self.state.finished:
+                self._train_epoch(interrupted)
+        if self.validation is not None and self.state.best_epoch:
+            checkpoint.restore_weights(self.files.best_weights(), self.model)
+        self.optimiser.flush()
+        self.model.eval()
+        return Trained(self.model, self.labels, self.state, self.batches.steps)
+
+    def _build_model(self, train: Points, encoder: nn.Module | None) -> Model:
+        run = self.run
+        # Clipping sums rows first, and a GPU's host would wait for that. Where an optimiser leaves
+        # rows without a gradient alone, dense gradients give the same.
+        clips_densely = run.clip > 0 and run.optimiser != "adam" and self.device.type != "cpu"
+        tables = 4 * run.dim * (train.num_features + self.labels.num_labels) / 2**30
+        placement = TablePlacement(self.device, self.engine.large_table, self.engine.narrow_on)
+        with explained_out_of_memory(f"The model's tables ({tables:.1f} GiB)"):
+            model = build_model(
+                run,
+                self.labels,
+                train.num_features,
+                image_size=train.image_size,
+                encoder=encoder,
+                sparse_features=isinstance(train.features, Bag),
+                sparse=dispatch.updates_rows(self.device) and not clips_densely,
+                placement=placement,
+            ).to(self.device)
+        if isinstance(model.encoder, ResNet):
+            model.encoder.prepare.measure_channels(train)
+            # Image files are augmented where they are decoded.
+            model.encoder.prepare.augment &= isinstance(train.features, Tensor)
+        return model
+
+    def _takes_whole_points(self, train: Points) -> bool:
+        if self.run.batching != "auto":
+            return self.run.batching == "points"
+        # An all-label loss is then computed once per point; an image has only one label.
+        return isinstance(self.model.head.loss, ExactLoss) and train.image_size is None
+
+    def _train_epoch(self, interrupted: threading.Event) -> None:
+        state = self.state
+        steps = self.batches.steps
+        self.model.train()
+        # Summed step by step from the value of the last checkpoint, so that an interruption does
+        # not change even the last digit.
+        total = torch.tensor(state.loss_sum, dtype=torch.float64, device=self.device)
+        checked = state.step
+        checked_at = time.monotonic()
+        for batch in self.step.order(state.epoch, state.step):
+            self._set_learning_rate(state.epoch * steps + state.step)
+            total += self.step(batch)
+            state.step += 1
+            stop = interrupted.is_set()
+            slow = time.monotonic() - checked_at > self.engine.check_seconds
+            due = state.step % self.engine.check_every == 0 or state.step == steps
+            if not (stop or slow or due or state.first_loss is None):
+                continue
+            self._check_loss(float(total), state.step - checked)
+            checked = state.step
+            checked_at = time.monotonic()
+            if stop:
+                self._save()
+                raise Stopped
+            if time.monotonic() - self._saved > self.engine.save_every:
+                self._save()
+        self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        state = self.state
+        steps = self.batches.steps
+        state.curve.append((state.epoch + 1, "loss", state.loss_sum / steps))
+        state.epoch += 1
+        state.step = 0
+        state.loss_sum = 0.0
+        self._validate()
+        state.finished |= state.epoch >= self.run.epochs
+        if self.watch is not None:
+            self.watch(state, steps, None)
+        # The best weights are on disk already, and the checkpoint must not be older.
+        improved = self.validation is not None and state.best_epoch == state.epoch
+        old = time.monotonic() - self._saved > min(RECENT, self.engine.save_every)
+        if state.finished or improved or old:
+            self._save()
+
+    def _set_learning_rate(self, step: int) -> None:
+        rate = self.run.learning_rate(step, self.run.epochs * self.batches.steps)
+        if rate == self._rate:
+            return  # on a GPU, setting it is a launch
+        self._rate = rate
+        for group in self.optimiser.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def _check_loss(self, total: float, steps: int) -> None:
+        """Record the loss of the latest steps, and stop a run that has diverged."""
+        state = self.state
+        loss = (total - state.loss_sum) / steps
+        state.first_loss = loss if state.first_loss is None else state.first_loss
+        if not math.isfinite(loss) or loss > DIVERGED * max(state.first_loss, 1.0):
+            raise self._diverged(f"the loss is {loss:.4g}")
+        state.loss_sum = total
+        if self.watch is not None:
+            self.watch(state, self.batches.steps, loss)
+
+    def _diverged(self, what: str) -> HeadtailError:
+        state = self.state
+        first = state.first_loss
+        known = first is not None and math.isfinite(first)
+        before = f", and was {first:.4g} at first" if known else ""
+        kept = f" The last good checkpoint, if there was one, is in `{self.folder}`."
+        return HeadtailError(
+            f"Training `{self.run.scheme}` diverged: {what} in epoch {state.epoch + 1}, step "
+            f"{state.step:,}{before}. Try a smaller ",
+            Setting("lr"),
+            f" than {self.run.lr:g}, or ",
+            Setting("clip", 1),
+            "." if self.folder is None else f".{kept}",
+        )
+
+    def _validate(self) -> None:
+        """Measure on the held-out points, keep the best weights, and finish when they no longer
+        improve.
+        """
+        state = self.state
+        if self.validation is None:
+            state.best_epoch = state.epoch
+            return
+        self.model.eval()
+        self.optimiser.flush()
+        value = self.validation.measure(self.model)
+        state.curve.append((state.epoch, self.run.stop_on, value))
+        lower_is_better = value if self.run.stop_on == "implicit-loss" else -value
+        if lower_is_better < state.best:
+            state.best = lower_is_better
+            state.best_epoch = state.epoch
+            self.files.save_model(self.model)
+        state.finished |= state.epoch - state.best_epoch >= self.run.patience
+
+    def _save(self) -> None:
+        self._saved = time.monotonic()
+        if self.folder is None:
+            return
+        if not all(bool(parameter.isfinite().all()) for parameter in self.model.parameters()):
+            raise self._diverged("some weight is no longer a finite number")
+        if self.state.finished and (self.validation is None or not self.state.best_epoch):
+            self.files.save_model(self.model)
+        self.files.save_checkpoint(self.model, self.optimiser, self.state)
+
+
+def _shares_parameters(model: nn.Module) -> bool:
+    """Whether some parameter belongs to two modules, or to one by two names."""
+    every = [id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False)]
+    return len(set(every)) < len(every)

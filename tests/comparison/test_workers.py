@@ -1,0 +1,130 @@
+"""Cells in several processes: every outcome comes back, and no process is left behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from headtail import HeadtailError
+from headtail.comparison.compare import sentence_of
+from headtail.comparison.grid import Cell
+from headtail.comparison.workers import in_turn, side_by_side
+from headtail.training.config import Run
+from headtail.training.state import State
+
+CELLS = [Cell(Run(scheme="softmax", seed=seed), Path(f"seed{seed}")) for seed in range(4)]
+
+
+def nothing():
+    return "the data"
+
+
+def quiet(_):
+    return lambda *_: None
+
+
+def work(cell, data, watch, stop):
+    """Seed 1 fails; the others say what they know."""
+    watch(State(epoch=cell.run.seed), 10, 0.5)
+    if cell.run.seed == 0 and stop is not None:
+        time.sleep(0.5)  # so that its news is heard before it is over
+    if cell.run.seed == 1:
+        raise HeadtailError("Seed 1 is unlucky.")
+    return cell.run.seed, data, torch.get_num_threads(), os.getpid()
+
+
+def die(cell, data, watch, stop):
+    os._exit(3)
+
+
+def break_down_once(folder, how, cell, data, watch, stop):
+    """Seed 2 takes its process down, or its GPU; another try succeeds."""
+    if cell.run.seed == 2 and not (folder / "broken").exists():
+        (folder / "broken").touch()
+        if how == "process":
+            os._exit(3)
+        raise torch.AcceleratorError(
+            "CUDA error: an illegal memory access was encountered\nFor debugging …"
+        )
+    return cell.run.seed
+
+
+def lose_the_gpu(cell, data, watch, stop):
+    raise torch.AcceleratorError(
+        "CUDA error: an illegal memory access was encountered\nFor debugging …"
+    )
+
+
+def mark_and_wait(folder, cell, data, watch, stop):
+    (folder / str(cell.run.seed)).write_text(str(os.getpid()))
+    if cell.run.seed == 0:
+        raise HeadtailError("The first fails at once.")
+    assert stop.wait(30), "no request to stop came"
+
+
+def seen_by(outcomes):
+    found = {
+        cell.run.seed: (result, str(error) if error else None) for cell, result, error in outcomes
+    }
+    return found.pop(1), found
+
+
+def test_in_turn_goes_on_after_a_failure_and_gives_the_threads_back():
+    before = torch.get_num_threads()
+    failed, rest = seen_by(in_turn(CELLS, "the data", work, quiet, threads=1))
+    assert failed == (None, "Seed 1 is unlucky.")
+    assert rest == {seed: ((seed, "the data", 1, os.getpid()), None) for seed in (0, 2, 3)}
+    assert torch.get_num_threads() == before
+
+
+def test_side_by_side_brings_results_failures_and_news_from_other_processes():
+    heard = []
+
+    def watch(cell):
+        return lambda state, steps, loss: heard.append((cell.run.seed, state.epoch, steps, loss))
+
+    failed, rest = seen_by(side_by_side(CELLS, nothing, work, watch, workers=2, threads=1))
+    assert failed == (None, "Seed 1 is unlucky.")
+    assert {seed: result[:3] for seed, (result, _) in rest.items()} == {
+        seed: (seed, "the data", 1) for seed in (0, 2, 3)
+    }
+    assert all(result[3] != os.getpid() for result, _ in rest.values())
+    assert (0, 0, 10, 0.5) in heard
+    assert set(heard) <= {(seed, seed, 10, 0.5) for seed in range(4)}
+
+
+def test_a_worker_that_dies_is_reported_with_a_way_out():
+    with pytest.raises(HeadtailError, match=r"A worker process died.*fewer `workers`"):
+        list(side_by_side(CELLS, nothing, die, quiet, workers=2, threads=1))
+
+
+@pytest.mark.parametrize("how", ["process", "GPU"])
+def test_what_a_fault_took_down_is_done_once_more(tmp_path, how):
+    outcomes = list(
+        side_by_side(
+            CELLS, nothing, partial(break_down_once, tmp_path, how), quiet, workers=2, threads=1
+        )
+    )
+    assert (tmp_path / "broken").exists()
+    assert sorted(outcome.result for outcome in outcomes) == [0, 1, 2, 3]
+
+
+def test_a_gpu_that_is_lost_again_is_a_failure_of_one_line():
+    outcomes = list(side_by_side(CELLS, nothing, lose_the_gpu, quiet, workers=2, threads=1))
+    assert [sentence_of(outcome.error) for outcome in outcomes] == [
+        "The GPU reported a fault: an illegal memory access was encountered."
+    ] * 4
+
+
+def test_closing_early_stops_the_running_and_cancels_the_rest(tmp_path):
+    outcomes = side_by_side(
+        CELLS, nothing, partial(mark_and_wait, tmp_path), quiet, workers=1, threads=1
+    )
+    assert str(next(outcomes).error) == "The first fails at once."
+    outcomes.close()
+    assert "3" not in {one.name for one in tmp_path.iterdir()}

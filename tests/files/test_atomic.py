@@ -1,0 +1,39 @@
+"""Files are whole or absent, and what cannot be written is refused in a sentence."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from headtail import HeadtailError
+from headtail.files.atomic import check_writable, write_text
+
+
+def test_a_failing_disk_leaves_what_was_there_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "results.csv"
+    write_text(path, "before")
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(
+        HeadtailError,
+        match=r"results.csv` cannot be written: No space left on device. What was there before",
+    ):
+        write_text(path, "after")
+    assert path.read_text() == "before"
+    assert [path.name for path in tmp_path.iterdir()] == ["results.csv"]
+
+
+def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(HeadtailError, match=r"cannot be written"):
+        write_text(tmp_path / "file" / "results.csv", "text")
+    with pytest.raises(
+        HeadtailError, match=r"file` cannot be written: it is not a folder. Choose another."
+    ):
+        check_writable(tmp_path / "file", "Choose another.")
+    check_writable(tmp_path / "new" / "folder", "")
+    assert list((tmp_path / "new" / "folder").iterdir()) == []

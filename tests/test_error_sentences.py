@@ -1,0 +1,53 @@
+"""What the library says works in Python: it names no option and no command of the command line."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import headtail
+
+SOURCE = Path(headtail.__file__).parent
+FILES = sorted(path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0] != "cli")
+
+
+def strings_in(tree: ast.AST) -> list[str]:
+    """All string constants that a user could see: docstrings are left out."""
+    hidden = {
+        id(statement.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for statement in node.body
+        if isinstance(statement, ast.Expr)
+    }
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in hidden
+    ]
+
+
+def names_the_command_line(text: str) -> bool:
+    return bool(re.search(r"(^|[\s`(])--([a-z]|$)|`headtail [a-z]", text))
+
+
+def is_style(path: Path, text: str) -> bool:
+    """Whether this is a variable of the report's style sheet, such as `--ink`."""
+    return "report" in path.parts and re.fullmatch(r"--[a-z]*", text) is not None
+
+
+@pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(SOURCE)) for path in FILES])
+def test_no_sentence_of_the_library_names_an_option_or_a_command(path):
+    strings = strings_in(ast.parse(path.read_text(encoding="utf-8")))
+    named = [text for text in strings if names_the_command_line(text) and not is_style(path, text)]
+    assert named == []
+
+
+def test_options_and_commands_are_recognised():
+    for text in ("Write `--lr 1`.", " with --test", "without `--", "Run `headtail bench`."):
+        assert names_the_command_line(text)
+    for text in ("a -- b", "`headtail.load` reads it", "of headtail runs"):
+        assert not names_the_command_line(text)
