@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,7 +67,7 @@ class Sentence(str):
 
     parts: tuple[str | Word, ...]
 
-    def __new__(cls, *parts: str | Word) -> Self:
+    def __new__(cls, *parts: str | Word) -> Sentence:
         """Join the parts; a part that is a sentence itself keeps its own parts."""
         flat: list[str | Word] = []
         for part in parts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self, TypedDict
+from typing import Any, ClassVar, Literal, TypedDict, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -58,6 +58,10 @@ class Options(TypedDict, total=False):
 OPTION_NAMES = tuple(Options.__annotations__)
 
 
+# Not `Self`: the checker of shapes looks at each method by itself.
+S = TypeVar("S", bound="Settings")
+
+
 @dataclass(frozen=True, eq=False)
 class Settings:
     """`Options` with their defaults, checked."""
@@ -73,7 +77,7 @@ class Settings:
     reduction: str = "mean"
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], also: tuple[str, ...] = ()) -> Self:
+    def of(cls: type[S], options: Mapping[str, Any], also: tuple[str, ...] = ()) -> S:
         """From keywords. An unknown one is refused with the nearest name, those in `also` too."""
         names = (*OPTION_NAMES, *cls.own)
         for name in options:

@@ -9,6 +9,7 @@ the two does not see are multiplied by 0, so that a number that is not finite ma
 """
 
 # Triton's functions take and return other things than their signatures say.
+# pyright: reportReturnType=false
 # pyright: reportCallIssue=false, reportArgumentType=false, reportOperatorIssue=false
 # pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 # pyright: reportAttributeAccessIssue=false

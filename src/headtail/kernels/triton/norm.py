@@ -7,6 +7,7 @@ share of the result, which saves a third kernel.
 """
 
 # Triton's functions take and return other things than their signatures say.
+# pyright: reportReturnType=false
 # pyright: reportCallIssue=false, reportArgumentType=false, reportOperatorIssue=false
 # pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 from __future__ import annotations
