@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not os.environ.get("NUMBA_CACHE_DIR"):
         from headtail.files.cache_folder import cache_folder
 
-        # Kernels stay where the user's are, or every session would compile them anew.
+        # Compiled kernels are kept where the user keeps them, or each run would compile them again.
         os.environ["NUMBA_CACHE_DIR"] = str(cache_folder() / "numba")
 
 
