@@ -21,9 +21,6 @@ def side_stream(device: torch.device, name: str) -> Iterator[None]:
         yield
 
 
-beside = side_stream
-
-
 def wait_for(device: torch.device, name: str) -> None:
     """Let all work launched from now on wait for the side stream of this name."""
     if device.type == "cuda":

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from headtail.data.bag import Bag, Picked
 from headtail.data.points import Features
-from headtail.device.side_streams import beside, wait_for
+from headtail.device.side_streams import side_stream, wait_for
 from headtail.encoders.dropout import dropout, shift_and_drop, sum_of_parts
 from headtail.encoders.weighted_bag import check_columns, length_of_each_entry, weighted_bag
 from headtail.errors import check_count
@@ -133,10 +133,10 @@ class _Encode(torch.autograd.Function):
         rows = picked.bag.offsets, picked.bag.columns, picked.bag.values, picked.ids
         out = torch.empty(len(picked), weight.shape[1], device=weight.device)
         # The rows that get a gradient follow from the ids: found while the sum is computed.
-        with beside(weight.device, "entries"):
+        with side_stream(weight.device, "entries"):
             ctx.entries = bags.entries(*rows, normalise, picked.most, len(weight))
         ctx.read = rows  # the side stream reads them, so they must not be freed before backward
-        with beside(weight.device, "noise"):
+        with side_stream(weight.device, "noise"):
             ctx.drops = drops
             ctx.drop = drops.drop_for(out, share)
             ctx.tables = (weight, bias)

@@ -12,7 +12,7 @@ from headtail.core.targets import Target
 from headtail.data.bag import Picked
 from headtail.data.batches import TrainingBatch
 from headtail.data.points import Features
-from headtail.device.side_streams import beside, wait_for
+from headtail.device.side_streams import side_stream, wait_for
 from headtail.encoders.bottleneck import Bottleneck
 from headtail.head import LabelHead
 from headtail.losses import SampledLoss
@@ -67,7 +67,7 @@ class Model(nn.Module):
             return None
         if not isinstance(target, Tensor) or target.dim() != 1 or target.device.type != "cuda":
             return None
-        with beside(target.device, "draw"):
+        with side_stream(target.device, "draw"):
             return loss.draw_ahead(target)
 
     def encode(self, features: Features | Picked) -> Float[Tensor, "n d"]:

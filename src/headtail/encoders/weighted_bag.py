@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from headtail.data.bag import Bag, Picked
-from headtail.device.side_streams import beside, wait_for
+from headtail.device.side_streams import side_stream, wait_for
 from headtail.errors import HeadtailError
 from headtail.kernels.dispatch import bag_kernels
 from headtail.kernels.gradient import RowGradient
@@ -119,7 +119,7 @@ class _WeightedBag(torch.autograd.Function):
         ctx.sparse = sparse
         if learns:
             # The rows that get a gradient follow from the ids: found while the sum is computed.
-            with beside(weight.device, "entries"):
+            with side_stream(weight.device, "entries"):
                 ctx.entries = kernels.entries(*rows, normalise, picked.most, len(weight))
             ctx.read = rows  # the side stream reads them, so they must not be freed before backward
         kernels.weighted_bag(*rows, weight, normalise, out)

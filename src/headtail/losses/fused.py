@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from headtail.core.draw import Draw
 from headtail.core.weightings import Weighting, kernel_log_weights
-from headtail.device.side_streams import beside, wait_for
+from headtail.device.side_streams import side_stream, wait_for
 from headtail.kernels.dispatch import grouping_kernel, loss_kernels
 from headtail.kernels.gradient import LossGradients, RowGradient
 from headtail.losses.inputs import Inputs, directions
@@ -182,7 +182,7 @@ def _places(
     has_takers = all(taker_of(table) is not None for table in tables)
     if grouped is None or negatives.dim() != 1 or not has_takers:
         return None
-    with beside(weight.device, "entries"):  # as all grouping, which has one workspace
+    with side_stream(weight.device, "entries"):  # as all grouping, which has one workspace
         rows = torch.cat([positive, negatives])
         return grouped(RowGradient(rows, rows[:, None]), len(weight))
 

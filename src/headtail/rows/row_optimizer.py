@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headtail.device.side_streams import beside, wait_for
+from headtail.device.side_streams import side_stream, wait_for
 from headtail.errors import HeadtailError, check_number, check_rate
 from headtail.kernels.dispatch import row_kernels
 from headtail.kernels.gradient import RowGradient
@@ -130,7 +130,7 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
         # alive. All grouping is on one stream, because it has one workspace.
         name = f"update {len(self._held)}" if gradient.grouped else "entries"
         self._held.append((gradient, name))
-        with beside(table.device, name):
+        with side_stream(table.device, name):
             self._change(table, gradient, group)
 
     def _refuse_second(self, p: Tensor) -> None:
