@@ -412,6 +412,18 @@ CASES = {
         "only 10 labels",
     ),
     "top 0": (lambda: LabelHead(LABELS, 4, SoftmaxLoss()).topk(HIDDEN, 0), "`k`"),
+    "excluded labels of other examples": (
+        lambda: LabelHead(LABELS, 4, SoftmaxLoss()).topk(HIDDEN, 1, exclude=[[0]]),
+        "`exclude` has 1 rows, but `hidden`",
+    ),
+    "an excluded label that does not exist": (
+        lambda: LabelHead(LABELS, 4, SoftmaxLoss()).topk(HIDDEN, 1, exclude=[[10]] * len(HIDDEN)),
+        "`exclude` must hold label ids from 0 to 9, but got 10",
+    ),
+    "excluded labels without a list for each example": (
+        lambda: LabelHead(LABELS, 4, SoftmaxLoss()).topk(HIDDEN, 1, exclude=[3, 5]),  # type: ignore[list-item]
+        "exclude=[[3, 5], []]",
+    ),
     "hidden of another width": (
         lambda: LabelHead(LABELS, 4, SoftmaxLoss()).topk(torch.randn(3, 5), 1),
         "[b, 4]",

@@ -21,6 +21,7 @@ from headtail import (
     Labels,
     LogitAdjusted,
     Queue,
+    Ragged,
     Relative,
     RowAdagrad,
     RowAdam,
@@ -624,3 +625,47 @@ def test_features_that_are_saved_or_copied_have_their_weight_decay(read):
         )
         optimiser.step()
     assert torch.allclose(read(encoder), start * 0.98**3, rtol=1e-5)
+
+
+def slowly_best(scores: torch.Tensor, k: int, exclude: list[list[int]]) -> list[list[int]]:
+    """Sort the labels that remain, one example at a time."""
+    found = []
+    for row, ruled_out in zip(scores.tolist(), exclude, strict=True):
+        rest = sorted(set(range(len(row))) - set(ruled_out), key=lambda y: -row[y])[:k]
+        found.append(rest + [-1] * (k - len(rest)))
+    return found
+
+
+def padded(lists: list[list[int]]) -> torch.Tensor:
+    width = max(map(len, lists))
+    return torch.tensor([row + [-1] * (width - len(row)) for row in lists])
+
+
+@pytest.mark.parametrize("block", [1, 7, 2**24])
+@pytest.mark.parametrize("score", ["dot", "cosine"])
+@pytest.mark.parametrize("form", [list, Ragged.from_lists, padded])
+def test_excluded_labels_are_never_answered_however_many_they_are(monkeypatch, block, score, form):
+    monkeypatch.setattr("headtail.head.BLOCK_SCORES", block)
+    labels = Labels.zipf(20)
+    loss = SoftmaxLoss(score=score, temperature=0.5)
+    head = LabelHead(labels, 4, loss, bias=score == "dot")
+    hidden = torch.randn(5, 4)
+    exclude = [[], [3, 3, 19], list(range(20)), list(range(17)), [*range(0, 20, 2)]]
+    best = head.topk(hidden, 6, exclude=form(exclude))
+    scores = head.logits(hidden)
+    assert best.indices.tolist() == slowly_best(scores, 6, exclude)
+    missing = best.indices == -1
+    assert missing.sum() == 6 + 3
+    assert (best.values[missing] == -torch.inf).all()
+    wanted = scores.gather(1, best.indices.clamp(min=0))
+    assert torch.allclose(best.values[~missing], wanted[~missing])
+
+
+def test_excluded_labels_are_ranked_by_adjusted_scores_too():
+    labels = Labels.zipf(30)
+    head = LabelHead(labels, 4, SoftmaxLoss())
+    hidden = torch.randn(3, 4)
+    exclude = [[0, 1, 2], [], [29]]
+    adjusted = head.logits(hidden) - labels.prior.log().float()
+    found = head.topk(hidden, 5, exclude=exclude, post_hoc=1.0).indices
+    assert found.tolist() == slowly_best(adjusted, 5, exclude)

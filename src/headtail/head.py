@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headtail.core.draw import Draw
+from headtail.core.excluded import Exclude, Excluded
 from headtail.core.labels import Labels, check_labels
 from headtail.core.targets import Target
 from headtail.errors import (
@@ -164,6 +165,7 @@ class LabelHead(nn.Module):
         hidden: Float[Tensor, "b d"],
         k: int,
         *,
+        exclude: Exclude | None = None,
         post_hoc: float | None = None,
         correct_twice: bool = False,
     ) -> TopK:
@@ -172,6 +174,9 @@ class LabelHead(nn.Module):
         Args:
             hidden: `[b, d]`.
             k: how many labels to return.
+            exclude: labels that must not be returned, for each example: a `Ragged`, a list of
+                lists, or `[b, e]` ids padded with −1. The answer is exact however many they are;
+                where fewer than k labels remain, the rest has index −1 and value −∞.
             post_hoc: τ; ranks by $f_{y} - \tau \log \pi_{y}$ (post-hoc logit adjustment), which
                 leans to the tail. By default that of the loss: 0, unless it was built from a
                 `+post-hoc` scheme.
@@ -185,21 +190,27 @@ class LabelHead(nn.Module):
             self.labels.require_positive_prior("topk(post_hoc=…)")
             if not correct_twice:
                 self._refuse_to_correct_twice()
+        excluded = None
+        if exclude is not None:
+            excluded = Excluded.of(exclude, len(hidden), len(self.weight), hidden.device)
         self.flush()
         has_kernel_form = self.loss.settings.score == "dot"
         kernel = topk_kernel(hidden, self.weight, k) if has_kernel_form else None
         if kernel is None:
-            return self._topk_by_blocks(hidden, k, post_hoc)
+            return self._topk_by_blocks(hidden, k, post_hoc, excluded)
         shift = None
         if post_hoc:  # the kernel adds it before scores are divided by the temperature
             every_label = torch.arange(len(self.weight), device=hidden.device)
             shift = -post_hoc * self.loss.temperature * self.labels.log_prior(every_label)
             shift = shift.float()
         bias = None if self.bias is None else self.bias.squeeze(1)
-        values, indices = kernel(hidden, self.weight, bias, shift, k)
-        return TopK(values / self.loss.temperature, indices)
+        values, indices = kernel(hidden, self.weight, bias, shift, k, excluded)
+        best = TopK(values / self.loss.temperature, indices)
+        return best if excluded is None else _without_excluded(best)
 
-    def _topk_by_blocks(self, hidden: Tensor, k: int, post_hoc: float) -> TopK:
+    def _topk_by_blocks(
+        self, hidden: Tensor, k: int, post_hoc: float, excluded: Excluded | None
+    ) -> TopK:
         block = max(1, BLOCK_SCORES // max(1, len(hidden)))
         best: TopK | None = None
         for start in range(0, len(self.weight), block):
@@ -207,10 +218,12 @@ class LabelHead(nn.Module):
             if post_hoc:
                 ids = torch.arange(start, start + scores.shape[1], device=hidden.device)
                 scores = scores - (post_hoc * self.labels.log_prior(ids)).to(scores.dtype)
+            if excluded is not None:
+                excluded.rule_out(scores, start)
             here = scores.topk(min(k, scores.shape[1]), dim=1)
             best = _better(best, TopK(here.values, here.indices + start), k)
         assert best is not None, "a head has labels"
-        return best
+        return best if excluded is None else _without_excluded(best)
 
     @torch.no_grad()
     def grow(
@@ -315,6 +328,11 @@ class LabelHead(nn.Module):
         if self._lean is None or self._lean[0] is not self.loss:
             self._lean = self.loss, lean_of(implied_margin_of(self.loss, batch_size=2), self.labels)
         refuse_to_correct_twice(self._lean[1])
+
+
+def _without_excluded(best: TopK) -> TopK:
+    """No label where only excluded ones are left, whose score is −∞."""
+    return TopK(best.values, best.indices.masked_fill(best.values == -torch.inf, -1))
 
 
 def _better(best: TopK | None, more: TopK, k: int) -> TopK:

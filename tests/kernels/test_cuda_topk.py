@@ -158,3 +158,31 @@ def test_batches_may_be_cut_and_the_precision_of_products_is_restored():
         torch.backends.cuda.matmul.allow_tf32,
         torch.backends.cuda.matmul.fp32_precision,
     ) == before
+
+
+@in_triton
+@pytest.mark.parametrize("at_once", [2**29, 8 * 320])
+def test_excluded_labels_are_never_among_the_best_however_many_they_are(at_once: int):
+    from headtail.kernels.triton import topk as cuda_topk
+
+    n, num_labels, d, k = (300, 9000, 64, 20) if GPU else (20, 300, 5, 4)
+    hidden = torch.randn(n, d, device=DEVICE)
+    table = torch.randn(num_labels, d, device=DEVICE)
+    bias = torch.randn(num_labels, device=DEVICE)
+    scores = hidden.double() @ table.double().T + bias.double()
+    ruled_out = torch.rand(n, num_labels, device=DEVICE) < torch.rand(n, 1, device=DEVICE)
+    best = scores.topk(2 * k).indices
+    ruled_out[1].index_fill_(0, best[1, :k], True)
+    ruled_out[0] = False
+    ruled_out[n - 2] = True
+    ruled_out[n - 1] = True
+    ruled_out[n - 1, : k - 1] = False
+    excluded = ruled_out.nonzero(as_tuple=True)
+    values, indices = cuda_topk.topk(hidden, table, bias, None, k, excluded, at_once)
+    left = scores.masked_fill(ruled_out, -torch.inf)
+    wanted = left.topk(k).values
+    assert (wanted == -torch.inf).any()
+    assert torch.equal(values == -torch.inf, wanted == -torch.inf)
+    known = wanted > -torch.inf
+    assert torch.allclose(values.double()[known], wanted[known], atol=1e-4)
+    assert torch.allclose(left.gather(1, indices)[known], wanted[known], atol=1e-4)

@@ -39,6 +39,9 @@ class Points:
             None.
         rows: `[n]` the row of each point in its source, from 0; None where point i is row i.
         users: the name of each point's user in the source, numbers or strings, where it has users.
+        known: all right answers of each point, wherever they are recorded (training, validation and
+            test), or None. Those other than the one that is ranked are removed from the ranking
+            (filtered ranking, as for triples).
     """
 
     features: Features | ImageFiles
@@ -47,10 +50,14 @@ class Points:
     seen: Ragged | None = None
     rows: Int64[Tensor, " n"] | None = None
     users: pa.Array | None = None
+    known: Ragged | None = None
 
     def __post_init__(self) -> None:
         n = len(self.features)
         sizes = {"labels": len(self.labels.offsets) - 1}
+        for name, ragged in (("seen", self.seen), ("known", self.known)):
+            if ragged is not None:
+                sizes[name] = len(ragged.offsets) - 1
         if self.rows is not None:
             sizes["rows"] = len(self.rows)
         if self.users is not None:
@@ -96,6 +103,7 @@ class Points:
             seen=None if self.seen is None else ragged_rows(self.seen, ids),
             rows=ids if self.rows is None else self.rows[ids],
             users=None if self.users is None else self.users.take(ids.numpy()),
+            known=None if self.known is None else ragged_rows(self.known, ids),
         )
 
 
@@ -142,9 +150,11 @@ def _in_order(first: Points, second: Points) -> Points:
     assert isinstance(second.features, Bag)
     assert first.rows is not None
     assert second.rows is not None
-    seen = users = None
+    seen = known = users = None
     if first.seen is not None and second.seen is not None:
         seen = join_ragged(first.seen, second.seen)
+    if first.known is not None and second.known is not None:
+        known = join_ragged(first.known, second.known)
     if first.users is not None:
         import pyarrow as pa
 
@@ -152,5 +162,5 @@ def _in_order(first: Points, second: Points) -> Points:
     features = join_bags(first.features, second.features)
     labels = join_ragged(first.labels, second.labels)
     rows = torch.cat([first.rows, second.rows])
-    both = Points(features, labels, first.num_labels, seen, rows, users)
+    both = Points(features, labels, first.num_labels, seen, rows, users, known)
     return both.select(rows.argsort(stable=True))

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headtail.core.targets import Target
+from headtail.core.targets import Ragged, Target
 from headtail.data.bag import Picked
 from headtail.data.batches import TrainingBatch
 from headtail.data.points import Features
@@ -75,6 +75,6 @@ class Model(nn.Module):
         return self.encoder(features).to(self.head.weight.dtype)
 
     @torch.no_grad()
-    def top(self, features: Features, k: int) -> Int[Tensor, "n k"]:
-        """`[n, k]` the best labels of each point, best first."""
-        return self.head.topk(self.encode(features), k).indices
+    def top(self, features: Features, k: int, exclude: Ragged | None = None) -> Int[Tensor, "n k"]:
+        """`[n, k]` the best labels of each point, best first, without those of `exclude`."""
+        return self.head.topk(self.encode(features), k, exclude=exclude).indices

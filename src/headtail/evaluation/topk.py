@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headtail.core.targets import Ragged
 from headtail.data.bag import Bag, ragged_rows
 from headtail.data.points import Features, Points
 from headtail.encoders import Model
@@ -73,9 +72,7 @@ def top_labels(
     rows = []
     for ids, features in blocks(points, device, at_once):
         seen = None if points.seen is None else ragged_rows(points.seen, ids)
-        more = 0 if seen is None else int(seen.offsets.diff().max())
-        top = model.top(features, min(k + more, points.num_labels)).cpu()
-        rows.append(top[:, :k] if seen is None else _without(top, seen, k))
+        rows.append(model.top(features, min(k, points.num_labels), seen).cpu())
     if not rows:
         return torch.zeros(0, k, dtype=torch.int64)
     return F.pad(torch.cat(rows), (0, max(0, k - points.num_labels)), value=-1)
@@ -90,16 +87,6 @@ def scores_of(model: Model, points: Points, top: Int[Tensor, "n k"]) -> Float[Te
         logits = model.head.logits(model.encode(features)).cpu()
         rows.append(logits.gather(1, top[ids].clamp(min=0)))
     return torch.cat(rows) if rows else torch.zeros(0, top.shape[1])
-
-
-def _without(top: Tensor, seen: Ragged, k: int) -> Tensor:
-    """The first k of each row that are not among its seen labels."""
-    owner = torch.arange(len(top)).repeat_interleave(seen.offsets.diff())
-    taken = torch.isin(
-        (torch.arange(len(top))[:, None] << 40) | top, (owner << 40) | seen.values.long()
-    )
-    order = taken.to(torch.int8).argsort(dim=1, stable=True)[:, :k]
-    return top.gather(1, order).masked_fill(taken.gather(1, order), -1)
 
 
 @torch.no_grad()

@@ -41,6 +41,7 @@ def topk(
     bias: Tensor | None,
     shift: Tensor | None,
     k: int,
+    excluded: tuple[Tensor, Tensor] | None = None,
     at_once: int = SCORES_AT_ONCE,
 ) -> tuple[Tensor, Tensor]:
     """The k largest of `hidden @ table.T + bias + shift` per row, to float32 accuracy; ties are
@@ -52,26 +53,36 @@ def topk(
         bias: `[L]`, and
         shift: `[L]`, for instance of a post-hoc correction; None for 0.
         k: at most L.
+        excluded: `[p]` rows of `hidden` and `[p]` labels that must not be answered there, or None.
         at_once: scores that are held at a time.
 
     Returns:
-        `[n, k]` scores, descending, and `[n, k]` int64 labels.
+        `[n, k]` scores, descending, and `[n, k]` int64 labels; where none remain, the score is −∞
+        and the label any.
     """
     base = table.new_zeros(len(table))
     for term in (bias, shift):
         base = base if term is None else base + term.reshape(-1)
-    values, indices, certain = search(hidden.contiguous(), table.contiguous(), base, k, at_once)
+    values, indices, certain = search(
+        hidden.contiguous(), table.contiguous(), base, k, excluded, at_once
+    )
     left = (~certain).nonzero()[:, 0]
     rows = max(1, at_once // len(table))
     for part in left.split(rows):
         with _float32_product("ieee"):
-            top = (hidden[part] @ table.T).add_(base).topk(k)
-        values[part], indices[part] = top
+            scores = (hidden[part] @ table.T).add_(base)
+        _rule_out(scores, _within(excluded, part))
+        values[part], indices[part] = scores.topk(k)
     return values, indices
 
 
 def search(
-    hidden: Tensor, table: Tensor, base: Tensor, k: int, at_once: int = SCORES_AT_ONCE
+    hidden: Tensor,
+    table: Tensor,
+    base: Tensor,
+    k: int,
+    excluded: tuple[Tensor, Tensor] | None = None,
+    at_once: int = SCORES_AT_ONCE,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `topk`, with `[n]` whether each row is certain: the others may miss a label."""
     n = len(hidden)
@@ -95,7 +106,8 @@ def search(
         rows = slice(start, start + size)
         x = hidden[rows]
         held = scores[: len(x)]
-        labels, bound = candidates(x, short, base, errors, num_labels, count, held)
+        ruled_out = _within(excluded, torch.arange(start, start + len(x), device=x.device))
+        labels, bound = candidates(x, short, base, errors, num_labels, count, held, ruled_out)
         best, place = _score(x, table, base, labels).topk(k)
         values[rows] = best
         indices[rows] = labels.gather(1, place)
@@ -112,9 +124,10 @@ def candidates(
     num_labels: int,
     count: int,
     scores: Tensor,
+    ruled_out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`[b, count]` the labels with the largest upper bounds on their scores, and `[b]` the smallest
-    of these bounds.
+    of these bounds: −∞ where fewer than `count` labels are not ruled out.
     """
     rounded = _rounded(x)
     length, lost = _lengths(x, rounded)
@@ -122,6 +135,7 @@ def candidates(
     slack = 1.001 * (share * errors[0] + errors[1])  # 0.001 because lengths are rounded too
     with _float32_product("tf32"):
         torch.mm(rounded, short.T, out=scores)
+    _rule_out(scores, ruled_out)
     # The best `count` labels are in the `count` tiles with the best maxima.
     num_tiles = len(short) // TILE
     maxima = _tile_maxima(scores, base, length, slack)
@@ -132,6 +146,21 @@ def candidates(
     best, place = bounds.flatten(1).topk(count)
     labels = tiles.gather(1, place // TILE) * TILE + place % TILE
     return labels.clamp_(max=num_labels - 1), best[:, -1]  # only padding is clamped
+
+
+def _within(excluded: tuple[Tensor, Tensor] | None, rows: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The excluded pairs of these rows (ascending), with places among them instead of rows."""
+    if excluded is None:
+        return None
+    row, label = excluded
+    held = torch.isin(row, rows)
+    return torch.searchsorted(rows, row[held]), label[held]
+
+
+def _rule_out(scores: Tensor, pairs: tuple[Tensor, Tensor] | None) -> None:
+    """Set the scores of these (row, label) pairs to −∞."""
+    if pairs is not None:
+        scores[pairs] = -torch.inf
 
 
 def _rounded(x: Tensor) -> Tensor:
