@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headtail.kernels.gradient import RowGradient
+from headtail.kernels.gradient import RowCounters, RowGradient
 from tests.kernels.interpreter import DEVICE, GPU, elsewhere, in_triton, interpret
 
 pytest.importorskip("triton")
@@ -143,8 +143,9 @@ def brought_together(gradient: RowGradient, num_rows: int, grouping: str) -> Row
     elif grouping == "sorted":
         ordered = cuda_groups.by_sorting(gradient)
     else:
-        ordered = cuda_groups.by_counting(gradient, num_rows)
-    return ordered._replace(grouped=True)
+        ordered = cuda_groups.by_counting(gradient, num_rows, RowCounters())
+    assert ordered.grouped
+    return ordered
 
 
 each_grouping = pytest.mark.parametrize("grouping", ["ranked", "sorted", "counted"])
@@ -208,9 +209,12 @@ def test_many_entries_are_summed_tile_by_tile(deterministic: bool):
 def test_counters_are_zero_again_after_use():
     from headtail.kernels.triton import groups as cuda_groups
 
-    check("sgd_rows", *problem(50, 60, 3, 0, points=True), grouping="counted")
-    assert cuda_groups._COUNTERS
-    assert not any(counters.any() for counters in cuda_groups._COUNTERS.values())
+    counters = RowCounters()
+    _, gradient = problem(50, 60, 3, 0, points=True)
+    cuda_groups.by_counting(gradient, 50, counters)
+    counts = counters.zeros(50, gradient.rows.device)
+    assert counts.data_ptr() == counters.zeros(50, gradient.rows.device).data_ptr()
+    assert not counts.any()
 
 
 @in_triton

@@ -20,6 +20,7 @@ from headtail.kernels.dispatch import bag_kernels, dropout_kernels
 from headtail.kernels.gradient import RowGradient
 from headtail.rows.decay import catch_up, decays, flush
 from headtail.rows.gradients import for_autograd
+from headtail.rows.link import linked
 
 
 class Bottleneck(nn.Module):
@@ -134,7 +135,8 @@ class _Encode(torch.autograd.Function):
         out = torch.empty(len(picked), weight.shape[1], device=weight.device)
         # The rows that get a gradient follow from the ids: found while the sum is computed.
         with side_stream(weight.device, "entries"):
-            ctx.entries = bags.entries(*rows, normalise, picked.most, len(weight))
+            counters = linked(weight).counters
+            ctx.entries = bags.entries(*rows, normalise, picked.most, len(weight), counters)
         ctx.read = rows  # the side stream reads them, so they must not be freed before backward
         with side_stream(weight.device, "noise"):
             ctx.drops = drops

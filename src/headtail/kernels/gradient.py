@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from jaxtyping import Float, Int64
+import torch
+from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 
 
@@ -25,6 +26,23 @@ class RowGradient(NamedTuple):
     points: Int64[Tensor, " n"] | None = None
     coefs: Float[Tensor, " n"] | None = None
     grouped: bool = False
+
+
+class RowCounters:
+    """A counter for each row of one table, zero between uses: scratch memory that belongs to the
+    table, so that a step neither allocates nor reads anything of the table's size.
+    """
+
+    def __init__(self) -> None:
+        self._counts: Tensor | None = None
+
+    def zeros(self, num_rows: int, device: torch.device) -> Int32[Tensor, " num_rows1"]:
+        """`[num_rows + 1]` zeros; whoever changes them sets them to zero again."""
+        counts = self._counts
+        if counts is None or len(counts) != num_rows + 1 or counts.device != device:
+            counts = torch.zeros(num_rows + 1, dtype=torch.int32, device=device)
+            self._counts = counts
+        return counts
 
 
 class LossGradients(NamedTuple):

@@ -20,7 +20,7 @@ from headtail.kernels.gradient import LossGradients, RowGradient
 from headtail.losses.inputs import Inputs, directions
 from headtail.losses.options import Settings
 from headtail.rows.gradients import for_autograd, values_of
-from headtail.rows.link import taker_of
+from headtail.rows.link import linked, taker_of
 
 Kernel = Callable[..., LossGradients]
 UNSCALED = "headtail: unscaled"
@@ -182,9 +182,9 @@ def _places(
     has_takers = all(taker_of(table) is not None for table in tables)
     if grouped is None or negatives.dim() != 1 or not has_takers:
         return None
-    with side_stream(weight.device, "entries"):  # as all grouping, which has one workspace
+    with side_stream(weight.device, "entries"):  # as all grouping: a table has one set of counters
         rows = torch.cat([positive, negatives])
-        return grouped(RowGradient(rows, rows[:, None]), len(weight))
+        return grouped(RowGradient(rows, rows[:, None]), len(weight), linked(weight).counters)
 
 
 def backward(loss: Tensor, one: Tensor | None = None) -> None:

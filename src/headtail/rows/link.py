@@ -10,7 +10,7 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from headtail.kernels.gradient import RowGradient
+from headtail.kernels.gradient import RowCounters, RowGradient
 from headtail.rows.rounding import widened, write_rows
 
 Rows: TypeAlias = Tensor | EllipsisType
@@ -85,11 +85,13 @@ class TableLink:
     Attributes:
         decay: what rows are still due. It is kept here to outlive the optimiser that added it.
         entries: the part of the gradient that is not in `.grad`, in the order of computation.
+        counters: scratch memory of kernels that group entries by row.
     """
 
     def __init__(self) -> None:
         self.decay: PendingDecay | None = None
         self.entries: list[RowGradient] = []
+        self.counters = RowCounters()
         self._taker: ref[Taker] | None = None
         self._backward = -1
 
@@ -145,4 +147,4 @@ def linked(table: Tensor) -> TableLink:
 
 # A parameter that is saved by itself takes its link along, and `torch.load` refuses unknown
 # classes.
-torch.serialization.add_safe_globals([PendingDecay, TableLink])
+torch.serialization.add_safe_globals([PendingDecay, RowCounters, TableLink])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headtail.device.side_streams import side_stream, wait_for
 from headtail.errors import HeadtailError, check_number, check_rate
-from headtail.kernels.dispatch import row_kernels
+from headtail.kernels.dispatch import grouping_kernel, row_kernels
 from headtail.kernels.gradient import RowGradient
 from headtail.rows.decay import catch_up, owe
 from headtail.rows.gradients import as_rows, every_row, summed, values_of, whole_gradient
@@ -127,7 +127,7 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
             self._change(table, gradient, group)
             return
         # On a side stream, while backward goes on. `step` waits for it, and keeps what it reads
-        # alive. All grouping is on one stream, because it has one workspace.
+        # alive. All grouping is on one stream: a table has one set of counters.
         name = f"update {len(self._held)}" if gradient.grouped else "entries"
         self._held.append((gradient, name))
         with side_stream(table.device, name):
@@ -152,6 +152,10 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
         self._decay(p, ... if is_vector else gradient.rows, group)
         kernels = self._kernels_for(p) if is_vector or p.dim() == 2 else None
         if kernels is not None:
+            group_rows = grouping_kernel(p.device)
+            if group_rows is not None:
+                num_rows = 1 if is_vector else len(p)
+                gradient = group_rows(gradient, num_rows, linked(p).counters)
             self.update_by(kernels, p, gradient, group)
         elif is_vector:
             self.update(p, ..., widened(values_of(gradient).sum(0)), group)

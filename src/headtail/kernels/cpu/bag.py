@@ -14,6 +14,7 @@ from torch import Tensor
 
 from headtail.kernels.compiled import keep_compiled, uses_threads
 from headtail.kernels.cpu.rows import add_up
+from headtail.kernels.gradient import RowCounters
 
 keep_compiled()
 
@@ -50,9 +51,11 @@ def entries(
     normalise: bool,
     most: int | None,
     num_rows: int,
+    counters: RowCounters | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
     """(rows, points, coefs, grouped) of a `RowGradient`: what the gradient of each row of the bag
-    adds to which row of the table. `most` and `num_rows` are for kernels that need room in advance.
+    adds to which row of the table. `most`, `num_rows` and `counters` are for kernels that need
+    room in advance.
     """
     bag = offsets.numpy(), columns.numpy(), values.detach().numpy(), ids.numpy()
     n = int(count(bag[0], bag[3]))

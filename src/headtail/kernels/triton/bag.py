@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headtail.kernels.gradient import RowGradient
+from headtail.kernels.gradient import RowCounters, RowGradient
 from headtail.kernels.triton.groups import grouped
 
 COLUMNS = 512
@@ -62,6 +62,7 @@ def entries(
     normalise: bool,
     most: int | None,
     num_rows: int,
+    counters: RowCounters | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, bool]:
     """(rows, points, coefs, grouped) of a `RowGradient`: what the gradient of each row of the bag
     adds to which row of the table.
@@ -74,10 +75,11 @@ def entries(
         normalise: as in `weighted_bag`.
         most: entries that n points can have; None reads their number from the GPU.
         num_rows: D, rows of the table.
+        counters: of that table.
     """
     most = int((offsets[ids + 1] - offsets[ids]).sum()) if most is None else most
     rows, points, coefs = list_entries(offsets, columns, values, ids, normalise, most)
-    in_order = grouped(RowGradient(rows, coefs, points, coefs), num_rows)
+    in_order = grouped(RowGradient(rows, coefs, points, coefs), num_rows, counters)
     return in_order.rows, in_order.points, in_order.coefs, True
 
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from headtail.kernels.gradient import RowGradient
+from headtail.kernels.gradient import RowCounters, RowGradient
 
 MOST_RANKED = 4096
 """Entries up to which all pairs are compared."""
@@ -25,30 +24,29 @@ MINE = 4
 OTHERS = 512
 """and others that it compares them with at a time."""
 
-_COUNTERS: dict[tuple[torch.device, int], Tensor] = {}
-"""Scratch memory for each table size, zero between calls, so that a step neither allocates nor
-reads anything of the table's size.
-"""
 
-
-def grouped(gradient: RowGradient, num_rows: int) -> RowGradient:
+def grouped(
+    gradient: RowGradient, num_rows: int, counters: RowCounters | None = None
+) -> RowGradient:
     """The same entries in an order in which equal rows are neighbours; always with points.
 
     Many entries are ordered by atomic counters: the order within a row, and so the last digit of
     its sum, depends on timing. With `torch.use_deterministic_algorithms(True)` and for very large
-    tables they are sorted instead. Only one stream at a time may call it.
+    tables they are sorted instead. Only one stream at a time may use a table's counters.
 
     Args:
         gradient: n entries.
         num_rows: rows of the table they belong to.
+        counters: of that table; without them, many entries are sorted.
     """
     if gradient.grouped:
         return gradient
     if len(gradient.rows) <= MOST_RANKED:
         return by_rank(gradient)
-    if num_rows > MOST_COUNTED or torch.are_deterministic_algorithms_enabled():
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    if counters is None or num_rows > MOST_COUNTED or deterministic:
         return by_sorting(gradient)
-    return by_counting(gradient, num_rows)
+    return by_counting(gradient, num_rows, counters)
 
 
 def by_sorting(gradient: RowGradient) -> RowGradient:
@@ -56,7 +54,7 @@ def by_sorting(gradient: RowGradient) -> RowGradient:
     rows, order = torch.sort(gradient.rows, stable=True)
     points = order if gradient.points is None else gradient.points[order]
     coefs = None if gradient.coefs is None else gradient.coefs[order]
-    return RowGradient(rows, gradient.values, points, coefs)
+    return RowGradient(rows, gradient.values, points, coefs, grouped=True)
 
 
 def by_rank(gradient: RowGradient) -> RowGradient:
@@ -70,14 +68,12 @@ def by_rank(gradient: RowGradient) -> RowGradient:
     return out
 
 
-def by_counting(gradient: RowGradient, num_rows: int) -> RowGradient:
+def by_counting(gradient: RowGradient, num_rows: int, counters: RowCounters) -> RowGradient:
     """Atomic counters per row: four launches, each linear in n."""
     n = len(gradient.rows)
     device = gradient.rows.device
     out = _like(gradient)
-    if (device, num_rows) not in _COUNTERS:
-        _COUNTERS[device, num_rows] = torch.zeros(num_rows + 1, dtype=torch.int32, device=device)
-    counts = _COUNTERS[device, num_rows]
+    counts = counters.zeros(num_rows, device)
     rank = torch.empty(n, dtype=torch.int32, device=device)
     grid = (triton.cdiv(n, COUNTED),)
     entries = gradient.rows, gradient.points, gradient.coefs
@@ -93,7 +89,7 @@ def _like(gradient: RowGradient) -> RowGradient:
     """Room for as many entries of the same values."""
     rows = torch.empty_like(gradient.rows)
     coefs = None if gradient.coefs is None else torch.empty_like(gradient.coefs)
-    return RowGradient(rows, gradient.values, torch.empty_like(rows), coefs)
+    return RowGradient(rows, gradient.values, torch.empty_like(rows), coefs, grouped=True)
 
 
 @triton.jit
