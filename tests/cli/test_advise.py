@@ -76,7 +76,7 @@ def test_on_the_counts_of_the_studies_no_sampler_and_no_number_of_negatives_is_r
     assert not any("needed" in key or "noise" in key for key in json.dumps(found).split('"'))
 
 
-def test_what_is_known_is_told_time_memory_and_the_loss_that_is_approximated(capsys):
+def test_what_is_known_is_reported_time_memory_and_the_loss_that_is_approximated(capsys):
     arguments = [
         "advise",
         "--device",
@@ -174,7 +174,7 @@ def test_where_all_labels_do_not_fit_it_is_still_not_known_which_sampler_to_use(
     assert "ht.scheme" not in out
 
 
-def test_what_fits_nowhere_is_told(capsys):
+def test_what_fits_nowhere_is_reported(capsys):
     assert main([*FEW, "--dim", "100000", "--memory", "0.5", "--negatives", "256"]) == 0
     out = flat(capsys.readouterr().out)
     assert "Nothing fits: even the leanest needs 2.3 GiB." in out
@@ -276,6 +276,6 @@ def test_no_number_of_labels_and_no_memory_are_asked_for(capsys, monkeypatch):
     )
 
 
-def test_a_damaged_measurement_is_told(capsys):
+def test_a_damaged_measurement_is_reported(capsys):
     save(planted()).write_text("{")
     assert "bench-cpu.json` is damaged" in told(capsys, FEW)

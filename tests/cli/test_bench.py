@@ -64,7 +64,7 @@ def test_nothing_is_measured_for_sizes_of_nothing(capsys, option, value):
     assert saved("cpu") is None
 
 
-def test_a_cache_that_takes_no_file_is_told_before_measuring(capsys, tmp_path, monkeypatch):
+def test_a_cache_that_takes_no_file_is_reported_before_measuring(capsys, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HEADTAIL_CACHE", str(tmp_path / "file"))
     monkeypatch.setattr(command, "measure", None)

@@ -169,6 +169,6 @@ def test_labels_without_examples_cost_only_their_rows_of_the_table(tmp_path, cap
     assert "`--smoothing 1`" in capsys.readouterr().err
 
 
-def test_the_version_is_told(capsys):
+def test_the_version_is_printed(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("headtail 0.")

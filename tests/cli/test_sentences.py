@@ -255,7 +255,7 @@ M = {  # what stands in the help of each command
 
 
 @pytest.mark.parametrize("command", M)
-def test_the_number_of_negatives_is_told_in_the_same_words_by_every_command(
+def test_the_number_of_negatives_is_given_in_the_same_words_by_every_command(
     command, capsys, monkeypatch
 ):
     monkeypatch.setenv("COLUMNS", "400")
@@ -273,7 +273,7 @@ def test_the_number_of_negatives_is_what_the_help_says(capsys):
     assert (sampler.capacity, sampler.num_negatives) == (256, None)
 
 
-def test_the_slices_of_the_header_are_those_of_the_shares_and_their_rule_is_told(
+def test_the_slices_of_the_header_are_those_of_the_shares_and_their_rule_is_named(
     capsys, monkeypatch
 ):
     monkeypatch.setenv("COLUMNS", "200")
@@ -285,7 +285,7 @@ def test_the_slices_of_the_header_are_those_of_the_shares_and_their_rule_is_told
     assert "(head: at least 100 examples, tail: fewer than 20)" in capsys.readouterr().out
 
 
-def test_one_reason_for_four_schemes_is_told_once(capsys, monkeypatch):
+def test_one_reason_for_four_schemes_is_given_once(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["explain", "--zipf", "100", "--batch", "1"]) == 0
     out = capsys.readouterr().out

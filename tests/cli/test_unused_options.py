@@ -141,7 +141,7 @@ def test_counts_of_one_s_own_have_no_exponent(tmp_path, capsys):
 @pytest.mark.parametrize(
     "option", [["--dim", "16"], ["--no-normalise"], ["--feature-dropout", "0.1"]]
 )
-def test_what_only_rows_of_numbers_have_is_refused_for_pictures(tmp_path, capsys, option):
+def test_what_only_rows_of_numbers_have_is_refused_for_images(tmp_path, capsys, option):
     data = zoo(tmp_path / "zoo")
     out = tmp_path / "run"
     for command in ("train", "compare"):

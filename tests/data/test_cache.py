@@ -96,7 +96,7 @@ def test_a_build_that_fails_leaves_nothing_behind_and_can_be_tried_again(source,
     assert cached([source], {}, Builder()).facts == {"answer": 42}
 
 
-def test_a_folder_left_without_its_facts_is_written_anew(source, folder):
+def test_a_folder_left_without_its_facts_is_written_again(source, folder):
     key = cached([source], {}, Builder()).key
     (folder / key / "about.json").unlink()
     assert cached([source], {}, Builder()).arrays["a"].tolist() == [0, 1, 2, 0, 1]

@@ -131,7 +131,7 @@ def test_thinned_images_are_mapped_from_the_cache(tmp_path):
     assert stored[0].read_bytes() == thin.train.features.numpy().tobytes()
 
 
-def test_files_are_listed_anew_and_not_copied(tmp_path):
+def test_files_are_listed_again_and_not_copied(tmp_path):
     thin = long_tail(data_of([0, 0, 1, 1], 2, files=True), "step", 2)
     assert thin.train.features.paths == ("0.jpg", "1.jpg", "2.jpg")
     assert not list((tmp_path / ".cache").glob("*/images"))

@@ -82,7 +82,7 @@ def test_every_scheme_of_every_study_trains_and_is_measured(tmp_path):
     assert len(found.classes) == len(names) * len(COUNTS)
 
 
-def test_epochs_follow_from_the_pictures_so_that_every_run_takes_as_many_steps():
+def test_epochs_follow_from_the_images_so_that_every_run_takes_as_many_steps():
     study = script("longtail")
     for pictures, epochs in ((21_549, 130), (50_500, 55), (12_406, 227), (25_250, 111)):
         found = study.settings(study.STUDIES[2], pictures, Training(batch=128))
@@ -127,7 +127,7 @@ def test_some_schemes_of_a_study_come_with_what_is_answered_by_their_models(tmp_
     assert not (tmp_path / "none").exists()
 
 
-def test_a_misspelt_scheme_and_data_that_are_not_there_are_told_in_a_sentence(
+def test_a_misspelt_scheme_and_data_that_are_not_there_are_reported_in_a_sentence(
     tmp_path, monkeypatch, capsys
 ):
     study = script("longtail")

@@ -46,7 +46,7 @@ def test_kept_numbers_are_shifted_and_scaled_and_gradients_flow_through_them_onl
 
 
 @in_triton
-def test_the_share_is_dropped_each_number_by_itself_and_anew_for_each_seed():
+def test_the_share_is_dropped_each_number_by_itself_and_differently_for_each_seed():
     from headtail.kernels.triton import dropout as cuda_dropout
 
     gone = dropped(100, 257, 0.3)

@@ -155,7 +155,7 @@ def test_the_reference_figures_are_predicted_from_themselves(device):
         assert 0.5 < predict(one.method, one.shape, machine, GIB).seconds / one.seconds < 2
 
 
-def test_a_measurement_without_a_method_is_told():
+def test_a_measurement_without_a_method_is_reported():
     machine = planted()
     without = replace(
         machine, timings=tuple(one for one in machine.timings if one.method != "sampled")

@@ -293,7 +293,7 @@ def test_a_bfloat16_table_is_decayed_by_the_whole_factor():
 
 
 @each_optimiser
-def test_decay_told_by_one_table_and_taken_over_by_another_is_owed_there(make):
+def test_decay_of_one_table_that_another_takes_over_is_due_there(make):
     """Neither settles anything: both tables go on as one would."""
     all_steps = list(batches(8))
     whole = table()

@@ -96,7 +96,7 @@ def test_a_file_that_is_not_a_run_is_refused_with_a_sentence(content, fragment, 
         Run.read(tmp_path / "run.toml")
 
 
-def test_a_file_that_is_not_there_is_told_by_name(tmp_path):
+def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(HeadtailError, match=r"nowhere.toml` cannot be read: No such file"):
         Run.read(tmp_path / "nowhere.toml")
 
