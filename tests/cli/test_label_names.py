@@ -14,7 +14,7 @@ from PIL import Image
 
 from headtail.cli import main
 from headtail.training import checkpoint
-from tests.cli.test_picture_commands import QUICK, painted
+from tests.cli.test_image_commands import QUICK, painted
 
 SMALL = ["--dim", "8", "--epochs", "1", "--device", "cpu"]
 

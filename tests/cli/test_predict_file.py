@@ -13,7 +13,7 @@ from headtail.cli import main
 from headtail.data.load import load
 from headtail.evaluation.topk import top_labels
 from headtail.training.saved_model import load_model
-from tests.cli.test_picture_commands import QUICK, painted
+from tests.cli.test_image_commands import QUICK, painted
 
 SMALL = ["--dim", "8", "--epochs", "1", "--scheme", "softmax", "--device", "cpu"]
 LABELS = np.random.default_rng(0).integers(0, 4, 30)

@@ -9,7 +9,7 @@ import pytest
 
 from headtail.cli import main
 from tests.cli.test_commands import DATA, dense, interactions, sequences, svmlight, told, xc
-from tests.cli.test_picture_commands import zoo
+from tests.cli.test_image_commands import zoo
 
 WRITERS = {
     "text": svmlight,
