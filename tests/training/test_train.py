@@ -295,7 +295,7 @@ def test_what_is_no_checkpoint_or_model_of_ours_is_refused_with_a_sentence(tmp_p
 
 
 def test_held_out_points_are_the_same_for_all_and_are_not_trained_on():
-    among, held_out = split_validation(DATA, 0.2)
+    _, among, held_out = split_validation(DATA, 0.2)
     assert among is not None
     assert held_out is not None
     assert len(held_out) == 20
@@ -306,15 +306,15 @@ def test_held_out_points_are_the_same_for_all_and_are_not_trained_on():
         trained + counts, torch.bincount(DATA.train.labels.values, minlength=NUM_LABELS)
     )
     own = split_validation(replace(DATA, validation=DATA.test), 0.2)
-    assert own[0] is None
-    assert own[1] is not None
-    assert len(own[1]) == len(DATA.test)
+    assert own.among is None
+    assert own.held_out is not None
+    assert len(own.held_out) == len(DATA.test)
 
 
 def test_held_out_points_without_labels_are_not_validated_on():
     bare = replace(DATA.test, labels=Ragged.from_lists([[] for _ in range(len(DATA.test))]))
-    assert split_validation(replace(DATA, validation=bare), 0.2) == (None, None)
-    assert split_validation(replace(DATA, train=bare), 0.2) == (None, None)
+    for data in (replace(DATA, validation=bare), replace(DATA, train=bare)):
+        assert split_validation(data, 0.2) == (data.train, None, None)
 
 
 @pytest.mark.parametrize("name", ["softmax", "logit-adjusted", "contrastive"])
@@ -376,10 +376,38 @@ def test_a_run_that_leaps_in_its_first_steps_is_seen_as_lost():
         Trainer(replace(SMALL, scheme="softmax", lr=1e4, epochs=3), DATA).fit()
 
 
-def test_users_that_are_tested_later_are_not_held_out():
+def test_of_users_that_are_tested_later_one_label_is_held_out():
     users = replace(DATA, test=replace(DATA.test, seen=DATA.test.labels))
-    assert split_validation(users, 0.5) == (None, None)
-    assert split_validation(DATA, 0.5)[1] is not None
+    train, among, held_out = split_validation(users, 0.5)
+    assert among is None
+    assert held_out is not None
+    assert held_out.seen is not None
+    assert held_out.labels.offsets.diff().eq(1).all()
+    assert len(train) == len(DATA.train)
+    assert train.num_pairs + len(held_out) == DATA.train.num_pairs
+    # what is held out and what is kept of a user are what it had
+    assert held_out.rows is not None
+    for i, user in enumerate(held_out.rows.tolist()):
+        before, kept = (
+            part.labels.values[slice(*part.labels.offsets[user : user + 2])]
+            for part in (DATA.train, train)
+        )
+        out = held_out.labels.values[i : i + 1]
+        assert torch.equal(torch.cat([kept, out]).sort().values, before.sort().values)
+        seen = held_out.seen
+        assert torch.equal(seen.values[seen.offsets[i] : seen.offsets[i + 1]], kept)
+
+
+def test_points_of_one_session_are_held_out_together():
+    session = torch.arange(len(DATA.train)) // 7
+    data = replace(DATA, train=replace(DATA.train, rows=session))
+    _, among, held_out = split_validation(data, 0.3)
+    assert among is not None
+    assert held_out is not None
+    assert held_out.rows is not None
+    assert 24 <= len(held_out) <= 30
+    assert len(among) + len(held_out) == len(DATA.train)
+    assert not set(held_out.rows.tolist()) & set(session[among].tolist())
 
 
 class Full(Bottleneck):

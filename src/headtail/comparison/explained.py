@@ -27,8 +27,8 @@ def explain_schemes(runs: Iterable[Run], data: DataSet) -> dict[str, dict[str, A
 
 
 def _explain(run: Run, data: DataSet) -> dict[str, Any]:
-    trained_on = split_validation(data, run.validation)[0]
-    labels = training_labels(data.train, trained_on, run.smoothing)
+    train, among, _ = split_validation(data, run.validation)
+    labels = training_labels(train, among, run.smoothing)
     batch_size = min(run.batch, int(labels.total))
     try:
         with warnings.catch_warnings():

@@ -26,11 +26,12 @@ def notes_on(data: DataSet, training: Training, slices: SliceRule = "auto") -> l
         slices: how labels are divided into head, torso and tail.
     """
     notes = []
-    trained_on, held_out = split_validation(data, training.validation)
-    if trained_on is not None and held_out is not None:
+    held_out = split_validation(data, training.validation).held_out
+    if data.validation is None and held_out is not None:
+        what = "points are" if data.test.seen is None else "users have one item"
         notes.append(
             Sentence(
-                f"{len(held_out):,} of the {len(data.train):,} training points are held out to "
+                f"{len(held_out):,} of the {len(data.train):,} training {what} held out to "
                 "choose the epoch; with ",
                 Setting("validation", 0),
                 " all are trained on.",

@@ -92,8 +92,7 @@ class Trainer:
         self.stop = stop
         self.folder = None if folder is None else Path(folder)
         self.device = torch.device(device)
-        train = data.train
-        among, held_out = split_validation(data, run.validation)
+        train, among, held_out = split_validation(data, run.validation)
         self.labels = training_labels(train, among, run.smoothing)
         torch.manual_seed(run.seed)
         self.model = self._build_model(train, encoder)
