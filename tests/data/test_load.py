@@ -137,7 +137,7 @@ def test_reading_says_how(folder):
     assert len(load(folder / "points", Reading(test=folder / "other.txt", format="xc")).train) == 4
     parquet(folder / "a.parquet", user_id=[1, 2], items=ITEMS)
     # prefixes [1], [1, 2] and [4]
-    assert len(load(folder / "a.parquet", Reading(last=1)).train.features.columns) == 3
+    assert len(load(folder / "a.parquet", Reading(last=1)).train.features.bag().columns) == 3
     assert (
         load(folder / "a.parquet", Reading(format="interactions"))
         .notes[0]

@@ -33,7 +33,7 @@ def examples(points, names):
     """What a reader returned, as (features by name, target's name)."""
     found = []
     for i in range(len(points)):
-        row = points.features.rows(torch.tensor([i]))
+        row = points.features.rows(torch.tensor([i])).bag()
         features = dict(
             zip((names[c] for c in row.columns.tolist()), row.values.tolist(), strict=True)
         )
@@ -153,7 +153,7 @@ def test_every_test_row_is_asked_in_its_place_whatever_its_target(tmp_path, name
     assert asked.users.to_pylist() == users
     assert data.test.rows.tolist() == [1, 2, 4]
     assert data.test.users.to_pylist() == [users[i] for i in (1, 2, 4)]
-    dense = asked.features.to_dense()
+    dense = asked.features.bag().to_dense()
     for i, prefix in enumerate(lists):
         wanted = bag(prefix, known)
         assert dense[i].tolist() == pytest.approx([wanted[item] for item in known])
@@ -170,7 +170,7 @@ def test_rows_without_any_target_are_asked(tmp_path):
         train, write(tmp_path / "test.parquet", items=[[3, 1], [2]], target=pa.nulls(2))
     )
     assert (len(data.test), data.asked.rows.tolist()) == (0, [0, 1])
-    assert data.asked.features.to_dense().tolist() == [[1.0, 0.0, 0.5], [0.0, 1.0, 0.0]]
+    assert data.asked.features.bag().to_dense().tolist() == [[1.0, 0.0, 0.5], [0.0, 1.0, 0.0]]
     with pytest.raises(
         HeadtailError, match=r"train.parquet`, column `target`: row 1 \(from 0\) is null"
     ):
@@ -206,7 +206,7 @@ def test_the_second_reading_comes_from_the_cache_and_other_options_do_not(tmp_pa
     again = read_sequences(path, path, progress=lambda *report: reports.append(report))
     assert reports == [], "nothing was built again"
     assert again.digest == first.digest
-    assert torch.equal(again.train.features.to_dense(), first.train.features.to_dense())
+    assert torch.equal(again.train.features.bag().to_dense(), first.train.features.bag().to_dense())
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_real_sessions_give_the_published_number_of_examples(name, train, test, 
         pytest.skip(f"{name} is not in {DATA}; set HEADTAIL_DATA to the folder that holds it")
     data = read_sequences(folder / "train.parquet", folder / "test.parquet")
     assert (len(data.train), len(data.test), data.train.num_labels) == (train, test, labels)
-    assert int(data.train.features.columns.max()) < labels
+    assert int(data.train.features.items.max()) < labels
 
 
 def test_beauty_leaves_one_out():

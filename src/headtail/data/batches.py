@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headtail.core.targets import Target
 from headtail.data.bag import Bag, Picked, ragged_rows
+from headtail.data.histories import Histories
 from headtail.data.image_files import ImageFiles
 from headtail.data.points import Features, Points
 from headtail.errors import HeadtailError, check_count
@@ -70,6 +71,7 @@ class Batches:
         whole_points: bool = False,
     ) -> None:
         check_count("size", size)
+        points = points.as_bags()
         lengths = points.labels.offsets.diff()
         used = torch.full((len(points),), among is None)
         if among is not None:
@@ -120,6 +122,7 @@ class Batches:
 
     def _features(self, points: Tensor) -> Picked | Tensor:
         features = self.points.features
+        assert not isinstance(features, Histories), "they are bags here"
         assert not isinstance(features, ImageFiles), "image files are streamed, not taken"
         return Picked(features, points) if isinstance(features, Bag) else features[points]
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headtail.core.slices import NAMES, Slices
 from headtail.data.bag import Bag
+from headtail.data.histories import Histories
 from headtail.data.points import DataSet
 
 CURVE_POINTS = 300
@@ -28,6 +29,8 @@ def facts_of(data: DataSet, slices: Slices) -> dict[str, Any]:
     nnz = len(train) * train.num_features
     if isinstance(train.features, Bag):
         nnz = len(train.features.columns)
+    elif isinstance(train.features, Histories):
+        nnz = train.features.num_entries
     return {
         "name": data.name,
         "task": task_of(data),
@@ -66,7 +69,7 @@ def task_of(data: DataSet) -> Task:
     of_train, of_test = (part.labels.offsets.diff() for part in (data.train, data.test))
     # Test points may have no label.
     one_label = bool((of_train == 1).all()) and bool((of_test <= 1).all())
-    sparse = isinstance(data.train.features, Bag)
+    sparse = isinstance(data.train.features, Bag | Histories)
     return "classification" if one_label and not sparse else "retrieval"
 
 

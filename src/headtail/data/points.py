@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headtail.core.targets import Ragged
 from headtail.data.bag import Bag, join_bags, join_ragged, ragged_rows
+from headtail.data.histories import Histories, join_histories
 from headtail.data.image_files import ImageFiles
 from headtail.errors import HeadtailError
 
@@ -22,8 +23,8 @@ Progress: TypeAlias = Callable[[str, float], None]
 """Called by readers with what they are doing and the share of it that is done."""
 
 Features: TypeAlias = Bag | Tensor
-"""The input of an encoder: sparse rows, a dense float32 matrix `[n, D]`, or images, uint8
-`[n, 3, h, w]`.
+"""The input of an encoder: sparse rows, a dense float32 matrix `[n, D]`, items in order `[n, T]`,
+or images, uint8 `[n, 3, h, w]`.
 """
 
 
@@ -32,7 +33,7 @@ class Points:
     """Examples with any number of labels each.
 
     Attributes:
-        features: sparse or dense rows, images, or image files: one per point.
+        features: sparse or dense rows, histories, images, or image files: one per point.
         labels: the labels of each point; a point may have none.
         num_labels: L.
         seen: labels that must not be recommended again to a point (what a user has already), or
@@ -44,7 +45,7 @@ class Points:
             (filtered ranking, as for triples).
     """
 
-    features: Features | ImageFiles
+    features: Features | Histories | ImageFiles
     labels: Ragged
     num_labels: int
     seen: Ragged | None = None
@@ -74,7 +75,7 @@ class Points:
     @property
     def num_features(self) -> int:
         """D; for images, their pixels in three colours."""
-        if isinstance(self.features, Bag):
+        if isinstance(self.features, Bag | Histories):
             return self.features.num_columns
         if isinstance(self.features, ImageFiles):
             return 3 * self.features.size**2
@@ -85,7 +86,7 @@ class Points:
         """Height and width of the images that a model sees; None for other features."""
         if isinstance(self.features, ImageFiles):
             return self.features.size, self.features.size
-        shape = () if isinstance(self.features, Bag) else self.features.shape
+        shape = self.features.shape if isinstance(self.features, Tensor) else ()
         return (shape[2], shape[3]) if len(shape) == 4 else None
 
     @property
@@ -105,6 +106,11 @@ class Points:
             users=None if self.users is None else self.users.take(ids.numpy()),
             known=None if self.known is None else ragged_rows(self.known, ids),
         )
+
+    def as_bags(self) -> Points:
+        """With histories as bags, for encoders that do not look at the order."""
+        features = self.features
+        return replace(self, features=features.bag()) if isinstance(features, Histories) else self
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,8 +152,6 @@ class DataSet:
 
 def _in_order(first: Points, second: Points) -> Points:
     """The sparse points of both, by their rows."""
-    assert isinstance(first.features, Bag)
-    assert isinstance(second.features, Bag)
     assert first.rows is not None
     assert second.rows is not None
     seen = known = users = None
@@ -159,7 +163,12 @@ def _in_order(first: Points, second: Points) -> Points:
         import pyarrow as pa
 
         users = pa.concat_arrays([first.users, second.users])
-    features = join_bags(first.features, second.features)
+    if isinstance(first.features, Histories) and isinstance(second.features, Histories):
+        features = join_histories(first.features, second.features)
+    else:
+        assert isinstance(first.features, Bag)
+        assert isinstance(second.features, Bag)
+        features = join_bags(first.features, second.features)
     labels = join_ragged(first.labels, second.labels)
     rows = torch.cat([first.rows, second.rows])
     both = Points(features, labels, first.num_labels, seen, rows, users, known)

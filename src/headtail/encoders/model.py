@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from headtail.core.targets import Ragged, Target
 from headtail.data.bag import Picked
 from headtail.data.batches import TrainingBatch
+from headtail.data.histories import Histories
 from headtail.data.points import Features
 from headtail.device.side_streams import side_stream, wait_for
 from headtail.encoders.bottleneck import Bottleneck
@@ -70,11 +71,18 @@ class Model(nn.Module):
         with side_stream(target.device, "draw"):
             return loss.draw_ahead(target)
 
-    def encode(self, features: Features | Picked) -> Float[Tensor, "n d"]:
+    def inputs(self, histories: Histories) -> Features:
+        """Histories as the encoder reads them: as bags."""
+        return histories.bag()
+
+    def encode(self, features: Features | Histories | Picked) -> Float[Tensor, "n d"]:
         """`[n, d]` hidden states, in the dtype of the label table."""
+        features = self.inputs(features) if isinstance(features, Histories) else features
         return self.encoder(features).to(self.head.weight.dtype)
 
     @torch.no_grad()
-    def top(self, features: Features, k: int, exclude: Ragged | None = None) -> Int[Tensor, "n k"]:
+    def top(
+        self, features: Features | Histories, k: int, exclude: Ragged | None = None
+    ) -> Int[Tensor, "n k"]:
         """`[n, k]` the best labels of each point, best first, without those of `exclude`."""
         return self.head.topk(self.encode(features), k, exclude=exclude).indices

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor, nn
 
 from headtail.data.bag import Bag
+from headtail.data.histories import Histories
 from headtail.data.points import Points
 from headtail.errors import HeadtailError
 from headtail.kernels.dispatch import image_kernel
@@ -61,7 +62,7 @@ class PrepareImages(nn.Module):
             at_once: pixel values counted at a time.
         """
         images = points.features
-        if isinstance(images, Bag):
+        if isinstance(images, Bag | Histories):
             raise HeadtailError(
                 "Images must be uint8 of shape [n, 3, height, width], but got sparse features."
             )

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headtail.data.bag import Bag, ragged_rows
+from headtail.data.histories import Histories
 from headtail.data.points import Features, Points
 from headtail.encoders import Model
 
@@ -25,14 +26,13 @@ SCORES_AT_ONCE = 2**24
 """Scores of all labels that are held at a time, to look up those of the best labels."""
 
 
-def blocks(
-    points: Points, device: torch.device, most: int
-) -> Iterator[tuple[Int[Tensor, " k"], Features]]:
-    """Ids and features of the points, on the device, block by block; image files are decoded ahead.
+def blocks(points: Points, model: Model, most: int) -> Iterator[tuple[Int[Tensor, " k"], Features]]:
+    """Ids and features of the points, on the model's device, block by block; image files are
+    decoded ahead.
 
     Args:
         points: what to go through.
-        device: where the features go.
+        model: takes the features.
         most: points in a block, at most.
     """
     if len(points) == 0:
@@ -43,10 +43,13 @@ def blocks(
     features = points.features
     if isinstance(features, Bag):
         loaded = map(features.rows, parts)
+    elif isinstance(features, Histories):
+        loaded = (model.inputs(features.rows(ids)) for ids in parts)
     elif isinstance(features, Tensor):
         loaded = (features[ids] for ids in parts)
     else:
         loaded = features.stream(parts, train=False, seed=0, workers=torch.get_num_threads())
+    device = model.head.weight.device
     for ids, block in zip(parts, loaded, strict=True):
         yield ids, block.to(device)
 
@@ -70,7 +73,7 @@ def top_labels(
     if at_once is None:
         at_once = POINTS_AT_ONCE if device.type == "cpu" else POINTS_AT_ONCE_ON_GPU
     rows = []
-    for ids, features in blocks(points, device, at_once):
+    for ids, features in blocks(points, model, at_once):
         seen = None if points.seen is None else ragged_rows(points.seen, ids)
         rows.append(model.top(features, min(k, points.num_labels), seen).cpu())
     if not rows:
@@ -83,7 +86,7 @@ def scores_of(model: Model, points: Points, top: Int[Tensor, "n k"]) -> Float[Te
     """The logits of these labels of each point, without any post-hoc adjustment."""
     at_once = max(1, SCORES_AT_ONCE // points.num_labels)
     rows = []
-    for ids, features in blocks(points, model.head.weight.device, at_once):
+    for ids, features in blocks(points, model, at_once):
         logits = model.head.logits(model.encode(features)).cpu()
         rows.append(logits.gather(1, top[ids].clamp(min=0)))
     return torch.cat(rows) if rows else torch.zeros(0, top.shape[1])
@@ -98,6 +101,6 @@ def encoded_pairs(
     pairs = torch.randperm(len(point_of), generator=torch.Generator().manual_seed(seed))[:number]
     chosen, where = point_of[pairs].unique(return_inverse=True)
     device = model.head.weight.device
-    features_of = blocks(points.select(chosen), device, POINTS_AT_ONCE)
+    features_of = blocks(points.select(chosen), model, POINTS_AT_ONCE)
     hidden = torch.cat([model.encode(features) for _, features in features_of])
     return hidden[where.to(device)], points.labels.values[pairs].long().to(device)

@@ -82,7 +82,7 @@ class Validation:
         head.flush()
         device = head.weight.device
         total = torch.zeros((), dtype=torch.float64, device=device)
-        for ids, features in blocks(self.points, device, self.at_once):
+        for ids, features in blocks(self.points, model, self.at_once):
             labels = ragged_rows(self.points.labels, ids)
             if len(labels.values):
                 target = Ragged(labels.values.long().to(device), labels.offsets.to(device))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headtail.data.bag import Bag
+from headtail.data.histories import Histories
 from headtail.data.load import DEFAULTS, load
 from headtail.data.points import DataSet, Points, Progress
 from headtail.data.reading import Reading, told_apart
@@ -118,7 +119,7 @@ def _fits_within(data: DataSet, num_features: int, num_labels: int) -> bool:
     if data.label_names is not None or data.unlabelled is not None or data.test.users is not None:
         return False
     train = data.train
-    narrower = isinstance(train.features, Bag) and train.num_features < num_features
+    narrower = isinstance(train.features, Bag | Histories) and train.num_features < num_features
     known_features = narrower or train.num_features == num_features
     return known_features and int(train.labels.values.max()) < num_labels
 
@@ -128,7 +129,7 @@ def _widened(data: DataSet, num_features: int, num_labels: int) -> DataSet:
 
     def widen(points: Points) -> Points:
         features = points.features
-        if isinstance(features, Bag):
+        if isinstance(features, Bag | Histories):
             features = replace(features, num_columns=num_features)
         return replace(points, features=features, num_labels=num_labels)
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from headtail.core.labels import Labels
 from headtail.data.bag import Bag
 from headtail.data.batches import Batches
+from headtail.data.histories import Histories
 from headtail.data.points import DataSet, Points
 from headtail.device.determinism import determinism
 from headtail.device.memory import explained_out_of_memory
@@ -111,7 +112,7 @@ class Trainer:
         facts = {
             "run": settings_of(run),
             "data": data.digest,
-            "sparse_features": isinstance(train.features, Bag),
+            "sparse_features": isinstance(train.features, Bag | Histories),
             "num_features": train.num_features,
             "picture": train.image_size,
         }
@@ -156,7 +157,7 @@ class Trainer:
                 train.num_features,
                 image_size=train.image_size,
                 encoder=encoder,
-                sparse_features=isinstance(train.features, Bag),
+                sparse_features=isinstance(train.features, Bag | Histories),
                 sparse=dispatch.updates_rows(self.device) and not clips_densely,
                 placement=placement,
             ).to(self.device)

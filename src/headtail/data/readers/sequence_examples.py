@@ -1,4 +1,4 @@
-"""Examples from sequences: bags of the items before each target, written to the cache."""
+"""Examples from sequences: the sequences once, and where each example's target is."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import torch
 
-from headtail.data.cache import Store
+from headtail.core.targets import Ragged
+from headtail.data.cache import Entry, Store
+from headtail.data.histories import Histories
+from headtail.data.points import Points
 
 
 @dataclass(frozen=True)
@@ -16,16 +20,12 @@ class Sequences:
 
     Attributes:
         ids: `[p]` items, −1 where unknown.
-        before: `[p]` items of its sequence before each.
-        behind: `[p]` items of its sequence behind each.
         offsets: `[n + 1]` where sequences begin.
         first: row of the first sequence.
         users: `[n]` the user of each sequence, or None.
     """
 
     ids: np.ndarray
-    before: np.ndarray
-    behind: np.ndarray
     offsets: np.ndarray
     first: int
     users: pa.Array | None
@@ -43,88 +43,75 @@ def places(offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class ExampleWriter:
-    """Appends the examples of one part of the data to the cache, a block of bounded size at a time.
+    """Appends the sequences of one source to the cache, and the examples of the parts in it.
 
     Args:
         store: takes the arrays.
-        part: of the data, which names the arrays.
-        last: how many items before the target are looked at.
-        at_once: entries of features held in memory at once.
+        source: the name of the source, and of the arrays with its sequences.
+        parts: names of the parts of the data whose examples it has.
     """
 
-    def __init__(self, store: Store, part: str, last: int, at_once: int) -> None:
+    def __init__(self, store: Store, source: str, parts: tuple[str, ...]) -> None:
         self.store = store
-        self.part = part
-        self.last = last
-        self.at_once = at_once
-        self.points = self.entries = self.unknown = 0
-        self.rows = np.empty(0, np.int64)
-        store.append(f"{part}_offsets", np.zeros(1, np.int64))
+        self.source = source
+        self.written = 0
+        store.append(f"{source}_offsets", np.zeros(1, np.int64))
+        for part in parts:
+            store.facts["points"][part] = store.facts["unknown"][part] = 0
 
-    def add(self, sequences: Sequences, targets: np.ndarray) -> None:
-        """Examples with targets at these places; those without a known target are only counted."""
+    def add(self, sequences: Sequences) -> None:
+        """Append sequences, whose examples follow."""
+        self.store.append(f"{self.source}_items", sequences.ids.astype(np.int32))
+        self.store.append(f"{self.source}_offsets", self.written + sequences.offsets[1:])
+        self.written += len(sequences.ids)
+
+    def add_examples(self, part: str, sequences: Sequences, targets: np.ndarray) -> np.ndarray:
+        """Examples with targets at these places; those without a known target are only counted.
+
+        Returns:
+            The rows of the examples.
+        """
         known = targets[sequences.ids[targets] >= 0]
-        self.unknown += len(targets) - len(known)
-        self.rows = sequences.row_of(known)
-        self._append(sequences.ids, known, sequences.before[known], self.rows, sequences.ids[known])
-        self.store.facts["unknown"][self.part] = self.unknown
+        self.store.facts["unknown"][part] += len(targets) - len(known)
+        rows = sequences.row_of(known)
+        ends = known - sequences.offsets[rows - sequences.first]
+        self._append(part, rows, ends, sequences.ids[known].astype(np.int32))
+        return rows
 
-    def add_rows(self, sequences: Sequences, labelled: np.ndarray) -> None:
+    def add_rows(self, part: str, sequences: Sequences, labelled: np.ndarray) -> None:
         """An example without a label for each row that is not among those `labelled`."""
         left = np.delete(np.arange(len(sequences.offsets) - 1), labelled - sequences.first)
         # The target is the item behind these, or there is none.
-        before = np.maximum(np.diff(sequences.offsets)[left] - 1, 0)
-        ids = np.r_[sequences.ids, np.int32(-1)]
-        targets = sequences.offsets[left] + before
-        self._append(ids, targets, before, sequences.first + left, np.empty(0, np.int32))
+        ends = np.maximum(np.diff(sequences.offsets)[left] - 1, 0)
+        self._append(part, sequences.first + left, ends, np.empty(0, np.int32))
 
-    def _append(
-        self,
-        ids: np.ndarray,
-        targets: np.ndarray,
-        before: np.ndarray,
-        rows: np.ndarray,
-        labels: np.ndarray,
-    ) -> None:
-        """Bags of the items before the targets, a block of bounded size at a time."""
-        blocks = -(-len(targets) * self.last // self.at_once) or 1
-        for block in np.array_split(np.arange(len(targets)), blocks):
-            lengths, columns, values = recent(ids, targets[block], before[block], self.last)
-            self.store.append(f"{self.part}_offsets", self.entries + np.cumsum(lengths))
-            self.store.append(f"{self.part}_columns", columns)
-            self.store.append(f"{self.part}_values", values)
-            self.entries += len(columns)
-        self.store.append(f"{self.part}_rows", rows)
-        self.store.append(f"{self.part}_labels", labels)
-        self.points += len(targets)
-        self.store.facts["points"][self.part] = self.points
+    def _append(self, part: str, rows: np.ndarray, ends: np.ndarray, labels: np.ndarray) -> None:
+        self.store.append(f"{part}_rows", rows)
+        self.store.append(f"{part}_ends", ends)
+        self.store.append(f"{part}_labels", labels)
+        self.store.facts["points"][part] += len(rows)
 
 
-def recent(
-    ids: np.ndarray, targets: np.ndarray, before: np.ndarray, last: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Bags of the items before each target, weighted by how recent they are.
+def points_of(
+    entry: Entry, source: str, part: str, last: int, users: pa.Array | None = None
+) -> Points:
+    """The points of a part that an `ExampleWriter` wrote.
 
     Args:
-        ids: `[p]` items one sequence after the other, −1 where unknown.
-        targets: `[t]` places of the targets in `ids`.
-        before: `[t]` how many items of its sequence are before each.
-        last: how many of these are looked at.
-
-    Returns:
-        `[t]` entries per bag; `[nnz]` columns, ascending within a bag; `[nnz]` values.
-
-    >>> recent(np.array([7, 5, 7, 9]), np.array([3]), np.array([3]), last=3)
-    (array([2]), array([5, 7], dtype=int32), array([0.5      , 1.3333334], dtype=float32))
+        entry: the cache entry, with the number of labels among its facts.
+        source: where the part's sequences are.
+        part: of the data.
+        last: how many items before the target a bag looks at.
+        users: the user of each sequence, or None.
     """
-    steps = np.arange(1, last + 1)
-    items = ids[np.maximum(targets[:, None] - steps, 0)]
-    columns = np.where(steps <= before[:, None], items, -1).astype(np.int32)
-    order = np.argsort(columns, axis=1, kind="stable")
-    columns = np.take_along_axis(columns, order, axis=1)
-    weights = (1 / steps)[order]
-    first = columns >= 0
-    first[:, 1:] &= columns[:, 1:] != columns[:, :-1]
-    starts = np.flatnonzero(first[columns >= 0])
-    values = np.add.reduceat(weights[columns >= 0], starts) if len(starts) else np.empty(0)
-    return first.sum(axis=1), columns[first], values.astype(np.float32)
+    rows, ends, labels = (entry.arrays[f"{part}_{name}"] for name in ("rows", "ends", "labels"))
+    sequences = entry.arrays[f"{source}_items"], entry.arrays[f"{source}_offsets"]
+    num_labels = entry.facts["num_labels"]
+    one_each = torch.arange(len(rows) + 1).clamp(max=len(labels))
+    return Points(
+        Histories(*sequences, rows, ends, last, num_labels),
+        Ragged(labels, one_each),
+        num_labels,
+        rows=rows,
+        users=None if users is None else users.take(rows.numpy()),
+    )

@@ -9,15 +9,17 @@ from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import torch
 
-from headtail.core.targets import Ragged
-from headtail.data.bag import Bag
 from headtail.data.cache import Entry, Store, cached, key_of
-from headtail.data.points import DataSet, Points, Progress
+from headtail.data.points import DataSet, Progress
 from headtail.data.readers.arrow_types import holds_ids
 from headtail.data.readers.parquet import AT_ONCE, Columns, check_same_kind, renamed
-from headtail.data.readers.sequence_examples import ExampleWriter, Sequences, places
+from headtail.data.readers.sequence_examples import (
+    ExampleWriter,
+    Sequences,
+    places,
+    points_of,
+)
 from headtail.data.readers.vocabulary import Vocabulary, label_names, save_ids, saved_ids
 from headtail.data.reading import DataFiles, Reading
 from headtail.errors import HeadtailError, check_count
@@ -43,9 +45,9 @@ def read_sequences(
     """Read sessions or histories from Parquet: a list column `items` (or the only one) of item ids.
 
     The session [a, b, c] becomes the examples [a] → b and [a, b] → c. The features of an example
-    are the bag of the last n items before its target: the item i steps back has the value 1/i,
-    summed where an item repeats. Columns and labels are the same items, sorted: numbers by size,
-    strings by their bytes.
+    are the items before its target (`Histories`); as a bag, the item i steps back among the last n
+    has the value 1/i, summed where an item repeats. Columns and labels are the same items, sorted:
+    numbers by size, strings by their bytes.
 
     With a test file, its rows are the prefix (the list) and its `target`; without such a
     column, the last item of the list is the target. Rows of a training file with a `target` are
@@ -59,7 +61,7 @@ def read_sequences(
     Args:
         train: Parquet file.
         test: Parquet file, or None to leave one out.
-        last: n, how many items before the target are looked at.
+        last: n, how many items before the target a bag looks at.
         progress: called with what is being done and the share of it that is done.
         at_once: ids held in memory at once.
 
@@ -71,7 +73,7 @@ def read_sequences(
     >>> data = read_sequences(folder / "train.parquet", folder / "test.parquet")
     >>> data.label_names, data.train.labels.values
     ([5, 7, 9], tensor([0, 2], dtype=torch.int32))
-    >>> data.test.features.to_dense()
+    >>> data.test.features.bag().to_dense()
     tensor([[0.5000, 1.0000, 0.0000]])
     """
     last = check_count("last", last)
@@ -79,24 +81,26 @@ def read_sequences(
     source.need_lists()
     files = [train] if test is None else [train, test]
     recipe = {"reader": "sequences", "last": last}
-    build = partial(_build, source, test, last, progress)
-    entry = cached(files, recipe | {"with": "rows and users"}, build)
+    build = partial(_build, source, test, progress)
+    entry = cached(files, {"reader": "sequences", "with": "histories"}, build)
     numbers = entry.facts["points"]
+    users = saved_ids(entry, "users")
+    tested = "train" if test is None else "test"
     return DataSet(
         train.stem,
-        _points(entry, "train"),
-        _points(entry, "test"),
-        _points(entry, "validation") if numbers.get("validation") else None,
-        unlabelled=_points(entry, "unlabelled") if numbers["unlabelled"] else None,
+        points_of(entry, "train", "train", last),
+        points_of(entry, tested, "test", last, users),
+        points_of(entry, tested, "validation", last) if numbers.get("validation") else None,
+        unlabelled=points_of(entry, tested, "unlabelled", last, users)
+        if numbers["unlabelled"]
+        else None,
         label_names=label_names(entry),
         notes=_notes(entry, test is None),
         digest=key_of(files, recipe),  # of what is trained and tested, without what else is kept
     )
 
 
-def _build(
-    source: Columns, test: Path | None, last: int, progress: Progress | None, store: Store
-) -> None:
+def _build(source: Columns, test: Path | None, progress: Progress | None, store: Store) -> None:
     if test is None and source.target:
         raise HeadtailError(
             f"`{source.path}` has a column `target`, so its rows are examples already. Pass "
@@ -112,39 +116,38 @@ def _build(
     store.facts |= {"num_labels": len(known), "points": {}, "unknown": {}, "short": 0}
     if test is None:
         parts = {"train": _but_last_two, "validation": _last_but_one, "test": _last}
-        _write_parts(source, known, parts, last, progress, store)
+        _write_parts(source, known, parts, progress, store)
         return
     held_out = Columns.of(test, source.at_once)
-    parts = {"train": _target if source.target else _every}
-    _write_parts(source, known, parts, last, progress, store)
-    parts = {"test": _target if held_out.target else _last}
-    _write_parts(held_out, known, parts, last, progress, store)
+    _write_parts(source, known, {"train": _target if source.target else _every}, progress, store)
+    _write_parts(held_out, known, {"test": _target if held_out.target else _last}, progress, store)
 
 
 def _write_parts(
     columns: Columns,
     known: Vocabulary,
     parts: dict[str, IsTarget],
-    last: int,
     progress: Progress | None,
     store: Store,
 ) -> None:
     """Write the parts that a file holds, each with the rule for its targets."""
     tests = "test" in parts
     names = (*parts, "unlabelled") if tests else tuple(parts)
-    writers = {name: ExampleWriter(store, name, last, columns.at_once) for name in names}
+    writer = ExampleWriter(store, names[0], names)
     for sequences in _encoded(columns, known, progress, tests):
+        before, behind = places(sequences.offsets)
         if not columns.target:
-            alone = (sequences.before == 0) & (sequences.behind == 0)
-            store.facts["short"] += int(alone.sum())
-        for part, is_target in parts.items():
-            targets = np.flatnonzero(is_target(sequences.before, sequences.behind))
-            writers[part].add(sequences, targets)
+            store.facts["short"] += int(((before == 0) & (behind == 0)).sum())
+        writer.add(sequences)
+        labelled = {
+            part: writer.add_examples(part, sequences, np.flatnonzero(is_target(before, behind)))
+            for part, is_target in parts.items()
+        }
         if tests:
-            writers["unlabelled"].add_rows(sequences, writers["test"].rows)
+            writer.add_rows("unlabelled", sequences, labelled["test"])
             if sequences.users is not None:
                 save_ids(store, "users", sequences.users)
-    if "train" in writers and not writers["train"].points:
+    if "train" in parts and not store.facts["points"]["train"]:
         raise HeadtailError(
             f"`{columns.path}` gives no train example: its sequences are too short, or their "
             "targets unknown."
@@ -213,18 +216,7 @@ def _encoded(
             check_same_kind(known, targets, columns, "target")
             ids = np.insert(ids, offsets[1:], known.ids(targets))
         begins = offsets if targets is None else offsets + np.arange(len(offsets))
-        yield Sequences(ids, *places(begins), begins, first, users)
-
-
-def _points(entry: Entry, part: str) -> Points:
-    names = ("offsets", "columns", "values", "labels", "rows")
-    offsets, columns, values, labels, rows = (entry.arrays[f"{part}_{name}"] for name in names)
-    num_labels = entry.facts["num_labels"]
-    users = saved_ids(entry, "users") if part in ("test", "unlabelled") else None
-    users = None if users is None else users.take(rows.numpy())
-    features = Bag(offsets, columns, values, num_labels)
-    one_each = torch.arange(len(rows) + 1).clamp(max=len(labels))
-    return Points(features, Ragged(labels, one_each), num_labels, rows=rows, users=users)
+        yield Sequences(ids, begins, first, users)
 
 
 def _notes(entry: Entry, alone: bool) -> tuple[str, ...]:
