@@ -366,6 +366,7 @@ def test_what_a_killed_process_left_half_written_is_swept_up(tmp_path):
         "events",
         "model.safetensors",
         "results.csv",
+        "times.json",
     }
 
 
@@ -464,7 +465,12 @@ def test_killed_again_and_again_the_results_are_those_of_an_uninterrupted_run(
     wait_until(lambda: not any(map(alive, workers)))
     assert 0 < len(moments(tmp_path, "results.csv")()) < 4
     assert not (tmp_path / "results.csv").exists()
+    stopped = Comparison.read(tmp_path)
+    measured = {(row.scheme, row.seed) for row in stopped.rows if row.split == "test" and row.run}
+    assert len(measured) == len(moments(tmp_path, "results.csv")())
+    assert len(measured) + len(stopped.missing) == 4
     assert main(arguments(tmp_path, "--seeds", "2", "--patience", "40", **LONG)) == 0
+    assert Comparison.read(tmp_path).missing == []
     assert (tmp_path / "results.csv").read_bytes() == uninterrupted
 
 

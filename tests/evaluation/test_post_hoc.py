@@ -81,7 +81,8 @@ def test_adjusted_answers_move_to_the_tail_on_the_same_weights(tmp_path):
         name: [
             row.value
             for row in found.rows
-            if (row.scheme, row.metric, row.slice) == (name, "balanced-error", "tail")
+            if (row.split, row.scheme, row.metric, row.slice)
+            == ("test", name, "balanced-error", "tail")
         ]
         for name in (PLAIN, ADJUSTED)
     }
@@ -165,7 +166,7 @@ def test_every_class_has_its_error_and_their_mean_is_the_balanced_error(tmp_path
         errors = {
             row.slice: row.value
             for row in read_rows(cell.folder / "results.csv")
-            if row.metric == "balanced-error"
+            if row.metric == "balanced-error" and row.split == "test"
         }
         assert sum(row.error for row in own) / len(own) == pytest.approx(errors["full"])
         assert sum(row.error for row in own[5:]) / 3 == pytest.approx(errors["tail"])

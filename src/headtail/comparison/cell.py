@@ -10,13 +10,15 @@ from dataclasses import asdict, replace
 from jaxtyping import Int
 from torch import Tensor
 
-from headtail.comparison.grid import ABOUT, Cell, check_same_run
-from headtail.comparison.results import CLASSES, ClassError, Row, read_rows
-from headtail.comparison.rows import class_errors, rows_of
+from headtail.comparison.grid import Cell, check_same_run
+from headtail.comparison.results import ABOUT, CLASSES, TIMES, ClassError, Row, read_rows
+from headtail.comparison.rows import class_errors, dial_rows, rows_of
+from headtail.comparison.stopwatch import Stopwatch
 from headtail.core.slices import Slices
 from headtail.data.facts import task_of
 from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
+from headtail.evaluation.dial import dial_of
 from headtail.evaluation.measures import Measure, best_labels, measure_model, measures_of
 from headtail.files.atomic import write_text
 from headtail.files.records import to_csv
@@ -79,18 +81,24 @@ def _train(
 ) -> tuple[Int[Tensor, "n k"], list[Row]]:
     """Train a cell; the best labels of its test points, and its rows."""
     events = Events(cell.folder / "events")
+    stopwatch = Stopwatch()
 
-    def both(state: State, steps: int, loss: float | None) -> None:
+    def all_of_them(state: State, steps: int, loss: float | None) -> None:
+        stopwatch(state, steps, loss)
         events(state, steps, loss)
         if watch is not None:
             watch(state, steps, loss)
 
     try:
-        trained = Trainer(cell.run, data, cell.folder, device=device, watch=both, stop=stop).fit()
+        trainer = Trainer(cell.run, data, cell.folder, device=device, watch=all_of_them, stop=stop)
+        trained = trainer.fit()
     finally:
         events.close()
+    if (times := stopwatch.times(trained.state, trained.steps_per_epoch)) is not None:
+        write_text(cell.folder / TIMES, json.dumps({cell.run.scheme: times}))
     top = best_labels(trained.model, data)
-    return top, rows_of(cell.run, data, trained, measures_of(top, data, slices), cell.folder.name)
+    rows = rows_of(cell.run, data, trained, measures_of(top, data, slices), cell.folder.name)
+    return top, rows + dial_rows(rows[-1], dial_of(trained.model, data, slices))
 
 
 def _adjust(
@@ -110,6 +118,9 @@ def _adjust(
     before = read_rows(other / "results.csv")
     tensors, facts = checkpoint.load(other / "model.safetensors")
     checkpoint.save(cell.folder / "model.safetensors", tensors, {**facts, "run": asdict(cell.run)})
+    if (other / TIMES).exists():
+        [times] = json.loads((other / TIMES).read_text()).values()
+        write_text(cell.folder / TIMES, json.dumps({cell.run.scheme: times}))
     top = best_labels(load_model(cell.folder)[0].to(device), data)
     renamed = [replace(row, run=cell.folder.name, scheme=cell.run.scheme) for row in before]
     return top, _with_test_measures(renamed, measures_of(top, data, slices))
@@ -121,13 +132,15 @@ def _measured_again(cell: Cell, data: DataSet, slices: Slices, device: str) -> l
     """
     before = read_rows(cell.folder / "results.csv")
     model, *_ = load_model(cell.folder)
-    return _with_test_measures(before, measure_model(model.to(device), data, slices))
+    model.to(device)
+    rows = _with_test_measures(before, measure_model(model, data, slices))
+    return rows + dial_rows(rows[-1], dial_of(model, data, slices))
 
 
 def _with_test_measures(rows: list[Row], measures: Iterable[Measure]) -> list[Row]:
-    """A run's rows with other measures of its test points."""
+    """The learning curve of a run's rows, with other measures of its test points."""
     last = next(row for row in rows if row.split == "test")
     return [
-        *(row for row in rows if row.split != "test"),
+        *(row for row in rows if row.split in ("train", "validation")),
         *(replace(last, **measure._asdict()) for measure in measures),
     ]

@@ -9,7 +9,7 @@ import datetime
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 from headtail.comparison.cell import run_cell
 from headtail.comparison.explained import explain_schemes
 from headtail.comparison.grid import Cell, cells, check_same_data
-from headtail.comparison.results import CLASSES, ClassError, Comparison, Row
+from headtail.comparison.results import Comparison, Row, mean_times, read_classes
 from headtail.comparison.rows import baseline_rows, explain_rows
 from headtail.comparison.workers import Outcome, in_turn, side_by_side, source_of
 from headtail.core.slices import Slices
@@ -32,7 +32,6 @@ from headtail.device.shared_gpu import shared_gpu
 from headtail.errors import HeadtailError, Setting, check_count
 from headtail.evaluation.measures import check_measurable
 from headtail.files.atomic import check_writable
-from headtail.files.records import read_csv
 from headtail.schemes import PAPER, check_batch
 from headtail.training.build_model import encoder_name
 from headtail.training.config import Training
@@ -157,6 +156,17 @@ def run_grid(
     check_writable(folder, "Choose another folder.")
     check_measurable(data)
     check_same_data(folder, data)
+    by = data_slices(data, slices)
+    explained = explain_schemes([cell.run for cell in grid], data)
+    begun = Comparison(
+        rows=[*baseline_rows(data, by), *explain_rows(explained, data)],
+        data=facts_of(data, by),
+        schemes=explained,
+        settings=_settings(grid, data, by),
+        made_by=_made_by(execution, device),
+        failures={},
+    )
+    begun.begin(folder, {cell.folder: cell.title for cell in grid})
     rows_of_cell: dict[Cell, list[Row]] = {}
     failures = {}
     with closing(_outcomes(grid, data, CellWork(slices, device), execution)) as outcomes:
@@ -169,23 +179,15 @@ def run_grid(
             else:
                 failures[cell.title] = sentence
             execution.finished(cell, sentence)
-    by = data_slices(data, slices)
-    explained = explain_schemes([cell.run for cell in grid], data)
     trained = [cell for cell in grid if cell in rows_of_cell]
-    comparison = Comparison(
-        rows=[
-            *baseline_rows(data, by),
-            *explain_rows(explained, data),
-            *(row for cell in trained for row in rows_of_cell[cell]),
-        ],
-        data=facts_of(data, by),
-        schemes=explained,
-        settings=_settings(grid, data, by),
-        made_by=_made_by(execution.command, device),
+    replace(
+        begun,
+        rows=[*begun.rows, *(row for cell in trained for row in rows_of_cell[cell])],
+        made_by=_made_by(execution, device)
+        | {"times": mean_times(cell.folder for cell in trained)},
         failures=failures,
-        classes=[row for cell in trained for row in _classes(cell)],
-    )
-    comparison.write(folder)
+        classes=[row for cell in trained for row in read_classes(cell.folder)],
+    ).write(folder)
     return Comparison.read(folder)
 
 
@@ -242,11 +244,6 @@ def sentence_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _classes(cell: Cell) -> list[ClassError]:
-    path = cell.folder / CLASSES
-    return read_csv(path, ClassError) if path.exists() else []
-
-
 def _settings(grid: Sequence[Cell], data: DataSet, slices: Slices) -> dict[str, Any]:
     """What all runs share, the schemes and seeds, and how the data were read."""
     settings = asdict(grid[0].run)
@@ -258,10 +255,11 @@ def _settings(grid: Sequence[Cell], data: DataSet, slices: Slices) -> dict[str, 
     }
 
 
-def _made_by(command: str, device: str) -> dict[str, Any]:
+def _made_by(execution: Execution, device: str) -> dict[str, Any]:
     return {
-        "command": command,
+        "command": execution.command,
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": environment.versions(),
         "machine": environment.machine(device),
+        "workers": execution.workers,
     }

@@ -10,14 +10,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from headtail.comparison.results import ABOUT
 from headtail.data.points import DataSet
 from headtail.data.reading import told_apart
 from headtail.errors import HeadtailError, Sentence, Setting
 from headtail.schemes import parse
 from headtail.training.config import Run, Training, data_of
-
-ABOUT = "about.json"
-"""File of a run's folder with the digest of its data and the rule of its slices."""
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
-from dataclasses import dataclass, field, fields
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from headtail.errors import HeadtailError
@@ -13,7 +17,18 @@ from headtail.files.atomic import write_text
 from headtail.files.records import read_csv, to_csv
 from headtail.training.config import to_toml
 
+RESULTS = "results.csv"
 CLASSES = "classes.csv"
+ABOUT = "about.json"
+"""File of a run's folder with the digest of its data and the rule of its slices."""
+TIMES = "times.json"
+"""File of a run's folder with its times, by scheme: these differ from machine to machine."""
+UNFINISHED = "unfinished.json"
+"""File of a comparison that runs or was stopped: folder of each cell: its scheme and seed."""
+BEGUN = "unfinished.csv"
+"""The rows of such a comparison that need no training; `results.csv` is there once it is done."""
+DIAL = "post-hoc"
+"""The split of answers that are adjusted after training, followed by τ: "post-hoc(0.25)"."""
 POPULAR = "most-popular"
 """The scheme of the baseline's rows: the most frequent labels for every point."""
 
@@ -25,7 +40,8 @@ class Row:
     Attributes:
         run: name of the run's folder; empty for what has none.
         dataset: name of the data.
-        split: "train", "validation", "test", or "explain" for what is known before training.
+        split: "train", "validation", "test", "post-hoc(τ)" for the test points with answers that
+            are adjusted with τ, or "explain" for what is known before training.
         loss: "softmax", "contrastive", …
         scheme: as typed, or "most-popular".
         m: number of negatives; empty for all-label losses.
@@ -107,10 +123,13 @@ class Comparison:
             name, equation, rho, leans ("head", "tail" or "neither"), lean (nats),
             noise_untrained (nats or None), m, notes.
         settings: the configuration by name, and how the data were read as "data" (`run.toml`).
-        made_by: command, finished, versions (name: version), machine (`made_by.json`).
+        made_by: command, finished, versions (name: version), machine, workers (runs at the same
+            time) and times ({scheme: {"step_seconds", "training_seconds"}}, means over seeds)
+            (`made_by.json`).
         failures: for cells that failed, scheme and seed ("within-batch:tail, seed 0"): the reason,
             in a sentence.
         classes: the error of each label, for classification (`classes.csv`).
+        missing: scheme and seed of the cells that a stopped comparison has not finished.
     """
 
     rows: list[Row]
@@ -120,22 +139,24 @@ class Comparison:
     made_by: dict[str, Any]
     failures: dict[str, str]
     classes: list[ClassError] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, folder: str | Path) -> Comparison:
-        """From a folder."""
+        """From a folder. Of a comparison that was stopped, or still runs, the finished cells."""
         folder = Path(folder)
-        classes = folder / CLASSES
         try:
-            return cls(
+            stopped = (folder / UNFINISHED).exists()
+            comparison = cls(
                 data=_json(folder / "data.json"),
                 schemes=_json(folder / "schemes.json"),
                 settings=tomllib.loads((folder / "run.toml").read_text(encoding="utf-8")),
                 made_by=_json(folder / "made_by.json"),
                 failures=_json(folder / "failures.json"),
-                rows=read_rows(folder / "results.csv"),
-                classes=read_csv(classes, ClassError) if classes.exists() else [],
+                rows=read_rows(folder / (BEGUN if stopped else RESULTS)),
+                classes=read_classes(folder),
             )
+            return comparison._with_cells(folder) if stopped else comparison
         except OSError as error:
             raise HeadtailError(
                 f"`{folder}` is not a finished comparison: `{error.filename}` cannot be read. Pass "
@@ -148,8 +169,37 @@ class Comparison:
                 f"`{folder}` is damaged: {error}. Run the comparison again; finished runs are kept."
             ) from error
 
+    def _with_cells(self, folder: Path) -> Comparison:
+        """With the results of the cells that are finished, and the names of the others."""
+        titles = {folder / name: title for name, title in _json(folder / UNFINISHED).items()}
+        rule = self.data.get("slices", {}).get("rule")
+        done = [cell for cell in titles if (cell / RESULTS).exists() and _slices(cell) == rule]
+        return replace(
+            self,
+            rows=self.rows + [row for cell in done for row in read_rows(cell / RESULTS)],
+            classes=[row for cell in done for row in read_classes(cell)],
+            made_by=self.made_by | {"times": mean_times(done)},
+            missing=[title for cell, title in titles.items() if cell not in done],
+        )
+
+    def begin(self, folder: Path, cells: Mapping[Path, str]) -> None:
+        """Write what is known before any cell is finished, so that a comparison that is stopped can
+        be read; `cells` maps each folder to scheme and seed.
+        """
+        titles = {os.path.relpath(cell, folder): title for cell, title in cells.items()}
+        (folder / RESULTS).unlink(missing_ok=True)
+        self._write_tables(folder)
+        write_text(folder / BEGUN, to_csv(self.rows, Row))
+        write_text(folder / UNFINISHED, json.dumps(titles, indent=1))
+
     def write(self, folder: Path) -> None:
         """To a folder; `read` gives it back."""
+        self._write_tables(folder)
+        write_text(folder / RESULTS, to_csv(self.rows, Row))
+        for name in (UNFINISHED, BEGUN):
+            (folder / name).unlink(missing_ok=True)
+
+    def _write_tables(self, folder: Path) -> None:
         settings = {name: value for name, value in self.settings.items() if name != "data"}
         write_text(folder / "run.toml", to_toml(settings, self.settings["data"]))
         for name in ("data", "schemes", "made_by", "failures"):
@@ -158,7 +208,30 @@ class Comparison:
             write_text(folder / CLASSES, to_csv(self.classes, ClassError))
         else:  # a file there is from other runs
             (folder / CLASSES).unlink(missing_ok=True)
-        write_text(folder / "results.csv", to_csv(self.rows, Row))
+
+
+def read_classes(folder: Path) -> list[ClassError]:
+    """The errors by class in a folder; none for retrieval."""
+    path = folder / CLASSES
+    return read_csv(path, ClassError) if path.exists() else []
+
+
+def mean_times(cells: Iterable[Path]) -> dict[str, dict[str, float]]:
+    """Scheme: its mean times over the cells in these folders."""
+    gathered: dict[str, list[dict[str, float]]] = defaultdict(list)
+    for cell in cells:
+        if (cell / TIMES).exists():
+            for scheme, times in _json(cell / TIMES).items():
+                gathered[scheme].append(times)
+    return {
+        scheme: {name: fmean(times[name] for times in all_times) for name in all_times[0]}
+        for scheme, all_times in gathered.items()
+    }
+
+
+def _slices(cell: Path) -> str | None:
+    """The rule of the slices that a finished cell was measured by."""
+    return _json(cell / ABOUT).get("slices")
 
 
 def _json(path: Path) -> dict[str, Any]:

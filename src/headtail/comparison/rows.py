@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from jaxtyping import Int
 from torch import Tensor
 
-from headtail.comparison.results import POPULAR, ClassError, Row
+from headtail.comparison.results import DIAL, POPULAR, ClassError, Row
 from headtail.core.labels import Labels
 from headtail.core.slices import Slices
 from headtail.data.facts import label_counts
 from headtail.data.points import DataSet
+from headtail.evaluation.dial import DialMeasure
 from headtail.evaluation.measures import Measure, measures_of
 from headtail.metrics import DEEPEST, label_errors, most_popular
 from headtail.schemes import parse
@@ -40,6 +42,11 @@ def rows_of(
         rows.append(row_of(run, data, split, Measure(metric, "full", value), epoch, steps, name))
     best = state.best_epoch
     return rows + [row_of(run, data, "test", each, best, steps, name) for each in measures]
+
+
+def dial_rows(test: Row, dial: Iterable[DialMeasure]) -> list[Row]:
+    """What the dial measured, as rows beside this row of the test points."""
+    return [replace(test, split=f"{DIAL}({tau:g})", **measure._asdict()) for tau, measure in dial]
 
 
 def row_of(

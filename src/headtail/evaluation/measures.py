@@ -108,19 +108,28 @@ def measure_model(model: Model, data: DataSet, slices: Slices) -> list[Measure]:
     return measures_of(best_labels(model, data), data, slices)
 
 
-def measures_of(top: Int[Tensor, "n K"], data: DataSet, slices: Slices) -> list[Measure]:
+def measures_of(
+    top: Int[Tensor, "n K"], data: DataSet, slices: Slices, resamples: int = 1000
+) -> list[Measure]:
     """Every metric of a ranking of the labels for the test points of a data set.
 
     Args:
         top: `[n, K]` the best labels of each test point, for example from `best_labels`.
         data: the data set; a well-known one brings its own propensity model.
         slices: head, torso and tail, for example from `headtail.data.slices.data_slices`.
+        resamples: bootstrap resamples; 0 for no intervals.
     """
     train = Labels.from_counts(label_counts(data))
     known = recognise(data.train.num_features, data.train.num_labels)
     propensity = (0.55, 1.5) if known is None else known.propensity
     return measure_ranking(
-        top, data.test.labels, train, slices, num_points=len(data.train), propensity=propensity
+        top,
+        data.test.labels,
+        train,
+        slices,
+        num_points=len(data.train),
+        propensity=propensity,
+        resamples=resamples,
     )
 
 

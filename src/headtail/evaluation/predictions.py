@@ -47,13 +47,23 @@ def points_of(data: DataSet, part: Part = "auto") -> Points:
     return data.whole if part == "auto" and data.whole is not None else data.asked
 
 
-def predict(model: Model, points: Points, k: int | None = None) -> Predictions:
-    """The k best labels of each point over all labels; by default 10, or all if there are fewer."""
+def predict(
+    model: Model, points: Points, k: int | None = None, *, post_hoc: float | None = None
+) -> Predictions:
+    """The k best labels of each point over all labels; by default 10, or all if there are fewer.
+
+    Args:
+        model: scores the labels.
+        points: what it is asked about.
+        k: labels per point.
+        post_hoc: τ of post-hoc logit adjustment: 0 ranks by score, larger values move answers to
+            rare labels. By default the model's own. Refused for a loss that leans to the tail.
+    """
     num_labels = points.num_labels
     k = min(10, num_labels) if k is None else check_count("k", k)
     if k > num_labels:
         raise HeadtailError(Setting("k", k), f" is more than the {num_labels} labels there are.")
-    top = top_labels(model, points, k)
+    top = top_labels(model, points, k, post_hoc=post_hoc)
     return Predictions(points, top, scores_of(model, points, top))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -54,9 +54,13 @@ def blocks(points: Points, model: Model, most: int) -> Iterator[tuple[Int[Tensor
         yield ids, block.to(device)
 
 
-@torch.no_grad()
 def top_labels(
-    model: Model, points: Points, k: int, *, at_once: int | None = None
+    model: Model,
+    points: Points,
+    k: int,
+    *,
+    at_once: int | None = None,
+    post_hoc: float | None = None,
 ) -> Int[Tensor, "n k"]:
     """The best labels of each point over all labels, best first, without those it has seen.
 
@@ -65,20 +69,37 @@ def top_labels(
         points: n points.
         k: labels per point.
         at_once: points that are scored at a time; by default what suits the device.
+        post_hoc: τ of post-hoc logit adjustment, see `LabelHead.topk`; by default the model's own.
 
     Returns:
         `[n, k]` label ids; −1 where there are no more.
     """
+    return top_labels_by_tau(model, points, k, (post_hoc,), at_once=at_once)[0]
+
+
+@torch.no_grad()
+def top_labels_by_tau(
+    model: Model,
+    points: Points,
+    k: int,
+    taus: Sequence[float | None],
+    *,
+    at_once: int | None = None,
+) -> list[Int[Tensor, "n k"]]:
+    """`top_labels` for each τ of post-hoc logit adjustment; points are encoded only once."""
     device = model.head.weight.device
     if at_once is None:
         at_once = POINTS_AT_ONCE if device.type == "cpu" else POINTS_AT_ONCE_ON_GPU
-    rows = []
+    most = min(k, points.num_labels)
+    rows: list[list[Tensor]] = [[] for _ in taus]
     for ids, features in blocks(points, model, at_once):
         seen = None if points.seen is None else ragged_rows(points.seen, ids)
-        rows.append(model.top(features, min(k, points.num_labels), seen).cpu())
-    if not rows:
-        return torch.zeros(0, k, dtype=torch.int64)
-    return F.pad(torch.cat(rows), (0, max(0, k - points.num_labels)), value=-1)
+        hidden = model.encode(features)
+        for tau, of_tau in zip(taus, rows, strict=True):
+            best = model.head.topk(hidden, most, post_hoc=tau, exclude=seen)
+            of_tau.append(best.indices.cpu())
+    none = torch.zeros(0, most, dtype=torch.int64)
+    return [F.pad(torch.cat([none, *of_tau]), (0, k - most), value=-1) for of_tau in rows]
 
 
 @torch.no_grad()

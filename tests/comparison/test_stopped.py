@@ -1,0 +1,71 @@
+"""A stopped comparison: what is finished is read, and what is missing has a name."""
+
+from __future__ import annotations
+
+import pytest
+
+from headtail.comparison.compare import Execution, compare
+from headtail.comparison.results import Comparison
+from headtail.training.config import Training
+
+DATA = "synthetic:points=60,test=20,features=80,labels=12"
+QUICK = Training(dim=4, epochs=1, batch=16, negatives=4)
+SCHEMES = ("uniform:tail", "softmax", "softmax+post-hoc")
+
+
+class Interrupted(Exception):
+    """What a test stops a comparison with."""
+
+
+def stop(*_: object) -> None:
+    raise Interrupted
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    with pytest.raises(Interrupted):
+        compare(DATA, SCHEMES, out=tmp_path, training=QUICK, execution=Execution(finished=stop))
+    return tmp_path
+
+
+def schemes_in(comparison: Comparison) -> set[str]:
+    return {row.scheme for row in comparison.rows if row.split == "test"}
+
+
+def test_finished_cells_are_read_and_the_others_are_named(stopped):
+    found = Comparison.read(stopped)
+    assert schemes_in(found) == {"most-popular", "uniform:tail"}
+    assert found.missing == ["softmax, seed 0", "softmax+post-hoc, seed 0"]
+    assert list(found.schemes) == list(SCHEMES)
+    assert list(found.made_by["times"]) == ["uniform:tail"]
+
+
+def test_once_it_is_finished_nothing_is_missing_and_no_row_is_twice(stopped):
+    found = compare(DATA, SCHEMES, out=stopped, training=QUICK)
+    assert found.missing == []
+    assert schemes_in(found) == {"most-popular", *SCHEMES}
+    keys = [(r.run, r.split, r.scheme, r.slice, r.metric, r.epoch) for r in found.rows]
+    assert len(keys) == len(set(keys))
+    assert sorted(path.name for path in stopped.glob("unfinished*")) == []
+
+
+def test_a_cell_measured_by_other_slices_is_missing(stopped):
+    again = Execution(finished=stop)
+    with pytest.raises(Interrupted):
+        compare(
+            DATA,
+            ["softmax", "uniform:tail"],
+            out=stopped,
+            training=QUICK,
+            slices="count",
+            execution=again,
+        )
+    assert Comparison.read(stopped).missing == ["uniform:tail, seed 0"]
+
+
+def test_times_of_training_and_of_a_step_are_kept_for_every_scheme(tmp_path):
+    found = compare(DATA, SCHEMES, seeds=2, out=tmp_path, training=QUICK)
+    times = found.made_by["times"]
+    assert set(times) == set(SCHEMES)
+    assert times["softmax+post-hoc"] == times["softmax"], "the model is the same"
+    assert all(0 < each["step_seconds"] < each["training_seconds"] for each in times.values())
