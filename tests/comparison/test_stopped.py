@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headtail.cli import main
 from headtail.comparison.compare import Execution, compare
 from headtail.comparison.results import Comparison
 from headtail.training.config import Training
@@ -38,6 +39,17 @@ def test_finished_cells_are_read_and_the_others_are_named(stopped):
     assert found.missing == ["softmax, seed 0", "softmax+post-hoc, seed 0"]
     assert list(found.schemes) == list(SCHEMES)
     assert list(found.made_by["times"]) == ["uniform:tail"]
+
+
+def test_the_report_shows_what_is_finished_and_the_terminal_what_is_not(stopped, capsys):
+    assert main(["report", str(stopped)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "uniform:tail" in shown
+    assert (
+        "2 runs are not finished: softmax, seed 0; softmax+post-hoc, seed 0. The same comparison "
+        "again goes on where this one stopped."
+    ) in shown
+    assert (stopped / "report.html").exists()
 
 
 def test_once_it_is_finished_nothing_is_missing_and_no_row_is_twice(stopped):

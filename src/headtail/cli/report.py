@@ -14,7 +14,9 @@ from headtail.comparison.results import Comparison
 
 @dataclass(frozen=True)
 class Report:
-    """Write the report of a comparison again, and print its table."""
+    """Write the report of a comparison again, and print its table; of one that was stopped, with
+    what is finished.
+    """
 
     folder: Annotated[Path, tyro.conf.Positional] = Path("comparison")
     """Folder made by headtail compare."""

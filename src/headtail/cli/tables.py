@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headtail.cli.drawing import HEAD, TAIL
-from headtail.comparison.results import POPULAR, Comparison, Row
+from headtail.comparison.results import POPULAR, Comparison, Row, not_finished
 from headtail.data.facts import Task
 from headtail.metrics import mean_and_deviation
 
@@ -72,10 +72,12 @@ def show_results(comparison: Comparison, report: Path) -> None:
     console = Console(highlight=False)
     if any(row.split == "test" and row.scheme != POPULAR for row in comparison.rows):
         console.print(results_table(comparison, console.width))
-    else:
+    elif comparison.failures:
         number = len(comparison.failures)
         runs = "the only run" if number == 1 else f"all {number:,} runs"
         console.print(Text(f"Nothing was trained: {runs} failed.", style="yellow"))
+    if comparison.missing:
+        console.print(Text(f"{not_finished(comparison)}.", style="yellow"))
     console.print(f"report: {report}", soft_wrap=True, markup=False)
 
 

@@ -210,6 +210,18 @@ class Comparison:
             (folder / CLASSES).unlink(missing_ok=True)
 
 
+def not_finished(comparison: Comparison) -> str:
+    """Which runs a stopped comparison lacks, and how to go on; without a full stop."""
+    command = comparison.made_by.get("command")
+    again = f": {command}" if command else ""
+    number = len(comparison.missing)
+    runs = "1 run is" if number == 1 else f"{number:,} runs are"
+    return (
+        f"{runs} not finished: {'; '.join(comparison.missing)}. The same comparison again goes on "
+        f"where this one stopped{again}"
+    )
+
+
 def read_classes(folder: Path) -> list[ClassError]:
     """The errors by class in a folder; none for retrieval."""
     path = folder / CLASSES
