@@ -13,7 +13,7 @@ from PIL import Image
 
 PRELUDE = """
 import sys
-sys.modules.update(dict.fromkeys(["numba", "pyarrow", "PIL", "triton"]))
+sys.modules.update(dict.fromkeys(["numba", "pyarrow", "PIL", "triton", "sklearn"]))
 from pathlib import Path
 import torch
 from headtail.data.load import load
@@ -22,7 +22,7 @@ from headtail.data.reading import Reading
 
 
 def run_without_extras(code: str, folder) -> str:
-    """What a process without numba, pyarrow, pillow and triton prints."""
+    """What a process without numba, pyarrow, pillow, triton and scikit-learn prints."""
     done = subprocess.run(
         [sys.executable, "-c", PRELUDE + code, str(folder)],
         capture_output=True,
@@ -64,6 +64,10 @@ def write_parquet(folder):
     pq.write_table(pa.table({"user_id": [1], "item_id": [2]}), folder / "train.parquet")
 
 
+def write_texts(folder):
+    (folder / "train.txt").write_text("__label__a x\n__label__b y\n")
+
+
 def write_images(folder):
     for label in "ab":
         (folder / label).mkdir()
@@ -78,6 +82,11 @@ def write_images(folder):
             write_parquet,
             "Reading Parquet files needs pyarrow, which is not installed. "
             "Run `pip install 'headtail[data]'`.",
+        ),
+        (
+            write_texts,
+            "Reading raw text needs scikit-learn, which is not installed. "
+            "Run `pip install 'headtail[text]'`.",
         ),
         (
             write_images,

@@ -29,9 +29,21 @@ MEANT_FOR = {
     "holdout": "data without a test part",
     "root": "lists of images",
     "skip_bad_images": "images in Parquet, lists and folders",
+    "text_features": "raw text",
+    "max_terms": "raw text",
+    "ngrams": "raw text",
 }
 """Options that only some data have a use for."""
-SOME_READERS = ("skip_bad_lines", "split", "last", "root", "skip_bad_images")
+SOME_READERS = (
+    "skip_bad_lines",
+    "split",
+    "last",
+    "root",
+    "skip_bad_images",
+    "text_features",
+    "max_terms",
+    "ngrams",
+)
 """Those that a reader uses or does not use, whatever its files hold."""
 
 

@@ -14,6 +14,7 @@ from headtail.core.targets import Ragged
 from headtail.data.bag import Bag, join_bags, join_ragged, ragged_rows
 from headtail.data.histories import Histories, join_histories
 from headtail.data.image_files import ImageFiles
+from headtail.data.text_features import TextFeatures
 from headtail.errors import HeadtailError
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ class DataSet:
             or None.
         read_as: the path of the data and the options they were read with, by the names of the
             options.
+        text: how raw texts became features, where the points were texts; or None.
     """
 
     name: str
@@ -143,6 +145,7 @@ class DataSet:
     unlabelled: Points | None = None
     whole: Points | None = None
     read_as: dict[str, Any] = field(default_factory=dict)
+    text: TextFeatures | None = None
 
     @property
     def asked(self) -> Points:

@@ -10,7 +10,16 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from headtail.errors import Sentence, Setting
 
 Format: TypeAlias = Literal[
-    "auto", "xc", "svmlight", "sequences", "interactions", "dense", "images", "cifar"
+    "auto",
+    "xc",
+    "svmlight",
+    "fasttext",
+    "raw-text",
+    "sequences",
+    "interactions",
+    "dense",
+    "images",
+    "cifar",
 ]
 
 
@@ -45,6 +54,14 @@ class Reading:
     """Leave missing and damaged images out, and count them, instead of refusing them; every file is
     decoded once for that.
     """
+    text_features: Literal["tfidf", "hashing"] = "tfidf"
+    """For raw text: a column per term that training texts share, weighted by how rare it is
+    (tfidf), or a column per hash of a term, which keeps no list of terms (hashing).
+    """
+    max_terms: int = 131_072
+    """For raw text: the most terms, or the number of hashes."""
+    ngrams: int = 2
+    """For raw text: the most words in a row that are one term."""
 
 
 DEFAULTS = Reading()

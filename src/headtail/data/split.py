@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import torch
+from jaxtyping import Int64
+from torch import Tensor
 
 from headtail.data.points import Points
 from headtail.errors import HeadtailError, check_number
@@ -26,6 +28,14 @@ def hold_out(points: Points, share: float, seed: int = 0) -> tuple[Points, Point
             f"Holding points out needs at least 2 of them, but there are {len(points)}. Pass a "
             "test file."
         )
-    held = min(max(round(share * len(points)), 1), len(points) - 1)
-    order = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))
-    return points.select(order[held:].sort().values), points.select(order[:held].sort().values)
+    train, test = held_out_rows(len(points), share, seed)
+    return points.select(train), points.select(test)
+
+
+def held_out_rows(
+    number: int, share: float, seed: int = 0
+) -> tuple[Int64[Tensor, " k"], Int64[Tensor, " h"]]:
+    """The rows that `hold_out` keeps for training and for testing, of so many, in order."""
+    held = min(max(round(share * number), 1), number - 1)
+    order = torch.randperm(number, generator=torch.Generator().manual_seed(seed))
+    return order[held:].sort().values, order[:held].sort().values

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headtail.core.labels import Labels
+from headtail.data.text_features import TextFeatures
 from headtail.encoders import Model
 from headtail.errors import HeadtailError
 from headtail.training import checkpoint
@@ -28,6 +29,7 @@ class RunFiles:
         facts: about run and data, saved in both files; a checkpoint must agree with them.
         labels: the distribution that is trained for.
         label_names: names of the labels, or None.
+        text: how raw texts become features, or None.
     """
 
     def __init__(
@@ -36,17 +38,19 @@ class RunFiles:
         facts: dict[str, Any],
         labels: Labels,
         label_names: list[str] | list[int] | None,
+        text: TextFeatures | None = None,
     ) -> None:
         self.folder = folder
         self.facts = facts
         self.labels = labels
         self._label_names = checkpoint.as_bytes(label_names)
+        self.text = text
         self._best: dict[str, Tensor] = {}
 
     def save_model(self, model: Model) -> None:
         """Keep the present weights as the best."""
         if self.folder is not None:
-            save_model(self.folder, model, self.labels, self._label_names, self.facts)
+            save_model(self.folder, model, self.labels, self._label_names, self.facts, self.text)
             return
         weights = checkpoint.weights_of(model)
         self._best = {name: tensor.detach().clone() for name, tensor in weights.items()}

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from headtail.core.labels import Labels
+from headtail.data.text_features import TextFeatures
 from headtail.encoders import Model
 from headtail.errors import HeadtailError
 from headtail.rows.decay import catch_up
@@ -20,7 +21,12 @@ MODEL_FILE = "model.safetensors"
 
 
 def save_model(
-    folder: Path, model: Model, labels: Labels, names: Tensor, facts: dict[str, Any]
+    folder: Path,
+    model: Model,
+    labels: Labels,
+    names: Tensor,
+    facts: dict[str, Any],
+    text: TextFeatures | None = None,
 ) -> None:
     """Save a model in a run's folder.
 
@@ -30,6 +36,7 @@ def save_model(
         labels: the distribution it was trained for.
         names: of the labels, as `checkpoint.as_bytes` writes them.
         facts: about the run.
+        text: how raw texts become features, where it was trained on texts.
     """
     for parameter in model.parameters():
         catch_up(parameter)
@@ -38,7 +45,11 @@ def save_model(
         "labels.counts": labels.counts,
         "labels.names": names,
     }
-    checkpoint.save(folder / MODEL_FILE, tensors, {**facts, "smoothing": labels.smoothing})
+    facts = {**facts, "smoothing": labels.smoothing}
+    if text is not None:
+        tensors |= text.tensors()
+        facts["text"] = text.facts()
+    checkpoint.save(folder / MODEL_FILE, tensors, facts)
 
 
 def load_model(
@@ -47,7 +58,8 @@ def load_model(
     """The trained model of a run's folder, its settings, and other facts about the run.
 
     The facts have the names of the labels as `label_names`, None if they had none; runs of an older
-    headtail did not save them.
+    headtail did not save them. A model that was trained on raw texts has as `text` how these become
+    features (`TextFeatures`).
 
     Args:
         folder: of the run.
@@ -76,6 +88,8 @@ def load_model(
     checkpoint.restore_weights(tensors, model)
     if "labels.names" in tensors:
         facts["label_names"] = checkpoint.from_bytes(tensors["labels.names"])
+    if "text" in facts:
+        facts["text"] = TextFeatures.saved(tensors, facts["text"])
     return model.eval(), run, facts
 
 

@@ -116,7 +116,7 @@ class Trainer:
             "num_features": train.num_features,
             "picture": train.image_size,
         }
-        self.files = RunFiles(self.folder, facts, self.labels, data.label_names)
+        self.files = RunFiles(self.folder, facts, self.labels, data.label_names, data.text)
         self._rate = None
         self._saved = time.monotonic()
         one = torch.ones((), device=self.device)

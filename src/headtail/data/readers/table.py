@@ -15,6 +15,7 @@ from headtail.data.file_kinds import FileKind, kind_by_ending
 from headtail.data.points import DataSet, Progress
 from headtail.data.readers.cifar import CIFAR
 from headtail.data.readers.image_kinds import IMAGE_FOLDERS, IMAGE_LISTS
+from headtail.data.readers.raw_text_folder import FASTTEXT, RAW_TEXT, SPARSE
 from headtail.data.readers.text_folder import TEXT
 from headtail.data.reading import DataFiles, Reading
 from headtail.errors import need
@@ -61,12 +62,17 @@ PARQUET = kind_by_ending(
 )
 DENSE = kind_by_ending("dense", (".safetensors", ".npz"))
 
+TEXT_OPTIONS = ("text_features", "max_terms", "ngrams")
+
 # In the order in which a folder is searched.
 READERS = (
     Reader("cifar", CIFAR, "cifar"),
     Reader("images", PARQUET, "parquet_images", ("skip_bad_images",)),
     Reader("sequences", PARQUET, "sequences", ("last",)),
     Reader("interactions", PARQUET, "interactions", ("holdout",)),
+    Reader("fasttext", FASTTEXT, "raw_text_files", TEXT_OPTIONS),
+    Reader("raw-text", RAW_TEXT, "raw_text_files", TEXT_OPTIONS),
+    Reader("xc", SPARSE, "sparse_matrices"),
     Reader("dense", DENSE, "dense"),
     Reader("images", IMAGE_LISTS, "image_lists", ("root", "skip_bad_images")),
     Reader("xc", TEXT, "text_parts", ("skip_bad_lines", "split")),

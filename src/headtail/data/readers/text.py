@@ -9,7 +9,7 @@ import bz2
 import gzip
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from io import BufferedIOBase, BufferedReader
 from pathlib import Path
@@ -59,9 +59,9 @@ def read_text(
 ) -> TextFile:
     r"""Read one text file, plain or compressed (gzip, bzip2, xz), or take it from the cache.
 
-    A first line of three whole numbers is a header: points, features, labels. In what follows, a
-    line that begins with a blank or with a feature has no labels. Comments (`# …`) and query ids
-    (`qid:…`) are left out.
+    A first line of three whole numbers is a header: points, features, labels; one of two numbers is
+    the header of a sparse matrix without labels. In what follows, a line that begins with a blank
+    or with a feature has no labels. Comments (`# …`) and query ids (`qid:…`) are left out.
 
     Args:
         path: the file.
@@ -91,7 +91,7 @@ def read_text(
 
     def build(store: Store) -> None:
         lines = LineStore(path, store, skip_bad_lines, num_features, num_labels)
-        for text, share in _blocks(path, block, longest_line):
+        for text, share in line_blocks(path, block, longest_line):
             lines.take(text)
             if progress is not None:
                 progress(f"reading {path.name}", share)
@@ -128,7 +128,9 @@ def existing(path: Path) -> Path:
     return check_exists(path)
 
 
-def _blocks(path: Path, block: int, longest_line: int) -> Iterator[tuple[bytes, float]]:
+def line_blocks(
+    path: Path, block: int = BLOCK, longest_line: int = LONGEST_LINE
+) -> Generator[tuple[bytes, float]]:
     """Whole lines, about `block` bytes at a time, each ended by a newline, with the share of the
     file read so far.
     """

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headtail.data.file_kinds import FileKind
 from headtail.data.readers.image_kinds import is_bare
+from headtail.data.readers.raw_text_folder import is_name_file
 from headtail.data.reading import DataFiles
 from headtail.errors import HeadtailError
 
@@ -83,7 +84,9 @@ def _has_text_ending(path: Path) -> bool:
 
 def _may_hold_points(path: Path) -> bool:
     name = path.name.lower()
-    return _has_text_ending(path) and not name.startswith(".") and not _NO_POINTS.match(name)
+    if name.startswith(".") or _NO_POINTS.match(name) or is_name_file(path):
+        return False
+    return _has_text_ending(path)
 
 
 def _take(folder: Path, names: dict[str, Path], pattern: str) -> Path | None:

@@ -145,9 +145,11 @@ class LineStore:
             raise _not_text(self.path)
         line = block[: block.index(b"\n")]
         fields = line.split()
-        if len(fields) != 3 or not all(field.isdigit() and len(field) < 20 for field in fields):
+        numbers = all(field.isdigit() and len(field) < 20 for field in fields)
+        if len(fields) not in (2, 3) or not numbers:
             return block
-        points, features, labels = (int(field) for field in fields)
+        # A sparse matrix, such as `trn_X_Xf.txt`, has points and features alone.
+        points, features, labels = (int(field) for field in (*fields, b"0")[:3])
         self.header = (points, features, labels)
         self.lines = 1
         names = ("num_features", "num_labels")

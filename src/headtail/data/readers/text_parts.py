@@ -16,6 +16,7 @@ from headtail.data.bag import Bag
 from headtail.data.cache import digest
 from headtail.data.catalogue import compare_counts, recognise
 from headtail.data.points import DataSet, Points, Progress
+from headtail.data.readers.label_names import with_label_names
 from headtail.data.readers.text import TextFile, existing, read_text
 from headtail.data.readers.text_folder import stem
 from headtail.data.reading import DataFiles, Reading, data_name
@@ -46,7 +47,7 @@ def read_files(files: DataFiles, reading: Reading, progress: Progress | None) ->
     known = recognise(data.train.num_features, data.train.num_labels)
     if known is not None:
         notes.append(compare_counts(known, data.train, data.test))
-    return replace(data, notes=tuple(notes))
+    return with_label_names(replace(data, notes=tuple(notes)), files.train.parent)
 
 
 def _read_one_file(

@@ -1,0 +1,66 @@
+"""Raw texts in files: fastText's lines, lines of text with lines of labels, JSON lines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from headtail.data.points import DataSet, Progress
+from headtail.data.readers.raw_text import Trained, read_texts
+from headtail.data.readers.raw_text_folder import (
+    holds_fasttext,
+    holds_records,
+    labels_file,
+    names_file,
+    part_name,
+    plain_name,
+)
+from headtail.data.readers.text_sources import (
+    TextSource,
+    fasttext_source,
+    json_source,
+    lines_source,
+    read_names,
+)
+from headtail.data.reading import DataFiles, Reading, data_name
+from headtail.errors import HeadtailError
+
+
+def read_files(files: DataFiles, reading: Reading, progress: Progress | None) -> DataSet:
+    """Read files of raw text as `reading` says."""
+    return read_for_model(files, reading, progress, None)
+
+
+def read_for_model(
+    files: DataFiles, reading: Reading, progress: Progress | None, trained: Trained | None
+) -> DataSet:
+    """Read files of raw text with the terms and labels of a model that was trained on others."""
+    paths = {"train": files.train, "test": files.test, "validation": files.validation}
+    parts = {part: text_source(path) for part, path in paths.items() if path is not None}
+    labels = labels_file(files.train)
+    if files.kind == "raw text" and labels is None and not holds_records(files.train):
+        raise HeadtailError(
+            f"`{files.train}` holds texts, but a file with their labels, such as "
+            f"`{_example(files.train)}`, is not there. Add it: line i has the labels of text i."
+        )
+    named = None
+    if files.kind == "raw text":
+        named = names_file(files.train.parent, but=labels)
+    names = None if named is None else read_names(named)
+    data = read_texts(parts, reading, progress, names=names, trained=trained)
+    notes = data.notes if named is None else (*data.notes, f"Label names are from {named.name}.")
+    return replace(data, name=data_name(files.train, part_name(files.train)), notes=notes)
+
+
+def text_source(path: Path) -> TextSource:
+    """The texts in a file, with their labels where it or a file beside it has them."""
+    if holds_records(path):
+        return json_source(path)
+    if holds_fasttext(path, False):
+        return fasttext_source(path)
+    return lines_source(path, labels_file(path))
+
+
+def _example(texts: Path) -> str:
+    """A name for the missing file of labels."""
+    return texts.name.replace("X", "Y") if "X" in texts.name else f"{plain_name(texts)}_labels.txt"
