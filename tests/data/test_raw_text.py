@@ -319,7 +319,7 @@ def test_options_of_text_are_used_and_refused_for_other_data(folder):
     assert hashed.notes[0].endswith("terms of up to 2 words, hashed to 64 columns.")
     with pytest.raises(HeadtailError, match="`max_terms` must be"):
         load(place, Reading(max_terms=0))
-    with pytest.raises(HeadtailError, match="`ngrams` would do nothing to .* it is for raw text"):
+    with pytest.raises(HeadtailError, match=r"`ngrams` would do nothing to .* it is for raw text"):
         load("synthetic:points=200,test=50,labels=30,features=100", Reading(ngrams=1))
 
 

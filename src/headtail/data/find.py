@@ -11,8 +11,9 @@ from headtail.errors import HeadtailError, PythonName, Setting
 
 EXPECTED = (
     "a Parquet file of sequences, interactions or images, `.safetensors` or `.npz` with "
-    "`features` and `labels`, text lines such as `3,17 0:0.5 8:1.2`, CIFAR's python files, a list "
-    "of lines such as `train/cat/1.jpg 0`, or a folder of images per label"
+    "`features` and `labels`, text lines such as `3,17 0:0.5 8:1.2`, raw text such as "
+    "`__label__cat my cat sleeps`, CIFAR's python files, a list of lines such as "
+    "`train/cat/1.jpg 0`, or a folder of images per label"
 )
 WHAT = f" Name a folder or a file: {EXPECTED}; or write `synthetic`."
 

@@ -150,7 +150,7 @@ def _by_role(kind: str, folder: Path, held: list[Path]) -> DataFiles | None:
     if train is None or len(roles) < len(held):
         listed = ", ".join(sorted(file.name for file in held))
         raise HeadtailError(
-            f"`{folder}` holds {listed}, of which none or more than one is for training. Name the "
+            f"`{folder}` holds {listed}, and not exactly one of them is for training. Name the "
             "training file itself."
         )
     return DataFiles(kind, train, test, None, validation).tested_on_validation()
