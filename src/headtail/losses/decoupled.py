@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Unpack
 
 from jaxtyping import Bool, Float
@@ -25,7 +25,8 @@ class DecoupledSettings(Settings):
     """Options of the decoupled losses: those of all losses, and the piece."""
 
     own: ClassVar[tuple[str, ...]] = ("piece",)
-    piece: Piece = logistic
+    # No default: `torch.compile` cannot wrap a default that is an object of ours.
+    piece: Piece = field(kw_only=True)
 
     def __post_init__(self) -> None:
         check_kind("piece", self.piece, Piece, "hinge")
