@@ -69,6 +69,7 @@ class Sweep:
         epochs: lengths of a run, likewise.
         rates: learning rates.
         round: when it is run; later ones can be left out.
+        wait: rounds by which the softmax, which takes most of the time, comes later.
     """
 
     data: str
@@ -77,8 +78,11 @@ class Sweep:
     epochs: tuple[int, ...]
     rates: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1, 0.2)
     round: int = 0
+    wait: int = 0
 
 
+FINE = (0.02, 0.03, 0.05)
+"""Rates around the best of the first rounds."""
 HIGHER = (0.02, 0.05, 0.1, 0.2, 0.5)
 """Rates for fewer steps per row: long tails of items, and a row per user."""
 
@@ -93,6 +97,12 @@ SWEEPS = (
     Sweep("beauty", 256, (256,), (10,), HIGHER, round=1),
     Sweep("gowalla", 256, (256,), (20,), HIGHER, round=1),
     Sweep("diginetica", 256, (256,), (10,), round=2),
+    Sweep("diginetica", 1024, (1024,), (20,), FINE, round=4, wait=1),
+    Sweep("beauty", 1024, (1024,), (20,), FINE, round=4, wait=1),
+    Sweep("gowalla", 1024, (1024,), (30,), FINE, round=4, wait=1),
+    Sweep("nowplaying", 1024, (1024,), (20,), FINE, round=4, wait=1),
+    Sweep("synthetic:wikilshtc-325k,scale=0.1", 1024, (1024,), (20,), FINE, round=4, wait=1),
+    Sweep("delicious", 256, (256,), (20,), FINE, round=4, wait=1),
 )
 
 
@@ -145,8 +155,7 @@ def tasks_of(sweep: Sweep) -> Iterator[Task]:
                         patience=3,
                         dim=512,
                     )
-                    # The softmax takes most of the time: its other epochs come late.
-                    late = sweep.round + i + j + (not sampled and j > 0)
+                    late = sweep.round + i + j + (0 if sampled else sweep.wait + (j > 0))
                     yield Task(sweep.data, run, late)
 
 
@@ -286,8 +295,8 @@ def main() -> int:
         for path in {*RESULTS.glob("*.csv"), given.out}
         for line in read_table(path)
     }
-    tasks = [
-        task
+    tasks = {
+        task.key: task
         for each in SWEEPS
         for task in tasks_of(each)
         if task.data in chosen
@@ -295,7 +304,7 @@ def main() -> int:
         and task.run.scheme in given.schemes
         and (given.rounds is None or task.round in given.rounds)
         and (given.rates is None or task.run.lr in given.rates)
-    ]
+    }
     baselines = [popular(name, given.data) for name in chosen]
     new = [line for line in baselines if tuple(str(line[name]) for name in KEY) not in known]
     if new:
@@ -303,8 +312,10 @@ def main() -> int:
     print(
         f"{len(tasks)} runs; the data are read after {time.monotonic() - begun:.0f} s", flush=True
     )
-    tasks.sort(key=lambda task: (task.round, cost(task, read(task.data, given.data))))
-    done = sweep(tasks, given)
+    ordered = sorted(
+        tasks.values(), key=lambda task: (task.round, cost(task, read(task.data, given.data)))
+    )
+    done = sweep(ordered, given)
     print(f"{done} of {len(tasks)} runs in {time.monotonic() - begun:.0f} s", flush=True)
     return 0
 
