@@ -15,9 +15,11 @@ from headtail.data.image_catalogue import (
 from headtail.data.longtail import long_tail
 from headtail.data.points import DataSet, Progress
 from headtail.data.readers.image_kinds import is_bare
+from headtail.data.readers.raw_text_folder import as_texts
 from headtail.data.readers.table import reader_of
 from headtail.data.reading import DEFAULTS, DataFiles, Reading
 from headtail.data.shards import shards_of
+from headtail.data.text_features import Trained
 from headtail.errors import HeadtailError, Setting, check_exists, check_number
 
 MEANT_FOR = {
@@ -48,7 +50,11 @@ SOME_READERS = (
 
 
 def load(
-    data: str | Path, reading: Reading = DEFAULTS, progress: Progress | None = None
+    data: str | Path,
+    reading: Reading = DEFAULTS,
+    progress: Progress | None = None,
+    *,
+    trained: Trained | None = None,
 ) -> DataSet:
     r"""Read data for training and testing.
 
@@ -57,6 +63,8 @@ def load(
             `synthetic`, or with its shape `synthetic:labels=500,points=2000`.
         reading: how.
         progress: called with what is being done and the share of it that is done.
+        trained: read texts for this model, with its terms and labels; files may then hold texts
+            alone, one per line.
 
     >>> folder = getfixture("tmp_path")
     >>> getfixture("monkeypatch").setenv("HEADTAIL_CACHE", str(folder / "cache"))
@@ -72,8 +80,11 @@ def load(
         name: str(value) if isinstance(value, Path) else value
         for name, value in asdict(reading).items()
     }
-    read = _generate if _is_generated(data) else _read
-    loaded = replace(read(data, reading, progress), read_as={"path": str(data), **how})
+    if _is_generated(data):
+        loaded = _generate(data, reading, progress)
+    else:
+        loaded = _read(data, reading, progress, trained)
+    loaded = replace(loaded, read_as={"path": str(data), **how})
     known = None if loaded.train.image_size is None else recognise_images(loaded.train)
     if known is not None:
         loaded = _with_notes(loaded, compare_images(known, loaded))
@@ -116,14 +127,24 @@ def _generate(data: str | Path, reading: Reading, progress: Progress | None) -> 
     return generate(str(data), progress)
 
 
-def _read(data: str | Path, reading: Reading, progress: Progress | None) -> DataSet:
-    files = find(check_exists(Path(data), WHAT), reading.format)
+def _read(
+    data: str | Path, reading: Reading, progress: Progress | None, trained: Trained | None
+) -> DataSet:
+    path = check_exists(Path(data), WHAT)
+    if trained is not None and path.is_file():
+        reading = as_texts(path, reading)
+    files = find(path, reading.format)
     if reading.test is not None:
-        files = _with_test(files, check_exists(reading.test), reading.format)
+        test = check_exists(reading.test)
+        how = reading if trained is None else as_texts(test, reading)
+        files = _with_test(files, test, how.format)
     reader = reader_of(files, reading.format)
     used = set(reader.options) - ({"split"} if files.splits is None else set())
     _refuse(reading, data, [name for name in SOME_READERS if name not in used])
-    loaded = reader.read(files, reading, progress)
+    if trained is None:
+        loaded = reader.read(files, reading, progress)
+    else:
+        loaded = reader.read_for_model(files, reading, progress, trained)
     # Items are held out of each user; other readers hold out points, and `whole` has them all.
     holds_items_out = "holdout" in used and files.test is None
     if loaded.whole is None and not holds_items_out:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 TextKind = Literal["tfidf", "hashing"]
+Names = list[str] | list[int]
 FEWEST_TEXTS = 2
 """Texts that a term must be in, where any term is in so many."""
 MOST_COUNTED = 4_000_000
@@ -116,6 +117,20 @@ class TextFeatures:
         )
         vectoriser.idf_ = self.idf
         return vectoriser
+
+
+class Trained(NamedTuple):
+    """What a model knows of the texts it was trained on, so that others are read for it.
+
+    Attributes:
+        features: how texts become features.
+        label_names: of its labels.
+        digest: of the data it was trained on.
+    """
+
+    features: TextFeatures
+    label_names: Names
+    digest: str
 
 
 class TermCounter:

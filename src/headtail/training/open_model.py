@@ -8,11 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
+from headtail.core.targets import Ragged
 from headtail.data.bag import Bag
 from headtail.data.histories import Histories
 from headtail.data.load import DEFAULTS, load
 from headtail.data.points import DataSet, Points, Progress
 from headtail.data.reading import Reading, told_apart
+from headtail.data.text_features import Trained
 from headtail.encoders import Model
 from headtail.errors import HeadtailError, Sentence
 from headtail.training.config import Run, data_of
@@ -39,7 +43,7 @@ class OpenedModel(NamedTuple):
 
 def open_model(
     folder: str | Path,
-    data: DataSet | str | Path,
+    data: DataSet | str | Path | list[str],
     *,
     reading: Reading = DEFAULTS,
     progress: Progress | None = None,
@@ -50,7 +54,8 @@ def open_model(
 
     Args:
         folder: of a finished run.
-        data: a data set, or what `headtail.load` reads.
+        data: a data set, or what `headtail.load` reads; for a model that was trained on raw text,
+            also a list of texts, or a file of texts alone, one per line.
         reading: how to read it.
         progress: called with what is being read, and the share that is done.
         device: "cpu" or "cuda".
@@ -61,8 +66,14 @@ def open_model(
         warnings.simplefilter("ignore")  # about labels that are never drawn: training warned
         model, run, facts = load_model(folder)
     typed = data.name if isinstance(data, DataSet) else data
-    data = data if isinstance(data, DataSet) else load(data, reading, progress)
+    if not isinstance(data, DataSet):
+        trained = _trained(facts, len(model.head.weight))
+        if isinstance(data, list):
+            data = _texts(data, trained)
+        else:
+            data = load(data, reading, progress, trained=trained)
     trained_on = data_of(Path(folder) / "run.toml")
+    _check_text(data, facts, folder)
     wanted = (facts["num_features"], len(model.head.weight))
     shape = (data.train.num_features, data.train.num_labels)
     origin = Sentence()
@@ -89,6 +100,37 @@ def open_model(
     if shape != wanted:
         data = _widened(data, *wanted)
     return OpenedModel(model.to(device), run, replace(data, label_names=names), note)
+
+
+def _trained(facts: dict[str, Any], num_labels: int) -> Trained | None:
+    """What a model knows of the texts it was trained on; None if it was trained on others."""
+    if "text" not in facts:
+        return None
+    names = facts.get("label_names") or list(range(num_labels))
+    return Trained(facts["text"], names, facts["data"])
+
+
+def _check_text(data: DataSet, facts: dict[str, Any], folder: str | Path) -> None:
+    """Refuse a data set of texts with other terms than the model's."""
+    if "text" in facts and (data.text is None or data.text.digest() != facts["text"].digest()):
+        raise HeadtailError(
+            f"The features of `{data.name}` are not the terms that the model in `{folder}` was "
+            "trained with. Pass the path of the texts, and they are read for this model."
+        )
+
+
+def _texts(texts: list[str], trained: Trained | None) -> DataSet:
+    """Texts as points without labels."""
+    if trained is None:
+        raise HeadtailError(
+            "The model was not trained on raw text, so a list of texts cannot be read for it. Pass "
+            "a data set, or the path of one."
+        )
+    offsets = torch.zeros(len(texts) + 1, dtype=torch.int64)
+    labels = Ragged(torch.empty(0, dtype=torch.int32), offsets)
+    points = Points(trained.features.bag(texts), labels, len(trained.label_names))
+    digest = trained.digest  # nothing about them differs from training that a user should know
+    return DataSet("texts", points, points, digest=digest, text=trained.features)
 
 
 def _sizes(shape: tuple[int, int], features: bool) -> str:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,24 +18,8 @@ from headtail.data.points import DataSet, Points, Progress
 from headtail.data.readers.text_sources import Texts, TextSource
 from headtail.data.reading import Reading
 from headtail.data.split import held_out_rows
-from headtail.data.text_features import TermCounter, TextFeatures
+from headtail.data.text_features import Names, TermCounter, TextFeatures, Trained
 from headtail.errors import HeadtailError, check_count
-
-Names = list[str] | list[int]
-
-
-class Trained(NamedTuple):
-    """What a model knows of the texts it was trained on, so that others are read for it.
-
-    Attributes:
-        features: how texts become features.
-        label_names: of its labels.
-        digest: of the data it was trained on.
-    """
-
-    features: TextFeatures
-    label_names: Names
-    digest: str
 
 
 @dataclass(frozen=True)

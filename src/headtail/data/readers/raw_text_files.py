@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from headtail.data.points import DataSet, Progress
-from headtail.data.readers.raw_text import Trained, read_texts
+from headtail.data.readers.raw_text import read_texts
 from headtail.data.readers.raw_text_folder import (
     holds_fasttext,
     holds_records,
@@ -23,6 +23,7 @@ from headtail.data.readers.text_sources import (
     read_names,
 )
 from headtail.data.reading import DataFiles, Reading, data_name
+from headtail.data.text_features import Trained
 from headtail.errors import HeadtailError
 
 
@@ -37,15 +38,15 @@ def read_for_model(
     """Read files of raw text with the terms and labels of a model that was trained on others."""
     paths = {"train": files.train, "test": files.test, "validation": files.validation}
     parts = {part: text_source(path) for part, path in paths.items() if path is not None}
-    labels = labels_file(files.train)
-    if files.kind == "raw text" and labels is None and not holds_records(files.train):
+    own_labels = holds_records(files.train) or holds_fasttext(files.train, False)
+    labels = None if own_labels else labels_file(files.train)
+    if trained is None and not own_labels and labels is None:
         raise HeadtailError(
             f"`{files.train}` holds texts, but a file with their labels, such as "
             f"`{_example(files.train)}`, is not there. Add it: line i has the labels of text i."
         )
-    named = None
-    if files.kind == "raw text":
-        named = names_file(files.train.parent, but=labels)
+    by_number = labels is not None or holds_records(files.train)
+    named = names_file(files.train.parent, but=labels) if by_number else None
     names = None if named is None else read_names(named)
     data = read_texts(parts, reading, progress, names=names, trained=trained)
     notes = data.notes if named is None else (*data.notes, f"Label names are from {named.name}.")

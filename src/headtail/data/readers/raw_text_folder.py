@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from headtail.data.file_kinds import FileKind, by_role
 from headtail.data.readers.text import line_blocks
-from headtail.data.reading import DataFiles
+from headtail.data.reading import DataFiles, Reading
 from headtail.errors import HeadtailError, Setting
 
 _ENDINGS = re.compile(r"(\.(txt|ft|json|jsonl|npz))*(\.(gz|bz2|xz))?$")
@@ -76,6 +77,17 @@ def holds_fasttext(path: Path, requested: bool) -> bool:
     return requested or bool(re.search(rb"(^|\s)__label__\S", start))
 
 
+def as_texts(path: Path, reading: Reading) -> Reading:
+    """How a file is read for a model that was trained on texts: other lines are texts too, but
+    lines of features are not.
+    """
+    features = re.match(rb"(\d+(,\d+)*)? ?\d+:[-+.\d]+(\s|$)", _start(path))
+    lines = bool(_LINES.search(path.name.lower())) and not features
+    if reading.format != "auto" or not lines:
+        return reading
+    return replace(reading, format="raw-text")
+
+
 def _holds_raw_text(path: Path, requested: bool) -> bool:
     if not path.is_file():
         return False
@@ -86,13 +98,13 @@ def _holds_raw_text(path: Path, requested: bool) -> bool:
 
 def _find_fasttext(path: Path, requested: bool) -> DataFiles | None:
     if path.is_file():
-        return DataFiles("fastText", path) if holds_fasttext(path, requested) else None
+        return DataFiles("raw text", path) if holds_fasttext(path, requested) else None
     held = [
         file
         for file in _files(path)
         if _LINES.search(file.name.lower()) and holds_fasttext(file, False)
     ]
-    return _by_role("fastText", path, held)
+    return _by_role("raw text", path, held)
 
 
 def _find_raw_text(path: Path, requested: bool) -> DataFiles | None:
@@ -184,6 +196,6 @@ def _start(path: Path) -> bytes:
         return next(blocks, (b"", 1.0))[0]
 
 
-FASTTEXT = FileKind("fastText", holds_fasttext, _find_fasttext)
+FASTTEXT = FileKind("raw text", holds_fasttext, _find_fasttext)
 RAW_TEXT = FileKind("raw text", _holds_raw_text, _find_raw_text)
 SPARSE = FileKind("sparse matrices", _holds_matrix, _find_matrices)

@@ -18,7 +18,8 @@ from headtail.data.readers.image_kinds import IMAGE_FOLDERS, IMAGE_LISTS
 from headtail.data.readers.raw_text_folder import FASTTEXT, RAW_TEXT, SPARSE
 from headtail.data.readers.text_folder import TEXT
 from headtail.data.reading import DataFiles, Reading
-from headtail.errors import need
+from headtail.data.text_features import Trained
+from headtail.errors import HeadtailError, need
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,18 @@ class Reader:
             _need_pyarrow()
         module = import_module(f"headtail.data.readers.{self.module}")
         return module.read_files(files, reading, progress)
+
+    def read_for_model(
+        self, files: DataFiles, reading: Reading, progress: Progress | None, trained: Trained
+    ) -> DataSet:
+        """The texts in these files, with the terms and labels of a model."""
+        if "text_features" not in self.options:
+            raise HeadtailError(
+                f"The model was trained on raw text, but `{files.train}` is read as {self.format}. "
+                "Pass texts: one per line, or files in the format that it was trained on."
+            )
+        module = import_module(f"headtail.data.readers.{self.module}")
+        return module.read_for_model(files, reading, progress, trained)
 
 
 def _need_pyarrow() -> None:
