@@ -18,7 +18,7 @@ from headtail import HeadtailError, Labels, Ragged, Slices
 from headtail.evaluation.bootstrap import intervals
 from headtail.evaluation.measures import Measure, measure_ranking
 from headtail.metrics import (
-    _rank,
+    Ranked,
     inverse_propensity,
     label_errors,
     mean_and_deviation,
@@ -55,7 +55,7 @@ def slowly(top, lists, train, slices, num_points):
     found = {}
     for name in SLICES:
         mine = {y for y, s in enumerate(slices.of_label.tolist()) if name in ("full", names[s])}
-        for k in (1, 10, 50):
+        for k in (1, 10, 20, 50):
             found[f"recall@{k}", name] = mean([y in row[:k] for row, y in pairs if y in mine])
         tested = sorted({y for _, y in pairs} & mine)
         found["macro-recall@10", name] = mean(
@@ -63,6 +63,7 @@ def slowly(top, lists, train, slices, num_points):
         )
         errors = [mean([y not in row[:1] for row, z in pairs if z == y]) for y in tested]
         found["balanced-error", name] = mean(errors)
+        over_points(found, name, top, lists, mine)
         if name == "full":
             mass = sum(prior[y] for y in tested)
             weighted = sum(prior[y] * error for y, error in zip(tested, errors, strict=True))
@@ -75,16 +76,38 @@ def slowly(top, lists, train, slices, num_points):
         found[f"precision@{k}", "full"] = mean(
             [sum(y in own for y in row[:k]) / k for row, own in points]
         )
+        above = sum(gain[y] for row, own in points for y in row[:k] if y in own)
+        below = sum(sum(sorted((gain[y] for y in own), reverse=True)[:k]) for _, own in points)
+        found[f"psp@{k}", "full"] = above / below if below else math.nan
+    share = [count / num_points for count in counts]
+    answered = [(shown(row[:10]), own) for row, own in points if shown(row[:10])]
+    recommended = mean([mean([share[y] for y in first]) for first, _ in answered])
+    consumed = mean([mean([share[y] for y in own]) for _, own in answered])
+    found["popularity@10", "full"] = recommended
+    found["popularity-lift@10", "full"] = recommended / consumed - 1 if consumed else math.nan
+    return found
+
+
+def over_points(found, name, top, lists, mine):
+    """Metrics of points with a right label of a slice, one point at a time."""
+    points = [(row, [y for y in own if y in mine]) for row, own in zip(top, lists, strict=True)]
+    points = [(row, own) for row, own in points if own]
+    for k in (10, 20):
+        hits = [[r for r, y in enumerate(row[:k], 1) if y in own] for row, own in points]
+        found[f"hit-rate@{k}", name] = mean([bool(ranks) for ranks in hits])
+        found[f"mrr@{k}", name] = mean([1 / ranks[0] if ranks else 0 for ranks in hits])
+    for k in (1, 3, 5, 10, 20):
         dcg = [
             sum(1 / math.log2(r + 2) for r, y in enumerate(row[:k]) if y in own)
             for row, own in points
         ]
         best = [sum(1 / math.log2(r + 2) for r in range(min(k, len(own)))) for _, own in points]
-        found[f"ndcg@{k}", "full"] = mean([d / b for d, b in zip(dcg, best, strict=True)])
-        above = sum(gain[y] for row, own in points for y in row[:k] if y in own)
-        below = sum(sum(sorted((gain[y] for y in own), reverse=True)[:k]) for _, own in points)
-        found[f"psp@{k}", "full"] = above / below if below else math.nan
-    return found
+        found[f"ndcg@{k}", name] = mean([d / b for d, b in zip(dcg, best, strict=True)])
+
+
+def shown(row):
+    """The answers of a row, without the places that have none."""
+    return [y for y in row if y >= 0]
 
 
 def mean(numbers) -> float:
@@ -124,8 +147,8 @@ def test_every_metric_equals_its_definition_on_many_points():
 def test_blocks_of_comparisons_do_not_change_ranks():
     top, lists, train = world(60, 40, seed=2)
     labels = Ragged.from_lists(lists)
-    whole = _rank(torch.tensor(top), labels, train.num_labels)
-    blocks = _rank(torch.tensor(top), labels, train.num_labels, most_places=120)
+    whole = Ranked.of(torch.tensor(top), labels, train.num_labels)
+    blocks = Ranked.of(torch.tensor(top), labels, train.num_labels, most_places=120)
     assert len(whole.rank) * 50 > 120
     assert torch.equal(blocks.rank, whole.rank)
 

@@ -36,8 +36,9 @@ BELOW = {
     "implicit": "Audit Example Explanation OnModel audit explain implied_margin lean_of on_model "
     "optimal_q recognise",
     "losses": f"ExactLoss Loss SampledLoss {TOP['losses']}",
-    "metrics": "LabelErrors Ratio coverage inverse_propensity label_errors mean_and_deviation "
-    "most_popular ratios",
+    "metrics": "LabelErrors Ranked Ratio coverage filtered_ranks filtered_ratios hit_rate "
+    "inverse_propensity label_errors mean_and_deviation most_popular mrr ndcg popularity "
+    "popularity_lift precision psp ratios",
     "report": "write_report",
     "samplers": "Claims Draw FixedSampler ModelSampler Sampler Scorer Step TableSummary "
     f"every_label {TOP['fixed samplers']} {TOP['samplers that look at the model']}",

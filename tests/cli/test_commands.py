@@ -92,8 +92,8 @@ def test_the_table_of_a_comparison_fits_80_columns_and_cuts_no_word(
     assert widest(table) <= 80
     assert "…" not in table
     flat = " ".join(table.split())
-    assert ("coverage: in the report, or in a wider window." in flat) == (
-        "coverage" not in flat.partition("importance")[0]
+    assert ("popularity lift: in the report, or in a wider window." in flat) == (
+        "popularity lift" not in flat.partition("importance")[0]
     )
     for word in (
         "contrastive/",
@@ -186,7 +186,7 @@ def test_evaluate_gives_a_finished_cell_s_own_numbers(cell, tmp_path, capsys):
         [(row.metric, row.slice, row.value, row.low, row.high) for row in rows]
         for rows in (first, again)
     ]
-    assert len(numbers[0]) == 34
+    assert len(numbers[0]) == 73
     assert str(numbers[0]) == str(numbers[1])  # as text, where nan is nan
 
 

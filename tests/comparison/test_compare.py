@@ -39,11 +39,14 @@ BY_SLICE = (
     "macro-recall@10",
     "balanced-error",
     "coverage@10",
+    "recall@20",
+    *(f"{metric}@{k}" for metric in ("hit-rate", "mrr", "ndcg") for k in (10, 20)),
+    *(f"ndcg@{k}" for k in (1, 3, 5)),
 )
 EVERY = {(metric, slice_) for metric in BY_SLICE for slice_ in SLICES} | {
-    ("class-weighted-error", "full")
+    (metric, "full") for metric in ("class-weighted-error", "popularity@10", "popularity-lift@10")
 }
-EVERY |= {(f"{metric}@{k}", "full") for metric in ("precision", "ndcg", "psp") for k in (1, 3, 5)}
+EVERY |= {(f"{metric}@{k}", "full") for metric in ("precision", "psp") for k in (1, 3, 5)}
 
 
 def arguments(out, *more, schemes=SCHEMES, epochs=2):

@@ -18,6 +18,8 @@ from headtail.comparison.results import POPULAR, Comparison, Row, not_finished
 from headtail.data.facts import Task
 from headtail.metrics import mean_and_deviation
 
+LIFT = "popularity-lift@10"
+"""The one metric of which neither more nor less is better."""
 COLUMNS = (
     ("Head", "recall@10", "head"),
     ("Torso", "recall@10", "torso"),
@@ -25,7 +27,12 @@ COLUMNS = (
     ("Full", "recall@10", "full"),
     ("P@1", "precision@1", "full"),
     ("PSP@1", "psp@1", "full"),
+    ("nDCG@10", "ndcg@10", "full"),
+    ("MRR@10", "mrr@10", "full"),
+    ("filtered MRR", "filtered-mrr", "full"),
+    ("filtered Hits@10", "filtered-hits@10", "full"),
     ("coverage", "coverage@10", "full"),
+    ("popularity lift", LIFT, "full"),
 )
 ERRORS = (
     ("Head", "balanced-error", "head"),
@@ -85,7 +92,9 @@ def results_table(comparison: Comparison, width: int = 120) -> Table:
     """Recall@10 or error by slice, and as many other metrics as fit; the best of each column is
     bold.
     """
+    measured = {(row.metric, row.slice) for row in comparison.rows if row.split == "test"}
     columns = ERRORS if comparison.data.get("task") == "classification" else COLUMNS
+    columns = [*columns[:FEWEST], *(each for each in columns[FEWEST:] if _key(each) in measured)]
     fits = (
         number
         for number in range(len(columns), FEWEST, -1)
@@ -117,7 +126,7 @@ def _results(comparison: Comparison, columns: Sequence[Column], room: int | None
     best = {
         key: sign * max((_mean(values[name].get(key, []), sign) for name in names), default=0)
         for key in map(_key, columns)
-    }
+    } | {(LIFT, "full"): math.nan}
     for name in names:
         if name == POPULAR:
             table.add_section()

@@ -20,6 +20,7 @@ from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
 from headtail.evaluation.dial import dial_of
 from headtail.evaluation.measures import Measure, best_labels, measure_model, measures_of
+from headtail.evaluation.ranks import ranks_of_model
 from headtail.files.atomic import write_text
 from headtail.files.records import to_csv
 from headtail.schemes import parse
@@ -97,7 +98,8 @@ def _train(
     if (times := stopwatch.times(trained.state, trained.steps_per_epoch)) is not None:
         write_text(cell.folder / TIMES, json.dumps({cell.run.scheme: times}))
     top = best_labels(trained.model, data)
-    rows = rows_of(cell.run, data, trained, measures_of(top, data, slices), cell.folder.name)
+    measures = measures_of(top, data, slices, ranks_of_model(trained.model, data.test))
+    rows = rows_of(cell.run, data, trained, measures, cell.folder.name)
     return top, rows + dial_rows(rows[-1], dial_of(trained.model, data, slices))
 
 
@@ -121,9 +123,11 @@ def _adjust(
     if (other / TIMES).exists():
         [times] = json.loads((other / TIMES).read_text()).values()
         write_text(cell.folder / TIMES, json.dumps({cell.run.scheme: times}))
-    top = best_labels(load_model(cell.folder)[0].to(device), data)
+    model = load_model(cell.folder)[0].to(device)
+    top = best_labels(model, data)
+    measures = measures_of(top, data, slices, ranks_of_model(model, data.test))
     renamed = [replace(row, run=cell.folder.name, scheme=cell.run.scheme) for row in before]
-    return top, _with_test_measures(renamed, measures_of(top, data, slices))
+    return top, _with_test_measures(renamed, measures)
 
 
 def _measured_again(cell: Cell, data: DataSet, slices: Slices, device: str) -> list[Row]:

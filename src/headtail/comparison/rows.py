@@ -16,6 +16,7 @@ from headtail.data.facts import label_counts
 from headtail.data.points import DataSet
 from headtail.evaluation.dial import DialMeasure
 from headtail.evaluation.measures import Measure, measures_of
+from headtail.evaluation.ranks import ranks_of_most_popular
 from headtail.metrics import DEEPEST, label_errors, most_popular
 from headtail.schemes import parse
 from headtail.training.config import Run
@@ -89,7 +90,7 @@ def baseline_rows(data: DataSet, slices: Slices) -> list[Row]:
     top = most_popular(train, len(data.test), min(DEEPEST, train.num_labels), data.test.seen)
     return [
         Row("", data.name, "test", "", POPULAR, None, 0, 0, 0, **measure._asdict())
-        for measure in measures_of(top, data, slices)
+        for measure in measures_of(top, data, slices, ranks_of_most_popular(train, data.test))
     ]
 
 

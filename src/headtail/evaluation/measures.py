@@ -19,8 +19,9 @@ from headtail.data.points import DataSet
 from headtail.encoders import Model
 from headtail.errors import HeadtailError, PythonName, check_count
 from headtail.evaluation.bootstrap import intervals
+from headtail.evaluation.ranks import ranks_of_model
 from headtail.evaluation.topk import top_labels
-from headtail.metrics import DEEPEST, Ratio, coverage, ratios
+from headtail.metrics import DEEPEST, Ranked, Ratio, coverage, filtered_ratios, ratios
 
 
 class Measure(NamedTuple):
@@ -48,11 +49,13 @@ def measure_ranking(
     slices: Slices,
     *,
     num_points: int,
+    filtered: Ranked | None = None,
     propensity: tuple[float, float] = (0.55, 1.5),
     resamples: int = 1000,
     seed: int = 0,
 ) -> list[Measure]:
-    """Every metric of `headtail.metrics.ratios` with its interval, and coverage@10.
+    """Every metric of `headtail.metrics.ratios` with its interval, and coverage@10; with filtered
+    ranks, `headtail.metrics.filtered_ratios` too.
 
     Coverage has no interval: a resample holds 63% of the points and can only lose labels, so its
     quantiles would lie below the value. Intervals of label averages keep each label's weight (1
@@ -67,6 +70,7 @@ def measure_ranking(
         train: label counts of the training set.
         slices: head, torso and tail.
         num_points: N, the number of training points (`train.total` counts pairs).
+        filtered: filtered ranks of the same points, where other right answers are known.
         propensity: A and B of the propensity model, see `headtail.metrics.ratios`.
         resamples: bootstrap resamples; 0 for no intervals.
         seed: of the resamples.
@@ -81,6 +85,8 @@ def measure_ranking(
     if resamples:
         check_count("resamples", resamples)
     metrics = ratios(top, labels, train, slices, num_points=num_points, propensity=propensity)
+    if filtered is not None:
+        metrics += filtered_ratios(filtered, slices)
     covered = coverage(top, slices, 10).items()
     return [
         *_with_intervals(metrics, resamples, seed),
@@ -91,12 +97,11 @@ def measure_ranking(
 def _with_intervals(metrics: Sequence[Ratio], resamples: int, seed: int) -> Iterator[Measure]:
     numerator = torch.stack([ratio.numerator for ratio in metrics], 1)
     denominator = torch.stack([ratio.denominator for ratio in metrics], 1)
-    values = (numerator.sum(0) / denominator.sum(0)).tolist()
     ends = [[math.nan, math.nan]] * len(metrics)
     if resamples:
         ends = intervals(numerator, denominator, resamples, seed).tolist()
-    for ratio, value, (low, high) in zip(metrics, values, ends, strict=True):
-        yield Measure(ratio.metric, ratio.slice, value, _or_none(low), _or_none(high))
+    for ratio, (low, high) in zip(metrics, ends, strict=True):
+        yield Measure(ratio.metric, ratio.slice, ratio.value, _or_none(low), _or_none(high))
 
 
 def _or_none(value: float) -> float | None:
@@ -105,11 +110,16 @@ def _or_none(value: float) -> float | None:
 
 def measure_model(model: Model, data: DataSet, slices: Slices) -> list[Measure]:
     """Every metric of a model on the test points of a data set."""
-    return measures_of(best_labels(model, data), data, slices)
+    filtered = ranks_of_model(model, data.test)
+    return measures_of(best_labels(model, data), data, slices, filtered)
 
 
 def measures_of(
-    top: Int[Tensor, "n K"], data: DataSet, slices: Slices, resamples: int = 1000
+    top: Int[Tensor, "n K"],
+    data: DataSet,
+    slices: Slices,
+    filtered: Ranked | None = None,
+    resamples: int = 1000,
 ) -> list[Measure]:
     """Every metric of a ranking of the labels for the test points of a data set.
 
@@ -117,6 +127,8 @@ def measures_of(
         top: `[n, K]` the best labels of each test point, for example from `best_labels`.
         data: the data set; a well-known one brings its own propensity model.
         slices: head, torso and tail, for example from `headtail.data.slices.data_slices`.
+        filtered: filtered ranks of the test points, where other right answers are known, for
+            example from `headtail.evaluation.ranks.ranks_of_model`.
         resamples: bootstrap resamples; 0 for no intervals.
     """
     train = Labels.from_counts(label_counts(data))
@@ -128,6 +140,7 @@ def measures_of(
         train,
         slices,
         num_points=len(data.train),
+        filtered=filtered,
         propensity=propensity,
         resamples=resamples,
     )

@@ -38,12 +38,29 @@ GLOSSARY = {
         "like precision, but a right answer counts more the higher it is ranked; 1 is the best "
         "possible order."
     ),
+    "HitRate@k": "the share of points with at least one right label among the best k answers.",
+    "MRR@k": (
+        "mean reciprocal rank: 1 divided by the rank of a point's first right answer, 0 where it "
+        "is not among the best k; the mean over points."
+    ),
+    "filtered MRR, filtered Hits@k": (
+        "each right answer is ranked with the point's other known right answers removed; the mean "
+        "over right answers of 1/rank, or the share of ranks up to k. Equal scores get their mean "
+        "rank."
+    ),
     "PSP@k": (
         "propensity-scored precision: rare labels count more, because they are more likely to be "
         "missing from the data; as a share of the best possible."
     ),
     "coverage@k": (
         "the share of all labels that are among the best k answers for at least one point."
+    ),
+    "popularity@k": (
+        "the mean popularity of the best k answers: the share of training points that have a label."
+    ),
+    "popularity lift": (
+        "popularity bias: how much more popular the best k answers are than the right labels of "
+        "the same points. 0% is as popular, 100% twice as popular; below 0% less popular."
     ),
     "macro-recall@k": (
         "Recall@k of each label, then the mean over labels: rare labels count as much as frequent "

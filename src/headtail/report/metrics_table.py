@@ -11,6 +11,7 @@ from headtail.report.seed_mean import with_error
 from headtail.report.table import Column, Table, TableCell
 
 LOWER_IS_BETTER = ("balanced-error", "class-weighted-error")
+NEITHER_IS_BETTER = ("popularity@10", "popularity-lift@10")
 
 
 def metrics_table(measured: Measured) -> Table:
@@ -46,6 +47,6 @@ def metrics_table(measured: Measured) -> Table:
 
 def _best(values: list[float], metric: str) -> float:
     known = [value for value in values if math.isfinite(value)]
-    if not known:
+    if not known or metric in NEITHER_IS_BETTER:
         return math.nan
     return min(known) if metric in LOWER_IS_BETTER else max(known)
