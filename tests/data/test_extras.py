@@ -80,7 +80,7 @@ def write_images(folder):
     [
         (
             write_parquet,
-            "Reading Parquet files needs pyarrow, which is not installed. "
+            "Reading tables needs pyarrow, which is not installed. "
             "Run `pip install 'headtail[data]'`.",
         ),
         (

@@ -184,7 +184,7 @@ def test_bad_columns_are_reported(tmp_path):
             {"user_id": [1], "thing": [2]},
             r"train.parquet` has columns `user_id`, `thing`. Interactions need",
         ),
-        ({"user_id": [1.0], "item_id": [2]}, r"train.parquet`, column `user_id` holds double"),
+        ({"user_id": [1.5], "item_id": [2]}, r"train.parquet`, column `user_id` holds fractions"),
         (
             {"user_id": [1, 2], "item_id": pa.array([2, None])},
             r"train.parquet`, column `item_id`: row 1 \(from 0\) is null",

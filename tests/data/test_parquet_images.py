@@ -132,7 +132,11 @@ def test_the_second_time_they_come_from_the_cache(folder):
             r"row 1: the image has 5 × 5 pixels, but those before it 6 × 4. Images",
         ),
         ([pixels(1)[0], pixels(1)[0]], [0, None], r"column `label`: row 1 \(from 0\) is null"),
-        ([pixels(1)[0], pixels(1)[0]], [0.5, 1.5], r"column `label` holds double, but ids must be"),
+        (
+            [pixels(1)[0], pixels(1)[0]],
+            [0.5, 1.5],
+            r"column `label` holds fractions",
+        ),
     ],
     ids=["no image", "cut", "null", "other size", "null label", "float label"],
 )

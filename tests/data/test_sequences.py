@@ -218,8 +218,8 @@ def test_the_second_reading_comes_from_the_cache_and_other_options_do_not(tmp_pa
             r"column `items`: the list of row 2 \(from 0\) has a null",
         ),
         (
-            pa.array([[1.0, 2.0]]),
-            r"column `items` holds double, but ids must be whole numbers or strings",
+            pa.array([[1.0, 2.5]]),
+            r"column `items` holds fractions, but ids must be whole numbers or strings",
         ),
         (pa.array([[[1], [2]]]), r"column `items` holds list<"),
         (pa.array([1, 2]), r"has no list column `items`, only `items`"),
@@ -252,7 +252,7 @@ def test_bad_test_files_are_reported(tmp_path):
             {"items": [[1]], "target": ["2"]},
             r"test.parquet`, column `target` holds strings, but training has numbers",
         ),
-        ({"items": [[1]], "target": [2.0]}, r"test.parquet`, column `target` holds double"),
+        ({"items": [[1]], "target": [2.5]}, r"test.parquet`, column `target` holds fractions"),
         (
             {"items": pa.array([], pa.list_(pa.int64()))},
             r"test.parquet` has no rows, so it gives no test example",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -25,6 +25,13 @@ VERSION = 1
 """Raised whenever the arrays that readers write change, so that old entries are not read."""
 ABANDONED = 86_400
 """Seconds after which a half-written entry counts as abandoned."""
+
+
+class Keyed(Protocol):
+    """Data that know the digest of their content, as JSON."""
+
+    def digest(self) -> Any:
+        """Changes with the content."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +72,9 @@ class Store:
         (self.folder / "about.json").write_text(json.dumps(about))
 
 
-def cached(files: Iterable[Path], recipe: dict[str, Any], build: Callable[[Store], None]) -> Entry:
+def cached(
+    files: Iterable[Path | Keyed], recipe: dict[str, Any], build: Callable[[Store], None]
+) -> Entry:
     """The entry for these files read with this recipe; `build` writes it the first time.
 
     Args:
@@ -80,12 +89,15 @@ def cached(files: Iterable[Path], recipe: dict[str, Any], build: Callable[[Store
     return _read(folder, key)
 
 
-def key_of(files: Iterable[Path], recipe: dict[str, Any]) -> str:
+def key_of(files: Iterable[Path | Keyed], recipe: dict[str, Any]) -> str:
     """A digest of the content of the files, with all their shards, and of the recipe."""
     content = []
-    for path in files:
-        digests = [digest(shard) for shard in shards_of(path)]
-        content.append(digests[0] if len(digests) == 1 else digests)
+    for file in files:
+        if isinstance(file, Path):
+            digests = [digest(shard) for shard in shards_of(file)]
+            content.append(digests[0] if len(digests) == 1 else digests)
+        else:
+            content.append(file.digest())
     text = json.dumps([VERSION, content, recipe], sort_keys=True)
     return _blake(text)
 

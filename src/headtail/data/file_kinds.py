@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from headtail.data.reading import DataFiles
+from headtail.data.reading import DataFiles, Reading
 from headtail.data.shards import SHARD, part_of
 from headtail.errors import HeadtailError
 
@@ -33,24 +33,16 @@ class FileKind:
     name: str
     holds: Callable[[Path, bool], bool]
     find: Callable[[Path, bool], DataFiles | None]
-    format_of: Callable[[DataFiles], str] | None = None
+    format_of: Callable[[DataFiles, Reading], str] | None = None
     endings: tuple[str, ...] = ()
 
 
-def kind_by_ending(
-    name: str,
-    endings: tuple[str, ...],
-    *,
-    folders: tuple[str, ...] = (".",),
-    format_of: Callable[[DataFiles], str] | None = None,
-) -> FileKind:
+def kind_by_ending(name: str, endings: tuple[str, ...]) -> FileKind:
     """Files that are recognised by their endings, with a training file in each folder.
 
     Args:
         name: of the kind.
         endings: in small letters, with their dots.
-        folders: where to look inside a folder; the first that holds such files counts.
-        format_of: as for `FileKind`.
     """
 
     def holds(path: Path, _: bool) -> bool:
@@ -59,13 +51,11 @@ def kind_by_ending(
     def find(path: Path, _: bool) -> DataFiles | None:
         if path.is_file():
             return DataFiles(name, path) if holds(path, True) else None
-        for folder in folders:
-            paths = [file for file in sorted((path / folder).glob("*")) if file.is_file()]
-            if held := [file for file in paths if holds(file, True)]:
-                return _with_roles(name, path, held)
-        return None
+        paths = [file for file in sorted(path.glob("*")) if file.is_file()]
+        held = [file for file in paths if holds(file, True)]
+        return with_roles(name, path, held) if held else None
 
-    return FileKind(name, holds, find, format_of, endings)
+    return FileKind(name, holds, find, None, endings)
 
 
 def by_role(names: dict[str, Path]) -> tuple[Path | None, ...]:
@@ -76,7 +66,7 @@ def by_role(names: dict[str, Path]) -> tuple[Path | None, ...]:
     )
 
 
-def _with_roles(kind: str, folder: Path, held: list[Path]) -> DataFiles:
+def with_roles(kind: str, folder: Path, held: list[Path]) -> DataFiles:
     """Training files by their name, or else the only file."""
     names = {part_of(file).lower(): file for file in held}  # one shard represents its part
     train, test, validation = by_role(names)
@@ -94,14 +84,15 @@ def _with_roles(kind: str, folder: Path, held: list[Path]) -> DataFiles:
 
 
 def _check_written_once(path: Path | None, held: list[Path]) -> None:
-    """Refuse a part that is there both as shards and as a whole."""
+    """Refuse a part that is there twice: as shards and as a whole, or in two formats."""
     if path is None:
         return
     same_part = [file for file in held if part_of(file) == part_of(path)]
     shards = [file.name for file in same_part if SHARD.fullmatch(file.name)]
     whole = [file.name for file in same_part if not SHARD.fullmatch(file.name)]
-    if shards and whole:
+    twice = [*shards[:1], *whole]
+    if len(twice) > 1:
         raise HeadtailError(
-            f"`{path.parent}` holds {shards[0]} and {whole[0]}, which are both {part_of(path)}. "
+            f"`{path.parent}` holds {twice[0]} and {twice[1]}, which are both {part_of(path)}. "
             "Keep one of them."
         )

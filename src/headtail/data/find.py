@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from headtail.data.packed import ending_of
 from headtail.data.readers.image_kinds import is_bare
 from headtail.data.readers.table import readers_for
 from headtail.data.reading import DataFiles
 from headtail.errors import HeadtailError, PythonName, Setting
 
 EXPECTED = (
-    "a Parquet file of sequences, interactions or images, `.safetensors` or `.npz` with "
-    "`features` and `labels`, text lines such as `3,17 0:0.5 8:1.2`, raw text such as "
+    "a table (CSV, TSV, JSON lines, Parquet or Feather, also compressed), `.safetensors` or `.npz` "
+    "with `features` and `labels`, text lines such as `3,17 0:0.5 8:1.2`, raw text such as "
     "`__label__cat my cat sleeps`, CIFAR's python files, a list of lines such as "
     "`train/cat/1.jpg 0`, or a folder of images per label"
 )
@@ -52,13 +53,17 @@ def _not_readable(path: Path, format_name: str, *, named_by_itself: bool = False
             ".",
         )
     if by_ending:
-        ending = path.suffix.lower() or "of a name without one"
-        problem = (
-            "is not known" if format_name == "auto" else f"does not fit the format {format_name}"
-        )
-        advice = " If it is text, pass the format xc." if format_name == "auto" else ""
+        if format_name != "auto":
+            ending = ending_of(path) or "of a name without one"
+            return HeadtailError(
+                f"`{path}`: the ending {ending} does not fit the format {format_name}. Expected is "
+                f"{EXPECTED}."
+            )
         return HeadtailError(
-            f"`{path}`: the ending {ending} {problem}. Expected is {EXPECTED}.{advice}"
+            f"`{path}` is not recognised, neither by its ending nor by its first lines. Expected "
+            f"is {EXPECTED}. If you know what its lines hold, pass the ",
+            Setting("format"),
+            ".",
         )
     as_format = "" if format_name == "auto" else f" as {format_name}"
     return HeadtailError(f"`{path}` holds nothing to read{as_format}. Expected is {EXPECTED}.")

@@ -26,8 +26,18 @@ MEANT_FOR = {
     "test": "files",
     "format": "files",
     "skip_bad_lines": "text",
-    "split": "split files (`*trSplit.txt` and `*tstSplit.txt`)",
+    "split_column": "split files (`*trSplit.txt` and `*tstSplit.txt`)",
     "last": "sequences",
+    "user": "logs and lists of items",
+    "item": "logs and lists of items",
+    "time": "logs",
+    "session": "logs",
+    "rating": "logs",
+    "min_rating": "logs",
+    "label": "tables of labelled points",
+    "text": "tables of labelled points",
+    "features": "tables of labelled points",
+    "split": "logs and sequences without a test part",
     "holdout": "data without a test part",
     "root": "lists of images",
     "skip_bad_images": "images in Parquet, lists and folders",
@@ -36,16 +46,7 @@ MEANT_FOR = {
     "ngrams": "raw text",
 }
 """Options that only some data have a use for."""
-SOME_READERS = (
-    "skip_bad_lines",
-    "split",
-    "last",
-    "root",
-    "skip_bad_images",
-    "text_features",
-    "max_terms",
-    "ngrams",
-)
+SOME_READERS = tuple(name for name in MEANT_FOR if name not in ("test", "format", "holdout"))
 """Those that a reader uses or does not use, whatever its files hold."""
 
 
@@ -138,17 +139,18 @@ def _read(
         test = check_exists(reading.test)
         how = reading if trained is None else as_texts(test, reading)
         files = _with_test(files, test, how.format)
-    reader = reader_of(files, reading.format)
-    used = set(reader.options) - ({"split"} if files.splits is None else set())
+    reader = reader_of(files, reading)
+    used = reader.used(files, reading)
     _refuse(reading, data, [name for name in SOME_READERS if name not in used])
     if trained is None:
         loaded = reader.read(files, reading, progress)
     else:
         loaded = reader.read_for_model(files, reading, progress, trained)
-    # Items are held out of each user; other readers hold out points, and `whole` has them all.
-    holds_items_out = "holdout" in used and files.test is None
-    if loaded.whole is None and not holds_items_out:
+    # Interactions are held out; other readers hold out points, and `whole` has them all.
+    if loaded.whole is None and "holdout" not in used:
         _refuse(reading, data, ["holdout"])
+    if files.unused:
+        loaded = _with_notes(loaded, f"Files that are not read: {', '.join(files.unused)}.")
     if loaded.train.image_size and files.test is None and files.validation is not None:
         name = files.validation.name
         return _with_notes(loaded, f"There are no other test images than those of {name}.")

@@ -17,6 +17,7 @@ Format: TypeAlias = Literal[
     "raw-text",
     "sequences",
     "interactions",
+    "triples",
     "dense",
     "images",
     "cifar",
@@ -35,12 +36,36 @@ class Reading:
     """What the files hold; auto recognises it by their names, columns and first line."""
     skip_bad_lines: bool = False
     """Leave bad lines of text files out, and count them, instead of refusing the file."""
-    split: int = 0
+    user: str | None = None
+    """Column that names the user; found by its name if left out, as the other columns are. Columns
+    without names are numbered from 1.
+    """
+    item: str | None = None
+    """Column of items: one per row, or a list of them."""
+    time: str | None = None
+    """Column of times: seconds or milliseconds, or dates."""
+    session: str | None = None
+    """Column that names the session of each row."""
+    rating: str | None = None
+    """Column of ratings."""
+    min_rating: float | None = None
+    """Drop interactions with a rating below this."""
+    label: str | None = None
+    """Column of labels, one per row or a list."""
+    text: str | None = None
+    """Column of raw text."""
+    features: tuple[str, ...] = ()
+    """Columns of numbers to predict labels from, or one column of lists of numbers."""
+    split: Literal["auto", "time", "last", "session", "random"] = "auto"
+    """What is tested without a test file: the last share of all interactions (time), the last item
+    of each user (last), whole sessions (session), or a random share. auto follows the data.
+    """
+    split_column: int = 0
     """Which column of split files (*trSplit.txt, *tstSplit.txt) to use, from 0."""
     last: int = 10
     """For sequences: how many items before the next are looked at."""
     holdout: float = 0.2
-    """Share kept for testing without a test file: of the points, or of each user's items."""
+    """Share kept for testing without a test file: of the points, interactions or sessions."""
     profile: Literal["as-is", "exp", "step"] = "as-is"
     """For images: thin the training part so that label i keeps fewer the larger i is (exp), or the
     second half of the labels does (step).
@@ -76,6 +101,7 @@ class DataFiles(NamedTuple):
         test: the test points, or None.
         splits: files with the rows of the training and of the test points, or None.
         validation: the validation points, or None.
+        unused: names of files beside them that are not read.
     """
 
     kind: str
@@ -83,6 +109,7 @@ class DataFiles(NamedTuple):
     test: Path | None = None
     splits: tuple[Path, Path] | None = None
     validation: Path | None = None
+    unused: tuple[str, ...] = ()
 
     def tested_on_validation(self) -> DataFiles:
         """With the validation part as the test part, unless there is another."""
@@ -97,7 +124,7 @@ def data_name(path: Path, name: str) -> str:
     `beauty` for `beauty/train.parquet`, `beauty/data/train.parquet`, `beauty/sequences.parquet` and
     `beauty_train.npz`.
     """
-    role = r"(^|[_.-])(train|trn|data|sequences|interactions)(20\d\d)?$"
+    role = r"(^|[_.-])(train|trn|data|sequences|interactions|ratings|u)(20\d\d)?$"
     if own := re.sub(role, "", name.lower()):
         return own
     folder = path.resolve().parent

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from headtail.data.cache import Store
 from headtail.data.points import Progress
-from headtail.data.readers.parquet import Columns, check_same_kind
-from headtail.data.readers.vocabulary import Vocabulary
+from headtail.data.tables.columns import Columns, check_same_kind
+from headtail.data.tables.vocabulary import Vocabulary
 from headtail.errors import HeadtailError
 
 SEED = 0

@@ -19,22 +19,33 @@ from headtail.data.readers.interaction_pairs import (
     known_pairs,
     users_of,
 )
-from headtail.data.readers.parquet import AT_ONCE, Columns, renamed
-from headtail.data.readers.vocabulary import Vocabulary, label_names, save_ids, saved_ids
-from headtail.data.reading import DataFiles, Reading
+from headtail.data.readers.log_interactions import read_log
+from headtail.data.reading import Reading
+from headtail.data.tables.columns import AT_ONCE, Columns, DataTables, renamed
+from headtail.data.tables.vocabulary import Vocabulary, label_names, save_ids, saved_ids
 from headtail.errors import HeadtailError, check_number
 
 
-def read_files(files: DataFiles, reading: Reading, progress: Progress | None) -> DataSet:
-    """Read Parquet files of interactions as `reading` says."""
+def read_tables(tables: DataTables, reading: Reading, progress: Progress | None) -> DataSet:
+    """Read tables of interactions as `reading` says."""
+    parts = tables.parts.values()
+    if all(part.is_log for part in parts) and _needs_log(tables, reading):
+        return read_log(tables, reading, progress)
     holdout = reading.holdout
-    data = read_interactions(files.train, files.test, holdout=holdout, progress=progress)
-    return renamed(data, files.train, files.test)
+    data = read_interactions(tables.train, tables.test, holdout=holdout, progress=progress)
+    return renamed(data, tables)
+
+
+def _needs_log(tables: DataTables, reading: Reading) -> bool:
+    """Whether time or ratings matter, or the split is not a random one."""
+    by_time = tables.train.roles.time is not None and reading.split != "random"
+    other_split = reading.split not in ("auto", "random")
+    return by_time or other_split or reading.min_rating is not None or tables.validation is not None
 
 
 def read_interactions(
-    train: Path,
-    test: Path | None = None,
+    train: Path | Columns,
+    test: Path | Columns | None = None,
     *,
     holdout: float = 0.2,
     progress: Progress | None = None,
@@ -73,20 +84,20 @@ def read_interactions(
     nameless = [file for file in files if not file.user]
     if nameless and len({(file.user is None, file.rows) for file in files}) > 1:
         raise HeadtailError(
-            f"`{nameless[0].path}` has no user column, so `{train}` and `{test}` do not match. Add "
+            f"`{nameless[0].path}` has no user column, so `{files[0].path}` and "
+            f"`{files[-1].path}` do not match. Add "
             "`user_id` to both."
         )
     recipe = {"reader": "interactions", "holdout": None if test else holdout}
-    paths = [file.path for file in files]
     build = partial(_build, files, holdout, progress)
-    entry = cached(paths, recipe | {"with": "rows and users"}, build)
+    entry = cached(files, recipe | {"with": "rows and users"}, build)
     return DataSet(
-        name=train.stem,
+        name=files[0].table.title,
         train=_points(entry, "train"),
         test=_points(entry, "test"),
         label_names=label_names(entry),
         notes=_notes(entry, files, holdout),
-        digest=key_of(paths, recipe),  # of what is trained and tested, without what else is kept
+        digest=key_of(files, recipe),  # of what is trained and tested, without what else is kept
         unlabelled=_points(entry, "unlabelled") if len(entry.arrays["unlabelled_users"]) else None,
     )
 

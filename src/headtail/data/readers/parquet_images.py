@@ -11,11 +11,11 @@ import pyarrow as pa
 from headtail.core.targets import Ragged
 from headtail.data.cache import Entry, Store, cached, key_of
 from headtail.data.points import DataSet, Points, Progress
-from headtail.data.readers.parquet import Columns, check_same_kind, hub_names, renamed
 from headtail.data.readers.parquet_pixels import decode_into, encoded_images
-from headtail.data.readers.vocabulary import Vocabulary, label_names
-from headtail.data.reading import DataFiles, Reading
+from headtail.data.reading import Reading
 from headtail.data.split import hold_out
+from headtail.data.tables.columns import Columns, DataTables, check_same_kind, renamed
+from headtail.data.tables.vocabulary import Vocabulary, label_names
 from headtail.errors import HeadtailError
 
 IN_DIGESTS = "pictures"
@@ -26,24 +26,25 @@ AT_ONCE = 1024
 """Images held in memory at once."""
 
 
-def read_files(files: DataFiles, reading: Reading, progress: Progress | None) -> DataSet:
-    """Read Parquet files of images as `reading` says."""
-    files = files.tested_on_validation()
+def read_tables(tables: DataTables, reading: Reading, progress: Progress | None) -> DataSet:
+    """Read tables of images as `reading` says."""
+    if tables.test is None:
+        tables = tables._replace(test=tables.validation, validation=None)
     data = read_parquet_images(
-        files.train,
-        files.test,
-        files.validation,
+        tables.train,
+        tables.test,
+        tables.validation,
         holdout=reading.holdout,
         skip_bad_images=reading.skip_bad_images,
         progress=progress,
     )
-    return renamed(data, files.train, files.test, files.validation)
+    return renamed(data, tables)
 
 
 def read_parquet_images(
-    train: Path,
-    test: Path | None = None,
-    validation: Path | None = None,
+    train: Path | Columns,
+    test: Path | Columns | None = None,
+    validation: Path | Columns | None = None,
     *,
     holdout: float = 0.2,
     skip_bad_images: bool = False,
@@ -67,7 +68,7 @@ def read_parquet_images(
         at_once: images held in memory at once.
     """
     paths = {"train": train, "test": test, "validation": validation}
-    parts = {name: path for name, path in paths.items() if path is not None}
+    parts = {name: Columns.of(path) for name, path in paths.items() if path is not None}
     recipe = {"reader": IN_DIGESTS, "parts": list(parts), "skip": skip_bad_images}
     build = partial(_build, parts, skip_bad_images, at_once, progress)
     entry = cached(parts.values(), recipe | {"with": "rows, −1 for no label; images"}, build)
@@ -82,24 +83,24 @@ def read_parquet_images(
             f"There is no test file: {holdout:.0%} of the images are held out for testing."
         )
     return DataSet(
-        train.stem,
+        parts["train"].table.title,
         points["train"],
         points["test"],
         validation=points.get("validation"),
-        label_names=_names(entry, train, points["train"].num_labels),
+        label_names=_names(entry, parts["train"], points["train"].num_labels),
         notes=tuple(notes),
         digest=digest,
         whole=whole,
     )
 
 
-def _names(entry: Entry, train: Path, num_labels: int) -> list[str] | list[int] | None:
+def _names(entry: Entry, train: Columns, num_labels: int) -> list[str] | list[int] | None:
     """The names of labels: strings, or the names that a hub has for their numbers."""
     names = label_names(entry)
     ids = range(num_labels) if names is None else [name for name in names if isinstance(name, int)]
     if len(ids) < num_labels:
         return names
-    words = hub_names(train, _column(Columns.of(train), LABEL))
+    words = train.hub_names(_column(train, LABEL))
     if words is None or not set(ids) <= set(range(len(words))):
         return names
     return [words[i] for i in ids]
@@ -112,13 +113,12 @@ def holds_images(columns: Columns) -> bool:
 
 
 def _build(
-    parts: dict[str, Path], skip: bool, at_once: int, progress: Progress | None, store: Store
+    parts: dict[str, Columns], skip: bool, at_once: int, progress: Progress | None, store: Store
 ) -> None:
     known: Vocabulary | None = None
     shape: tuple[int, ...] | None = None
     store.facts["notes"] = []
-    for name, path in parts.items():
-        columns = Columns.of(path)
+    for name, columns in parts.items():
         labels = _labels(columns, None if name != "test" or known is None else known.names.type)
         if name != "test":
             _check_labelled(name, columns, labels)
@@ -186,14 +186,16 @@ def _check_labelled(part: str, columns: Columns, labels: pa.Array) -> None:
         )
 
 
-def _not_measured(columns: Columns, labels: pa.Array, unknown: int, validation: Path | None) -> str:
+def _not_measured(
+    columns: Columns, labels: pa.Array, unknown: int, validation: Columns | None
+) -> str:
     """A note on test images without a label that training knows."""
     if not _lacks(labels).all():
         return (
             f"{unknown:,} of {len(labels):,} test images have a label that never occurs in "
             "training, or none: they are answered, but not measured."
         )
-    labelled = "a part that has labels" if validation is None else validation.name
+    labelled = "a part that has labels" if validation is None else validation.called
     return (
         f"{columns.called} has no labels (all are −1 or null): its images are answered, but not "
         f"measured. To measure, name {labelled} as the test part, or leave that file out."

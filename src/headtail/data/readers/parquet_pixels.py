@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +10,7 @@ import pyarrow as pa
 from headtail.data.cache import Store
 from headtail.data.decode import open_rgb, whole
 from headtail.data.points import Progress
-from headtail.data.readers.parquet import Columns
+from headtail.data.tables.columns import Columns
 from headtail.errors import HeadtailError
 
 
@@ -89,7 +88,7 @@ def encoded_images(
 
 
 def _other_size(
-    path: Path, row: int, shape: tuple[int, ...], before: tuple[int, ...]
+    path: str, row: int, shape: tuple[int, ...], before: tuple[int, ...]
 ) -> HeadtailError:
     return HeadtailError(
         f"`{path}`, row {row:,}: the image has {shape[2]} × {shape[1]} pixels, but those before it "

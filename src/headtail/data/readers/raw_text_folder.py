@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from headtail.data.file_kinds import FileKind, by_role
-from headtail.data.readers.text import line_blocks
+from headtail.data.packed import line_blocks
 from headtail.data.reading import DataFiles, Reading
 from headtail.errors import HeadtailError, Setting
 
-_ENDINGS = re.compile(r"(\.(txt|ft|json|jsonl|npz))*(\.(gz|bz2|xz))?$")
-_LINES = re.compile(r"\.(txt|ft|train|trn|test|tst|valid|val)(\.(gz|bz2|xz))?$")
-_JSON = re.compile(r"\.jsonl?(\.(gz|bz2|xz))?$")
+_ENDINGS = re.compile(r"(\.(txt|ft|json|jsonl|npz))*(\.(gz|bz2|xz|zst))?$")
+_LINES = re.compile(r"\.(txt|ft|train|trn|test|tst|valid|val)(\.(gz|bz2|xz|zst))?$")
+_JSON = re.compile(r"\.jsonl?(\.(gz|bz2|xz|zst))?$")
 _ROLES = (("trn", "train"), ("tst", "test"), ("val", "valid", "validation"), ("",))
 _ROLE = "|".join(role for roles in _ROLES for role in roles if role)
 _TEXTS = re.compile(

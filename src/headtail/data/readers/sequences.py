@@ -12,31 +12,35 @@ import pyarrow as pa
 
 from headtail.data.cache import Entry, Store, cached, key_of
 from headtail.data.points import DataSet, Progress
-from headtail.data.readers.arrow_types import holds_ids
-from headtail.data.readers.parquet import AT_ONCE, Columns, check_same_kind, renamed
+from headtail.data.readers.log_sequences import read_log
 from headtail.data.readers.sequence_examples import (
     ExampleWriter,
     Sequences,
     places,
     points_of,
 )
-from headtail.data.readers.vocabulary import Vocabulary, label_names, save_ids, saved_ids
-from headtail.data.reading import DataFiles, Reading
+from headtail.data.reading import Reading
+from headtail.data.tables.arrow_types import holds_ids
+from headtail.data.tables.columns import AT_ONCE, Columns, DataTables, check_same_kind, renamed
+from headtail.data.tables.vocabulary import Vocabulary, label_names, save_ids, saved_ids
 from headtail.errors import HeadtailError, check_count
 
 IsTarget: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Which items are targets, by how many are before and behind them in their sequence."""
 
 
-def read_files(files: DataFiles, reading: Reading, progress: Progress | None) -> DataSet:
-    """Read Parquet files of sequences as `reading` says."""
-    data = read_sequences(files.train, files.test, last=reading.last, progress=progress)
-    return renamed(data, files.train, files.test)
+def read_tables(tables: DataTables, reading: Reading, progress: Progress | None) -> DataSet:
+    """Read tables of sequences as `reading` says: lists of items, or a log of interactions."""
+    if tables.train.lists is None and tables.train.is_log:
+        return read_log(tables, reading, progress)
+    data = read_sequences(*tables, last=reading.last, progress=progress)
+    return renamed(data, tables)
 
 
 def read_sequences(
-    train: Path,
-    test: Path | None = None,
+    train: Path | Columns,
+    test: Path | Columns | None = None,
+    validation: Path | Columns | None = None,
     *,
     last: int = 10,
     progress: Progress | None = None,
@@ -59,8 +63,9 @@ def read_sequences(
     nothing before it are kept as `unlabelled`.
 
     Args:
-        train: Parquet file.
-        test: Parquet file, or None to leave one out.
+        train: Parquet file, or another table.
+        test: likewise, or None to leave one out.
+        validation: likewise, or None; it is read only beside a test file.
         last: n, how many items before the target a bag looks at.
         progress: called with what is being done and the share of it that is done.
         at_once: ids held in memory at once.
@@ -77,20 +82,28 @@ def read_sequences(
     tensor([[0.5000, 1.0000, 0.0000]])
     """
     last = check_count("last", last)
-    source = Columns.of(train, at_once)
+    paths = (train, test, validation)
+    files = [Columns.of(path, at_once) for path in paths if path is not None]
+    source = files[0]
     source.need_lists()
-    files = [train] if test is None else [train, test]
+    if test is None and source.target:
+        raise HeadtailError(
+            f"`{source.path}` has a column `target`, so its rows are examples already. Pass "
+            "a test file too."
+        )
     recipe = {"reader": "sequences", "last": last}
-    build = partial(_build, source, test, progress)
+    build = partial(_build, files, progress)
     entry = cached(files, {"reader": "sequences", "with": "histories"}, build)
     numbers = entry.facts["points"]
     users = saved_ids(entry, "users")
     tested = "train" if test is None else "test"
     return DataSet(
-        train.stem,
+        source.table.title,
         points_of(entry, "train", "train", last),
         points_of(entry, tested, "test", last, users),
-        points_of(entry, tested, "validation", last) if numbers.get("validation") else None,
+        points_of(entry, "train" if test is None else "validation", "validation", last)
+        if numbers.get("validation")
+        else None,
         unlabelled=points_of(entry, tested, "unlabelled", last, users)
         if numbers["unlabelled"]
         else None,
@@ -100,13 +113,9 @@ def read_sequences(
     )
 
 
-def _build(source: Columns, test: Path | None, progress: Progress | None, store: Store) -> None:
-    if test is None and source.target:
-        raise HeadtailError(
-            f"`{source.path}` has a column `target`, so its rows are examples already. Pass "
-            "a test file too."
-        )
-    known = Vocabulary.of(_training_items(source, test is None, progress))
+def _build(files: list[Columns], progress: Progress | None, store: Store) -> None:
+    source, *others = files
+    known = Vocabulary.of(_training_items(source, not others, progress))
     if not len(known):
         raise HeadtailError(
             f"`{source.path}` holds no items to train on. Write sequences of 4 items or more, or "
@@ -114,13 +123,14 @@ def _build(source: Columns, test: Path | None, progress: Progress | None, store:
         )
     known.save(store)
     store.facts |= {"num_labels": len(known), "points": {}, "unknown": {}, "short": 0}
-    if test is None:
+    if not others:
         parts = {"train": _but_last_two, "validation": _last_but_one, "test": _last}
         _write_parts(source, known, parts, progress, store)
         return
-    held_out = Columns.of(test, source.at_once)
     _write_parts(source, known, {"train": _target if source.target else _every}, progress, store)
-    _write_parts(held_out, known, {"test": _target if held_out.target else _last}, progress, store)
+    for part, held_out in zip(("test", "validation"), others, strict=False):
+        rule = _target if held_out.target else _last
+        _write_parts(held_out, known, {part: rule}, progress, store)
 
 
 def _write_parts(

@@ -1,6 +1,7 @@
 """The table of readers: a new format is a file in this folder and a row here.
 
-The file has a function `read_files(files, reading, progress)` that returns a `DataSet`. The row has
+The file has a function `read_files(files, reading, progress)` that returns a `DataSet`; for tables,
+`read_tables(tables, reading, progress)`. The row has
 the name of the format (which is listed in `Reading.format` too), the kind of files it is found in,
 and the options that it uses.
 """
@@ -10,16 +11,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headtail.data.file_kinds import FileKind, kind_by_ending
+from headtail.data.packed import ending_of
 from headtail.data.points import DataSet, Progress
 from headtail.data.readers.cifar import CIFAR
 from headtail.data.readers.image_kinds import IMAGE_FOLDERS, IMAGE_LISTS
 from headtail.data.readers.raw_text_folder import FASTTEXT, RAW_TEXT, SPARSE
+from headtail.data.readers.table_files import find_tables, holds_table
 from headtail.data.readers.text_folder import TEXT
 from headtail.data.reading import DataFiles, Reading
+from headtail.data.shards import TABLES
 from headtail.data.text_features import Trained
-from headtail.errors import HeadtailError, need
+from headtail.errors import HeadtailError, Setting, need
+
+if TYPE_CHECKING:
+    from headtail.data.tables.columns import DataTables
 
 
 @dataclass(frozen=True)
@@ -39,12 +47,22 @@ class Reader:
     module: str
     options: tuple[str, ...] = ()
 
+    def used(self, files: DataFiles, reading: Reading) -> set[str]:
+        """The options that do something to these files, of those that not all readers use."""
+        if self.kind.name == TABLE.name:
+            tables = opened(files, reading)
+            from headtail.data.readers.table_formats import used_options
+
+            return used_options(tables, self.format, reading)
+        splits = {"split_column"} if files.splits is None else set()
+        return set(self.options) - splits
+
     def read(self, files: DataFiles, reading: Reading, progress: Progress | None) -> DataSet:
         """The data set in these files."""
-        if self.kind is PARQUET:
-            _need_pyarrow()
         module = import_module(f"headtail.data.readers.{self.module}")
-        return module.read_files(files, reading, progress)
+        if self.kind.name != TABLE.name:
+            return module.read_files(files, reading, progress)
+        return module.read_tables(opened(files, reading), reading, progress)
 
     def read_for_model(
         self, files: DataFiles, reading: Reading, progress: Progress | None, trained: Trained
@@ -59,20 +77,36 @@ class Reader:
         return module.read_for_model(files, reading, progress, trained)
 
 
-def _need_pyarrow() -> None:
-    need("pyarrow", extra="data", to="Reading Parquet files")
+def opened(files: DataFiles, reading: Reading) -> DataTables:
+    """The tables in these files."""
+    need("pyarrow", extra="data", to="Reading tables")
+    from headtail.data.tables.columns import Columns, DataTables
+
+    paths = (files.train, files.test, files.validation)
+    return DataTables(*(path and Columns.of(path, reading=reading) for path in paths))  # pyright: ignore[reportArgumentType]
 
 
-def _parquet_format(files: DataFiles) -> str:
-    _need_pyarrow()
-    from headtail.data.readers.parquet_formats import format_of
+def _table_format(files: DataFiles, reading: Reading) -> str:
+    tables = opened(files, reading)
+    from headtail.data.readers.table_formats import format_of
 
-    return format_of(files.train, files.test)
+    return format_of(tables, reading)
 
 
-PARQUET = kind_by_ending(
-    "Parquet", (".parquet", ".pq"), folders=(".", "data"), format_of=_parquet_format
-)
+def _with_ending(path: Path, _: bool) -> bool:
+    return ending_of(path) in TABLES
+
+
+def _find_by_ending(path: Path, requested: bool) -> DataFiles | None:
+    is_text = path.is_file() and not _with_ending(path, requested)
+    return None if is_text else find_tables(path, requested)
+
+
+_CLAIMED = tuple(ending for ending in TABLES if ending not in (".jsonl", ".ndjson"))
+"""JSON lines may also be records of raw text."""
+TABLE = FileKind("table", holds_table, find_tables, _table_format, _CLAIMED)
+IMAGE_TABLE = FileKind("table", _with_ending, _find_by_ending, _table_format, _CLAIMED)
+"""Lines of text may list images, so they are not taken for a table of them."""
 DENSE = kind_by_ending("dense", (".safetensors", ".npz"))
 
 TEXT_OPTIONS = ("text_features", "max_terms", "ngrams")
@@ -80,23 +114,25 @@ TEXT_OPTIONS = ("text_features", "max_terms", "ngrams")
 # In the order in which a folder is searched.
 READERS = (
     Reader("cifar", CIFAR, "cifar"),
-    Reader("images", PARQUET, "parquet_images", ("skip_bad_images",)),
-    Reader("sequences", PARQUET, "sequences", ("last",)),
-    Reader("interactions", PARQUET, "interactions", ("holdout",)),
     Reader("fasttext", FASTTEXT, "raw_text_files", TEXT_OPTIONS),
     Reader("raw-text", RAW_TEXT, "raw_text_files", TEXT_OPTIONS),
     Reader("xc", SPARSE, "sparse_matrices"),
+    Reader("images", IMAGE_TABLE, "parquet_images"),
+    Reader("sequences", TABLE, "sequences"),
+    Reader("interactions", TABLE, "interactions"),
+    Reader("triples", TABLE, "triples"),
     Reader("dense", DENSE, "dense"),
+    Reader("dense", TABLE, "table_dense"),
     Reader("images", IMAGE_LISTS, "image_lists", ("root", "skip_bad_images")),
-    Reader("xc", TEXT, "text_parts", ("skip_bad_lines", "split")),
-    Reader("svmlight", TEXT, "text_parts", ("skip_bad_lines", "split")),
+    Reader("xc", TEXT, "text_parts", ("skip_bad_lines", "split_column")),
+    Reader("svmlight", TEXT, "text_parts", ("skip_bad_lines", "split_column")),
     Reader("images", IMAGE_FOLDERS, "image_lists", ("root", "skip_bad_images")),
 )
 
 
 def readers_for(path: Path, format_name: str) -> list[Reader]:
     """The rows that may read a path: a file with an ending that a kind claims is of that kind."""
-    ending = path.suffix.lower()
+    ending = ending_of(path)
     claimed = path.is_file() and any(ending in reader.kind.endings for reader in READERS)
     return [
         reader
@@ -105,10 +141,19 @@ def readers_for(path: Path, format_name: str) -> list[Reader]:
     ]
 
 
-def reader_of(files: DataFiles, format_name: str) -> Reader:
+def reader_of(files: DataFiles, reading: Reading) -> Reader:
     """The row that reads these files; "auto" is recognised by their columns, where these decide."""
     rows = [reader for reader in READERS if reader.kind.name == files.kind]
     format_of = rows[0].kind.format_of
+    format_name = reading.format
     if format_name == "auto" and format_of is not None:
-        format_name = format_of(files)
-    return next(reader for reader in rows if format_name in ("auto", reader.format))
+        format_name = format_of(files, reading)
+    reader = next((row for row in rows if format_name in ("auto", row.format)), None)
+    if reader is None:
+        raise HeadtailError(
+            f"`{files.train}` holds {format_name} with labels, which cannot be read yet. Name "
+            "columns of numbers with ",
+            Setting("features"),
+            ".",
+        )
+    return reader

@@ -5,26 +5,16 @@ Lines are `label,label feature:value feature:value …`.
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
-import zlib
-from collections.abc import Generator
 from dataclasses import dataclass
-from io import BufferedIOBase, BufferedReader
 from pathlib import Path
 
 from headtail.core.targets import Ragged
 from headtail.data.bag import Bag
 from headtail.data.cache import Entry, Store, cached, key_of
+from headtail.data.packed import BLOCK, LONGEST_LINE, line_blocks
 from headtail.data.points import Points, Progress
 from headtail.data.readers.text_lines import Header, LineStore
 from headtail.errors import HeadtailError, check_count, check_exists
-
-BLOCK = 4 << 20
-"""Bytes parsed at a time."""
-LONGEST_LINE = 256 << 20
-"""Bytes that are read in search of a newline."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +47,7 @@ def read_text(
     block: int = BLOCK,
     longest_line: int = LONGEST_LINE,
 ) -> TextFile:
-    r"""Read one text file, plain or compressed (gzip, bzip2, xz), or take it from the cache.
+    r"""Read one text file, plain or compressed (gzip, bzip2, xz, zstd), or take it from the cache.
 
     A first line of three whole numbers is a header: points, features, labels; one of two numbers is
     the header of a sparse matrix without labels. In what follows, a line that begins with a blank
@@ -126,48 +116,3 @@ def existing(path: Path) -> Path:
             f"`{path}` is a folder. Give a file in it, such as `{path / 'train.txt'}`."
         )
     return check_exists(path)
-
-
-def line_blocks(
-    path: Path, block: int = BLOCK, longest_line: int = LONGEST_LINE
-) -> Generator[tuple[bytes, float]]:
-    """Whole lines, about `block` bytes at a time, each ended by a newline, with the share of the
-    file read so far.
-    """
-    try:
-        size = max(path.stat().st_size, 1)
-        with path.open("rb") as raw:
-            file = _unpacked(path, raw)
-            rest = b""
-            while read := file.read(block):
-                text = rest + read
-                cut = text.rfind(b"\n") + 1
-                rest = text[cut:]
-                if len(rest) > longest_line:
-                    raise HeadtailError(
-                        f"`{path}` has a line of more than {longest_line >> 20} MiB. Write one "
-                        "point per line."
-                    )
-                if cut:
-                    yield text[:cut], raw.tell() / size
-            if rest:
-                yield rest + b"\n", 1.0
-    except EOFError as error:
-        raise HeadtailError(
-            f"`{path}` is cut off: the archive ends too early. Fetch it again."
-        ) from error
-    except (zlib.error, lzma.LZMAError, OSError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise HeadtailError(f"`{path}` cannot be read: {why}. Fetch it again.") from error
-
-
-def _unpacked(path: Path, raw: BufferedReader) -> BufferedIOBase:
-    """The content, decompressed as its first bytes show: names can be wrong."""
-    start = raw.peek(6)
-    if start.startswith(b"PK\3\4"):
-        raise HeadtailError(f"`{path}` is a zip archive. Unpack it, and give the text file inside.")
-    if start.startswith(b"\x1f\x8b"):
-        return gzip.GzipFile(fileobj=raw)
-    if start.startswith(b"BZh"):
-        return bz2.BZ2File(raw)
-    return lzma.LZMAFile(raw) if start.startswith(b"\xfd7zXZ\0") else raw

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headtail.data.file_kinds import FileKind
+from headtail.data.packed import PACKED
 from headtail.data.readers.image_kinds import is_bare
 from headtail.data.readers.raw_text_folder import is_name_file
 from headtail.data.reading import DataFiles
 from headtail.errors import HeadtailError
 
-_PACKED = re.compile(r"\.(gz|bz2|xz)$")
-_ENDINGS = re.compile(r"\.(txt|svm|svmlight|libsvm)(\.(gz|bz2|xz))?$")
+_ENDINGS = re.compile(r"\.(txt|svm|svmlight|libsvm)(\.(gz|bz2|xz|zst))?$")
 _NO_POINTS = re.compile(r"readme|licen[cs]e|filter_labels|inv_prop")
 """Other text that comes with data sets."""
 
@@ -37,7 +37,7 @@ def find_text(folder: Path) -> TextFiles:
     """Find `train.txt` and `test.txt`, `NAME_train.txt` and `NAME_test.txt`, or one file, with
     `*trSplit*` and `*tstSplit*` if any.
 
-    Names may end with .txt, .svm, .svmlight or .libsvm, and then with .gz, .bz2 or .xz.
+    Names may end with .txt, .svm, .svmlight or .libsvm, and then with .gz, .bz2, .xz or .zst.
 
     >>> folder = getfixture("tmp_path")
     >>> for name in ("bibtex_data.txt", "bibtex_trSplit.txt", "bibtex_tstSplit.txt"):
@@ -51,7 +51,7 @@ def find_text(folder: Path) -> TextFiles:
     # The longest names first, so that a file that is there packed and unpacked is read unpacked.
     paths = [path for path in folder.iterdir() if _may_hold_points(path)]
     paths.sort(key=lambda path: -len(path.name))
-    names = {_PACKED.sub("", path.name): path for path in paths}
+    names = {PACKED.sub("", path.name): path for path in paths}
     train_rows = _take(folder, names, r"trn?_?split")
     test_rows = _take(folder, names, r"te?st_?split")
     if (train_rows is None) != (test_rows is None):

@@ -34,7 +34,7 @@ def read_files(files: DataFiles, reading: Reading, progress: Progress | None) ->
             files.train,
             files.test,
             splits=files.splits,
-            split_column=reading.split,
+            split_column=reading.split_column,
             skip_bad_lines=skip,
             progress=progress,
         )

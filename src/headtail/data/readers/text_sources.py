@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headtail.data.bag import Bag
-from headtail.data.readers.text import line_blocks, read_text
+from headtail.data.packed import line_blocks
+from headtail.data.readers.text import read_text
 from headtail.errors import HeadtailError
 
 MARK = "__label__"

@@ -1,0 +1,114 @@
+"""Files as they are or compressed: their bytes, and their lines block by block."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import re
+import zlib
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from headtail.errors import HeadtailError, need
+
+PACKED = re.compile(r"\.(gz|bz2|xz|zst)$", re.IGNORECASE)
+"""How the names of compressed files end."""
+BLOCK = 4 << 20
+"""Bytes read at a time."""
+LONGEST_LINE = 256 << 20
+"""Bytes that are read in search of a newline."""
+_MAGIC = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")
+"""The first bytes of gzip, bzip2, xz and zstd."""
+
+
+def ending_of(path: Path) -> str:
+    """The ending of a name in small letters, without that of its compression.
+
+    >>> ending_of(Path("ratings.CSV.gz")), ending_of(Path("u.data"))
+    ('.csv', '.data')
+    """
+    return Path(PACKED.sub("", path.name)).suffix.lower()
+
+
+def stem_of(path: Path) -> str:
+    """The name without its endings.
+
+    >>> stem_of(Path("ratings.csv.gz"))
+    'ratings'
+    """
+    return Path(PACKED.sub("", path.name)).stem
+
+
+def is_packed(path: Path) -> bool:
+    """Whether the first bytes of a file are those of a compressed one."""
+    with path.open("rb") as raw:
+        return raw.read(6).startswith(_MAGIC)
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[tuple[io.BufferedIOBase, io.BufferedReader]]:
+    """The content, decompressed as its first bytes show (names can be wrong), and the file itself,
+    which shows how far reading has come.
+    """
+    try:
+        with path.open("rb") as raw:
+            yield _unpacked(path, raw), raw
+    except EOFError as error:
+        raise HeadtailError(
+            f"`{path}` is cut off: the archive ends too early. Fetch it again."
+        ) from error
+    except (zlib.error, lzma.LZMAError, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise HeadtailError(f"`{path}` cannot be read: {why}. Fetch it again.") from error
+
+
+def _unpacked(path: Path, raw: io.BufferedReader) -> io.BufferedIOBase:
+    start = raw.peek(6)
+    if start.startswith(b"PK\3\4"):
+        raise HeadtailError(f"`{path}` is a zip archive. Unpack it, and name the file inside.")
+    if start.startswith(_MAGIC[0]):
+        return gzip.GzipFile(fileobj=raw)
+    if start.startswith(_MAGIC[1]):
+        return bz2.BZ2File(raw)
+    if start.startswith(_MAGIC[2]):
+        return lzma.LZMAFile(raw)
+    if start.startswith(_MAGIC[3]):
+        arrow = need("pyarrow", extra="data", to="Reading zst files")
+        return io.BufferedReader(arrow.CompressedInputStream(raw, "zstd"), BLOCK)
+    return raw
+
+
+def line_blocks(
+    path: Path, block: int = BLOCK, longest_line: int = LONGEST_LINE
+) -> Generator[tuple[bytes, float]]:
+    """Whole lines, about `block` bytes at a time, each ended by a newline, with the share of the
+    file read so far.
+    """
+    with unpacked(path) as (file, raw):
+        size = max(path.stat().st_size, 1)
+        rest = b""
+        while read := file.read(block):
+            text = rest + read
+            cut = text.rfind(b"\n") + 1
+            rest = text[cut:]
+            if len(rest) > longest_line:
+                raise HeadtailError(
+                    f"`{path}` has a line of more than {longest_line >> 20} MiB. Write one "
+                    "point per line."
+                )
+            if cut:
+                yield text[:cut], raw.tell() / size
+        if rest:
+            yield rest + b"\n", 1.0
+
+
+def first_lines(path: Path, most: int = 1 << 16) -> list[str]:
+    """The lines at the start of a file, of which the last may be cut short and is then left out."""
+    with unpacked(path) as (file, _):
+        start = file.read(most)
+    text = start.decode("utf-8-sig", "replace")
+    lines = text.splitlines()
+    return lines[:-1] if len(start) == most and len(lines) > 1 else lines

@@ -1,0 +1,88 @@
+"""A log as sequences: each user's items, or each session's, in the order of time."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from headtail.data.cache import Entry, Store, cached, key_of
+from headtail.data.points import DataSet, Points, Progress
+from headtail.data.readers.log_events import Log, sort_log
+from headtail.data.readers.log_notes import notes_on_log
+from headtail.data.readers.log_splits import PARTS
+from headtail.data.readers.sequence_examples import ExampleWriter, Sequences, places, points_of
+from headtail.data.reading import Reading
+from headtail.data.tables.columns import DataTables, renamed
+from headtail.data.tables.vocabulary import label_names, save_ids, saved_ids
+from headtail.errors import HeadtailError, check_count
+
+
+def read_log(tables: DataTables, reading: Reading, progress: Progress | None) -> DataSet:
+    """Read a log as sequences as `reading` says.
+
+    Every item but the first of a user is an example: what came before it → the item. Examples are
+    trained on, validated on or tested on by the split; a test example may look at everything before
+    it, so that users without training history have features too.
+    """
+    last = check_count("last", reading.last)
+    log = Log.of(tables, reading)
+    files = list(tables.parts.values())
+    recipe = log.recipe | {"as": "sequences"}
+    entry = cached(files, recipe, partial(_build, log, progress))
+    users = saved_ids(entry, "users")
+
+    def points(part: str) -> Points:
+        return points_of(entry, "train", part, last, users)
+
+    data = DataSet(
+        tables.train.table.title,
+        points("train"),
+        points("test"),
+        points("validation") if entry.facts["points"]["validation"] else None,
+        label_names=label_names(entry),
+        notes=notes_on_log(log, entry.facts, "sequences") + _notes(entry),
+        digest=key_of(files, recipe | {"last": last}),
+    )
+    return renamed(data, tables)
+
+
+def _build(log: Log, progress: Progress | None, store: Store) -> None:
+    events = sort_log(log, store, progress)
+    known = events.in_training()
+    id_of = np.where(known, np.cumsum(known) - 1, -1).astype(np.int32)
+    events.items.keep(known).save(store)
+    facts: dict[str, Any] = {"num_labels": int(known.sum()), "points": {}, "unknown": {}}
+    store.facts |= facts | events.counts
+    writer = ExampleWriter(store, "train", PARTS)
+    alone = 0
+    for first, offsets, inside in events.blocks():
+        sequences = Sequences(id_of[events.item[inside]], offsets, first, None)
+        before, behind = places(offsets)
+        alone += int(((before == 0) & (behind == 0)).sum())
+        writer.add(sequences)
+        part = events.part[inside]
+        for number, name in enumerate(PARTS):
+            targets = np.flatnonzero((part == number) & (before > 0))
+            writer.add_examples(name, sequences, targets)
+    store.facts["alone"] = alone
+    save_ids(store, "users", events.who.names)
+    for name in ("train", "test"):
+        if not store.facts["points"][name]:
+            raise HeadtailError(
+                f"`{log.tables.train.path}` gives no {name} example: an example is an item with "
+                "another of the same user before it. Choose another split or a larger share."
+            )
+
+
+def _notes(entry: Entry) -> tuple[str, ...]:
+    notes = []
+    for part in ("validation", "test"):
+        if unknown := entry.facts["unknown"][part]:
+            total = unknown + entry.facts["points"][part]
+            notes.append(
+                f"{unknown:,} of {total:,} {part} examples have a target that never occurs in "
+                "training and are left out."
+            )
+    return tuple(notes)

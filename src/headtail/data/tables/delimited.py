@@ -1,0 +1,233 @@
+"""Delimited text, read by pyarrow in blocks of lines; what it cannot read is rewritten first."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from headtail.data.cache import Store, cached, digest
+from headtail.data.packed import first_lines, line_blocks
+from headtail.data.tables.dialects import Dialect
+from headtail.data.tables.table import Source, in_pieces
+from headtail.errors import HeadtailError, Setting
+
+BLOCK = 1 << 22
+"""Bytes parsed at a time."""
+SEPARATOR = "\x1f"
+"""Separates columns where pyarrow could not: it takes a single character."""
+NULLS = ["", "NULL", "null", "NaN", "nan", "\\N"]
+_WIDER = {"null": "int64", "int64": "double", "double": "string"}
+"""The next type to try for a column with a value that does not fit."""
+_MISFIT = re.compile(r"CSV column #(\d+): CSV conversion error to (\S+): invalid value")
+
+
+class DelimitedSource(Source):
+    """A text file of columns, plain or compressed.
+
+    All of it is read once to find the types of its columns and its bad lines; both are kept in the
+    cache.
+
+    Args:
+        path: the file.
+        dialect: how its lines hold columns.
+        skip_bad_lines: leave out lines with another number of columns, and count them.
+    """
+
+    is_text = True
+
+    def __init__(self, path: Path, dialect: Dialect, skip_bad_lines: bool) -> None:
+        self.path = path
+        self.name = str(path)
+        self.dialect = dialect
+        self.guess = {str(role): column for role, column in dialect.guess.items()}
+        self.skip = skip_bad_lines
+        recipe = {"reader": "delimited", "dialect": repr(dialect), "skip": skip_bad_lines}
+        facts = cached([path], recipe, self._look).facts
+        types = {name: pa.type_for_alias(kind) for name, kind in facts["types"].items()}
+        listed = {name: pa.list_(types[name]) for name in dialect.lists}
+        self.types = types
+        self.schema = pa.schema([(name, (types | listed)[name]) for name in dialect.names])
+        self.rows = facts["rows"]
+        if facts["bad"]:
+            lines = "line" if facts["bad"] == 1 else "lines"
+            self.notes = (
+                f"{path}: skipped {facts['bad']:,} bad {lines}, the first is {facts['first_bad']}",
+            )
+
+    def batches(self, columns: list[str], at_once: int) -> Iterator[tuple[pa.RecordBatch, float]]:
+        """As for `Source`."""
+        for batch, share in self._read(self.types, columns, lambda _: "skip"):
+            arrays = [self._as_typed(name, batch) for name in columns]
+            for piece in in_pieces(pa.RecordBatch.from_arrays(arrays, columns), at_once):
+                yield piece, share
+
+    def digest(self) -> Any:
+        """As for `Source`."""
+        return [digest(self.path), repr(self.dialect), self.skip]
+
+    def _look(self, store: Store) -> None:
+        """Find types that fit every value: those of the first block, or wider ones."""
+        types = _leading_zeros(self.path, self.dialect)
+        bad: list[tuple[int, str]] = []
+        while True:
+            bad.clear()
+            rows = 0
+            seen: dict[str, pa.DataType] = {}
+            try:
+                for batch, _ in self._read(types, list(self.dialect.names), partial(_note, bad)):
+                    rows += len(batch)
+                    seen = {name: batch.schema.field(name).type for name in batch.schema.names}
+            except pa.ArrowInvalid as error:
+                types = self._widened(types, error)
+                continue
+            break
+        if bad and not self.skip:
+            raise HeadtailError(
+                f"{self.path}, {bad[0][1]}. Correct the line, or leave such lines out (",
+                Setting("skip_bad_lines"),
+                ").",
+            )
+        if not rows:
+            raise HeadtailError(f"`{self.path}` holds no rows. Write a line for each.")
+        lists = {name: self._list_type(name) for name in self.dialect.lists}
+        store.facts |= {
+            "types": {name: str(kind) for name, kind in (seen | lists).items()},
+            "rows": rows,
+            "bad": len(bad),
+            "first_bad": bad[0][1] if bad else "",
+        }
+
+    def _widened(
+        self, types: dict[str, pa.DataType], error: pa.ArrowInvalid
+    ) -> dict[str, pa.DataType]:
+        misfit = _MISFIT.search(str(error))
+        if misfit is None:
+            raise HeadtailError(
+                f"`{self.path}` is not readable as a table: {str(error).rstrip('.')}."
+            ) from error
+        name = self.dialect.names[int(misfit[1])]
+        return types | {name: pa.type_for_alias(_WIDER.get(misfit[2], "string"))}
+
+    def _list_type(self, name: str) -> pa.DataType:
+        """Whole numbers if all values of a list column are."""
+        types = {self.dialect.names[0]: pa.string()} | {n: pa.string() for n in self.dialect.lists}
+        kinds = (pa.int64(), pa.float64())
+        for kind in kinds:
+            try:
+                for batch, _ in self._read(types, [name], lambda _: "skip"):
+                    _split(batch.column(name)).flatten().cast(kind)
+            except pa.ArrowInvalid:
+                continue
+            return kind
+        return pa.string()
+
+    def _as_typed(self, name: str, batch: pa.RecordBatch) -> pa.Array:
+        if name not in self.dialect.lists:
+            return batch.column(name)
+        return _split(batch.column(name)).cast(pa.list_(self.types[name]))
+
+    def _read(
+        self, types: dict[str, pa.DataType], columns: list[str], bad: Callable[[Any], str]
+    ) -> Iterator[tuple[pa.RecordBatch, float]]:
+        dialect = self.dialect
+        # Lists are split later; a line of numbers has no separators for pyarrow.
+        as_text = types | {name: pa.string() for name in dialect.lists}
+        known = {name: kind for name, kind in as_text.items() if name in columns}
+        share = [0.0]
+        delimiter = dialect.delimiter if dialect.delimiter in ",\t;|" else SEPARATOR
+        file = io.BufferedReader(_Blocks(_rewritten(self.path, dialect, share)), BLOCK)
+        reader = pyarrow.csv.open_csv(
+            pa.PythonFile(file, mode="r"),
+            pyarrow.csv.ReadOptions(
+                use_threads=False,
+                block_size=BLOCK,
+                column_names=list(dialect.names),
+                skip_rows=int(dialect.header),
+            ),
+            pyarrow.csv.ParseOptions(
+                delimiter=delimiter,
+                quote_char='"' if dialect.quotes else False,
+                newlines_in_values=dialect.quotes,
+                invalid_row_handler=bad,
+            ),
+            pyarrow.csv.ConvertOptions(
+                column_types=known,
+                include_columns=columns,
+                null_values=NULLS,
+                strings_can_be_null=True,
+            ),
+        )
+        for batch in reader:
+            yield batch, share[0]
+
+
+def _note(bad: list[tuple[int, str]], row: Any) -> str:
+    held = f"{row.actual_columns} columns where others have {row.expected_columns}"
+    bad.append((row.number, f"line {row.number:,} has {held}"))
+    return "skip"
+
+
+def _split(column: pa.Array) -> pa.Array:
+    return pc.split_pattern_regex(pc.utf8_trim_whitespace(column.fill_null("")), r"\s+")  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _leading_zeros(path: Path, dialect: Dialect) -> dict[str, pa.DataType]:
+    """Columns in which a number begins with 0, such as `0005019281`: they are names."""
+    separator = re.escape(dialect.delimiter) if dialect.delimiter != " " else r"\s+"
+    rows = [re.split(separator, line.strip()) for line in first_lines(path)]
+    named = [dict(zip(dialect.names, row, strict=False)) for row in rows]
+    return {
+        name: pa.string()
+        for name in dialect.names
+        if any(re.fullmatch(r"\"?0\d+\"?", row.get(name, "")) for row in named)
+    }
+
+
+def _rewritten(path: Path, dialect: Dialect, share: list[float]) -> Iterator[bytes]:
+    """The lines with a single character between columns."""
+    separator = SEPARATOR.encode()
+    first = True
+    for block, done in line_blocks(path, BLOCK):
+        share[0] = done
+        text = block.removeprefix(b"\xef\xbb\xbf") if first else block
+        first = False
+        if dialect.delimiter == "::":
+            text = text.replace(b"::", separator)
+        elif dialect.lines:
+            text = re.sub(rb"(?m)^[ \t]*(\d+)[ \t]*", rb"\1" + separator, text)
+        elif dialect.delimiter == " ":
+            text = re.sub(rb"(?m)^[ \t]+|[ \t\r]+$", b"", text)
+            text = re.sub(rb"[ \t]+", separator, text)
+        yield text
+
+
+class _Blocks(io.RawIOBase):
+    """A file of blocks that come one after the other."""
+
+    def __init__(self, blocks: Iterable[bytes]) -> None:
+        self.blocks = iter(blocks)
+        self.rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, room: Any) -> int:
+        """Fill the room with the next bytes; 0 at the end."""
+        while not len(self.rest):
+            block = next(self.blocks, None)
+            if block is None:
+                return 0
+            self.rest = memoryview(block)
+        number = min(len(room), len(self.rest))
+        room[:number] = self.rest[:number]
+        self.rest = self.rest[number:]
+        return number

@@ -1,0 +1,148 @@
+"""Recognising delimited text: what separates its columns, and whether its first line names them."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from headtail.data.tables.names import Role, candidates
+
+MOSTLY = 0.9
+"""Share of the lines that must have as many columns as most have; others are bad lines."""
+_TYPED = re.compile(r"(.+):(token|float|token_seq|float_seq)")
+"""A column of RecBole's atomic files."""
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_RATINGS = 11
+"""Most different values that ratings have."""
+_EPOCH = 1e8
+"""Numbers above it may be times: seconds since 1970 passed it in 1973."""
+_SINGLE = (",", "\t", ";", "|")
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How the lines of a text file hold columns.
+
+    Attributes:
+        delimiter: one character, `::`, or a blank, which is any number of blanks.
+        names: of the columns; their numbers from 1, where the file has no header.
+        header: whether the first line is one.
+        lists: columns that hold lists with blanks between the values.
+        guess: what columns without names are for.
+        lines: whether a line is a user and any number of items.
+        quotes: whether values may be in double quotes.
+    """
+
+    delimiter: str
+    names: tuple[str, ...]
+    header: bool
+    lists: tuple[str, ...] = ()
+    guess: dict[Role, str] = field(default_factory=dict)
+    lines: bool = False
+    quotes: bool = False
+
+
+def dialect_of(lines: list[str], ending: str) -> Dialect | None:
+    r"""The dialect of a file with these first lines, or None where they are not a table.
+
+    >>> dialect_of(["userId,movieId,rating", "1,31,2.5", "1,1029,3.0"], ".csv").names
+    ('userId', 'movieId', 'rating')
+    >>> dialect_of(["196\t242\t3\t881250949", "186\t302\t3\t891717742"], ".data").guess
+    {'user': '1', 'item': '2', 'rating': '3', 'time': '4'}
+    """
+    lines = [line for line in lines if line.strip()]
+    if not lines:
+        return None
+    typed = [_TYPED.fullmatch(name) for name in lines[0].rstrip("\n").split("\t")]
+    if all(typed):
+        return _typed([found for found in typed if found])
+    for delimiter in _delimiters(ending):
+        rows = _rows(lines, delimiter)
+        width, number = Counter(map(len, rows)).most_common(1)[0]
+        if width > 1 and number >= MOSTLY * len(rows):
+            dialect = _of_rows(delimiter, [row for row in rows if len(row) == width])
+            quoted = rf'(^|[{delimiter}])"[^"]*"($|[{delimiter}])'
+            quotes = delimiter in _SINGLE and any(re.search(quoted, line) for line in lines)
+            return replace(dialect, quotes=quotes or delimiter in (",", ";"))
+    return _of_lists(lines)
+
+
+def _delimiters(ending: str) -> tuple[str, ...]:
+    if ending in (".tsv", ".tab"):
+        return ("\t",)
+    return (*_SINGLE, "::") if ending == ".csv" else ("::", "\t", ",", ";", "|", " ")
+
+
+def _rows(lines: list[str], delimiter: str) -> list[list[str]]:
+    if delimiter == " ":
+        return [line.split() for line in lines]
+    if delimiter == "::":
+        return [line.split("::") for line in lines]
+    return [row for row in csv.reader(lines, delimiter=delimiter) if row]
+
+
+def _typed(columns: list[re.Match[str]]) -> Dialect:
+    lists = tuple(column[1] for column in columns if column[2].endswith("_seq"))
+    return Dialect("\t", tuple(column[1] for column in columns), True, lists)
+
+
+def _of_rows(delimiter: str, rows: list[list[str]]) -> Dialect:
+    first = [name.strip() for name in rows[0]]
+    if _is_header(first, rows[1:]):
+        return Dialect(delimiter, tuple(first), True)
+    names = tuple(str(place) for place in range(1, len(first) + 1))
+    return Dialect(delimiter, names, False, guess=_guess(rows))
+
+
+def _is_header(first: list[str], below: list[list[str]]) -> bool:
+    """Whether a line names the columns below it: it has names that are known, or words above
+    numbers.
+    """
+    if any(_NUMBER.fullmatch(name) or not name for name in first) or len(set(first)) < len(first):
+        return False
+    roles: tuple[Role, ...] = ("user", "item", "label", "text", "head", "session", "features")
+    if any(candidates(role, first) for role in roles):
+        return True
+    columns = list(zip(*below, strict=True)) if below else []
+    return any(all(map(_NUMBER.fullmatch, column)) for column in columns)
+
+
+def _guess(rows: list[list[str]]) -> dict[Role, str]:
+    """What columns without names are for, where their values show it."""
+    columns = list(zip(*rows, strict=True))
+    numbers = [all(map(_NUMBER.fullmatch, column)) for column in columns]
+    are: dict[str, Callable[[int], bool]] = {
+        "rating": lambda i: numbers[i] and _like_ratings(columns[i]),
+        "time": lambda i: numbers[i] and min(map(float, columns[i])) > _EPOCH,
+    }
+    if len(columns) == 2:
+        return {"user": "1", "item": "2"}
+    for last in (("rating", "time"), ("time",), ("rating",)):
+        if len(columns) == 2 + len(last) and all(are[role](2 + i) for i, role in enumerate(last)):
+            if last == ("rating",) and len(set(columns[1])) <= _RATINGS:
+                continue  # as few relations as ratings: it may be a graph
+            others = {role: str(3 + i) for i, role in enumerate(last)}
+            return {"user": "1", "item": "2", **others}  # pyright: ignore[reportReturnType]
+    if len(columns) == 3 and not (numbers[1] and numbers[2]):
+        return {"head": "1", "relation": "2", "tail": "3"}
+    return {}
+
+
+def _like_ratings(column: tuple[str, ...]) -> bool:
+    values = {float(value) for value in column}
+    halves = all(0 <= value <= 10 and (2 * value).is_integer() for value in values)
+    return halves and len(values) <= 2 * _RATINGS
+
+
+def _of_lists(lines: list[str]) -> Dialect | None:
+    """Lines of a user and its items, all of them numbers."""
+    rows = [line.split() for line in lines]
+    if not all(token.isdigit() for row in rows for token in row):
+        return None
+    users = [int(row[0]) for row in rows]
+    known = len(set(users)) == len(users) and users == sorted(users)
+    guess: dict[Role, str] = {"user": "1", "item": "2"} if known else {}
+    return Dialect(" ", ("1", "2"), False, ("2",), guess, lines=True)
