@@ -27,7 +27,8 @@ from headtail.kernels.dispatch import topk_kernel
 from headtail.losses import ExactLoss, Loss, SampledLoss
 from headtail.losses.inputs import directions
 from headtail.losses.options import Options
-from headtail.rows.decay import catch_up, flush, forgive
+from headtail.rows.decay import flush, forgive
+from headtail.rows.look_up import look_up
 from headtail.rows.rounding import widened
 
 BLOCK_SCORES = 2**24
@@ -105,7 +106,7 @@ class LabelHead(nn.Module):
 
     def forward(
         self,
-        hidden: Float[Tensor, "b d"],
+        hidden: Float[Tensor, "*b d"],
         target: Target,
         *,
         draw: Draw | None = None,
@@ -115,8 +116,9 @@ class LabelHead(nn.Module):
         """The training loss of one batch.
 
         Args:
-            hidden: `[b, d]`.
-            target: `[b]` ids, padded `[b, k]` ids or a `Ragged`.
+            hidden: `[b, d]`, or `[B, T, d]` for the positions of sequences.
+            target: `[b]` ids, padded `[b, k]` ids or a `Ragged`; of positions `[B, T]` ids, −100
+                where nothing is predicted.
             draw: negatives that were drawn ahead; by default the loss draws them.
             generator: source of the negatives' randomness.
             **options: options that change from batch to batch: `known_positives`, `sample_weight`.
@@ -149,8 +151,7 @@ class LabelHead(nn.Module):
         torch.Size([1, 2, 3])
         """
         check_ids("ids", ids, len(self.weight))
-        catch_up(self.weight, ids.reshape(-1).long())
-        return F.embedding(ids.long(), self.weight, sparse=self.sparse)
+        return look_up(self.weight, ids, sparse=self.sparse)
 
     @torch.no_grad()
     def logits(self, hidden: Float[Tensor, "b d"]) -> Float[Tensor, "b L"]:

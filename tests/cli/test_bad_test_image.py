@@ -26,7 +26,7 @@ def test_the_trained_model_is_kept_and_tested_later(tmp_path: Path, capsys: pyte
     (data / "test.txt").write_text("".join(lines[16:]))
     (data / "20.jpg").write_bytes(b"no picture")
     words = [
-        "--model",
+        "--encoder",
         "resnet20",
         "--epochs",
         "1",

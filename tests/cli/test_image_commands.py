@@ -15,7 +15,7 @@ from headtail.cli import main
 from headtail.comparison.results import read_rows
 
 QUICK = [
-    "--model",
+    "--encoder",
     "resnet20",
     "--epochs",
     "1",

@@ -14,7 +14,7 @@ from headtail.comparison.results import read_rows
 from headtail.comparison.rows import negatives_of
 from headtail.training.config import Run
 
-QUICK = ["--model", "resnet20", "--epochs", "1", "--batch", "16", "--device", "cpu"]
+QUICK = ["--encoder", "resnet20", "--epochs", "1", "--batch", "16", "--device", "cpu"]
 
 
 @pytest.fixture(scope="module")

@@ -270,7 +270,7 @@ def test_a_damaged_cell_is_reported_with_its_file_and_the_others_are_kept(folder
 
 
 def test_a_model_that_does_not_suit_the_data_is_refused_once_and_nothing_is_begun(tmp_path, capsys):
-    assert main(arguments(tmp_path / "out", "--model", "resnet20")) == 2
+    assert main(arguments(tmp_path / "out", "--encoder", "resnet20")) == 2
     assert capsys.readouterr().err.count("takes images, but the features are rows of numbers") == 1
     assert not (tmp_path / "out").exists()
 

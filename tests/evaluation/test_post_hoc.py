@@ -191,7 +191,7 @@ def test_every_class_has_its_error_and_their_mean_is_the_balanced_error(tmp_path
 
 def test_a_network_for_images_is_shared_with_its_statistics(tmp_path):
     pytest.importorskip("headtail.encoders.resnet", reason="there is no network for images")
-    network = {"model": "resnet20", "optimiser": "sgd", "momentum": 0.9}
+    network = {"encoder": "resnet20", "optimiser": "sgd", "momentum": 0.9}
     training = Training(
         batch=64, negatives=8, epochs=1, lr=0.05, dropout=0.0, validation=0.0, **network
     )

@@ -112,7 +112,11 @@ def test_a_second_backward_is_refused_where_the_first_was_applied_at_once():
 def test_a_gradient_after_another_was_applied_at_once_is_refused():
     model = model_of("uniform:importance@20")
     optimiser = ht.RowAdagrad(model.parameters()).inside_backward(at_once=True)
-    (model(batch_of(0)) + model.head.rows(torch.tensor([1])).sum()).backward()
+    with pytest.raises(ht.HeadtailError, match="second gradient before `step"):
+        (model(batch_of(0)) + model.head.rows(torch.tensor([1])).sum()).backward()
+    model = model_of("uniform:importance@20")
+    optimiser = ht.RowAdagrad(model.parameters()).inside_backward(at_once=True)
+    (model(batch_of(0)) + model.head.weight[1].sum()).backward()
     with pytest.raises(ht.HeadtailError, match="second gradient before `step"):
         optimiser.step()
 

@@ -491,3 +491,21 @@ def test_a_table_saved_by_itself_takes_its_pending_decay_along(settled):
         catch_up(loaded)
         assert loaded[2].item() == pytest.approx(0.9**3, rel=1e-12)
         assert (owed(loaded) is None) == settled
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_many_weights_are_updated_together_as_one_by_one(decay):
+    """What a GPU does for the weights of a network, by torch's fused kernel."""
+    torch.manual_seed(0)
+    weights = [torch.nn.Parameter(torch.randn(shape)) for shape in ((4, 3), (5,), (2, 2, 2))]
+    others = copy.deepcopy(weights)
+    one_by_one, together = (RowAdam(p, lr=0.1, weight_decay=decay) for p in (weights, others))
+    together.updates_together = lambda p, gradient: True
+    for _ in range(4):
+        for weight, other in zip(weights, others, strict=True):
+            weight.grad = torch.randn_like(weight)
+            other.grad = weight.grad.clone()
+        one_by_one.step()
+        together.step()
+    for weight, other in zip(weights, others, strict=True):
+        torch.testing.assert_close(weight, other)

@@ -37,7 +37,7 @@ from tests.training.test_train import Stop, assert_same_model
 LABELS = 4
 RUN = replace(
     Run(**vars(cifar()), scheme="within-batch:tail"),
-    model="resnet20",
+    encoder="resnet20",
     batch=16,
     negatives=8,
     epochs=2,
@@ -207,11 +207,11 @@ def test_images_need_a_network_and_rows_of_numbers_the_bottleneck():
     ] == [56, 56, 50, 50]
     with pytest.raises(
         HeadtailError,
-        match="`model='bottleneck'` takes rows of numbers, but the features are images",
+        match="`encoder='bag'` takes rows of numbers, but the features are images",
     ):
-        Trainer(replace(RUN, model="bottleneck", precision="float32"), DATA)
+        Trainer(replace(RUN, encoder="bag", precision="float32"), DATA)
     with pytest.raises(
-        HeadtailError, match="`model='resnet20'` takes images, but the features are rows"
+        HeadtailError, match="`encoder='resnet20'` takes images, but the features are rows"
     ):
         Trainer(RUN, ROWS)
 
@@ -323,7 +323,7 @@ def test_explicit_options_take_precedence_over_the_recipe_even_where_it_is_the_d
 
 
 def test_a_comparison_on_images_runs_to_its_report(tmp_path):
-    training = replace(cifar(), model="resnet20", epochs=2, batch=32, negatives=8)
+    training = replace(cifar(), encoder="resnet20", epochs=2, batch=32, negatives=8)
     grid = cells(training, ("within-batch:tail", "softmax"), 1, DATA, tmp_path)
     found = run_grid(grid, DATA, tmp_path, slices="count")
     assert not found.failures

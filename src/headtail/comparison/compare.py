@@ -33,7 +33,7 @@ from headtail.errors import HeadtailError, Setting, check_count
 from headtail.evaluation.measures import check_measurable
 from headtail.files.atomic import check_writable
 from headtail.schemes import PAPER, check_batch
-from headtail.training.build_model import encoder_name
+from headtail.training.build_model import check_encoder
 from headtail.training.config import Training
 from headtail.training.state import Watch
 
@@ -111,7 +111,7 @@ def compare(
     check_count("seeds", seeds)
     device = choose_device(device)
     data = data if isinstance(data, DataSet) else load(data)
-    encoder_name(training, data.train.image_size)  # refused once, and not by every run
+    check_encoder(training, data.train)  # refused once, and not by every run
     grid = cells(training, names, seeds, data, out)
     return run_grid(grid, data, out, slices=slices, device=device, execution=execution)
 

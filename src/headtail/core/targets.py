@@ -49,6 +49,7 @@ class Pairs:
         skipped: `[p]` true for padding and ignored targets, which count nowhere; None where all
             are known to count.
         num_examples: b.
+        positions: B and T where examples are the positions of sequences, or None.
 
     >>> Pairs.of(torch.tensor([[2, 0], [1, -100]])).label
     tensor([2, 0, 1, 2])
@@ -58,6 +59,7 @@ class Pairs:
     example: Int[Tensor, " p"] | None
     skipped: Bool[Tensor, " p"] | None
     num_examples: int
+    positions: tuple[int, int] | None = None
 
     @classmethod
     def of(
@@ -142,8 +144,8 @@ def _flattened(
         return _from_ragged(ragged, name)
     if isinstance(target, Tensor) and target.dim() == 1:
         return target, None, len(target)
-    if isinstance(target, Tensor) and target.dim() == 2:
-        return _from_matrix(target, num_labels, name)
+    if isinstance(target, Tensor) and target.dim() in (2, 3):  # [B, T, k]: of each position
+        return _from_matrix(target.flatten(0, -2), num_labels, name)
     got = f"a {type(target).__name__}"
     if isinstance(target, Tensor):
         got = f"a tensor of shape {list(target.shape)}"

@@ -15,6 +15,7 @@ from headtail.data.histories import Histories
 from headtail.data.points import Features
 from headtail.device.side_streams import side_stream, wait_for
 from headtail.encoders.bottleneck import Bottleneck
+from headtail.encoders.sequence import SequenceEncoder, last_states
 from headtail.head import LabelHead
 from headtail.losses import SampledLoss
 from headtail.samplers import Draw
@@ -24,7 +25,8 @@ class Model(nn.Module):
     """An encoder with a label head.
 
     Args:
-        encoder: any module from features to `[n, d]` hidden states.
+        encoder: any module from features to `[n, d]` hidden states, or a `SequenceEncoder`, which
+            gets items in order; others get sequences as bags.
         head: the label table with its loss.
         mask_known: whether all labels of a point are masked as negatives; for batches of whole
             points.
@@ -35,6 +37,8 @@ class Model(nn.Module):
         self.encoder = encoder
         self.head = head
         self.mask_known = mask_known
+        if isinstance(encoder, SequenceEncoder):
+            encoder.tie(head)
 
     def forward(self, batch: TrainingBatch) -> Float[Tensor, ""]:
         """The training loss of a batch."""
@@ -42,7 +46,8 @@ class Model(nn.Module):
         if isinstance(features, Picked) and not isinstance(self.encoder, Bottleneck):
             features = features.gathered()  # other encoders are promised a bag
         draw = self._draw_ahead(batch.target)
-        hidden = self.encode(features)
+        hidden = self.encoder(features).to(self.head.weight.dtype)
+        hidden = hidden.flatten(0, -2)  # those of all positions, for sequences
         hidden = hidden if batch.row is None else hidden.index_select(0, batch.row)
         options = self._options(batch.target)
         if draw is not None:
@@ -72,13 +77,19 @@ class Model(nn.Module):
             return loss.draw_ahead(target)
 
     def inputs(self, histories: Histories) -> Features:
-        """Histories as the encoder reads them: as bags."""
+        """Histories as the encoder reads them: items in order, or a bag."""
+        if isinstance(self.encoder, SequenceEncoder):
+            return histories.window(self.encoder.length)
         return histories.bag()
 
     def encode(self, features: Features | Histories | Picked) -> Float[Tensor, "n d"]:
         """`[n, d]` hidden states, in the dtype of the label table."""
         features = self.inputs(features) if isinstance(features, Histories) else features
-        return self.encoder(features).to(self.head.weight.dtype)
+        hidden = self.encoder(features)
+        if isinstance(self.encoder, SequenceEncoder):
+            assert isinstance(features, Tensor), "items in order"
+            hidden = last_states(hidden, features)
+        return hidden.to(self.head.weight.dtype)
 
     @torch.no_grad()
     def top(

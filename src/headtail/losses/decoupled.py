@@ -76,7 +76,7 @@ def sampled_decoupled(
 
 
 def sampled_decoupled_loss(
-    input: Float[Tensor, "b d"],
+    input: Float[Tensor, "*b d"],
     weight: Float[Tensor, "L d"],
     target: Target,
     draw: Draw,
@@ -91,7 +91,7 @@ def sampled_decoupled_loss(
     `weighting` decide.
 
     Args:
-        input: `[b, d]` hidden states.
+        input: `[b, d]` hidden states, or `[B, T, d]` with targets `[B, T]`.
         weight: `[L, d]` label table.
         target: as in `sampled_softmax_loss`.
         draw: the negatives.
@@ -154,7 +154,7 @@ def two_tower_decoupled_loss(
 
 
 def decoupled_loss(
-    input: Float[Tensor, "b d"],
+    input: Float[Tensor, "*b d"],
     weight: Float[Tensor, "L d"],
     target: Target,
     margin: Margin | None = None,
@@ -167,7 +167,7 @@ def decoupled_loss(
     \varphi(-f_{y'})$.
 
     Args:
-        input: `[b, d]` hidden states.
+        input: `[b, d]` hidden states, or `[B, T, d]` with targets `[B, T]`.
         weight: `[L, d]` label table.
         target: as in `sampled_softmax_loss`.
         margin: ρ; `Unit()` if None, which leans neither to head nor tail.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -53,9 +53,16 @@ class Inputs:
         sparse: bool = False,
     ) -> Inputs:
         """Check that all of them fit together. The only place of a step that looks at targets."""
+        positions = None
+        if isinstance(hidden, Tensor) and hidden.dim() == 3:
+            positions = (hidden.shape[0], hidden.shape[1])
+            target = _by_position(target, positions)
+            hidden = hidden.flatten(0, 1)
         _check_table(hidden, weight, bias)
         pairs = Pairs.of(target, num_labels=len(weight), ignore_index=ignore_index)
         check_hidden(hidden, pairs)
+        if positions is not None:
+            pairs = replace(pairs, positions=positions)
         return cls(hidden, weight, bias, pairs, sparse)
 
     @property
@@ -125,6 +132,19 @@ def check_embeddings(
         )
     check_same_device(name, embeddings, "input", hidden)
     _check_dtypes(hidden, embeddings, name)
+
+
+def _by_position(target: Target, positions: tuple[int, int]) -> Target:
+    """`[B, T]` targets of `[B, T, d]` hidden states, one position after the other."""
+    if isinstance(target, Pairs):
+        return target
+    if not isinstance(target, Tensor) or target.is_nested or target.shape[:2] != positions:
+        got = list(target.shape) if isinstance(target, Tensor) else f"a {type(target).__name__}"
+        raise HeadtailError(
+            f"`input` has {positions[0]} × {positions[1]} positions, so `target` must have the "
+            f"shape {list(positions)}, with −100 where nothing is predicted, but got {got}."
+        )
+    return target.flatten(0, 1)
 
 
 def _check_table(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> None:

@@ -121,7 +121,7 @@ class SampledLoss(Loss):
         if draw is None:
             if self.sampler.claims.looks_at_model:
                 inputs.catch_up(...)
-            draw = self.draw(input, weight, inputs.pairs, generator, bias)
+            draw = self.draw(inputs.hidden, weight, inputs.pairs, generator, bias)
         if inputs.decays:
             inputs.catch_up(inputs.rows_with(draw))
         return self.equation(inputs, draw, self.weighting, settings)

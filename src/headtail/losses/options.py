@@ -44,6 +44,9 @@ class Options(TypedDict, total=False):
         ignore_index: targets (or padding) with this id count nowhere; −100, as in torch. None
             promises that there are none, which saves a CUDA host some waiting.
         reduction: `"mean"` over pairs, `"sum"`, or `"none"` for one value per pair.
+
+    Hidden states `[B, T, d]` count as B·T examples; then `target` and `sample_weight` have the
+    shape `[B, T]`, and `known_positives` `[B, T, k]`.
     """
 
     temperature: float | Tensor
@@ -175,13 +178,16 @@ class Settings:
         if self.sample_weight is None:
             ones = torch.ones(len(pairs.label), device=pairs.label.device)
             return ones if pairs.all_count else ones.masked_fill_(pairs.ignored, 0.0)
-        if self.sample_weight.shape != (pairs.num_examples,):
+        given = self.sample_weight
+        if given.dim() == 2 and given.shape == pairs.positions:
+            given = given.flatten()
+        if given.shape != (pairs.num_examples,):
             raise HeadtailError(
                 f"`sample_weight` must have one weight per example, shape [{pairs.num_examples}], "
                 f"but got {list(self.sample_weight.shape)}."
             )
         check_same_device("sample_weight", self.sample_weight, "target", pairs.label)
-        weight = widened(pairs.rows(self.sample_weight)).masked_fill(pairs.ignored, 0.0)
+        weight = widened(pairs.rows(given)).masked_fill(pairs.ignored, 0.0)
         # On a GPU the host would wait for the answer.
         looks = not torch.compiler.is_compiling() and weight.device.type == "cpu"
         if looks and not bool((weight >= 0).all()):
@@ -200,7 +206,9 @@ class Settings:
         if self.sample_weight is not None:
             loss = loss * weight
         if self.reduction == "none":
-            return loss
+            if pairs.positions is None or pairs.multi_label:
+                return loss
+            return loss.reshape(*pairs.positions)
         if self.reduction == "sum":
             return loss.sum()
         total = weight.sum()

@@ -65,7 +65,7 @@ def sampled_softmax(
 
 
 def sampled_softmax_loss(
-    input: Float[Tensor, "b d"],
+    input: Float[Tensor, "*b d"],
     weight: Float[Tensor, "L d"],
     target: Target,
     draw: Draw,
@@ -82,7 +82,7 @@ def sampled_softmax_loss(
     `explain`.
 
     Args:
-        input: `[b, d]` hidden states.
+        input: `[b, d]` hidden states, or `[B, T, d]` with targets `[B, T]`.
         weight: `[L, d]` label table.
         target: `[b]` ids, padded `[b, k]` ids or a `Ragged`; multi-label examples count once for
             each positive.
@@ -156,7 +156,7 @@ def two_tower_softmax_loss(
 
 
 def softmax_loss(
-    input: Float[Tensor, "b d"],
+    input: Float[Tensor, "*b d"],
     weight: Float[Tensor, "L d"],
     target: Target,
     margin: Margin | None = None,
@@ -172,7 +172,7 @@ def softmax_loss(
     cross-entropy, with `LogitAdjusted` it leans to the tail.
 
     Args:
-        input: `[b, d]` hidden states.
+        input: `[b, d]` hidden states, or `[B, T, d]` with targets `[B, T]`.
         weight: `[L, d]` label table.
         target: as in `sampled_softmax_loss`.
         margin: ρ; `Unit()` if None.

@@ -60,6 +60,14 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
         """Change all of `p` by one kernel for dense gradients; False where there is none."""
         return False
 
+    def updates_together(self, p: Tensor, gradient: Tensor | RowGradient) -> bool:
+        """Whether `update_together` changes this parameter."""
+        return False
+
+    def update_together(self, dense: list[tuple[Tensor, Any]], group: dict[str, Any]) -> None:
+        """Change all of many parameters by a few kernels, given their dense gradients."""
+        raise NotImplementedError  # for optimisers whose `updates_together` is sometimes true
+
     @torch.no_grad()
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, closure: Callable[[], float] | None = None, *, grad_scaler: Any = None
@@ -81,11 +89,18 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
     def advance(self) -> None:
         """`step` without closure, hooks and profiler."""
         for group in self.param_groups:
+            dense = []
             for p in group["params"]:
                 gradient = whole_gradient(p)
-                if gradient is not None:
-                    self._refuse_second(p)
+                if gradient is None:
+                    continue
+                self._refuse_second(p)
+                if self.updates_together(p, gradient):
+                    dense.append((p, gradient))
+                else:
                     self._change(p, gradient, group)
+            if dense:
+                self.update_together(dense, group)
         for device, name in {(gradient.values.device, name) for gradient, name in self._held}:
             wait_for(device, name)
         self._held.clear()

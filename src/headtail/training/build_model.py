@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from headtail.core.labels import Labels
-from headtail.encoders import Bottleneck, Model, ResNet
+from headtail.data.histories import Histories
+from headtail.data.points import Points
+from headtail.encoders import GRU, Bottleneck, Model, ResNet, SASRec, SequenceEncoder
 from headtail.errors import HeadtailError, Setting
 from headtail.head import LabelHead
 from headtail.losses import SampledLoss
@@ -19,6 +21,8 @@ from headtail.rows.row_optimizer import RowOptimizer
 from headtail.schemes import parse, scheme
 from headtail.training.config import Run, Training
 
+SEQUENCE_ENCODERS = ("gru", "sasrec")
+"""Those that read items in order."""
 SMALL_IMAGE = 64
 """Pixels of height or width up to which an image is small."""
 
@@ -67,8 +71,8 @@ def build_model(
     sparse: bool = True,
     placement: TablePlacement = ON_CPU,
 ) -> Model:
-    """A model for a run's scheme: the paper's (features → linear → labels), a ResNet for images, or
-    one with another encoder.
+    """A model for a run's scheme: the paper's (features → linear → labels), one of sequences, a
+    ResNet for images, or one with another encoder.
 
     Args:
         run: its settings.
@@ -76,8 +80,8 @@ def build_model(
         num_features: D.
         image_size: height and width if features are images.
         encoder: any module from features to `[n, run.dim]` hidden states; None for the one that
-            `run.model` names.
-        sparse_features: whether features are a `Bag`.
+            `run.encoder` names.
+        sparse_features: whether features are sparse rows or sequences.
         sparse: row-sparse gradients where the loss allows them; a ResNet's are dense.
         placement: where tables are initialised, and their dtype.
     """
@@ -108,29 +112,40 @@ def build_model(
 
 
 def encoder_name(run: Training, image_size: tuple[int, int] | None) -> str:
-    """The encoder that `run.model` names, which must fit the features; auto goes by the size of an
-    image.
+    """The encoder that `run.encoder` names; auto goes by the size of an image."""
+    if run.encoder != "auto":
+        return run.encoder
+    if image_size is None:
+        return "bag"
+    return "resnet56" if max(image_size) <= SMALL_IMAGE else "resnet50"
+
+
+def check_encoder(run: Training, train: Points, encoder: nn.Module | None = None) -> None:
+    """Refuse an encoder that does not suit the features.
+
+    Args:
+        run: names the encoder.
+        train: has the features.
+        encoder: instead of the one that `run` names, or None.
     """
-    name = run.model
-    if name == "auto":
-        if image_size is None:
-            return "bottleneck"
-        return "resnet56" if max(image_size) <= SMALL_IMAGE else "resnet50"
-    if name == "bottleneck" and image_size is not None:
-        raise HeadtailError(
-            Setting("model", "bottleneck"),
-            " takes rows of numbers, but the features are images. Write ",
-            Setting("model", "resnet56"),
-            ".",
-        )
-    if name != "bottleneck" and image_size is None:
-        raise HeadtailError(
-            Setting("model", name),
-            " takes images, but the features are rows of numbers. Write ",
-            Setting("model", "bottleneck"),
-            ".",
-        )
-    return name
+    name = encoder_name(run, train.image_size)
+    reads_order = name in SEQUENCE_ENCODERS
+    if encoder is not None:
+        reads_order = isinstance(encoder, SequenceEncoder)
+    images = train.image_size is not None
+    if reads_order and not isinstance(train.features, Histories):
+        what = "images" if images else "not sequences"
+        _refuse(name, f" reads sequences in order, but the features are {what}. Write ", "auto")
+    if encoder is not None or reads_order:
+        return
+    if name == "bag" and images:
+        _refuse(name, " takes rows of numbers, but the features are images. Write ", "resnet56")
+    if name != "bag" and not images:
+        _refuse(name, " takes images, but the features are rows of numbers. Write ", "bag")
+
+
+def _refuse(name: str, why: str, instead: str) -> None:
+    raise HeadtailError(Setting("encoder", name), why, Setting("encoder", instead), ".")
 
 
 def build_encoder(
@@ -141,24 +156,24 @@ def build_encoder(
     sparse: bool,
     placement: TablePlacement = ON_CPU,
 ) -> nn.Module:
-    """The encoder that `run.model` names."""
+    """The encoder that `run.encoder` names."""
     name = encoder_name(run, image_size)
-    if name == "bottleneck":
-        return Bottleneck(
-            num_features,
-            run.dim,
-            sparse=sparse,
-            normalise=run.normalise,
-            feature_dropout=run.feature_dropout,
+    if name.startswith("resnet"):
+        return ResNet(
+            int(name.removeprefix("resnet")),
+            augment=run.augment,
             dropout=run.dropout,
-            **placement.options(run, num_features * run.dim, narrow=sparse),
+            narrow=run.precision == "bfloat16",
         )
-    return ResNet(
-        int(name.removeprefix("resnet")),
-        augment=run.augment,
-        dropout=run.dropout,
-        narrow=run.precision == "bfloat16",
-    )
+    table = placement.options(run, num_features * run.dim, narrow=sparse)
+    table |= {"sparse": sparse, "dropout": run.dropout}
+    if name == "bag":
+        options = {"normalise": run.normalise, "feature_dropout": run.feature_dropout}
+        return Bottleneck(num_features, run.dim, **options, **table)
+    options = {"layers": run.layers, "length": run.length, "tied": run.tied, **table}
+    if name == "gru":
+        return GRU(num_features, run.dim, **options)
+    return SASRec(num_features, run.dim, heads=run.heads, **options)
 
 
 def build_optimiser(run: Run, model: Model) -> RowOptimizer | DenseSGD:

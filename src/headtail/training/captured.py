@@ -12,6 +12,7 @@ from torch import Tensor
 from headtail.device.graphs import warm_up
 from headtail.samplers.model.schedule import Scheduled
 from headtail.training.resident import Resident, ResidentOrder
+from headtail.training.resident_sequences import ResidentSequences
 from headtail.training.step import Learner, TrainingStep
 
 
@@ -23,13 +24,13 @@ class CapturedStep(TrainingStep):
     the step cannot be captured.
     """
 
-    def __init__(self, learner: Learner, resident: Resident) -> None:
+    def __init__(self, learner: Learner, resident: Resident | ResidentSequences) -> None:
         self.learner = learner
         self.resident = resident  # a graph reads tensors by address, so they must stay alive
         self._order = ResidentOrder(resident, learner.batches, learner.run.epochs)
         for group in learner.optimiser.param_groups:
             group["lr"] = torch.tensor(float(group["lr"]), device=learner.device)
-        first = learner.batches.ids[: learner.batches.size]
+        first = learner.batches.shuffled(0)[: learner.batches.size]
         points, target = resident.look_up(first)
         self.points = points.clone()
         self.target = target.clone()

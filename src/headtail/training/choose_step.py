@@ -5,11 +5,11 @@ from __future__ import annotations
 import warnings
 
 import torch
-from torch import Tensor
 
-from headtail.data.bag import Bag
+from headtail.data.image_files import ImageFiles
+from headtail.data.sequence_batches import SequenceBatches
 from headtail.device.graphs import forget_capture
-from headtail.encoders import Bottleneck
+from headtail.encoders import Bottleneck, SequenceEncoder
 from headtail.rows.row_optimizer import RowOptimizer
 from headtail.samplers.model.schedule import Scheduled
 from headtail.training.captured import CapturedStep
@@ -17,6 +17,7 @@ from headtail.training.checkpoint import remembering
 from headtail.training.eager import EagerStep
 from headtail.training.engine import Engine
 from headtail.training.resident import Resident, ResidentStep, is_gathered, resident_size
+from headtail.training.resident_sequences import ResidentSequences, sequences_size
 from headtail.training.step import Learner, TrainingStep
 from headtail.training.streamed import StreamedStep
 
@@ -26,7 +27,7 @@ def choose_step(learner: Learner, engine: Engine) -> TrainingStep:
 
     A warning of one line says why where a GPU cannot do the best.
     """
-    if not isinstance(learner.batches.points.features, Bag | Tensor):
+    if isinstance(learner.batches.points.features, ImageFiles):
         return StreamedStep(learner)
     if learner.device.type != "cuda":
         return EagerStep(learner)
@@ -48,20 +49,21 @@ def choose_step(learner: Learner, engine: Engine) -> TrainingStep:
         return ResidentStep(learner, resident)
 
 
-def _resident(learner: Learner, engine: Engine) -> Resident | None:
+def _resident(learner: Learner, engine: Engine) -> Resident | ResidentSequences | None:
     """The data on the GPU, as far as it fits there; None if it does not."""
     batches = learner.batches
-    size = resident_size(batches.points, batches.whole_points, engine.dense_below)
     room = engine.share_of_memory * torch.cuda.mem_get_info(learner.device)[0]
+    if isinstance(batches, SequenceBatches):
+        if sequences_size(batches) > room:
+            _warn_of_copies()
+            return None
+        return ResidentSequences(batches, learner.device, learner.run.epochs)
+    size = resident_size(batches.points, batches.whole_points, engine.dense_below)
     fits = size.features + size.rest <= room
     if not fits:
         gathered = is_gathered(batches.points, engine.dense_below)
         if size.rest > room or not (gathered and _encoder_is_sparse(learner)):
-            warnings.warn(
-                "The data set does not fit on the GPU next to the model, so each step copies its "
-                "own features there.",
-                stacklevel=3,
-            )
+            _warn_of_copies()
             return None
         warnings.warn(
             "The features do not fit on the GPU next to the model, so it reads them from the "
@@ -69,6 +71,14 @@ def _resident(learner: Learner, engine: Engine) -> Resident | None:
             stacklevel=3,
         )
     return Resident(batches, learner.device, dense_below=engine.dense_below, pinned=not fits)
+
+
+def _warn_of_copies() -> None:
+    warnings.warn(
+        "The data set does not fit on the GPU next to the model, so each step copies its own "
+        "features there.",
+        stacklevel=4,
+    )
 
 
 def _needs_host(learner: Learner) -> bool:
@@ -85,4 +95,4 @@ def _needs_host(learner: Learner) -> bool:
 
 def _encoder_is_sparse(learner: Learner) -> bool:
     encoder = learner.model.encoder
-    return isinstance(encoder, Bottleneck) and encoder.sparse
+    return isinstance(encoder, Bottleneck | SequenceEncoder) and encoder.sparse

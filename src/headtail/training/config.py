@@ -23,7 +23,7 @@ from headtail.errors import (
 Optimiser = Literal["adagrad", "rowwise-adagrad", "adam", "sgd"]
 Schedule = Literal["constant", "linear", "cosine", "steps"]
 Batching = Literal["auto", "pairs", "points"]
-Encoder = Literal["auto", "bottleneck", "resnet20", "resnet32", "resnet56", "resnet50"]
+Encoder = Literal["auto", "bag", "gru", "sasrec", "resnet20", "resnet32", "resnet56", "resnet50"]
 Precision = Literal["float32", "bfloat16"]
 DROP = 0.1
 """The factor on the learning rate at each of `drops`."""
@@ -33,14 +33,24 @@ DROP = 0.1
 class Training:
     """How to train, whatever the scheme."""
 
-    model: Encoder = "auto"
-    """What turns features into hidden states: bottleneck (one linear layer) or a ResNet, for
-    images. auto: the bottleneck; for images resnet56 up to 64 pixels, else resnet50.
+    encoder: Encoder = "auto"
+    """What turns features into hidden states: bag (the sum of the features' rows of a table, the
+    paper's linear layer), gru or sasrec, which read sequences in order, or a ResNet, for images.
+    auto: bag; for images resnet56 up to 64 pixels, else resnet50.
     """
     dim: int = 512
     """Size of the hidden layer; a ResNet has its own."""
+    layers: int = 2
+    """Layers of gru and sasrec."""
+    heads: int = 2
+    """Heads of each attention layer of sasrec."""
+    length: int = 50
+    """Most items of a sequence that gru and sasrec look at."""
+    tied: bool = True
+    """Whether gru and sasrec read items from the label table, instead of from a table of their own.
+    """
     batch: int = 256
-    """Pairs in a batch."""
+    """Pairs in a batch; for gru and sasrec items that are predicted."""
     negatives: int = 64
     """Number of negatives m, where the scheme has no @m; for within-batch that many of the batch.
     """
@@ -74,7 +84,7 @@ class Training:
     augment: bool = True
     """Crop and mirror images at random in training."""
     precision: Precision = "float32"
-    """On a GPU: of a ResNet's layers, and of the bottleneck's large tables with sparse gradients,
+    """On a GPU: of a ResNet's layers, and of other large tables with sparse gradients,
     which then take half the memory and are rounded at random. Sums are float32 in any case, and so
     are a ResNet's weights and everything on a CPU.
     """
@@ -103,7 +113,9 @@ class Training:
     """Epochs without improvement after which training stops."""
 
     def __post_init__(self) -> None:
-        for name in ("dim", "batch", "negatives", "epochs", "patience"):
+        for name in ("dim", "layers", "heads", "length"):
+            check_count(name, getattr(self, name))
+        for name in ("batch", "negatives", "epochs", "patience"):
             check_count(name, getattr(self, name))
         for name in ("lr", "weight_decay", "clip", "validation", "warmup", "momentum"):
             check_number(name, getattr(self, name), low=0)
@@ -118,12 +130,12 @@ class Training:
             raise HeadtailError(Setting("lr"), " must be above 0, or nothing is learned.")
         if self.smoothing is not None:
             check_number("smoothing", self.smoothing, low=0)
-        for name in ("normalise", "deterministic", "augment"):
+        for name in ("normalise", "deterministic", "augment", "tied"):
             check_kind(name, getattr(self, name), bool, "True")
         check_choice("optimiser", self.optimiser, get_args(Optimiser))
         check_choice("schedule", self.schedule, get_args(Schedule))
         check_choice("batching", self.batching, get_args(Batching))
-        check_choice("model", self.model, get_args(Encoder))
+        check_choice("encoder", self.encoder, get_args(Encoder))
         check_choice("precision", self.precision, get_args(Precision))
         check_choice("stop_on", self.stop_on, ("implicit-loss", "recall@10", "precision@1"))
         if not isinstance(self.drops, tuple | list):

@@ -17,7 +17,7 @@ from headtail.data.load import DEFAULTS, load
 from headtail.data.points import DataSet, Points, Progress
 from headtail.data.reading import Reading, told_apart
 from headtail.data.text_features import Trained
-from headtail.encoders import Model
+from headtail.encoders import Model, SequenceEncoder
 from headtail.errors import HeadtailError, Sentence
 from headtail.training.config import Run, data_of
 from headtail.training.saved_model import load_model
@@ -86,6 +86,14 @@ def open_model(
             f"{_sizes(shape, features)}. Pass the data it was trained on",
             origin,
             ", or data read the same way.",
+        )
+    in_order = isinstance(data.train.features, Histories)
+    if isinstance(model.encoder, SequenceEncoder) and not in_order:
+        raise HeadtailError(
+            f"The model in `{folder}` reads sequences in order, but `{typed}` has none. Pass the "
+            "data it was trained on",
+            origin,
+            ", or other sequences.",
         )
     names = facts.get("label_names", data.label_names)
     if (other := _other_label(names, data.label_names)) is not None:

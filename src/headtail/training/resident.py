@@ -13,6 +13,8 @@ from headtail.core.targets import IGNORE_INDEX, Ragged
 from headtail.data.bag import Bag, Picked
 from headtail.data.batches import Batches, TrainingBatch
 from headtail.data.points import Points
+from headtail.data.sequence_batches import SequenceBatches
+from headtail.training.resident_sequences import ResidentSequences
 from headtail.training.step import Learner, TrainingStep
 
 STEPS_AHEAD = 256
@@ -61,6 +63,7 @@ class Resident:
         self, batches: Batches, device: torch.device, *, dense_below: int, pinned: bool = False
     ) -> None:
         points = batches.points
+        self.device = device
         self.point_of = batches.point_of.to(device)
         self.whole_points = batches.whole_points
         self.bag: Bag | None = None
@@ -82,7 +85,7 @@ class Resident:
 
     def look_up(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """The points and targets of these pairs, or points."""
-        ids = ids.to(self.point_of.device, non_blocking=True)
+        ids = ids.to(self.device, non_blocking=True)
         points = ids if self.whole_points else self.point_of[ids]
         return points, self.target[ids]
 
@@ -110,7 +113,12 @@ class ResidentOrder:
         ahead: the epoch that is being shuffled ahead, if any, and its ids.
     """
 
-    def __init__(self, resident: Resident, batches: Batches, epochs: int) -> None:
+    def __init__(
+        self,
+        resident: Resident | ResidentSequences,
+        batches: Batches | SequenceBatches,
+        epochs: int,
+    ) -> None:
         self.resident = resident
         self.batches = batches
         self.epochs = epochs
@@ -123,7 +131,7 @@ class ResidentOrder:
         if epoch + 1 < self.epochs:
             self.ahead = {epoch + 1: self._shuffle(epoch + 1)}
         size = self.batches.size
-        ids = shuffled.result()[start * size :].to(self.resident.point_of.device)
+        ids = shuffled.result()[start * size :].to(self.resident.device)
         for some in ids.view(-1, size).split(STEPS_AHEAD):
             yield from zip(*self.resident.look_up(some), strict=True)
 
@@ -135,7 +143,7 @@ class ResidentOrder:
 class ResidentStep(TrainingStep):
     """Assembles the batch on the GPU and runs eagerly."""
 
-    def __init__(self, learner: Learner, resident: Resident) -> None:
+    def __init__(self, learner: Learner, resident: Resident | ResidentSequences) -> None:
         self.learner = learner
         self.resident = resident
         self._order = ResidentOrder(resident, learner.batches, learner.run.epochs)

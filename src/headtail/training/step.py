@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from headtail.data.batches import Batches
+from headtail.data.sequence_batches import SequenceBatches
 from headtail.encoders import Model
 from headtail.losses.fused import backward
 from headtail.rows.clipping import clip_grad_norm_
@@ -35,7 +36,7 @@ class Learner:
     run: Run
     model: Model
     optimiser: RowOptimizer | DenseSGD
-    batches: Batches
+    batches: Batches | SequenceBatches
     device: torch.device
     one: Tensor
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headtail.data.bag import ragged_rows
-from headtail.data.batches import TrainingBatch
+from headtail.data.batches import Batches, TrainingBatch
 from headtail.training.resident import pad_labels
 from headtail.training.step import Learner, TrainingStep
 
@@ -23,11 +23,13 @@ class StreamedStep(TrainingStep):
     """
 
     def __init__(self, learner: Learner) -> None:
+        assert isinstance(learner.batches, Batches), "images are not sequences"
         self.learner = learner
+        self._batches = learner.batches
 
     def order(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Images and targets of each batch; decoding starts with the first that is asked for."""
-        batches = self.learner.batches
+        batches = self._batches
         labels = batches.points.labels
         for ids, images in zip(
             batches.order(epoch, start), self._decoded(epoch, start), strict=False
@@ -46,7 +48,7 @@ class StreamedStep(TrainingStep):
         )
 
     def _decoded(self, epoch: int, start: int) -> Iterator[Tensor]:
-        batches = self.learner.batches
+        batches = self._batches
         images = (
             ids if batches.whole_points else batches.point_of[ids]
             for ids in batches.order(epoch, start)

@@ -17,15 +17,21 @@ from headtail.data.bag import Bag
 from headtail.data.batches import Batches
 from headtail.data.histories import Histories
 from headtail.data.points import DataSet, Points
+from headtail.data.sequence_batches import SequenceBatches
 from headtail.device.determinism import determinism
 from headtail.device.memory import explained_out_of_memory
-from headtail.encoders import Model, ResNet
+from headtail.encoders import Model, ResNet, SequenceEncoder
 from headtail.errors import HeadtailError, Setting
 from headtail.evaluation.validation import Validation
 from headtail.kernels import dispatch
 from headtail.losses import ExactLoss
 from headtail.training import checkpoint
-from headtail.training.build_model import TablePlacement, build_model, build_optimiser
+from headtail.training.build_model import (
+    TablePlacement,
+    build_model,
+    build_optimiser,
+    check_encoder,
+)
 from headtail.training.choose_step import choose_step
 from headtail.training.config import Run
 from headtail.training.engine import Engine
@@ -63,7 +69,7 @@ class Trainer:
         folder: where checkpoints go; a checkpoint in it is resumed. None keeps nothing.
         device: "cpu" or "cuda".
         encoder: any module from features (a `Bag`, a dense matrix or images) to `[n, run.dim]`
-            hidden states; None for the one that `run.model` names.
+            hidden states, or a `SequenceEncoder`; None for the one that `run.encoder` names.
         engine: how often to check and save, and what to keep where.
         watch: called regularly with the state of the run.
         stop: an event that asks the run to save and stop; without one, Ctrl-C does.
@@ -96,13 +102,13 @@ class Trainer:
         train, among, held_out = split_validation(data, run.validation)
         self.labels = training_labels(train, among, run.smoothing)
         torch.manual_seed(run.seed)
+        check_encoder(run, train, encoder)
         self.model = self._build_model(train, encoder)
         self.optimiser = build_optimiser(run, self.model)
         if not run.clip:
             # A table that two modules share gets two gradients, which must be summed first.
             self.optimiser.inside_backward(at_once=not _shares_parameters(self.model))
-        whole_points = self._takes_whole_points(train)
-        self.batches = Batches(train, run.batch, run.seed, among=among, whole_points=whole_points)
+        self.batches = self._batches(train, among)
         # Pairs, also where batches hold whole points.
         size = min(run.batch, int(self.labels.total))
         self.validation = (
@@ -166,6 +172,15 @@ class Trainer:
             # Image files are augmented where they are decoded.
             model.encoder.prepare.augment &= isinstance(train.features, Tensor)
         return model
+
+    def _batches(self, train: Points, among: Tensor | None) -> Batches | SequenceBatches:
+        run = self.run
+        encoder = self.model.encoder
+        if isinstance(encoder, SequenceEncoder):
+            length = encoder.length
+            return SequenceBatches(train, run.batch, run.seed, length=length, among=among)
+        whole_points = self._takes_whole_points(train)
+        return Batches(train, run.batch, run.seed, among=among, whole_points=whole_points)
 
     def _takes_whole_points(self, train: Points) -> bool:
         if self.run.batching != "auto":
