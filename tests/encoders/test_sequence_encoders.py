@@ -11,14 +11,14 @@ import torch.nn.functional as F
 from headtail import HeadtailError, LabelHead, Labels, RowAdagrad, RowAdam, RowSGD, SoftmaxLoss
 from headtail.data.batches import TrainingBatch
 from headtail.data.histories import Histories
-from headtail.encoders import GRU, Model, SASRec, SequenceEncoder
+from headtail.encoders import GRU4Rec, Model, SASRec, SequenceEncoder
 from headtail.schemes import scheme
 
 L, D = 12, 8
 LABELS = Labels.zipf(L)
 KINDS = {
     "sasrec": lambda **options: SASRec(L, D, length=6, **options),
-    "gru": lambda **options: GRU(L, D, length=6, layers=2, **options),
+    "gru": lambda **options: GRU4Rec(L, D, length=6, layers=2, **options),
 }
 each_kind = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 ITEMS = torch.tensor([[3, 1, 4, 1, 5, 9], [2, 6, 5, -1, -1, -1], [0, -1, -1, -1, -1, -1]]).int()
@@ -163,9 +163,9 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(HeadtailError, match=r"`heads` must divide the size.*3 does not divide 8"):
         SASRec(L, D, heads=3)
     with pytest.raises(HeadtailError, match="A tied encoder reads items from the label table, but"):
-        GRU(L, D)(ITEMS)
+        GRU4Rec(L, D)(ITEMS)
     with pytest.raises(HeadtailError, match=r"A tied encoder of 12 items and size 8.*\[12, 4\]"):
-        Model(GRU(L, D), LabelHead(LABELS, 4, SoftmaxLoss()))
+        Model(GRU4Rec(L, D), LabelHead(LABELS, 4, SoftmaxLoss()))
 
 
 def test_an_encoder_of_ones_own_reads_items_in_order():

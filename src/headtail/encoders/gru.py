@@ -12,7 +12,7 @@ from headtail.encoders.sequence import SequenceEncoder
 from headtail.errors import check_count
 
 
-class GRU(SequenceEncoder):
+class GRU4Rec(SequenceEncoder):
     """Gated recurrent units over the items of a session (GRU4Rec; Hidasi et al., 2016).
 
     Args:
@@ -22,7 +22,7 @@ class GRU(SequenceEncoder):
         **options: `length`, `tied`, `sparse`, `dropout`, `device`, `dtype` of `SequenceEncoder`.
 
     >>> import torch
-    >>> GRU(100, 8, tied=False)(torch.tensor([[3, 1, 4], [1, 5, -1]])).shape
+    >>> GRU4Rec(100, 8, tied=False)(torch.tensor([[3, 1, 4], [1, 5, -1]])).shape
     torch.Size([2, 3, 8])
     """
 

@@ -12,7 +12,7 @@ from torch import nn
 from headtail.core.labels import Labels
 from headtail.data.histories import Histories
 from headtail.data.points import Points
-from headtail.encoders import GRU, Bottleneck, Model, ResNet, SASRec, SequenceEncoder
+from headtail.encoders import GRU4Rec, Bottleneck, Model, ResNet, SASRec, SequenceEncoder
 from headtail.errors import HeadtailError, Setting
 from headtail.head import LabelHead
 from headtail.losses import SampledLoss
@@ -172,7 +172,7 @@ def build_encoder(
         return Bottleneck(num_features, run.dim, **options, **table)
     options = {"layers": run.layers, "length": run.length, "tied": run.tied, **table}
     if name == "gru":
-        return GRU(num_features, run.dim, **options)
+        return GRU4Rec(num_features, run.dim, **options)
     return SASRec(num_features, run.dim, heads=run.heads, **options)
 
 

@@ -74,6 +74,7 @@ def open_model(
             data = load(data, reading, progress, trained=trained)
     trained_on = data_of(Path(folder) / "run.toml")
     _check_text(data, facts, folder)
+    _check_order(data, model, folder)
     wanted = (facts["num_features"], len(model.head.weight))
     shape = (data.train.num_features, data.train.num_labels)
     origin = Sentence()
@@ -86,14 +87,6 @@ def open_model(
             f"{_sizes(shape, features)}. Pass the data it was trained on",
             origin,
             ", or data read the same way.",
-        )
-    in_order = isinstance(data.train.features, Histories)
-    if isinstance(model.encoder, SequenceEncoder) and not in_order:
-        raise HeadtailError(
-            f"The model in `{folder}` reads sequences in order, but `{typed}` has none. Pass the "
-            "data it was trained on",
-            origin,
-            ", or other sequences.",
         )
     names = facts.get("label_names", data.label_names)
     if (other := _other_label(names, data.label_names)) is not None:
@@ -116,6 +109,16 @@ def _trained(facts: dict[str, Any], num_labels: int) -> Trained | None:
         return None
     names = facts.get("label_names") or list(range(num_labels))
     return Trained(facts["text"], names, facts["data"])
+
+
+def _check_order(data: DataSet, model: Model, folder: str | Path) -> None:
+    """Refuse points without an order for a model that reads it."""
+    in_order = isinstance(data.train.features, Histories)
+    if isinstance(model.encoder, SequenceEncoder) and not in_order:
+        raise HeadtailError(
+            f"The model in `{folder}` reads sequences in order, but `{data.name}` has none. Pass "
+            "the data it was trained on, or other sequences."
+        )
 
 
 def _check_text(data: DataSet, facts: dict[str, Any], folder: str | Path) -> None:
