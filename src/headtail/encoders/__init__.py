@@ -13,4 +13,4 @@ from headtail.encoders.resnet import ResNet
 from headtail.encoders.sasrec import SASRec
 from headtail.encoders.sequence import SequenceEncoder
 
-__all__ = ["GRU4Rec", "Bottleneck", "Model", "ResNet", "SASRec", "SequenceEncoder"]
+__all__ = ["Bottleneck", "GRU4Rec", "Model", "ResNet", "SASRec", "SequenceEncoder"]

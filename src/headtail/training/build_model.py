@@ -12,7 +12,7 @@ from torch import nn
 from headtail.core.labels import Labels
 from headtail.data.histories import Histories
 from headtail.data.points import Points
-from headtail.encoders import GRU4Rec, Bottleneck, Model, ResNet, SASRec, SequenceEncoder
+from headtail.encoders import Bottleneck, GRU4Rec, Model, ResNet, SASRec, SequenceEncoder
 from headtail.errors import HeadtailError, Setting
 from headtail.head import LabelHead
 from headtail.losses import SampledLoss
