@@ -12,50 +12,49 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headtail import functional as functional
-from headtail import metrics as metrics
-from headtail.core.labels import Labels
-from headtail.core.margins import (
-    Adaptive,
-    CustomSeparable,
-    Equalised,
-    LogitAdjusted,
-    Pairwise,
-    Unit,
-)
-from headtail.core.slices import Slices
-from headtail.core.streaming import StreamingLabels
-from headtail.core.targets import Ragged
-from headtail.core.weightings import Constant, FromMargin, Importance, InfoNCE, Relative, Tail
-from headtail.errors import HeadtailError
-from headtail.head import LabelHead
-from headtail.implicit import audit, explain
-from headtail.kernels.dispatch import use_kernels
-from headtail.losses import DecoupledLoss, SampledDecoupledLoss, SampledSoftmaxLoss, SoftmaxLoss
-from headtail.rows.clipping import clip_grad_norm_
-from headtail.rows.optimizers import RowAdagrad, RowAdam, RowSGD
-from headtail.samplers import (
-    Adversarial,
-    Block,
-    FourierKernel,
-    Frequency,
-    Given,
-    Hard,
-    LogUniform,
-    Mixture,
-    ModelSoftmax,
-    QuadraticKernel,
-    Queue,
-    Resampled,
-    Tilted,
-    Uniform,
-    WithinBatch,
-)
-from headtail.schemes import scheme
-
 if TYPE_CHECKING:
+    from headtail import functional as functional
+    from headtail import metrics as metrics
     from headtail.comparison.compare import compare
+    from headtail.core.labels import Labels
+    from headtail.core.margins import (
+        Adaptive,
+        CustomSeparable,
+        Equalised,
+        LogitAdjusted,
+        Pairwise,
+        Unit,
+    )
+    from headtail.core.slices import Slices
+    from headtail.core.streaming import StreamingLabels
+    from headtail.core.targets import Ragged
+    from headtail.core.weightings import Constant, FromMargin, Importance, InfoNCE, Relative, Tail
     from headtail.data.load import load
+    from headtail.errors import HeadtailError
+    from headtail.head import LabelHead
+    from headtail.implicit import audit, explain
+    from headtail.kernels.dispatch import use_kernels
+    from headtail.losses import DecoupledLoss, SampledDecoupledLoss, SampledSoftmaxLoss, SoftmaxLoss
+    from headtail.rows.clipping import clip_grad_norm_
+    from headtail.rows.optimizers import RowAdagrad, RowAdam, RowSGD
+    from headtail.samplers import (
+        Adversarial,
+        Block,
+        FourierKernel,
+        Frequency,
+        Given,
+        Hard,
+        LogUniform,
+        Mixture,
+        ModelSoftmax,
+        QuadraticKernel,
+        Queue,
+        Resampled,
+        Tilted,
+        Uniform,
+        WithinBatch,
+    )
+    from headtail.schemes import scheme
     from headtail.training.config import Run
     from headtail.training.trainer import Trainer
 
@@ -113,21 +112,47 @@ __all__ = [
     "use_kernels",
 ]
 
-_ON_DEMAND = {
-    "Run": "headtail.training.config",
-    "Trainer": "headtail.training.trainer",
-    "compare": "headtail.comparison.compare",
-    "load": "headtail.data.load",
+_HOMES = {
+    "comparison.compare": "compare",
+    "core.labels": "Labels",
+    "core.margins": "Adaptive CustomSeparable Equalised LogitAdjusted Pairwise Unit",
+    "core.slices": "Slices",
+    "core.streaming": "StreamingLabels",
+    "core.targets": "Ragged",
+    "core.weightings": "Constant FromMargin Importance InfoNCE Relative Tail",
+    "data.load": "load",
+    "errors": "HeadtailError",
+    "head": "LabelHead",
+    "implicit": "audit explain",
+    "kernels.dispatch": "use_kernels",
+    "losses": "DecoupledLoss SampledDecoupledLoss SampledSoftmaxLoss SoftmaxLoss",
+    "rows.clipping": "clip_grad_norm_",
+    "rows.optimizers": "RowAdagrad RowAdam RowSGD",
+    "samplers": "Adversarial Block FourierKernel Frequency Given Hard LogUniform Mixture "
+    "ModelSoftmax QuadraticKernel Queue Resampled Tilted Uniform WithinBatch",
+    "schemes": "scheme",
+    "training.config": "Run",
+    "training.trainer": "Trainer",
 }
-"""Names from rooms that a training loop of your own does not need: reading them costs as much as
-importing all others, so they are imported when first used.
+"""The public names of each module. They are imported when first used: torch takes longer to import
+than `headtail --version` should take, and a training loop of your own needs a few of them only.
 """
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ON_DEMAND:
+    if name.startswith("_"):
         raise AttributeError(f"module `headtail` has no attribute `{name}`")
-    return getattr(import_module(_ON_DEMAND[name]), name)
+    if name in _HOME_OF:
+        value = getattr(import_module(f"headtail.{_HOME_OF[name]}"), name)
+        globals()[name] = value  # found without this function from now on
+        return value
+    try:
+        return import_module(f"headtail.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"headtail.{name}":
+            raise
+        raise AttributeError(f"module `headtail` has no attribute `{name}`") from error
 
 
 def __dir__() -> list[str]:

@@ -16,9 +16,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
-from torch import Tensor
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -131,6 +128,8 @@ def check_number(
 
 def check_rate(lr: Any) -> None:
     """Refuse what is not a learning rate: a number of at least 0, or a tensor with one."""
+    from torch import Tensor  # not above: errors are imported where torch would take too long
+
     if isinstance(lr, Tensor):
         if lr.dim() or not lr.is_floating_point():
             got = f"{lr.dtype} of shape {list(lr.shape)}"
@@ -183,7 +182,9 @@ def check_ids(name: str, ids: Any, num_labels: int | None) -> None:
     Values are checked on the CPU only: on a GPU the check would make the host wait, and indexing
     asserts there anyway.
     """
-    check_kind(name, ids, Tensor, "torch.tensor([3, 1, 4])")
+    import torch
+
+    check_kind(name, ids, torch.Tensor, "torch.tensor([3, 1, 4])")
     if ids.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8):
         raise HeadtailError(
             Setting(name),

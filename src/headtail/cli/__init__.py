@@ -2,7 +2,8 @@
 
 Whatever a command does can be done from Python with other rooms: no domain logic belongs here. What
 a user sees when something goes wrong is in `main`: one sentence, in which settings are written as
-options of the command, and exit code 2; with `--debug`, the traceback.
+options of the command, and exit code 2; with `--debug`, the traceback. Only the command in use is
+imported.
 """
 
 from __future__ import annotations
@@ -11,42 +12,11 @@ import io
 import os
 import sys
 from contextlib import redirect_stderr
-from typing import Annotated, get_args
-
-import tyro
+from typing import Any
 
 from headtail import __version__
-from headtail.cli.advise import Advise
-from headtail.cli.audit import Audit
-from headtail.cli.bench import Bench
-from headtail.cli.compare import Compare
-from headtail.cli.doctor import Doctor
-from headtail.cli.evaluate import Evaluate, Predict
-from headtail.cli.explain import Explain
-from headtail.cli.help import REGISTRY
-from headtail.cli.options import with_options
-from headtail.cli.report import Report
-from headtail.cli.stats import Stats
-from headtail.cli.train import Train
+from headtail.cli.overview import COMMANDS, overview
 from headtail.errors import HeadtailError, nearest
-
-Command = (
-    Annotated[Compare, tyro.conf.subcommand("compare", prefix_name=False)]
-    | Annotated[Train, tyro.conf.subcommand("train", prefix_name=False)]
-    | Annotated[Evaluate, tyro.conf.subcommand("evaluate", prefix_name=False)]
-    | Annotated[Predict, tyro.conf.subcommand("predict", prefix_name=False)]
-    | Annotated[Stats, tyro.conf.subcommand("stats", prefix_name=False)]
-    | Annotated[Report, tyro.conf.subcommand("report", prefix_name=False)]
-    | Annotated[Explain, tyro.conf.subcommand("explain", prefix_name=False)]
-    | Annotated[Audit, tyro.conf.subcommand("audit", prefix_name=False)]
-    | Annotated[Bench, tyro.conf.subcommand("bench", prefix_name=False)]
-    | Annotated[Advise, tyro.conf.subcommand("advise", prefix_name=False)]
-    | Annotated[Doctor, tyro.conf.subcommand("doctor", prefix_name=False)]
-)
-
-COMMANDS: dict[str, type] = {
-    get_args(kind)[1].name: get_args(kind)[0] for kind in get_args(Command)
-}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -56,16 +26,20 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.write(f"headtail {__version__}\n")
         return 0
     debug = "--debug" in argv
+    words = [arg for arg in argv if arg != "--debug"]
+    if words in ([], ["--help"], ["-h"]):
+        sys.stdout.write(overview())
+        return 0
     try:
-        _check_command(argv)
-        command = _parse([arg for arg in argv if arg != "--debug"])
-        if isinstance(command, Compare | Train):
+        _check_command(words[0])
+        command = _parse(words)
+        if words[0] in ("compare", "train"):
             return command.run(argv)  # they print how to go on
         return command.run()
     except HeadtailError as error:
         if debug:
             raise
-        sys.stderr.write(f"headtail: {_sentence(error, argv)}\n")
+        sys.stderr.write(f"headtail: {_sentence(error, words[0])}\n")
         return 2
     except BrokenPipeError:  # the reader of our output left: `headtail … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -75,30 +49,38 @@ def main(argv: list[str] | None = None) -> int:
         return 130
 
 
-def _sentence(error: HeadtailError, argv: list[str]) -> str:
+def _sentence(error: HeadtailError, name: str) -> str:
     """The error with the options of the command in use, if there is one."""
-    command = COMMANDS.get(argv[0]) if argv else None
-    return str(error) if command is None else with_options(error, command)
+    if name not in COMMANDS:
+        return str(error)
+    from headtail.cli.options import with_options
+
+    return with_options(error, COMMANDS[name].load())
 
 
-def _check_command(argv: list[str]) -> None:
+def _check_command(name: str) -> None:
     """A misspelt command is answered with the right one."""
-    if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
+    if name not in COMMANDS:
         raise HeadtailError(
-            f"`{argv[0]}` is not a command.{nearest(argv[0], COMMANDS)} There are: "
-            f"{', '.join(COMMANDS)}."
+            f"`{name}` is not a command.{nearest(name, COMMANDS)} There are: {', '.join(COMMANDS)}."
         )
 
 
-def _parse(argv: list[str]) -> Command:
+def _parse(words: list[str]) -> Any:
+    import tyro
+
+    from headtail.cli.help import REGISTRY, description_of
+
+    about = COMMANDS[words[0]]
+    command = about.load()
     messages = io.TextIOWrapper(io.BytesIO(), encoding=sys.stderr.encoding)
     try:
         with redirect_stderr(messages):
             return tyro.cli(
-                Command,  # pyright: ignore[reportArgumentType] - dataclasses as subcommands
-                prog="headtail",
-                description="What does negative sampling do to your frequent and your rare labels?",
-                args=argv,
+                command,
+                prog=f"headtail {words[0]}",
+                description=description_of(command),
+                args=words[1:],
                 registry=REGISTRY,
             )
     except SystemExit as leaving:
@@ -108,6 +90,8 @@ def _parse(argv: list[str]) -> Command:
             error = error.__context__
         if error is not None:
             raise HeadtailError(error.sentence) from error
+        if leaving.code in (None, 0):  # after `--help`
+            sys.stdout.write(f"\nExample: {about.example}\n")
         messages.seek(0)
         sys.stderr.write(messages.read())
         raise

@@ -1,16 +1,76 @@
-"""How optional arguments are shown in `--help`."""
+"""How commands and their options are shown in `--help`."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import inspect
+import shutil
+import textwrap
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+import docstring_parser
+import tyro
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
+    StructConstructorSpec,
+    StructFieldSpec,
+    StructTypeInfo,
+)
 
 NONE = "none"
 """How the help writes an empty value; users may write it too."""
+WIDEST = 100
+"""Columns of running text, however wide the terminal is."""
 REGISTRY = ConstructorRegistry()
+
+
+def description_of(command: type) -> str:
+    """What a command does: its docstring, with lines as long as the terminal allows.
+
+    They are indented, because tyro keeps the ends of such lines only.
+    """
+    width = min(shutil.get_terminal_size().columns, WIDEST)
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    filled = (textwrap.fill(" ".join(each.split()), width - 2) for each in paragraphs)
+    return textwrap.indent("\n".join(filled), "  ")
+
+
+@REGISTRY.struct_rule
+def documented(about: StructTypeInfo) -> StructConstructorSpec | None:
+    """Options are the fields of a dataclass, each with its docstring as one paragraph; a default
+    of None is not shown, because the docstring says what it means.
+    """
+    kind = about.type
+    if not is_dataclass(kind):
+        return None
+    hints = get_type_hints(kind, include_extras=True)
+    texts = _texts_of(kind)
+    specs = []
+    for field in fields(kind):
+        default = getattr(about.default, field.name, _default_of(field))
+        hint = hints[field.name]
+        if default is None or default == ():
+            hint = Annotated[hint, tyro.conf.arg(help_behavior_hint="")]
+        specs.append(StructFieldSpec(field.name, hint, default, texts.get(field.name)))
+    return StructConstructorSpec(kind, tuple(specs))
+
+
+def _default_of(field: Field[Any]) -> Any:
+    if field.default is not MISSING:
+        return field.default
+    return tyro.MISSING if field.default_factory is MISSING else field.default_factory()
+
+
+def _texts_of(kind: type) -> dict[str, str]:
+    """The docstring of each field, also of those that are inherited, without its line breaks."""
+    texts = {}
+    for each in reversed(kind.__mro__[:-1]):
+        for text in docstring_parser.parse_from_object(each).params:
+            texts[text.arg_name] = " ".join((text.description or "").split())
+    return texts
 
 
 @REGISTRY.primitive_rule
