@@ -214,7 +214,7 @@ def check_num_labels(name: str, size: int | None, other: str, num_labels: int | 
         )
 
 
-def check_same_device(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
+def check_same_device(name: str, tensor: Any, other_name: str, other: Any) -> None:
     """Refuse two tensors on different devices."""
     if tensor.device != other.device:
         raise HeadtailError(

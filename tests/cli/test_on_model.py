@@ -100,7 +100,6 @@ def test_advise_names_a_scheme_that_can_be_built(run: Path, capsys: pytest.Captu
     ("words", "sentence"),
     [
         (["explain", "--model", "RUN"], "`--model` needs `--data DATA`"),
-        (["explain", "--data", DATA], "`--data` needs `--model RUN`"),
         (["explain", "softmax", "--model", "RUN", "--data", DATA], "uses all labels"),
         (
             ["explain", "--model", "RUN", "--data", DATA, "--samplers", "unifrom"],

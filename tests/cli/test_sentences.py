@@ -279,10 +279,12 @@ def test_the_slices_of_the_header_are_those_of_the_shares_and_their_rule_is_name
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["explain", "within-batch:tail", "--zipf", "2"]) == 0
     out = capsys.readouterr().out
-    assert "1 head, 0 torso, 1 tail (head: the first 33% of the examples" in out
+    assert "head 1 label (67% of the examples), torso 0 labels (0%), tail 1 label (33%)" in out
     assert "head 67%, torso 0%, tail 33%" in out
     assert main(["explain", "within-batch:tail", "--zipf", "500"]) == 0
-    assert "(head: at least 100 examples, tail: fewer than 20)" in capsys.readouterr().out
+    assert "about a third of the examples each" in capsys.readouterr().out
+    assert main(["explain", "within-batch:tail", "--zipf", "500", "--slices", "count"]) == 0
+    assert "head: at least 100 examples, tail: fewer than 20" in capsys.readouterr().out
 
 
 def test_one_reason_for_four_schemes_is_given_once(capsys, monkeypatch):

@@ -19,10 +19,9 @@ from rich.text import Text
 from headtail.cli.bench import BATCHES, HEADINGS, milliseconds
 from headtail.cli.on_model import NUMBERS, WITH_MODEL, OnTrained, advice, measured_table, to_dict
 from headtail.cli.options import with_options
-from headtail.cli.source import Source
+from headtail.cli.source import Chosen, Source
 from headtail.cli.tables import left_out
 from headtail.cli.unused import changed, refuse
-from headtail.core.labels import Labels
 from headtail.device import environment
 from headtail.device.choice import Device
 from headtail.device.memory import memory_left
@@ -99,14 +98,15 @@ class Advise:
         source = (
             self.source if self.labels is None else replace(self.source, zipf=count_of(self.labels))
         )
-        labels = source.labels()
+        chosen = source.choose(self.trained.data, self.trained.reading)
+        labels = chosen.labels
         shape = Shape(labels.num_labels, self.dim, batch, min(256, labels.num_labels))
         looking = Console(stderr=True).status(
             f"looking at {len(self.schemes)} schemes for {labels.num_labels:,} labels"
         )
         with looking, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            schemes, missing = self._approximations(labels, batch)
+            schemes, missing = self._approximations(chosen, batch)
         advice = choose(shape, self._fewer_than(labels.num_labels), schemes, machine, memory)
         if self.json:
             sys.stdout.write(
@@ -115,7 +115,7 @@ class Advise:
             )
             return 0
         console = Console(highlight=False)
-        console.print(Text(source.describe(labels), style="dim"))
+        console.print(Text(chosen.about, style="dim"))
         console.print(Text(basis, style="dim"), soft_wrap=True)
         console.print(_costs(advice, shape, memory, measured=machine is not REFERENCES[device]))
         console.print(_losses(advice, shape))
@@ -138,7 +138,7 @@ class Advise:
             )
         refuse(
             changed(self, "dim", "memory", "schemes", "negatives")
-            + changed(self.source, "exponent", "smoothing"),
+            + changed(self.source, "exponent", "smoothing", "slices"),
             WITH_MODEL,
         )
         options = self.trained
@@ -182,9 +182,10 @@ class Advise:
             self.source.counts is not None or self.source.zipf is not None
         ):
             raise HeadtailError("`--labels` excludes `--counts` and `--zipf`: drop one.")
-        if self.labels is None and self.source.counts is None and self.source.zipf is None:
+        if (self.labels, self.source.counts, self.source.zipf, self.trained.data) == (None,) * 4:
             raise HeadtailError(
-                "How many labels are there? Write for example `--labels 3e6`, or `--counts FILE`."
+                "How many labels are there? Write for example `--labels 3e6`, `--counts FILE` or "
+                "`--data DATA`."
             )
         check_count("dim", self.dim)
         for m in self.negatives:
@@ -222,13 +223,13 @@ class Advise:
         return [m for m in dict.fromkeys(self.negatives) if m < labels] or [max(1, labels // 2)]
 
     def _approximations(
-        self, labels: Labels, batch: int
+        self, chosen: Chosen, batch: int
     ) -> tuple[list[Approximation], dict[str, str]]:
         known = []
         missing = {}
         for name in dict.fromkeys(self.schemes):
             try:
-                known.append(approximation(name, labels, batch))
+                known.append(approximation(name, chosen.labels, batch, chosen.slices))
             except HeadtailError as error:
                 missing[name] = with_options(error, Advise)
         return known, missing

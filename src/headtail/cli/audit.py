@@ -82,7 +82,7 @@ class Audit:
             sys.stdout.write(json.dumps(facts, indent=2) + "\n")
             return 0 if result.passed else 1
         console = Console(highlight=False)
-        console.print(Text(source.describe(labels), style="dim"))
+        console.print(Text(source.choose().about, style="dim"))
         if looks_at_model and (source is not self.source or self.draws is None):
             console.print(Text(self._smaller(source, draws), style="dim"))
         self._show(result, sampler.claims.marginal, console)

@@ -26,10 +26,9 @@ from headtail.cli.on_model import (
     with_name,
 )
 from headtail.cli.options import with_options
-from headtail.cli.source import Source
+from headtail.cli.source import Chosen, Source
 from headtail.cli.tables import left_out
 from headtail.cli.unused import changed, check_negatives, refuse
-from headtail.core.labels import Labels
 from headtail.device.choice import Device
 from headtail.errors import HeadtailError, check_count
 from headtail.implicit import Explanation, explain
@@ -75,14 +74,15 @@ class Explain:
             # Reports a misspelt name, too, before any work.
             check_batch(self.scheme, check_count("batch", self.batch), self.negatives)
         check_count("batch", self.batch)
-        labels = self.source.labels()
+        chosen = self.source.choose(self.trained.data, self.trained.reading)
+        labels = chosen.labels
         names = PAPER if self.scheme is None else (self.scheme,)
         working = Console(stderr=True).status(
             f"explaining {len(names)} schemes for {labels.num_labels:,} labels"
         )
         with working, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the notes report the same
-            explanations, missing = self._explain_all(names, labels)
+            explanations, missing = self._explain_all(names, chosen)
         if self.json:
             rows = [{"scheme": name, **about.to_dict()} for name, about in explanations.items()]
             rows += [{"scheme": name, "left_out": sentence} for name, sentence in missing.items()]
@@ -91,18 +91,20 @@ class Explain:
             )
             return 0
         console = Console(highlight=False)
-        console.print(Text(self.source.describe(labels), style="dim"))
+        console.print(Text(chosen.about, style="dim"))
         console.print(
             _table(explanations, wide=console.width >= 118)
             if self.scheme is None
-            else _panel(self.scheme, explanations[self.scheme], labels)
+            else _panel(self.scheme, explanations[self.scheme], chosen)
         )
         for line in left_out(missing):
             console.print(line)
         return 0
 
     def _on_model(self) -> int:
-        refuse(changed(self.source, "counts", "zipf", "exponent", "smoothing"), WITH_MODEL)
+        refuse(
+            changed(self.source, "counts", "zipf", "exponent", "smoothing", "slices"), WITH_MODEL
+        )
         options = with_name(self.trained, self.scheme)
         named = None if self.scheme is None else parse(self.scheme).num_negatives
         m = self.negatives if named is None else named
@@ -126,15 +128,17 @@ class Explain:
         return 0
 
     def _explain_all(
-        self, names: tuple[str, ...], labels: Labels
+        self, names: tuple[str, ...], chosen: Chosen
     ) -> tuple[dict[str, Explanation], dict[str, str]]:
         """Explanations, and the schemes of the paper's table that these labels do not allow."""
         explanations = {}
         missing = {}
         for name in names:
             try:
-                loss = scheme(name, labels, self.negatives)
-                explanations[name] = explain(loss, labels, batch_size=self.batch)
+                loss = scheme(name, chosen.labels, self.negatives)
+                explanations[name] = explain(
+                    loss, chosen.labels, batch_size=self.batch, slices=chosen.slices
+                )
             except HeadtailError as error:
                 if self.scheme is not None:
                     raise
@@ -190,7 +194,7 @@ def _table(explanations: dict[str, Explanation], *, wide: bool) -> Table:
     return table
 
 
-def _panel(name: str, about: Explanation, labels: Labels) -> Panel:
+def _panel(name: str, about: Explanation, chosen: Chosen) -> Panel:
     style = TAIL if about.leans == "tail" else HEAD if about.leans == "head" else "white"
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
@@ -206,7 +210,7 @@ def _panel(name: str, about: Explanation, labels: Labels) -> Panel:
         else f"to the {about.leans} by {abs(about.lean):.2f} nats"
     )
     facts.add_row("leans", Text(lean, style=style))
-    line = head_to_tail(about.margin, labels)
+    line = head_to_tail(about.margin, chosen.labels)
     if line is not None:
         facts.add_row("favours", Text("head ") + line + Text(" tail"))
     if about.m is not None:
@@ -219,7 +223,7 @@ def _panel(name: str, about: Explanation, labels: Labels) -> Panel:
             "untrained q*",
             Text(f"{_shares(about.optimal_share)} (least noise while all scores are equal)"),
         )
-    parts: list[Table | Text] = [facts, Text(), _examples(about)]
+    parts: list[Table | Text] = [facts, Text(), _examples(about, chosen)]
     if about.m is not None:
         parts.append(Text(UNTRAINED, style="dim"))
     if about.m is not None:
@@ -233,7 +237,7 @@ def _panel(name: str, about: Explanation, labels: Labels) -> Panel:
     )
 
 
-def _examples(about: Explanation) -> Table:
+def _examples(about: Explanation, chosen: Chosen) -> Table:
     title = "For an untrained model, with all scores equal"
     table = Table(
         title=title, title_justify="left", title_style="dim", header_style="bold", box=None
@@ -253,7 +257,7 @@ def _examples(about: Explanation) -> Table:
     for x in about.examples:
         cells = [
             x.slice,
-            f"{x.label:,}",
+            chosen.name(x.label),
             number(x.unsampled_loss),
             number(x.implicit_loss),
             f"{x.bias:+.3g}",

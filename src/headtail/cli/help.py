@@ -54,7 +54,8 @@ def documented(about: StructTypeInfo) -> StructConstructorSpec | None:
         hint = hints[field.name]
         if default is None or default == ():
             hint = Annotated[hint, tyro.conf.arg(help_behavior_hint="")]
-        specs.append(StructFieldSpec(field.name, hint, default, texts.get(field.name)))
+        text = texts.get(field.name)
+        specs.append(StructFieldSpec(field.name, hint, default, text))  # pyright: ignore[reportArgumentType] - annotated
     return StructConstructorSpec(kind, tuple(specs))
 
 

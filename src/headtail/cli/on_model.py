@@ -65,7 +65,9 @@ class OnTrained:
     --data.
     """
     data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None
-    """The data of that run, as for headtail train."""
+    """Data as for headtail train: without --model, their labels are looked at; with --model, the
+    data of that run.
+    """
     target: ExactTarget | None = None
     """The loss over all labels that sampling should approximate; by default that of the named
     scheme, or of the run.
@@ -87,16 +89,16 @@ class OnTrained:
 
     def check(self) -> None:
         """Refuse options that make no sense together."""
-        if self.model is None and self.data is None:
-            options = changed(self, "target", "samplers", "budget", "repeats", "seed")
-            options += changed(self.reading, *(option.name for option in fields(Reading)))
-            refuse(options, WITHOUT_MODEL)
-            return
-        if self.model is None or self.data is None:
-            needs = "`--data` needs `--model RUN`"
+        if self.model is None:
+            refuse(changed(self, "target", "samplers", "budget", "repeats", "seed"), WITHOUT_MODEL)
             if self.data is None:
-                needs = "`--model` needs `--data DATA`"
-            raise HeadtailError(f"{needs}: a trained model is measured on its data.")
+                options = changed(self.reading, *(option.name for option in fields(Reading)))
+                refuse(options, "without `--data` there are no data to read")
+            return
+        if self.data is None:
+            raise HeadtailError(
+                "`--model` needs `--data DATA`: a trained model is measured on its data."
+            )
         for name in self.samplers:
             if set(name) & {":", "@"}:
                 sampler = re.split("[:@]", name)[0]

@@ -37,7 +37,7 @@ JOBS = {
         "compare": Command(
             "compare.Compare",
             "Train a model per scheme: which labels gain, which lose?",
-            "headtail compare my-data --schemes within-batch:tail softmax --out results",
+            "headtail compare my-data --seeds 3 --out results",
         ),
         "report": Command(
             "report.Report",

@@ -4,14 +4,41 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+from rich.console import Console
+
+from headtail.cli.progress import read_data
 from headtail.cli.unused import changed, refuse
 from headtail.core.labels import Labels
+from headtail.core.slices import SliceRule, Slices
 from headtail.data.counts import read_counts
+from headtail.data.facts import label_counts
+from headtail.data.reading import DEFAULTS, Reading
+from headtail.data.slices import data_slices
 from headtail.errors import HeadtailError, check_count
-from headtail.implicit.implied import usual_slices
 
 DEFAULT_ZIPF = 10_000
+
+
+class Chosen(NamedTuple):
+    """Labels to look at, and how they are divided.
+
+    Attributes:
+        labels: their frequencies.
+        slices: head, torso and tail.
+        about: where they come from, in a line.
+        names: of the labels in the source; None where they are named by their ids.
+    """
+
+    labels: Labels
+    slices: Slices
+    about: str
+    names: list[str] | list[int] | None = None
+
+    def name(self, label: int) -> str:
+        """A label as people know it."""
+        return f"{label:,}" if self.names is None else str(self.names[label])
 
 
 @dataclass(frozen=True)
@@ -23,13 +50,39 @@ class Source:
     line.
     """
     zipf: int | None = None
-    """Instead of a file: this many generated labels that follow Zipf's law (10000 if neither is
-    given).
+    """Instead of a file: this many generated labels that follow Zipf's law (10000 if nothing else
+    is given).
     """
     exponent: float = 1.0
     """Steepness of the generated labels."""
     smoothing: float = 0.0
     """Pseudo-count added to every label, for labels that never occur."""
+    slices: SliceRule = "auto"
+    """What counts as head, torso and tail: about a third of the examples each (mass), or labels
+    with at least 100, with 20 to 99 and with fewer than 20 examples (count). auto: count for
+    images and vectors with one label each, otherwise mass; the same in every command.
+    """
+
+    def choose(self, data: str | None = None, reading: Reading = DEFAULTS) -> Chosen:
+        """The labels of these data; without data, those that the options describe."""
+        labels, about, slices, names = (
+            self._described() if data is None else self._of(data, reading)
+        )
+        number = f"{labels.num_labels:,} labels ({about}), {labels.total:,.0f} examples"
+        return Chosen(labels, slices, f"{number}: {slices.describe(labels.counts)}", names)
+
+    def _of(
+        self, path: str, reading: Reading
+    ) -> tuple[Labels, str, Slices, list[str] | list[int] | None]:
+        refuse(changed(self, "counts", "zipf", "exponent"), "the labels are those of `--data`")
+        data = read_data(path, reading, Console(stderr=True, highlight=False))
+        labels = Labels.from_counts(label_counts(data), self.smoothing)
+        return labels, data.name, data_slices(data, self.slices), data.label_names
+
+    def _described(self) -> tuple[Labels, str, Slices, None]:
+        labels = self.labels()
+        about = str(self.counts) if self.counts else f"generated, Zipf exponent {self.exponent:g}"
+        return labels, about, Slices.by(self.slices, labels.counts), None
 
     def labels(self) -> Labels:
         """Read or generate them."""
@@ -49,13 +102,3 @@ class Source:
                 "`--zipf` must be at least 2, but got 1: a single label has no negatives."
             )
         return Labels.from_counts(Labels.zipf(number, self.exponent).counts, self.smoothing)
-
-    def describe(self, labels: Labels) -> str:
-        """One line for people."""
-        origin = str(self.counts) if self.counts else f"generated, Zipf exponent {self.exponent:g}"
-        slices = usual_slices(labels)
-        sizes = ", ".join(f"{size:,} {name}" for name, size in slices.sizes.items())
-        return (
-            f"{labels.num_labels:,} labels ({origin}), {labels.total:,.0f} examples: {sizes} "
-            f"({slices.rule})"
-        )

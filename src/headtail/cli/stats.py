@@ -35,9 +35,9 @@ class Stats:
     synthetic:delicious, …).
     """
     slices: SliceRule = "auto"
-    """Head, torso and tail: a third of the examples each (mass), or at least 100 and fewer than 20
-    examples per label (count); auto: count for images and vectors with one label each, otherwise
-    mass.
+    """What counts as head, torso and tail: about a third of the examples each (mass), or labels
+    with at least 100, with 20 to 99 and with fewer than 20 examples (count). auto: count for
+    images and vectors with one label each, otherwise mass; the same in every command.
     """
     json: bool = False
     """Print JSON for programs."""
@@ -56,7 +56,7 @@ class Stats:
         console.print(Text(data.name, style="bold"))
         console.print(_facts_table(facts, isinstance(data.train.features, ImageFiles)))
         console.print(_slices_table(facts["slices"]))
-        for note in [facts["slices"]["rule"], *data.notes]:
+        for note in [f"Slices: {facts['slices']['rule']}.", *data.notes]:
             console.print(Text(with_options(note, Stats), style="dim"))
         return 0
 
@@ -86,6 +86,8 @@ def _facts_table(facts: dict[str, Any], resized: bool) -> Table:
         ("labels", f"{labels}, {facts['num_pairs']:,} pairs"),
         ("examples per label", f"{examples}, {facts['least']:,} at least"),
         ("imbalance", _imbalance(facts)),
+        ("most frequent", _named(facts["most_frequent"])),
+        ("least frequent", _named(facts["least_frequent"])),
     ]
     if facts["never_seen"]:
         rows.append(("never in training", f"{facts['never_seen']:,} labels"))
@@ -95,6 +97,10 @@ def _facts_table(facts: dict[str, Any], resized: bool) -> Table:
     for name, value in [*rows, *_curve(facts)]:
         table.add_row(name, value)
     return table
+
+
+def _named(labels: list[list[Any]]) -> str:
+    return ", ".join(f"{name} ({count:,})" for name, count in labels) or "–"
 
 
 def _imbalance(facts: dict[str, Any]) -> str:
@@ -116,9 +122,11 @@ def _curve(facts: dict[str, Any]) -> list[tuple[str, Text]]:
 
 def _slices_table(slices: dict[str, Any]) -> Table:
     table = Table(header_style="bold", box=None, padding=(0, 2))
-    for column in ("slice", "labels", "training pairs", "rarest has"):
+    for column in ("slice", "labels", "training pairs", "share", "rarest has"):
         table.add_column(column, justify="left" if column == "slice" else "right")
     for name, size in slices["sizes"].items():
         rarest = f"{slices['rarest'][name]:,}" if name in slices["rarest"] else "–"
-        table.add_row(name, f"{size:,}", f"{slices['pairs'][name]:,}", rarest)
+        pairs = slices["pairs"][name]
+        share = f"{pairs / max(1, sum(slices['pairs'].values())):.0%}"
+        table.add_row(name, f"{size:,}", f"{pairs:,}", share, rarest)
     return table

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from headtail.cli.drawing import HEAD, TAIL
 from headtail.comparison.results import POPULAR, Comparison, Row, not_finished
+from headtail.core.slices import describe_slices
 from headtail.data.facts import Task
 from headtail.metrics import mean_and_deviation
 
@@ -143,7 +144,9 @@ def _results(comparison: Comparison, columns: Sequence[Column], room: int | None
     spread = "One seed; intervals are in the report"
     if seeds > 1:
         spread = f"Mean ± deviation over {seeds} seeds"
-    table.caption = Text(f"{comparison.data['slices']['rule']}. {spread}.")
+    slices = comparison.data["slices"]
+    shares = describe_slices(slices["sizes"], slices["pairs"])
+    table.caption = Text(f"Slices: {shares}; {slices['rule']}. {spread}.")
     return table
 
 

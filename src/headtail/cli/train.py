@@ -44,9 +44,9 @@ class Train:
     out: Path = Path("run")
     """Folder for the model, its settings and its results."""
     slices: SliceRule = "auto"
-    """Head, torso and tail: a third of the examples each (mass), or at least 100 and fewer than 20
-    examples per label (count); auto: count for images and vectors with one label each, otherwise
-    mass.
+    """What counts as head, torso and tail: about a third of the examples each (mass), or labels
+    with at least 100, with 20 to 99 and with fewer than 20 examples (count). auto: count for
+    images and vectors with one label each, otherwise mass; the same in every command.
     """
     device: Device = "auto"
     """Where to train."""

@@ -157,7 +157,7 @@ def run_grid(
     check_measurable(data)
     check_same_data(folder, data)
     by = data_slices(data, slices)
-    explained = explain_schemes([cell.run for cell in grid], data)
+    explained = explain_schemes([cell.run for cell in grid], data, by)
     begun = Comparison(
         rows=[*baseline_rows(data, by), *explain_rows(explained, data)],
         data=facts_of(data, by),

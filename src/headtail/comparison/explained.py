@@ -6,7 +6,9 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
+from headtail.core.slices import Slices
 from headtail.data.points import DataSet
+from headtail.data.slices import data_slices
 from headtail.errors import HeadtailError
 from headtail.implicit import explain
 from headtail.losses import Loss, SampledLoss
@@ -15,18 +17,22 @@ from headtail.training.config import Run
 from headtail.training.held_out import split_validation, training_labels
 
 
-def explain_schemes(runs: Iterable[Run], data: DataSet) -> dict[str, dict[str, Any]]:
+def explain_schemes(
+    runs: Iterable[Run], data: DataSet, slices: Slices | None = None
+) -> dict[str, dict[str, Any]]:
     """What each scheme of these runs optimises, its lean and its noise on an untrained model.
 
-    A scheme that cannot be built has only notes: the reason.
+    A scheme that cannot be built has only notes: the reason. The slices are those of the data,
+    unless others are given.
     """
+    slices = data_slices(data) if slices is None else slices
     first_runs: dict[str, Run] = {}
     for run in runs:
         first_runs.setdefault(run.scheme, run)
-    return {name: _explain(run, data) for name, run in first_runs.items()}
+    return {name: _explain(run, data, slices) for name, run in first_runs.items()}
 
 
-def _explain(run: Run, data: DataSet) -> dict[str, Any]:
+def _explain(run: Run, data: DataSet, slices: Slices) -> dict[str, Any]:
     train, among, _ = split_validation(data, run.validation)
     labels = training_labels(train, among, run.smoothing)
     batch_size = min(run.batch, int(labels.total))
@@ -35,7 +41,7 @@ def _explain(run: Run, data: DataSet) -> dict[str, Any]:
             warnings.simplefilter("ignore")  # what they warn of is in the notes
             loss = scheme(run.scheme, labels, run.negatives)
             with in_scheme_words():
-                explanation = explain(loss, labels, batch_size=batch_size)
+                explanation = explain(loss, labels, batch_size=batch_size, slices=slices)
     except HeadtailError as error:
         return {"m": None, "notes": [str(error)]}
     noises = [example.noise_untrained for example in explanation.examples]

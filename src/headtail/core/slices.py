@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_number
+from headtail.errors import HeadtailError, check_choice, check_number
 
 NAMES = ("head", "torso", "tail")
+SliceRule = Literal["auto", "mass", "count"]
+"""How labels are divided; auto: by count for classification, by mass otherwise."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,19 @@ class Slices:
     rule: str
 
     @classmethod
+    def by(cls, rule: SliceRule, counts: Tensor, *, classification: bool = False) -> Slices:
+        """Slices by the name of a rule, with its usual bounds.
+
+        Args:
+            rule: "mass", "count", or "auto": by count for classification, otherwise by mass.
+            counts: `[L]` training examples of each label.
+            classification: whether points are images or vectors with one label each.
+        """
+        check_choice("slices", rule, ("auto", "mass", "count"))
+        by_count = classification if rule == "auto" else rule == "count"
+        return cls.by_count(counts) if by_count else cls.by_mass(counts)
+
+    @classmethod
     def by_count(cls, counts: Tensor, head: float = 100, tail: float = 20) -> Slices:
         """Head: at least `head` training examples; tail: fewer than `tail`; torso: between. The
         long-tail study's rule.
@@ -47,11 +63,12 @@ class Slices:
 
     @classmethod
     def by_mass(cls, counts: Tensor, head: float = 1 / 3, torso: float = 1 / 3) -> Slices:
-        """Head: the most frequent labels that together hold the share `head` of the examples; torso
-        the next; tail the rest.
+        """Head: the most frequent labels that together hold about the share `head` of the examples;
+        torso the next; tail the rest.
 
         Labels of equal count always share a slice: what decides is the mass held by *strictly* more
-        frequent labels.
+        frequent labels. The label that crosses a boundary still belongs to the more frequent slice,
+        so shares differ somewhat from those asked for; `describe` has them.
         """
         check_number("head", head, low=0, high=1)
         check_number("torso", torso, low=0, high=1)
@@ -69,8 +86,11 @@ class Slices:
         guard = 1e-12
         below_head = (above >= head - guard).to(torch.int8)
         below_torso = (above >= head + torso - guard).to(torch.int8)
-        shares = f"head: the first {head:.0%} of the examples, torso: the next {torso:.0%}"
-        return cls((below_head + below_torso)[index], f"{shares}, tail: the rest")
+        shares = "a third of the examples each"
+        if (head, torso) != (1 / 3, 1 / 3):
+            shares = f"{head:.0%}, {torso:.0%} and the rest of the examples"
+        rule = f"head, torso and tail: about {shares}, labels of equal count together"
+        return cls((below_head + below_torso)[index], rule)
 
     @property
     def head(self) -> Bool[Tensor, " L"]:
@@ -92,3 +112,28 @@ class Slices:
         """Number of labels in each slice."""
         sizes = torch.bincount(self.of_label.int(), minlength=3).tolist()
         return dict(zip(NAMES, sizes, strict=True))
+
+    def examples(self, counts: Tensor) -> dict[str, float]:
+        """Training examples of each slice, given those of each label."""
+        return {name: counts[getattr(self, name)].sum().item() for name in NAMES}
+
+    def describe(self, counts: Tensor) -> str:
+        """How many labels and which share of the examples each slice really has, and the rule.
+
+        >>> counts = torch.tensor([50, 40, 5, 5])
+        >>> print(Slices.by_mass(counts).describe(counts))
+        head 1 label (50% of the examples), torso 1 label (40%), tail 2 labels (10%); head, torso
+        and tail: about a third of the examples each, labels of equal count together
+        """
+        return f"{describe_slices(self.sizes, self.examples(counts))}; {self.rule}"
+
+
+def describe_slices(sizes: dict[str, int], examples: dict[str, float]) -> str:
+    """The number of labels and the share of the examples of each slice, in words."""
+    total = max(sum(examples.values()), 1)
+    parts = []
+    for name, size in sizes.items():
+        labels = "1 label" if size == 1 else f"{size:,} labels"
+        of = " of the examples" if not parts else ""
+        parts.append(f"{name} {labels} ({examples[name] / total:.0%}{of})")
+    return ", ".join(parts)

@@ -15,6 +15,8 @@ from headtail.data.histories import Histories
 from headtail.data.points import DataSet
 
 CURVE_POINTS = 300
+LISTED = 3
+"""Most and least frequent labels that are listed by name."""
 Task = Literal["classification", "retrieval"]
 
 
@@ -49,6 +51,8 @@ def facts_of(data: DataSet, slices: Slices) -> dict[str, Any]:
         "most": int(descending[0]),
         "median": _median(descending),
         "least": int(descending[-1]),
+        "most_frequent": _named(data, counts.argsort(descending=True, stable=True)[:LISTED]),
+        "least_frequent": _named(data, _rarest_seen(counts)),
         "slices": {
             "rule": slices.rule,
             "sizes": slices.sizes,
@@ -60,6 +64,19 @@ def facts_of(data: DataSet, slices: Slices) -> dict[str, Any]:
         "notes": list(data.notes),
         "digest": data.digest,
     }
+
+
+def _named(data: DataSet, labels: Int64[Tensor, " k"]) -> list[list[Any]]:
+    """[name, training pairs] of labels; where they have no names, their ids."""
+    names = data.label_names or range(data.train.num_labels)
+    counts = label_counts(data)
+    return [[names[label], int(counts[label])] for label in labels.tolist()]
+
+
+def _rarest_seen(counts: Int64[Tensor, " L"]) -> Int64[Tensor, " k"]:
+    """The rarest labels of those that occur, rarest first."""
+    seen = counts.nonzero().squeeze(1)
+    return seen[counts[seen].argsort(stable=True)[:LISTED]]
 
 
 def task_of(data: DataSet) -> Task:

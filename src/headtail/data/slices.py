@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from headtail.core.slices import Slices
+from headtail.core.slices import SliceRule, Slices
 from headtail.data.facts import label_counts, task_of
 from headtail.data.points import DataSet
 
-SliceRule = Literal["auto", "mass", "count"]
+__all__ = ["SliceRule", "data_slices"]
 
 
 def data_slices(data: DataSet, rule: SliceRule = "auto") -> Slices:
@@ -16,9 +14,8 @@ def data_slices(data: DataSet, rule: SliceRule = "auto") -> Slices:
 
     Args:
         data: the data set.
-        rule: "mass" (each slice holds a third of the pairs), "count" (at least 100 and fewer than
-            20 examples per label), or "auto": by count for classification, otherwise by mass.
+        rule: "mass" (each slice holds about a third of the pairs), "count" (head: at least 100
+            examples per label, tail: fewer than 20), or "auto": by count for classification,
+            otherwise by mass.
     """
-    counts = label_counts(data)
-    by_count = task_of(data) == "classification" if rule == "auto" else rule == "count"
-    return Slices.by_count(counts) if by_count else Slices.by_mass(counts)
+    return Slices.by(rule, label_counts(data), classification=task_of(data) == "classification")

@@ -12,6 +12,7 @@ from torch import Tensor
 from headtail.core.labels import Labels
 from headtail.core.margins import Margin
 from headtail.core.pieces import Piece
+from headtail.core.slices import Slices
 from headtail.core.weightings import FromMargin, Weighting
 from headtail.errors import HeadtailError, check_ids, check_kind
 from headtail.implicit.implied import claim, median_labels
@@ -73,10 +74,10 @@ class Case:
     scores: Float[Tensor, " L"]
 
 
-def untrained_cases(labels: Labels) -> list[Case]:
+def untrained_cases(labels: Labels, slices: Slices) -> list[Case]:
     """A median label of each slice, with all scores equal."""
     equal = torch.zeros(labels.num_labels, dtype=torch.float64)
-    return [Case(name, label, equal) for name, label in median_labels(labels).items()]
+    return [Case(name, label, equal) for name, label in median_labels(labels, slices).items()]
 
 
 def given_cases(labels: Labels, scores: Tensor, target: Tensor) -> list[Case]:

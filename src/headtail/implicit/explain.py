@@ -13,6 +13,7 @@ from torch import Tensor
 from headtail.core.labels import Labels, check_labels
 from headtail.core.margins import Margin
 from headtail.core.pieces import Piece
+from headtail.core.slices import Slices
 from headtail.errors import (
     HeadtailError,
     check_count,
@@ -22,7 +23,7 @@ from headtail.errors import (
     check_number,
 )
 from headtail.implicit.examples import Case, Example, Inspector, given_cases, untrained_cases
-from headtail.implicit.implied import LEAN_FROM, implied_margin_of, lean_of, usual_slices
+from headtail.implicit.implied import LEAN_FROM, implied_margin_of, lean_of
 from headtail.implicit.names import Name, recognise
 from headtail.implicit.notes import notes_of
 from headtail.losses import Loss, SampledLoss
@@ -94,6 +95,7 @@ def explain(
     scores: Float[Tensor, "n L"] | None = None,
     target: Int[Tensor, " n"] | None = None,
     noise: float | None = None,
+    slices: Slices | None = None,
 ) -> Explanation:
     """Explain what a loss really does to head and tail, and how noisy its sampling is.
 
@@ -110,6 +112,7 @@ def explain(
         target: `[n]` positives.
         noise: with scores, the standard deviation of the sampled loss that `needed_m` is for; 0.1
             nats by default.
+        slices: head, torso and tail; by default each holds about a third of the examples.
 
     >>> from headtail import Constant, SampledSoftmaxLoss, WithinBatch
     >>> labels = Labels.zipf(1000)
@@ -124,12 +127,13 @@ def explain(
     loss = _checked(loss, labels)
     margin = implied_margin_of(loss, batch_size)
     check_num_labels("margin", margin.num_labels, "`labels` has", labels.num_labels)
-    cases, wished = _cases(labels, scores, target, noise)
+    slices = labels.slices_by_mass() if slices is None else slices
+    cases, wished = _cases(labels, slices, scores, target, noise)
     inspector = Inspector(loss, margin, batch_size, wished)
     sampler = loss.sampler if isinstance(loss, SampledLoss) else None
     named = recognise(margin, labels, None if sampler is None else sampler.expected_m(batch_size))
-    facts = _sampling(sampler, labels, batch_size)
-    lean = lean_of(margin, labels)
+    facts = _sampling(sampler, slices, batch_size)
+    lean = lean_of(margin, labels, slices)
     optimal = optimal_q(margin, cases[0].label, cases[0].scores, loss.piece)
     return Explanation(
         family=loss.piece.name if loss.piece else "softmax",
@@ -143,7 +147,7 @@ def explain(
         scores="untrained" if wished is None else "given",
         examples=[inspector.example(case) for case in cases],
         notes=notes_of(loss, batch_size, facts["never_drawn"], untrained=wished is None),
-        optimal_share=_shares(optimal, labels),
+        optimal_share=_shares(optimal, slices),
         **facts,
     )
 
@@ -161,7 +165,11 @@ def _checked(loss: Any, labels: Labels) -> Loss:
 
 
 def _cases(
-    labels: Labels, scores: Tensor | None, target: Tensor | None, noise: float | None
+    labels: Labels,
+    slices: Slices,
+    scores: Tensor | None,
+    target: Tensor | None,
+    noise: float | None,
 ) -> tuple[list[Case], float | None]:
     """The examples to explain, and the requested noise; None for an untrained model."""
     if (scores is None) != (target is None):
@@ -177,10 +185,10 @@ def _cases(
             "`noise` needs the scores of a model: how many negatives reach it is unknown for an "
             "untrained one. Pass `scores` and `target`."
         )
-    return untrained_cases(labels), None
+    return untrained_cases(labels, slices), None
 
 
-def _sampling(sampler: Sampler | None, labels: Labels, batch_size: int) -> dict[str, Any]:
+def _sampling(sampler: Sampler | None, slices: Slices, batch_size: int) -> dict[str, Any]:
     """The fields of an explanation that describe the sampler."""
     if sampler is None:
         return {
@@ -193,14 +201,14 @@ def _sampling(sampler: Sampler | None, labels: Labels, batch_size: int) -> dict[
         }
     q = None
     if isinstance(sampler, FixedSampler):
-        q = sampler.log_q(torch.arange(labels.num_labels), batch_size).exp()
+        q = sampler.log_q(torch.arange(len(slices.of_label)), batch_size).exp()
     keep = "(1 − q_y)" if sampler.claims.excludes_target else "1"
     claimed = "q_y'" if sampler.claims.marginal else "q̂_y'"  # a pool's: see Resampled
     return {
         "sampler": sampler.name,
         "m": sampler.expected_m(batch_size),
         "never_drawn": 0 if q is None else int((q == 0).sum()),
-        "sampled_share": {} if q is None else _shares(q, labels),
+        "sampled_share": {} if q is None else _shares(q, slices),
         "unbiased_with": f"importance: w = {keep}/(m · {claimed})",
         "logit_adjusted_with": f"tail: w = π_y'/π_y · {keep}/(m · {claimed})",
     }
@@ -235,8 +243,7 @@ def optimal_q(
     return (log_terms - total).exp() if bool(total > -math.inf) else torch.zeros_like(log_terms)
 
 
-def _shares(q: Tensor, labels: Labels) -> dict[str, float]:
-    slices = usual_slices(labels)
+def _shares(q: Tensor, slices: Slices) -> dict[str, float]:
     total = float(q.sum())
     return {
         name: float(q[getattr(slices, name)].sum()) / total if total else 0.0

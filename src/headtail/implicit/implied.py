@@ -161,15 +161,11 @@ def implied_margin_of(
     return loss.margin
 
 
-def usual_slices(labels: Labels) -> Slices:
-    """Slices by count, or by share of the examples where those leave head or tail empty."""
-    slices = labels.slices()
-    return slices if slices.sizes["head"] and slices.sizes["tail"] else labels.slices_by_mass()
-
-
-def median_labels(labels: Labels) -> dict[str, int]:
-    """The label of median count in each slice, among labels that occur at all."""
-    slices = usual_slices(labels)
+def median_labels(labels: Labels, slices: Slices | None = None) -> dict[str, int]:
+    """The label of median count in each slice, among labels that occur at all; slices are thirds
+    of the examples unless others are given.
+    """
+    slices = labels.slices_by_mass() if slices is None else slices
     seen = {
         name: (getattr(slices, name) & (labels.counts > 0)).nonzero().squeeze(1)
         for name in slices.sizes
@@ -181,14 +177,14 @@ def _median(labels: Labels, ids: Tensor) -> int:
     return int(ids[labels.counts[ids].argsort(stable=True)[(len(ids) - 1) // 2]])
 
 
-def lean_of(margin: Margin, labels: Labels) -> float:
+def lean_of(margin: Margin, labels: Labels, slices: Slices | None = None) -> float:
     r"""How far a margin leans, in nats: $\log\rho(t, h) - \log\rho(h, t)$ for a median tail label t
     and a median head label h.
 
     Above 0 the rare label must win by more than the frequent one: the loss leans to the tail. Below
     0, to the head. It is the mean over all labels with the counts of t and h, so that the order of
     labels with equal counts does not matter. Where all counts are equal there is neither head
-    nor tail, and the lean is 0.
+    nor tail, and the lean is 0. Head and tail are thirds of the examples unless `slices` are given.
 
     >>> from headtail import LogitAdjusted
     >>> labels = Labels.from_counts([1000, 10])
@@ -196,7 +192,7 @@ def lean_of(margin: Margin, labels: Labels) -> float:
     9.21
     """
     counts = labels.counts
-    medians = median_labels(labels)
+    medians = median_labels(labels, slices)
     head_count = counts[medians["head"]] if "head" in medians else counts.max()
     tail_count = counts[medians["tail"]] if "tail" in medians else counts.min()
     if bool(head_count == tail_count):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from headtail.core.labels import Labels
+from headtail.core.slices import Slices
 from headtail.errors import HeadtailError, PythonName
 from headtail.implicit import explain
 from headtail.losses import SampledLoss
@@ -218,17 +219,23 @@ def crossover(shape: Shape, machine: Machine) -> int | None:
     return max(1, math.ceil((sampled - exact.overhead) / of_a_label)) if of_a_label else None
 
 
-def approximation(name: str, labels: Labels, batch_size: int) -> Approximation:
-    """The loss that a sampled scheme approximates."""
+def approximation(
+    name: str, labels: Labels, batch_size: int, slices: Slices | None = None
+) -> Approximation:
+    """The loss that a sampled scheme approximates; slices are thirds of the examples unless others
+    are given.
+    """
     if labels.num_labels > MOST_EXPLAINED:
-        labels = Labels(labels.counts.topk(MOST_EXPLAINED).values, labels.smoothing)
+        most = labels.counts.topk(MOST_EXPLAINED)
+        labels = Labels(most.values, labels.smoothing)
+        slices = None if slices is None else replace(slices, of_label=slices.of_label[most.indices])
     loss = scheme(name, labels)
     if not isinstance(loss, SampledLoss):
         raise HeadtailError(
             f"`{name}` uses all labels and draws no negatives. Write a sampled scheme, for example "
             "`uniform:tail`."
         )
-    known = explain(loss, labels, batch_size=batch_size)
+    known = explain(loss, labels, batch_size=batch_size, slices=slices)
     return Approximation(
         name, known.name, known.equation, known.lean, known.leans, known.never_drawn
     )

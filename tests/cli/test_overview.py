@@ -1,0 +1,59 @@
+"""The page of commands, their help, and what is answered without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from headtail.cli import main
+from headtail.cli.overview import COMMANDS
+
+
+@pytest.mark.parametrize("argument", ["--version", "--help"])
+def test_version_and_help_do_not_import_torch(argument):
+    code = (
+        "import sys; from headtail.__main__ import main; sys.argv[1:] = [sys.argv[1]]; main(); "
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, argument], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "headtail" in done.stdout
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
+def test_headtail_alone_lists_every_command_with_its_job(words, capsys):
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name in COMMANDS:
+        assert any(line.startswith(f"  {name} ") for line in lines), name
+    assert "Use a trained model" in lines
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_fits_80_columns_and_ends_with_an_example(
+    command, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as leaving:
+        main([command, "--help"])
+    assert leaving.value.code == 0
+    lines = capsys.readouterr().out.rstrip().splitlines()
+    assert lines[-1] == f"Example: {COMMANDS[command].example}"
+    assert lines[0].startswith(f"usage: headtail {command} ")
+    assert max(map(len, lines)) <= 80
+    assert "(default: none)" not in "\n".join(lines)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_example_of_a_command_names_options_that_it_has(command):
+    from headtail.cli.options import as_option, options_of
+
+    options = {as_option(name) for name in options_of(COMMANDS[command].load())}
+    words = COMMANDS[command].example.split()
+    assert words[:2] == ["headtail", command]
+    assert {word for word in words if word.startswith("--")} <= options
