@@ -35,6 +35,7 @@ MEANT_FOR = {
     "rating": "logs",
     "min_rating": "logs",
     "label": "tables of labelled points",
+    "label_separator": "tables of texts",
     "text": "tables of labelled points",
     "features": "tables of labelled points",
     "split": "logs and sequences without a test part",

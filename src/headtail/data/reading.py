@@ -52,6 +52,10 @@ class Reading:
     """Drop interactions with a rating below this."""
     label: str | None = None
     """Column of labels, one per row or a list."""
+    label_separator: str | None = None
+    """What separates the labels of a text within one value of its label column; by default a value
+    is one label, and lists have several.
+    """
     text: str | None = None
     """Column of raw text."""
     features: tuple[str, ...] = ()

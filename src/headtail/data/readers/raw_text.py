@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,7 @@ def read_texts(
     *,
     names: list[str] | None = None,
     trained: Trained | None = None,
+    columns: list[str | None] | None = None,
 ) -> DataSet:
     """Read raw texts, or take their features from the cache.
 
@@ -78,6 +80,7 @@ def read_texts(
         names: of the labels, where texts name them by their ids.
         trained: read the texts for this model, instead of fitting features and labels to the
             training part.
+        columns: of a table, and what separates labels in them.
     """
     check_count("max_terms", reading.max_terms)
     check_count("ngrams", reading.ngrams)
@@ -88,6 +91,7 @@ def read_texts(
         "holdout": holdout,
         "features": [reading.text_features, reading.max_terms, reading.ngrams],
         "names": _digest(names),
+        "columns": columns,
     }
     files = [file for source in parts.values() for file in source.files]
     digest = key_of(files, recipe)
@@ -269,7 +273,8 @@ def _checked_id(label: str | int, number: int, where: Callable[[], str]) -> int:
 
 
 def _place(source: TextSource, row: int) -> str:
-    return f"{source.files[-1]}, text {row + 1:,}"
+    path = source.files[-1]
+    return f"{path if isinstance(path, Path) else source.name}, text {row + 1:,}"
 
 
 def _digest(value: Any) -> str:

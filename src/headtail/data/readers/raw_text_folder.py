@@ -82,8 +82,7 @@ def as_texts(path: Path, reading: Reading) -> Reading:
     lines of features are not.
     """
     features = re.match(rb"(\d+(,\d+)*)? ?\d+:[-+.\d]+(\s|$)", _start(path))
-    lines = bool(_LINES.search(path.name.lower())) and not features
-    if reading.format != "auto" or not lines:
+    if reading.format != "auto" or features:
         return reading
     return replace(reading, format="raw-text")
 
@@ -91,9 +90,9 @@ def as_texts(path: Path, reading: Reading) -> Reading:
 def _holds_raw_text(path: Path, requested: bool) -> bool:
     if not path.is_file():
         return False
-    if requested or holds_records(path):
-        return True
-    return _is_texts(path) and labels_file(path) is not None
+    if _JSON.search(path.name.lower()):
+        return holds_records(path)
+    return requested or (_is_texts(path) and labels_file(path) is not None)
 
 
 def _find_fasttext(path: Path, requested: bool) -> DataFiles | None:

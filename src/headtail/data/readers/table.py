@@ -74,7 +74,9 @@ class Reader:
                 "Pass texts: one per line, or files in the format that it was trained on."
             )
         module = import_module(f"headtail.data.readers.{self.module}")
-        return module.read_for_model(files, reading, progress, trained)
+        if self.kind.name != TABLE.name:
+            return module.read_for_model(files, reading, progress, trained)
+        return module.read_tables_for_model(opened(files, reading), reading, progress, trained)
 
 
 def opened(files: DataFiles, reading: Reading) -> DataTables:
@@ -121,6 +123,7 @@ READERS = (
     Reader("sequences", TABLE, "sequences"),
     Reader("interactions", TABLE, "interactions"),
     Reader("triples", TABLE, "triples"),
+    Reader("raw-text", TABLE, "text_table", TEXT_OPTIONS),
     Reader("dense", DENSE, "dense"),
     Reader("dense", TABLE, "table_dense"),
     Reader("images", IMAGE_LISTS, "image_lists", ("root", "skip_bad_images")),

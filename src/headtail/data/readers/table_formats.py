@@ -43,7 +43,7 @@ def used_options(tables: DataTables, format_name: str, reading: Reading) -> set[
         "images": {"skip_bad_images"},
         "sequences": {"last", "item", "user"},
         "interactions": {"user", "item"},
-        "raw-text": {"text", "label", "text_features", "max_terms", "ngrams"},
+        "raw-text": {"text", "label", "label_separator", "text_features", "max_terms", "ngrams"},
         "dense": {"label", "features"},
     }.get(format_name, set())
     if log and format_name in ("sequences", "interactions"):

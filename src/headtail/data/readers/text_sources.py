@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from headtail.data.bag import Bag
+from headtail.data.cache import Keyed
 from headtail.data.packed import line_blocks
 from headtail.data.readers.text import read_text
 from headtail.errors import HeadtailError
@@ -31,7 +32,7 @@ class Texts(NamedTuple):
     """
 
     texts: list[str]
-    labels: list[list[str] | list[int]]
+    labels: Sequence[list[str] | list[int]]
     share: float
 
 
@@ -46,7 +47,7 @@ class TextSource:
     """
 
     name: str
-    files: tuple[Path, ...]
+    files: tuple[Path | Keyed, ...]
     blocks: Callable[[], Iterator[Texts]]
 
 
