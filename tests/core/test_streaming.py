@@ -20,7 +20,7 @@ from headtail import (
     audit,
     scheme,
 )
-from headtail.core.labels import LabelFrequencies
+from headtail.core.frequencies import LabelFrequencies
 from headtail.core.streaming import SUMMED_EACH_TIME
 
 TRUTH = torch.tensor([0.5, 0.3, 0.1, 0.06, 0.03, 0.01], dtype=torch.float64)

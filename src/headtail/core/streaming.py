@@ -9,7 +9,8 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from headtail.core.counts import as_counts
-from headtail.core.labels import LabelFrequencies, Labels, check_labels
+from headtail.core.frequencies import LabelFrequencies
+from headtail.core.labels import Labels, check_labels
 from headtail.core.targets import IGNORE_INDEX, Pairs, Target
 from headtail.errors import HeadtailError, check_count, check_ids, check_number
 

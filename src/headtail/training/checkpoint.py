@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headtail.errors import HeadtailError
-from headtail.files.atomic import replace_file
+from headtail.files.tensors import load_tensors, save_tensors
 from headtail.rows.decay import forgive, owed, owes
 
 ABANDONED = 3600
@@ -21,20 +19,8 @@ ABANDONED = 3600
 
 
 def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    """Write tensors and facts (as JSON) atomically."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    def write(temporary: Path) -> None:
-        contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-        try:
-            save_file(contiguous, temporary, {"facts": json.dumps(facts)})
-        except SafetensorError as error:  # it reports a full disk in its own way
-            raise OSError(str(error)) from error
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-
-    replace_file(path, write)
+    """Write tensors and facts (as JSON) atomically, and remove what a killed process left."""
+    save_tensors(path, tensors, facts)
     for left in path.parent.glob(f".{path.name}.*"):
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > ABANDONED:
@@ -43,32 +29,7 @@ def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and facts of a checkpoint."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {}).get("facts", "null"))
-            if not isinstance(facts, dict):
-                raise ValueError("it was not written by headtail")
-            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118 - not a dict
-    except (OSError, SafetensorError, ValueError) as error:
-        raise HeadtailError(
-            f"`{path}` cannot be read as a checkpoint: {error}. Delete it to start that run again."
-        ) from error
-
-
-def as_bytes(value: Any) -> Tensor:
-    """A JSON value as a tensor, for what is too large for the facts, such as names of labels.
-
-    >>> from_bytes(as_bytes(["cat", "dog"]))
-    ['cat', 'dog']
-    """
-    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-
-
-def from_bytes(tensor: Tensor) -> Any:
-    """The inverse of `as_bytes`."""
-    return json.loads(tensor.numpy().tobytes())
+    return load_tensors(path, "a checkpoint", "Delete it to start that run again.")
 
 
 def training_state(

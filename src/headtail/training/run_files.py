@@ -13,6 +13,7 @@ from headtail.core.labels import Labels
 from headtail.data.text_features import TextFeatures
 from headtail.encoders import Model
 from headtail.errors import HeadtailError
+from headtail.files.tensors import as_bytes
 from headtail.training import checkpoint
 from headtail.training.saved_model import MODEL_FILE, save_model
 from headtail.training.state import State
@@ -43,7 +44,7 @@ class RunFiles:
         self.folder = folder
         self.facts = facts
         self.labels = labels
-        self._label_names = checkpoint.as_bytes(label_names)
+        self._label_names = as_bytes(label_names)
         self.text = text
         self._best: dict[str, Tensor] = {}
 

@@ -12,6 +12,7 @@ from headtail.core.labels import Labels
 from headtail.data.text_features import TextFeatures
 from headtail.encoders import Model
 from headtail.errors import HeadtailError
+from headtail.files.tensors import from_bytes
 from headtail.rows.decay import catch_up
 from headtail.training import checkpoint
 from headtail.training.build_model import build_model
@@ -34,7 +35,7 @@ def save_model(
         folder: of the run.
         model: the model; pending weight decay is applied first.
         labels: the distribution it was trained for.
-        names: of the labels, as `checkpoint.as_bytes` writes them.
+        names: of the labels, as `as_bytes` writes them.
         facts: about the run.
         text: how raw texts become features, where it was trained on texts.
     """
@@ -87,7 +88,7 @@ def load_model(
     )
     checkpoint.restore_weights(tensors, model)
     if "labels.names" in tensors:
-        facts["label_names"] = checkpoint.from_bytes(tensors["labels.names"])
+        facts["label_names"] = from_bytes(tensors["labels.names"])
     if "text" in facts:
         facts["text"] = TextFeatures.saved(tensors, facts["text"])
     return model.eval(), run, facts

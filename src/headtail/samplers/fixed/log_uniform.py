@@ -8,7 +8,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from headtail.core.labels import LabelFrequencies, Labels, number_of
+from headtail.core.frequencies import LabelFrequencies
+from headtail.core.labels import Labels, number_of
 from headtail.errors import check_ids
 from headtail.samplers.fixed.inverse import InverseSampler
 
