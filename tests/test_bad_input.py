@@ -96,7 +96,10 @@ CASES = {
     ),
     "negative target": (lambda: Labels.from_targets(torch.tensor([-7]), num_labels=3), "got -7"),
     "float targets": (lambda: Labels.from_targets(torch.tensor([1.0])), "integer label ids"),
-    "a list of lists as targets": (lambda: Labels.from_targets([[1], [2]]), "Ragged.from_lists"),
+    "a dictionary as targets": (lambda: Labels.from_targets({0: 1}), "Ragged.from_lists"),
+    "strings as targets": (lambda: Labels.from_targets(["a"]), "`Labels.from_column`"),
+    "floats as targets": (lambda: Labels.from_targets([0.5]), "holds float"),
+    "a missing target": (lambda: Labels.from_targets([1, None]), "no value in row 1"),
     "a cube of targets": (lambda: Labels.from_targets(torch.zeros(2, 2, 2).long()), "[2, 2, 2]"),
     "ragged offsets that fall": (
         lambda: Labels.from_targets(Ragged(torch.tensor([1, 2]), torch.tensor([0, 2, 1, 2]))),

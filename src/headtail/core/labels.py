@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, final
 
 import torch
-from jaxtyping import Float64, Int
+from jaxtyping import Float64, Int, Int64
 from torch import Tensor
 
+from headtail.core.columns import Names, as_target
 from headtail.core.counts import LARGEST_INT, as_counts, checked_counts, widened_counts
 from headtail.core.frequencies import LabelFrequencies
 from headtail.core.lookup import Table
-from headtail.core.targets import IGNORE_INDEX, Pairs, Target, looks_multi_hot
+from headtail.core.names import check_names, counted_names, ids_of, index_of, joined_names
+from headtail.core.targets import IGNORE_INDEX, Pairs, Ragged, Target, looks_multi_hot
 from headtail.errors import (
     HeadtailError,
     check_count,
@@ -22,6 +25,7 @@ from headtail.errors import (
     check_kind,
     check_number,
 )
+from headtail.files.tensors import as_bytes, from_bytes, load_tensors, save_tensors
 
 KEPT_LOGARITHMS = 2**24
 """Labels up to which all logarithms of the prior are kept, in 128 MiB."""
@@ -43,6 +47,7 @@ class Labels(LabelFrequencies):
             copied, and others are widened.
         smoothing: pseudo-count added to every label in the prior (not in `log_frequency`, which is
             what batches follow).
+        names: the name of each label, strings or whole numbers, or None where ids are the names.
 
     >>> labels = Labels.from_counts([70, 20, 10])
     >>> labels.prior
@@ -53,6 +58,7 @@ class Labels(LabelFrequencies):
 
     counts: Tensor
     smoothing: float = 0.0
+    names: Names | None = field(default=None, repr=False)
     total: float = field(init=False, repr=False)
     """N, the number of training examples."""
     rarest: float = field(init=False, repr=False)
@@ -61,10 +67,12 @@ class Labels(LabelFrequencies):
     """Number of labels without a single training example."""
     _table: Table = field(init=False, repr=False)
     _logs: dict[float, Table] = field(default_factory=dict, init=False, repr=False)
+    _index: dict[str | int, int] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_number("smoothing", self.smoothing, low=0)
         counts = checked_counts(self.counts)
+        check_names(self.names, len(counts))
         low, high = counts.aminmax()
         if not bool(torch.isfinite(low) & torch.isfinite(high)):
             raise HeadtailError(
@@ -100,26 +108,62 @@ class Labels(LabelFrequencies):
             object.__setattr__(self, name, value)
 
     @classmethod
-    def from_counts(cls, counts: Any, smoothing: float = 0.0) -> Labels:
+    def from_counts(cls, counts: Any, smoothing: float = 0.0, names: Names | None = None) -> Labels:
         """From the number of training examples of each label: a list, array or tensor of shape
         `[L]`.
         """
-        return cls(as_counts(counts), smoothing)
+        return cls(as_counts(counts), smoothing, names)
+
+    @classmethod
+    def from_column(cls, column: Any, smoothing: float = 0.0) -> Labels:
+        """From a column of strings or whole numbers, or of lists of them for several labels per
+        row: its different values become the names of the labels, in sorted order (categories of
+        pandas keep their own).
+
+        `labels.ids(column)` turns the column, or another one, into targets, and `labels.names[i]`
+        is the name of label i. Missing values are refused; an empty or missing list is a row
+        without labels.
+
+        Args:
+            column: a list, numpy array, tensor, pandas or polars series, Arrow array or chunked
+                array.
+            smoothing: pseudo-count added to every label in the prior.
+
+        >>> labels = Labels.from_column(["dog", "cat", "dog"])
+        >>> labels.names, labels.counts.tolist(), labels.ids(["dog", "cat"]).tolist()
+        (['cat', 'dog'], [1, 2], [1, 0])
+        """
+        names, counts = counted_names(column)
+        return cls(torch.from_numpy(counts), smoothing, names)
 
     @classmethod
     def from_targets(
         cls,
-        target: Target,
+        target: Any,
         num_labels: int | None = None,
         smoothing: float = 0.0,
         ignore_index: int = IGNORE_INDEX,
     ) -> Labels:
-        """From training targets: `[N]` ids, padded `[N, k]` ids, a `Ragged`, or a boolean multi-hot
-        matrix `[N, L]`.
+        """From training targets, which are label ids: `[N]`, padded `[N, k]`, ragged, or a boolean
+        multi-hot matrix `[N, L]`.
+
+        Args:
+            target: a tensor, a `Ragged`, a list (of lists), a numpy array, a pandas or polars
+                series, an Arrow array, or a scipy sparse matrix with a column for each label. For
+                strings, see `from_column`.
+            num_labels: L; by default the largest id + 1, or the columns of a matrix.
+            smoothing: pseudo-count added to every label in the prior.
+            ignore_index: an id that counts nowhere.
+
+        >>> Labels.from_targets([[0, 2], [2], []]).counts
+        tensor([1, 0, 2])
 
         >>> Labels.from_targets(torch.tensor([[0, 2], [2, -100]]), num_labels=4).counts
         tensor([1, 0, 2, 0])
         """
+        if num_labels is None and hasattr(target, "tocsr"):
+            num_labels = target.shape[1]
+        target = as_target(target)
         if isinstance(target, Tensor) and looks_multi_hot(target):
             raise HeadtailError(
                 "`target` looks like a 0/1 matrix with one column per label. Pass "
@@ -145,7 +189,7 @@ class Labels(LabelFrequencies):
         counts = torch.zeros(check_count("num_labels", num_labels), dtype=torch.int64)
         for batch in batches:
             pairs = Pairs.of(
-                batch, num_labels=num_labels, ignore_index=ignore_index, name="batches"
+                as_target(batch), num_labels=num_labels, ignore_index=ignore_index, name="batches"
             )
             seen = pairs.label[~pairs.ignored].cpu()
             counts.index_add_(0, seen, torch.ones_like(seen))
@@ -164,21 +208,25 @@ class Labels(LabelFrequencies):
         rank = torch.arange(1, num_labels + 1, dtype=torch.float64)
         return cls((check_count("rarest", rarest) * (num_labels / rank) ** exponent).round().long())
 
-    def update(self, target: Target, ignore_index: int = IGNORE_INDEX) -> Labels:
+    def update(self, target: Any, ignore_index: int = IGNORE_INDEX) -> Labels:
         """New `Labels` with the examples of `target` added; for many small batches, `from_batches`
         copies less.
 
         >>> Labels.from_counts([1, 1]).update(torch.tensor([1, 1])).counts
         tensor([1, 3])
         """
-        added = _count(target, self.num_labels, ignore_index).to(self.counts.device)
+        added = _count(as_target(target), self.num_labels, ignore_index).to(self.counts.device)
         counts = self.counts
         if not counts.is_floating_point() and int(counts.max()) + int(added.max()) > LARGEST_INT:
             counts = counts.double()
-        return Labels(counts + added, self.smoothing)
+        return Labels(counts + added, self.smoothing, self.names)
 
-    def grow(self, counts: Any) -> Labels:
+    def grow(self, counts: Any, names: Names | None = None) -> Labels:
         """New `Labels` with more labels behind the old ones, which keep their ids.
+
+        Args:
+            counts: of the new labels.
+            names: of the new labels, where the old ones have names.
 
         >>> Labels.from_counts([5, 1]).grow([2]).counts
         tensor([5, 1, 2])
@@ -189,7 +237,40 @@ class Labels(LabelFrequencies):
                 f"`counts` must be one number per new label, but got shape {list(added.shape)}."
             )
         added = widened_counts(added).to(self.counts.device)
-        return Labels(torch.cat([self.counts, added]), self.smoothing)
+        longer = joined_names(self.names, names, len(added))
+        return Labels(torch.cat([self.counts, added]), self.smoothing, longer)
+
+    def ids(self, column: Any, unknown: int | None = None) -> Int64[Tensor, " n"] | Ragged:
+        """The ids of a column of names: `[n]`, or a `Ragged` for a column of lists.
+
+        Args:
+            column: as for `from_column`.
+            unknown: the id of values that are missing or not among the names, for example −100,
+                which losses ignore; by default such values are refused.
+
+        >>> labels = Labels.from_column(["dog", "cat", "dog"])
+        >>> labels.ids([["dog"], [], ["cat", "dog"]])
+        Ragged(values=tensor([1, 0, 1]), offsets=tensor([0, 1, 1, 3]))
+        >>> labels.ids(["dog", "cow"], unknown=-100)
+        tensor([   1, -100])
+        """
+        if not self._index:
+            self._index.update(index_of(self.names))
+        return ids_of(column, self._index, unknown)
+
+    def save(self, path: str | Path) -> None:
+        """Write counts, smoothing and names to a safetensors file, whole or not at all."""
+        tensors = {"counts": self.counts.cpu(), "names": as_bytes(self.names)}
+        save_tensors(Path(path), tensors, {"kind": "labels", "smoothing": self.smoothing})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Labels:
+        """The labels that `save` wrote."""
+        advice = "Write it again with `labels.save(path)`."
+        tensors, facts = load_tensors(Path(path), "labels", advice)
+        if facts.get("kind") != "labels":
+            raise HeadtailError(f"`{path}` does not hold labels. {advice}")
+        return cls(tensors["counts"], facts["smoothing"], from_bytes(tensors["names"]))
 
     @property
     def num_labels(self) -> int:
@@ -231,7 +312,7 @@ class Labels(LabelFrequencies):
         """
         if self.counts.device == torch.device(device):
             return self
-        return Labels(self.counts.to(device), self.smoothing)
+        return Labels(self.counts.to(device), self.smoothing, self.names)
 
 
 def check_labels(labels: LabelFrequencies) -> None:
