@@ -29,6 +29,15 @@ def test_counts_are_read_from_parquet_in_label_order(tmp_path, columns, counts):
     assert read_counts(write(tmp_path / "c.parquet", **columns)).counts.tolist() == counts
 
 
+def test_labels_that_are_not_ids_are_names(tmp_path):
+    table = write(tmp_path / "c.parquet", label=["b", "a"], count=[5, 3])
+    assert read_counts(table).names == ["b", "a"]
+    ids = write(tmp_path / "d.parquet", label=[1, 0], count=[5, 3])
+    assert read_counts(ids).names is None
+    (tmp_path / "c.csv").write_text("label,count\nb,5\na,3\n")
+    assert read_counts(tmp_path / "c.csv").names == ["b", "a"]
+
+
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [

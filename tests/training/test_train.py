@@ -470,3 +470,11 @@ def test_tables_that_no_two_modules_share_are_updated_at_once():
     assert Trainer(SMALL, DATA, encoder=Twice(shared=False)).optimiser.at_once
     assert Trainer(SMALL, DATA).optimiser.at_once
     assert not Trainer(replace(SMALL, clip=1.0), DATA).optimiser.at_once
+
+
+def test_the_head_of_a_run_knows_the_names_of_its_labels(tmp_path):
+    names = [f"label {i}" for i in range(NUM_LABELS)]
+    data = replace(DATA, label_names=names)
+    trained = Trainer(replace(SMALL, epochs=1), data, tmp_path).fit()
+    assert trained.model.head.labels.names == names
+    assert load_model(tmp_path)[0].head.labels.names == names

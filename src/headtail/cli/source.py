@@ -28,17 +28,16 @@ class Chosen(NamedTuple):
         labels: their frequencies.
         slices: head, torso and tail.
         about: where they come from, in a line.
-        names: of the labels in the source; None where they are named by their ids.
     """
 
     labels: Labels
     slices: Slices
     about: str
-    names: list[str] | list[int] | None = None
 
     def name(self, label: int) -> str:
         """A label as people know it."""
-        return f"{label:,}" if self.names is None else str(self.names[label])
+        names = self.labels.names
+        return f"{label:,}" if names is None else str(names[label])
 
 
 @dataclass(frozen=True)
@@ -65,24 +64,20 @@ class Source:
 
     def choose(self, data: str | None = None, reading: Reading = DEFAULTS) -> Chosen:
         """The labels of these data; without data, those that the options describe."""
-        labels, about, slices, names = (
-            self._described() if data is None else self._of(data, reading)
-        )
+        labels, about, slices = self._described() if data is None else self._of(data, reading)
         number = f"{labels.num_labels:,} labels ({about}), {labels.total:,.0f} examples"
-        return Chosen(labels, slices, f"{number}: {slices.describe(labels.counts)}", names)
+        return Chosen(labels, slices, f"{number}: {slices.describe(labels.counts)}")
 
-    def _of(
-        self, path: str, reading: Reading
-    ) -> tuple[Labels, str, Slices, list[str] | list[int] | None]:
+    def _of(self, path: str, reading: Reading) -> tuple[Labels, str, Slices]:
         refuse(changed(self, "counts", "zipf", "exponent"), "the labels are those of `--data`")
         data = read_data(path, reading, Console(stderr=True, highlight=False))
-        labels = Labels.from_counts(label_counts(data), self.smoothing)
-        return labels, data.name, data_slices(data, self.slices), data.label_names
+        labels = Labels.from_counts(label_counts(data), self.smoothing, data.label_names)
+        return labels, data.name, data_slices(data, self.slices)
 
-    def _described(self) -> tuple[Labels, str, Slices, None]:
+    def _described(self) -> tuple[Labels, str, Slices]:
         labels = self.labels()
         about = str(self.counts) if self.counts else f"generated, Zipf exponent {self.exponent:g}"
-        return labels, about, Slices.by(self.slices, labels.counts), None
+        return labels, about, Slices.by(self.slices, labels.counts)
 
     def labels(self) -> Labels:
         """Read or generate them."""

@@ -34,7 +34,7 @@ def explain_schemes(
 
 def _explain(run: Run, data: DataSet, slices: Slices) -> dict[str, Any]:
     train, among, _ = split_validation(data, run.validation)
-    labels = training_labels(train, among, run.smoothing)
+    labels = training_labels(train, among, run.smoothing, data.label_names)
     batch_size = min(run.batch, int(labels.total))
     try:
         with warnings.catch_warnings():

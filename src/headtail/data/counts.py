@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
 from headtail.core.labels import Labels
 from headtail.errors import HeadtailError, need
+
+Counted: TypeAlias = tuple[np.ndarray, list[str] | None]
+"""Counts, and the names of labels that are not ids."""
 
 
 def read_counts(path: Path, smoothing: float = 0.0) -> Labels:
@@ -15,7 +19,7 @@ def read_counts(path: Path, smoothing: float = 0.0) -> Labels:
 
     Text has one number per line, label 0 first, or `label,count` lines; labels that are ids may
     then come in any order. A first line without a number is a header. A `.parquet` file has a
-    column `count`, and may have a column `label`.
+    column `count`, and may have a column `label`. Labels that are not ids are the names.
     """
     if not path.is_file():
         raise HeadtailError(
@@ -23,14 +27,14 @@ def read_counts(path: Path, smoothing: float = 0.0) -> Labels:
             "per line."
         )
     read = {".npy": _from_npy, ".parquet": _from_parquet}.get(path.suffix, _from_text)
-    counts = read(path)
+    counts, names = read(path)
     try:
-        return Labels.from_counts(counts, smoothing)
+        return Labels.from_counts(counts, smoothing, names)
     except HeadtailError as error:
         raise HeadtailError(f"{path}: ", error.sentence) from error
 
 
-def _from_npy(path: Path) -> np.ndarray:
+def _from_npy(path: Path) -> Counted:
     try:
         counts = np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
@@ -46,10 +50,10 @@ def _from_npy(path: Path) -> np.ndarray:
         raise HeadtailError(
             f"{path} holds an array of shape {list(counts.shape)}. Save one count per label."
         )
-    return counts if counts.dtype.kind in "iu" else counts.astype(np.float64)
+    return counts if counts.dtype.kind in "iu" else counts.astype(np.float64), None
 
 
-def _from_parquet(path: Path) -> np.ndarray:
+def _from_parquet(path: Path) -> Counted:
     need("pyarrow", extra="data", to="Reading Parquet files")
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -80,7 +84,7 @@ def _from_parquet(path: Path) -> np.ndarray:
     )
 
 
-def _from_text(path: Path) -> np.ndarray:
+def _from_text(path: Path) -> Counted:
     names: list[str] = []
     counts: list[float] = []
     try:
@@ -109,15 +113,17 @@ def _from_text(path: Path) -> np.ndarray:
         ) from error
     if not counts:
         raise HeadtailError(f"{path} holds no counts. Write one number per line, label 0 first.")
-    array = _in_label_order(path, names, np.array(counts))
+    array, named = _in_label_order(path, names, np.array(counts))
     whole = np.isfinite(array).all() and (array == np.round(array)).all()
-    return array.astype(np.int64) if whole else array
+    return array.astype(np.int64) if whole else array, named
 
 
-def _in_label_order(path: Path, names: list[str], counts: np.ndarray) -> np.ndarray:
+def _in_label_order(path: Path, names: list[str], counts: np.ndarray) -> Counted:
     """Counts by label id where labels are ids; labels with other names keep the file's order."""
-    if not names or not all(name.isdigit() for name in names):
-        return counts
+    if not names:
+        return counts, None
+    if not all(name.isdigit() for name in names):
+        return counts, names
     ids = np.array([int(name) for name in names])
     if len(ids) != len(counts) or not np.array_equal(np.sort(ids), np.arange(len(counts))):
         raise HeadtailError(
@@ -126,4 +132,4 @@ def _in_label_order(path: Path, names: list[str], counts: np.ndarray) -> np.ndar
         )
     ordered = np.empty_like(counts)
     ordered[ids] = counts
-    return ordered
+    return ordered, None

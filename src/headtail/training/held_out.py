@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from headtail.core.columns import Names
 from headtail.core.labels import Labels
 from headtail.core.targets import Ragged
 from headtail.data.bag import ragged_rows
@@ -98,7 +99,10 @@ def _without_labels(users: Points, count: int, generator: torch.Generator) -> Sp
 
 
 def training_labels(
-    train: Points, among: Tensor | None = None, smoothing: float | None = None
+    train: Points,
+    among: Tensor | None = None,
+    smoothing: float | None = None,
+    names: Names | None = None,
 ) -> Labels:
     """The label distribution of the points that are trained on.
 
@@ -106,9 +110,10 @@ def training_labels(
         train: all training points.
         among: ids of those that are trained on; None for all.
         smoothing: pseudo-count per label; None for 1 if some label never occurs, else 0.
+        names: of the labels, or None.
     """
     values = (train.labels if among is None else ragged_rows(train.labels, among)).values
     counts = torch.bincount(values.long(), minlength=train.num_labels)
     if smoothing is None:
         smoothing = 1.0 if bool((counts == 0).any()) else 0.0
-    return Labels.from_counts(counts, smoothing)
+    return Labels.from_counts(counts, smoothing, names)

@@ -29,7 +29,6 @@ class RunFiles:
         folder: where the files go, or None.
         facts: about run and data, saved in both files; a checkpoint must agree with them.
         labels: the distribution that is trained for.
-        label_names: names of the labels, or None.
         text: how raw texts become features, or None.
     """
 
@@ -38,13 +37,12 @@ class RunFiles:
         folder: Path | None,
         facts: dict[str, Any],
         labels: Labels,
-        label_names: list[str] | list[int] | None,
         text: TextFeatures | None = None,
     ) -> None:
         self.folder = folder
         self.facts = facts
         self.labels = labels
-        self._label_names = as_bytes(label_names)
+        self._label_names = as_bytes(labels.names)
         self.text = text
         self._best: dict[str, Tensor] = {}
 

@@ -76,7 +76,9 @@ def load_model(
     if not {"run", "smoothing", "num_features"} <= facts.keys() or "labels.counts" not in tensors:
         raise HeadtailError(f"`{path}` is not a trained model. Pass the folder of a finished run.")
     run = Run(**facts["run"])
-    labels = Labels(tensors["labels.counts"], facts["smoothing"])
+    if "labels.names" in tensors:
+        facts["label_names"] = from_bytes(tensors["labels.names"])
+    labels = Labels(tensors["labels.counts"], facts["smoothing"], facts.get("label_names"))
     size = facts.get("picture")
     model = build_model(
         run,
@@ -87,8 +89,6 @@ def load_model(
         sparse=False,
     )
     checkpoint.restore_weights(tensors, model)
-    if "labels.names" in tensors:
-        facts["label_names"] = from_bytes(tensors["labels.names"])
     if "text" in facts:
         facts["text"] = TextFeatures.saved(tensors, facts["text"])
     return model.eval(), run, facts

@@ -100,7 +100,7 @@ class Trainer:
         self.folder = None if folder is None else Path(folder)
         self.device = torch.device(device)
         train, among, held_out = split_validation(data, run.validation)
-        self.labels = training_labels(train, among, run.smoothing)
+        self.labels = training_labels(train, among, run.smoothing, data.label_names)
         torch.manual_seed(run.seed)
         check_encoder(run, train, encoder)
         self.model = self._build_model(train, encoder)
@@ -122,7 +122,7 @@ class Trainer:
             "num_features": train.num_features,
             "picture": train.image_size,
         }
-        self.files = RunFiles(self.folder, facts, self.labels, data.label_names, data.text)
+        self.files = RunFiles(self.folder, facts, self.labels, data.text)
         self._rate = None
         self._saved = time.monotonic()
         one = torch.ones((), device=self.device)
