@@ -29,7 +29,7 @@ def filtered_ranks(
 
     Args:
         scores: `[n, L]` of all labels; evaluation calls this for a few points at a time.
-        labels: the labels of the n points, each of which is ranked; one listed twice counts once.
+        labels: the labels of the n points, all of them ranked; one listed twice counts once.
         known: other right answers of the n points. They, and the point's other labels, are removed.
         most_places: comparisons at a time, which bounds memory.
 

@@ -61,7 +61,7 @@ def popularity(
 def popularity_lift(
     top: Int[Tensor, "n K"], ranked: Ranked, share: Float64[Tensor, " L"], k: int
 ) -> Ratio:
-    r"""Popularity bias: by which share the first k are more popular than what the same points have
+    r"""Popularity bias: how much more popular the first k are than what the same points have
     in the test set (ΔGAP, or popularity lift; Abdollahpouri et al., 2019 and RecSys 2020),
 
     $$\frac{\mathrm{GAP}_r - \mathrm{GAP}_c}{\mathrm{GAP}_c}, \qquad
