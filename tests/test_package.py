@@ -22,7 +22,7 @@ import torch, sys
 before = set(sys.modules)
 import headtail
 new = set(sys.modules) - before
-heavy = {"scipy", "rich", "tyro", "numba", "plotly", "pyarrow", "matplotlib", "pandas", "beartype"}
+heavy = {"scipy", "rich", "tyro", "numba", "jinja2", "pyarrow", "matplotlib", "pandas", "beartype"}
 packages = {name.partition(".")[0] for name in new} & heavy
 compilers = {"torch._dynamo", "torch._inductor", "sympy"} & new
 rooms = {"headtail.data", "headtail.training", "headtail.comparison", "headtail.cli"} & new

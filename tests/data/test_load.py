@@ -222,7 +222,7 @@ def test_endings_and_empty_folders_are_reported(folder):
 
 
 def test_the_door_opens_without_the_heavy_libraries():
-    heavy = ("pyarrow", "numba", "plotly", "scipy", "sklearn", "PIL")
+    heavy = ("pyarrow", "numba", "scipy", "sklearn", "PIL")
     code = f"import sys, headtail.data.load; print([m for m in {heavy} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

@@ -319,7 +319,27 @@ def at_the_ends() -> Comparison:
     return replace(example, rows=[moved(one) for one in example.rows], classes=classes)
 
 
+def turned() -> Comparison:
+    """Two models with a dial of two steps: to the tail, and back to almost nothing."""
+    rows = []
+    for name in ("uniform:importance", "softmax", "uniform:tail"):
+        for slice_, value in {"head": 0.5, "torso": 0.4, "tail": 0.1, "full": 0.38}.items():
+            rows.append(row("test", name, 0, slice_, "recall@10", value))
+            moves = {"head": (0.45, 0.4), "tail": (0.2, 0.0045)}.get(slice_, (value, value))
+            rows += [
+                row(f"post-hoc({tau})", name, 0, slice_, "recall@10", moved)
+                for tau, moved in zip(("0.25", "0.5"), moves, strict=True)
+                if name != "uniform:tail"
+            ]
+    return comparison(
+        ("uniform:importance", "softmax", "uniform:tail"),
+        rows=rows,
+        made_by={"folder": "my results"},
+    )
+
+
 CASES = {
+    "a dial": turned,
     "ten schemes, three seeds": comparison,
     "a single scheme": lambda: comparison(("uniform:tail",), seeds=1, popular=False),
     "no softmax": lambda: comparison(SCHEMES[:4]),

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from headtail.report.chart import Scale
+from headtail.report.learning_curves import learning_curves
 from headtail.report.look import looks
 from headtail.report.measured import Measured, Reference
-from headtail.report.name_places import Canvas, legible, place
+from headtail.report.name_places import Canvas, labels_for
 from headtail.report.optimised_table import optimised_table
 from headtail.report.page import render
 from headtail.report.prediction import Agreement, prediction
-from headtail.report.trade_off import trade_off
-from tests.report.example import TWELVE, comparison, explained, small
+from headtail.report.scatter import NamedPoints
+from headtail.report.seed_mean import SeedMean
+from headtail.report.trade_off import Dial, trade_off
+from tests.report.example import TWELVE, comparison, explained, row, small, turned
 
 OTHERS = tuple(
     f"{name}:importance"
@@ -36,36 +43,38 @@ def test_schemes_of_one_colour_differ_in_shape():
     ), "a dot of its own colour"
 
 
-def test_names_of_crowded_points_find_places_of_their_own():
+def test_labels_of_crowded_points_do_not_cover_each_other():
     points = {f"within-batch:{i}": (0.5 + 0.001 * i, 0.5) for i in range(6)}
-    spots = place(points, CANVAS)
-    boxes = [
-        (CANVAS.pixel(*points[name])[0] + spot.dx, CANVAS.pixel(*points[name])[1] + spot.dy)
-        for name, spot in spots.items()
-    ]
-    width = 12 * 0.56 * len("within-batch:0")
-    height = 12
+    labels = labels_for(points, CANVAS)
+    boxes = []
+    for name, (text, spot) in labels.items():
+        x, y = CANVAS.pixel(*points[name])
+        boxes.append((x + spot.dx, y + spot.dy, 12 * 0.56 * len(text), 12))
     clash = [
         (a, b)
         for i, a in enumerate(boxes)
         for b in boxes[:i]
-        if abs(a[0] - b[0]) < width and abs(a[1] - b[1]) < height
+        if abs(a[0] - b[0]) < (a[2] + b[2]) / 2 and abs(a[1] - b[1]) < a[3]
     ]
     assert not clash
 
 
-@pytest.mark.parametrize("spread", [0.05, 0.1])
+@pytest.mark.parametrize("spread", [0.1, 0.15])
 def test_no_leader_runs_through_another_name(spread: float):
     points = {
         f"within-batch:tail({i})@64": (0.5 + spread * math.cos(2.4 * i), 0.5 + spread * math.sin(i))
         for i in range(15)
     }
-    spots = legible(points, CANVAS)
-    assert any(not spot.near for spot in spots.values()), "some have a leader"
+    labels = {
+        name: label for name, label in labels_for(points, CANVAS).items() if label.text == name
+    }
+    assert any(not label.place.near for label in labels.values()), "some have a leader"
     at = {name: CANVAS.pixel(*points[name]) for name in points}
-    boxes = {name: (at[name][0] + spot.dx, at[name][1] + spot.dy) for name, spot in spots.items()}
+    boxes = {
+        name: (at[name][0] + spot.dx, at[name][1] + spot.dy) for name, (_, spot) in labels.items()
+    }
     half = {name: (0.56 * 12 * len(name) / 2, 6) for name in points}
-    for name, spot in spots.items():
+    for name, (_, spot) in labels.items():
         for share in [] if spot.near else [i / 40 for i in range(8, 40)]:
             x, y = (a + (b - a) * share for a, b in zip(at[name], boxes[name], strict=True))
             through = [
@@ -76,18 +85,99 @@ def test_no_leader_runs_through_another_name(spread: float):
             assert not set(through) - {name}, (name, through)
 
 
-def test_a_name_without_room_stands_in_the_legend_and_every_other_at_its_point():
+def test_a_point_without_room_for_its_name_has_a_number_and_the_legend_its_name():
     crowd = {f"uniform:tail({i})": [(0.5 + i / 4000, 0.3)] for i in range(15)}
     figure = trade_off(Measured(small({"softmax": [(0.9, 0.1)], **crowd})))
     assert figure is not None
-    named = {note["text"] for note in figure.layout["annotations"]}
-    listed = {trace["name"] for trace in figure.data if trace["showlegend"]} - {
-        "Pareto front: no scheme is better on both"
+    wide, narrow = figure.panels[""].split('<div class="narrow">')
+    for drawn in (wide, narrow):
+        named = re.findall(r'class="name"[^>]*>([^<]+)</text>', drawn)
+        listed = dict(re.findall(r"<b>(\d+)</b>.*?</svg>([^<]+)</li>", drawn))
+        assert "softmax" in named
+        assert listed
+        assert sorted(listed.get(text, text) for text in named) == sorted(["softmax", *crowd])
+
+
+@given(
+    low=st.floats(-1e4, 1e4),
+    span=st.floats(1e-6, 1e6),
+    most=st.integers(3, 9),
+    share=st.booleans(),
+)
+def test_ticks_of_an_axis_are_inside_it_and_never_repeat(
+    low: float, span: float, most: int, share: bool
+):
+    scale = Scale(low, low + span, share=share)
+    ticks = scale.ticks(most)
+    assert len(ticks) <= most + 1
+    assert all(low - 1e-6 * span <= tick <= low + span * (1 + 1e-6) for tick in ticks)
+    if span > 1e-6 * abs(low):
+        assert len(set(scale.texts(ticks))) == len(ticks)
+
+
+@pytest.mark.parametrize("end", [0.0004, 0.001, 0.011, 0.3])
+def test_an_axis_of_small_shares_has_enough_decimals(end: float):
+    found = Scale(0, end, share=True)
+    ticks = found.ticks(6)
+    assert len(ticks) >= 3
+    for tick, text in zip(ticks, found.texts(ticks), strict=True):
+        assert float(text.rstrip("%")) == pytest.approx(100 * tick)
+
+
+def test_only_whole_epochs_are_ticks_and_powers_of_ten_are_short():
+    assert Scale(1, 8, whole=True).ticks(4) == [2, 4, 6, 8]
+    assert Scale(1, 2e6, log=True).texts(Scale(1, 2e6, log=True).ticks(8)) == [
+        "1",
+        "10",
+        "100",
+        "1k",
+        "10k",
+        "100k",
+        "1M",
+    ]
+
+
+def test_error_bars_and_axes_of_shares_end_where_shares_do():
+    means = {
+        "softmax": (SeedMean(0.9, 0.7, 1.1, 2), SeedMean(0.05, -0.1, 0.2, 2)),
+        "uniform:tail": (SeedMean(0.95, 0.9, 1.0, 2), SeedMean(0.0, 0.0, 0.0, 2)),
     }
-    assert "softmax" in named
-    assert listed
-    assert named | listed == {"softmax", *crowd}
-    assert not named & listed
+    points = NamedPoints(means, dict.fromkeys(means, ""), looks(list(means)), ("", ""), shares=True)
+    assert all(0 <= end <= 1 for bar in points.error_bars() for end in bar)
+    frame = points.frame(900)
+    assert (frame.x.high, frame.y.low) == (1, 0)
+
+
+def test_each_loss_has_its_own_scale_and_shares_have_one():
+    rows = [
+        row(
+            split,
+            name,
+            0,
+            "full",
+            metric,
+            scale * (value if metric == "loss" else 0.1 * value),
+            epoch,
+        )
+        for name, scale in (("softmax", 1.0), ("uniform:constant", 0.01))
+        for split, metric in (("train", "loss"), ("validation", "recall@10"))
+        for epoch, value in enumerate((4.0, 3.0, 2.0), start=1)
+    ]
+    figure = learning_curves(small({}, rows=rows))
+    assert figure is not None
+    heights = {
+        title: re.findall(r'class="curve"[^>]*|d="([^"]+)"', panel)
+        for title, panel in figure.panels.items()
+    }
+    losses = set(filter(None, heights["training loss"]))
+    assert len(losses) == 1, "curves of the same shape look the same, whatever their size"
+    assert len(set(filter(None, heights["validation recall@10"]))) == 2
+
+
+def test_the_best_epoch_is_marked():
+    figure = learning_curves(comparison(("softmax",), seeds=1))
+    assert figure is not None
+    assert figure.panels["training loss"].count(">best</text>") == 1
 
 
 def test_the_shift_is_drawn_in_points():
@@ -95,13 +185,22 @@ def test_the_shift_is_drawn_in_points():
     agreement = Agreement.of(measured, {"softmax": {"lean": 0.0}, "uniform:tail": {"lean": 2.0}})
     figure = prediction(agreement, Reference.of(measured))
     assert figure is not None
-    assert figure.data[1]["y"] == [pytest.approx(70)]
-    assert "+70.0 points" in figure.data[1]["hovertext"][0]
-    assert (
-        figure.layout["yaxis"]["title"]["text"]
-        == "tail minus head Recall@10, in points against softmax"
-    )
-    assert "%" not in figure.layout["yaxis"]["tickformat"]
+    assert "measured shift +70.0 points" in figure.panels[""]
+    assert "tail minus head Recall@10, in points" in figure.panels[""]
+    assert figure.note == "Points against softmax."
+
+
+def test_the_dial_has_the_means_of_its_seeds_and_starts_at_the_test():
+    example = turned()
+    again = [replace(r, seed=1, value=r.value + 0.02) for r in example.rows]
+    found = replace(example, rows=[*example.rows, *again])
+    dial = Dial.of(found, Measured(found))
+    assert dial is not None
+    assert dial.taus == [0, 0.25, 0.5]
+    assert list(dial.models) == ["uniform:importance", "softmax"], "what leans has no dial"
+    assert dial.models["softmax"]["head"] == pytest.approx([0.51, 0.46, 0.41])
+    assert dial.chosen(["uniform:tail", "softmax"]) == "softmax"
+    assert Dial.of(comparison(), Measured(comparison())) is None
 
 
 def test_a_few_schemes_in_order_prove_nothing():

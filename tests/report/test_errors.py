@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import html
+import re
 from dataclasses import replace
 
 import pytest
 
 from headtail.report.class_curves import class_curves
-from headtail.report.error_bars import error_bars
 from headtail.report.look import families
 from headtail.report.measured import Measured, Reference
 from headtail.report.optimised_table import optimised_table
-from headtail.report.takeaway import takeaway
+from headtail.report.slice_bars import slice_bars
 from headtail.report.trade_off import trade_off
 from tests.report.example import CASES, COSINE, STUDY, images, small
 from tests.report.test_report import Tags, rendered
@@ -22,29 +23,6 @@ THREE: dict[str, list[tuple[float, float]]] = {
     "within-batch:tail": [(0.35, 0.6)],
     "within-batch:relative": [(0.3, 0.95)],
 }
-
-
-@pytest.mark.parametrize(
-    ("errors", "sentence"),
-    [
-        (
-            THREE,
-            "within-batch:tail has the lowest Tail error (60.0%, −30.0 against softmax) and costs "
-            "15.0 points on Head.",
-        ),
-        (
-            {"softmax": [(0.2, 0.5)], "uniform:tail": [(0.1, 0.6)]},
-            "softmax has the lowest Tail error (50.0%, −10.0 against uniform:tail).",
-        ),
-        (
-            {"softmax": [(0.2, 0.5)], "uniform:tail": [(0.1, 0.4)]},
-            "uniform:tail has the lowest Tail error (40.0%, −10.0 against softmax) and gains 10.0 "
-            "points on Head too.",
-        ),
-    ],
-)
-def test_of_errors_the_lowest_is_best(errors: dict[str, list[tuple[float, float]]], sentence: str):
-    assert takeaway(Measured(small(errors, **ERRORS)), {}) == sentence
 
 
 def test_errors_saved_on_the_tail_are_a_shift_to_the_tail_and_marked_as_gains():
@@ -76,7 +54,7 @@ def test_without_a_tail_the_torso_is_set_against_the_head():
     chart = trade_off(Measured(empty))
     reference = Reference.of(Measured(empty))
     assert chart is not None
-    assert chart.layout["yaxis"]["title"]["text"] == "Error on torso labels"
+    assert "Error on torso labels" in chart.panels[""]
     torso, head = (
         reference.difference("uniform:tail", "balanced-error", name).value
         for name in ("torso", "head")
@@ -96,37 +74,35 @@ def test_each_sampler_is_looked_at_beside_the_losses_over_all_labels_of_its_kind
     assert families(["queue(8):tail"]) == {"other samplers": ["queue(8):tail"]}
 
 
-def test_bars_of_errors_are_the_numbers_and_an_empty_slice_is_a_dash():
+def bars_of(panel: str) -> dict[str, list[tuple[str, str]]]:
+    """Column: its names and numbers."""
+    columns = re.findall(r"<div>(<h4>.*?)(?=<div><h4>|$)", panel, re.DOTALL)
+    return {
+        re.findall(r"<h4>([\w-]+)", column)[0]: re.findall(
+            r'name">([^<]+)</span>.*?class="value">([^<]+)<', column, re.DOTALL
+        )
+        for column in columns
+    }
+
+
+def test_bars_of_errors_have_their_numbers_and_an_empty_slice_has_no_column():
     comparison = images()
-    figure = error_bars(Measured(comparison), comparison.data)
     measured = Measured(comparison)
+    figure = slice_bars(measured, comparison.data, {})
     assert figure is not None
-    bars = {trace["name"]: trace for trace in figure.data if trace["type"] == "bar"}
-    assert set(bars) == set(STUDY)
-    expected = [
-        measured.of("uniform:tail", "balanced-error", name)
-        for name in ("head", "torso", "tail", "full")
-    ]
-    expected.append(measured.of("uniform:tail", "class-weighted-error", "full"))
-    assert bars["uniform:tail"]["y"] == [one.value for one in expected]
-    assert bars["uniform:tail"]["error_y"]["array"] == [one.high - one.value for one in expected]
-    assert all(bars[name]["opacity"] < 1 for name in STUDY[:5]), "all-label losses are pale"
-    assert [
-        trace["name"] for trace in figure.data if trace["type"] == "bar" and trace["showlegend"]
-    ].count("softmax") == 1
-    assert not [note for note in figure.layout["annotations"] if note["text"] == "–"]
-    assert figure.note == "Lower is better. Pale bars use all labels. The dotted line is softmax. "
-    alone = images(STUDY[5:], seeds=1)
-    only = error_bars(Measured(alone), alone.data)
-    assert only is not None
-    assert only.note == "Lower is better. "
-    assert all(trace["type"] == "bar" for trace in only.data)
+    bars = bars_of(figure.panels["error"])
+    assert list(bars) == ["Head", "Torso", "Tail", "Balanced", "Prior-weighted"]
+    tail = measured.of("uniform:tail", "balanced-error", "tail").value
+    assert ("uniform:tail", f"{100 * tail:.1f}") in bars["Tail"]
+    assert [name for name, _ in bars["Head"]] == list(STUDY), "without most-popular: no error known"
+    weighted = measured.of("softmax", "class-weighted-error", "full").value
+    assert bars["Prior-weighted"][0] == ("softmax", f"{100 * weighted:.1f}")
+    assert figure.note == "In percent; lower is better. Pale bars use all labels. "
+    assert figure.panels["error"].count("opacity:.5") == 5 * 5, "all-label losses are pale"
     empty = CASES["images, two losses, no tail"]()
-    figure = error_bars(Measured(empty), empty.data)
+    figure = slice_bars(Measured(empty), empty.data, {})
     assert figure is not None
-    assert [note["x"] for note in figure.layout["annotations"] if note["text"] == "–"] == [2] * 3, (
-        "in each of the panels"
-    )
+    assert list(bars_of(figure.panels["error"])) == ["Head", "Torso", "Balanced", "Prior-weighted"]
 
 
 def test_a_class_stands_at_its_rank_with_the_mean_of_its_seeds():
@@ -136,26 +112,27 @@ def test_a_class_stands_at_its_rank_with_the_mean_of_its_seeds():
     ]
     figure = class_curves(replace(images(STUDY, 2, 8), classes=rows))
     assert figure is not None
-    assert figure.choices == ("uniform", "within-batch")
-    line = next(trace for trace in figure.data if trace["name"] == "within-batch:tail")
-    assert line["visible"]
-    assert line["y"] == pytest.approx([0.1 * label + 0.01 for label in range(7, -1, -1)]), (
-        "the most frequent first"
-    )
-    assert "class &lt;7&gt;, rank 1, 71 examples" in line["hovertext"][0]
+    assert list(figure.panels) == ["uniform", "within-batch"]
+    assert figure.chosen == "within-batch"
+    tips = re.findall(r'data-tip="([^"]+)"', figure.panels["within-batch"])
+    first = html.unescape(tips[0]).splitlines()
+    assert first[0] == "class <7>, rank 1, 71 examples", "the most frequent first"
+    assert "within-batch:tail 71.0%" in first
     assert figure.note == ""
     many = class_curves(images(classes=200))
     assert many is not None
     assert "over 11 neighbouring ranks" in many.note
+    large = class_curves(images(STUDY, 1, classes=8000))
+    assert large is not None
+    assert sum(map(len, large.panels.values())) < 400_000
 
 
 def test_pages_on_images_speak_of_errors_and_others_of_recall():
     text = Tags(rendered("images")).text
     ids = {attrs.get("id") for _, attrs in Tags(rendered("images")).tags}
-    assert {"chart-errors", "chart-classes", "chart-trade-off", "chart-prediction"} <= ids
-    assert "Error by slice" in text
+    assert {"chart-slices", "chart-classes", "chart-trade-off", "chart-prediction"} <= ids
     assert "measured: error in points against softmax" in text
-    assert "Recall by slice" not in text
+    assert "Recall@10" not in text[: text.index("Glossary")]
     assert "No error was measured." in Tags(rendered("images without errors")).text
-    assert "Recall by slice" in Tags(rendered("a single scheme")).text
+    assert "Recall@10 over all labels" in Tags(rendered("a single scheme")).text
     assert "chart-classes" not in rendered("a single scheme")

@@ -12,7 +12,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import plotly.graph_objects as go
 import pytest
 import scipy.stats
 from hypothesis import given
@@ -24,9 +23,8 @@ from headtail.report.measured import Measured, Reference
 from headtail.report.page import render
 from headtail.report.prediction import Agreement, spearman
 from headtail.report.seed_mean import SeedMean
-from headtail.report.takeaway import takeaway
-from headtail.report.trade_off import pareto_front, trade_off
-from tests.report.example import CASES, EVIL, SCHEMES, Browser, chromium, comparison, small
+from headtail.report.trade_off import pareto_front
+from tests.report.example import CASES, EVIL, SCHEMES, Browser, chromium, comparison, small, turned
 
 
 @cache
@@ -146,147 +144,16 @@ def test_the_verdict_on_the_prediction_follows_the_correlation(order: list[float
     assert "over 6 schemes" in sentence
 
 
-@pytest.mark.parametrize(
-    ("recalls", "sentence"),
-    [
-        (
-            {"softmax": [(0.5, 0.2)], "within-batch:tail": [(0.459, 0.312)]},
-            "within-batch:tail has the best Tail Recall@10 (31.2%, +11.2 over softmax) and costs "
-            "4.1 points on Head.",
-        ),
-        (
-            {"softmax": [(0.5, 0.3)], "uniform:tail": [(0.4, 0.295)]},
-            "softmax has the best Tail Recall@10 (30.0%, +0.5 over uniform:tail); its error bar "
-            "overlaps with uniform:tail.",
-        ),
-        (
-            {"uniform:constant": [(0.4, 0.1)], "uniform:tail": [(0.5, 0.3)]},
-            "uniform:tail has the best Tail Recall@10 (30.0%, +10.0 over the mean of the schemes) "
-            "and gains 5.0 points on Head too.",
-        ),
-        (
-            {
-                "softmax": [(0.5, 0.2)],
-                "uniform:tail": [(0.5, 0.3)],
-                "within-batch:tail": [(0.4, 0.3)],
-            },
-            "uniform:tail has the best Tail Recall@10 (30.0%, +10.0 over softmax) and costs "
-            "nothing on Head; "
-            "within-batch:tail has the same, but 10.0 points less on Head.",
-        ),
-        (
-            {
-                "softmax": [(0.5, 0.2)],
-                "uniform:tail": [(0.4, 0.3)],
-                "within-batch:tail": [(0.4, 0.3)],
-            },
-            "uniform:tail and within-batch:tail tie for the best Tail Recall@10 (30.0%, +10.0 over "
-            "softmax) "
-            "and cost 10.0 points on Head.",
-        ),
-        (  # a difference that no reader sees is a tie as well
-            {
-                "softmax": [(0.5, 0.2)],
-                "hard(8):importance": [(0.003, 0.30001)],
-                "uniform:tail": [(0.4, 0.3)],
-            },
-            "uniform:tail has the best Tail Recall@10 (30.0%, +10.0 over softmax) and costs 10.0 "
-            "points on Head; "
-            "hard(8):importance has the same, but 39.7 points less on Head.",
-        ),
-        (
-            {
-                "softmax": [(0.5, 0.3)],
-                "uniform:tail": [(0.4, 0.3)],
-                "uniform:constant": [(0.4, 0.1)],
-            },
-            "softmax has the best Tail Recall@10 (30.0%); uniform:tail has the same, but 10.0 "
-            "points less on Head.",
-        ),
-        (
-            {f"uniform:tail({i})": [(0.5, 0.0)] for i in range(4)},
-            "4 schemes tie for the best Tail Recall@10 (0.0%).",
-        ),
-        (
-            {"uniform:tail": [(0.5, 0.3)]},
-            "uniform:tail reaches a Tail Recall@10 of 30.0%, with 50.0% on Head.",
-        ),
-        ({}, "No scheme was measured."),
-    ],
-)
-def test_the_takeaway_says_which_is_best_and_at_what_cost(
-    recalls: dict[str, list[tuple[float, float]]], sentence: str
-):
-    assert takeaway(Measured(small(recalls)), {}) == sentence
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_every_figure_is_one_that_plotly_knows(case: str):
-    figures = Tags(rendered(case)).embedded()["figures"]
-    for figure in figures.values():
-        coloured = json.loads(
-            re.sub(r'color": "--[a-z]+"', 'color": "#000000"', json.dumps(figure))
-        )
-        coloured = json.loads(re.sub(r'"--[a-z]+"', '"#000000"', json.dumps(coloured)))
-        for layout in (
-            coloured["layout"],
-            coloured["layout"] | coloured["narrow"],
-            *coloured["byChoice"].values(),
-        ):
-            go.Figure(coloured["data"], layout)
-
-
-def percent_axes(case: str) -> list[dict[str, Any]]:
-    """Every axis of shares, for each choice of the reader."""
-    found = []
-    for figure in Tags(rendered(case)).embedded()["figures"].values():
-        for changed in [*figure["byChoice"].values()] or [{}]:
-            for name in [name for name in figure["layout"] if re.fullmatch(r"[xy]axis\d*", name)]:
-                one = figure["layout"][name] | changed.get(name, {})
-                found += [one] if "%" in one.get("tickformat", "") else []
-    return found
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_no_axis_of_shares_goes_below_0_or_above_1(case: str):
-    ends = [
-        one.get("range") or [one["autorangeoptions"][end] for end in ("clipmin", "clipmax")]
-        for one in percent_axes(case)
-    ]
-    assert ends or case in (
-        "no slices at all",
-        "failures only",
-        "nothing known",
-        "images without errors",
-    )
-    assert all(0 <= low < high <= 1 for low, high in ends), ends
-
-
-def test_error_bars_of_shares_end_where_shares_do():
-    figure = trade_off(
-        Measured(
-            small({"softmax": [(1.0, 0.0), (0.8, 0.1)], "uniform:tail": [(1.0, 0.0), (0.9, 0.0)]})
-        )
-    )
-    assert figure is not None
-    for trace in figure.data[1:]:
-        for side in ("x", "y"):
-            value = trace[side][0]
-            bar = trace[f"error_{side}"]
-            assert value - bar["arrayminus"][0] >= 0
-            assert value + bar["array"][0] <= 1 + 1e-12
-    assert "100.0" not in figure.data[1]["hovertext"][0], "the number itself stays as it is"
-
-
 def test_the_page_has_its_charts_tables_and_words(page: str):
     tags = Tags(page)
     ids = {attrs.get("id") for _, attrs in tags.tags}
     assert {
         f"chart-{name}"
-        for name in ("rank-frequency", "recall", "trade-off", "curves", "prediction")
+        for name in ("rank-frequency", "slices", "trade-off", "curves", "prediction")
     } <= ids
     assert {
-        f"table-{name}" for name in ("optimised", "metrics", "data", "settings", "versions")
+        f"table-{name}"
+        for name in ("answer", "optimised", "metrics", "data", "settings", "versions")
     } <= ids
     for expected in (
         "headtail compare wiki-2k",
@@ -302,7 +169,7 @@ def test_the_page_has_its_charts_tables_and_words(page: str):
     )
     assert all(attrs.get("scope") in ("col", "row") for tag, attrs in tags.tags if tag == "th")
     assert all(attrs.get("aria-label") for _, attrs in tags.tags if attrs.get("class") == "chart")
-    assert len(page.encode()) < 6e6
+    assert len(page.encode()) < 1.5e6
 
 
 def test_nothing_is_loaded_from_outside(page: str):
@@ -327,8 +194,6 @@ def test_names_that_are_markup_stay_text():
     ]
     assert EVIL in harmful.text
     assert "<" not in harmful.scripts[0]
-    name = harmful.embedded()["figures"]["trade-off"]["data"][-1]["name"]
-    assert name == EVIL.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def test_the_csv_of_a_table_keeps_every_digit(page: str):
@@ -366,12 +231,41 @@ def test_failed_runs_are_in_a_box():
     assert any(attrs.get("id") == "failures" for _, attrs in tags.tags)
 
 
-def test_without_plotly_one_sentence_names_the_extra_that_a_report_needs(monkeypatch):
-    for name in ("plotly", "plotly.offline"):
-        monkeypatch.setitem(sys.modules, name, None)
-    sentence = r"needs plotly, which is not installed. Run `pip install 'headtail\[report\]'`."
+def test_without_jinja2_one_sentence_names_the_extra_that_a_report_needs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    sentence = r"needs jinja2, which is not installed. Run `pip install 'headtail\[report\]'`."
     with pytest.raises(HeadtailError, match=sentence):
         render(small({}))
+
+
+def test_runs_that_are_missing_are_named_at_the_top():
+    text = Tags(render(comparison(missing=["softmax, seed 3", "uniform:tail, seed 3"]))).text
+    top = text[: text.index("Head, torso and tail")]
+    assert "2 runs are not finished: softmax, seed 3; uniform:tail, seed 3." in top
+    assert "not finished" not in Tags(rendered("ten schemes, three seeds")).text
+
+
+def test_every_bar_has_its_number_and_every_scheme_its_time():
+    times = {name: {"training_seconds": 90.0, "step_seconds": 0.0012} for name in SCHEMES}
+    example = comparison()
+    page = render(comparison(made_by=example.made_by | {"times": times, "workers": 2}))
+    measured = Measured(example)
+    text = re.sub(r"\s+", " ", Tags(page).text)
+    for name in SCHEMES:
+        tail = measured.of(name, "recall@10", "tail").value
+        assert f"{name}{100 * tail:.1f}" in text
+        assert f"{name}1.5 min" in text
+    assert "1.2 ms per step" in text
+    assert "2 runs at the same time" in text
+
+
+def test_labels_are_shown_by_name():
+    example = comparison()
+    labels = {"head": [["shoes", 900]], "tail": [["<left> shoe", 2]]}
+    data = example.data | {"slices": example.data["slices"] | {"examples": labels}}
+    text = Tags(render(comparison(data=data))).text
+    assert "shoes 900" in text
+    assert "<left> shoe 2" in text
 
 
 def test_a_report_that_cannot_be_written_leaves_what_was_there(tmp_path: Path):
@@ -421,6 +315,7 @@ def opened(browser: Browser, example_file: Path) -> Browser:
         "no slices at all",
         "twelve schemes, one seed",
         "harmful names",
+        "a dial",
         "images",
         "images at the ends",
         "recall at the ends",
@@ -431,65 +326,64 @@ def test_every_page_fits_a_phone_and_a_desktop_and_loads_nothing(
 ):
     path = tmp_path / "report.html"
     path.write_text(rendered(case))
-    figures = Tags(rendered(case)).embedded()["figures"]
-    browser.size(390)
-    browser.open(path)
-    assert browser.run("document.documentElement.scrollWidth") == 390
-    browser.size(1200, dark=True)
-    assert browser.run("document.documentElement.scrollWidth") == 1200
-    drawn = browser.run(
-        "[...document.querySelectorAll('.chart')].map(c => [c.id, "
-        "c.querySelectorAll('.trace').length])"
-    )
-    expected = {
-        f"chart-{n}": sum(t.get("visible", True) for t in one["data"]) for n, one in figures.items()
-    }
-    assert {name: count > 0 for name, count in drawn} == dict.fromkeys(expected, True)
-    assert all(count >= expected[name] for name, count in drawn)
-    axes = (
-        "[...document.querySelectorAll('.chart')].flatMap(c => Object.keys(c._fullLayout).filter(n "
-        "=> /^[xy]axis/.test(n))"
-    )
-    shares = (
-        f"{axes}.map(n => c._fullLayout[n]).filter(one => (one.tickformat || "
-        "'').includes('%')).map(one => one.range))"
-    )
-    assert all(-1e-9 <= low < high <= 1 + 1e-9 for low, high in browser.run(shares))
+    heights = "[...document.querySelectorAll('.chart')].map(c => c.getBoundingClientRect().height)"
+    for width, dark in ((390, False), (1200, True)):
+        browser.size(width, dark)
+        browser.open(path)
+        assert browser.run("document.documentElement.scrollWidth") == width
+        assert all(height > 40 for height in browser.run(heights))
+        assert browser.run(CUT_OFF) == []
     assert browser.run("typeof window.hacked") == "undefined"
     assert browser.requests == [path.as_uri()]
     assert browser.complaints == []
 
 
+CUT_OFF = """[...document.querySelectorAll('.chart svg')].filter(s => s.checkVisibility())
+  .flatMap(s => { const edge = s.getBoundingClientRect();
+    return [...s.querySelectorAll('text')].filter(t => { const box = t.getBoundingClientRect();
+      return box.width && (box.left < edge.left - 1 || box.right > edge.right + 1
+        || box.top < edge.top - 3 || box.bottom > edge.bottom + 3); })
+      .map(t => t.textContent); })"""
+"""Texts of charts that reach beyond them."""
+
+
 def test_the_mouse_over_a_point_shows_its_scheme(opened: Browser):
-    box = "document.querySelector('#chart-trade-off .scatterlayer .trace:last-child .points path')"
+    box = "document.querySelector('#chart-trade-off .wide polygon[data-tip]')"
     opened.run(f"{box}.scrollIntoView({{block: 'center'}})")
     x, y = opened.run(
         f"(b => [b.x + b.width / 2, b.y + b.height / 2])({box}.getBoundingClientRect())"
     )
-    for step in (40, 0):
+    for step in (300, 0):
         opened.send("Input.dispatchMouseEvent", type="mouseMoved", x=x - step, y=y - step)
         opened.settle()
-    text = opened.run("document.querySelector('#chart-trade-off .hoverlayer').textContent")
-    assert text.startswith("logit-adjustedHead Recall@10")
+    assert opened.run("document.getElementById('tip').hidden") is False
+    first, second, *_ = opened.run("document.getElementById('tip').textContent").splitlines()
+    assert first in SCHEMES
+    assert second.startswith("Head Recall@10")
+    opened.send("Input.dispatchMouseEvent", type="mouseMoved", x=2, y=2)
+    opened.settle()
+    assert opened.run("document.getElementById('tip').hidden") is True
 
 
 @pytest.mark.parametrize("width", [390, 1200])
-def test_names_in_a_chart_do_not_cover_each_other(opened: Browser, width: int):
+def test_every_point_is_named_and_names_do_not_cover_each_other(opened: Browser, width: int):
     opened.size(width)
+    kind = "narrow" if width == 390 else "wide"
     for chart in ("trade-off", "prediction"):
+        within = f"#chart-{chart} .{kind}"
         boxes = opened.run(
-            f"[...document.querySelectorAll('#chart-{chart} .annotation-text')].map(t => "
-            "t.getBoundingClientRect())"
-            ".map(b => [b.x, b.y, b.x + b.width, b.y + b.height])"
+            f"[...document.querySelectorAll('{within} text.name')].map(t => [t.textContent, "
+            "t.getBoundingClientRect()])"
+            ".map(([n, b]) => [n, b.x, b.y, b.x + b.width, b.y + b.height])"
         )
         listed = opened.run(
-            f"[...document.querySelectorAll('#chart-{chart} .legendtext')].map(t => t.textContent)"
+            f"[...document.querySelectorAll('{within} .legend li')].map(l => "
+            "[l.querySelector('b')?.textContent, l.lastChild.textContent])"
         )
-        assert len(boxes) + sum(name in SCHEMES for name in listed) == len(SCHEMES), (
-            "each name is shown once"
-        )
+        key = {number: name for number, name in listed if number}
+        assert sorted(key.get(name, name) for name, *_ in boxes) == sorted(SCHEMES)
         shared = [
-            max(min(a[2], b[2]) - max(a[0], b[0]), 0) * max(min(a[3], b[3]) - max(a[1], b[1]), 0)
+            max(min(a[3], b[3]) - max(a[1], b[1]), 0) * max(min(a[4], b[4]) - max(a[2], b[2]), 0)
             for i, a in enumerate(boxes)
             for b in boxes[:i]
         ]
@@ -497,7 +391,7 @@ def test_names_in_a_chart_do_not_cover_each_other(opened: Browser, width: int):
 
 
 def test_charts_follow_when_the_reader_switches_to_dark_mode(opened: Browser):
-    colour = "getComputedStyle(document.querySelector('#chart-recall .ytick text')).fill"
+    colour = "getComputedStyle(document.querySelector('#chart-trade-off text.name')).fill"
     light = opened.run(colour)
     opened.size(1200, dark=True)
     dark = opened.run(colour)
@@ -508,16 +402,49 @@ def test_charts_follow_when_the_reader_switches_to_dark_mode(opened: Browser):
 
 def test_the_buttons_pick_the_k_of_the_bars(opened: Browser):
     shown = (
-        "document.querySelector('#chart-recall').data.filter(t => t.visible !== false).map(t => "
-        "t.meta)"
+        "[...document.querySelectorAll('#chart-slices [data-panel]')].filter(p => "
+        "p.checkVisibility()).map(p => p.dataset.panel)"
     )
-    assert set(opened.run(shown)) == {"recall@10"}
-    opened.run("document.querySelector('[data-figure=recall] [data-choice=\"recall@50\"]').click()")
-    assert set(opened.run(shown)) == {"recall@50"}
+    assert opened.run(shown) == ["recall@10"]
+    opened.run("document.querySelector('[data-figure=slices] [data-choice=\"recall@50\"]').click()")
+    assert opened.run(shown) == ["recall@50"]
     assert (
-        opened.run("document.querySelector('[data-figure=recall] [aria-pressed=true]').textContent")
+        opened.run("document.querySelector('[data-figure=slices] [aria-pressed=true]').textContent")
         == "Recall@50"
     )
+
+
+def test_the_dial_reads_off_head_torso_and_tail_and_the_command(browser: Browser, tmp_path: Path):
+    path = tmp_path / "report.html"
+    example = turned()
+    path.write_text(render(example))
+    browser.size(390)
+    browser.open(path)
+    row = (
+        "[...document.querySelectorAll('#dial-table tbody tr')].map(r => "
+        "[...r.cells].map(c => c.textContent.trim()))"
+    )
+    places = (
+        "[...document.querySelectorAll('.narrow .ring')].map(r => [r.getAttribute('cx'), "
+        "r.getAttribute('cy')])"
+    )
+    command = "document.getElementById('dial-command').textContent"
+    before = browser.run(row)
+    assert before[0] == ["uniform:importance", "50.0%", "40.0%", "10.0%", "38.0%"]
+    assert "--scheme uniform:importance --post-hoc 0 " in browser.run(command)
+    at_first = browser.run(places)
+    turn = (
+        "const s = document.getElementById('tau'); s.value = 2; s.dispatchEvent(new Event('input'))"
+    )
+    browser.run(f"(() => {{ {turn} }})()")
+    assert browser.run("document.getElementById('tau-value').textContent") == "0.5"
+    assert browser.run(row)[0] == ["uniform:importance", "40.0%", "40.0%", "0.45%", "38.0%"]
+    assert all(a != b for a, b in zip(at_first, browser.run(places), strict=True))
+    browser.run("document.querySelector('#dial-table input[value=softmax]').click()")
+    assert browser.run(command) == (
+        "headtail predict 'my results' DATA --scheme softmax --post-hoc 0.5 --out best.parquet"
+    )
+    assert browser.complaints == []
 
 
 def test_a_heading_sorts_by_keyboard_and_unknown_numbers_come_last(opened: Browser):

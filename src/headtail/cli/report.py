@@ -31,7 +31,7 @@ class Report:
 
 def publish(comparison: Comparison, path: Path) -> None:
     """Write the report and print the table."""
-    from headtail.report import write_report  # plotly is slow to load
+    from headtail.report import write_report  # templates are slow to load
 
     write_report(comparison, path)
     show_results(comparison, path)

@@ -163,7 +163,7 @@ def run_grid(
         data=facts_of(data, by),
         schemes=explained,
         settings=_settings(grid, data, by),
-        made_by=_made_by(execution, device),
+        made_by=_made_by(execution, device, folder),
         failures={},
     )
     begun.begin(folder, {cell.folder: cell.title for cell in grid})
@@ -183,7 +183,7 @@ def run_grid(
     replace(
         begun,
         rows=[*begun.rows, *(row for cell in trained for row in rows_of_cell[cell])],
-        made_by=_made_by(execution, device)
+        made_by=_made_by(execution, device, folder)
         | {"times": mean_times(cell.folder for cell in trained)},
         failures=failures,
         classes=[row for cell in trained for row in read_classes(cell.folder)],
@@ -255,11 +255,12 @@ def _settings(grid: Sequence[Cell], data: DataSet, slices: Slices) -> dict[str, 
     }
 
 
-def _made_by(execution: Execution, device: str) -> dict[str, Any]:
+def _made_by(execution: Execution, device: str, folder: Path) -> dict[str, Any]:
     return {
         "command": execution.command,
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": environment.versions(),
         "machine": environment.machine(device),
         "workers": execution.workers,
+        "folder": str(folder),
     }

@@ -116,7 +116,8 @@ class Comparison:
             num_labels, num_pairs, labels_per_point, features_per_point, never_seen, gini,
             imbalance, digest, notes (list of sentences), slices ({"rule": sentence, "sizes":
             {slice: labels}, "last_rank": {slice: rank of its rarest label, from 1}, "rarest":
-            {slice: examples of its rarest label}, "pairs": {slice: training pairs}}) and curve
+            {slice: examples of its rarest label}, "pairs": {slice: training pairs}, "examples":
+            {slice: [[label, its count], …]}}) and curve
             ([[rank, count], …], about 300 log-spaced points of the rank–frequency curve), and task
             ("classification" or "retrieval").
         schemes: what `explain` finds for each scheme (`schemes.json`), in the order asked for:
@@ -124,8 +125,8 @@ class Comparison:
             noise_untrained (nats or None), m, notes.
         settings: the configuration by name, and how the data were read as "data" (`run.toml`).
         made_by: command, finished, versions (name: version), machine, workers (runs at the same
-            time) and times ({scheme: {"step_seconds", "training_seconds"}}, means over seeds)
-            (`made_by.json`).
+            time), folder (of the results) and times ({scheme: {"step_seconds",
+            "training_seconds"}}, means over seeds) (`made_by.json`).
         failures: for cells that failed, scheme and seed ("within-batch:tail, seed 0"): the reason,
             in a sentence.
         classes: the error of each label, for classification (`classes.csv`).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -17,6 +18,9 @@ from headtail.data.points import DataSet
 CURVE_POINTS = 300
 LISTED = 3
 """Most and least frequent labels that are listed by name."""
+EXAMPLES = 5
+"""Labels of each slice that are named."""
+LONGEST_NAME = 60
 Task = Literal["classification", "retrieval"]
 
 
@@ -59,6 +63,9 @@ def facts_of(data: DataSet, slices: Slices) -> dict[str, Any]:
             "last_rank": {name: int((counts >= least).sum()) for name, least in rarest.items()},
             "rarest": rarest,
             "pairs": {name: int(inside.sum()) for name, inside in of_slice.items()},
+            "examples": {
+                name: _examples(getattr(slices, name), counts, data.label_names) for name in rarest
+            },
         },
         "curve": _curve(descending),
         "notes": list(data.notes),
@@ -108,6 +115,23 @@ def gini(counts: Int64[Tensor, " L"]) -> float:
     if not total:
         return 0.0
     return float(((2 * rank - len(rank) - 1) * ascending).sum()) / (len(rank) * total)
+
+
+def _examples(
+    inside: Tensor, counts: Tensor, names: Sequence[str] | Sequence[int] | None
+) -> list[list[str | int]]:
+    """[name, count] of a few labels of a slice, from its most frequent to its rarest."""
+    ids = inside.nonzero().squeeze(1)
+    ranked = ids[counts[ids].argsort(descending=True, stable=True)]
+    places = torch.linspace(0, len(ranked) - 1, min(EXAMPLES, len(ranked))).round().long()
+    shown = ranked[places].tolist()
+    return [
+        [
+            f"label {label}" if names is None else str(names[label])[:LONGEST_NAME],
+            int(counts[label]),
+        ]
+        for label in shown
+    ]
 
 
 def _median(descending: Tensor) -> float:

@@ -18,7 +18,6 @@ PACKAGES = (
     "numba",
     "pyarrow",
     "safetensors",
-    "plotly",
     "tensorboard",
     "triton",
 )

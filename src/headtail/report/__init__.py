@@ -1,7 +1,7 @@
 """Results as one offline HTML page, with charts, tables and sentences.
 
 Everything here reads a finished `Comparison`; measuring belongs to `comparison`, and tables for the
-terminal belong to `cli`. Needs the extra `report` (plotly and jinja2).
+terminal belong to `cli`. Needs the extra `report` (jinja2).
 """
 
 from headtail.report.page import write_report

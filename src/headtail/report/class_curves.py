@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from typing import Any
 
 from headtail.comparison.results import ClassError, Comparison
-from headtail.report.figure import LAYOUT, Figure, axis, plain
+from headtail.report.chart import Figure, Frame, Key, Scale, legend, path, sized, strips, svg
 from headtail.report.look import Look, families, looks
-from headtail.report.rank_frequency import shaded
+from headtail.report.rank_frequency import MOST_TIPS, shaded
 from headtail.report.seed_mean import percent
 
 WINDOWS = 20
 """A line is a moving mean over the ranks divided by this: a class has too few test points for its
 own error to mean much.
 """
+MOST_POINTS = 300
+"""Of a line; more would only make the page larger."""
 
 
 def class_curves(comparison: Comparison) -> Figure | None:
@@ -29,31 +30,31 @@ def class_curves(comparison: Comparison) -> Figure | None:
     if len(ranked) < 2:
         return None
     window = max(1, len(ranked) // WINDOWS) | 1  # odd, so that it has a middle
+    slices = comparison.data.get("slices") or {}
     look = looks(schemes)
-    panels = families(schemes)
+    panels = {}
+    for title, names in families(schemes).items():
+        by_rank = {
+            name: [errors[name].get(row.label, math.nan) for row in ranked] for name in names
+        }
+        curves = {name: smoothed(values, window) for name, values in by_rank.items()}
+        tips = _tips(by_rank, ranked)
+        keys = [Key(name, look[name].colour, _dash(look[name])) for name in names]
+
+        def draw(width: float, curves: dict = curves, tips: list = tips) -> str:
+            frame = Frame(width, 400, Scale(1, len(ranked)), Scale(0, 1, share=True))
+            parts = [frame.axes("rank of the class", "error"), shaded(frame, slices)]
+            thin = range(0, len(ranked), max(1, len(ranked) // MOST_POINTS))
+            for name, values in curves.items():
+                at = [(frame.px(i + 1), frame.py(values[i])) for i in thin]
+                parts.append(path(at, look[name].colour, _dash(look[name])))
+            return svg(width, frame.height, [*parts, strips(frame, tips)])
+
+        panels[title] = sized(draw) + legend(keys)
     chosen = next((title for title in panels if "within-batch" in title), next(iter(panels)))
-    traces = []
-    for title, names in panels.items():
-        for name in names:
-            by_rank = [errors[name].get(row.label, math.nan) for row in ranked]
-            line = _line(name, by_rank, ranked, window, look[name])
-            traces.append(line | {"meta": title, "visible": title == chosen})
-    shapes, notes = shaded(comparison.data.get("slices") or {}, len(ranked), log=False)
-    layout = {
-        "height": 450 + 10 * max(map(len, panels.values())),
-        "margin": LAYOUT["margin"] | {"t": 48},
-        "shapes": shapes,
-        # Above the chart, because errors reach up to 100%.
-        "annotations": [note | {"yanchor": "bottom"} for note in notes],
-        "showlegend": True,
-        "legend": {"orientation": "h", "x": 0, "y": -0.16, "yanchor": "top"},
-        "xaxis": axis("rank of the class", range=[0.5, len(ranked) + 0.5], showgrid=False),
-        "yaxis": axis("error", tickformat=".0%", range=[0, 1]),
-    }
-    narrow = {"legend": {"font": {"size": 11}}}
     alt = f"The error of each of {len(ranked):,} classes against its rank, one line per scheme."
     note = f" Lines are means over {window} neighbouring ranks." if window > 1 else ""
-    return Figure("classes", alt, traces, layout, narrow, tuple(panels), chosen, note=note)
+    return Figure("classes", alt, panels, chosen, note)
 
 
 def _by_scheme(rows: list[ClassError]) -> dict[str, dict[int, float]]:
@@ -74,27 +75,21 @@ def _ranked(rows: list[ClassError]) -> list[ClassError]:
     return sorted(by_label.values(), key=lambda row: (-row.train, row.label))
 
 
-def _line(
-    scheme: str, errors: list[float], ranked: list[ClassError], window: int, look: Look
-) -> dict[str, Any]:
-    texts = [
-        f"<b>{plain(scheme)}</b><br>{plain(row.name or f'label {row.label}')}, rank {rank:,}, "
-        f"{row.train:,} examples<br>error {percent(error)}"
-        for rank, (row, error) in enumerate(zip(ranked, errors, strict=True), start=1)
+def _tips(by_rank: dict[str, list[float]], ranked: list[ClassError]) -> list[tuple[float, str]]:
+    """The class of a rank, and the error of each scheme on it."""
+    return [
+        (
+            i + 1,
+            f"{ranked[i].name or f'label {ranked[i].label}'}, rank {i + 1:,}, "
+            f"{ranked[i].train:,} examples\n"
+            + "\n".join(f"{name} {percent(values[i])}" for name, values in by_rank.items()),
+        )
+        for i in range(0, len(ranked), max(1, math.ceil(len(ranked) / MOST_TIPS)))
     ]
-    dash = "longdashdot" if look.symbol.endswith(("open", "dot")) else look.dash
-    return {
-        "type": "scatter",
-        "mode": "lines+markers" if len(ranked) <= WINDOWS else "lines",
-        "name": plain(scheme),
-        "x": list(range(1, len(ranked) + 1)),
-        "y": smoothed(errors, window),
-        "cliponaxis": False,  # a marker at 100% is shown whole
-        "line": {"color": look.colour, "dash": dash, "width": 2},
-        "marker": {"symbol": look.symbol, "color": look.colour, "size": 7},
-        "hoverinfo": "text",
-        "hovertext": texts,
-    }
+
+
+def _dash(look: Look) -> str:
+    return "longdashdot" if look.symbol.endswith(("open", "dot")) else look.dash
 
 
 def smoothed(values: list[float], window: int) -> list[float]:

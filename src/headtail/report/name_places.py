@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 MARK = 13
 """Pixels of a marker's height and width."""
@@ -53,61 +54,58 @@ Leader = tuple[tuple[float, float], tuple[float, float]]
 """A line from a point to its name."""
 
 
-def legible(points: Spots, canvas: Canvas, bars: Sequence[Box] = ()) -> dict[str, Place]:
-    """Places for the names that are legible: of crowded names, those that clash most are left out,
-    and of points on top of each other all.
+class Label(NamedTuple):
+    """What is written for a point, and where."""
 
-    >>> crowd = {f"within-batch:tail({i})": (0.5 + i / 1000, 0.5) for i in range(30)}
-    >>> list(legible({"alone": (0.1, 0.1), **crowd}, Canvas(400, 300, (0, 1), (0, 1), font=12)))
-    ['alone']
-    """
-    marks = _Layout(points, canvas, bars)
-    names = [name for name in points if not marks.piled(name)]
-    while names:
-        layout = _Layout(points, canvas, bars)
-        layout.improve(names)
-        clash = {name: layout.clash(name) for name in names}
-        worst = max(names, key=lambda name: (clash[name], len(name)))
-        if clash[worst] <= 0:
-            return layout.chosen
-        names.remove(worst)
-    return {}
+    text: str
+    place: Place
 
 
-def place(
-    points: Spots, canvas: Canvas, bars: Sequence[Box] = (), names: Iterable[str] | None = None
-) -> dict[str, Place]:
-    """A place for every name, improved name by name: near its point, clear of other names, points
-    and bars, inside the canvas.
+def labels_for(points: Spots, canvas: Canvas, lines: Sequence[Box] = ()) -> dict[str, Label]:
+    """A label for every point: its name where that is legible, else a number.
+
+    Of crowded names, those that clash most are replaced first; points on top of each other all have
+    numbers.
 
     Args:
         points: name: its point.
         canvas: where they are drawn.
-        bars: error bars, from their first x and y to their last.
-        names: those to place; all by default.
+        lines: error bars and curves, which labels should not cover, from their first x and y to
+            their last.
 
+    >>> crowd = {f"within-batch:tail({i})": (0.5 + i / 1000, 0.5) for i in range(3)}
     >>> canvas = Canvas(400, 300, (0, 1), (0, 1), font=12)
-    >>> places = place({"a": (0.5, 0.5), "b": (0.5, 0.52)}, canvas)
-    >>> places["a"] != places["b"]
-    True
+    >>> [label.text for label in labels_for({"alone": (0.1, 0.1), **crowd}, canvas).values()]
+    ['alone', '1', '2', '3']
     """
-    layout = _Layout(points, canvas, bars)
-    layout.improve(list(points if names is None else names))
-    return layout.chosen
+    marks = _Layout(points, canvas, lines, {})
+    numbered = {name for name in points if marks.piled(name)}
+    while True:
+        numbers = {name: str(i + 1) for i, name in enumerate(n for n in points if n in numbered)}
+        layout = _Layout(points, canvas, lines, numbers)
+        layout.improve(list(points))
+        clash = {name: layout.clash(name) for name in points if name not in numbered}
+        worst = max(clash, key=lambda name: (clash[name], len(name)), default=None)
+        if worst is None or clash[worst] <= 0:
+            return {name: Label(numbers.get(name, name), layout.chosen[name]) for name in points}
+        numbered.add(worst)
 
 
 class _Layout:
     """Names on a canvas, and the cost of each place."""
 
-    def __init__(self, points: Spots, canvas: Canvas, bars: Sequence[Box]) -> None:
+    def __init__(
+        self, points: Spots, canvas: Canvas, lines: Sequence[Box], numbers: dict[str, str]
+    ) -> None:
         self.canvas = canvas
         self.chosen = dict[str, Place]()
         self.at = {name: canvas.pixel(*point) for name, point in points.items()}
         self.marks = {name: _box(x, y, MARK, MARK) for name, (x, y) in self.at.items()}
         self.size = {
-            name: (0.56 * canvas.font * len(name) + 4, 1.25 * canvas.font) for name in points
+            name: (0.58 * canvas.font * len(numbers.get(name, name)) + 4, 1.25 * canvas.font)
+            for name in points
         }
-        self.lines = [_line(canvas.pixel(x0, y0), canvas.pixel(x1, y1)) for x0, y0, x1, y1 in bars]
+        self.lines = [_line(canvas.pixel(x0, y0), canvas.pixel(x1, y1)) for x0, y0, x1, y1 in lines]
 
     def improve(self, names: Sequence[str], sweeps: int = 4) -> None:
         for _ in range(sweeps):

@@ -1,38 +1,56 @@
 "use strict";
 (() => {
   const embedded = JSON.parse(document.getElementById("embedded").textContent);
-  const dark = matchMedia("(prefers-color-scheme: dark)"), phone = matchMedia("(max-width: 640px)");
-  const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
-  const merge = (base, over) => Object.fromEntries([...new Set([...Object.keys(base), ...Object.keys(over)])].map((key) =>
-    [key, !(key in over) ? base[key] : isObject(base[key]) && isObject(over[key]) ? merge(base[key], over[key]) : over[key]]));
-
-  // Figures name colours by CSS variable, so that one style sheet sets them for text and charts.
-  const coloured = (value, key, style) => {
-    if (Array.isArray(value)) return value.map((inner) => coloured(inner, key, style));
-    if (isObject(value)) return Object.fromEntries(Object.entries(value).map(([name, inner]) => [name, coloured(inner, name, style)]));
-    return key.endsWith("color") && typeof value === "string" && value.startsWith("--") ? style.getPropertyValue(value).trim() : value;
-  };
-
-  const shown = {};
-  const draw = (name) => {
-    const { data, layout, narrow, byChoice, chosen } = embedded.figures[name], style = getComputedStyle(document.documentElement);
-    const traces = data.map((trace) => "meta" in trace && name in shown ? { ...trace, visible: trace.meta === shown[name] } : trace);
-    const wide = merge(layout, byChoice[shown[name] ?? chosen] ?? {});
-    Plotly.react(`chart-${name}`, coloured(traces, "", style), coloured(phone.matches ? merge(wide, narrow) : wide, "", style),
-      { responsive: true, displayModeBar: false });
-  };
-  const drawAll = () => Object.keys(embedded.figures).forEach(draw);
-  drawAll();
-  dark.addEventListener("change", drawAll);
-  phone.addEventListener("change", drawAll);
-
   const press = (button) => button.parentElement.querySelectorAll("button").forEach((other) =>
     other.setAttribute("aria-pressed", String(other === button)));
   document.querySelectorAll("[data-figure] button").forEach((button) => button.addEventListener("click", () => {
     press(button);
-    shown[button.parentElement.dataset.figure] = button.dataset.choice;
-    draw(button.parentElement.dataset.figure);
+    document.querySelectorAll(`#chart-${button.parentElement.dataset.figure} > [data-panel]`).forEach((panel) => {
+      panel.hidden = panel.dataset.panel !== button.dataset.choice;
+    });
   }));
+
+  // What is under the mouse, or was tapped.
+  const tip = document.getElementById("tip");
+  const showTip = (event) => {
+    const target = event.target.closest?.("[data-tip]");
+    tip.hidden = !target;
+    if (!target) return;
+    tip.textContent = target.dataset.tip;
+    const width = document.documentElement.clientWidth, box = tip.getBoundingClientRect();
+    const left = Math.min(event.clientX + 14, width - box.width - 8);
+    const above = event.clientY + box.height + 24 > innerHeight;
+    tip.style.left = `${Math.max(left, 8) + scrollX}px`;
+    tip.style.top = `${(above ? event.clientY - box.height - 12 : event.clientY + 16) + scrollY}px`;
+  };
+  document.addEventListener("pointermove", showTip);
+  document.addEventListener("pointerdown", showTip);
+
+  const slider = document.getElementById("tau");
+  const percent = (value) => {
+    if (value === null) return "–";
+    const size = 100 * Math.abs(value);
+    return `${(100 * value).toFixed(size === 0 || size >= 0.995 ? 1 : size >= 0.00995 ? 2 : 3)}%`;
+  };
+  const quoted = (name) => /^[\w@%+=:,./-]+$/.test(name) ? name : `'${name.replaceAll("'", `'"'"'`)}'`;
+  const turn = () => {
+    const { taus, models, command } = embedded.dial, step = Number(slider.value), tau = String(taus[step]);
+    document.getElementById("tau-value").textContent = tau;
+    slider.setAttribute("aria-valuetext", `τ = ${tau}`);
+    document.querySelectorAll("#dial-table tbody tr").forEach((row) => {
+      const values = models[row.querySelector("input").value];
+      row.querySelectorAll("[data-slice-of]").forEach((cell) => { cell.textContent = percent(values[cell.dataset.sliceOf][step]); });
+    });
+    document.querySelectorAll(".ring").forEach((ring) => {
+      const [x, y] = JSON.parse(ring.dataset.places)[step];
+      ring.setAttribute("cx", x);
+      ring.setAttribute("cy", y);
+    });
+    const scheme = document.querySelector("#dial-table input:checked").value;
+    document.getElementById("dial-command").textContent = command.replace("SCHEME", () => quoted(scheme)).replace("TAU", tau);
+  };
+  slider?.addEventListener("input", turn);
+  document.querySelectorAll("#dial-table input").forEach((model) => model.addEventListener("change", turn));
   const showSlice = (choice) => document.querySelectorAll("#table-metrics [data-slice]").forEach((cell) => {
     cell.hidden = cell.dataset.slice !== choice;
   });

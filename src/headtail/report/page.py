@@ -5,30 +5,30 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import math
 import re
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from headtail.comparison.results import POPULAR, Comparison
+from headtail.comparison.results import POPULAR, Comparison, not_finished
 from headtail.errors import need
 from headtail.files.atomic import write_text
+from headtail.report.answer import Answer, answer_table
+from headtail.report.chart import Figure
 from headtail.report.class_curves import class_curves
-from headtail.report.error_bars import error_bars
 from headtail.report.facts import cards, facts_table
-from headtail.report.figure import Figure, finite
-from headtail.report.glossary import GLOSSARY
 from headtail.report.learning_curves import learning_curves
-from headtail.report.measured import RECALL, Measured, Reference
+from headtail.report.measured import Measured, Reference
 from headtail.report.metrics_table import metrics_table
 from headtail.report.optimised_table import optimised_table
 from headtail.report.prediction import Agreement, prediction
 from headtail.report.rank_frequency import rank_frequency
-from headtail.report.recall_bars import recall_bars
+from headtail.report.seed_mean import percent
+from headtail.report.slice_bars import slice_bars
 from headtail.report.table import Table
-from headtail.report.takeaway import takeaway
-from headtail.report.trade_off import trade_off
+from headtail.report.trade_off import Dial, trade_off
 
 FACTS = ("num_features", "num_pairs", "features_per_point", "digest")
 """Facts of the data that have no card."""
@@ -47,22 +47,19 @@ def write_report(comparison: Comparison, path: str | Path) -> None:
 def render(comparison: Comparison) -> str:
     """The page as text."""
     jinja2 = need("jinja2", extra="report", to="Writing a report")
-    plotly = need(
-        "plotly", extra="report", to="Writing a report", module="plotly.offline"
-    ).get_plotlyjs()
     # jinja2 brings markupsafe, which marks text that is HTML already.
     markup = need("markupsafe", extra="report", to="Writing a report").Markup
     script = _resource("page.js")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["equation"] = lambda text: markup(equation(text))
     environment.filters["breakable"] = lambda text: markup(_breakable(text))
+    environment.filters["percent"] = percent
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "allow_nan": False}
     return environment.from_string(_resource("page.html")).render(
         **_content(comparison),
         style=markup(_resource("page.css")),
-        plotly=markup(plotly),
         script=markup(script),
-        hashes=" ".join(f"'sha256-{_digest(text)}'" for text in (plotly, script)),
+        hashes=f"'sha256-{_digest(script)}'",
     )
 
 
@@ -82,22 +79,30 @@ def _content(comparison: Comparison) -> dict[str, Any]:
     """Everything that the template shows."""
     measured = Measured(comparison)
     agreement = Agreement.of(measured, comparison.schemes)
-    figures = _figures(comparison, measured, agreement)
-    tables = _tables(comparison, measured)
+    answer = Answer.of(comparison, measured)
+    dial = Dial.of(comparison, measured)
+    times = comparison.made_by.get("times") or {}
+    tables = _tables(comparison, measured) | {"answer": answer_table(answer, measured, times)}
     slices = {column.slice for column in tables["metrics"].columns}
     tested = {row.seed for row in comparison.rows if row.split == "test" and row.scheme != POPULAR}
     embedded = {
-        "figures": {figure.name: figure.to_dict() for figure in figures.values() if figure},
         "tables": {table.name: table.csv for table in tables.values()},
+        "dial": dial and dial.embedded(),
     }
     return {
         "data": comparison.data,
         "made_by": comparison.made_by,
         "failures": comparison.failures,
+        "missing": f"{not_finished(comparison)}." if comparison.missing else "",
         "schemes": comparison.schemes,
-        "takeaway": takeaway(measured, comparison.failures),
+        "answer": answer,
+        "times": times,
+        "times_note": _times_note(comparison.made_by.get("workers") or 1),
         "cards": cards(comparison.data),
-        "figures": figures,
+        "examples": (comparison.data.get("slices") or {}).get("examples"),
+        "figures": _figures(comparison, measured, agreement, dial),
+        "dial": dial,
+        "dial_chosen": dial and dial.chosen(answer.schemes.values()),
         "tables": tables,
         "slices": [name for name in ("full", "head", "torso", "tail") if name in slices],
         "notes": _notes(comparison.schemes),
@@ -106,20 +111,24 @@ def _content(comparison: Comparison) -> dict[str, Any]:
         "yardstick": measured.yardstick,
         "popular": POPULAR if measured.popular else None,
         "several_seeds": len(tested) > 1,
-        "glossary": GLOSSARY,
         "embedded": finite(embedded),
     }
 
 
+def _times_note(workers: int) -> str:
+    alone = f", {workers} runs at the same time" if workers > 1 else ""
+    return f"Training: the time of all steps{alone}, without validation and tests."
+
+
 def _figures(
-    comparison: Comparison, measured: Measured, agreement: Agreement
+    comparison: Comparison, measured: Measured, agreement: Agreement, dial: Dial | None
 ) -> dict[str, Figure | None]:
-    retrieval = measured.yardstick == RECALL
+    times = comparison.made_by.get("times") or {}
     return {
         "rank": rank_frequency(comparison.data),
-        "bars": recall_bars(measured) if retrieval else error_bars(measured, comparison.data),
+        "bars": slice_bars(measured, comparison.data, times),
         "classes": class_curves(comparison),
-        "trade": trade_off(measured),
+        "trade": trade_off(measured, dial),
         "curves": learning_curves(comparison),
         "prediction": prediction(agreement, Reference.of(measured)),
     }
@@ -134,6 +143,15 @@ def _tables(comparison: Comparison, measured: Measured) -> dict[str, Table]:
         "settings": facts_table("settings", "The settings", comparison.settings),
         "versions": facts_table("versions", "Versions", versions),
     }
+
+
+def finite(value: Any) -> Any:
+    """Numbers that are not finite become None, which JSON can write."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(inner) for key, inner in value.items()}
+    return [finite(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _data_facts(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from typing import Any
 
 from scipy.stats import rankdata
 
-from headtail.report.figure import Figure, axis, plain
+from headtail.report.chart import Figure, Frame, line, sized
 from headtail.report.look import looks
 from headtail.report.measured import Measured, Reference
-from headtail.report.scatter import named_scatter
+from headtail.report.scatter import NamedPoints
 from headtail.report.seed_mean import SeedMean, points
 
 ENOUGH_SCHEMES = 5
@@ -117,26 +117,29 @@ def prediction(agreement: Agreement, reference: Reference) -> Figure | None:
         name: (SeedMean(lean), _in_points(agreement.shift[name]))
         for name, lean in agreement.predicted.items()
     }
-    texts = {
-        name: f"<b>{plain(name)}</b><br>predicted lean {lean.value:+.2f} nats<br>measured shift "
+    tips = {
+        name: f"{name}\npredicted lean {lean.value:+.2f} nats\nmeasured shift "
         f"{points(shift.value / 100)} points"
         for name, (lean, shift) in means.items()
     }
-    traces, layout, narrow = named_scatter(means, texts, looks(list(means)))
-    across = layout["xaxis"]["range"]
-    up = layout["yaxis"]["range"]
     measured = reference.measured
     shift = _SHIFTS[measured.yardstick.sign].format(measured.rare)
-    digits = "+.0f" if up[1] - up[0] > 6 else "+.1f"
-    x = axis("predicted lean, in nats (head ◂ ▸ tail)", range=across, zeroline=True)
-    y = axis(
-        f"{shift}, in points against {plain(reference.name)}",
-        tickformat=digits,
-        range=up,
-        zeroline=True,
-    )
+    titles = ("predicted lean, in nats (head ◂ ▸ tail)", f"{shift}, in points")
+    scatter = NamedPoints(means, tips, looks(list(means)), titles)
     alt = f"Predicted lean against measured shift. {agreement.sentence}"
-    return Figure("prediction", alt, traces, layout | {"xaxis": x, "yaxis": y}, narrow)
+    panel = sized(lambda width: scatter.draw(frame := scatter.frame(width), [_zeros(frame)]))
+    return Figure("prediction", alt, {"": panel}, note=f"Points against {reference.name}.")
+
+
+def _zeros(frame: Frame) -> str:
+    """Lines at 0, where they are inside."""
+    left, right, top, bottom = frame.margin
+    drawn = ""
+    if frame.x.low < 0 < frame.x.high:
+        drawn += line((frame.px(0), top), (frame.px(0), frame.height - bottom), "zero")
+    if frame.y.low < 0 < frame.y.high:
+        drawn += line((left, frame.py(0)), (frame.width - right, frame.py(0)), "zero")
+    return drawn
 
 
 def _in_points(mean: SeedMean) -> SeedMean:

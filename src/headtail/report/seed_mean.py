@@ -63,15 +63,22 @@ class SeedMean:
         return bars and self.low <= other.high and other.low <= self.high
 
 
-def percent(value: float | None, digits: int = 1) -> str:
-    """A share in percent, or – where there is none.
+def percent(value: float | None, digits: int | None = None) -> str:
+    """A share in percent, or – where there is none; small shares have more digits.
 
-    >>> percent(0.3123), percent(float("nan"))
-    ('31.2%', '–')
+    >>> percent(0.3123), percent(0.0004), percent(float("nan"))
+    ('31.2%', '0.04%', '–')
     """
     if value is None or not math.isfinite(value):
         return "–"
+    digits = digits_of(value) if digits is None else digits
     return f"{100 * value:.{digits}f}%".replace("-", "−")
+
+
+def digits_of(share: float) -> int:
+    """Digits after the point that show a share in percent."""
+    size = 100 * abs(share)
+    return 1 if size == 0 or size >= 0.995 else 2 if size >= 0.00995 else 3
 
 
 def points(value: float | None) -> str:
@@ -96,6 +103,21 @@ def with_error(mean: SeedMean) -> str:
     """
     if not mean.known or not mean.has_bar:
         return percent(mean.value)
+    digits = digits_of(mean.value)
     if mean.seeds > 1:
-        return f"{percent(mean.value)} ± {100 * mean.deviation:.1f}"
-    return f"{percent(mean.value)} ({100 * mean.low:.1f} to {100 * mean.high:.1f})"
+        return f"{percent(mean.value)} ± {100 * mean.deviation:.{digits}f}"
+    low, high = (f"{100 * end:.{digits}f}" for end in (mean.low, mean.high))
+    return f"{percent(mean.value)} ({low} to {high})"
+
+
+def duration(seconds: float) -> str:
+    """A time in a unit that suits it.
+
+    >>> duration(0.0042), duration(3.1), duration(75), duration(9000)
+    ('4.2 ms', '3.1 s', '1.2 min', '2.5 h')
+    """
+    for unit, size, until in (("ms", 0.001, 1), ("s", 1, 60), ("min", 60, 3600)):
+        if seconds < until:
+            number = seconds / size
+            return f"{number:.1f} {unit}" if number < 10 else f"{number:.0f} {unit}"
+    return f"{seconds / 3600:.1f} h"

@@ -1,0 +1,93 @@
+"""What makes the results of a comparison doubtful, in sentences for the table and the report."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import fmean
+
+from headtail.comparison.results import POPULAR, Comparison
+
+BARELY = 1.2
+"""A scheme that is less than this many times as good as most-popular has hardly learnt anything."""
+NOTHING = 0.005
+"""A share of right answers below this is nothing, whatever is best among such numbers."""
+MOST_NAMED = 4
+"""Schemes that are named in a sentence; more are counted."""
+
+
+def cautions_of(comparison: Comparison) -> list[str]:
+    """Schemes that barely beat most-popular, or that should have been trained for longer.
+
+    A scheme is judged by what it is meant for: one that leans to the tail by the tail, all others
+    by all labels.
+    """
+    return [*_barely_trained(comparison), *_stopped_early(comparison)]
+
+
+def named(names: Sequence[str]) -> str:
+    """Names in a sentence: a few of them, or their number.
+
+    >>> named(["a", "b", "c"])
+    'a, b and c'
+    """
+    if len(names) > MOST_NAMED:
+        return f"{len(names):,} schemes"
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _barely_trained(comparison: Comparison) -> list[str]:
+    errors = comparison.data.get("task") == "classification"
+    metric, what = ("balanced-error", "right answers") if errors else ("recall@10", "Recall@10")
+    gathered: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in comparison.rows:
+        if row.split == "test" and row.metric == metric and math.isfinite(row.value):
+            gathered[row.scheme, row.slice].append(1 - row.value if errors else row.value)
+    right = {key: fmean(values) for key, values in gathered.items()}
+    weak: dict[str, list[str]] = {"full": [], "tail": []}
+    for name, about in comparison.schemes.items():
+        judged = "tail" if about.get("leans") == "tail" and (name, "tail") in right else "full"
+        least = max(BARELY * right.get((POPULAR, judged), 0.0), NOTHING)
+        if right.get((name, judged), math.inf) < least:
+            weak[judged].append(name)
+    advice = "Try a larger learning rate or more epochs"
+    sentences = []
+    if weak["full"]:
+        best = max(right[name, "full"] for name in weak["full"])
+        beat = "beats" if len(weak["full"]) == 1 else "beat"
+        base = right.get((POPULAR, "full"), 0.0)
+        sentences.append(
+            f"{named(weak['full'])} barely {beat} most-popular, which learns nothing ({what} "
+            f"{100 * best:.2f}% at best, against {100 * base:.2f}%). {advice}."
+        )
+    if weak["tail"]:
+        lean = "leans" if len(weak["tail"]) == 1 else "lean"
+        best = max(right[name, "tail"] for name in weak["tail"])
+        sentences.append(
+            f"{named(weak['tail'])} {lean} to the tail, but learnt nothing there ({what} "
+            f"{100 * best:.2f}% at best). {advice}."
+        )
+    return sentences
+
+
+def _stopped_early(comparison: Comparison) -> list[str]:
+    epochs = comparison.settings.get("epochs")
+    validated = {row.scheme for row in comparison.rows if row.split == "validation"}
+    last = [
+        name
+        for name in comparison.schemes
+        if name in validated
+        and any(
+            row.epoch == epochs
+            for row in comparison.rows
+            if row.split == "test" and row.scheme == name
+        )
+    ]
+    if not last:
+        return []
+    whose = "every scheme" if set(last) == validated and len(last) > 1 else named(last)
+    return [
+        f"The best epoch of {whose} is the last one, epoch {epochs}: more epochs may give "
+        "better numbers."
+    ]
