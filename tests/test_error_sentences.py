@@ -35,8 +35,9 @@ def names_the_command_line(text: str) -> bool:
 
 
 def is_style(path: Path, text: str) -> bool:
-    """Whether this is a variable of the report's style sheet, such as `--ink`."""
-    return "report" in path.parts and re.fullmatch(r"--[a-z]*", text) is not None
+    """Whether this is a variable of the report's style sheet: `--ink`, `var(--ink)`, `--rows:2`."""
+    variable = r"var\(--[a-z]*|(^|;)--[a-z]*(:|$)"
+    return "report" in path.parts and not names_the_command_line(re.sub(variable, "", text))
 
 
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(SOURCE)) for path in FILES])

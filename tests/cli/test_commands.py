@@ -573,7 +573,11 @@ def test_every_format_goes_from_its_files_to_a_report(tmp_path, capsys, write):
         "softmax",
         "most-popular",
     }
-    values = [row.value for row in found.rows if (row.metric, row.slice) == ("recall@10", "full")]
+    values = [
+        row.value
+        for row in found.rows
+        if (row.split, row.metric, row.slice) == ("test", "recall@10", "full")
+    ]
     assert len(values) == 3
     assert all(0 < value <= 1 for value in values)
     assert "within-batch:tail" in capsys.readouterr().out

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headtail.cli.drawing import HEAD, TAIL
+from headtail.comparison.cautions import cautions_of
 from headtail.comparison.results import POPULAR, Comparison, Row, not_finished
 from headtail.core.slices import describe_slices
 from headtail.data.facts import Task
@@ -84,6 +85,8 @@ def show_results(comparison: Comparison, report: Path) -> None:
         number = len(comparison.failures)
         runs = "the only run" if number == 1 else f"all {number:,} runs"
         console.print(Text(f"Nothing was trained: {runs} failed.", style="yellow"))
+    for sentence in cautions_of(comparison):
+        console.print(Text(sentence, style="yellow"))
     if comparison.missing:
         console.print(Text(f"{not_finished(comparison)}.", style="yellow"))
     console.print(f"report: {report}", soft_wrap=True, markup=False)

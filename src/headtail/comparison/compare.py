@@ -103,7 +103,8 @@ def compare(
     >>> data = "synthetic:points=60,test=20,features=80,labels=12"
     >>> quick = Training(dim=4, epochs=1, batch=16, negatives=4)
     >>> found = compare(data, ["softmax", "within-batch:tail"], out=out, training=quick)
-    >>> [row.scheme for row in found.rows if (row.metric, row.slice) == ("recall@10", "tail")]
+    >>> tail = ("test", "recall@10", "tail")
+    >>> [row.scheme for row in found.rows if (row.split, row.metric, row.slice) == tail]
     ['most-popular', 'softmax', 'within-batch:tail']
     """
     names = tuple(dict.fromkeys(schemes))

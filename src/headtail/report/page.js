@@ -32,9 +32,8 @@
     const size = 100 * Math.abs(value);
     return `${(100 * value).toFixed(size === 0 || size >= 0.995 ? 1 : size >= 0.00995 ? 2 : 3)}%`;
   };
-  const quoted = (name) => /^[\w@%+=:,./-]+$/.test(name) ? name : `'${name.replaceAll("'", `'"'"'`)}'`;
   const turn = () => {
-    const { taus, models, command } = embedded.dial, step = Number(slider.value), tau = String(taus[step]);
+    const { taus, models } = embedded.dial, step = Number(slider.value), tau = String(taus[step]);
     document.getElementById("tau-value").textContent = tau;
     slider.setAttribute("aria-valuetext", `τ = ${tau}`);
     document.querySelectorAll("#dial-table tbody tr").forEach((row) => {
@@ -46,8 +45,8 @@
       ring.setAttribute("cx", x);
       ring.setAttribute("cy", y);
     });
-    const scheme = document.querySelector("#dial-table input:checked").value;
-    document.getElementById("dial-command").textContent = command.replace("SCHEME", () => quoted(scheme)).replace("TAU", tau);
+    document.getElementById("dial-scheme").textContent = document.querySelector("#dial-table input:checked").dataset.quoted;
+    document.getElementById("dial-tau").textContent = tau;
   };
   slider?.addEventListener("input", turn);
   document.querySelectorAll("#dial-table input").forEach((model) => model.addEventListener("change", turn));

@@ -7,6 +7,7 @@ import hashlib
 import html
 import math
 import re
+import shlex
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -54,6 +55,7 @@ def render(comparison: Comparison) -> str:
     environment.filters["equation"] = lambda text: markup(equation(text))
     environment.filters["breakable"] = lambda text: markup(_breakable(text))
     environment.filters["percent"] = percent
+    environment.filters["quoted"] = lambda text: shlex.quote(str(text))
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "allow_nan": False}
     return environment.from_string(_resource("page.html")).render(
         **_content(comparison),
@@ -95,6 +97,7 @@ def _content(comparison: Comparison) -> dict[str, Any]:
         "failures": comparison.failures,
         "missing": f"{not_finished(comparison)}." if comparison.missing else "",
         "schemes": comparison.schemes,
+        "settings": comparison.settings,
         "answer": answer,
         "times": times,
         "times_note": _times_note(comparison.made_by.get("workers") or 1),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,13 +26,11 @@ class Dial:
         taus: from 0, which adjusts nothing.
         slices: those that are known.
         models: scheme: slice: a value for each τ, mean over seeds.
-        command: that delivers the answers of a scheme, with places for scheme and τ.
     """
 
     taus: list[float]
     slices: list[str]
     models: dict[str, dict[str, list[float]]]
-    command: str
 
     @classmethod
     def of(cls, comparison: Comparison, measured: Measured) -> Dial | None:
@@ -55,7 +52,7 @@ class Dial:
                 ]
                 for name in slices
             }
-        return cls([0.0, *taus], slices, models, _command(comparison)) if models else None
+        return cls([0.0, *taus], slices, models) if models else None
 
     def curve(self, scheme: str, rare: str) -> list[tuple[float, float]]:
         """Head and tail for each τ."""
@@ -66,22 +63,9 @@ class Dial:
         """The first of these schemes that has a curve, or else the first curve."""
         return next((name for name in schemes if name in self.models), next(iter(self.models)))
 
-    def command_for(self, scheme: str, tau: float) -> str:
-        """The command that delivers the answers of a scheme."""
-        return self.command.replace("SCHEME", shlex.quote(scheme)).replace("TAU", f"{tau:g}")
-
     def embedded(self) -> dict[str, Any]:
         """What the page's script needs."""
-        return {"taus": self.taus, "models": self.models, "command": self.command}
-
-
-def _command(comparison: Comparison) -> str:
-    folder = comparison.made_by.get("folder") or "comparison"
-    data = (comparison.settings.get("data") or {}).get("path") or "DATA"
-    return (
-        f"headtail predict {shlex.quote(str(folder))} {shlex.quote(str(data))} --scheme SCHEME "
-        "--post-hoc TAU --out best.parquet"
-    )
+        return {"taus": self.taus, "models": self.models}
 
 
 def trade_off(measured: Measured, dial: Dial | None = None) -> Figure | None:
