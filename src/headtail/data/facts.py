@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -20,7 +19,6 @@ LISTED = 3
 """Most and least frequent labels that are listed by name."""
 EXAMPLES = 5
 """Labels of each slice that are named."""
-LONGEST_NAME = 60
 Task = Literal["classification", "retrieval"]
 
 
@@ -64,7 +62,7 @@ def facts_of(data: DataSet, slices: Slices) -> dict[str, Any]:
             "rarest": rarest,
             "pairs": {name: int(inside.sum()) for name, inside in of_slice.items()},
             "examples": {
-                name: _examples(getattr(slices, name), counts, data.label_names) for name in rarest
+                name: _named(data, _spread_out(getattr(slices, name), counts)) for name in rarest
             },
         },
         "curve": _curve(descending),
@@ -117,21 +115,11 @@ def gini(counts: Int64[Tensor, " L"]) -> float:
     return float(((2 * rank - len(rank) - 1) * ascending).sum()) / (len(rank) * total)
 
 
-def _examples(
-    inside: Tensor, counts: Tensor, names: Sequence[str] | Sequence[int] | None
-) -> list[list[str | int]]:
-    """[name, count] of a few labels of a slice, from its most frequent to its rarest."""
+def _spread_out(inside: Tensor, counts: Tensor) -> Int64[Tensor, " k"]:
+    """A few labels of a slice, from its most frequent to its rarest."""
     ids = inside.nonzero().squeeze(1)
     ranked = ids[counts[ids].argsort(descending=True, stable=True)]
-    places = torch.linspace(0, len(ranked) - 1, min(EXAMPLES, len(ranked))).round().long()
-    shown = ranked[places].tolist()
-    return [
-        [
-            f"label {label}" if names is None else str(names[label])[:LONGEST_NAME],
-            int(counts[label]),
-        ]
-        for label in shown
-    ]
+    return ranked[torch.linspace(0, len(ids) - 1, min(EXAMPLES, len(ids))).round().long()]
 
 
 def _median(descending: Tensor) -> float:
