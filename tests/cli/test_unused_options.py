@@ -171,3 +171,20 @@ def test_negatives_count_where_any_scheme_takes_them(tmp_path):
         )
         == 0
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "because"),
+    [
+        (["--length", "9"], "only gru and sasrec (`--encoder`) read sequences in order"),
+        (["--encoder", "bag", "--no-tied"], "only gru and sasrec (`--encoder`) read sequences"),
+        (["--encoder", "gru", "--heads", "2"], "only sasrec has attention heads"),
+        (["--encoder", "sasrec", "--last", "3"], "sasrec reads up to `--length` items in order"),
+        (["--encoder", "gru", "--feature-dropout", "0.1"], "gru reads up to `--length` items"),
+    ],
+)
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_options_of_other_encoders_are_refused(capsys, command, options, because):
+    said = sentence(capsys, [command, DATA, *options])
+    assert said.startswith(f"`{options[-2] if options[-1][0] != '-' else options[-1]}` would do")
+    assert because in said

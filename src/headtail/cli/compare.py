@@ -17,7 +17,13 @@ from headtail.cli.options import with_options
 from headtail.cli.progress import TrainingBars, read_data, show_notes, stopped
 from headtail.cli.recipe import Recipe, with_recipe
 from headtail.cli.report import publish
-from headtail.cli.unused import check_features, check_negatives, check_validation, typed_negatives
+from headtail.cli.unused import (
+    check_encoder_options,
+    check_features,
+    check_negatives,
+    check_validation,
+    typed_negatives,
+)
 from headtail.comparison.compare import DEFAULT_SCHEMES, Execution, check_schemes, compare
 from headtail.data.reading import Reading
 from headtail.data.slices import SliceRule
@@ -111,6 +117,7 @@ class Compare:
         """Refuse what makes no sense before the data are read."""
         check_schemes(self.schemes, training, typed_negatives(training, typed))
         check_negatives(typed, self.schemes)
+        check_encoder_options(training, typed)
         check_validation(training, typed)
         check_count("seeds", self.seeds)
         if self.workers is not None:

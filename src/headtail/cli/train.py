@@ -15,7 +15,13 @@ from rich.console import Console
 from headtail.cli.progress import TrainingBars, read_data, show_notes, stopped
 from headtail.cli.recipe import Recipe, with_recipe
 from headtail.cli.tables import measures_table
-from headtail.cli.unused import check_features, check_negatives, check_validation, typed_negatives
+from headtail.cli.unused import (
+    check_encoder_options,
+    check_features,
+    check_negatives,
+    check_validation,
+    typed_negatives,
+)
 from headtail.comparison.cell import run_cell
 from headtail.comparison.compare import check_schemes
 from headtail.comparison.grid import Cell
@@ -69,6 +75,7 @@ class Train:
         settings = with_recipe(self.recipe, self.run_, typed)
         check_schemes([settings.scheme], settings, typed_negatives(settings, typed))
         check_negatives(typed, [settings.scheme])
+        check_encoder_options(settings, typed)
         check_validation(settings, typed)
         device = choose_device(self.device)
         console = Console(stderr=True, highlight=False)

@@ -9,6 +9,7 @@ from headtail.cli.options import as_option
 from headtail.errors import HeadtailError
 from headtail.schemes import parse
 from headtail.training.config import Training
+from headtail.training.recipes import OF_ENCODER
 
 
 def refuse(options: Sequence[str], because: str) -> None:
@@ -75,6 +76,21 @@ def check_features(image_size: tuple[int, int] | None, typed: Sequence[str]) -> 
     else:
         only_rows = _among(typed, "--dim", "--normalise", "--no-normalise", "--feature-dropout")
         refuse(only_rows, "a ResNet has its own sizes, and sees whole images")
+
+
+def check_encoder_options(settings: Training, typed: Sequence[str]) -> None:
+    """Refuse options of other encoders than the one that is used."""
+    in_order = ("--layers", "--length", "--tied", "--no-tied")
+    if settings.encoder not in OF_ENCODER:
+        refuse(
+            _among(typed, *in_order, "--heads"),
+            "only gru and sasrec (`--encoder`) read sequences in order",
+        )
+        return
+    if settings.encoder == "gru":
+        refuse(_among(typed, "--heads"), "only sasrec has attention heads")
+    bag = _among(typed, "--last", "--feature-dropout", "--normalise", "--no-normalise")
+    refuse(bag, f"{settings.encoder} reads up to `--length` items in order")
 
 
 def _among(typed: Sequence[str], *options: str) -> list[str]:
