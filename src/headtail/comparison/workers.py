@@ -54,6 +54,7 @@ def source_of(data: DataSet) -> ReadData:
     path = options.pop("path")
     for name in ("test", "root"):
         options[name] = None if options[name] is None else Path(options[name])
+    options["features"] = tuple(options["features"] or ())
     return partial(load, path, Reading(**options))
 
 

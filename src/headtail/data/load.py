@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from headtail.data.find import WHAT, find, kind_of
 from headtail.data.image_catalogue import (
@@ -78,10 +79,7 @@ def load(
     """
     _check(reading)
     # Shown to people, and kept with results: paths as they were typed.
-    how = {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in asdict(reading).items()
-    }
+    how = {name: _written(value) for name, value in asdict(reading).items()}
     if _is_generated(data):
         loaded = _generate(data, reading, progress)
     else:
@@ -97,6 +95,13 @@ def load(
         return thinned
     number = len(thinned.train)
     return _with_notes(thinned, compare_profile(known, reading.profile, reading.imbalance, number))
+
+
+def _written(value: Any) -> Any:
+    """A setting as it is kept with results."""
+    if isinstance(value, tuple):
+        return list(value) or None
+    return str(value) if isinstance(value, Path) else value
 
 
 def _check(reading: Reading) -> None:
