@@ -92,7 +92,7 @@ def test_a_point_is_a_user_with_its_items_and_what_it_has_seen(tmp_path, written
     assert sets(data.test, data.test.seen, users, data.label_names) == {u: had[u] for u in expected}
     again = {(u, i) for u, i in test if u in had and i in had[u]}
     assert f"{len(again)} test interactions occur in training too" in " ".join(data.notes)
-    assert ("not used: rating." in " ".join(data.notes)) == (written is write_long)
+    assert ("rating is not used" in " ".join(data.notes)) == (written is write_long)
     named = pq.read_table(tmp_path / "test.parquet").column(0).to_pylist()
     first = {user: row for row, user in reversed(list(enumerate(named)))}
     asked = data.asked

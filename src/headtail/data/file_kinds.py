@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from headtail.data.reading import DataFiles, Reading
+from headtail.data.reading import DataFiles
 from headtail.data.shards import SHARD, part_of
 from headtail.errors import HeadtailError
 
@@ -26,14 +26,12 @@ class FileKind:
             whether a format of this kind was requested, so that less has to be recognised.
         find: the files of a data set at this path, a file or a folder, or None if there are none of
             this kind; the second argument is as for `holds`.
-        format_of: which format the files have, where several formats share this kind.
         endings: files that end so are of this kind, whatever they hold.
     """
 
     name: str
     holds: Callable[[Path, bool], bool]
     find: Callable[[Path, bool], DataFiles | None]
-    format_of: Callable[[DataFiles, Reading], str] | None = None
     endings: tuple[str, ...] = ()
 
 
@@ -55,7 +53,7 @@ def kind_by_ending(name: str, endings: tuple[str, ...]) -> FileKind:
         held = [file for file in paths if holds(file, True)]
         return with_roles(name, path, held) if held else None
 
-    return FileKind(name, holds, find, None, endings)
+    return FileKind(name, holds, find, endings)
 
 
 def by_role(names: dict[str, Path]) -> tuple[Path | None, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from headtail.data.image_catalogue import (
     compare_profile,
     recognise_images,
 )
+from headtail.data.in_memory import is_in_memory, read_object
 from headtail.data.longtail import long_tail
 from headtail.data.points import DataSet, Progress
 from headtail.data.readers.image_kinds import is_bare
@@ -21,7 +22,7 @@ from headtail.data.readers.table import reader_of
 from headtail.data.reading import DEFAULTS, DataFiles, Reading
 from headtail.data.shards import shards_of
 from headtail.data.text_features import Trained
-from headtail.errors import HeadtailError, Setting, check_exists, check_number
+from headtail.errors import HeadtailError, Setting, check_exists, check_number, nearest
 
 MEANT_FOR = {
     "test": "files",
@@ -53,21 +54,27 @@ SOME_READERS = tuple(name for name in MEANT_FOR if name not in ("test", "format"
 
 
 def load(
-    data: str | Path,
+    data: Any,
     reading: Reading = DEFAULTS,
     progress: Progress | None = None,
     *,
+    test: Any = None,
     trained: Trained | None = None,
+    **options: Any,
 ) -> DataSet:
     r"""Read data for training and testing.
 
     Args:
         data: a folder with training and test files, the training file, or generated data:
-            `synthetic`, or with its shape `synthetic:labels=500,points=2000`.
+            `synthetic`, or with its shape `synthetic:labels=500,points=2000`. Or an object: a
+            pandas or polars DataFrame, an Arrow table, a data set of Hugging Face or several by the
+            names of their parts, or a tuple of features (a matrix of scipy, or dense) and labels.
         reading: how.
         progress: called with what is being done and the share of it that is done.
+        test: what to test on: a path, or an object of the same kind as `data`.
         trained: read texts for this model, with its terms and labels; files may then hold texts
             alone, one per line.
+        **options: single options of `Reading`, for example `min_rating=4`.
 
     >>> folder = getfixture("tmp_path")
     >>> getfixture("monkeypatch").setenv("HEADTAIL_CACHE", str(folder / "cache"))
@@ -76,8 +83,16 @@ def load(
     >>> data = load(folder)
     >>> len(data.train), len(data.test), data.train.num_labels
     (2, 1, 3)
+
+    >>> import numpy as np
+    >>> data = load((np.eye(10), np.arange(10) % 3), holdout=0.3)
+    >>> len(data.train), len(data.test), data.train.num_labels
+    (7, 3, 3)
     """
+    reading = _with_options(reading, test, options)
     _check(reading)
+    if is_in_memory(data):
+        return _read_object(data, test, reading, progress)
     # Shown to people, and kept with results: paths as they were typed.
     how = {name: _written(value) for name, value in asdict(reading).items()}
     if _is_generated(data):
@@ -95,6 +110,31 @@ def load(
         return thinned
     number = len(thinned.train)
     return _with_notes(thinned, compare_profile(known, reading.profile, reading.imbalance, number))
+
+
+def _with_options(reading: Reading, test: Any, options: dict[str, Any]) -> Reading:
+    """A reading with single options changed."""
+    names = [field.name for field in fields(Reading)]
+    for name in options:
+        if name not in names:
+            raise HeadtailError(f"`{name}` is not an option of reading.{nearest(name, names)}")
+    if isinstance(test, str | Path):
+        options["test"] = Path(test)
+    if isinstance(options.get("root"), str):
+        options["root"] = Path(options["root"])
+    if "features" in options:
+        named = options["features"]
+        options["features"] = (named,) if isinstance(named, str) else tuple(named)
+    return replace(reading, **options)
+
+
+def _read_object(data: Any, test: Any, reading: Reading, progress: Progress | None) -> DataSet:
+    tested_on = reading.test if test is None else test
+    loaded, used = read_object(data, tested_on, reading, progress)
+    unused = set(MEANT_FOR) - used - {"test", "format"}
+    whole = {"holdout"} if loaded.whole is not None else set()
+    _refuse(reading, "data", sorted(unused - whole))
+    return loaded
 
 
 def _written(value: Any) -> Any:

@@ -23,7 +23,7 @@ from headtail.data.readers.log_interactions import read_log
 from headtail.data.reading import Reading
 from headtail.data.tables.columns import AT_ONCE, Columns, DataTables, renamed
 from headtail.data.tables.vocabulary import Vocabulary, label_names, save_ids, saved_ids
-from headtail.errors import HeadtailError, check_number
+from headtail.errors import HeadtailError, Setting, check_number
 
 
 def read_tables(tables: DataTables, reading: Reading, progress: Progress | None) -> DataSet:
@@ -31,6 +31,15 @@ def read_tables(tables: DataTables, reading: Reading, progress: Progress | None)
     parts = tables.parts.values()
     if all(part.is_log for part in parts) and _needs_log(tables, reading):
         return read_log(tables, reading, progress)
+    if reading.split not in ("auto", "random"):
+        raise HeadtailError(
+            f"`{tables.train.path}` has lists of items without an order, so only a random share of "
+            "each user's items can be held out: leave ",
+            Setting("split"),
+            " out, or choose ",
+            Setting("format", "sequences"),
+            ".",
+        )
     holdout = reading.holdout
     data = read_interactions(tables.train, tables.test, holdout=holdout, progress=progress)
     return renamed(data, tables)
@@ -187,7 +196,10 @@ def _points(entry: Entry, part: str) -> Points:
 
 
 def _notes(entry: Entry, files: list[Columns], holdout: float) -> tuple[str, ...]:
-    notes = ["Read as interactions: a point is a user, its labels are the items it had."]
+    notes = [
+        "Read as interactions: a point is a user, its labels are the items it had.",
+        files[0].note(("user", "item" if item_column(files[0]) == files[0].item else "lists")),
+    ]
     if len(files) == 1:
         notes.append(
             f"There is no test file: {holdout:.0%} of each user's items are held out for testing."
@@ -203,7 +215,4 @@ def _notes(entry: Entry, files: list[Columns], holdout: float) -> tuple[str, ...
         notes.append(
             f"{unlabelled:,} users have no test item left: they are answered, but not measured."
         )
-    used = {name for file in files for name in (file.user, item_column(file))}
-    if ignored := sorted({name for file in files for name in file.names} - used):
-        notes.append(f"Columns that are not used: {', '.join(ignored)}.")
     return tuple(notes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -23,18 +24,38 @@ from headtail.data.reading import Reading
 from headtail.data.tables.arrow_types import holds_ids
 from headtail.data.tables.columns import AT_ONCE, Columns, DataTables, check_same_kind, renamed
 from headtail.data.tables.vocabulary import Vocabulary, label_names, save_ids, saved_ids
-from headtail.errors import HeadtailError, check_count
+from headtail.errors import HeadtailError, Setting, check_count
 
-IsTarget: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""Which items are targets, by how many are before and behind them in their sequence."""
+IsTarget: TypeAlias = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+"""Which items are targets, by how many are before and behind them in their sequence, and its row.
+"""
+SEED = 0
 
 
 def read_tables(tables: DataTables, reading: Reading, progress: Progress | None) -> DataSet:
     """Read tables of sequences as `reading` says: lists of items, or a log of interactions."""
     if tables.train.lists is None and tables.train.is_log:
         return read_log(tables, reading, progress)
-    data = read_sequences(*tables, last=reading.last, progress=progress)
-    return renamed(data, tables)
+    whole = None
+    if tables.test is None:
+        whole = _held_out_share(tables.train, reading)
+    data = read_sequences(*tables, last=reading.last, whole=whole, progress=progress)
+    columns = tables.train.note(("user", "lists", "target"))
+    return renamed(replace(data, notes=(data.notes[0], columns, *data.notes[1:])), tables)
+
+
+def _held_out_share(columns: Columns, reading: Reading) -> float | None:
+    """The share of the sequences that is held out whole; None to leave the last items out."""
+    if reading.split == "time":
+        raise HeadtailError(
+            Setting("split", "time"),
+            f" needs a column of times, but `{columns.path}` has lists of items. Choose ",
+            Setting("split", "last"),
+            " or ",
+            Setting("split", "session"),
+            ".",
+        )
+    return None if reading.split in ("auto", "last") else reading.holdout
 
 
 def read_sequences(
@@ -43,6 +64,7 @@ def read_sequences(
     validation: Path | Columns | None = None,
     *,
     last: int = 10,
+    whole: float | None = None,
     progress: Progress | None = None,
     at_once: int = AT_ONCE,
 ) -> DataSet:
@@ -67,6 +89,7 @@ def read_sequences(
         test: likewise, or None to leave one out.
         validation: likewise, or None; it is read only beside a test file.
         last: n, how many items before the target a bag looks at.
+        whole: without a test file, hold this share of the sequences out as a whole, at random.
         progress: called with what is being done and the share of it that is done.
         at_once: ids held in memory at once.
 
@@ -91,9 +114,10 @@ def read_sequences(
             f"`{source.path}` has a column `target`, so its rows are examples already. Pass "
             "a test file too."
         )
-    recipe = {"reader": "sequences", "last": last}
-    build = partial(_build, files, progress)
-    entry = cached(files, {"reader": "sequences", "with": "histories"}, build)
+    held_out = {} if whole is None else {"whole": whole}
+    recipe = {"reader": "sequences", "last": last} | held_out
+    build = partial(_build, files, whole, progress)
+    entry = cached(files, {"reader": "sequences", "with": "histories"} | held_out, build)
     numbers = entry.facts["points"]
     users = saved_ids(entry, "users")
     tested = "train" if test is None else "test"
@@ -108,14 +132,18 @@ def read_sequences(
         if numbers["unlabelled"]
         else None,
         label_names=label_names(entry),
-        notes=_notes(entry, test is None),
+        notes=_notes(entry, test is None, whole),
         digest=key_of(files, recipe),  # of what is trained and tested, without what else is kept
     )
 
 
-def _build(files: list[Columns], progress: Progress | None, store: Store) -> None:
+def _build(
+    files: list[Columns], whole: float | None, progress: Progress | None, store: Store
+) -> None:
     source, *others = files
-    known = Vocabulary.of(_training_items(source, not others, progress))
+    tested = None if whole is None else _tested_rows(source.rows, whole)
+    alone = not others and tested is None
+    known = Vocabulary.of(_training_items(source, alone, tested, progress))
     if not len(known):
         raise HeadtailError(
             f"`{source.path}` holds no items to train on. Write sequences of 4 items or more, or "
@@ -123,6 +151,13 @@ def _build(files: list[Columns], progress: Progress | None, store: Store) -> Non
         )
     known.save(store)
     store.facts |= {"num_labels": len(known), "points": {}, "unknown": {}, "short": 0}
+    if tested is not None:
+        parts = {
+            "train": lambda before, _, row: (before > 0) & ~tested[row],
+            "test": lambda before, _, row: (before > 0) & tested[row],
+        }
+        _write_parts(source, known, parts, progress, store)
+        return
     if not others:
         parts = {"train": _but_last_two, "validation": _last_but_one, "test": _last}
         _write_parts(source, known, parts, progress, store)
@@ -146,11 +181,14 @@ def _write_parts(
     writer = ExampleWriter(store, names[0], names)
     for sequences in _encoded(columns, known, progress, tests):
         before, behind = places(sequences.offsets)
+        row = sequences.row_of(np.arange(len(before)))
         if not columns.target:
             store.facts["short"] += int(((before == 0) & (behind == 0)).sum())
         writer.add(sequences)
         labelled = {
-            part: writer.add_examples(part, sequences, np.flatnonzero(is_target(before, behind)))
+            part: writer.add_examples(
+                part, sequences, np.flatnonzero(is_target(before, behind, row))
+            )
             for part, is_target in parts.items()
         }
         if tests:
@@ -168,23 +206,23 @@ def _write_parts(
         )
 
 
-def _every(before: np.ndarray, behind: np.ndarray) -> np.ndarray:
+def _every(before: np.ndarray, behind: np.ndarray, _: np.ndarray) -> np.ndarray:
     return before > 0
 
 
-def _target(before: np.ndarray, behind: np.ndarray) -> np.ndarray:
+def _target(before: np.ndarray, behind: np.ndarray, _: np.ndarray) -> np.ndarray:
     return behind == 0
 
 
-def _last(before: np.ndarray, behind: np.ndarray) -> np.ndarray:
+def _last(before: np.ndarray, behind: np.ndarray, _: np.ndarray) -> np.ndarray:
     return (before > 0) & (behind == 0)
 
 
-def _last_but_one(before: np.ndarray, behind: np.ndarray) -> np.ndarray:
+def _last_but_one(before: np.ndarray, behind: np.ndarray, _: np.ndarray) -> np.ndarray:
     return (before > 0) & (behind == 1)
 
 
-def _but_last_two(before: np.ndarray, behind: np.ndarray) -> np.ndarray:
+def _but_last_two(before: np.ndarray, behind: np.ndarray, _: np.ndarray) -> np.ndarray:
     return (before > 0) & (behind > 1)
 
 
@@ -209,9 +247,25 @@ def _lists(
         yield items, offsets, targets, first, users
 
 
-def _training_items(source: Columns, alone: bool, progress: Progress | None) -> Iterator[pa.Array]:
-    for items, offsets, targets, *_ in _lists(source, progress):
-        yield items.filter(pa.array(places(offsets)[1] > 1)) if alone else items
+def _tested_rows(number: int, share: float) -> np.ndarray:
+    """`[n]` which sequences are tested as a whole: always the same."""
+    tested = np.zeros(number, bool)
+    held_out = min(max(round(share * number), 1), number - 1)
+    tested[np.random.default_rng(SEED).permutation(number)[:held_out]] = True
+    return tested
+
+
+def _training_items(
+    source: Columns, alone: bool, tested: np.ndarray | None, progress: Progress | None
+) -> Iterator[pa.Array]:
+    for items, offsets, targets, first, _ in _lists(source, progress):
+        kept = np.ones(len(items), bool)
+        if alone:
+            kept = places(offsets)[1] > 1
+        elif tested is not None:
+            rows = tested[first : first + len(offsets) - 1]
+            kept = ~rows.repeat(np.diff(offsets))
+        yield items.filter(pa.array(kept))
         if targets is not None:
             yield targets
 
@@ -229,9 +283,11 @@ def _encoded(
         yield Sequences(ids, begins, first, users)
 
 
-def _notes(entry: Entry, alone: bool) -> tuple[str, ...]:
+def _notes(entry: Entry, alone: bool, whole: float | None) -> tuple[str, ...]:
     note = "Read as sequences: prefix → next item"
-    if alone:
+    if whole is not None:
+        note += f", with {whole:.0%} of the sequences, chosen at random, held out for testing"
+    elif alone:
         note += ", with the last item of each sequence for testing and the one before it for "
         note += "validation"
     notes = [f"{note}."]

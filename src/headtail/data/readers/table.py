@@ -50,10 +50,7 @@ class Reader:
     def used(self, files: DataFiles, reading: Reading) -> set[str]:
         """The options that do something to these files, of those that not all readers use."""
         if self.kind.name == TABLE.name:
-            tables = opened(files, reading)
-            from headtail.data.readers.table_formats import used_options
-
-            return used_options(tables, self.format, reading)
+            return self.used_on(opened(files, reading), reading)
         splits = {"split_column"} if files.splits is None else set()
         return set(self.options) - splits
 
@@ -62,7 +59,20 @@ class Reader:
         module = import_module(f"headtail.data.readers.{self.module}")
         if self.kind.name != TABLE.name:
             return module.read_files(files, reading, progress)
-        return module.read_tables(opened(files, reading), reading, progress)
+        return self.read_opened(opened(files, reading), reading, progress)
+
+    def used_on(self, tables: DataTables, reading: Reading) -> set[str]:
+        """As `used`, for tables."""
+        from headtail.data.readers.table_formats import used_options
+
+        return used_options(tables, self.format, reading)
+
+    def read_opened(
+        self, tables: DataTables, reading: Reading, progress: Progress | None
+    ) -> DataSet:
+        """The data set in these tables."""
+        module = import_module(f"headtail.data.readers.{self.module}")
+        return module.read_tables(tables, reading, progress)
 
     def read_for_model(
         self, files: DataFiles, reading: Reading, progress: Progress | None, trained: Trained
@@ -88,13 +98,6 @@ def opened(files: DataFiles, reading: Reading) -> DataTables:
     return DataTables(*(path and Columns.of(path, reading=reading) for path in paths))  # pyright: ignore[reportArgumentType]
 
 
-def _table_format(files: DataFiles, reading: Reading) -> str:
-    tables = opened(files, reading)
-    from headtail.data.readers.table_formats import format_of
-
-    return format_of(tables, reading)
-
-
 def _with_ending(path: Path, _: bool) -> bool:
     return ending_of(path) in TABLES
 
@@ -106,8 +109,8 @@ def _find_by_ending(path: Path, requested: bool) -> DataFiles | None:
 
 _CLAIMED = tuple(ending for ending in TABLES if ending not in (".jsonl", ".ndjson"))
 """JSON lines may also be records of raw text."""
-TABLE = FileKind("table", holds_table, find_tables, _table_format, _CLAIMED)
-IMAGE_TABLE = FileKind("table", _with_ending, _find_by_ending, _table_format, _CLAIMED)
+TABLE = FileKind("table", holds_table, find_tables, _CLAIMED)
+IMAGE_TABLE = FileKind("table", _with_ending, _find_by_ending, _CLAIMED)
 """Lines of text may list images, so they are not taken for a table of them."""
 DENSE = kind_by_ending("dense", (".safetensors", ".npz"))
 
@@ -146,17 +149,21 @@ def readers_for(path: Path, format_name: str) -> list[Reader]:
 
 def reader_of(files: DataFiles, reading: Reading) -> Reader:
     """The row that reads these files; "auto" is recognised by their columns, where these decide."""
+    if files.kind == TABLE.name:
+        return reader_of_tables(opened(files, reading), reading)
     rows = [reader for reader in READERS if reader.kind.name == files.kind]
-    format_of = rows[0].kind.format_of
-    format_name = reading.format
-    if format_name == "auto" and format_of is not None:
-        format_name = format_of(files, reading)
-    reader = next((row for row in rows if format_name in ("auto", row.format)), None)
-    if reader is None:
+    return next(row for row in rows if reading.format in ("auto", row.format))
+
+
+def reader_of_tables(tables: DataTables, reading: Reading) -> Reader:
+    """The row that reads these tables."""
+    from headtail.data.readers.table_formats import format_of
+
+    wanted = format_of(tables, reading) if reading.format == "auto" else reading.format
+    rows = {row.format: row for row in READERS if row.kind.name == TABLE.name}
+    if wanted not in rows:
         raise HeadtailError(
-            f"`{files.train}` holds {format_name} with labels, which cannot be read yet. Name "
-            "columns of numbers with ",
-            Setting("features"),
-            ".",
+            Setting("format", wanted),
+            f" does not fit a table. Tables hold {', '.join(rows)}.",
         )
-    return reader
+    return rows[wanted]

@@ -18,6 +18,9 @@ def format_of(tables: DataTables, reading: Reading) -> str:
     if reading.text is not None or reading.label is not None or reading.features:
         return "raw-text" if roles.text and not reading.features else "dense"
     if roles.lists:
+        chosen = reading.user or reading.item or first.table.sources[0].guess
+        if all(name.isdigit() for name in first.names) and not chosen:
+            raise _without_names(first)
         return _of_lists(tables)
     if first.is_log:
         if tables.test is not None and not tables.test.is_log:

@@ -22,6 +22,9 @@ from headtail.data.tables.table import AT_ONCE, Table
 from headtail.data.tables.vocabulary import Vocabulary
 from headtail.errors import HeadtailError
 
+WORDS = {"lists": "items", "target": "next item"}
+"""What roles are called where that is not their name."""
+
 
 @dataclass(frozen=True, eq=False)
 class Columns:
@@ -227,7 +230,11 @@ class Columns:
     def note(self, used: Iterable[str]) -> str:
         """Which columns have these roles, and which are not used; one sentence."""
         pairs = [(name, getattr(self.roles, name)) for name in used]
-        said = [f"{called(column)} → {role}" for role, column in pairs if isinstance(column, str)]
+        said = [
+            f"{called(column)} → {WORDS.get(role, role)}"
+            for role, column in pairs
+            if isinstance(column, str)
+        ]
         if "features" in used and self.roles.features:
             said.append(f"{_shortened(self.roles.features)} → features")
         taken = {column for _, column in pairs} | set(

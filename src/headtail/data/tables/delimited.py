@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -26,7 +27,7 @@ SEPARATOR = "\x1f"
 NULLS = ["", "NULL", "null", "NaN", "nan", "\\N"]
 _WIDER = {"null": "int64", "int64": "double", "double": "string"}
 """The next type to try for a column with a value that does not fit."""
-_MISFIT = re.compile(r"CSV column #(\d+): CSV conversion error to (\S+): invalid value")
+_MISFIT = re.compile(r"CSV column #(\d+):.* CSV conversion error to (\S+): invalid value")
 
 
 class DelimitedSource(Source):
@@ -176,7 +177,13 @@ def _note(bad: list[tuple[int, str]], row: Any) -> str:
 
 
 def _split(column: pa.Array) -> pa.Array:
-    return pc.split_pattern_regex(pc.utf8_trim_whitespace(column.fill_null("")), r"\s+")  # pyright: ignore[reportAttributeAccessIssue]
+    """Lists of what blanks separate; nothing is an empty list."""
+    text = pc.utf8_trim_whitespace(column.fill_null(""))  # pyright: ignore[reportAttributeAccessIssue]
+    lists = pc.split_pattern_regex(text, r"\s+")  # pyright: ignore[reportAttributeAccessIssue]
+    values = lists.flatten()
+    lengths = np.where(pc.equal(text, "").to_numpy(zero_copy_only=False), 0, lists.value_lengths())  # pyright: ignore[reportAttributeAccessIssue]
+    offsets = pa.array(np.r_[0, np.cumsum(lengths)].astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, values.filter(pc.not_equal(values, "")))  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _leading_zeros(path: Path, dialect: Dialect) -> dict[str, pa.DataType]:

@@ -13,7 +13,7 @@ from headtail.data.packed import ending_of, first_lines
 from headtail.data.reading import DEFAULTS, Reading, data_name
 from headtail.data.shards import part_of, shards_of
 from headtail.data.tables.arrow_sources import ArrowSource, MemorySource, ParquetSource
-from headtail.data.tables.delimited import DelimitedSource
+from headtail.data.tables.delimited import SEPARATOR, DelimitedSource
 from headtail.data.tables.dialects import Dialect, dialect_of
 from headtail.data.tables.json_lines import JsonSource
 from headtail.data.tables.table import Source, Table
@@ -59,11 +59,12 @@ def _as_requested(dialect: Dialect, reading: Reading) -> Dialect:
     if not dialect.lines or dialect.guess:
         return dialect
     if reading.format == "sequences" and reading.user is None:
-        return replace(dialect, names=("1",), lists=("1",), guess={"item": "1"}, lines=False)
+        whole = replace(dialect, delimiter=SEPARATOR, names=("1",), lists=("1",), lines=False)
+        return replace(whole, guess={"item": "1"})
     return dialect
 
 
-def table_of(data: Any, name: str = "the data") -> Table | None:
+def table_of(data: Any, name: str = "data") -> Table | None:
     """The table in an object: a DataFrame, an Arrow table, a data set of Hugging Face; else
     None.
     """
@@ -77,8 +78,8 @@ def table_of(data: Any, name: str = "the data") -> Table | None:
         table = pa.table(data)
     except (pa.ArrowException, TypeError) as error:
         raise HeadtailError(
-            f"{name} cannot become an Arrow table: {str(error).rstrip('.')}. Give every column one "
-            "type."
+            f"`{name}` cannot become an Arrow table: {'; '.join(map(str, error.args))}. Give every "
+            "column one type."
         ) from error
 
     def batches() -> Iterator[pa.RecordBatch]:

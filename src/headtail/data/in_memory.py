@@ -1,0 +1,82 @@
+"""Objects in memory as data: DataFrames, Arrow tables, data sets of Hugging Face, matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headtail.data.points import DataSet, Progress
+from headtail.data.readers.matrix import read_matrices
+from headtail.data.readers.table import reader_of_tables
+from headtail.data.reading import Reading
+from headtail.errors import HeadtailError, need
+
+if TYPE_CHECKING:
+    from headtail.data.tables.columns import Columns, DataTables
+
+PARTS = {"train": ("train",), "test": ("test",), "validation": ("validation", "valid", "val")}
+
+
+def is_in_memory(data: Any) -> bool:
+    """Whether this is not the path of files."""
+    return not isinstance(data, str | Path)
+
+
+def read_object(
+    data: Any, test: Any, reading: Reading, progress: Progress | None
+) -> tuple[DataSet, set[str]]:
+    """The data set in an object, and the options of `reading` that do something to it.
+
+    Args:
+        data: a table, several by the names of their parts, or features and labels.
+        test: likewise, or None.
+        reading: how.
+        progress: called with what is being done and the share of it that is done.
+    """
+    if isinstance(data, tuple):
+        if len(data) != 2 or (test is not None and not isinstance(test, tuple)):
+            raise HeadtailError(
+                "Pass features and labels as a tuple of two, `(features, labels)`, for training "
+                "and for `test`."
+            )
+        return read_matrices(data, test, reading), {"holdout"}
+    tables = _tables(data, test, reading)
+    reader = reader_of_tables(tables, reading)
+    loaded = reader.read_opened(tables, reading, progress)
+    return loaded, reader.used_on(tables, reading)
+
+
+def _tables(data: Any, test: Any, reading: Reading) -> DataTables:
+    need("pyarrow", extra="data", to="Reading tables")
+    from headtail.data.tables.columns import DataTables
+
+    parts = {"train": data}
+    if isinstance(data, Mapping):
+        parts = {
+            part: data[name] for part, names in PARTS.items() for name in names if name in data
+        }
+        if "train" not in parts:
+            raise HeadtailError(
+                f"The data have the parts {', '.join(map(repr, data))}, but `train` is needed."
+            )
+    if test is not None:
+        parts["test"] = test
+    columns = {part: _columns(table, part, reading) for part, table in parts.items()}
+    return DataTables(**columns)
+
+
+def _columns(data: Any, part: str, reading: Reading) -> Columns:
+    from headtail.data.tables.columns import Columns
+    from headtail.data.tables.open import open_table, table_of
+
+    if isinstance(data, str | Path):
+        return Columns.of(open_table(Path(data), reading), reading=reading)
+    table = table_of(data, "data" if part == "train" else part)
+    if table is None:
+        raise HeadtailError(
+            f"Data of the type {type(data).__name__} cannot be read. Pass a path, a pandas or "
+            "polars DataFrame, an Arrow table, a data set of Hugging Face, or features and labels "
+            "as `(features, labels)`."
+        )
+    return Columns.of(table, reading=reading)

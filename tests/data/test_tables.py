@@ -1,0 +1,308 @@
+"""The same log in every format that people keep it in, and what is wrong with a file."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from headtail import HeadtailError
+from headtail.data.load import load
+from headtail.data.tables.open import open_table
+
+RNG = np.random.default_rng(0)
+NUMBER = 300
+LOG = pd.DataFrame(
+    {
+        "user_id": RNG.integers(1, 20, NUMBER),
+        "item_id": RNG.integers(1, 30, NUMBER),
+        "rating": RNG.integers(1, 11, NUMBER) / 2,
+        "timestamp": 874_724_710 + RNG.permutation(NUMBER) * 1000,
+    }
+)
+ARROW = pa.Table.from_pandas(LOG)
+
+
+def lines(separator: str, columns: list[str], header: bool = False) -> str:
+    return LOG[columns].to_csv(None, sep=separator, header=header, index=False)
+
+
+ALL = list(LOG.columns)
+TYPED = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
+RECORDS = LOG.to_json(None, orient="records", lines=True)
+
+
+def write_stream(path):
+    with pa.ipc.new_stream(str(path), ARROW.schema) as writer:
+        writer.write_table(ARROW)
+
+
+WRITERS = {
+    "log.arrow": write_stream,
+    "ratings.csv": lambda path: path.write_text(lines(",", ALL, header=True)),
+    "semicolons.csv": lambda path: path.write_text(lines(";", ALL, header=True)),
+    "bom.csv": lambda path: path.write_text("\ufeff" + lines(",", ALL, header=True)),
+    "ratings.tsv": lambda path: path.write_text(lines("\t", ALL, header=True)),
+    "pipes.txt": lambda path: path.write_text(lines("|", ALL, header=True)),
+    "u.data": lambda path: path.write_text(lines("\t", ALL)),
+    "ratings.dat": lambda path: path.write_text(lines("\t", ALL).replace("\t", "::")),
+    "blanks.txt": lambda path: path.write_text(lines("\t", ALL).replace("\t", "   ")),
+    "shop.inter": lambda path: path.write_text(TYPED + lines("\t", ALL)),
+    "log.jsonl": lambda path: path.write_text(RECORDS),
+    "log.json": lambda path: path.write_text(RECORDS),
+    "log.ndjson": lambda path: path.write_text(RECORDS),
+    "log.parquet": lambda path: pq.write_table(ARROW, path),
+    "log.feather": lambda path: pyarrow.feather.write_feather(LOG, str(path)),
+    "base.base": lambda path: path.write_text(lines("\t", ALL)),
+}
+PACKERS = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": lambda content: pa.compress(content, codec="zstd", asbytes=True),
+}
+
+
+def examples(data, part="test"):
+    """(items before, next item) of a part, with the names of the items."""
+    points = getattr(data, part)
+    names = data.label_names or range(points.num_labels)
+    histories = points.features
+    found = []
+    for i in range(len(points)):
+        start = int(histories.offsets[histories.row[i]])
+        before = histories.items[start : start + int(histories.end[i])].tolist()
+        found.append(([names[j] for j in before if j >= 0], names[int(points.labels.values[i])]))
+    return found
+
+
+def expected():
+    return examples(load(LOG))
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_log_is_the_same_in_every_format(tmp_path, name):
+    path = tmp_path / name
+    WRITERS[name](path)
+    data = load(path)
+    assert data.notes[0].startswith("Read as sequences: the items of each user in the order of")
+    assert examples(data) == expected()
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+@pytest.mark.parametrize("name", ["ratings.csv", "ratings.dat", "log.jsonl", "log.parquet"])
+def test_a_compressed_log_is_the_same(tmp_path, name, ending):
+    WRITERS[name](tmp_path / name)
+    packed = tmp_path / (name + ending)
+    packed.write_bytes(PACKERS[ending]((tmp_path / name).read_bytes()))
+    (tmp_path / name).unlink()
+    assert examples(load(packed)) == expected()
+
+
+def test_a_cut_archive_and_a_zip_are_one_sentence(tmp_path):
+    whole = gzip.compress(lines(",", ALL, header=True).encode())
+    (tmp_path / "a.csv.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(HeadtailError, match=r"a.csv.gz` is cut off: the archive ends too early"):
+        load(tmp_path / "a.csv.gz")
+    (tmp_path / "b.csv").write_bytes(b"PK\3\4 and so on")
+    with pytest.raises(HeadtailError, match=r"b.csv` is a zip archive. Unpack it"):
+        load(tmp_path / "b.csv")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("part-0000.csv", "part-0001.csv", "part-0002.csv"),
+        ("train-00000-of-00003.csv", "train-00001-of-00003.csv", "train-00002-of-00003.csv"),
+        ("a.csv", "b.csv", "c.csv"),
+    ],
+)
+def test_a_folder_of_shards_is_one_table(tmp_path, names):
+    for name, rows in zip(names, np.array_split(np.arange(NUMBER), 3), strict=True):
+        LOG.iloc[rows].to_csv(tmp_path / name, index=False)
+    (tmp_path / "_SUCCESS").write_text("")
+    data = load(tmp_path)
+    assert examples(data) == expected()
+    assert "is in 3 files, which are read in their order." in data.notes[-1]
+
+
+def test_parts_may_be_folders_of_shards(tmp_path):
+    for part, rows in (("train", range(200)), ("test", range(200, 300))):
+        (tmp_path / part).mkdir()
+        for number, shard in enumerate(np.array_split(np.array(rows), 2)):
+            LOG.iloc[shard].to_parquet(tmp_path / part / f"part-{number}.parquet")
+    data = load(tmp_path)
+    assert "The test part is given" in data.notes[2]
+    assert len(data.test) <= 100
+
+
+def test_shards_with_other_columns_are_refused(tmp_path):
+    LOG.to_csv(tmp_path / "part-0.csv", index=False)
+    LOG[ALL[:2]].to_csv(tmp_path / "part-1.csv", index=False)
+    with pytest.raises(HeadtailError, match=r"part-1.csv` has other columns than .*part-0.csv`"):
+        load(tmp_path)
+
+
+def test_the_ratings_of_a_folder_are_read_and_what_is_beside_them_is_named(tmp_path):
+    LOG.to_csv(tmp_path / "ratings.csv", index=False)
+    (tmp_path / "movies.csv").write_text("movieId,title\n1,Toy Story (1995)\n")
+    (tmp_path / "README.txt").write_text("Not data.")
+    data = load(tmp_path)
+    assert examples(data) == expected()
+    assert "Files that are not read: movies.csv." in data.notes
+
+
+def test_a_part_in_two_formats_is_refused(tmp_path):
+    LOG.to_csv(tmp_path / "train.csv", index=False)
+    LOG.to_parquet(tmp_path / "train.parquet")
+    with pytest.raises(HeadtailError, match=r"train.csv and train.parquet, which are both train"):
+        load(tmp_path)
+
+
+def test_a_type_that_does_not_fit_later_values_is_widened(tmp_path, monkeypatch):
+    monkeypatch.setattr("headtail.data.tables.delimited.BLOCK", 1 << 12)
+    rows = [f"{i % 50},{i}" for i in range(2000)] + ["7,B000FA64PK"]
+    (tmp_path / "a.csv").write_text("user,item\n" + "\n".join(rows) + "\n")
+    table = open_table(tmp_path / "a.csv")
+    assert [str(kind) for kind in table.schema.types] == ["int64", "string"]
+    assert table.rows == 2001
+    assert sum(len(batch) for _, batch in table.read(["item"])) == 2001
+
+
+def test_numbers_that_begin_with_0_are_names(tmp_path):
+    (tmp_path / "a.csv").write_text("user,item\n1,0005019281\n2,5019281\n1,7\n2,8\n")
+    assert str(open_table(tmp_path / "a.csv").schema.field("item").type) == "string"
+
+
+def test_quoted_values_may_hold_the_separator_and_newlines(tmp_path):
+    (tmp_path / "a.csv").write_text('text,label\n"a, b\nand c",x\nplain,"y ""z"""\n')
+    (batch,) = [batch for _, batch in open_table(tmp_path / "a.csv").read(["text", "label"])]
+    assert batch.to_pydict() == {"text": ["a, b\nand c", "plain"], "label": ["x", 'y "z"']}
+
+
+def test_lines_with_other_numbers_of_columns_are_refused_or_counted(tmp_path):
+    text = lines(",", ALL, header=True).splitlines()
+    text[7] = "1,2"
+    text[9] = "1,2,3,4,5"
+    (tmp_path / "a.csv").write_text("\n".join(text) + "\n")
+    with pytest.raises(HeadtailError, match=r"a.csv, line 8 has 2 columns where others have 4"):
+        load(tmp_path / "a.csv")
+    data = load(tmp_path / "a.csv", skip_bad_lines=True)
+    assert "skipped 2 bad lines, the first is line 8 has 2 columns" in " ".join(data.notes)
+    pq.write_table(ARROW, tmp_path / "a.parquet")
+    with pytest.raises(HeadtailError, match=r"`skip_bad_lines` would do nothing"):
+        load(tmp_path / "a.parquet", skip_bad_lines=True)
+
+
+def test_lines_in_the_order_of_time_are_sequences(tmp_path):
+    (tmp_path / "Beauty.txt").write_text("1 5\n1 7\n2 5\n1 9\n2 7\n2 5\n1 5\n2 9\n2 7\n")
+    data = load(tmp_path / "Beauty.txt")
+    assert data.notes[:2] == (
+        "Read as sequences: the items of each user in the order of the rows, prefix → next item.",
+        "column 1 → user, column 2 → item.",
+    )
+    assert examples(data, "train") == [([5], 7), ([5], 7), ([5, 7], 5)]
+    assert examples(data) == [([5, 7], 5), ([5, 7, 5], 7)]
+    assert "3 interactions repeat another of the same user and item. They are kept." in data.notes
+
+
+def test_users_with_their_items_in_lines_are_read_as_lightgcn_writes_them(tmp_path):
+    (tmp_path / "train.txt").write_text("0 3 5 7\n1 5\n2 7 3\n")
+    (tmp_path / "test.txt").write_text("0 9\n1 3 7\n2 \n")
+    data = load(tmp_path)
+    assert data.notes[0].startswith("Read as interactions")
+    assert data.label_names == [3, 5, 7]
+    assert data.test.users.to_pylist() == [1]
+    assert data.test.labels.values.tolist() == [0, 2]
+
+
+def test_lines_of_numbers_that_may_or_may_not_begin_with_a_user_are_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("7 3 5 7 8\n1 5 3 8 7\n7 7 3 8 5 1\n8 5\n")
+    with pytest.raises(HeadtailError, match=r"fits two readings: .*interactions.*sequences"):
+        load(tmp_path / "a.txt")
+    data = load(tmp_path / "a.txt", format="sequences")
+    assert examples(data)[0] == ([7, 3, 5, 7], 8)
+    data = load(tmp_path / "a.txt", format="interactions")
+    assert data.train.users.to_pylist() == [1, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "1\t2\t3\n4\t1\t7\n9\t2\t13\n",
+            r"3 columns without names.*`user='1'`.*`format='triples'`",
+        ),
+        ("1,2,x,3,4\n1,3,y,5,6\n", r"5 columns without names, which fit more than one reading"),
+        ("a,b\n1,x\n2,y\n", r"has the columns `a`, `b`, and it is not clear what they are for"),
+        ("user,item\n", r"holds no rows"),
+    ],
+)
+def test_columns_that_could_be_anything_are_refused(tmp_path, text, sentence):
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(HeadtailError, match=sentence):
+        load(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("a.jsonl", "[1, 2]\n", r"is not JSON lines: it begins with `\[1, 2\]`"),
+        ("a.jsonl", '{"user": 1}\n{"user": "a"}\n', r"is not readable as JSON lines: .*changed"),
+        ("a.csv", "", r"has no columns"),
+        ("a.csv", "just words\nand more\n", r"has no columns: .* Separate values by commas"),
+        ("a.feather", "no", r"is not a readable Feather or Arrow file; it may be cut short"),
+        ("a.xyz", "some words and more\nother\n", r"a.xyz` is not recognised, neither by its"),
+    ],
+)
+def test_what_is_no_table_is_one_sentence(tmp_path, name, content, sentence):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(HeadtailError, match=sentence):
+        load(tmp_path / name)
+
+
+def test_text_of_labels_and_features_stays_what_it_is(tmp_path):
+    (tmp_path / "a.txt").write_text("3 4 3\n0,2 1:0.5\n1 0:2\n2 3:1\n")
+    assert load(tmp_path / "a.txt").notes[0].startswith("Read as text: labels, then features")
+    (tmp_path / "a.csv").write_text("user,item\n1,2\n")
+    with pytest.raises(HeadtailError, match=r"the ending .csv does not fit the format xc"):
+        load(tmp_path / "a.csv", format="xc")
+
+
+def test_recbole_sequences_have_a_list_and_the_next_item(tmp_path):
+    header = "session_id:token\titem_id_list:token_seq\titem_id:token\n"
+    (tmp_path / "shop.train.inter").write_text(header + "1\t3 5\t7\n2\t5\t3\n3\t3 7\t5\n")
+    (tmp_path / "shop.test.inter").write_text(header + "4\t5 3\t7\n")
+    (tmp_path / "shop.valid.inter").write_text(header + "5\t7\t3\n")
+    data = load(tmp_path)
+    assert examples(data, "train") == [([3, 5], 7), ([5], 3), ([3, 7], 5)]
+    assert examples(data) == [([5, 3], 7)]
+    assert examples(data, "validation") == [([7], 3)]
+
+
+def test_a_record_of_nested_json_is_a_column_that_is_not_used(tmp_path):
+    rows = [
+        {
+            "reviewerID": f"A{i % 4}",
+            "asin": f"B{i % 7}",
+            "unixReviewTime": i,
+            "style": {"size": "L"},
+        }
+        for i in range(60)
+    ]
+    (tmp_path / "reviews.json").write_text("\n".join(map(json.dumps, rows)))
+    data = load(tmp_path / "reviews.json")
+    assert data.notes[1] == (
+        "reviewerID → user, asin → item, unixReviewTime → time; style is not used."
+    )
+    assert torch.equal(data.test.features.row.unique(), torch.arange(4))

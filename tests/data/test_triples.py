@@ -1,0 +1,84 @@
+"""Triples of a knowledge graph: queries, their tails, and what else is right."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pandas as pd
+import pytest
+
+from headtail import HeadtailError
+from headtail.data.load import load
+
+TRAIN = [
+    ("a", "likes", "b"),
+    ("a", "likes", "c"),
+    ("b", "is in", "c"),
+    ("c", "likes", "a"),
+    ("a", "likes", "b"),
+]
+TEST = [("a", "likes", "d"), ("a", "likes", "a"), ("b", "likes", "c"), ("a", "knows", "b")]
+VALID = [("a", "likes", "a"), ("b", "likes", "a")]
+
+
+def write(path, triples, header=None):
+    lines = ["\t".join(triple) for triple in triples]
+    path.write_text("\n".join(([header] if header else []) + lines) + "\n")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, triples in (("train", TRAIN), ("test", TEST), ("valid", VALID)):
+        write(tmp_path / f"{name}.txt", triples)
+    return tmp_path
+
+
+def lists(ragged, names):
+    ends = pairwise(ragged.offsets.tolist())
+    return [[names[i] for i in ragged.values[a:b].tolist()] for a, b in ends]
+
+
+def test_a_point_is_a_head_with_a_relation_and_known_are_all_its_tails(folder):
+    data = load(folder)
+    names = data.label_names
+    assert names == ["a", "b", "c"]
+    relations = ["is in", "likes"]
+    queries = data.train.features.columns.reshape(-1, 2).tolist()
+    asked = [(names[head], relations[relation - 3]) for head, relation in queries]
+    assert data.train.num_features == 3 + 2
+    assert dict(zip(asked, lists(data.train.labels, names), strict=True)) == {
+        ("a", "likes"): ["b", "c"],
+        ("b", "is in"): ["c"],
+        ("c", "likes"): ["a"],
+    }
+    assert lists(data.test.labels, names) == [["a"], ["c"]]
+    assert lists(data.test.known, names) == [["a", "b", "c"], ["a", "c"]]
+    assert len(data.validation) == 2
+    assert data.notes == (
+        "Read as triples: a point is a head with a relation, its labels are the tails.",
+        "column 1 → head, column 2 → relation, column 3 → tail.",
+        "2 test or validation triples have an entity or a relation that never occurs in training "
+        "and are left out.",
+        "1 training triples repeat another and count once.",
+    )
+
+
+def test_named_columns_and_numbers_are_read_too(tmp_path):
+    frame = pd.DataFrame({"tail": [1, 2, 3] * 9, "head": range(27), "relation": [0, 1, 0] * 9})
+    data = load(frame)
+    assert data.notes[1] == "head → head, relation → relation, tail → tail."
+    assert "Split at random: 20% of the triples are for testing" in data.notes[2]
+    assert (len(data.test), len(data.validation)) == (5, 2)
+    write(tmp_path / "a.txt", [(str(i), str(i % 3), str(5 * i)) for i in range(30)])
+    with pytest.raises(HeadtailError, match=r"columns without names.*format='triples'"):
+        load(tmp_path / "a.txt")
+    assert load(tmp_path / "a.txt", format="triples").notes[0].startswith("Read as triples")
+
+
+def test_what_is_wrong_with_triples_is_one_sentence(tmp_path):
+    frame = pd.DataFrame({"head": [1], "tail": [2]})
+    with pytest.raises(HeadtailError, match=r"`head`, `tail`, but triples need `head`, `relation`"):
+        load(frame, format="triples")
+    frame = pd.DataFrame(TRAIN, columns=["head", "relation", "tail"])
+    with pytest.raises(HeadtailError, match=r"`test` leaves no triple to test on"):
+        load(frame, test=frame.assign(head="nobody"))
