@@ -88,6 +88,8 @@ class Histories:
         if not len(self.items):
             return self.items.new_full(places.shape, -1)
         items = self.items[places.clamp(max=len(self.items) - 1)].masked_fill(~inside, -1)
+        if not bool((inside & (items < 0)).any()):
+            return items
         # Unknown items are left out: those behind them move up.
         return items.gather(1, (items < 0).to(torch.int8).argsort(dim=1, stable=True))
 
