@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from headtail.cli import main as run
@@ -10,6 +11,9 @@ from headtail.errors import HeadtailError, need
 
 def main() -> int:
     """Run the command line, or say which extra brings it."""
+    # Threads of a small step wait more than they work: they should sleep meanwhile, not spin.
+    # OpenMP reads this when torch is imported, which only a command does.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         for package in () if sys.argv[1:] == ["--version"] else ("tyro", "rich"):
             need(package, extra="cli", to="The command line")

@@ -24,6 +24,21 @@ def test_version_and_help_do_not_import_torch(argument):
     assert "headtail" in done.stdout
 
 
+def test_threads_of_the_command_line_sleep_while_they_wait(monkeypatch):
+    code = (
+        "import os, sys; sys.argv[1:] = ['--version']; from headtail.__main__ import main; main(); "
+        "print(os.environ['OMP_WAIT_POLICY'])"
+    )
+    for given, expected in ((None, "PASSIVE"), ("ACTIVE", "ACTIVE")):
+        monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+        if given:
+            monkeypatch.setenv("OMP_WAIT_POLICY", given)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.split()[-1] == expected
+
+
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
 def test_headtail_alone_lists_every_command_with_its_job(words, capsys):
     assert main(words) == 0

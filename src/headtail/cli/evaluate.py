@@ -1,4 +1,4 @@
-"""`headtail evaluate` and `headtail predict`: what a trained model answers."""
+"""`headtail evaluate`: how good a trained model is."""
 
 from __future__ import annotations
 
@@ -12,21 +12,14 @@ from rich.console import Console
 from headtail.cli.options import with_options
 from headtail.cli.progress import reading
 from headtail.cli.tables import measures_table
+from headtail.comparison.models import model_folder
 from headtail.comparison.results import Row
 from headtail.comparison.rows import row_of
 from headtail.data.facts import task_of
 from headtail.data.reading import Reading
 from headtail.data.slices import SliceRule, data_slices
 from headtail.device.choice import Device, choose_device
-from headtail.errors import check_count
 from headtail.evaluation.measures import check_measurable, measure_model, unmeasured_rows
-from headtail.evaluation.predictions import (
-    Part,
-    check_predictions_file,
-    points_of,
-    predict,
-    write_predictions,
-)
 from headtail.files.atomic import write_text
 from headtail.files.records import to_csv
 from headtail.training.open_model import OpenedModel, open_model
@@ -39,7 +32,7 @@ class Evaluate:
     """
 
     model: Annotated[Path, tyro.conf.Positional]
-    """Folder of a finished run: made by headtail train, or one of the cells of headtail compare."""
+    """Folder of a trained model, made by headtail train; or of a comparison, with --scheme."""
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     """The data, as for headtail train."""
     slices: SliceRule = "auto"
@@ -47,6 +40,10 @@ class Evaluate:
     with at least 100, with 20 to 99 and with fewer than 20 examples (count). auto: count for
     images and vectors with one label each, otherwise mass; the same in every command.
     """
+    scheme: str | None = None
+    """Which model of a comparison, for example within-batch:tail."""
+    seed: int | None = None
+    """Which seed of that scheme; by default the lowest."""
     out: Path | None = None
     """CSV file for the numbers."""
     device: Device = "auto"
@@ -56,7 +53,8 @@ class Evaluate:
 
     def run(self) -> int:
         """Measure and print."""
-        model, run, data, _ = open_with_progress(self.model, self.data, self.reading, self.device)
+        folder = model_folder(self.model, self.scheme, self.seed)
+        model, run, data, _ = open_with_progress(folder, self.data, self.reading, self.device)
         check_measurable(data)
         status = Console(stderr=True, highlight=False)
         unmeasured, total = unmeasured_rows(data)
@@ -67,59 +65,12 @@ class Evaluate:
             )
         with status.status(f"scoring {len(data.test):,} points"):
             measures = measure_model(model, data, data_slices(data, self.slices))
-        rows = [row_of(run, data, "test", each, name=self.model.name) for each in measures]
+        rows = [row_of(run, data, "test", each, name=folder.name) for each in measures]
         if self.out is not None:
             write_text(self.out, to_csv(rows, Row))
         console = Console(highlight=False)
         title = f"{run.scheme} on {data.name}"
         console.print(measures_table(title, rows, console.width, task_of(data)))
-        return 0
-
-
-@dataclass(frozen=True)
-class Predict:
-    """Write the best labels of every row of the test part, or of a file without one, to a Parquet
-    or CSV file.
-
-    Rows of a test part (--test) need no label, or may have a new one.
-
-    Its columns: point (the row of the input, from 0), user where the data name one (path, of
-        image files), rank, label, score.
-    """
-
-    model: Annotated[Path, tyro.conf.Positional]
-    """Folder of a finished run."""
-    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
-    """The data, as for headtail train."""
-    out: Path
-    """File to write: .parquet or .csv."""
-    k: int | None = None
-    """Labels per point; by default 10, or all where there are fewer."""
-    points: Part = "auto"
-    """Which points: all rows of the test part, also of one that was held out (test), or those
-    trained on (train); auto: of the test part where the data have one, else all rows there are.
-    """
-    device: Device = "auto"
-    """Where to compute."""
-    reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
-    """How to read the data."""
-
-    def run(self) -> int:
-        """Predict and write."""
-        if self.k is not None:
-            check_count("k", self.k)
-        check_predictions_file(self.out)
-        model, _, data, _ = open_with_progress(
-            self.model, self.data, self.reading, self.device, only_answers=True
-        )
-        points = points_of(data, self.points)
-        with Console(stderr=True).status(f"scoring {len(points):,} points"):
-            predictions = predict(model, points, self.k)
-            write_predictions(self.out, predictions, data.label_names)
-        k = predictions.labels.shape[1]
-        Console(highlight=False).print(
-            f"{len(points):,} points × {k} labels: {self.out}", soft_wrap=True, markup=False
-        )
         return 0
 
 

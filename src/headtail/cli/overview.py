@@ -52,7 +52,7 @@ JOBS = {
     },
     "Use a trained model": {
         "predict": Command(
-            "evaluate.Predict",
+            "predict.Predict",
             "Write the best labels of every row of a file.",
             "headtail predict run new-rows.txt --out best.csv",
         ),

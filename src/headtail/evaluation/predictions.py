@@ -25,7 +25,7 @@ class Predictions(NamedTuple):
     Attributes:
         points: n points.
         labels: `[n, k]` ids; −1 where there are no more.
-        scores: `[n, k]` their logits, without any post-hoc adjustment.
+        scores: `[n, k]` their logits; adjusted, f − τ·log π, where τ was asked for.
     """
 
     points: Points
@@ -64,7 +64,11 @@ def predict(
     if k > num_labels:
         raise HeadtailError(Setting("k", k), f" is more than the {num_labels} labels there are.")
     top = top_labels(model, points, k, post_hoc=post_hoc)
-    return Predictions(points, top, scores_of(model, points, top))
+    scores = scores_of(model, points, top)
+    if post_hoc:
+        log_prior = model.head.labels.log_prior(top.clamp(min=0))
+        scores = scores - post_hoc * log_prior.to(scores)
+    return Predictions(points, top, scores)
 
 
 def write_predictions(

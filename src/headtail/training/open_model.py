@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 import torch
 
 from headtail.core.targets import Ragged
+from headtail.data.answers import rows_to_answer
 from headtail.data.bag import Bag
 from headtail.data.histories import Histories
+from headtail.data.known import Known
 from headtail.data.load import DEFAULTS, load
 from headtail.data.points import DataSet, Points, Progress
 from headtail.data.reading import Reading, told_apart
@@ -101,6 +103,69 @@ def open_model(
     if shape != wanted:
         data = _widened(data, *wanted)
     return OpenedModel(model.to(device), run, replace(data, label_names=names), note)
+
+
+class OpenedRows(NamedTuple):
+    """A trained model, and rows of a file to ask it about.
+
+    Attributes:
+        model: in evaluation mode.
+        run: its settings.
+        points: the rows, without labels.
+        label_names: the label names of training, or None.
+        notes: what a user should know, in sentences.
+    """
+
+    model: Model
+    run: Run
+    points: Points
+    label_names: Names
+    notes: list[str]
+
+
+def open_rows(
+    folder: str | Path,
+    path: str | Path,
+    *,
+    reading: Reading = DEFAULTS,
+    progress: Progress | None = None,
+    device: str = "cpu",
+) -> OpenedRows | None:
+    """Load the trained model of a run's folder, and every row of a file for it.
+
+    Rows need no labels, and the data of training need not be there: features get the ids that they
+    had in training, and what the model does not know is left out and counted. None if the file has
+    to be read with the data of training: texts, some files of images, triples, and whatever runs of
+    an older headtail were trained on.
+
+    Args:
+        folder: of a finished run.
+        path: a file; a sequence in it is asked what comes next, a user what else.
+        reading: how to read it; what is left out is as in training.
+        progress: called with what is being read, and the share that is done.
+        device: "cpu" or "cuda".
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about labels that are never drawn: training warned
+        model, run, facts = load_model(folder)
+    if "features" not in facts or "text" in facts or not Path(path).is_file():
+        return None
+    trained_with = data_of(Path(folder) / "run.toml")
+    sizes = (facts["num_features"], len(model.head.weight))
+    known = Known(facts["features"], *sizes, facts.get("label_names"), facts.get("users"))
+    read = rows_to_answer(Path(path), known, _as_in_training(reading, trained_with), progress)
+    if read is None:
+        return None
+    points, notes = read
+    return OpenedRows(model.to(device), run, points, known.label_names, notes)
+
+
+def _as_in_training(reading: Reading, trained_with: dict[str, Any]) -> Reading:
+    """How to read rows: as training did, except for options that are given."""
+    names = ("last", "user", "item", "time", "session", "root")
+    usual = {name: trained_with[name] for name in names if trained_with.get(name) is not None}
+    given = {name for name in usual if getattr(reading, name) != getattr(DEFAULTS, name)}
+    return replace(reading, **{name: usual[name] for name in usual.keys() - given})
 
 
 def _trained(facts: dict[str, Any], num_labels: int) -> Trained | None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headtail.core.labels import Labels
+from headtail.data.known import Users
 from headtail.data.text_features import TextFeatures
 from headtail.encoders import Model
 from headtail.errors import HeadtailError
@@ -30,6 +31,7 @@ class RunFiles:
         facts: about run and data, saved in both files; a checkpoint must agree with them.
         labels: the distribution that is trained for.
         text: how raw texts become features, or None.
+        users: of the training points, where features are users; or None.
     """
 
     def __init__(
@@ -38,18 +40,21 @@ class RunFiles:
         facts: dict[str, Any],
         labels: Labels,
         text: TextFeatures | None = None,
+        users: Users | None = None,
     ) -> None:
         self.folder = folder
         self.facts = facts
         self.labels = labels
         self._label_names = as_bytes(labels.names)
         self.text = text
+        self.users = users
         self._best: dict[str, Tensor] = {}
 
     def save_model(self, model: Model) -> None:
         """Keep the present weights as the best."""
         if self.folder is not None:
-            save_model(self.folder, model, self.labels, self._label_names, self.facts, self.text)
+            about = (self.labels, self._label_names, self.facts, self.text, self.users)
+            save_model(self.folder, model, *about)
             return
         weights = checkpoint.weights_of(model)
         self._best = {name: tensor.detach().clone() for name, tensor in weights.items()}

@@ -9,6 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from headtail.core.labels import Labels
+from headtail.core.targets import Ragged
+from headtail.data.known import Users
 from headtail.data.text_features import TextFeatures
 from headtail.encoders import Model
 from headtail.errors import HeadtailError
@@ -28,6 +30,7 @@ def save_model(
     names: Tensor,
     facts: dict[str, Any],
     text: TextFeatures | None = None,
+    users: Users | None = None,
 ) -> None:
     """Save a model in a run's folder.
 
@@ -38,6 +41,7 @@ def save_model(
         names: of the labels, as `as_bytes` writes them.
         facts: about the run.
         text: how raw texts become features, where it was trained on texts.
+        users: the users of training and what they had, where features are users.
     """
     for parameter in model.parameters():
         catch_up(parameter)
@@ -50,6 +54,11 @@ def save_model(
     if text is not None:
         tensors |= text.tensors()
         facts["text"] = text.facts()
+    if users is not None:
+        tensors["users.names"] = as_bytes(users.names)
+        # Copies, because saved tensors must not share memory with each other.
+        tensors["users.had"] = users.had.values.clone()
+        tensors["users.had_offsets"] = users.had.offsets.clone()
     checkpoint.save(folder / MODEL_FILE, tensors, facts)
 
 
@@ -60,7 +69,7 @@ def load_model(
 
     The facts have the names of the labels as `label_names`, None if they had none; runs of an older
     headtail did not save them. A model that was trained on raw texts has as `text` how these become
-    features (`TextFeatures`).
+    features (`TextFeatures`), and one with users as features has them as `users` (`Users`).
 
     Args:
         folder: of the run.
@@ -91,6 +100,9 @@ def load_model(
     checkpoint.restore_weights(tensors, model)
     if "text" in facts:
         facts["text"] = TextFeatures.saved(tensors, facts["text"])
+    if "users.names" in tensors:
+        had = Ragged(tensors["users.had"], tensors["users.had_offsets"])
+        facts["users"] = Users(from_bytes(tensors["users.names"]), had)
     return model.eval(), run, facts
 
 

@@ -16,6 +16,7 @@ from headtail.core.labels import Labels
 from headtail.data.bag import Bag
 from headtail.data.batches import Batches
 from headtail.data.histories import Histories
+from headtail.data.known import kind_of_features, users_of_training
 from headtail.data.points import DataSet, Points
 from headtail.data.sequence_batches import SequenceBatches
 from headtail.device.determinism import determinism
@@ -121,8 +122,10 @@ class Trainer:
             "sparse_features": isinstance(train.features, Bag | Histories),
             "num_features": train.num_features,
             "picture": train.image_size,
+            "features": kind_of_features(data.train),
         }
-        self.files = RunFiles(self.folder, facts, self.labels, data.text)
+        about = (data.text, users_of_training(data.train))
+        self.files = RunFiles(self.folder, facts, self.labels, *about)
         self._rate = None
         self._saved = time.monotonic()
         one = torch.ones((), device=self.device)
