@@ -30,7 +30,7 @@ from headtail.data.slices import SliceRule
 from headtail.device.choice import Device, choose_device
 from headtail.errors import check_count
 from headtail.training.config import Training
-from headtail.training.notes import notes_on, slow_on_cpu
+from headtail.training.notes import notes_on, warnings_on
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Compare:
         data = read_data(self.data, self.reading, console)
         check_features(data.train.image_size, typed)
         show_notes(notes_on(data, training, self.slices), Compare, console)
-        if device == "cpu" and (note := slow_on_cpu(self.schemes, training, data)):
+        for note in warnings_on(self.schemes, training, data, device):
             console.print(Text(with_options(note, Compare), style="yellow"))
         command = shlex.join(["headtail", *typed])
         bars = TrainingBars(console, len(set(self.schemes)) * self.seeds, Compare)

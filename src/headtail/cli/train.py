@@ -11,7 +11,9 @@ from typing import Annotated
 
 import tyro
 from rich.console import Console
+from rich.text import Text
 
+from headtail.cli.options import with_options
 from headtail.cli.progress import TrainingBars, read_data, show_notes, stopped
 from headtail.cli.recipe import Recipe, with_recipe
 from headtail.cli.tables import measures_table
@@ -34,7 +36,7 @@ from headtail.device.choice import Device, choose_device
 from headtail.errors import HeadtailError
 from headtail.schemes import parse
 from headtail.training.config import Run
-from headtail.training.notes import notes_on
+from headtail.training.notes import notes_on, warnings_on
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ class Train:
         data = read_data(self.data, self.reading, console)
         check_features(data.train.image_size, typed)
         show_notes(notes_on(data, settings, self.slices), Train, console)
+        for note in warnings_on([settings.scheme], settings, data, device):
+            console.print(Text(with_options(note, Train), style="yellow"))
         try:
             rows = self._train(settings, data, device, console)
         except KeyboardInterrupt:

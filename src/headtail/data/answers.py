@@ -49,7 +49,7 @@ def rows_to_answer(
 
 
 def _lists_images(path: Path) -> bool:
-    return is_bare(path) or IMAGE_LISTS.holds(path, True)
+    return is_bare(path) or IMAGE_LISTS.holds(path, False)
 
 
 def _images(

@@ -13,6 +13,8 @@ from headtail.training.config import Training
 from headtail.training.held_out import split_validation
 from headtail.training.recipes import RECIPES
 
+FEW_NEGATIVES = 256
+"""Up to this number, other parts of a step take longer than the negatives."""
 LONG = 1e14
 """Operations that take one core about an hour."""
 
@@ -57,6 +59,37 @@ def notes_on(data: DataSet, training: Training, slices: SliceRule = "auto") -> l
             )
         )
     return notes
+
+
+def warnings_on(
+    schemes: Sequence[str], training: Training, data: DataSet, device: str
+) -> list[str]:
+    """What will take much longer than it should, before it does."""
+    notes = [needless_negatives(schemes, training, data)]
+    notes += [slow_on_cpu(schemes, training, data)] if device == "cpu" else []
+    return [note for note in notes if note is not None]
+
+
+def needless_negatives(schemes: Sequence[str], training: Training, data: DataSet) -> str | None:
+    """A note where more negatives are drawn than there are labels: the loss over all labels costs
+    less, and has no noise.
+    """
+    labels = data.train.num_labels
+    drawn = {name: parse(name).negatives(training.negatives, training.batch) for name in schemes}
+    most = {
+        name: m for name, m in drawn.items() if m is not None and m > max(labels, FEW_NEGATIVES)
+    }
+    if not most:
+        return None
+    m = max(most.values())
+    draw = "draws" if len(most) == 1 else "draw"
+    return Sentence(
+        f"{' and '.join(most)} {draw} up to {m:,.0f} negatives for {labels:,} labels: a step "
+        f"scores about {m / labels:,.0f} times as many labels as a loss over all of them does, "
+        "such as `softmax`, which has no noise. Write ",
+        Setting("negatives", max(1, labels // 4)),
+        " or fewer, or a loss over all labels.",
+    )
 
 
 def slow_on_cpu(schemes: Sequence[str], training: Training, data: DataSet) -> str | None:
