@@ -14,7 +14,7 @@ from headtail.data.known import Users
 from headtail.data.text_features import TextFeatures
 from headtail.encoders import Model
 from headtail.errors import HeadtailError
-from headtail.files.tensors import from_bytes
+from headtail.files.tensors import as_bytes, from_bytes
 from headtail.rows.decay import catch_up
 from headtail.training import checkpoint
 from headtail.training.build_model import build_model
