@@ -358,15 +358,18 @@ def test_precision_ndcg_and_psp_agree_with_napkinxc_on_delicious():
 # The bootstrap
 
 
+def shares(hit: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(column, torch.ones_like(column)) for column in hit.T]
+
+
 def test_intervals_have_the_width_of_resampled_points():
     rng = random.Random(0)
     above = [rng.random() ** 3 for _ in range(60)]
     below = [a + rng.random() for a in above]
     drawn = [rng.choices(range(60), k=60) for _ in range(20_000)]
     ratios = sorted(sum(above[i] for i in ids) / sum(below[i] for i in ids) for ids in drawn)
-    interval = intervals(
-        torch.tensor(above).double()[:, None], torch.tensor(below).double()[:, None], 20_000, seed=0
-    )[0]
+    both = torch.tensor(above).double(), torch.tensor(below).double()
+    interval = intervals([both], 60, 20_000, seed=0)[0]
     width = ratios[19_500] - ratios[500]
     assert interval.tolist() == pytest.approx([ratios[500], ratios[19_500]], abs=0.03 * width)
 
@@ -374,7 +377,7 @@ def test_intervals_have_the_width_of_resampled_points():
 @pytest.mark.parametrize("groups", [4096, 500])
 def test_intervals_of_points_and_of_groups_have_the_width_that_theory_gives(groups):
     hit = (torch.rand(3001, 50) < 0.3).double()
-    ends = intervals(hit, torch.ones_like(hit), 500, seed=0, most_groups=groups)
+    ends = intervals(shares(hit), 3001, 500, seed=0, most_groups=groups)
     theory = 2 * 1.96 * (hit.mean(0) * (1 - hit.mean(0)) / 3001).sqrt()
     assert float(((ends[:, 1] - ends[:, 0]) / theory).mean()) == pytest.approx(1, abs=0.02)
     assert torch.allclose(ends.mean(1), hit.mean(0), atol=float(theory.mean()) / 10)
@@ -382,7 +385,7 @@ def test_intervals_of_points_and_of_groups_have_the_width_that_theory_gives(grou
 
 def test_about_95_of_100_intervals_hold_the_truth():
     hit = (torch.rand(400, 600) < 0.3).double()
-    ends = intervals(hit, torch.ones_like(hit), 500, seed=0)
+    ends = intervals(shares(hit), 400, 500, seed=0)
     assert 0.925 < float(((ends[:, 0] <= 0.3) & (ends[:, 1] >= 0.3)).double().mean()) < 0.97
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from jaxtyping import Float64
 from torch import Tensor
@@ -11,8 +13,8 @@ GROUPS = 4096
 
 
 def intervals(
-    numerator: Float64[Tensor, "n c"],
-    denominator: Float64[Tensor, "n c"],
+    ratios: Iterable[tuple[Float64[Tensor, " n"], Float64[Tensor, " n"]]],
+    n: int,
     resamples: int,
     seed: int,
     most_groups: int = GROUPS,
@@ -31,8 +33,9 @@ def intervals(
     where 1000 resamples leave each end uncertain by 4%. Time and memory then no longer grow with n.
 
     Args:
-        numerator: `[n, c]` what each point adds above, for each ratio.
-        denominator: `[n, c]` what it adds below, not negative.
+        ratios: what each of n points adds above and below, not negative, for each of c ratios; one
+            is held at a time.
+        n: number of points.
         resamples: how many.
         seed: equal seeds give equal intervals.
         most_groups: more points than this are resampled in groups.
@@ -41,22 +44,26 @@ def intervals(
         `[c, 2]` lower and upper end; nan for a ratio with fewer than two points below, as one point
         says nothing of its spread.
 
-    >>> hit = torch.tensor([[1.0], [0.0]] * 200).double()
-    >>> low, high = intervals(hit, torch.ones_like(hit), resamples=1000, seed=0)[0].tolist()
+    >>> hit = torch.tensor([1.0, 0.0] * 200).double()
+    >>> ends = intervals([(hit, torch.ones_like(hit))], 400, resamples=1000, seed=0)
+    >>> low, high = ends[0].tolist()
     >>> 0.44 < low < 0.46 and 0.54 < high < 0.56
     True
     """
-    n, c = numerator.shape
     size = min(n, most_groups)
     generator = torch.Generator().manual_seed(seed)
     group = torch.randperm(n, generator=generator) % max(size, 1)
-    sums = torch.zeros(size, 2 * c, dtype=torch.float64).index_add_(
-        0, group, torch.cat([numerator, denominator], 1)
-    )
     drawn = torch.randint(max(size, 1), (resamples, size), generator=generator)
     times = torch.zeros(resamples, size, dtype=torch.float64).scatter_add_(
         1, drawn, torch.ones(1, 1).double().expand_as(drawn)
     )
-    above, below = (times @ sums).split(c, 1)
-    ends = (above / below).nanquantile(torch.tensor([0.025, 0.975], dtype=torch.float64), dim=0).T
-    return ends.masked_fill((denominator > 0).sum(0).unsqueeze(1) < 2, torch.nan)
+    sums: list[Tensor] = []
+    too_few: list[bool] = []
+    for above, below in ratios:
+        zeros = torch.zeros(size, dtype=torch.float64)
+        sums += [zeros.index_add(0, group, above), zeros.index_add(0, group, below)]
+        too_few.append(int((below > 0).sum()) < 2)
+    resampled = times @ torch.stack(sums, 1)
+    quotient = resampled[:, ::2] / resampled[:, 1::2]
+    ends = quotient.nanquantile(torch.tensor([0.025, 0.975], dtype=torch.float64), dim=0).T
+    return ends.masked_fill(torch.tensor(too_few).unsqueeze(1), torch.nan)

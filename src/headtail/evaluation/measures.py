@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -75,6 +75,7 @@ def measure_ranking(
         resamples: bootstrap resamples; 0 for no intervals.
         seed: of the resamples.
 
+    >>> import torch
     >>> train = Labels.from_counts([300, 30, 3])
     >>> top = torch.tensor([[0, 1, 2], [0, 2, 1]])
     >>> labels = Ragged.from_lists([[0], [2]])
@@ -86,22 +87,30 @@ def measure_ranking(
         check_count("resamples", resamples)
     metrics = ratios(top, labels, train, slices, num_points=num_points, propensity=propensity)
     if filtered is not None:
-        metrics += filtered_ratios(filtered, slices)
+        metrics = chain(metrics, filtered_ratios(filtered, slices))
     covered = coverage(top, slices, 10).items()
     return [
-        *_with_intervals(metrics, resamples, seed),
+        *_with_intervals(metrics, len(top), resamples, seed),
         *(Measure("coverage@10", name, value) for name, value in covered),
     ]
 
 
-def _with_intervals(metrics: Sequence[Ratio], resamples: int, seed: int) -> Iterator[Measure]:
-    numerator = torch.stack([ratio.numerator for ratio in metrics], 1)
-    denominator = torch.stack([ratio.denominator for ratio in metrics], 1)
-    ends = [[math.nan, math.nan]] * len(metrics)
+def _with_intervals(
+    metrics: Iterable[Ratio], n: int, resamples: int, seed: int
+) -> Iterator[Measure]:
+    measured: list[Measure] = []
+
+    def measure_each() -> Iterator[tuple[Tensor, Tensor]]:
+        for ratio in metrics:
+            measured.append(Measure(ratio.metric, ratio.slice, ratio.value))
+            yield ratio.numerator, ratio.denominator
+
     if resamples:
-        ends = intervals(numerator, denominator, resamples, seed).tolist()
-    for ratio, (low, high) in zip(metrics, ends, strict=True):
-        yield Measure(ratio.metric, ratio.slice, ratio.value, _or_none(low), _or_none(high))
+        ends = intervals(measure_each(), n, resamples, seed).tolist()
+    else:
+        ends = [[math.nan, math.nan] for _ in measure_each()]
+    for measure, (low, high) in zip(measured, ends, strict=True):
+        yield measure._replace(low=_or_none(low), high=_or_none(high))
 
 
 def _or_none(value: float) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 import torch
 from jaxtyping import Float64, Int
@@ -25,9 +26,9 @@ def ratios(
     *,
     num_points: int,
     propensity: tuple[float, float] = (0.55, 1.5),
-) -> list[Ratio]:
+) -> Iterator[Ratio]:
     r"""Every metric on a test set that is a ratio of sums, by slice of the *label* where a label
-    decides it.
+    decides it. They are computed one at a time, so that few are in memory.
 
     Over (point, label) pairs, for full, head, torso and tail; $h_k$ is 1 where a pair's label is
     among its point's first k:
@@ -39,17 +40,12 @@ def ratios(
       the labels in the test set: what a test set with the training's proportions would show.
 
     Over points with at least one label of the slice, for full, head, torso and tail; the labels of
-    the slice are the right ones, and ranks are those in the whole ranking:
+    the slice are the right ones, and ranks are those in the whole ranking: hit-rate@10, @20,
+    mrr@10, @20, ndcg@1, @3, @5, @10, @20. See `hit_rate`, `mrr` and `ndcg`.
 
-    - hit-rate@10, @20: see `hit_rate`.
-    - mrr@10, @20: see `mrr`.
-    - ndcg@1, @3, @5, @10, @20: see `ndcg`.
-
-    Over points with at least one label, full only:
-
-    - precision@1, @3, @5: see `precision`.
-    - psp@1, @3, @5: see `psp` and `inverse_propensity`.
-    - popularity@10, popularity-lift@10: see `popularity` and `popularity_lift`.
+    Over points with at least one label, full only: precision@1, @3, @5, psp@1, @3, @5,
+    popularity@10, popularity-lift@10. See `precision`, `psp`, `inverse_propensity`, `popularity`
+    and `popularity_lift`.
 
     Args:
         top: `[n, K]` the best labels of each point, best first, K ≥ min(50, L); −1 where there is
@@ -72,14 +68,13 @@ def ratios(
     ranked = Ranked.of(top, labels, train.num_labels)
     inverse = inverse_propensity(train, num_points, propensity)
     share = train.counts.cpu().double() / num_points
-    return [
-        *(ratio for part in ranked.by_slice(slices) for ratio in _of_slice(part, train)),
-        _class_weighted_error(ranked, train),
-        *(precision(ranked, k) for k in (1, 3, 5)),
-        *(psp(ranked, inverse, k) for k in (1, 3, 5)),
-        popularity(top, ranked, share, 10),
-        popularity_lift(top, ranked, share, 10),
-    ]
+    return chain(
+        (ratio for part in ranked.by_slice(slices) for ratio in _of_slice(part, train)),
+        [_class_weighted_error(ranked, train)],
+        (precision(ranked, k) for k in (1, 3, 5)),
+        (psp(ranked, inverse, k) for k in (1, 3, 5)),
+        (measure(top, ranked, share, 10) for measure in (popularity, popularity_lift)),
+    )
 
 
 def _of_slice(ranked: Ranked, train: Labels) -> Iterator[Ratio]:
