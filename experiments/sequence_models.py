@@ -166,7 +166,8 @@ def perform(given: argparse.Namespace, data: DataSet, name: str) -> None:
     for seed in range(given.seeds):
         for scheme in given.schemes:
             run = Run(**asdict(training), scheme=scheme, seed=seed)
-            key = blake2b(f"{run} {data.digest}".encode(), digest_size=6).hexdigest()
+            text = f"{run} {data.digest} {given.start}"
+            key = blake2b(text.encode(), digest_size=6).hexdigest()
             lines = read_table(path)
             if any(line["run"] == key for line in lines):
                 continue
@@ -175,6 +176,8 @@ def perform(given: argparse.Namespace, data: DataSet, name: str) -> None:
                 trainer = Timed(
                     run, data, folder, device=given.device, watch=watched(scheme, run.epochs)
                 )
+                if given.start is not None:
+                    torch.nn.init.normal_(trainer.model.head.weight, std=given.start)
                 found = line_of(trainer, data, run)
             except HeadtailError as error:
                 print(f"{scheme}: {error}", file=sys.stderr)
@@ -182,6 +185,7 @@ def perform(given: argparse.Namespace, data: DataSet, name: str) -> None:
             about = {"run": key, "data": name, "encoder": run.encoder, "scheme": scheme}
             about |= {"seed": seed, "dim": run.dim, "lr": run.lr, "dropout": run.dropout}
             about |= {"batch": run.batch, "length": run.length, "weight_decay": run.weight_decay}
+            about |= {"start": given.start or "", "heads": run.heads, "layers": run.layers}
             line = {column: str(value) for column, value in (about | found).items()}
             write_table(path, [*lines, line])
             short = ", ".join(
@@ -208,6 +212,9 @@ def parsed() -> argparse.Namespace:
     for name in ("lr", "dropout", "weight_decay"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=float)
     parser.add_argument("--stop-on", dest="stop_on")
+    parser.add_argument(
+        "--start", type=float, help="deviation of initial label rows; by default 1/√d"
+    )
     return parser.parse_args()
 
 

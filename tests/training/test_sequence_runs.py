@@ -16,11 +16,17 @@ from headtail.data.load import load
 from headtail.data.slices import data_slices
 from headtail.encoders import SequenceEncoder
 from headtail.evaluation.measures import measure_model
+from headtail.kernels.dispatch import use_kernels
+from headtail.training.captured import CapturedStep
 from headtail.training.config import Run
+from headtail.training.engine import Engine
 from headtail.training.interrupts import Stopped
 from headtail.training.open_model import open_model
 from headtail.training.recipes import OF_ENCODER
+from headtail.training.resident import ResidentStep
+from headtail.training.resident_sequences import ResidentSequences
 from headtail.training.trainer import Trainer
+from tests.training.test_graphs import on_gpu
 from tests.training.test_resume import EVERY_STEP, assert_same_run
 from tests.training.test_train import Stop, assert_same_model
 
@@ -186,3 +192,73 @@ def test_an_encoder_brings_its_recipe():
         settings.check_together()
         assert settings.encoder == name
         assert settings.dim % settings.heads == 0
+
+
+STEADY = replace(SMALL, scheme="uniform(without-replacement):tail@12", optimiser="sgd", lr=0.05)
+"""Every label is drawn in every step, so that no randomness matters."""
+
+
+@pytest.mark.parametrize("run", [STEADY, replace(STEADY, scheme="softmax", encoder="gru")])
+def test_steps_of_fixed_shape_learn_what_eager_steps_learn(run, data):
+    weights = []
+    for resident in (True, False):
+        trainer = Trainer(run, data)
+        step = trainer.step
+        if resident:
+            sequences = ResidentSequences(trainer.batches, torch.device("cpu"), run.epochs)
+            step = ResidentStep(trainer.learner, sequences)
+        for batch in step.order(epoch=0, start=1):
+            assert step(batch).isfinite()
+        weights.append([p.detach() for p in trainer.model.parameters()])
+    for by_resident, by_eager in zip(*weights, strict=True):
+        torch.testing.assert_close(by_resident, by_eager, atol=1e-5, rtol=1e-4)
+
+
+@on_gpu
+@pytest.mark.parametrize("encoder", ["sasrec", "gru"])
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("optimiser", ["sgd", "adagrad", "adam"])
+@pytest.mark.parametrize("scheme", [STEADY.scheme, "softmax"])
+def test_steps_on_a_gpu_are_captured_and_those_of_a_cpu(data, encoder, tied, optimiser, scheme):
+    run = replace(STEADY, encoder=encoder, tied=tied, optimiser=optimiser, scheme=scheme, epochs=3)
+    with use_kernels("always"):
+        by_cpu, by_gpu = (Trainer(run, data, device=device) for device in ("cpu", "cuda"))
+        assert isinstance(by_gpu.step, CapturedStep)
+        one, other = by_cpu.fit(), by_gpu.fit()
+    assert [value for *_, value in one.state.curve] == pytest.approx(
+        [value for *_, value in other.state.curve], rel=1e-2
+    )
+
+
+@on_gpu
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_on_a_gpu_learns_and_resumes(name, data, tmp_path):
+    run = replace(RUNS[name], epochs=3)
+    whole = Trainer(run, data, tmp_path / "whole", device="cuda", engine=EVERY_STEP).fit()
+    losses = [value for _, metric, value in whole.state.curve if metric == "loss"]
+    assert losses[-1] < losses[0]
+    stop = Stop(whole.steps_per_epoch + 3)
+    with pytest.raises(Stopped):
+        Trainer(
+            run,
+            data,
+            tmp_path / "parts",
+            device="cuda",
+            engine=EVERY_STEP,
+            watch=stop,
+            stop=stop.event,
+        ).fit()
+    parts = Trainer(run, data, tmp_path / "parts", device="cuda", engine=EVERY_STEP).fit()
+    assert [value for *_, value in whole.state.curve] == pytest.approx(
+        [value for *_, value in parts.state.curve], rel=1e-2
+    )
+
+
+@on_gpu
+def test_sequences_that_do_not_fit_on_a_gpu_are_copied_step_by_step(data):
+    with pytest.warns(UserWarning, match="each step copies its own features"):
+        trainer = Trainer(STEADY, data, device="cuda", engine=Engine(share_of_memory=0.0))
+    curve = [value for *_, value in trainer.fit().state.curve]
+    assert curve == pytest.approx(
+        [value for *_, value in Trainer(STEADY, data).fit().state.curve], rel=1e-2
+    )
