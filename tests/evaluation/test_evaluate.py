@@ -13,11 +13,13 @@ from headtail.core.labels import Labels
 from headtail.core.targets import Ragged
 from headtail.data.points import Points
 from headtail.encoders import Model
+from headtail.evaluation.measures import measure_model
 from headtail.evaluation.topk import top_labels
 from headtail.evaluation.validation import Validation, implicit_loss_of
 from headtail.schemes import PAPER, scheme
 from headtail.training.build_model import build_model
 from headtail.training.config import Run
+from tests.test_metrics import slowly
 from tests.training.test_train import DATA, NUM_FEATURES, NUM_LABELS
 
 LABELS = Labels.from_counts(torch.bincount(DATA.train.labels.values, minlength=NUM_LABELS))
@@ -78,6 +80,26 @@ def test_labels_seen_before_are_left_out_and_nothing_takes_the_place_of_labels_t
         best(scores, k, own) for scores, own in zip(logits_of(model, points), seen, strict=True)
     ]
     assert top_labels(model, points, k, at_once=block).tolist() == wanted
+
+
+def test_every_metric_of_a_model_is_that_of_the_ranking_without_seen_labels():
+    model = model_of()
+    generator = torch.Generator().manual_seed(5)
+    own = lists(POINTS.labels)
+    seen = [
+        [y for y in torch.randperm(NUM_LABELS, generator=generator)[:4].tolist() if y not in labels]
+        for labels in own
+    ]
+    data = replace(DATA, test=replace(POINTS, seen=Ragged.from_lists(seen)))
+    slices = LABELS.slices_by_mass()
+    rows = measure_model(model, data, slices)
+    top = [
+        best(scores, NUM_LABELS, gone)
+        for scores, gone in zip(logits_of(model, POINTS), seen, strict=True)
+    ]
+    assert any(-1 in row for row in top)
+    expected = slowly(top, own, LABELS, slices, len(DATA.train))
+    assert {row[:2]: row.value for row in rows} == pytest.approx(expected, nan_ok=True)
 
 
 def test_no_points_have_no_top_labels():
