@@ -255,3 +255,16 @@ def test_as_interactions_without_time_a_random_share_of_each_user_is_held_out():
     rated = load(frame.assign(rating=5), min_rating=2)
     assert "Split at random: 20% of each user's items" in " ".join(rated.notes)
     assert rated.test.num_pairs == data.test.num_pairs
+
+
+def test_every_user_is_asked_what_comes_after_all_its_items():
+    frame = log()
+    whole = load(frame).whole
+    counts = frame.groupby("user").size()
+    assert dict(zip(whole.users.to_pylist(), whole.features.end.tolist(), strict=True)) == (
+        counts.to_dict()
+    )
+    assert whole.num_pairs == 0
+    assert load(frame[:300], test=frame[300:]).whole is None
+    with pytest.raises(HeadtailError, match=r"`holdout` would do nothing"):
+        load(frame, split="last", holdout=0.5)

@@ -40,7 +40,7 @@ def read_object(
                 "Pass features and labels as a tuple of two, `(features, labels)`, for training "
                 "and for `test`."
             )
-        return read_matrices(data, test, reading), {"holdout"}
+        return read_matrices(data, test, reading), set() if test else {"holdout"}
     tables = _tables(data, test, reading)
     reader = reader_of_tables(tables, reading)
     loaded = reader.read_opened(tables, reading, progress)

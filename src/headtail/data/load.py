@@ -131,9 +131,7 @@ def _with_options(reading: Reading, test: Any, options: dict[str, Any]) -> Readi
 def _read_object(data: Any, test: Any, reading: Reading, progress: Progress | None) -> DataSet:
     tested_on = reading.test if test is None else test
     loaded, used = read_object(data, tested_on, reading, progress)
-    unused = set(MEANT_FOR) - used - {"test", "format"}
-    whole = {"holdout"} if loaded.whole is not None else set()
-    _refuse(reading, "data", sorted(unused - whole))
+    _refuse(reading, "data", sorted(set(MEANT_FOR) - used - {"test", "format"}))
     return loaded
 
 
@@ -193,7 +191,7 @@ def _read(
     else:
         loaded = reader.read_for_model(files, reading, progress, trained)
     # Interactions are held out; other readers hold out points, and `whole` has them all.
-    if loaded.whole is None and "holdout" not in used:
+    if "holdout" not in used and (loaded.whole is None or files.kind == "table"):
         _refuse(reading, data, ["holdout"])
     if files.unused:
         loaded = _with_notes(loaded, f"Files that are not read: {', '.join(files.unused)}.")

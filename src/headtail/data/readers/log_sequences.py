@@ -6,8 +6,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
+from headtail.core.targets import Ragged
 from headtail.data.cache import Entry, Store, cached, key_of
+from headtail.data.histories import Histories
 from headtail.data.points import DataSet, Points, Progress
 from headtail.data.readers.log_events import Log, sort_log
 from headtail.data.readers.log_notes import notes_on_log
@@ -44,8 +47,20 @@ def read_log(tables: DataTables, reading: Reading, progress: Progress | None) ->
         label_names=label_names(entry),
         notes=notes_on_log(log, entry.facts, "sequences") + _notes(entry),
         digest=key_of(files, recipe | {"last": last}),
+        whole=_everyone(entry, last) if tables.test is None else None,
     )
     return renamed(data, tables)
+
+
+def _everyone(entry: Entry, last: int) -> Points:
+    """A point per user or session that has seen all its items: what comes next is not known."""
+    items, offsets = entry.arrays["train_items"], entry.arrays["train_offsets"]
+    num_labels = entry.facts["num_labels"]
+    number = len(offsets) - 1
+    rows = torch.arange(number)
+    nothing = Ragged(items[:0], torch.zeros(number + 1, dtype=torch.int64))
+    histories = Histories(items, offsets, rows, offsets.diff(), last, num_labels)
+    return Points(histories, nothing, num_labels, rows=rows, users=saved_ids(entry, "users"))
 
 
 def _build(log: Log, progress: Progress | None, store: Store) -> None:

@@ -70,19 +70,16 @@ def read_sequences(
 ) -> DataSet:
     """Read sessions or histories from Parquet: a list column `items` (or the only one) of item ids.
 
-    The session [a, b, c] becomes the examples [a] → b and [a, b] → c. The features of an example
-    are the items before its target (`Histories`); as a bag, the item i steps back among the last n
-    has the value 1/i, summed where an item repeats. Columns and labels are the same items, sorted:
-    numbers by size, strings by their bytes.
+    The session [a, b, c] becomes the examples [a] → b and [a, b] → c, with the items before the
+    target as features (`Histories`). Columns and labels are the same items, sorted.
 
-    With a test file, its rows are the prefix (the list) and its `target`; without such a
-    column, the last item of the list is the target. Rows of a training file with a `target` are
-    read in the same way. Without a test file the last item of each sequence is its test target, the
-    one before it its validation target, and the items before them are for training.
+    With a test file, its rows are the prefix (the list) and its `target`; without such a column,
+    the last item of the list is the target. Rows of a training file with a `target` are read in the
+    same way. Without a test file the last item of each sequence is for testing, the one before it
+    for validation.
 
-    Items are those of training. Others are left out of the features. Examples with such a target
-    are left out, but test rows with such a target, with none (a `target` that is null) or with
-    nothing before it are kept as `unlabelled`.
+    Items are those of training; others are no features. Examples with such a target are left out,
+    but test rows with such a target, with none or with nothing before it are `unlabelled`.
 
     Args:
         train: Parquet file, or another table.
@@ -118,22 +115,28 @@ def read_sequences(
     recipe = {"reader": "sequences", "last": last} | held_out
     build = partial(_build, files, whole, progress)
     entry = cached(files, {"reader": "sequences", "with": "histories"} | held_out, build)
+    digest = key_of(files, recipe)  # of what is trained and tested, without what else is kept
+    notes = _notes(entry, test is None, whole)
+    return replace(_data_set(entry, last, test is not None), notes=notes, digest=digest)
+
+
+def _data_set(entry: Entry, last: int, given: bool) -> DataSet:
+    """The parts of the data; `given` says that the test part has a file of its own."""
     numbers = entry.facts["points"]
     users = saved_ids(entry, "users")
-    tested = "train" if test is None else "test"
+    tested, validated = ("test", "validation") if given else ("train", "train")
+    validation = unlabelled = None
+    if numbers.get("validation"):
+        validation = points_of(entry, validated, "validation", last)
+    if numbers["unlabelled"]:
+        unlabelled = points_of(entry, tested, "unlabelled", last, users)
     return DataSet(
-        source.table.title,
+        "sequences",
         points_of(entry, "train", "train", last),
         points_of(entry, tested, "test", last, users),
-        points_of(entry, "train" if test is None else "validation", "validation", last)
-        if numbers.get("validation")
-        else None,
-        unlabelled=points_of(entry, tested, "unlabelled", last, users)
-        if numbers["unlabelled"]
-        else None,
+        validation,
+        unlabelled=unlabelled,
         label_names=label_names(entry),
-        notes=_notes(entry, test is None, whole),
-        digest=key_of(files, recipe),  # of what is trained and tested, without what else is kept
     )
 
 
