@@ -14,7 +14,7 @@ from headtail.report.chart import Scale
 from headtail.report.learning_curves import learning_curves
 from headtail.report.look import looks
 from headtail.report.measured import Measured, Reference
-from headtail.report.name_places import Canvas, labels_for
+from headtail.report.name_places import labels_for
 from headtail.report.optimised_table import optimised_table
 from headtail.report.page import render
 from headtail.report.prediction import Agreement, prediction
@@ -27,7 +27,7 @@ OTHERS = tuple(
     f"{name}:importance"
     for name in ("hard(8)", "frequency(0.5)", "block", "mixture(uniform,queue)", "resampled(512)")
 )
-CANVAS = Canvas(600, 400, (0, 1), (0, 1), font=12)
+AREA = (0.0, 0.0, 600.0, 400.0)
 
 
 def test_schemes_of_one_colour_differ_in_shape():
@@ -43,46 +43,40 @@ def test_schemes_of_one_colour_differ_in_shape():
     ), "a dot of its own colour"
 
 
-def test_labels_of_crowded_points_do_not_cover_each_other():
-    points = {f"within-batch:{i}": (0.5 + 0.001 * i, 0.5) for i in range(6)}
-    labels = labels_for(points, CANVAS)
-    boxes = []
-    for name, (text, spot) in labels.items():
-        x, y = CANVAS.pixel(*points[name])
-        boxes.append((x + spot.dx, y + spot.dy, 12 * 0.56 * len(text), 12))
+@pytest.mark.parametrize("spread", [0.6, 30.0, 90.0])
+def test_labels_do_not_cover_each_other_or_other_points(spread: float):
+    points = {
+        f"within-batch:tail({i})": (300 + spread * math.cos(2.4 * i), 200 + spread * math.sin(i))
+        for i in range(7)
+    }
+    labels = labels_for(points, AREA, font=12)
+    boxes = {name: (x, y, 12 * 0.56 * len(text), 12.0) for name, (text, x, y) in labels.items()}
     clash = [
-        (a, b)
-        for i, a in enumerate(boxes)
-        for b in boxes[:i]
-        if abs(a[0] - b[0]) < (a[2] + b[2]) / 2 and abs(a[1] - b[1]) < a[3]
+        (name, other)
+        for name, a in boxes.items()
+        for other, b in boxes.items()
+        if name < other
+        and abs(a[0] - b[0]) < (a[2] + b[2]) / 2
+        and abs(a[1] - b[1]) < (a[3] + b[3]) / 2
     ]
     assert not clash
+    named = [name for name, label in labels.items() if label.text == name]
+    assert (len(named) > 0) is (spread > 1), "points on top of each other have numbers"
+    for name in named:
+        x, y, width, height = boxes[name]
+        covered = [
+            other
+            for other, (u, v) in points.items()
+            if other != name and abs(x - u) < width / 2 and abs(y - v) < height / 2
+        ]
+        assert not covered
 
 
-@pytest.mark.parametrize("spread", [0.1, 0.15])
-def test_no_leader_runs_through_another_name(spread: float):
-    points = {
-        f"within-batch:tail({i})@64": (0.5 + spread * math.cos(2.4 * i), 0.5 + spread * math.sin(i))
-        for i in range(15)
-    }
-    labels = {
-        name: label for name, label in labels_for(points, CANVAS).items() if label.text == name
-    }
-    assert any(not label.place.near for label in labels.values()), "some have a leader"
-    at = {name: CANVAS.pixel(*points[name]) for name in points}
-    boxes = {
-        name: (at[name][0] + spot.dx, at[name][1] + spot.dy) for name, (_, spot) in labels.items()
-    }
-    half = {name: (0.56 * 12 * len(name) / 2, 6) for name in points}
-    for name, (_, spot) in labels.items():
-        for share in [] if spot.near else [i / 40 for i in range(8, 40)]:
-            x, y = (a + (b - a) * share for a, b in zip(at[name], boxes[name], strict=True))
-            through = [
-                one
-                for one in boxes
-                if abs(x - boxes[one][0]) < half[one][0] and abs(y - boxes[one][1]) < half[one][1]
-            ]
-            assert not set(through) - {name}, (name, through)
+def test_labels_stay_inside_the_chart():
+    corners = {f"uniform:tail({x})": (float(x), 200.0) for x in (2, 598)}
+    for text, x, _ in labels_for(corners, AREA, font=12).values():
+        assert x - 0.28 * 12 * len(text) >= 0
+        assert x + 0.28 * 12 * len(text) <= 600
 
 
 def test_a_point_without_room_for_its_name_has_a_number_and_the_legend_its_name():
@@ -143,7 +137,9 @@ def test_error_bars_and_axes_of_shares_end_where_shares_do():
         "uniform:tail": (SeedMean(0.95, 0.9, 1.0, 2), SeedMean(0.0, 0.0, 0.0, 2)),
     }
     points = NamedPoints(means, dict.fromkeys(means, ""), looks(list(means)), ("", ""), shares=True)
-    assert all(0 <= end <= 1 for bar in points.error_bars() for end in bar)
+    bars = [bar for name in means for bar in points.error_bars(name)]
+    assert len(bars) == 4
+    assert all(0 <= end <= 1 for bar in bars for point in bar for end in point)
     frame = points.frame(900)
     assert (frame.x.high, frame.y.low) == (1, 0)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from headtail.report.chart import Figure
 from headtail.report.class_curves import class_curves
 from headtail.report.look import families
 from headtail.report.measured import Measured, Reference
@@ -74,14 +75,11 @@ def test_each_sampler_is_looked_at_beside_the_losses_over_all_labels_of_its_kind
     assert families(["queue(8):tail"]) == {"other samplers": ["queue(8):tail"]}
 
 
-def bars_of(panel: str) -> dict[str, list[tuple[str, str]]]:
+def bars_of(figure: Figure) -> dict[str, list[tuple[str, str]]]:
     """Column: its names and numbers."""
-    columns = re.findall(r"<div>(<h4>.*?)(?=<div><h4>|$)", panel, re.DOTALL)
     return {
-        re.findall(r"<h4>([\w-]+)", column)[0]: re.findall(
-            r'name">([^<]+)</span>.*?class="value">([^<]+)<', column, re.DOTALL
-        )
-        for column in columns
+        column.title: [(bar.scheme, bar.text) for bar in column.bars]
+        for column in figure.panels["error"]
     }
 
 
@@ -90,7 +88,7 @@ def test_bars_of_errors_have_their_numbers_and_an_empty_slice_has_no_column():
     measured = Measured(comparison)
     figure = slice_bars(measured, comparison.data, {})
     assert figure is not None
-    bars = bars_of(figure.panels["error"])
+    bars = bars_of(figure)
     assert list(bars) == ["Head", "Torso", "Tail", "Balanced", "Prior-weighted"]
     tail = measured.of("uniform:tail", "balanced-error", "tail").value
     assert ("uniform:tail", f"{100 * tail:.1f}") in bars["Tail"]
@@ -98,11 +96,11 @@ def test_bars_of_errors_have_their_numbers_and_an_empty_slice_has_no_column():
     weighted = measured.of("softmax", "class-weighted-error", "full").value
     assert bars["Prior-weighted"][0] == ("softmax", f"{100 * weighted:.1f}")
     assert figure.note == "In percent; lower is better. Pale bars use all labels. "
-    assert figure.panels["error"].count("opacity:.5") == 5 * 5, "all-label losses are pale"
+    assert rendered("images").count("opacity:.5") == 5 * 5, "all-label losses are pale"
     empty = CASES["images, two losses, no tail"]()
     figure = slice_bars(Measured(empty), empty.data, {})
     assert figure is not None
-    assert list(bars_of(figure.panels["error"])) == ["Head", "Torso", "Balanced", "Prior-weighted"]
+    assert list(bars_of(figure)) == ["Head", "Torso", "Balanced", "Prior-weighted"]
 
 
 def test_a_class_stands_at_its_rank_with_the_mean_of_its_seeds():

@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from headtail.comparison.grid import Cell, check_same_run
-from headtail.comparison.results import ABOUT, CLASSES, TIMES, ClassError, Row, read_rows
+from headtail.comparison.results import ABOUT, ANSWERS, CLASSES, TIMES, ClassError, Row, read_rows
 from headtail.comparison.rows import class_errors, dial_rows, rows_of
 from headtail.comparison.stopwatch import Stopwatch
 from headtail.core.slices import Slices
@@ -19,6 +19,7 @@ from headtail.data.facts import task_of
 from headtail.data.points import DataSet
 from headtail.errors import HeadtailError
 from headtail.evaluation.dial import dial_of
+from headtail.evaluation.examples import examples_of
 from headtail.evaluation.measures import Measure, best_labels, measure_model, measures_of
 from headtail.evaluation.ranks import ranks_of_model
 from headtail.files.atomic import write_text
@@ -63,6 +64,8 @@ def run_cell(
         top, rows = _adjust(cell, data, slices, device)
     else:
         top, rows = _train(cell, data, slices, device, watch, stop)
+    examples = {cell.run.scheme: examples_of(top, data, slices)}
+    write_text(cell.folder / ANSWERS, json.dumps(examples))
     if task_of(data) == "classification":
         write_text(cell.folder / CLASSES, to_csv(class_errors(cell.run, data, top), ClassError))
     write_text(cell.folder / "results.csv", to_csv(rows, Row))  # the last: the cell is then done

@@ -18,7 +18,7 @@ import torch
 from headtail.comparison.cell import run_cell
 from headtail.comparison.explained import explain_schemes
 from headtail.comparison.grid import Cell, cells, check_same_data
-from headtail.comparison.results import Comparison, Row, mean_times, read_classes
+from headtail.comparison.results import Comparison, Row, first_answers, mean_times, read_classes
 from headtail.comparison.rows import baseline_rows, explain_rows
 from headtail.comparison.workers import Outcome, in_turn, side_by_side, source_of
 from headtail.core.slices import Slices
@@ -188,6 +188,7 @@ def run_grid(
         | {"times": mean_times(cell.folder for cell in trained)},
         failures=failures,
         classes=[row for cell in trained for row in read_classes(cell.folder)],
+        answers=first_answers(cell.folder for cell in trained),
     ).write(folder)
     return Comparison.read(folder)
 

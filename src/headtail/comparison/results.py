@@ -23,6 +23,8 @@ ABOUT = "about.json"
 """File of a run's folder with the digest of its data and the rule of its slices."""
 TIMES = "times.json"
 """File of a run's folder with its times, by scheme: these differ from machine to machine."""
+ANSWERS = "answers.json"
+"""File with a few test points and what the model of each scheme answers."""
 UNFINISHED = "unfinished.json"
 """File of a comparison that runs or was stopped: folder of each cell: its scheme and seed."""
 BEGUN = "unfinished.csv"
@@ -130,6 +132,8 @@ class Comparison:
         failures: for cells that failed, scheme and seed ("within-batch:tail, seed 0"): the reason,
             in a sentence.
         classes: the error of each label, for classification (`classes.csv`).
+        answers: scheme: a few test points with their right labels and the answers of its first
+            model (`answers.json`), as `headtail.evaluation.examples.examples_of` returns them.
         missing: scheme and seed of the cells that a stopped comparison has not finished.
     """
 
@@ -140,6 +144,7 @@ class Comparison:
     made_by: dict[str, Any]
     failures: dict[str, str]
     classes: list[ClassError] = field(default_factory=list)
+    answers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
 
     @classmethod
@@ -156,6 +161,7 @@ class Comparison:
                 failures=_json(folder / "failures.json"),
                 rows=read_rows(folder / (BEGUN if stopped else RESULTS)),
                 classes=read_classes(folder),
+                answers=first_answers([folder]),
             )
             return comparison._with_cells(folder) if stopped else comparison
         except OSError as error:
@@ -180,6 +186,7 @@ class Comparison:
             rows=self.rows + [row for cell in done for row in read_rows(cell / RESULTS)],
             classes=[row for cell in done for row in read_classes(cell)],
             made_by=self.made_by | {"times": mean_times(done)},
+            answers=first_answers(done),
             missing=[title for cell, title in titles.items() if cell not in done],
         )
 
@@ -203,7 +210,7 @@ class Comparison:
     def _write_tables(self, folder: Path) -> None:
         settings = {name: value for name, value in self.settings.items() if name != "data"}
         write_text(folder / "run.toml", to_toml(settings, self.settings["data"]))
-        for name in ("data", "schemes", "made_by", "failures"):
+        for name in ("data", "schemes", "made_by", "failures", "answers"):
             write_text(folder / f"{name}.json", json.dumps(getattr(self, name), indent=1))
         if self.classes:
             write_text(folder / CLASSES, to_csv(self.classes, ClassError))
@@ -240,6 +247,15 @@ def mean_times(cells: Iterable[Path]) -> dict[str, dict[str, float]]:
         scheme: {name: fmean(times[name] for times in all_times) for name in all_times[0]}
         for scheme, all_times in gathered.items()
     }
+
+
+def first_answers(folders: Iterable[Path]) -> dict[str, list[dict[str, Any]]]:
+    """Scheme: the answers in the first of these folders that has some."""
+    answers: dict[str, list[dict[str, Any]]] = {}
+    for folder in folders:
+        if (folder / ANSWERS).exists():
+            answers = _json(folder / ANSWERS) | answers
+    return answers
 
 
 def _slices(cell: Path) -> str | None:

@@ -192,7 +192,6 @@ def answer_table(answer: Answer, measured: Measured, times: Times) -> Table:
     metric = measured.yardstick.metric
     slices = [name for name in SLICES if measured.known(metric, name)]
     rows = []
-    csv: list[list[object]] = [["scheme", *slices, "training seconds", "seconds per step"]]
     for title, name in answer.schemes.items():
         means = [measured.of(name, metric, slice_) for slice_ in slices]
         time = times.get(name)
@@ -205,10 +204,9 @@ def answer_table(answer: Answer, measured: Measured, times: Times) -> Table:
             detail = "" if step is None else f"{duration(step)} per step"
             cells.append(TableCell(text, seconds, detail=detail))
         rows.append([TableCell(name, name, detail=title), *cells])
-        csv.append([name, *(mean.value for mean in means), seconds, step])
     titles = {"full": "balanced"} if measured.yardstick is ERROR else {}
     headings = [Column("scheme", numeric=False)]
     headings += [Column(titles.get(name, name).capitalize()) for name in slices]
     headings += [Column("Training")] * bool(times)
     caption = f"The schemes that matter: {measured.yardstick.name} and time of training"
-    return Table("answer", caption, headings, rows, csv)
+    return Table("answer", caption, headings, rows, [])

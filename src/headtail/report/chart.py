@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 WIDTHS = {"wide": 920.0, "narrow": 350.0}
 """Pixels of a chart on a desktop and on a phone; the page shows one of the two."""
@@ -34,14 +35,15 @@ class Figure:
     Attributes:
         name: its id in the page.
         alt: what it shows, for readers who cannot see it.
-        panels: what a reader can select: its HTML. A single one needs no name.
+        panels: what a reader can select: its HTML, or the columns of bars. A single one needs no
+            name.
         chosen: the one that is shown at first.
         note: what else a reader must know to read it.
     """
 
     name: str
     alt: str
-    panels: dict[str, str]
+    panels: dict[str, Any]
     chosen: str = ""
     note: str = ""
 
@@ -63,6 +65,16 @@ class Scale:
     log: bool = False
     share: bool = False
     whole: bool = False
+
+    @classmethod
+    def around(cls, values: Iterable[float], room: float, *, share: bool = False) -> Scale:
+        """Around these values, with room on both sides; within 0 and 1 for shares."""
+        known = [value for value in values if math.isfinite(value)]
+        low, high = min(known), max(known)
+        room = room * (high - low) or 0.05 * abs(high) or 0.01
+        if share:
+            return cls(max(low - room, 0.0), min(high + room, 1.0), share=True)
+        return cls(low - room, high + room)
 
     def at(self, value: float) -> float:
         """Where a value is, from 0 to 1."""
@@ -143,6 +155,16 @@ class Frame:
         """Width and height of the area between the axes."""
         left, right, top, bottom = self.margin
         return self.width - left - right, self.height - top - bottom
+
+    @property
+    def area(self) -> tuple[float, float, float, float]:
+        """Left, top, right and bottom of that area."""
+        left, right, top, bottom = self.margin
+        return left, top, self.width - right, self.height - bottom
+
+    def pixel(self, point: tuple[float, float]) -> tuple[float, float]:
+        """The pixel of a point."""
+        return self.px(point[0]), self.py(point[1])
 
     def px(self, x: float) -> float:
         """The pixel of a value on the horizontal axis."""

@@ -46,7 +46,7 @@ def class_curves(comparison: Comparison) -> Figure | None:
             parts = [frame.axes("rank of the class", "error"), shaded(frame, slices)]
             thin = range(0, len(ranked), max(1, len(ranked) // MOST_POINTS))
             for name, values in curves.items():
-                at = [(frame.px(i + 1), frame.py(values[i])) for i in thin]
+                at = [frame.pixel((i + 1, values[i])) for i in thin]
                 parts.append(path(at, look[name].colour, _dash(look[name])))
             return svg(width, frame.height, [*parts, strips(frame, tips)])
 

@@ -29,7 +29,7 @@ def learning_curves(comparison: Comparison) -> Figure | None:
     panels = {}
     for title, by_scheme in curves.items():
         values = [mean.value for curve in by_scheme.values() for _, mean in curve]
-        shared = None if title.endswith("loss") else _scale(values, share=True)
+        shared = None if title.endswith("loss") else Scale.around(values, 0.06, share=True)
         charts = [
             _chart(name, by_scheme[name], look[name], best.get(name), shared)
             for name in order
@@ -65,22 +65,13 @@ def _curves(comparison: Comparison) -> dict[str, dict[str, Curve]]:
     }
 
 
-def _scale(values: list[float], *, share: bool) -> Scale:
-    low = min(values)
-    high = max(values)
-    room = 0.06 * (high - low) or 0.05 * abs(high) or 0.01
-    if share:
-        return Scale(max(low - room, 0.0), min(high + room, 1.0), share=True)
-    return Scale(low - room, high + room)
-
-
 def _chart(name: str, curve: Curve, look: Look, best: float | None, shared: Scale | None) -> str:
     values = [mean.value for _, mean in curve]
     epochs = [epoch for epoch, _ in curve]
-    y = shared or _scale(values, share=False)
+    y = shared or Scale.around(values, 0.06)
     x = Scale(0.0 if len(epochs) == 1 else epochs[0], epochs[-1], whole=True)
     frame = Frame(WIDTH, HEIGHT, x, y, (46, 12, 12, 22))
-    at = [(frame.px(epoch), frame.py(value)) for epoch, value in zip(epochs, values, strict=True)]
+    at = [frame.pixel((epoch, mean.value)) for epoch, mean in curve]
     parts = [frame.axes("", "", (7, 4)), path(at, look.colour, "")]
     tips = []
     for (epoch, mean), (px, py) in zip(curve, at, strict=True):

@@ -21,6 +21,7 @@ from headtail.report.chart import Figure
 from headtail.report.class_curves import class_curves
 from headtail.report.facts import cards, facts_table
 from headtail.report.learning_curves import learning_curves
+from headtail.report.look import looks
 from headtail.report.measured import Measured, Reference
 from headtail.report.metrics_table import metrics_table
 from headtail.report.optimised_table import optimised_table
@@ -82,6 +83,7 @@ def _content(comparison: Comparison) -> dict[str, Any]:
     measured = Measured(comparison)
     agreement = Agreement.of(measured, comparison.schemes)
     answer = Answer.of(comparison, measured)
+    chosen = list(dict.fromkeys(answer.schemes.values()))
     dial = Dial.of(comparison, measured)
     times = comparison.made_by.get("times") or {}
     tables = _tables(comparison, measured) | {"answer": answer_table(answer, measured, times)}
@@ -102,10 +104,12 @@ def _content(comparison: Comparison) -> dict[str, Any]:
         "times": times,
         "times_note": _times_note(comparison.made_by.get("workers") or 1),
         "cards": cards(comparison.data),
+        "recommended": {n: comparison.answers[n] for n in chosen if n in comparison.answers},
         "examples": (comparison.data.get("slices") or {}).get("examples"),
         "figures": _figures(comparison, measured, agreement, dial),
+        "look": looks(measured.with_popular),
         "dial": dial,
-        "dial_chosen": dial and dial.chosen(answer.schemes.values()),
+        "dial_chosen": dial and dial.chosen(chosen),
         "tables": tables,
         "slices": [name for name in ("full", "head", "torso", "tail") if name in slices],
         "notes": _notes(comparison.schemes),
@@ -161,8 +165,10 @@ def _data_facts(data: Mapping[str, Any]) -> dict[str, Any]:
     slices = data.get("slices") or {}
     facts = {"name": data.get("name", "–")}
     facts |= {key.replace("_", " "): data[key] for key in FACTS if data.get(key) not in (None, "")}
-    sizes = (slices.get("sizes") or {}).items()
-    facts |= {f"labels in the {name}": size for name, size in sizes}
+    pairs = slices.get("pairs") or {}
+    for name, size in (slices.get("sizes") or {}).items():
+        share = f" ({pairs[name] / sum(pairs.values()):.0%} of the examples)" if pairs else ""
+        facts[f"labels in the {name}"] = f"{size:,}{share}"
     if slices.get("rule"):
         facts["slices"] = slices["rule"]
     return facts

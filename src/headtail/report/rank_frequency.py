@@ -25,7 +25,7 @@ def rank_frequency(data: dict[str, Any]) -> Figure | None:
         frame = Frame(width, 360, x, y)
         parts = [frame.axes("rank of the label", "training examples")]
         parts.append(shaded(frame, data.get("slices") or {}))
-        parts.append(path([(frame.px(r), frame.py(c)) for r, c in curve], "--blue", ""))
+        parts.append(path(map(frame.pixel, curve), "--blue", ""))
         return svg(width, frame.height, [*parts, strips(frame, tips)])
 
     alt = (

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from headtail.report.chart import Frame, Key, Scale, legend, line, mark, svg, words
 from headtail.report.look import Look
-from headtail.report.name_places import STANDOFF, Box, Canvas, Label, labels_for
+from headtail.report.name_places import Box, Point, labels_for
 from headtail.report.seed_mean import SeedMean
 
-Means = dict[str, tuple[SeedMean, SeedMean]]
-"""Scheme: its two numbers."""
-Curves = Mapping[str, Sequence[tuple[float, float]]]
-"""Scheme: points of a curve."""
+Segment = tuple[Point, Point]
 
 
 @dataclass(frozen=True)
@@ -31,12 +27,12 @@ class NamedPoints:
         curves: points that the axes must include and names should not cover.
     """
 
-    means: Means
+    means: dict[str, tuple[SeedMean, SeedMean]]
     tips: dict[str, str]
     look: dict[str, Look]
     titles: tuple[str, str]
     shares: bool = False
-    curves: Curves = field(default_factory=dict)
+    curves: Mapping[str, Sequence[Point]] = field(default_factory=dict)
 
     def frame(self, width: float) -> Frame:
         """The drawing area for a chart of this width."""
@@ -47,17 +43,24 @@ class NamedPoints:
     def draw(self, frame: Frame, below: Iterable[str] = (), above: Iterable[str] = ()) -> str:
         """The chart, with other parts below and above the points."""
         font = 11.0 if frame.narrow else 13.0
-        canvas = Canvas(
-            *frame.inner, (frame.x.low, frame.x.high), (frame.y.low, frame.y.high), font
-        )
-        points = {name: (x.value, y.value) for name, (x, y) in self.means.items()}
-        labels = labels_for(points, canvas, [*self.error_bars(), *self._segments()])
+        at = {name: frame.pixel((x.value, y.value)) for name, (x, y) in self.means.items()}
+        bars = {name: self.error_bars(name) for name in at}
+        curves = [segment for points in self.curves.values() for segment in pairwise(points)]
+        segments = [*(bar for of_point in bars.values() for bar in of_point), *curves]
+        lines = [_around(frame.pixel(start), frame.pixel(end)) for start, end in segments]
+        labels = labels_for(at, frame.area, font, lines)
         drawn = [frame.axes(*self.titles), *below]
-        drawn += [self._bar(name, frame) for name in points]
-        for name, (x, y) in points.items():
+        for name, point in at.items():
             look = self.look[name]
-            drawn.append(_label(labels[name], frame.px(x), frame.py(y), font))
-            drawn.append(mark(look.symbol, frame.px(x), frame.py(y), look.colour, self.tips[name]))
+            style = f"stroke:var({look.colour})"
+            drawn += [
+                line(frame.pixel(start), frame.pixel(end), "whisker", style)
+                for start, end in bars[name]
+            ]
+            text, x, y = labels[name]
+            size = f"font-size:{font:g}px"
+            drawn.append(words(text, x, y + 0.35 * font, "middle", class_="name", style=size))
+            drawn.append(mark(look.symbol, *point, look.colour, self.tips[name]))
         keys = [
             Key(name, self.look[name].colour, symbol=self.look[name].symbol, number=label.text)
             for name, label in labels.items()
@@ -65,63 +68,27 @@ class NamedPoints:
         ]
         return svg(frame.width, frame.height, [*drawn, *above]) + legend(keys)
 
+    def error_bars(self, name: str) -> list[Segment]:
+        """Of one point, across and up; within 0 and 1 for shares."""
+        x, y = self.means[name]
+        bars = []
+        if x.has_bar:
+            bars.append(((self._inside(x.low), y.value), (self._inside(x.high), y.value)))
+        if y.has_bar:
+            bars.append(((x.value, self._inside(y.low)), (x.value, self._inside(y.high))))
+        return bars
+
+    def _inside(self, end: float) -> float:
+        return min(max(end, 0.0), 1.0) if self.shares else end
+
     def _scale(self, side: int) -> Scale:
         means = [pair[side] for pair in self.means.values()]
         ends = [end for mean in means for end in (mean.value, mean.low, mean.high)]
         ends += [point[side] for points in self.curves.values() for point in points]
-        ends = [end for end in ends if math.isfinite(end)]
-        low = min(ends)
-        high = max(ends)
-        room = 0.08 * (high - low) or 0.05 * abs(high) or (0.01 if self.shares else 1.0)
-        if self.shares:
-            return Scale(max(low - room, 0.0), min(high + room, 1.0), share=True)
-        return Scale(low - room, high + room)
-
-    def _ends(self, mean: SeedMean) -> tuple[float, float]:
-        """Of an error bar, within 0 and 1 for shares."""
-        return (max(mean.low, 0.0), min(mean.high, 1.0)) if self.shares else (mean.low, mean.high)
-
-    def error_bars(self) -> list[Box]:
-        """From the first x and y of each to its last."""
-        boxes = []
-        for x, y in self.means.values():
-            if x.has_bar:
-                low, high = self._ends(x)
-                boxes.append((low, y.value, high, y.value))
-            if y.has_bar:
-                low, high = self._ends(y)
-                boxes.append((x.value, low, x.value, high))
-        return boxes
-
-    def _segments(self) -> list[Box]:
-        return [
-            (*start, *end) for points in self.curves.values() for start, end in pairwise(points)
-        ]
-
-    def _bar(self, name: str, frame: Frame) -> str:
-        """The error bars of one point."""
-        one = replace(self, means={name: self.means[name]})
-        style = f"stroke:var({self.look[name].colour})"
-        return "".join(
-            line((frame.px(x1), frame.py(y1)), (frame.px(x2), frame.py(y2)), "whisker", style)
-            for x1, y1, x2, y2 in one.error_bars()
-        )
+        return Scale.around(ends, 0.08, share=self.shares)
 
 
-def _label(label: Label, x: float, y: float, font: float) -> str:
-    where = label.place
-    text = words(
-        label.text,
-        x + where.dx,
-        y + where.dy + 0.35 * font,
-        anchor="middle",
-        class_="name",
-        style=f"font-size:{font:g}px",
-    )
-    if where.near:
-        return text
-    length = math.hypot(where.dx, where.dy)
-    start = STANDOFF / length
-    end = max(start, 1 - 0.7 * font / abs(where.dy)) if where.dy else 0.5
-    ends = [(x + share * where.dx, y + share * where.dy) for share in (start, end)]
-    return line(ends[0], ends[1], "leader") + text
+def _around(start: Point, end: Point) -> Box:
+    """A line as a box that is a little wider than the line."""
+    (x0, y0), (x1, y1) = start, end
+    return min(x0, x1) - 1, min(y0, y1) - 1, max(x0, x1) + 1, max(y0, y1) + 1

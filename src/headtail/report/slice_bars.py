@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headtail.comparison.results import POPULAR
-from headtail.report.chart import Figure, element
-from headtail.report.look import Look, looks
+from headtail.report.chart import Figure
+from headtail.report.look import looks
 from headtail.report.measured import RECALL, SLICES, Measured, Reference
-from headtail.report.seed_mean import digits_of, duration, points, with_error
+from headtail.report.seed_mean import SeedMean, digits_of, duration, points, with_error
 
 RECALLS = ("recall@1", "recall@10", "recall@50")
+Times = Mapping[str, Mapping[str, float]]
 
 
 class Column(NamedTuple):
@@ -23,9 +24,28 @@ class Column(NamedTuple):
     slice: str
 
 
-def slice_bars(
-    measured: Measured, data: Mapping[str, Any], times: Mapping[str, Mapping[str, float]]
-) -> Figure | None:
+class Bar(NamedTuple):
+    """One bar: its number in words, what is shown under the mouse, and its length and error bar as
+    shares of the longest, or NaN.
+    """
+
+    scheme: str
+    text: str
+    tip: str
+    value: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+
+
+class Bars(NamedTuple):
+    """A column of bars, as the page draws it."""
+
+    title: str
+    detail: str
+    bars: list[Bar]
+
+
+def slice_bars(measured: Measured, data: Mapping[str, Any], times: Times) -> Figure | None:
     """Bars of every scheme, one column per slice, for the metric that the reader selects.
 
     Args:
@@ -64,95 +84,50 @@ def _choices(measured: Measured) -> dict[str, list[Column]]:
 
 
 def _panel(
-    measured: Measured,
-    columns: list[Column],
-    sizes: Mapping[str, int],
-    times: Mapping[str, Mapping[str, float]],
-) -> str:
-    schemes = [
-        name
-        for name in measured.with_popular
-        if any(measured.of(name, metric, slice_).known for _, metric, slice_ in columns)
-    ]
-    look = looks(schemes)
-    names = "".join(element("div", name, class_="scheme name") for name in schemes)
-    drawn = f'<div class="names"><h4></h4>{names}</div>'
-    most = _most(measured, columns)
-    drawn += "".join(_column(measured, column, sizes, look, most) for column in columns)
-    if times:
-        drawn += _time_column(schemes, times, look)
-    style = f"--columns:{len(columns) + bool(times)};--rows:{len(schemes) + 1}"
-    return f'<div class="bars" style="{style}">{drawn}</div>'
-
-
-def _most(measured: Measured, columns: list[Column]) -> float:
-    """Where bars and error bars of all columns end."""
-    means = [
-        measured.of(name, column.metric, column.slice)
-        for name in measured.with_popular
+    measured: Measured, columns: Sequence[Column], sizes: Mapping[str, int], times: Times
+) -> list[Bars]:
+    means = {
+        column: {
+            name: measured.of(name, column.metric, column.slice) for name in measured.with_popular
+        }
         for column in columns
-    ]
-    ends = [end for mean in means for end in (mean.value, mean.high) if math.isfinite(end)]
-    return min(max(ends, default=1.0), 1.0) or 1.0
+    }
+    schemes = [n for n in measured.with_popular if any(by[n].known for by in means.values())]
+    ends = [end for by in means.values() for mean in by.values() for end in (mean.value, mean.high)]
+    longest = min(max((end for end in ends if math.isfinite(end)), default=1.0), 1.0) or 1.0
+    drawn = []
+    for column, by_scheme in means.items():
+        digits = digits_of(max((m.value for m in by_scheme.values() if m.known), default=0.0))
+        bars = []
+        for name in schemes:
+            mean = by_scheme[name]
+            text = f"{100 * mean.value:.{digits}f}" if mean.known else "–"
+            ends = (mean.value, max(mean.low, 0.0), min(mean.high, 1.0))
+            shares = (end / longest for end in ends)
+            bars.append(Bar(name, text, _tip(measured, column, name, mean), *shares))
+        size = f"{sizes[column.slice]:,} labels" if column.slice in sizes else ""
+        drawn.append(Bars(column.title, size, bars))
+    return [*drawn, _times(schemes, times)] if times else drawn
 
 
-def _column(
-    measured: Measured,
-    column: Column,
-    sizes: Mapping[str, int],
-    look: Mapping[str, Look],
-    most: float,
-) -> str:
+def _tip(measured: Measured, column: Column, scheme: str, mean: SeedMean) -> str:
     reference = Reference.of(measured)
-    title, metric, slice_ = column
-    means = {name: measured.of(name, metric, slice_) for name in look}
-    digits = digits_of(max((m.value for m in means.values() if m.known), default=0.0))
-    rows = ""
-    for name, mean in means.items():
-        tip = f"{name}\n{title} {measured.yardstick.name} {with_error(mean)}"
-        if name not in (POPULAR, reference.scheme) and mean.known:
-            change = reference.difference(name, metric, slice_)
-            tip += f"\n{points(change.value)} points against {reference.name}"
-        text = f"{100 * mean.value:.{digits}f}" if mean.known else "–"
-        bar = (mean.value / most, mean.low / most, min(mean.high, 1.0) / most)
-        rows += _bar(name, text, tip, look[name], bar)
-    size = f"{sizes[slice_]:,} labels" if slice_ in sizes else ""
-    return f"<div>{_heading(title, size)}{rows}</div>"
+    tip = f"{scheme}\n{column.title} {measured.yardstick.name} {with_error(mean)}"
+    if scheme in (POPULAR, reference.scheme) or not mean.known:
+        return tip
+    change = reference.difference(scheme, column.metric, column.slice)
+    return f"{tip}\n{points(change.value)} points against {reference.name}"
 
 
-def _time_column(
-    schemes: list[str], times: Mapping[str, Mapping[str, float]], look: Mapping[str, Look]
-) -> str:
-    most = max(time["training_seconds"] for time in times.values()) or 1.0
-    rows = ""
+def _times(schemes: Sequence[str], times: Times) -> Bars:
+    longest = max(time["training_seconds"] for time in times.values()) or 1.0
+    bars = []
     for name in schemes:
-        time = times.get(name)
-        if time is None:
-            rows += _bar(name, "–", "", look[name], (math.nan, math.nan, math.nan))
+        if name not in times:
+            bars.append(Bar(name, "–", ""))
             continue
-        text = duration(time["training_seconds"])
-        tip = f"{name}\ntraining {text}\n{duration(time['step_seconds'])} per step"
-        share = time["training_seconds"] / most
-        rows += _bar(name, text, tip, look[name], (share, math.nan, math.nan))
-    return f'<div class="times">{_heading("Training", "time of all steps")}{rows}</div>'
-
-
-def _heading(title: str, detail: str) -> str:
-    return element("h4", f"{title} ", element("small", detail) if detail else "")
-
-
-def _bar(scheme: str, text: str, tip: str, look: Look, bar: tuple[float, float, float]) -> str:
-    """One row: a bar and its error bar as shares of the track, and the number."""
-    value, low, high = (100 * end for end in bar)
-    pale = ";opacity:.5" if look.family == "exact" else ""
-    track = ""
-    if math.isfinite(value):
-        style = f"width:{max(value, 0.0):.2f}%;background:var({look.colour}){pale}"
-        track = element("i", style=style)
-    if math.isfinite(low + high):
-        low = max(low, 0.0)
-        track += element("u", style=f"left:{low:.2f}%;width:{max(high - low, 0.0):.2f}%")
-    name = element("span", scheme, class_="scheme name")
-    number = element("span", text, class_="value")
-    inside = name + element("span", inside=track, class_="track") + number
-    return element("div", inside=inside, class_="row", data_tip=tip)
+        seconds = times[name]["training_seconds"]
+        step = duration(times[name]["step_seconds"])
+        tip = f"{name}\ntraining {duration(seconds)}\n{step} per step"
+        bars.append(Bar(name, duration(seconds), tip, seconds / longest))
+    return Bars("Training", "time", bars)

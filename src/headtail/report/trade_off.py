@@ -93,12 +93,12 @@ def trade_off(measured: Measured, dial: Dial | None = None) -> Figure | None:
 
     def draw(width: float) -> str:
         frame = points.frame(width)
-        ends = [(frame.px(x.value), frame.py(y.value)) for x, y in (means[n] for n in front)]
+        ends = [frame.pixel((means[n][0].value, means[n][1].value)) for n in front]
         below = [path(ends, "--muted", "", "front")]
         above = []
         for name, curve in curves.items():
             colour = look[name].colour
-            at = [(frame.px(x), frame.py(y)) for x, y in curve]
+            at = [frame.pixel(point) for point in curve]
             below.append(path(at, colour, "dot", "curve thin"))
             above.append(_stops(name, dial, at, colour) if dial else "")
         keys = [Key(FRONT, "--muted")]
