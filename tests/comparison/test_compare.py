@@ -370,6 +370,7 @@ def test_what_a_killed_process_left_half_written_is_swept_up(tmp_path):
         "model.safetensors",
         "results.csv",
         "times.json",
+        "answers.json",
     }
 
 

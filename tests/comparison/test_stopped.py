@@ -39,6 +39,7 @@ def test_finished_cells_are_read_and_the_others_are_named(stopped):
     assert found.missing == ["softmax, seed 0", "softmax+post-hoc, seed 0"]
     assert list(found.schemes) == list(SCHEMES)
     assert list(found.made_by["times"]) == ["uniform:tail"]
+    assert list(found.answers) == ["uniform:tail"]
 
 
 def test_the_report_shows_what_is_finished_and_the_terminal_what_is_not(stopped, capsys):
@@ -55,6 +56,7 @@ def test_the_report_shows_what_is_finished_and_the_terminal_what_is_not(stopped,
 def test_once_it_is_finished_nothing_is_missing_and_no_row_is_twice(stopped):
     found = compare(DATA, SCHEMES, out=stopped, training=QUICK)
     assert found.missing == []
+    assert set(found.answers) == set(SCHEMES)
     assert schemes_in(found) == {"most-popular", *SCHEMES}
     keys = [(r.run, r.split, r.scheme, r.slice, r.metric, r.epoch) for r in found.rows]
     assert len(keys) == len(set(keys))

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import sys
+from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -257,6 +258,20 @@ def test_every_bar_has_its_number_and_every_scheme_its_time():
         assert f"{name} 1.5 min" in text
     assert "1.2 ms per step" in text
     assert "2 runs at the same time" in text
+
+
+def test_answers_are_shown_by_name_for_the_schemes_that_matter():
+    point = {"point": 7, "slice": "tail", "right": ["<left> shoe"]}
+    answers = {
+        "uniform:importance": [point | {"answers": ["boot", "<left> shoe"]}],
+        "softmax": [point | {"answers": ["sock"]}],
+        "uniform:tail": [point | {"answers": ["never shown"]}],
+    }
+    page = render(replace(turned(), answers=answers))
+    assert "boot, <b>&lt;left&gt; shoe</b>" in page
+    assert "sock" in Tags(page).text
+    assert "never shown" not in page, "it is neither best nor the full softmax"
+    assert "What the models answer" not in rendered("ten schemes, three seeds")
 
 
 def test_labels_are_shown_by_name():

@@ -17,7 +17,7 @@ ANSWERS = 5
 
 
 def examples_of(top: Int[Tensor, "n k"], data: DataSet, slices: Slices) -> list[dict[str, Any]]:
-    """The first test points with a right label in the head, the torso and the tail.
+    """The first test points with a right label in the head, the torso and the tail; none twice.
 
     Args:
         top: the best labels of each test point.
@@ -31,10 +31,13 @@ def examples_of(top: Int[Tensor, "n k"], data: DataSet, slices: Slices) -> list[
     labels = data.test.labels
     names = data.label_names or range(data.test.num_labels)
     owner = torch.arange(len(data.test)).repeat_interleave(labels.offsets.diff())
-    found = []
+    found: list[dict[str, Any]] = []
+    free = torch.ones(len(data.test), dtype=torch.bool)
     for slice_ in NAMES:
         inside = getattr(slices, slice_)[labels.values.long()]
-        for point in owner[inside].unique()[:POINTS].tolist():
+        candidates = owner[inside].unique()
+        for point in candidates[free[candidates]][:POINTS].tolist():
+            free[point] = False
             start, end = labels.offsets[point : point + 2].tolist()
             right = labels.values[start:end].tolist()
             answers = [label for label in top[point, :ANSWERS].tolist() if label >= 0]
