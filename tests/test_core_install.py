@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = ("numba", "pyarrow", "PIL", "tyro", "rich", "tensorboard")
+EXTRAS = ("numba", "pyarrow", "PIL", "tyro", "rich", "tensorboard", "sklearn")
 
 
 @pytest.fixture(scope="module")
