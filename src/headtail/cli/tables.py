@@ -27,6 +27,7 @@ COLUMNS = (
     ("Torso", "recall@10", "torso"),
     ("Tail", "recall@10", "tail"),
     ("Full", "recall@10", "full"),
+    ("Cold", "recall@10", "cold"),
     ("P@1", "precision@1", "full"),
     ("PSP@1", "psp@1", "full"),
     ("nDCG@10", "ndcg@10", "full"),
@@ -180,7 +181,9 @@ def _errors(title: str, rows: list[Row], interval: str, where: str) -> Table:
 def _measures(title: str, rows: list[Row], interval: str, where: str) -> Table:
     by = {(row.metric, row.slice): row for row in rows}
     slices = [
-        name for name in ("head", "torso", "tail", "full") if any(key[1] == name for key in by)
+        name
+        for name in ("head", "torso", "tail", "cold", "full")
+        if any(key[1] == name for key in by)
     ]
     table = _table(f"{title}, in percent")
     table.add_column("metric", no_wrap=True)

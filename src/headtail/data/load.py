@@ -22,7 +22,7 @@ from headtail.data.readers.table import reader_of
 from headtail.data.reading import DEFAULTS, DataFiles, Reading
 from headtail.data.shards import shards_of
 from headtail.data.text_features import Trained
-from headtail.errors import HeadtailError, Setting, check_exists, check_number, nearest
+from headtail.errors import HeadtailError, Setting, check_exists, check_number, nearest, need
 
 MEANT_FOR = {
     "test": "files",
@@ -99,6 +99,11 @@ def load(
         loaded = _generate(data, reading, progress)
     else:
         loaded = _read(data, reading, progress, trained)
+    if reading.item_features is not None:
+        need("pyarrow", extra="data", to="Reading features of items")
+        from headtail.data.readers.item_features import with_items
+
+        loaded = with_items(loaded, reading.item_features, progress)
     loaded = replace(loaded, read_as={"path": str(data), **how})
     known = None if loaded.train.image_size is None else recognise_images(loaded.train)
     if known is not None:

@@ -132,6 +132,7 @@ class DataSet:
             or None.
         read_as: the path of the data and the options they were read with, by the names of the
             options.
+        items: the features of each label, for a model with a second tower; or None.
         text: how raw texts became features, where the points were texts; or None.
     """
 
@@ -146,6 +147,7 @@ class DataSet:
     whole: Points | None = None
     read_as: dict[str, Any] = field(default_factory=dict)
     text: TextFeatures | None = None
+    items: Bag | None = None
 
     @property
     def asked(self) -> Points:

@@ -60,6 +60,10 @@ class Reading:
     """Column of raw text."""
     features: tuple[str, ...] = ()
     """Columns of numbers to predict labels from, or one column of lists of numbers."""
+    item_features: Path | None = None
+    """File with a row per item (or label): its words and numbers become features, so that items
+    that training never saw get scores too.
+    """
     split: Literal["auto", "time", "last", "session", "random"] = "auto"
     """What is tested without a test file: the last share of all interactions (time), the last item
     of each user (last), whole sessions (session), or a random share. auto follows the data.

@@ -8,9 +8,10 @@ loops.
 
 from headtail.encoders.bottleneck import Bottleneck
 from headtail.encoders.gru import GRU4Rec
+from headtail.encoders.items import ItemHead
 from headtail.encoders.model import Model
 from headtail.encoders.resnet import ResNet
 from headtail.encoders.sasrec import SASRec
 from headtail.encoders.sequence import SequenceEncoder
 
-__all__ = ["Bottleneck", "GRU4Rec", "Model", "ResNet", "SASRec", "SequenceEncoder"]
+__all__ = ["Bottleneck", "GRU4Rec", "ItemHead", "Model", "ResNet", "SASRec", "SequenceEncoder"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -143,16 +144,23 @@ def measures_of(
     train = Labels.from_counts(label_counts(data))
     known = recognise(data.train.num_features, data.train.num_labels)
     propensity = (0.55, 1.5) if known is None else known.propensity
-    return measure_ranking(
+    measure = partial(
+        measure_ranking,
         top,
         data.test.labels,
         train,
-        slices,
         num_points=len(data.train),
         filtered=filtered,
         propensity=propensity,
         resamples=resamples,
     )
+    measures = measure(slices)
+    cold = train.counts == 0
+    if data.items is not None and bool(cold.any()):
+        # Labels that only their features describe are a slice of their own.
+        apart = measure(Slices(2 * cold.to(torch.int8), "cold: never in training"))
+        measures += [row._replace(slice="cold") for row in apart if row.slice == "tail"]
+    return measures
 
 
 def best_labels(model: Model, data: DataSet) -> Int[Tensor, "n k"]:

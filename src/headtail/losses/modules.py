@@ -16,10 +16,20 @@ from headtail.core.pieces import Piece, logistic
 from headtail.core.targets import Target
 from headtail.core.weightings import Constant, FromMargin, InfoNCE, WeighedDraw, Weighting
 from headtail.errors import check_kind, check_num_labels, check_number
-from headtail.losses.decoupled import DecoupledSettings, decoupled_of_draw, exact_decoupled
+from headtail.losses.decoupled import (
+    DecoupledSettings,
+    decoupled_of_draw,
+    exact_decoupled,
+    two_tower_decoupled_loss,
+)
 from headtail.losses.inputs import Inputs
 from headtail.losses.options import Options, Settings, check_temperature
-from headtail.losses.softmax import SoftmaxSettings, exact_softmax, softmax_of_draw
+from headtail.losses.softmax import (
+    SoftmaxSettings,
+    exact_softmax,
+    softmax_of_draw,
+    two_tower_softmax_loss,
+)
 from headtail.samplers import Draw, Sampler, Scorer
 from headtail.samplers.support import check_support
 
@@ -87,6 +97,8 @@ class Loss(nn.Module, ABC):
 class SampledLoss(Loss):
     """A loss over sampled negatives."""
 
+    two_tower: ClassVar[Callable[..., Tensor]]
+
     def __init__(self, sampler: Sampler, weighting: Weighting, **options: Any) -> None:
         super().__init__(**options)
         check_kind("sampler", sampler, Sampler, "WithinBatch(labels)")
@@ -130,6 +142,23 @@ class SampledLoss(Loss):
         """Weighting and options."""
         return ", ".join(
             filter(None, [f"weighting={type(self.weighting).__name__}", super().extra_repr()])
+        )
+
+    def of_embeddings(
+        self,
+        input: Tensor,
+        positive: Tensor,
+        negatives: Tensor,
+        target: Target,
+        draw: Draw,
+        **options: Unpack[Options],
+    ) -> Tensor:
+        """The loss where an item tower made the embeddings; arguments as in
+        `two_tower_softmax_loss`.
+        """
+        own = {"temperature": self.temperature, **self.options}
+        return self.two_tower(
+            input, positive, negatives, target, draw, self.weighting, **{**own, **options}
         )
 
     def draw(
@@ -213,6 +242,7 @@ class SampledSoftmaxLoss(SampledLoss):
 
     settings_type = SoftmaxSettings
     equation = staticmethod(softmax_of_draw)
+    two_tower = staticmethod(two_tower_softmax_loss)
 
 
 class SampledDecoupledLoss(SampledLoss):
@@ -228,6 +258,7 @@ class SampledDecoupledLoss(SampledLoss):
 
     settings_type = DecoupledSettings
     equation = staticmethod(decoupled_of_draw)
+    two_tower = staticmethod(two_tower_decoupled_loss)
 
     def __init__(
         self, sampler: Sampler, weighting: Weighting, piece: Piece = logistic, **options: Any

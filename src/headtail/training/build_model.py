@@ -10,9 +10,18 @@ import torch
 from torch import nn
 
 from headtail.core.labels import Labels
+from headtail.data.bag import Bag
 from headtail.data.histories import Histories
 from headtail.data.points import Points
-from headtail.encoders import Bottleneck, GRU4Rec, Model, ResNet, SASRec, SequenceEncoder
+from headtail.encoders import (
+    Bottleneck,
+    GRU4Rec,
+    ItemHead,
+    Model,
+    ResNet,
+    SASRec,
+    SequenceEncoder,
+)
 from headtail.errors import HeadtailError, Setting
 from headtail.head import LabelHead
 from headtail.losses import SampledLoss
@@ -109,6 +118,24 @@ def build_model(
     table = placement.options(run, numbers, narrow=sparse and dot and plain)
     head = LabelHead(labels, dim, loss, bias=dot, sparse=sparse and not exact, **table)
     return Model(encoder, head, mask_known=run.batching == "points" and not exact)
+
+
+def with_second_tower(model: Model, items: Bag | None) -> Model:
+    """The model with a head that computes its rows from the features of items; None changes
+    nothing.
+    """
+    if items is None:
+        return model
+    head = model.head
+    if isinstance(model.encoder, SequenceEncoder) and model.encoder.tied:
+        raise HeadtailError(
+            "Features of items make the label table, which then cannot be that of the encoder "
+            "too. Write ",
+            Setting("tied", False),
+            ".",
+        )
+    computed = ItemHead(head.labels, head.weight.shape[1], head.loss, items, sparse=head.sparse)
+    return Model(model.encoder, computed, mask_known=model.mask_known)
 
 
 def encoder_name(run: Training, image_size: tuple[int, int] | None) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from headtail.core.labels import Labels
 from headtail.core.targets import Ragged
+from headtail.data.bag import Bag
 from headtail.data.known import Users
 from headtail.data.text_features import TextFeatures
 from headtail.encoders import Model
@@ -17,7 +18,7 @@ from headtail.errors import HeadtailError
 from headtail.files.tensors import as_bytes, from_bytes
 from headtail.rows.decay import catch_up
 from headtail.training import checkpoint
-from headtail.training.build_model import build_model
+from headtail.training.build_model import build_model, with_second_tower
 from headtail.training.config import Run
 
 MODEL_FILE = "model.safetensors"
@@ -97,6 +98,7 @@ def load_model(
         encoder=encoder,
         sparse=False,
     )
+    model = with_second_tower(model, _items_of(tensors))
     checkpoint.restore_weights(tensors, model)
     if "text" in facts:
         facts["text"] = TextFeatures.saved(tensors, facts["text"])
@@ -104,6 +106,15 @@ def load_model(
         had = Ragged(tensors["users.had"], tensors["users.had_offsets"])
         facts["users"] = Users(from_bytes(tensors["users.names"]), had)
     return model.eval(), run, facts
+
+
+def _items_of(tensors: dict[str, Tensor]) -> Bag | None:
+    """The features of the labels, where the model has a second tower."""
+    names = [f"model.head.item_{name}" for name in ("offsets", "columns", "values")]
+    if names[0] not in tensors:
+        return None
+    offsets, columns, values = (tensors[name] for name in names)
+    return Bag(offsets, columns, values, len(tensors["model.head.tower.weight"]))
 
 
 def settings_of(run: Run) -> dict[str, Any]:

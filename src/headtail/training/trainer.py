@@ -32,6 +32,7 @@ from headtail.training.build_model import (
     build_model,
     build_optimiser,
     check_encoder,
+    with_second_tower,
 )
 from headtail.training.choose_step import choose_step
 from headtail.training.config import Run
@@ -104,7 +105,7 @@ class Trainer:
         self.labels = training_labels(train, among, run.smoothing, data.label_names)
         torch.manual_seed(run.seed)
         check_encoder(run, train, encoder)
-        self.model = self._build_model(train, encoder)
+        self.model = self._build_model(train, encoder, data.items)
         self.optimiser = build_optimiser(run, self.model)
         if not run.clip:
             # A table that two modules share gets two gradients, which must be summed first.
@@ -152,7 +153,7 @@ class Trainer:
         self.model.eval()
         return Trained(self.model, self.labels, self.state, self.batches.steps)
 
-    def _build_model(self, train: Points, encoder: nn.Module | None) -> Model:
+    def _build_model(self, train: Points, encoder: nn.Module | None, items: Bag | None) -> Model:
         run = self.run
         # Clipping sums rows first, and a GPU's host would wait for that. Where an optimiser leaves
         # rows without a gradient alone, dense gradients give the same.
@@ -169,7 +170,8 @@ class Trainer:
                 sparse_features=isinstance(train.features, Bag | Histories),
                 sparse=dispatch.updates_rows(self.device) and not clips_densely,
                 placement=placement,
-            ).to(self.device)
+            )
+            model = with_second_tower(model, items).to(self.device)
         if isinstance(model.encoder, ResNet):
             model.encoder.prepare.measure_channels(train)
             # Image files are augmented where they are decoded.

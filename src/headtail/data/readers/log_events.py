@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from headtail.data.cache import Store
 from headtail.data.event_sort import AT_ONCE, EVENT, Events, EventSorter
 from headtail.data.points import Progress
+from headtail.data.readers.item_features import as_named, described_items
 from headtail.data.readers.log_splits import PARTS, Cuts, Raw, part_of_events
 from headtail.data.reading import Reading
 from headtail.data.tables.columns import Columns, DataTables, check_same_kind
@@ -32,6 +33,7 @@ class Log:
         split: how the parts are made: "given", "time", "last", "session" or "random".
         holdout: share for testing.
         min_rating: interactions with a rating below it are dropped.
+        described: names of items with features, which are labels even if training lacks them.
     """
 
     tables: DataTables
@@ -39,6 +41,7 @@ class Log:
     split: str
     holdout: float
     min_rating: float | None
+    described: pa.Array | None = None
 
     @classmethod
     def of(cls, tables: DataTables, reading: Reading, without_time: str = "last") -> Log:
@@ -60,7 +63,9 @@ class Log:
                     Setting(wanted),
                     ", or choose another split.",
                 )
-        return cls(tables, who, split, reading.holdout, _checked_rating(tables, reading))
+        rating = _checked_rating(tables, reading)
+        described = described_items(reading)
+        return cls(tables, who, split, reading.holdout, rating, described)
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -143,6 +148,7 @@ class Sorted:
         offsets: `[u + 1]` where the interactions of each begin.
         item: `[p]` the item of each.
         part: `[p]` 0 for training, 1 for validation, 2 for testing.
+        described: `[items]` whether each item has features.
         counts: numbers of rows, duplicates and others, for notes.
     """
 
@@ -151,6 +157,7 @@ class Sorted:
     offsets: np.ndarray
     item: np.ndarray
     part: np.ndarray
+    described: np.ndarray
     counts: dict[str, Any]
 
     def blocks(self, at_once: int = AT_ONCE) -> Iterator[tuple[int, np.ndarray, slice]]:
@@ -202,7 +209,10 @@ def sort_log(log: Log, store: Store, progress: Progress | None) -> Sorted:
         done += len(given)
     counts = {"rows": int(offsets[-1]), "repeated": repeated, **cuts.facts(part)}
     (folder / "events").unlink()
-    return Sorted(who, items, offsets, item, part, counts)
+    described = np.zeros(len(items), bool)
+    if log.described is not None:
+        described[items.ids(as_named(items.names.type, log.described))] = True
+    return Sorted(who, items, offsets, item, part, described, counts)
 
 
 def _with_given(events: Events, num_items: int, by_part: bool) -> tuple[Events, np.ndarray]:
@@ -227,6 +237,8 @@ def _names(log: Log, progress: Progress | None) -> tuple[Vocabulary, Vocabulary]
                     role = log.who if kept is who else "item"
                     check_same_kind(Vocabulary(kept[0]), new, columns, _need(columns, role))
                 kept[:] = [pa.concat_arrays([*kept, new.unique()]).unique()]
+    if log.described is not None and items:
+        items.append(as_named(items[0].type, log.described))
     return Vocabulary.of(who), Vocabulary.of(items)
 
 

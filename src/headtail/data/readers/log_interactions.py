@@ -13,6 +13,7 @@ from headtail.data.bag import Bag
 from headtail.data.cache import Entry, Store, cached, key_of
 from headtail.data.points import DataSet, Points, Progress
 from headtail.data.readers.interaction_pairs import hold_out_items
+from headtail.data.readers.item_features import items_recipe
 from headtail.data.readers.log_events import Log, Sorted, sort_log
 from headtail.data.readers.log_notes import notes_on_log
 from headtail.data.readers.log_splits import PARTS
@@ -31,7 +32,7 @@ def read_log(tables: DataTables, reading: Reading, progress: Progress | None) ->
     """
     log = Log.of(tables, reading, without_time="random")
     files = list(tables.parts.values())
-    recipe = log.recipe | {"as": "interactions"}
+    recipe = log.recipe | {"as": "interactions"} | items_recipe(reading)
     entry = cached(files, recipe, partial(_build, log, progress))
     data = DataSet(
         tables.train.table.title,
@@ -49,6 +50,7 @@ def read_log(tables: DataTables, reading: Reading, progress: Progress | None) ->
 def _build(log: Log, progress: Progress | None, store: Store) -> None:
     events = sort_log(log, store, progress)
     known, trained = _in_training(events, log)
+    known |= events.described
     id_of = np.cumsum(known) - 1
     user_of = np.cumsum(trained) - 1
     events.items.keep(known).save(store)

@@ -12,6 +12,7 @@ from headtail.core.targets import Ragged
 from headtail.data.cache import Entry, Store, cached, key_of
 from headtail.data.histories import Histories
 from headtail.data.points import DataSet, Points, Progress
+from headtail.data.readers.item_features import items_recipe
 from headtail.data.readers.log_events import Log, sort_log
 from headtail.data.readers.log_notes import notes_on_log
 from headtail.data.readers.log_splits import PARTS
@@ -32,7 +33,7 @@ def read_log(tables: DataTables, reading: Reading, progress: Progress | None) ->
     last = check_count("last", reading.last)
     log = Log.of(tables, reading)
     files = list(tables.parts.values())
-    recipe = log.recipe | {"as": "sequences"}
+    recipe = log.recipe | {"as": "sequences"} | items_recipe(reading)
     entry = cached(files, recipe, partial(_build, log, progress))
     users = saved_ids(entry, "users")
 
@@ -65,7 +66,7 @@ def _everyone(entry: Entry, last: int) -> Points:
 
 def _build(log: Log, progress: Progress | None, store: Store) -> None:
     events = sort_log(log, store, progress)
-    known = events.in_training()
+    known = events.in_training() | events.described
     id_of = np.where(known, np.cumsum(known) - 1, -1).astype(np.int32)
     events.items.keep(known).save(store)
     facts: dict[str, Any] = {"num_labels": int(known.sum()), "points": {}, "unknown": {}}

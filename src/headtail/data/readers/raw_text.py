@@ -15,12 +15,13 @@ import numpy as np
 from headtail.core.targets import Ragged
 from headtail.data.bag import Bag
 from headtail.data.cache import Entry, Store, cached, key_of
+from headtail.data.cache import digest as file_digest
 from headtail.data.points import DataSet, Points, Progress
 from headtail.data.readers.text_sources import Texts, TextSource
 from headtail.data.reading import Reading
 from headtail.data.split import held_out_rows
 from headtail.data.text_features import Names, TermCounter, TextFeatures, Trained
-from headtail.errors import HeadtailError, check_count
+from headtail.errors import HeadtailError, check_count, need
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ def read_texts(
         "features": [reading.text_features, reading.max_terms, reading.ngrams],
         "names": _digest(names),
         "columns": columns,
+        "items": reading.item_features and file_digest(reading.item_features),
     }
     files = [file for source in parts.values() for file in source.files]
     digest = key_of(files, recipe)
@@ -113,6 +115,7 @@ def _build(
 ) -> None:
     if trained is None:
         fitted, labels = _fit(parts, reading, progress)
+        labels |= _described(reading)
         codes = LabelCodes.learnt(labels) if names is None else LabelCodes(names, None)
     else:
         fitted = trained.features
@@ -155,6 +158,17 @@ def _fit(
     if not counter.counts:
         raise HeadtailError(f"`{source.name}` holds no words, so nothing can be learnt.")
     return counter.features(reading.max_terms), labels
+
+
+def _described(reading: Reading) -> set[str]:
+    """Labels that have features, whether training has them or not."""
+    if reading.item_features is None:
+        return set()
+    need("pyarrow", extra="data", to="Reading features of items")
+    from headtail.data.readers.item_features import described_items
+
+    names = described_items(reading)
+    return set() if names is None else {str(name) for name in names.to_pylist()}
 
 
 def _append(

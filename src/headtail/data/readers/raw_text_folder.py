@@ -65,8 +65,14 @@ def is_name_file(path: Path) -> bool:
 
 
 def holds_records(path: Path) -> bool:
-    """Whether these are JSON lines with the labels of each text."""
-    return bool(_JSON.search(path.name.lower())) and b'"target_ind"' in _start(path)
+    """Whether these are JSON lines with the labels of each text, or the labels themselves."""
+    is_labels = plain_name(path) == "lbl"
+    return bool(_JSON.search(path.name.lower())) and (is_labels or b'"target_ind"' in _start(path))
+
+
+def is_lines(path: Path) -> bool:
+    """Whether a file has the name of a file of lines."""
+    return bool(_LINES.search(path.name.lower()))
 
 
 def holds_fasttext(path: Path, requested: bool) -> bool:
@@ -110,7 +116,7 @@ def _find_raw_text(path: Path, requested: bool) -> DataFiles | None:
     if path.is_file():
         return DataFiles("raw text", path) if _holds_raw_text(path, requested) else None
     files = _files(path)
-    held = [file for file in files if holds_records(file)] or [
+    held = [file for file in files if holds_records(file) and not is_name_file(file)] or [
         file for file in files if _is_texts(file) and (_role(file) or labels_file(file))
     ]
     found = _by_role("raw text", path, held)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from headtail.data.cache import Entry, Store, cached, key_of
 from headtail.data.points import DataSet, Progress
+from headtail.data.readers.item_features import as_named, described_items
 from headtail.data.readers.log_sequences import read_log
 from headtail.data.readers.sequence_examples import (
     ExampleWriter,
@@ -39,7 +40,13 @@ def read_tables(tables: DataTables, reading: Reading, progress: Progress | None)
     whole = None
     if tables.test is None:
         whole = _held_out_share(tables.train, reading)
-    data = read_sequences(*tables, last=reading.last, whole=whole, progress=progress)
+    data = read_sequences(
+        *tables,
+        last=reading.last,
+        whole=whole,
+        progress=progress,
+        described=described_items(reading),
+    )
     columns = tables.train.note(("user", "lists", "target"))
     return renamed(replace(data, notes=(data.notes[0], columns, *data.notes[1:])), tables)
 
@@ -67,6 +74,7 @@ def read_sequences(
     whole: float | None = None,
     progress: Progress | None = None,
     at_once: int = AT_ONCE,
+    described: pa.Array | None = None,
 ) -> DataSet:
     """Read sessions or histories from Parquet: a list column `items` (or the only one) of item ids.
 
@@ -89,6 +97,7 @@ def read_sequences(
         whole: without a test file, hold this share of the sequences out as a whole, at random.
         progress: called with what is being done and the share of it that is done.
         at_once: ids held in memory at once.
+        described: names of items with features, which are labels even if training lacks them.
 
     >>> folder = getfixture("tmp_path")
     >>> getfixture("monkeypatch").setenv("HEADTAIL_CACHE", str(folder / "cache"))
@@ -111,10 +120,11 @@ def read_sequences(
             f"`{source.path}` has a column `target`, so its rows are examples already. Pass "
             "a test file too."
         )
-    held_out = {} if whole is None else {"whole": whole}
-    recipe = {"reader": "sequences", "last": last} | held_out
-    build = partial(_build, files, whole, progress)
-    entry = cached(files, {"reader": "sequences", "with": "histories"} | held_out, build)
+    options = {"whole": whole, "items": None if described is None else described.to_pylist()}
+    options = {name: value for name, value in options.items() if value is not None}
+    recipe = {"reader": "sequences", "last": last} | options
+    build = partial(_build, files, whole, described, progress)
+    entry = cached(files, {"reader": "sequences", "with": "histories"} | options, build)
     digest = key_of(files, recipe)  # of what is trained and tested, without what else is kept
     notes = _notes(entry, test is None, whole)
     return replace(_data_set(entry, last, test is not None), notes=notes, digest=digest)
@@ -141,7 +151,11 @@ def _data_set(entry: Entry, last: int, given: bool) -> DataSet:
 
 
 def _build(
-    files: list[Columns], whole: float | None, progress: Progress | None, store: Store
+    files: list[Columns],
+    whole: float | None,
+    described: pa.Array | None,
+    progress: Progress | None,
+    store: Store,
 ) -> None:
     source, *others = files
     tested = None if whole is None else _tested_rows(source.rows, whole)
@@ -152,6 +166,8 @@ def _build(
             f"`{source.path}` holds no items to train on. Write sequences of 4 items or more, or "
             "pass a test file."
         )
+    if described is not None:
+        known = Vocabulary.of([known.names, as_named(known.names.type, described)])
     known.save(store)
     store.facts |= {"num_labels": len(known), "points": {}, "unknown": {}, "short": 0}
     if tested is not None:

@@ -61,7 +61,7 @@ def fasttext_source(path: Path) -> TextSource:
     """
 
     def blocks() -> Iterator[Texts]:
-        for lines, share in _lines(path):
+        for lines, share in lines_of(path):
             texts, labels = [], []
             for line in lines:
                 words = line.split()
@@ -80,7 +80,7 @@ def json_source(path: Path) -> TextSource:
 
     def blocks() -> Iterator[Texts]:
         before = 0
-        for lines, share in _lines(path):
+        for lines, share in lines_of(path):
             records = [
                 _record(path, before + number, line) for number, line in enumerate(lines, start=1)
             ]
@@ -99,11 +99,11 @@ def lines_source(path: Path, labels: Path | None) -> TextSource:
     def blocks() -> Iterator[Texts]:
         rows = label_lists(labels)
         number = 0
-        for lines, share in _lines(path):
+        for lines, share in lines_of(path):
             taken = [row for _, row in zip(lines, rows, strict=False)]
             number += len(taken)
             if len(taken) < len(lines):
-                raise _unequal(path, sum(len(block) for block, _ in _lines(path)), labels, number)
+                raise _unequal(path, sum(len(block) for block, _ in lines_of(path)), labels, number)
             yield Texts(lines, taken, share)
         if more := sum(1 for _ in rows):
             raise _unequal(path, number, labels, number + more)
@@ -119,7 +119,7 @@ def label_lists(path: Path) -> Iterator[list[str] | list[int]]:
         yield from _columns(*_matrix(path))
         return
     separator = None
-    for lines, _ in _lines(path):
+    for lines, _ in lines_of(path):
         if separator is None:
             if any(re.match(r"\d+:\S", line) for line in lines):
                 bag = read_text(path).points.features
@@ -134,13 +134,19 @@ def label_lists(path: Path) -> Iterator[list[str] | list[int]]:
 
 def read_names(path: Path) -> list[str]:
     """The name of each label: a line, or the `title` of a JSON line, `uid` where that is empty."""
-    names: list[str] = []
-    is_json = bool(re.search(r"\.jsonl?(\.\w+)?$", path.name.lower()))
-    for lines, _ in _lines(path):
+    if re.search(r"\.jsonl?(\.\w+)?$", path.name.lower()):
+        records = read_records(path)
+        return [str(record.get("title") or record.get("uid", "")) for record in records]
+    return [line for lines, _ in lines_of(path) for line in lines]
+
+
+def read_records(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of JSON lines."""
+    number = 0
+    for lines, _ in lines_of(path):
         for line in lines:
-            record = _record(path, len(names) + 1, line) if is_json else {}
-            names.append(str(record.get("title") or record.get("uid", "")) if is_json else line)
-    return names
+            number += 1
+            yield _record(path, number, line)
 
 
 def text_of(record: dict[str, Any]) -> str:
@@ -149,11 +155,11 @@ def text_of(record: dict[str, Any]) -> str:
 
 
 def _unlabelled(path: Path) -> Iterator[Texts]:
-    for lines, share in _lines(path):
+    for lines, share in lines_of(path):
         yield Texts(lines, [[] for _ in lines], share)
 
 
-def _lines(path: Path) -> Iterator[tuple[list[str], float]]:
+def lines_of(path: Path) -> Iterator[tuple[list[str], float]]:
     """Blocks of lines as text."""
     before = 0
     for block, share in line_blocks(path):
