@@ -13,6 +13,8 @@ from headtail.cli import main
 from headtail.data.load import load
 from headtail.data.reading import Reading
 from headtail.errors import HeadtailError
+from headtail.evaluation.predictions import points_of, predict
+from headtail.training.open_model import open_model
 from tests.data.test_raw_text import names_of
 
 TEXTS = ["red shoe", "blue hat", "red hat", "blue, big shoe"]
@@ -120,8 +122,19 @@ def test_a_model_answers_tables_with_or_without_labels(shop):
     write(shop / "new.parquet", new)
     write(shop / "new.csv", new | {"label": ["what", "ever"]})
     write(shop / "new.jsonl", new | {"id": [1, 2]})
+    opened = open_model(run, pa.table(new))
+    best = predict(opened.model, points_of(opened.data), 1).labels[:, 0].tolist()
+    assert [opened.data.label_names[i] for i in best] == ["green", "blue"]
     for name in ("new.txt", "new.parquet", "new.csv", "new.jsonl"):
         out = shop / "best.parquet"
         command = ["predict", run, str(shop / name), "--k", "1", "--out", str(out)]
         assert main([*command, "--device", "cpu"]) == 0, name
         assert pq.read_table(out)["label"].to_pylist() == ["green", "blue"], name
+
+
+def test_a_frame_with_texts_and_labels_is_read_as_raw_text():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"text": TEXTS * 3, "label": LABELS * 3})
+    data = load(frame)
+    assert set(data.label_names) <= {"a", "b", "c"}
+    assert data.text.terms

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -147,3 +149,15 @@ def test_what_does_not_fit_is_one_sentence(shop):
     items = Bag(torch.tensor([0, 1]), torch.tensor([0]).int(), torch.ones(1), 1)
     with pytest.raises(HeadtailError, match="`items` has features of 1 labels, but `labels` has 2"):
         ItemHead(labels, 4, SampledSoftmaxLoss(WithinBatch(labels), Tail(labels)), items)
+
+
+def test_lists_of_items_keep_cold_targets_that_have_features(tmp_path):
+    for part, lists in (("train", [[1, 2, 3], [2, 3, 1]] * 5), ("test", [[1, 2, 7], [2, 1, 8]])):
+        pq.write_table(pa.table({"items": lists}), tmp_path / f"{part}.parquet")
+    (tmp_path / "about.csv").write_text("item,title\n7,new\n1,new\n2,old\n3,old\n")
+    train = tmp_path / "train.parquet"
+    test = tmp_path / "test.parquet"
+    assert load(train, Reading(test=test)).test.num_pairs == 0
+    data = load(train, Reading(test=test, item_features=tmp_path / "about.csv"))
+    assert data.label_names == [1, 2, 3, 7]
+    assert data.test.labels.values.tolist() == [3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from headtail.data.points import DataSet, Progress
 from headtail.data.readers.matrix import read_matrices
 from headtail.data.readers.table import reader_of_tables
 from headtail.data.reading import Reading
+from headtail.data.text_features import Trained
 from headtail.errors import HeadtailError, need
 
 if TYPE_CHECKING:
@@ -24,7 +26,11 @@ def is_in_memory(data: Any) -> bool:
 
 
 def read_object(
-    data: Any, test: Any, reading: Reading, progress: Progress | None
+    data: Any,
+    test: Any,
+    reading: Reading,
+    progress: Progress | None,
+    trained: Trained | None = None,
 ) -> tuple[DataSet, set[str]]:
     """The data set in an object, and the options of `reading` that do something to it.
 
@@ -33,7 +39,10 @@ def read_object(
         test: likewise, or None.
         reading: how.
         progress: called with what is being done and the share of it that is done.
+        trained: read texts for this model.
     """
+    if trained is not None and reading.format == "auto":
+        reading = replace(reading, format="raw-text")
     if isinstance(data, tuple):
         if len(data) != 2 or (test is not None and not isinstance(test, tuple)):
             raise HeadtailError(
@@ -43,7 +52,7 @@ def read_object(
         return read_matrices(data, test, reading), set() if test else {"holdout"}
     tables = _tables(data, test, reading)
     reader = reader_of_tables(tables, reading)
-    loaded = reader.read_opened(tables, reading, progress)
+    loaded = reader.read_opened(tables, reading, progress, trained)
     return loaded, reader.used_on(tables, reading)
 
 

@@ -92,18 +92,14 @@ def load(
     reading = _with_options(reading, test, options)
     _check(reading)
     if is_in_memory(data):
-        return _read_object(data, test, reading, progress)
+        return _with_items(_read_object(data, test, reading, progress, trained), reading, progress)
     # Shown to people, and kept with results: paths as they were typed.
     how = {name: _written(value) for name, value in asdict(reading).items()}
     if _is_generated(data):
         loaded = _generate(data, reading, progress)
     else:
         loaded = _read(data, reading, progress, trained)
-    if reading.item_features is not None:
-        need("pyarrow", extra="data", to="Reading features of items")
-        from headtail.data.readers.item_features import with_items
-
-        loaded = with_items(loaded, reading.item_features, progress)
+    loaded = _with_items(loaded, reading, progress)
     loaded = replace(loaded, read_as={"path": str(data), **how})
     known = None if loaded.train.image_size is None else recognise_images(loaded.train)
     if known is not None:
@@ -125,17 +121,30 @@ def _with_options(reading: Reading, test: Any, options: dict[str, Any]) -> Readi
             raise HeadtailError(f"`{name}` is not an option of reading.{nearest(name, names)}")
     if isinstance(test, str | Path):
         options["test"] = Path(test)
-    if isinstance(options.get("root"), str):
-        options["root"] = Path(options["root"])
+    for name in ("root", "item_features"):
+        if isinstance(options.get(name), str):
+            options[name] = Path(options[name])
     if "features" in options:
         named = options["features"]
         options["features"] = (named,) if isinstance(named, str) else tuple(named)
     return replace(reading, **options)
 
 
-def _read_object(data: Any, test: Any, reading: Reading, progress: Progress | None) -> DataSet:
+def _with_items(data: DataSet, reading: Reading, progress: Progress | None) -> DataSet:
+    """Data with the features of their labels, where `reading` names them."""
+    if reading.item_features is None:
+        return data
+    need("pyarrow", extra="data", to="Reading features of items")
+    from headtail.data.readers.item_features import with_items
+
+    return with_items(data, reading.item_features, progress)
+
+
+def _read_object(
+    data: Any, test: Any, reading: Reading, progress: Progress | None, trained: Trained | None
+) -> DataSet:
     tested_on = reading.test if test is None else test
-    loaded, used = read_object(data, tested_on, reading, progress)
+    loaded, used = read_object(data, tested_on, reading, progress, trained)
     _refuse(reading, "data", sorted(set(MEANT_FOR) - used - {"test", "format"}))
     return loaded
 

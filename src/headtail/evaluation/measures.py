@@ -8,6 +8,7 @@ from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Int
 from torch import Tensor
 

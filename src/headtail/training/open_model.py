@@ -45,7 +45,7 @@ class OpenedModel(NamedTuple):
 
 def open_model(
     folder: str | Path,
-    data: DataSet | str | Path | list[str],
+    data: Any,
     *,
     reading: Reading = DEFAULTS,
     progress: Progress | None = None,
@@ -67,7 +67,7 @@ def open_model(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about labels that are never drawn: training warned
         model, run, facts = load_model(folder)
-    typed = data.name if isinstance(data, DataSet) else data
+    typed = data if isinstance(data, str | Path) else getattr(data, "name", "data")
     if not isinstance(data, DataSet):
         trained = _trained(facts, len(model.head.weight))
         if isinstance(data, list):

@@ -68,25 +68,36 @@ class Reader:
         return used_options(tables, self.format, reading)
 
     def read_opened(
-        self, tables: DataTables, reading: Reading, progress: Progress | None
+        self,
+        tables: DataTables,
+        reading: Reading,
+        progress: Progress | None,
+        trained: Trained | None = None,
     ) -> DataSet:
-        """The data set in these tables."""
+        """The data set in these tables; texts with the terms and labels of a `trained` model."""
         module = import_module(f"headtail.data.readers.{self.module}")
-        return module.read_tables(tables, reading, progress)
+        if trained is None:
+            return module.read_tables(tables, reading, progress)
+        self._check_text(tables.train.path)
+        return module.read_tables_for_model(tables, reading, progress, trained)
 
     def read_for_model(
         self, files: DataFiles, reading: Reading, progress: Progress | None, trained: Trained
     ) -> DataSet:
         """The texts in these files, with the terms and labels of a model."""
+        self._check_text(files.train)
+        if self.kind.name == TABLE.name:
+            return self.read_opened(opened(files, reading), reading, progress, trained)
+        module = import_module(f"headtail.data.readers.{self.module}")
+        return module.read_for_model(files, reading, progress, trained)
+
+    def _check_text(self, source: Path | str) -> None:
+        """Refuse other data than texts for a model that was trained on texts."""
         if "text_features" not in self.options:
             raise HeadtailError(
-                f"The model was trained on raw text, but `{files.train}` is read as {self.format}. "
+                f"The model was trained on raw text, but `{source}` is read as {self.format}. "
                 "Pass texts: one per line, or files in the format that it was trained on."
             )
-        module = import_module(f"headtail.data.readers.{self.module}")
-        if self.kind.name != TABLE.name:
-            return module.read_for_model(files, reading, progress, trained)
-        return module.read_tables_for_model(opened(files, reading), reading, progress, trained)
 
 
 def opened(files: DataFiles, reading: Reading) -> DataTables:
