@@ -29,7 +29,7 @@ TOP = {
 }
 BELOW = {
     "core": "Margin Power Separable Weighting",
-    "encoders": "Bottleneck GRU4Rec Model ResNet SASRec SequenceEncoder",
+    "encoders": "Bottleneck GRU4Rec ItemHead Model ResNet SASRec SequenceEncoder",
     "functional": "Options Piece backward contrastive decoupled_loss hinge logistic "
     "sampled_decoupled sampled_decoupled_loss sampled_softmax sampled_softmax_loss softmax_loss "
     "squared_hinge two_tower_decoupled_loss two_tower_softmax_loss",
