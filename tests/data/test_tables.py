@@ -227,13 +227,14 @@ def test_users_with_their_items_in_lines_are_read_as_lightgcn_writes_them(tmp_pa
 
 
 def test_lines_of_numbers_that_may_or_may_not_begin_with_a_user_are_refused(tmp_path):
-    (tmp_path / "a.txt").write_text("7 3 5 7 8\n1 5 3 8 7\n7 7 3 8 5 1\n8 5\n")
+    others = "".join(f"{user} 3 5 7 8 1\n" for user in range(20, 10, -1))
+    (tmp_path / "a.txt").write_text("7 3 5 7 8\n1 5 3 8 7\n7 7 3 8 5 1\n8 5\n" + others)
     with pytest.raises(HeadtailError, match=r"fits two readings: .*interactions.*sequences"):
         load(tmp_path / "a.txt")
     data = load(tmp_path / "a.txt", format="sequences")
     assert examples(data)[0] == ([7, 3, 5, 7], 8)
     data = load(tmp_path / "a.txt", format="interactions")
-    assert data.train.users.to_pylist() == [1, 7, 8]
+    assert data.train.users.to_pylist() == [1, 7, 8, *range(11, 21)]
 
 
 @pytest.mark.parametrize(
@@ -306,3 +307,76 @@ def test_a_record_of_nested_json_is_a_column_that_is_not_used(tmp_path):
         "reviewerID → user, asin → item, unixReviewTime → time; style is not used."
     )
     assert torch.equal(data.test.features.row.unique(), torch.arange(4))
+
+
+def gowalla(frame):
+    times = pd.to_datetime(frame.timestamp, unit="s").dt.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return frame.assign(at=times, x=30.5)[["user_id", "at", "x", "item_id"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        (gowalla(LOG).to_csv(None, sep="\t", header=False, index=False), ("1", "4", "2")),
+        (LOG.to_csv(None), ()),
+        (lines(",", ALL, header=True).replace("\n", "\r\n"), ()),
+    ],
+    ids=["columns by number", "an index without a name", "Windows"],
+)
+def test_columns_may_be_chosen_by_number_and_lines_end_anyhow(tmp_path, text, options):
+    (tmp_path / "a.csv").write_text(text, newline="")
+    data = load(tmp_path / "a.csv", **dict(zip(("user", "item", "time"), options, strict=False)))
+    assert examples(data) == expected()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ham\tGo until jurong point, crazy.. Available only\nspam\tFree entry in 2 a wkly comp\n",
+        "0.5\t1\n0.7\t2\n",
+        "3\tBears claw back into the black\tReuters short sellers\n2\tOil and Economy\tOther\n",
+    ],
+    ids=["label and text", "fractions", "label, title and text"],
+)
+def test_texts_and_numbers_without_names_are_not_taken_for_ids(tmp_path, text):
+    (tmp_path / "a.tsv").write_text(text * 5)
+    with pytest.raises(HeadtailError, match=r"without names.*`label='1'`, `text='2'`"):
+        load(tmp_path / "a.tsv")
+
+
+def test_a_few_rows_without_names_are_read_as_those_of_training(tmp_path):
+    (tmp_path / "train.txt").write_text(lines("\t", ALL))
+    (tmp_path / "test.txt").write_text("3\t7\t1\t999999999\n")
+    assert len(load(tmp_path).test) == 1
+    assert len(load(tmp_path / "train.txt", test=tmp_path / "test.txt").test) == 1
+
+
+def test_users_with_items_and_ratings_alone_are_interactions(tmp_path):
+    (tmp_path / "a.csv").write_text(lines(",", ALL[:3]) * 2)
+    notes = " ".join(load(tmp_path / "a.csv").notes)
+    assert notes.startswith("Read as interactions")
+    assert "column 1 → user, column 2 → item; column 3 is not used." in notes
+    assert "whatever their column 3; with `min_rating=4`" in notes
+    repeats = 2 * NUMBER - len(LOG[ALL[:2]].drop_duplicates())
+    assert f"{repeats} interactions repeat another of the same user and item." in notes
+
+
+def test_text_that_is_not_utf_8_is_reported(tmp_path):
+    (tmp_path / "a.csv").write_bytes("user,item\n1,café\n1,b\n".encode("latin1"))
+    with pytest.raises(HeadtailError, match=r"column `item` is not UTF-8 text. Convert it"):
+        load(tmp_path / "a.csv")
+
+
+def test_users_of_one_item_leave_nothing_to_test(tmp_path):
+    (tmp_path / "a.csv").write_text("user,item\n1,2\n2,2\n")
+    with pytest.raises(HeadtailError, match=r"leaves no item to test on: no user has two"):
+        load(tmp_path / "a.csv")
+
+
+def test_reading_reports_its_progress(tmp_path):
+    LOG.to_csv(tmp_path / "ratings.csv", index=False)
+    reported = []
+    load(tmp_path / "ratings.csv", progress=lambda what, share: reported.append((what, share)))
+    steps = list(dict.fromkeys(what for what, _ in reported))
+    assert steps == ["looking at ratings.csv", "reading ratings.csv", "sorting"]
+    assert reported[-1] == ("sorting", 1.0)

@@ -19,6 +19,7 @@ from headtail.data.points import DataSet, Progress
 from headtail.data.readers.image_kinds import is_bare
 from headtail.data.readers.raw_text_folder import as_texts
 from headtail.data.readers.table import reader_of
+from headtail.data.readers.table_files import holds_table
 from headtail.data.reading import DEFAULTS, DataFiles, Reading
 from headtail.data.shards import shards_of
 from headtail.data.text_features import Trained
@@ -197,7 +198,7 @@ def _read(
         test = check_exists(reading.test)
         how = reading if trained is None else as_texts(test, reading)
         files = _with_test(files, test, how.format)
-    reader = reader_of(files, reading)
+    reader = reader_of(files, reading, progress)
     used = reader.used(files, reading)
     _refuse(reading, data, [name for name in SOME_READERS if name not in used])
     if trained is None:
@@ -223,7 +224,9 @@ def _with_test(files: DataFiles, test: Path, format_name: str) -> DataFiles:
         # The test part must not choose the epoch too.
         files = files._replace(validation=None)
     without_labels = files.kind == "images" and is_bare(test)
-    if not without_labels and kind_of(test, format_name) != files.kind:
+    # A few lines may not show that they are a table.
+    as_training = files.kind == "table" and holds_table(test, True)
+    if not without_labels and not as_training and kind_of(test, format_name) != files.kind:
         raise HeadtailError(
             f"`{test}` is not of the same format as `{files.train}` ({files.kind}). Write both in "
             "one format."

@@ -44,3 +44,8 @@ def holds_json_lines(path: Path) -> bool:
     except ValueError:
         return False
     return isinstance(row, dict) and not {"annotations", "images"} & row.keys()
+
+
+def is_json_array(path: Path) -> bool:
+    """Whether a file is one JSON array, which tables are not read from, but are taken for."""
+    return next((line for line in first_lines(path) if line.strip()), "").lstrip().startswith("[")

@@ -72,7 +72,9 @@ def known_pairs(
         store.facts["unknown"] += int((~known).sum())
         blocks.append(user_id[known] * len(items) + item_id[known])
     pairs = np.sort(np.concatenate(blocks))
-    return pairs[np.diff(pairs, prepend=-1) > 0]
+    different = pairs[np.diff(pairs, prepend=-1) > 0]
+    store.facts["repeated"] += len(pairs) - len(different)
+    return different
 
 
 def hold_out_items(user: np.ndarray, share: float) -> np.ndarray:

@@ -20,6 +20,7 @@ from headtail.data.readers.interaction_pairs import (
     users_of,
 )
 from headtail.data.readers.log_interactions import read_log
+from headtail.data.readers.log_notes import note_on_ratings
 from headtail.data.reading import Reading
 from headtail.data.tables.columns import AT_ONCE, Columns, DataTables, renamed
 from headtail.data.tables.vocabulary import Vocabulary, label_names, save_ids, saved_ids
@@ -42,6 +43,11 @@ def read_tables(tables: DataTables, reading: Reading, progress: Progress | None)
         )
     holdout = reading.holdout
     data = read_interactions(tables.train, tables.test, holdout=holdout, progress=progress)
+    if not data.test.num_pairs and tables.test is None:
+        raise HeadtailError(
+            f"`{tables.train.path}` leaves no item to test on: no user has two different items "
+            "that others have too. Pass a test file."
+        )
     return renamed(data, tables)
 
 
@@ -99,7 +105,7 @@ def read_interactions(
         )
     recipe = {"reader": "interactions", "holdout": None if test else holdout}
     build = partial(_build, files, holdout, progress)
-    entry = cached(files, recipe | {"with": "rows and users"}, build)
+    entry = cached(files, recipe | {"with": "rows, users, repeats"}, build)
     return DataSet(
         name=files[0].table.title,
         train=_points(entry, "train"),
@@ -116,7 +122,7 @@ def _build(files: list[Columns], holdout: float, progress: Progress | None, stor
     users, items = (
         Vocabulary.of(pair[i] for pair in interactions_of(source, progress)) for i in (0, 1)
     )
-    store.facts |= {"users": len(users), "unknown": 0, "seen": 0}
+    store.facts |= {"users": len(users), "unknown": 0, "seen": 0, "repeated": 0}
     train = known_pairs(source, users, items, store, progress)
     if not len(train):
         raise HeadtailError(
@@ -204,6 +210,12 @@ def _notes(entry: Entry, files: list[Columns], holdout: float) -> tuple[str, ...
         notes.append(
             f"There is no test file: {holdout:.0%} of each user's items are held out for testing."
         )
+    if repeated := entry.facts["repeated"]:
+        notes.append(
+            f"{repeated:,} interactions repeat another of the same user and item. They count once."
+        )
+    if files[0].is_log and files[0].roles.rating:
+        notes.append(note_on_ratings(files[0].roles.rating))
     if unknown := entry.facts["unknown"]:
         notes.append(
             f"{unknown:,} test interactions are with users or items that never occur in training "

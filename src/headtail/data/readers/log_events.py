@@ -207,6 +207,8 @@ def sort_log(log: Log, store: Store, progress: Progress | None) -> Sorted:
         part[here] = part_of_events(events, given, cuts)
         repeated += _repeated(events, timed)
         done += len(given)
+        if progress:
+            progress("sorting", done / len(item))
     counts = {"rows": int(offsets[-1]), "repeated": repeated, **cuts.facts(part)}
     (folder / "events").unlink()
     described = np.zeros(len(items), bool)

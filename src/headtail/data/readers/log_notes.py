@@ -32,13 +32,7 @@ def notes_on_log(log: Log, facts: dict[str, Any], read_as: str) -> tuple[str, ..
         used.append("rating")
     notes = [read[read_as], train.note(used), _split(log, facts, read_as)]
     if train.roles.rating and log.min_rating is None:
-        notes.append(
-            Sentence(
-                f"All interactions count, whatever their {called(train.roles.rating)}; with ",
-                Setting("min_rating", 4),
-                " those below 4 would be dropped.",
-            )
-        )
+        notes.append(note_on_ratings(train.roles.rating))
     repeated = facts["repeated"]
     if repeated:
         kept = "They are kept" if read_as == "sequences" else "They count once"
@@ -47,6 +41,15 @@ def notes_on_log(log: Log, facts: dict[str, Any], read_as: str) -> tuple[str, ..
     if read_as == "sequences" and (alone := facts["alone"]):
         notes.append(f"{alone:,} {log.who}s have only one item and give no example.")
     return tuple(notes)
+
+
+def note_on_ratings(column: str) -> Sentence:
+    """That ratings are not used, and how they would be."""
+    return Sentence(
+        f"All interactions count, whatever their {called(column)}; with ",
+        Setting("min_rating", 4),
+        " those below 4 would be dropped.",
+    )
 
 
 def _split(log: Log, facts: dict[str, Any], read_as: str) -> str:

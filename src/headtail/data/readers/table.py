@@ -100,13 +100,17 @@ class Reader:
             )
 
 
-def opened(files: DataFiles, reading: Reading) -> DataTables:
-    """The tables in these files."""
+def opened(files: DataFiles, reading: Reading, progress: Progress | None = None) -> DataTables:
+    """The tables in these files; text is read once for its types, which may take long."""
     need("pyarrow", extra="data", to="Reading tables")
     from headtail.data.tables.columns import Columns, DataTables
 
-    paths = (files.train, files.test, files.validation)
-    return DataTables(*(path and Columns.of(path, reading=reading) for path in paths))  # pyright: ignore[reportArgumentType]
+    train = Columns.of(files.train, reading=reading, progress=progress)
+    others = (
+        path and Columns.of(path, reading=reading, progress=progress).like(train)
+        for path in (files.test, files.validation)
+    )
+    return DataTables(train, *others)
 
 
 def _with_ending(path: Path, _: bool) -> bool:
@@ -158,10 +162,10 @@ def readers_for(path: Path, format_name: str) -> list[Reader]:
     ]
 
 
-def reader_of(files: DataFiles, reading: Reading) -> Reader:
+def reader_of(files: DataFiles, reading: Reading, progress: Progress | None = None) -> Reader:
     """The row that reads these files; "auto" is recognised by their columns, where these decide."""
     if files.kind == TABLE.name:
-        return reader_of_tables(opened(files, reading), reading)
+        return reader_of_tables(opened(files, reading, progress), reading)
     rows = [reader for reader in READERS if reader.kind.name == files.kind]
     return next(row for row in rows if reading.format in ("auto", row.format))
 

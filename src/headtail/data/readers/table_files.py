@@ -10,7 +10,7 @@ from headtail.data.packed import ending_of, first_lines
 from headtail.data.readers.image_kinds import is_bare, is_list
 from headtail.data.reading import DataFiles
 from headtail.data.shards import TABLES, part_of, tables_in
-from headtail.data.text_kinds import holds_json_lines, text_kind
+from headtail.data.text_kinds import holds_json_lines, is_json_array, text_kind
 from headtail.errors import HeadtailError, need
 
 NAME = "table"
@@ -30,7 +30,7 @@ def holds_table(path: Path, requested: bool) -> bool:
     if ending in TABLES:
         return True
     if ending == ".json":
-        return holds_json_lines(path)
+        return holds_json_lines(path) or is_json_array(path)
     if is_bare(path) or is_list(path):
         return False
     return text_kind(path) == "table" or (requested and bool(first_lines(path)))
@@ -60,9 +60,11 @@ def _tables_of(folder: Path, requested: bool) -> list[Path]:
     files = [file for file in sorted(folder.glob("[!.]*")) if file.is_file()]
     text = [file for file in files if ending_of(file) in _TEXT]
     text = [file for file in text if not _OTHER_TEXT.match(part_of(file).lower())]
-    if _train_of(text):
+    train = _train_of(text)
+    if train is not None:
+        # The other parts are what training is: a few lines may not show it.
         named = [file for file in text if any(by_role({part_of(file).lower(): file}))]
-        return [file for file in named if holds_table(file, requested)]
+        return named if holds_table(train, requested) else []
     return held or [file for file in text if holds_table(file, False)]
 
 

@@ -25,7 +25,9 @@ def format_of(tables: DataTables, reading: Reading) -> str:
     if first.is_log:
         if tables.test is not None and not tables.test.is_log:
             return "interactions"
-        ordered = roles.time or roles.session or first.table.sources[0].guess
+        # Lines of a user and an item are written in the order of time.
+        lines = first.table.sources[0].guess and len(first.names) == 2
+        ordered = roles.time or roles.session or lines
         return "sequences" if ordered else "interactions"
     if roles.head and roles.relation and roles.tail:
         return "triples"
@@ -140,19 +142,21 @@ def _without_names(columns: Columns) -> HeadtailError:
         if number == 3
         else ()
     )
+    others = (", and ", Setting("time", "3"), " or ", Setting("rating", "3")) if number > 2 else ()
     return HeadtailError(
         f"`{source.name}` has {number} columns without names, which fit more than one reading: a "
         "user, an item and what else there is (",
         Setting("user", "1"),
         ", ",
         Setting("item", "2"),
-        ", and ",
-        Setting("time", "3"),
-        " or ",
-        Setting("rating", "3"),
+        *others,
         ")",
         *triples,
-        ". Choose one, or name the columns in the first line.",
+        ", or a label and a text (",
+        Setting("label", "1"),
+        ", ",
+        Setting("text", "2"),
+        "). Choose one, or name the columns in the first line.",
     )
 
 

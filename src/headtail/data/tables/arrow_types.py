@@ -6,8 +6,9 @@ import pyarrow as pa
 
 
 def holds_ids(kind: pa.DataType) -> bool:
-    """Whether a column of this type names things: whole numbers or strings."""
-    return pa.types.is_integer(id_type(kind)) or is_string(id_type(kind))
+    """Whether a column of this type names things: whole numbers or strings, perhaps as bytes."""
+    kind = id_type(kind)
+    return pa.types.is_integer(kind) or is_string(kind) or is_bytes(kind)
 
 
 def id_type(kind: pa.DataType) -> pa.DataType:
@@ -25,3 +26,8 @@ def is_string(kind: pa.DataType) -> bool:
     """Whether a column of this type holds text."""
     types = pa.types
     return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds bytes, as text does that is not UTF-8."""
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)

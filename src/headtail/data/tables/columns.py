@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from headtail.data.points import DataSet, Progress
 from headtail.data.reading import DEFAULTS, Reading
-from headtail.data.tables.arrow_types import holds_ids, id_type, is_list, is_string
+from headtail.data.tables.arrow_types import holds_ids, id_type, is_bytes, is_list, is_string
 from headtail.data.tables.open import open_table
 from headtail.data.tables.roles import Roles, roles_of
 from headtail.data.tables.table import AT_ONCE, Table
@@ -42,15 +42,26 @@ class Columns:
 
     @classmethod
     def of(
-        cls, source: Path | Table | Columns, at_once: int = AT_ONCE, reading: Reading = DEFAULTS
+        cls,
+        source: Path | Table | Columns,
+        at_once: int = AT_ONCE,
+        reading: Reading = DEFAULTS,
+        progress: Progress | None = None,
     ) -> Columns:
         """Look at a file with the other shards of its part, at a folder of shards, or at a
         table.
         """
         if isinstance(source, Columns):
             return cls(source.table, source.roles, at_once)
-        table = source if isinstance(source, Table) else open_table(source, reading)
+        table = source if isinstance(source, Table) else open_table(source, reading, progress)
         return cls(table, roles_of(table, reading), at_once)
+
+    def like(self, train: Columns) -> Columns:
+        """With the roles of the training columns, if columns have no names: a few rows show less
+        than many.
+        """
+        same = self.names == train.names and all(name.isdigit() for name in self.names)
+        return Columns(self.table, train.roles, self.at_once) if same else self
 
     @property
     def path(self) -> str:
@@ -165,9 +176,15 @@ class Columns:
                 f"`{self.path}`, column `{column}` holds {kind}, but ids must be whole numbers or "
                 "strings. Cast the column first."
             )
+        words = is_string(kind) or is_bytes(kind)
         try:
-            return array.cast(pa.large_string() if is_string(kind) else pa.int64())
+            return array.cast(pa.large_string() if words else pa.int64())
         except pa.ArrowInvalid as error:
+            if words:
+                raise HeadtailError(
+                    f"`{self.path}`, column `{column}` is not UTF-8 text. Convert it, for example "
+                    "with `iconv -f latin1 -t utf-8`."
+                ) from error
             if pa.types.is_floating(kind):
                 raise HeadtailError(
                     f"`{self.path}`, column `{column}` holds fractions, but ids must be whole "

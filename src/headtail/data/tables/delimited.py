@@ -16,6 +16,7 @@ import pyarrow.csv
 
 from headtail.data.cache import Store, cached, digest
 from headtail.data.packed import first_lines, line_blocks
+from headtail.data.points import Progress
 from headtail.data.tables.dialects import Dialect
 from headtail.data.tables.table import Source, in_pieces
 from headtail.errors import HeadtailError, Setting
@@ -40,19 +41,27 @@ class DelimitedSource(Source):
         path: the file.
         dialect: how its lines hold columns.
         skip_bad_lines: leave out lines with another number of columns, and count them.
+        progress: called while its types are looked for.
     """
 
     is_text = True
 
-    def __init__(self, path: Path, dialect: Dialect, skip_bad_lines: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        dialect: Dialect,
+        skip_bad_lines: bool,
+        progress: Progress | None = None,
+    ) -> None:
         self.path = path
         self.name = str(path)
         self.dialect = dialect
         self.guess = {str(role): column for role, column in dialect.guess.items()}
         self.skip = skip_bad_lines
         recipe = {"reader": "delimited", "dialect": repr(dialect), "skip": skip_bad_lines}
-        facts = cached([path], recipe, self._look).facts
-        types = {name: pa.type_for_alias(kind) for name, kind in facts["types"].items()}
+        facts = cached([path], recipe, partial(self._look, progress)).facts
+        kinds = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(facts["types"])))
+        types = {kind.name: kind.type for kind in kinds}
         listed = {name: pa.list_(types[name]) for name in dialect.lists}
         self.types = types
         self.schema = pa.schema([(name, (types | listed)[name]) for name in dialect.names])
@@ -74,7 +83,7 @@ class DelimitedSource(Source):
         """As for `Source`."""
         return [digest(self.path), repr(self.dialect), self.skip]
 
-    def _look(self, store: Store) -> None:
+    def _look(self, progress: Progress | None, store: Store) -> None:
         """Find types that fit every value: those of the first block, or wider ones."""
         types = _leading_zeros(self.path, self.dialect)
         bad: list[tuple[int, str]] = []
@@ -83,8 +92,11 @@ class DelimitedSource(Source):
             rows = 0
             seen: dict[str, pa.DataType] = {}
             try:
-                for batch, _ in self._read(types, list(self.dialect.names), partial(_note, bad)):
+                every = list(self.dialect.names)
+                for batch, share in self._read(types, every, partial(_note, bad)):
                     rows += len(batch)
+                    if progress:
+                        progress(f"looking at {self.path.name}", share)
                     seen = {name: batch.schema.field(name).type for name in batch.schema.names}
             except pa.ArrowInvalid as error:
                 types = self._widened(types, error)
@@ -100,7 +112,7 @@ class DelimitedSource(Source):
             raise HeadtailError(f"`{self.path}` holds no rows. Write a line for each.")
         lists = {name: self._list_type(name) for name in self.dialect.lists}
         store.facts |= {
-            "types": {name: str(kind) for name, kind in (seen | lists).items()},
+            "types": pa.schema(list((seen | lists).items())).serialize().to_pybytes().hex(),
             "rows": rows,
             "bad": len(bad),
             "first_bad": bad[0][1] if bad else "",

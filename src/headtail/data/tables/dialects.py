@@ -17,6 +17,8 @@ _TYPED = re.compile(r"(.+):(token|float|token_seq|float_seq)")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _RATINGS = 11
 """Most different values that ratings have."""
+_WORDS = 3
+"""Most words that names have on average; more are a text."""
 _EPOCH = 1e8
 """Numbers above it may be times: seconds since 1970 passed it in 1973."""
 _SINGLE = (",", "\t", ";", "|")
@@ -90,7 +92,8 @@ def _typed(columns: list[re.Match[str]]) -> Dialect:
 
 
 def _of_rows(delimiter: str, rows: list[list[str]]) -> Dialect:
-    first = [name.strip() for name in rows[0]]
+    # pandas writes its index without a name.
+    first = [name.strip() or f"unnamed {place}" for place, name in enumerate(rows[0], start=1)]
     if _is_header(first, rows[1:]):
         return Dialect(delimiter, tuple(first), True)
     names = tuple(str(place) for place in range(1, len(first) + 1))
@@ -101,7 +104,7 @@ def _is_header(first: list[str], below: list[list[str]]) -> bool:
     """Whether a line names the columns below it: it has names that are known, or words above
     numbers.
     """
-    if any(_NUMBER.fullmatch(name) or not name for name in first) or len(set(first)) < len(first):
+    if any(map(_NUMBER.fullmatch, first)) or len(set(first)) < len(first):
         return False
     roles: tuple[Role, ...] = ("user", "item", "label", "text", "head", "session", "features")
     if any(candidates(role, first) for role in roles):
@@ -118,6 +121,8 @@ def _guess(rows: list[list[str]]) -> dict[Role, str]:
         "rating": lambda i: numbers[i] and _like_ratings(columns[i]),
         "time": lambda i: numbers[i] and min(map(float, columns[i])) > _EPOCH,
     }
+    if not all(_are_names(column) for column in columns[:2]):
+        return {}
     if len(columns) == 2:
         return {"user": "1", "item": "2"}
     for last in (("rating", "time"), ("time",), ("rating",)):
@@ -126,9 +131,17 @@ def _guess(rows: list[list[str]]) -> dict[Role, str]:
                 continue  # as few relations as ratings: it may be a graph
             others = {role: str(3 + i) for i, role in enumerate(last)}
             return {"user": "1", "item": "2", **others}  # pyright: ignore[reportReturnType]
-    if len(columns) == 3 and not (numbers[1] and numbers[2]):
+    few_relations = 2 * len(set(columns[1])) <= len(rows)
+    if len(columns) == 3 and few_relations and not (numbers[1] and numbers[2]):
         return {"head": "1", "relation": "2", "tail": "3"}
     return {}
+
+
+def _are_names(column: tuple[str, ...]) -> bool:
+    """Whether these can be names of users or items: not fractions, and not sentences."""
+    fractions = any(_NUMBER.fullmatch(value) and not float(value).is_integer() for value in column)
+    words = sum(len(value.split()) for value in column) / len(column)
+    return not fractions and words <= _WORDS
 
 
 def _like_ratings(column: tuple[str, ...]) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from headtail.data.packed import ending_of, first_lines
+from headtail.data.points import Progress
 from headtail.data.reading import DEFAULTS, Reading, data_name
 from headtail.data.shards import part_of, shards_of
 from headtail.data.tables.arrow_sources import ArrowSource, MemorySource, ParquetSource
@@ -23,18 +24,18 @@ ROWS = 1 << 16
 """Rows of a batch of an object in memory."""
 
 
-def open_table(path: Path, reading: Reading = DEFAULTS) -> Table:
+def open_table(path: Path, reading: Reading = DEFAULTS, progress: Progress | None = None) -> Table:
     """The table in a file, with the other shards of its part, or in a folder of shards."""
     shards = shards_of(path)
     if not shards:
         raise HeadtailError(f"`{path}` holds no tables.")
     name = str(shards[0] if path.is_file() else path)
     title = part_of(path)
-    sources = tuple(_open(shard, reading) for shard in shards)
+    sources = tuple(_open(shard, reading, progress) for shard in shards)
     return Table(name, title, data_name(path, title), sources)
 
 
-def _open(path: Path, reading: Reading) -> Source:
+def _open(path: Path, reading: Reading, progress: Progress | None) -> Source:
     ending = ending_of(path)
     if ending in (".parquet", ".pq"):
         return ParquetSource(path)
@@ -51,7 +52,8 @@ def _open(path: Path, reading: Reading) -> Source:
             "number of them. Separate values by commas or tabs, and name the columns in the first "
             "line."
         )
-    return DelimitedSource(path, _as_requested(dialect, reading), reading.skip_bad_lines)
+    dialect = _as_requested(dialect, reading)
+    return DelimitedSource(path, dialect, reading.skip_bad_lines, progress)
 
 
 def _as_requested(dialect: Dialect, reading: Reading) -> Dialect:
