@@ -23,7 +23,7 @@ TOP = {
     "margins": "Unit LogitAdjusted Equalised Adaptive CustomSeparable Pairwise",
     "losses": "SampledSoftmaxLoss SoftmaxLoss SampledDecoupledLoss DecoupledLoss",
     "head and optimisers": "LabelHead RowSGD RowAdagrad RowAdam clip_grad_norm_",
-    "functions": "explain audit scheme load compare use_kernels",
+    "functions": "explain audit scheme load compare tune use_kernels",
     "training": "Run Trainer",
     "errors": "HeadtailError",
 }

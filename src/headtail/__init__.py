@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headtail import functional as functional
     from headtail import metrics as metrics
     from headtail.comparison.compare import compare
+    from headtail.comparison.tune import tune
     from headtail.core.labels import Labels
     from headtail.core.margins import (
         Adaptive,
@@ -109,11 +110,13 @@ __all__ = [
     "explain",
     "load",
     "scheme",
+    "tune",
     "use_kernels",
 ]
 
 _HOMES = {
     "comparison.compare": "compare",
+    "comparison.tune": "tune",
     "core.labels": "Labels",
     "core.margins": "Adaptive CustomSeparable Equalised LogitAdjusted Pairwise Unit",
     "core.slices": "Slices",

@@ -12,7 +12,7 @@ from PIL import Image
 from headtail.cli import main
 from headtail.comparison.results import read_rows
 from headtail.comparison.rows import negatives_of
-from headtail.training.config import Run
+from headtail.training.config import SettledRun
 
 QUICK = ["--encoder", "resnet20", "--epochs", "1", "--batch", "16", "--device", "cpu"]
 
@@ -90,9 +90,9 @@ def test_held_out_points_recipes_and_an_empty_head_are_noted(zoo, tmp_path, caps
 def test_rows_have_the_negatives_that_a_batch_has(run):
     # 64 by default, but there are 16 in a batch
     assert {row.m for row in read_rows(run / "results.csv")} == {16.0}
-    assert negatives_of(Run(scheme="within-batch:tail", batch=256)) == 64
-    assert negatives_of(Run(scheme="uniform:tail", batch=16)) == 64
-    assert negatives_of(Run(scheme="softmax")) is None
+    assert negatives_of(SettledRun(scheme="within-batch:tail", batch=256)) == 64
+    assert negatives_of(SettledRun(scheme="uniform:tail", batch=16)) == 64
+    assert negatives_of(SettledRun(scheme="softmax")) is None
 
 
 def test_more_negatives_than_a_batch_has_are_refused_where_they_are_asked_for(

@@ -22,7 +22,8 @@ from headtail.machine.measured import Machine, Timing
 from headtail.machine.shape import Shape
 from headtail.schemes import build_sampler, check_batch
 from headtail.schemes.words import NAMES
-from headtail.training.config import Run, Training
+from headtail.training.config import Run
+from headtail.training.recipes import DEFAULTS
 from tests.cli.test_commands import DATA, QUICK, told
 
 HELP = (
@@ -232,11 +233,11 @@ def test_as_many_negatives_as_the_batch_has_are_no_mistake():
 M = {  # what stands in the help of each command
     "train": (
         "Number of negatives m, where the scheme has no @m; for within-batch that many of the "
-        "batch. (default: 64)"
+        "batch. By default, the kind of data decides."
     ),
     "compare": (
         "Number of negatives m, where the scheme has no @m; for within-batch that many of the "
-        "batch. (default: 64)"
+        "batch. By default, the kind of data decides."
     ),
     "explain": (
         "Number of negatives m, where the scheme has no @m; by default 256, for within-batch the "
@@ -268,7 +269,7 @@ def test_the_number_of_negatives_is_what_the_help_says(capsys):
     for scheme, m in (("uniform:tail", 256), ("within-batch:tail", 99), ("uniform:tail@8", 8)):
         assert main(["explain", scheme, "--batch", "100", "--zipf", "500", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["m"] == m
-    assert (Training().negatives, NUMBERS) == (64, (16, 64, 256))
+    assert (DEFAULTS["text"].negatives, NUMBERS) == (256, (16, 64, 256))
     sampler = build_sampler("queue", Labels.zipf(500))
     assert (sampler.capacity, sampler.num_negatives) == (256, None)
 

@@ -25,7 +25,7 @@ from headtail.comparison.results import POPULAR, ClassError, Comparison, read_ro
 from headtail.data.load import load
 from headtail.data.slices import data_slices
 from headtail.files.records import to_csv
-from headtail.training.config import Run, Training
+from headtail.training.config import SettledRun, Training
 from headtail.training.interrupts import Stopped
 from headtail.training.trainer import Trainer
 
@@ -53,8 +53,7 @@ def arguments(out, *more, schemes=SCHEMES, epochs=2):
     return [
         "compare",
         DATA,
-        "--dim",
-        "16",
+        *("--dim", "16", "--batch", "256", "--negatives", "64", "--lr", "0.02"),
         "--epochs",
         str(epochs),
         "--schemes",
@@ -343,14 +342,16 @@ def test_data_read_in_another_way_are_other_data_and_so_are_those_that_changed(t
 def test_a_folder_keeps_its_run_and_refuses_another_before_it_writes(tmp_path):
     data = load(DATA)
     slices = data_slices(data)
-    run = Run(scheme="softmax", dim=8, epochs=1)
+    run = SettledRun(scheme="softmax", dim=8, epochs=1)
     rows = run_cell(Cell(run, tmp_path), data, slices)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(
         HeadtailError,
         match=r"holds a run with other `scheme`, `seed`. Choose another folder, or delete it.",
     ):
-        run_cell(Cell(Run(scheme="uniform:tail", dim=8, epochs=1, seed=3), tmp_path), data, slices)
+        run_cell(
+            Cell(SettledRun(scheme="uniform:tail", dim=8, epochs=1, seed=3), tmp_path), data, slices
+        )
     other = load(OTHER)
     with pytest.raises(HeadtailError, match=r"holds a run with other data"):
         run_cell(Cell(run, tmp_path), other, data_slices(other))
@@ -362,7 +363,7 @@ def test_what_a_killed_process_left_half_written_is_swept_up(tmp_path):
     data = load(DATA)
     for name in (".checkpoint.safetensors.4711", ".model.safetensors.4711"):
         (tmp_path / name).write_text("half")
-    run_cell(Cell(Run(dim=8, epochs=1), tmp_path), data, data_slices(data))
+    run_cell(Cell(SettledRun(dim=8, epochs=1), tmp_path), data, data_slices(data))
     assert {one.name for one in tmp_path.iterdir()} == {
         "run.toml",
         "about.json",

@@ -14,10 +14,10 @@ from headtail import HeadtailError
 from headtail.comparison.compare import sentence_of
 from headtail.comparison.grid import Cell
 from headtail.comparison.workers import in_turn, side_by_side
-from headtail.training.config import Run
+from headtail.training.config import SettledRun
 from headtail.training.state import State
 
-CELLS = [Cell(Run(scheme="softmax", seed=seed), Path(f"seed{seed}")) for seed in range(4)]
+CELLS = [Cell(SettledRun(scheme="softmax", seed=seed), Path(f"seed{seed}")) for seed in range(4)]
 
 
 def nothing():

@@ -14,7 +14,7 @@ from headtail.data.batches import Batches, TrainingBatch
 from headtail.data.points import Points
 from headtail.errors import HeadtailError
 from headtail.training.build_model import build_model
-from headtail.training.config import Run
+from headtail.training.config import SettledRun
 from tests.training.test_train import small_data
 
 POINTS = small_data().train
@@ -104,7 +104,7 @@ def test_a_point_with_several_pairs_in_a_batch_is_encoded_once_and_the_loss_stay
     assert batch.row is not None
     assert len(batch.features) < len(ids)
     model = build_model(
-        Run(dim=4, dropout=0.0, scheme="softmax"), Labels.zipf(12), POINTS.num_features
+        SettledRun(dim=4, dropout=0.0, scheme="softmax"), Labels.zipf(12), POINTS.num_features
     )
     alone = TrainingBatch(POINTS.features.rows(batches.point_of[ids]), None, batch.target)
     assert len(alone.features) == len(ids)

@@ -18,7 +18,7 @@ from headtail.evaluation.topk import top_labels
 from headtail.evaluation.validation import Validation, implicit_loss_of
 from headtail.schemes import PAPER, scheme
 from headtail.training.build_model import build_model
-from headtail.training.config import Run
+from headtail.training.config import SettledRun
 from tests.test_metrics import slowly
 from tests.training.test_train import DATA, NUM_FEATURES, NUM_LABELS
 
@@ -29,7 +29,7 @@ M = 5
 
 
 def model_of(name: str = "softmax") -> Model:
-    model = build_model(Run(dim=6, scheme=name, negatives=M), LABELS, NUM_FEATURES)
+    model = build_model(SettledRun(dim=6, scheme=name, negatives=M), LABELS, NUM_FEATURES)
     with torch.no_grad():
         model.head.weight.mul_(3)
         if model.head.bias is not None:

@@ -13,7 +13,7 @@ from headtail.cli import main
 from headtail.comparison.explained import explain_schemes
 from headtail.comparison.rows import explain_rows
 from headtail.data.load import load
-from headtail.training.config import Run
+from headtail.training.config import SettledRun
 
 LABELS = Labels.zipf(1000)
 
@@ -110,7 +110,7 @@ def test_the_command_has_no_option_for_a_wished_noise(capsys):
 
 def test_a_comparison_calls_its_noise_untrained():
     data = load("synthetic:points=600,test=100,features=200,labels=60")
-    runs = [Run(scheme="uniform:importance", batch=8, negatives=4)]
+    runs = [SettledRun(scheme="uniform:importance", batch=8, negatives=4)]
     schemes = explain_schemes(runs, data)
     about = schemes["uniform:importance"]
     assert about["noise_untrained"] > 0

@@ -23,7 +23,7 @@ from headtail.rows.optimizers import DenseSGD, RowAdagrad, RowSGD
 from headtail.training import checkpoint
 from headtail.training.build_model import build_encoder, build_model
 from headtail.training.captured import CapturedStep
-from headtail.training.config import Run, Training
+from headtail.training.config import SettledRun, Training
 from headtail.training.engine import Engine
 from headtail.training.interrupts import Stopped
 from headtail.training.recipes import cifar, imagenet_lt, inaturalist
@@ -36,7 +36,7 @@ from tests.training.test_train import Stop, assert_same_model
 
 LABELS = 4
 RUN = replace(
-    Run(**vars(cifar()), scheme="within-batch:tail"),
+    SettledRun(**vars(cifar()), scheme="within-batch:tail"),
     encoder="resnet20",
     batch=16,
     negatives=8,
@@ -201,9 +201,10 @@ def test_files_are_decoded_in_the_epoch_s_order_with_the_epoch_s_seed_and_augmen
 
 
 def test_images_need_a_network_and_rows_of_numbers_the_bottleneck():
-    assert isinstance(build_encoder(Run(), 30, None, sparse=False), Bottleneck)
+    assert isinstance(build_encoder(SettledRun(), 30, None, sparse=False), Bottleneck)
     assert [
-        build_encoder(Run(), 0, (size, size), sparse=False).depth for size in (32, 64, 65, 224)
+        build_encoder(SettledRun(), 0, (size, size), sparse=False).depth
+        for size in (32, 64, 65, 224)
     ] == [56, 56, 50, 50]
     with pytest.raises(
         HeadtailError,
@@ -306,9 +307,9 @@ def test_explicit_options_take_precedence_over_the_recipe_even_where_it_is_the_d
         "--weight_decay",
         "0.0",
     ]
-    found = with_recipe("cifar", replace(default, augment=False), typed)
+    found = with_recipe("cifar", replace(default, augment=False, batch=256), typed)
     assert (found.batch, found.augment, found.weight_decay) == (256, False, 0.0)
-    assert (found.epochs, found.lr, found.model) == (256, 0.1, "resnet56")
+    assert (found.epochs, found.lr, found.encoder) == (256, 0.1, "resnet56")
     assert (
         with_recipe("cifar", replace(default, schedule="cosine"), ["--schedule", "cosine"]).drops
         == ()

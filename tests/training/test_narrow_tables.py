@@ -16,12 +16,12 @@ from headtail.evaluation.measures import measures_of
 from headtail.evaluation.topk import top_labels
 from headtail.training.build_model import TablePlacement, build_model
 from headtail.training.captured import CapturedStep
-from headtail.training.config import Run
+from headtail.training.config import SettledRun
 from headtail.training.engine import Engine
 from headtail.training.saved_model import load_model
 from headtail.training.trainer import Trainer
 
-RUN = Run(
+RUN = SettledRun(
     scheme="within-batch:tail",
     dim=64,
     batch=64,

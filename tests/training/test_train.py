@@ -17,7 +17,7 @@ from headtail.errors import HeadtailError
 from headtail.evaluation.topk import top_labels
 from headtail.training import checkpoint
 from headtail.training.build_model import build_model, build_optimiser
-from headtail.training.config import Run
+from headtail.training.config import SettledRun
 from headtail.training.held_out import split_validation
 from headtail.training.saved_model import load_model
 from headtail.training.state import State
@@ -25,7 +25,7 @@ from headtail.training.trainer import Trained, Trainer
 
 NUM_LABELS = 12
 NUM_FEATURES = 30
-SMALL = Run(dim=8, batch=16, negatives=8, epochs=3, lr=0.1, validation=0.2, dropout=0.5)
+SMALL = SettledRun(dim=8, batch=16, negatives=8, epochs=3, lr=0.1, validation=0.2, dropout=0.5)
 RUNS = {
     "adagrad": replace(SMALL, scheme="within-batch:tail"),
     "adam with lazy decay": replace(
@@ -367,7 +367,7 @@ def test_the_run_s_settings_are_in_its_files(tmp_path):
     Trainer(SMALL, DATA, tmp_path).fit()
     for name in ("checkpoint", "model"):
         facts = checkpoint.load(tmp_path / f"{name}.safetensors")[1]
-        assert Run(**facts["run"]) == SMALL
+        assert SettledRun(**facts["run"]) == SMALL
         assert facts["data"] == DATA.digest
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +17,7 @@ from headtail.cli.options import with_options
 from headtail.cli.progress import TrainingBars, read_data, show_notes, stopped
 from headtail.cli.recipe import Recipe, with_recipe
 from headtail.cli.report import publish
+from headtail.cli.tuning import tuned
 from headtail.cli.unused import (
     check_encoder_options,
     check_features,
@@ -25,6 +26,7 @@ from headtail.cli.unused import (
     typed_negatives,
 )
 from headtail.comparison.compare import DEFAULT_SCHEMES, Execution, check_schemes, compare
+from headtail.comparison.tune import check_tunable
 from headtail.data.reading import Reading
 from headtail.data.slices import SliceRule
 from headtail.device.choice import Device, choose_device
@@ -63,6 +65,10 @@ class Compare:
     """Runs that train at the same time, each in its own process; by default one per core, and one
     on a GPU.
     """
+    tune: bool = False
+    """First choose learning rate and epochs of each scheme by short runs on held-out training
+    points: the same number for every scheme. All are shown and kept in tries.csv.
+    """
     recipe: Recipe | None = None
     """Train as the paper did on such images; explicit options take precedence."""
     reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
@@ -82,27 +88,29 @@ class Compare:
         console = Console(stderr=True, highlight=False)
         data = read_data(self.data, self.reading, console)
         check_features(data.train.image_size, typed)
-        show_notes(notes_on(data, training, self.slices), Compare, console)
+        show_notes(notes_on(data, training, self.schemes, self.slices), Compare, console)
         for note in warnings_on(self.schemes, training, data, device):
             console.print(Text(with_options(note, Compare), style="yellow"))
         command = shlex.join(["headtail", *typed])
-        bars = TrainingBars(console, len(set(self.schemes)) * self.seeds, Compare)
         execution = Execution(
             workers=self.workers or (1 if device == "cuda" else torch.get_num_threads()),
             strict="--debug" in typed,
             command=command,
-            watch=bars.watch,
-            finished=bars.finished,
             note=lambda line: console.print(Text(line, style="dim")),
         )
+        bars = TrainingBars(console, len(set(self.schemes)) * self.seeds, Compare)
+        how: Training | dict[str, Training] = training
         try:
+            if self.tune:
+                how = tuned(data, self.schemes, training, self.out, device, execution, console)
+            execution = replace(execution, watch=bars.watch, finished=bars.finished)
             with bars.bar:
                 comparison = compare(
                     data,
                     self.schemes,
                     seeds=self.seeds,
                     out=self.out,
-                    training=training,
+                    training=how,
                     slices=self.slices,
                     device=device,
                     execution=execution,
@@ -120,5 +128,7 @@ class Compare:
         check_encoder_options(training, typed)
         check_validation(training, typed)
         check_count("seeds", self.seeds)
+        if self.tune:
+            check_tunable(training)
         if self.workers is not None:
             check_count("workers", self.workers)

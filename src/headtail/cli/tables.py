@@ -15,7 +15,7 @@ from rich.text import Text
 
 from headtail.cli.drawing import HEAD, TAIL
 from headtail.comparison.cautions import cautions_of
-from headtail.comparison.results import POPULAR, Comparison, Row, not_finished
+from headtail.comparison.results import POPULAR, Comparison, Row, Try, not_finished
 from headtail.core.slices import describe_slices
 from headtail.data.facts import Task
 from headtail.metrics import mean_and_deviation
@@ -77,8 +77,24 @@ def broken(name: str, room: int) -> str:
     return "\n".join(lines)
 
 
+def tries_table(tries: Iterable[Try]) -> Table:
+    """What tuning tried, and what it chose."""
+    table = _table("Tuning: short runs on held-out training points")
+    table.add_column("scheme", overflow="fold")
+    for heading in ("lr", "epochs", "best epoch", "value"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("")
+    for one in tries:
+        value = "diverged" if math.isnan(one.value) else f"{one.value:.4f}"
+        numbers = (f"{one.lr:g}", str(one.epochs), str(one.best_epoch), value)
+        chosen = one.chosen == "yes"
+        mark = f"chosen by {one.metric}" if chosen else ""
+        table.add_row(one.scheme, *numbers, mark, style="bold" if chosen else "")
+    return table
+
+
 def show_results(comparison: Comparison, report: Path) -> None:
-    """The table of a comparison, if anything was trained, and where its report is."""
+    """The table of a comparison, if anything was trained, warnings, and where its report is."""
     console = Console(highlight=False)
     if any(row.split == "test" and row.scheme != POPULAR for row in comparison.rows):
         console.print(results_table(comparison, console.width))

@@ -17,6 +17,7 @@ from headtail.cli.options import with_options
 from headtail.cli.progress import TrainingBars, read_data, show_notes, stopped
 from headtail.cli.recipe import Recipe, with_recipe
 from headtail.cli.tables import measures_table
+from headtail.cli.tuning import tuned
 from headtail.cli.unused import (
     check_encoder_options,
     check_features,
@@ -24,19 +25,25 @@ from headtail.cli.unused import (
     check_validation,
     typed_negatives,
 )
+from headtail.comparison.cautions import cautions_of
 from headtail.comparison.cell import run_cell
-from headtail.comparison.compare import check_schemes
+from headtail.comparison.compare import Execution, check_batches, check_schemes
+from headtail.comparison.explained import explain_schemes
 from headtail.comparison.grid import Cell
-from headtail.comparison.results import Row
+from headtail.comparison.results import TRIES, Comparison, Row, Try
+from headtail.comparison.rows import baseline_rows
+from headtail.comparison.tune import check_tunable
 from headtail.data.facts import task_of
 from headtail.data.points import DataSet
 from headtail.data.reading import Reading
 from headtail.data.slices import SliceRule, data_slices
 from headtail.device.choice import Device, choose_device
 from headtail.errors import HeadtailError
+from headtail.files.records import read_csv
 from headtail.schemes import parse
-from headtail.training.config import Run
+from headtail.training.config import Run, SettledRun
 from headtail.training.notes import notes_on, warnings_on
+from headtail.training.recipes import with_defaults
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,10 @@ class Train:
     """
     device: Device = "auto"
     """Where to train."""
+    tune: bool = False
+    """First choose learning rate and epochs by short runs on held-out training points. All are
+    shown and kept in tries.csv.
+    """
     recipe: Recipe | None = None
     """Train as the paper did on such images; explicit options take precedence."""
     reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
@@ -79,14 +90,21 @@ class Train:
         check_negatives(typed, [settings.scheme])
         check_encoder_options(settings, typed)
         check_validation(settings, typed)
+        if self.tune:
+            check_tunable(settings)
         device = choose_device(self.device)
         console = Console(stderr=True, highlight=False)
         data = read_data(self.data, self.reading, console)
         check_features(data.train.image_size, typed)
-        show_notes(notes_on(data, settings, self.slices), Train, console)
+        show_notes(notes_on(data, settings, [settings.scheme], self.slices), Train, console)
         for note in warnings_on([settings.scheme], settings, data, device):
             console.print(Text(with_options(note, Train), style="yellow"))
         try:
+            if self.tune:
+                execution = Execution(workers=1, command=shlex.join(["headtail", *typed]))
+                schemes = [settings.scheme]
+                chosen = tuned(data, schemes, settings, self.out, device, execution, console)
+                settings = Run.of(chosen[settings.scheme], settings.scheme, settings.seed)
             rows = self._train(settings, data, device, console)
         except KeyboardInterrupt:
             stopped(console, shlex.join(["headtail", *typed]))
@@ -95,8 +113,25 @@ class Train:
         tested = [row for row in rows if row.split == "test"]
         title = f"{self.run_.scheme} on {data.name}"
         console.print(measures_table(title, tested, console.width, task_of(data)))
+        for sentence in self._cautions(with_defaults(settings, data), data, rows):
+            console.print(Text(sentence, style="yellow"))
         console.print(f"model: {self._model}", soft_wrap=True, markup=False)
         return 0
+
+    def _cautions(self, run: SettledRun, data: DataSet, rows: list[Row]) -> list[str]:
+        """As those of a comparison of this run alone."""
+        by = data_slices(data, self.slices)
+        return cautions_of(
+            Comparison(
+                rows=[*rows, *baseline_rows(data, by)],
+                data={"task": task_of(data)},
+                schemes=explain_schemes([run], data, by),
+                settings={"lr": run.lr, "epochs": run.epochs},
+                made_by={},
+                failures={},
+                tries=read_csv(self.out / TRIES, Try) if self.tune else [],
+            )
+        )
 
     @property
     def _model(self) -> Path:
@@ -104,7 +139,8 @@ class Train:
 
     def _train(self, settings: Run, data: DataSet, device: str, console: Console) -> list[Row]:
         """The run's rows; an error after training says that the model is kept."""
-        cell = Cell(settings, self.out)
+        cell = Cell(with_defaults(settings, data), self.out)
+        check_batches([cell], settings)
         slices = data_slices(data, self.slices)
         bars = TrainingBars(console, 1, Train)
         existed = self._model.exists()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
-from headtail.comparison.results import POPULAR, Comparison
+from headtail.comparison.results import POPULAR, Comparison, Try
 
 BARELY = 1.2
 """A scheme that is less than this many times as good as most-popular has hardly learnt anything."""
@@ -18,12 +19,18 @@ MOST_NAMED = 4
 
 
 def cautions_of(comparison: Comparison) -> list[str]:
-    """Schemes that barely beat most-popular, or that should have been trained for longer.
+    """Schemes that barely beat most-popular, that should have been trained for longer, or whose
+    settings are at the edge of what was tried.
 
     A scheme is judged by what it is meant for: one that leans to the tail by the tail, all others
     by all labels.
     """
-    return [*_barely_trained(comparison), *_stopped_early(comparison)]
+    return [
+        *_barely_trained(comparison),
+        *_stopped_early(comparison),
+        *_at_the_edge(comparison, "lr"),
+        *_at_the_edge(comparison, "epochs"),
+    ]
 
 
 def named(names: Sequence[str]) -> str:
@@ -72,14 +79,14 @@ def _barely_trained(comparison: Comparison) -> list[str]:
 
 
 def _stopped_early(comparison: Comparison) -> list[str]:
-    epochs = comparison.settings.get("epochs")
+    epochs = {name: _setting(comparison, "epochs", name) for name in comparison.schemes}
     validated = {row.scheme for row in comparison.rows if row.split == "validation"}
     last = [
         name
         for name in comparison.schemes
         if name in validated
         and any(
-            row.epoch == epochs
+            row.epoch == epochs[name]
             for row in comparison.rows
             if row.split == "test" and row.scheme == name
         )
@@ -87,7 +94,43 @@ def _stopped_early(comparison: Comparison) -> list[str]:
     if not last:
         return []
     whose = "every scheme" if set(last) == validated and len(last) > 1 else named(last)
+    numbers = {epochs[name] for name in last}
+    which = f", epoch {numbers.pop()}" if len(numbers) == 1 else ""
     return [
-        f"The best epoch of {whose} is the last one, epoch {epochs}: more epochs may give "
-        "better numbers."
+        f"The best epoch of {whose} is the last one{which}: more epochs may give better numbers."
     ]
+
+
+def _at_the_edge(comparison: Comparison, name: str) -> list[str]:
+    """Schemes for which tuning chose the largest or the smallest value that it tried."""
+    what = "learning rate" if name == "lr" else "number of epochs"
+    sentences = []
+    for end, edge, beyond in ((max, "largest", "larger"), (min, "smallest", "smaller")):
+        schemes = []
+        for scheme in comparison.schemes:
+            tried = {getattr(one, name) for one in comparison.tries if one.scheme == scheme}
+            chosen = {
+                getattr(one, name)
+                for one in comparison.tries
+                # Tries of another call may be in the folder.
+                if one.scheme == scheme and one.chosen == "yes" and _in_use(comparison, one)
+            }
+            if len(tried) > 1 and end(tried) in chosen:
+                schemes.append(scheme)
+        if schemes:
+            sentences.append(
+                f"The {what} that tuning chose for {named(schemes)} is the {edge} that was tried: "
+                f"a {beyond} one may give better numbers."
+            )
+    return sentences
+
+
+def _in_use(comparison: Comparison, one: Try) -> bool:
+    used = [_setting(comparison, name, one.scheme) for name in ("lr", "epochs")]
+    return used == [one.lr, one.epochs]
+
+
+def _setting(comparison: Comparison, name: str, scheme: str) -> Any:
+    """A setting: one for all schemes, or one for each."""
+    value = comparison.settings.get(name)
+    return value.get(scheme) if isinstance(value, Mapping) else value

@@ -6,12 +6,13 @@ A comparison can be interrupted anywhere; the same call again goes on where it w
 from __future__ import annotations
 
 import datetime
+import sys
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -76,7 +77,7 @@ def compare(
     *,
     seeds: int = 1,
     out: str | Path = "comparison",
-    training: Training = DEFAULT_TRAINING,
+    training: Training | Mapping[str, Training] = DEFAULT_TRAINING,
     slices: SliceRule = "auto",
     device: Device = "auto",
     execution: Execution = DEFAULT_EXECUTION,
@@ -93,7 +94,9 @@ def compare(
         seeds: runs per scheme, with seeds 0, 1, …
         out: folder for results and models. One that cannot be written to, or that holds a
             comparison on other data, is refused before any work.
-        training: how every model is trained.
+        training: how every model is trained; settings that are left open follow from the kind of
+            data (`headtail.training.recipes`). Or how the models of each scheme are trained, for
+            example as `headtail.tune` chose it.
         slices: head, torso and tail by share of the examples ("mass") or by "count"; "auto": by
             count for classification.
         device: "cpu", "cuda", or "auto" for the GPU if there is one.
@@ -108,12 +111,16 @@ def compare(
     ['most-popular', 'softmax', 'within-batch:tail']
     """
     names = tuple(dict.fromkeys(schemes))
-    check_schemes(names, training)
+    how = dict.fromkeys(names, training) if isinstance(training, Training) else training
+    first = next(iter(how.values()), DEFAULT_TRAINING)
+    check_schemes(names, first)
     check_count("seeds", seeds)
     device = choose_device(device)
     data = data if isinstance(data, DataSet) else load(data)
-    check_encoder(training, data.train)  # refused once, and not by every run
+    for each in how.values():
+        check_encoder(each, data.train)  # refused once, and not by every run
     grid = cells(training, names, seeds, data, out)
+    check_batches(grid, first)
     return run_grid(grid, data, out, slices=slices, device=device, execution=execution)
 
 
@@ -122,7 +129,7 @@ def check_schemes(names: Sequence[str], training: Training, negatives: int | Non
 
     Args:
         names: the schemes.
-        training: its batch is what within-batch negatives come from.
+        training: its batch, if it has one, is what within-batch negatives come from.
         negatives: m of schemes without `@m`, where a number was asked for and must be reached.
     """
     if not names:
@@ -131,7 +138,13 @@ def check_schemes(names: Sequence[str], training: Training, negatives: int | Non
             " needs at least one name, for example `within-batch:tail` or `softmax`.",
         )
     for name in names:
-        check_batch(name, training.batch, negatives)
+        check_batch(name, training.batch or sys.maxsize, negatives)
+
+
+def check_batches(grid: Sequence[Cell], training: Training) -> None:
+    """As `check_schemes`, once the data have decided the batch."""
+    for cell in grid:
+        check_batch(cell.run.scheme, cell.run.batch, training.negatives)
 
 
 def run_grid(
@@ -170,8 +183,8 @@ def run_grid(
     begun.begin(folder, {cell.folder: cell.title for cell in grid})
     rows_of_cell: dict[Cell, list[Row]] = {}
     failures = {}
-    with closing(_outcomes(grid, data, CellWork(slices, device), execution)) as outcomes:
-        for cell, rows, error in outcomes:
+    with closing(outcomes(grid, data, CellWork(slices, device), execution)) as results:
+        for cell, rows, error in results:
             if error is not None and execution.strict:
                 raise error
             sentence = None if error is None else sentence_of(error)
@@ -193,6 +206,19 @@ def run_grid(
     return Comparison.read(folder)
 
 
+class DeviceWork(Protocol):
+    """Work on cells that is done on one device."""
+
+    @property
+    def device(self) -> str:
+        """Where: "cpu" or "cuda"."""
+        ...
+
+    def __call__(self, cell: Cell, data: DataSet, watch: Watch, stop: Any) -> Any:
+        """Do a cell."""
+        ...
+
+
 @dataclass(frozen=True)
 class CellWork:
     """`run_cell` as work for a process."""
@@ -208,8 +234,8 @@ class CellWork:
             return run_cell(cell, data, slices, device=self.device, watch=watch, stop=stop)
 
 
-def _outcomes(
-    grid: Sequence[Cell], data: DataSet, work: CellWork, execution: Execution
+def outcomes(
+    grid: Sequence[Cell], data: DataSet, work: DeviceWork, execution: Execution
 ) -> Generator[Outcome, None, None]:
     """Cells that train, in turn or side by side; then, in turn, those that are measured on the
     models of others.
@@ -247,9 +273,13 @@ def sentence_of(error: BaseException) -> str:
 
 
 def _settings(grid: Sequence[Cell], data: DataSet, slices: Slices) -> dict[str, Any]:
-    """What all runs share, the schemes and seeds, and how the data were read."""
-    settings = asdict(grid[0].run)
-    del settings["scheme"], settings["seed"]
+    """How the runs are trained, by scheme where they differ, and how the data were read."""
+    of_scheme = {cell.run.scheme: asdict(cell.run) for cell in grid}
+    settings: dict[str, Any] = {}
+    for name in (field.name for field in fields(Training)):
+        values = {scheme: run[name] for scheme, run in of_scheme.items()}
+        first = next(iter(values.values()))
+        settings[name] = first if all(value == first for value in values.values()) else values
     return settings | {
         "schemes": list(dict.fromkeys(cell.run.scheme for cell in grid)),
         "seeds": sorted({cell.run.seed for cell in grid}),

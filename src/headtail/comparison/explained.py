@@ -13,12 +13,12 @@ from headtail.errors import HeadtailError
 from headtail.implicit import explain
 from headtail.losses import Loss, SampledLoss
 from headtail.schemes import in_scheme_words, parse, scheme
-from headtail.training.config import Run
+from headtail.training.config import SettledRun
 from headtail.training.held_out import split_validation, training_labels
 
 
 def explain_schemes(
-    runs: Iterable[Run], data: DataSet, slices: Slices | None = None
+    runs: Iterable[SettledRun], data: DataSet, slices: Slices | None = None
 ) -> dict[str, dict[str, Any]]:
     """What each scheme of these runs optimises, its lean and its noise on an untrained model.
 
@@ -26,13 +26,13 @@ def explain_schemes(
     unless others are given.
     """
     slices = data_slices(data) if slices is None else slices
-    first_runs: dict[str, Run] = {}
+    first_runs: dict[str, SettledRun] = {}
     for run in runs:
         first_runs.setdefault(run.scheme, run)
     return {name: _explain(run, data, slices) for name, run in first_runs.items()}
 
 
-def _explain(run: Run, data: DataSet, slices: Slices) -> dict[str, Any]:
+def _explain(run: SettledRun, data: DataSet, slices: Slices) -> dict[str, Any]:
     train, among, _ = split_validation(data, run.validation)
     labels = training_labels(train, among, run.smoothing, data.label_names)
     batch_size = min(run.batch, int(labels.total))
@@ -57,7 +57,7 @@ def _explain(run: Run, data: DataSet, slices: Slices) -> dict[str, Any]:
     }
 
 
-def _batching_notes(run: Run, loss: Loss) -> list[str]:
+def _batching_notes(run: SettledRun, loss: Loss) -> list[str]:
     draws_training_labels = isinstance(loss, SampledLoss) and loss.sampler.claims.source is not None
     if run.batching != "points" or not draws_training_labels:
         return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from headtail.data.points import DataSet
 from headtail.data.reading import told_apart
 from headtail.errors import HeadtailError, Sentence, Setting
 from headtail.schemes import parse
-from headtail.training.config import Run, Training, data_of
+from headtail.training.config import Run, SettledRun, Training, data_of
+from headtail.training.recipes import with_defaults
 
 
 @dataclass(frozen=True)
@@ -27,16 +28,19 @@ class Cell:
         folder: where its files are.
         adjusts: folder of the run that trains the same weights, where this one only adjusts the
             answers; or None.
+        part: what tells it from other runs of its scheme and seed; empty where there are none.
     """
 
-    run: Run
+    run: SettledRun
     folder: Path
     adjusts: Path | None = None
+    part: str = ""
 
     @property
     def title(self) -> str:
         """Scheme and seed, for people."""
-        return f"{self.run.scheme}, seed {self.run.seed}"
+        title = f"{self.run.scheme}, seed {self.run.seed}"
+        return f"{title}, {self.part}" if self.part else title
 
     @property
     def done(self) -> bool:
@@ -50,7 +54,11 @@ class Cell:
 
 
 def cells(
-    training: Training, schemes: Sequence[str], seeds: int, data: DataSet, folder: str | Path
+    training: Training | Mapping[str, Training],
+    schemes: Sequence[str],
+    seeds: int,
+    data: DataSet,
+    folder: str | Path,
 ) -> list[Cell]:
     """All runs of a comparison, seed by seed.
 
@@ -59,22 +67,26 @@ def cells(
     `X`.
 
     Args:
-        training: how every run is trained.
+        training: how every run is trained, or those of each scheme; what it leaves open follows
+            from the kind of data.
         schemes: names of schemes.
         seeds: runs per scheme, with seeds 0, 1, …
         data: the data set.
         folder: of the comparison.
     """
+    how = dict.fromkeys(schemes, training) if isinstance(training, Training) else training
     runs = [
-        Run(**asdict(training), scheme=name, seed=seed) for seed in range(seeds) for name in schemes
+        with_defaults(Run.of(how[name], name, seed), data)
+        for seed in range(seeds)
+        for name in schemes
     ]
-    home: dict[Run | None, Path] = {
-        run: Path(folder) / "cells" / _folder_name(run, data) for run in runs
+    home: dict[SettledRun | None, Path] = {
+        run: Path(folder) / "cells" / folder_name(run, data) for run in runs
     }
     return [Cell(run, home[run], home.get(_unadjusted(run))) for run in runs]
 
 
-def _unadjusted(run: Run) -> Run | None:
+def _unadjusted(run: SettledRun) -> SettledRun | None:
     """The run that ends with the same weights though it does not adjust its answers.
 
     Held-out points that are answered would see the adjustment, and choose another epoch; a loss
@@ -87,7 +99,8 @@ def _unadjusted(run: Run) -> Run | None:
     return replace(run, scheme=scheme.unadjusted)
 
 
-def _folder_name(run: Run, data: DataSet) -> str:
+def folder_name(run: SettledRun, data: DataSet) -> str:
+    """A name that no other run has, and no other data."""
     everything = json.dumps([asdict(run), data.digest], sort_keys=True)
     digest = hashlib.blake2b(everything.encode(), digest_size=4).hexdigest()
     scheme = re.sub(r"[^a-z0-9.]+", "-", run.scheme.lower()).strip("-")

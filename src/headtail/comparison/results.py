@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tomllib
 from collections import defaultdict
@@ -19,6 +20,8 @@ from headtail.training.config import to_toml
 
 RESULTS = "results.csv"
 CLASSES = "classes.csv"
+TRIES = "tries.csv"
+"""File of a comparison with the short runs that chose its settings."""
 ABOUT = "about.json"
 """File of a run's folder with the digest of its data and the rule of its slices."""
 TIMES = "times.json"
@@ -100,6 +103,36 @@ class ClassError:
     error: float
 
 
+@dataclass(frozen=True)
+class Try:
+    """A short run that tuning made: a row of `tries.csv`.
+
+    Attributes:
+        scheme: as typed.
+        lr: learning rate.
+        epochs: as many as it was allowed.
+        best_epoch: the one with the best value; 0 if the run diverged.
+        metric: what was measured on the held-out points.
+        value: the best of it; nan if the run diverged.
+        chosen: "yes" for the best try of its scheme, else "no".
+    """
+
+    scheme: str
+    lr: float
+    epochs: int
+    best_epoch: int
+    metric: str
+    value: float
+    chosen: str = "no"
+
+    @property
+    def badness(self) -> float:
+        """Lower is better, whatever the metric."""
+        if math.isnan(self.value):
+            return math.inf
+        return self.value if self.metric == "implicit-loss" else -self.value
+
+
 COLUMNS = tuple(field.name for field in fields(Row))
 
 
@@ -135,6 +168,8 @@ class Comparison:
         answers: scheme: a few test points with their right labels and the answers of its first
             model (`answers.json`), as `headtail.evaluation.examples.examples_of` returns them.
         missing: scheme and seed of the cells that a stopped comparison has not finished.
+        tries: the short runs that chose learning rate and epochs (`tries.csv`); empty without
+            tuning.
     """
 
     rows: list[Row]
@@ -146,6 +181,7 @@ class Comparison:
     classes: list[ClassError] = field(default_factory=list)
     answers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
+    tries: list[Try] = field(default_factory=list)
 
     @classmethod
     def read(cls, folder: str | Path) -> Comparison:
@@ -162,6 +198,7 @@ class Comparison:
                 rows=read_rows(folder / (BEGUN if stopped else RESULTS)),
                 classes=read_classes(folder),
                 answers=first_answers([folder]),
+                tries=read_csv(tries, Try) if (tries := folder / TRIES).exists() else [],
             )
             return comparison._with_cells(folder) if stopped else comparison
         except OSError as error:

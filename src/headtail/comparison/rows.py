@@ -19,12 +19,12 @@ from headtail.evaluation.measures import Measure, measures_of
 from headtail.evaluation.ranks import ranks_of_most_popular
 from headtail.metrics import DEEPEST, label_errors, most_popular
 from headtail.schemes import parse
-from headtail.training.config import Run
+from headtail.training.config import SettledRun
 from headtail.training.trainer import Trained
 
 
 def rows_of(
-    run: Run, data: DataSet, trained: Trained, measures: Iterable[Measure], name: str
+    run: SettledRun, data: DataSet, trained: Trained, measures: Iterable[Measure], name: str
 ) -> list[Row]:
     """A run's learning curve, and what was measured on the test points.
 
@@ -51,7 +51,7 @@ def dial_rows(test: Row, dial: Iterable[DialMeasure]) -> list[Row]:
 
 
 def row_of(
-    run: Run,
+    run: SettledRun,
     data: DataSet,
     split: str,
     measure: Measure,
@@ -107,7 +107,7 @@ def explain_rows(explained: dict[str, dict[str, Any]], data: DataSet) -> list[Ro
     return rows
 
 
-def class_errors(run: Run, data: DataSet, top: Int[Tensor, "n k"]) -> list[ClassError]:
+def class_errors(run: SettledRun, data: DataSet, top: Int[Tensor, "n k"]) -> list[ClassError]:
     """The error of each label, given the best labels of the test points."""
     counts = label_counts(data).tolist()
     names = map(str, data.label_names or [""] * data.train.num_labels)
@@ -119,6 +119,6 @@ def class_errors(run: Run, data: DataSet, top: Int[Tensor, "n k"]) -> list[Class
     ]
 
 
-def negatives_of(run: Run) -> float | None:
+def negatives_of(run: SettledRun) -> float | None:
     """m of a run's batches; None for an all-label loss."""
     return parse(run.scheme).negatives(run.negatives, run.batch)

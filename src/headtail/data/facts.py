@@ -20,6 +20,8 @@ LISTED = 3
 EXAMPLES = 5
 """Labels of each slice that are named."""
 Task = Literal["classification", "retrieval"]
+Kind = Literal["text", "sequences", "interactions", "dense", "images"]
+"""What the features are: sparse rows, the items before an item, a user, vectors, or images."""
 
 
 def facts_of(data: DataSet, slices: Slices) -> dict[str, Any]:
@@ -93,6 +95,18 @@ def task_of(data: DataSet) -> Task:
     one_label = bool((of_train == 1).all()) and bool((of_test <= 1).all())
     sparse = isinstance(data.train.features, Bag | Histories)
     return "classification" if one_label and not sparse else "retrieval"
+
+
+def kind_of(data: DataSet) -> Kind:
+    """The kind of data, by the features of its points."""
+    features = data.train.features
+    if data.train.image_size is not None:
+        return "images"
+    if isinstance(features, Tensor):
+        return "dense"
+    if isinstance(features, Histories):
+        return "sequences"
+    return "text" if data.test.seen is None else "interactions"
 
 
 def label_counts(data: DataSet) -> Int64[Tensor, " L"]:

@@ -28,7 +28,7 @@ from headtail.losses import SampledLoss
 from headtail.rows.optimizers import DenseSGD, RowAdagrad, RowAdam, RowSGD
 from headtail.rows.row_optimizer import RowOptimizer
 from headtail.schemes import parse, scheme
-from headtail.training.config import Run, Training
+from headtail.training.config import SettledRun, Training
 
 SEQUENCE_ENCODERS = ("gru", "sasrec")
 """Those that read items in order."""
@@ -52,7 +52,7 @@ class TablePlacement:
     large: int = 2**24
     narrow_on: tuple[str, ...] = ("cuda",)
 
-    def options(self, run: Run, numbers: int, *, narrow: bool) -> dict[str, Any]:
+    def options(self, run: SettledRun, numbers: int, *, narrow: bool) -> dict[str, Any]:
         """Device and dtype of a table with this many numbers.
 
         Args:
@@ -70,7 +70,7 @@ ON_CPU = TablePlacement()
 
 
 def build_model(
-    run: Run,
+    run: SettledRun,
     labels: Labels,
     num_features: int,
     *,
@@ -176,7 +176,7 @@ def _refuse(name: str, why: str, instead: str) -> None:
 
 
 def build_encoder(
-    run: Run,
+    run: SettledRun,
     num_features: int,
     image_size: tuple[int, int] | None,
     *,
@@ -203,7 +203,7 @@ def build_encoder(
     return SASRec(num_features, run.dim, heads=run.heads, **options)
 
 
-def build_optimiser(run: Run, model: Model) -> RowOptimizer | DenseSGD:
+def build_optimiser(run: SettledRun, model: Model) -> RowOptimizer | DenseSGD:
     """The run's optimiser over all parameters of a model."""
     options: dict[str, Any] = {"lr": run.lr, "weight_decay": run.weight_decay}
     if run.optimiser == "sgd":

@@ -49,13 +49,16 @@ class Training:
     tied: bool = True
     """Whether gru and sasrec read items from the label table, instead of from a table of their own.
     """
-    batch: int = 256
-    """Pairs in a batch; for gru and sasrec items that are predicted."""
-    negatives: int = 64
-    """Number of negatives m, where the scheme has no @m; for within-batch that many of the batch.
+    batch: int | None = None
+    """Pairs in a batch; for gru and sasrec items that are predicted. By default, the kind of data
+    decides.
     """
-    epochs: int = 10
-    """Passes over the training pairs, at most."""
+    negatives: int | None = None
+    """Number of negatives m, where the scheme has no @m; for within-batch that many of the batch.
+    By default, the kind of data decides.
+    """
+    epochs: int | None = None
+    """Passes over the training pairs, at most. By default, the kind of data decides."""
     optimiser: Optimiser = "adagrad"
     """adagrad (the same for sparse and dense gradients), rowwise-adagrad (one number of state per
     row: faster, and half the memory), adam (on the CPU, moments of untouched rows do not change),
@@ -63,8 +66,8 @@ class Training:
     """
     momentum: float = 0.0
     """Of sgd."""
-    lr: float = 0.02
-    """Learning rate at its highest."""
+    lr: float | None = None
+    """Learning rate at its highest. By default, the kind of data and of loss decides."""
     schedule: Schedule = "linear"
     """How the learning rate falls over the run: constant (it does not), linear or cosine (to zero),
     steps (at drops).
@@ -75,8 +78,9 @@ class Training:
     """Steps at the start over which the learning rate rises."""
     weight_decay: float = 0.0
     """Weight decay of all weights: decoupled; for a ResNet trained by sgd coupled, as in torch."""
-    dropout: float = 0.5
-    """Share of the hidden layer that is dropped in training."""
+    dropout: float | None = None
+    """Share of the hidden layer that is dropped in training. By default, the kind of data decides.
+    """
     feature_dropout: float = 0.0
     """Share of the features that is dropped in training."""
     normalise: bool = True
@@ -113,23 +117,21 @@ class Training:
     """Epochs without improvement after which training stops."""
 
     def __post_init__(self) -> None:
-        for name in ("dim", "layers", "heads", "length"):
-            check_count(name, getattr(self, name))
-        for name in ("batch", "negatives", "epochs", "patience"):
-            check_count(name, getattr(self, name))
-        for name in ("lr", "weight_decay", "clip", "validation", "warmup", "momentum"):
-            check_number(name, getattr(self, name), low=0)
-        for name in ("dropout", "feature_dropout", "validation", "momentum"):
-            if not 0 <= check_number(name, getattr(self, name)) < 1:
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        given = {name: value for name, value in given.items() if value is not None}
+        counts = {"dim", "layers", "heads", "length", "batch", "negatives", "epochs", "patience"}
+        for name in given.keys() & counts:
+            check_count(name, given[name])
+        for name in given.keys() & {"lr", "weight_decay", "clip", "warmup", "smoothing"}:
+            check_number(name, given[name], low=0)
+        for name in given.keys() & {"dropout", "feature_dropout", "validation", "momentum"}:
+            if not 0 <= check_number(name, given[name]) < 1:
                 raise HeadtailError(
                     Setting(name),
-                    " is a share from 0 up to but not including 1, but got "
-                    f"{getattr(self, name)!r}.",
+                    f" is a share from 0 up to but not including 1, but got {given[name]!r}.",
                 )
         if self.lr == 0:
             raise HeadtailError(Setting("lr"), " must be above 0, or nothing is learned.")
-        if self.smoothing is not None:
-            check_number("smoothing", self.smoothing, low=0)
         for name in ("normalise", "deterministic", "augment", "tied"):
             check_kind(name, getattr(self, name), bool, "True")
         check_choice("optimiser", self.optimiser, get_args(Optimiser))
@@ -179,6 +181,7 @@ class Training:
 
     def learning_rate(self, step: int, steps: int) -> float:
         """The learning rate of one of `steps` steps."""
+        assert self.lr is not None, "the data have decided it before any step"
         rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
         done = step / max(1, steps)
         dropped = DROP ** sum(done >= share for share in self.drops)
@@ -218,6 +221,12 @@ class Run(Training):
                 f" must be a whole number from 0 to 2^63 − 1, but got {self.seed}.",
             )
 
+    @classmethod
+    def of(cls, training: Training, scheme: str, seed: int = 0) -> Run:
+        """A scheme and a seed, trained like that."""
+        values: dict[str, Any] = asdict(training)
+        return cls(**(values | {"scheme": scheme, "seed": seed}))
+
     def to_toml(self) -> str:
         """As TOML; fields that are None are left out."""
         return to_toml(asdict(self))
@@ -251,11 +260,26 @@ class Run(Training):
             raise HeadtailError(f"`{path}` is not valid TOML: it is not UTF-8 text.") from error
 
 
+@dataclass(frozen=True)
+class SettledRun(Run):
+    """A run with every setting decided: what `headtail.training.recipes.with_defaults` makes of a
+    run and its data.
+    """
+
+    batch: int = 256
+    negatives: int = 64
+    epochs: int = 10
+    lr: float = 0.02
+    dropout: float = 0.5
+
+
 def to_toml(values: dict[str, Any], data: dict[str, Any] | None = None) -> str:
     """Settings as TOML, with the options that the data were read with in the table `[data]`.
 
-    Values of None are left out.
+    Values of None are left out; one that differs from scheme to scheme is a table.
 
+    >>> print(to_toml({"lr": {"softmax": 0.1, "uniform:tail": 0.2}}), end="")
+    lr = { "softmax" = 0.1, "uniform:tail" = 0.2 }
     >>> print(to_toml({"lr": 0.1, "clip": None}, {"path": "shop", "last": 5}), end="")
     lr = 0.1
     <BLANKLINE>
@@ -270,7 +294,14 @@ def to_toml(values: dict[str, Any], data: dict[str, Any] | None = None) -> str:
 
 def _toml_lines(values: dict[str, Any]) -> str:
     known = {name: value for name, value in values.items() if value is not None}
-    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in known.items())
+    return "".join(f"{name} = {_toml_value(value)}\n" for name, value in known.items())
+
+
+def _toml_value(value: Any) -> str:
+    if not isinstance(value, dict):
+        return json.dumps(value)
+    inside = ", ".join(f"{json.dumps(key)} = {json.dumps(one)}" for key, one in value.items())
+    return f"{{ {inside} }}"
 
 
 def data_of(path: Path) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from headtail.data.points import DataSet
 from headtail.data.slices import SliceRule, data_slices
 from headtail.errors import Sentence, Setting
 from headtail.schemes import parse
-from headtail.training.config import Training
+from headtail.training.config import Run, Training
 from headtail.training.held_out import split_validation
-from headtail.training.recipes import RECIPES
+from headtail.training.recipes import RECIPES, note_on_defaults, with_defaults
 
 FEW_NEGATIVES = 256
 """Up to this number, other parts of a step take longer than the negatives."""
@@ -19,15 +19,20 @@ LONG = 1e14
 """Operations that take one core about an hour."""
 
 
-def notes_on(data: DataSet, training: Training, slices: SliceRule = "auto") -> list[str]:
-    """Sentences about held-out points, settings that were not made for images, and an empty head.
+def notes_on(
+    data: DataSet, training: Training, schemes: Sequence[str], slices: SliceRule = "auto"
+) -> list[str]:
+    """Sentences about settings that the data decide, held-out points, settings that were not made
+    for images, and an empty head.
 
     Args:
         data: the data set.
         training: how it will be trained.
+        schemes: what will be trained.
         slices: how labels are divided into head, torso and tail.
     """
-    notes = []
+    chosen = note_on_defaults(training, schemes, data)
+    notes: list[str] = [] if chosen is None else [chosen]
     held_out = split_validation(data, training.validation).held_out
     if data.validation is None and held_out is not None:
         what = "points are" if data.test.seen is None else "users have one item"
@@ -39,8 +44,7 @@ def notes_on(data: DataSet, training: Training, slices: SliceRule = "auto") -> l
                 " all are trained on.",
             )
         )
-    usual = Training()
-    for_text = (training.optimiser, training.lr) == (usual.optimiser, usual.lr)
+    for_text = (training.optimiser, training.lr) == (Training().optimiser, None)
     if data.train.image_size is not None and for_text:
         recipes = ", ".join(f"`{name}`" for name in RECIPES)
         notes.append(
@@ -75,7 +79,8 @@ def needless_negatives(schemes: Sequence[str], training: Training, data: DataSet
     less, and has no noise.
     """
     labels = data.train.num_labels
-    drawn = {name: parse(name).negatives(training.negatives, training.batch) for name in schemes}
+    runs = [with_defaults(Run.of(training, name), data) for name in schemes]
+    drawn = {run.scheme: parse(run.scheme).negatives(run.negatives, run.batch) for run in runs}
     most = {
         name: m for name, m in drawn.items() if m is not None and m > max(labels, FEW_NEGATIVES)
     }
@@ -95,10 +100,13 @@ def needless_negatives(schemes: Sequence[str], training: Training, data: DataSet
 def slow_on_cpu(schemes: Sequence[str], training: Training, data: DataSet) -> str | None:
     """A note where losses over all labels will take a CPU long: about an hour of one core."""
     exact = [name for name in schemes if parse(name).sampler is None]
+    if not exact:
+        return None
     points = data.train.num_pairs if training.batching == "pairs" else len(data.train)
     # a multiplication and an addition, forward and twice backward
     operations = 6.0 * training.dim * data.train.num_labels * points
-    if not exact or operations * training.epochs < LONG:
+    epochs = with_defaults(Run.of(training, exact[0]), data).epochs
+    if operations * epochs < LONG:
         return None
     score = "scores" if len(exact) == 1 else "score"
     return Sentence(

@@ -21,7 +21,7 @@ from headtail.data.reading import Reading, told_apart
 from headtail.data.text_features import Trained
 from headtail.encoders import Model, SequenceEncoder
 from headtail.errors import HeadtailError, Sentence
-from headtail.training.config import Run, data_of
+from headtail.training.config import SettledRun, data_of
 from headtail.training.saved_model import load_model
 
 Names = list[str] | list[int] | None
@@ -38,7 +38,7 @@ class OpenedModel(NamedTuple):
     """
 
     model: Model
-    run: Run
+    run: SettledRun
     data: DataSet
     note: str | None
 
@@ -117,7 +117,7 @@ class OpenedRows(NamedTuple):
     """
 
     model: Model
-    run: Run
+    run: SettledRun
     points: Points
     label_names: Names
     notes: list[str]

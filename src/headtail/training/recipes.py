@@ -1,10 +1,115 @@
-"""Recipes: the settings with which the paper trained on images, and those of sequence encoders."""
+"""Recipes: settings by kind of data, those with which the paper trained on images, and those of
+sequence encoders.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from headtail.training.config import Training
+from headtail.data.facts import Kind, kind_of
+from headtail.data.points import DataSet
+from headtail.errors import Sentence, Setting
+from headtail.schemes import parse
+from headtail.training.config import Run, SettledRun, Training
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """Settings for one kind of data, where a run leaves them open (docs/defaults.md).
+
+    Attributes:
+        batch: of large data sets; it is halved until an epoch has so many steps.
+        steps: the fewest steps of an epoch: with fewer, a small data set barely moves its model.
+        negatives: at most: no more than there are labels, or than are in the batch.
+        epochs: passes over the training pairs.
+        lr: learning rate of sampled schemes.
+        exact_lr: learning rate of losses over all labels.
+        dropout: share of the hidden layer.
+    """
+
+    batch: int = 256
+    steps: int = 200
+    negatives: int = 64
+    epochs: int = 10
+    lr: float = 0.02
+    exact_lr: float = 0.02
+    dropout: float = 0.5
+
+
+DEFAULTS: dict[Kind, Defaults] = {
+    "text": Defaults(1024, steps=500, negatives=256, epochs=20, lr=0.05, exact_lr=0.05),
+    "sequences": Defaults(1024, negatives=1024, epochs=20, lr=0.03, exact_lr=0.03),
+    "interactions": Defaults(1024, negatives=1024, epochs=30, lr=0.03, exact_lr=0.05),
+    "dense": Defaults(),
+    "images": Defaults(),
+}
+SMALLEST_BATCH = 32
+
+
+def with_defaults(run: Run, data: DataSet) -> SettledRun:
+    """A run with every setting decided: what it leaves open comes from `DEFAULTS`.
+
+    Batches of small data sets are halved as long as they hold the negatives that were asked for.
+
+    >>> from headtail.data.load import load
+    >>> data = load("synthetic:points=6000,test=20,features=80,labels=12")
+    >>> settled = with_defaults(Run(scheme="within-batch:tail", lr=0.3), data)
+    >>> settled.lr, settled.batch, settled.negatives
+    (0.3, 32, 256)
+    """
+    usual = DEFAULTS[kind_of(data)]
+    brought = OF_ENCODER.get(run.encoder)
+    if brought is not None and run.optimiser == (recipe := brought()).optimiser:
+        run = replace(run, **_open(run, recipe))
+    scheme = parse(run.scheme)
+    wanted = scheme.num_negatives or run.negatives or 0
+    exact = scheme.sampler is None
+    # Labels of the batch repeat; drawing more than there are is of no use elsewhere.
+    in_batch = scheme.source in ("batch", "past batches")
+    most = usual.negatives if in_batch else data.train.num_labels
+    settled: dict[str, Any] = {
+        "batch": batch_for(usual, data.train.num_pairs, wanted),
+        "negatives": min(usual.negatives, most),
+        "epochs": usual.epochs,
+        "lr": usual.exact_lr if exact else usual.lr,
+        "dropout": usual.dropout,
+    }
+    given = {name: value for name, value in asdict(run).items() if value is not None}
+    return SettledRun(**(settled | given))
+
+
+def batch_for(usual: Defaults, pairs: int, negatives: int = 0) -> int:
+    """The batch for so many training pairs: halved for enough steps, as long as it holds the
+    negatives.
+
+    >>> batch_for(DEFAULTS["sequences"], 40_000), batch_for(DEFAULTS["sequences"], 40_000, 300)
+    (128, 512)
+    """
+    batch = usual.batch
+    smallest = max(SMALLEST_BATCH, negatives)
+    while batch // 2 >= smallest and pairs < batch * usual.steps:
+        batch //= 2
+    return batch
+
+
+def _open(run: Run, recipe: Training) -> dict[str, Any]:
+    """The recipe's values of the settings that the run leaves open."""
+    return {name: getattr(recipe, name) for name, value in vars(run).items() if value is None}
+
+
+def note_on_defaults(training: Training, schemes: Sequence[str], data: DataSet) -> Sentence | None:
+    """What the kind of data decides about these schemes; None if every setting was given."""
+    runs = [with_defaults(Run.of(training, name), data) for name in schemes]
+    parts: list[str | Setting] = []
+    for name in ("lr", "epochs", "batch", "negatives", "dropout"):
+        chosen = list(dict.fromkeys(getattr(run, name) for run in runs))
+        if getattr(training, name) is None:
+            parts += [", ", Setting(name, chosen[0]), *(f" or {other:g}" for other in chosen[1:])]
+    if not parts:
+        return None
+    return Sentence(f"Chosen for {kind_of(data)}: ", *parts[1:], ".")
 
 
 def cifar() -> Training:

@@ -19,7 +19,7 @@ from headtail.files.tensors import as_bytes, from_bytes
 from headtail.rows.decay import catch_up
 from headtail.training import checkpoint
 from headtail.training.build_model import build_model, with_second_tower
-from headtail.training.config import Run
+from headtail.training.config import SettledRun
 
 MODEL_FILE = "model.safetensors"
 
@@ -65,7 +65,7 @@ def save_model(
 
 def load_model(
     folder: str | Path, encoder: nn.Module | None = None
-) -> tuple[Model, Run, dict[str, Any]]:
+) -> tuple[Model, SettledRun, dict[str, Any]]:
     """The trained model of a run's folder, its settings, and other facts about the run.
 
     The facts have the names of the labels as `label_names`, None if they had none; runs of an older
@@ -85,7 +85,7 @@ def load_model(
     tensors, facts = checkpoint.load(path)
     if not {"run", "smoothing", "num_features"} <= facts.keys() or "labels.counts" not in tensors:
         raise HeadtailError(f"`{path}` is not a trained model. Pass the folder of a finished run.")
-    run = Run(**facts["run"])
+    run = SettledRun(**facts["run"])
     if "labels.names" in tensors:
         facts["label_names"] = from_bytes(tensors["labels.names"])
     labels = Labels(tensors["labels.counts"], facts["smoothing"], facts.get("label_names"))
@@ -117,7 +117,7 @@ def _items_of(tensors: dict[str, Tensor]) -> Bag | None:
     return Bag(offsets, columns, values, len(tensors["model.head.tower.weight"]))
 
 
-def settings_of(run: Run) -> dict[str, Any]:
+def settings_of(run: SettledRun) -> dict[str, Any]:
     """A run's settings as they come back from JSON."""
     return {
         name: list(value) if isinstance(value, tuple) else value

@@ -17,7 +17,7 @@ from headtail.losses.fused import backward
 from headtail.rows.clipping import clip_grad_norm_
 from headtail.rows.optimizers import DenseSGD
 from headtail.rows.row_optimizer import RowOptimizer
-from headtail.training.config import Run
+from headtail.training.config import SettledRun
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class Learner:
         one: a tensor there that holds 1, for backward passes that are captured.
     """
 
-    run: Run
+    run: SettledRun
     model: Model
     optimiser: RowOptimizer | DenseSGD
     batches: Batches | SequenceBatches

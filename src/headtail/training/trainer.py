@@ -39,6 +39,7 @@ from headtail.training.config import Run
 from headtail.training.engine import Engine
 from headtail.training.held_out import split_validation, training_labels
 from headtail.training.interrupts import Stopped, interrupts
+from headtail.training.recipes import with_defaults
 from headtail.training.run_files import RunFiles
 from headtail.training.saved_model import settings_of
 from headtail.training.state import State, Watch
@@ -66,7 +67,7 @@ class Trainer:
     """Trains one run on one data set, in one folder.
 
     Args:
-        run: the settings.
+        run: the settings; those that are left open follow from the kind of data.
         data: what to learn.
         folder: where checkpoints go; a checkpoint in it is resumed. None keeps nothing.
         device: "cpu" or "cuda".
@@ -95,6 +96,7 @@ class Trainer:
         stop: threading.Event | None = None,
     ) -> None:
         run.check_together()
+        run = with_defaults(run, data)
         self.run = run
         self.engine = Engine() if engine is None else engine
         self.watch = watch
