@@ -9,6 +9,7 @@ from headtail.comparison.grid import cells
 from headtail.comparison.results import Row
 from headtail.data.slices import data_slices
 from headtail.errors import HeadtailError
+from headtail.evaluation import dial
 from headtail.evaluation.dial import dial_of, leans_nowhere, taus_for
 from headtail.evaluation.predictions import predict
 from headtail.training.config import Training
@@ -46,12 +47,12 @@ def test_models_that_lean_nowhere_have_a_row_for_each_tau_and_others_none(compar
 
 def test_tau_of_1_is_what_the_scheme_with_post_hoc_measures(compared):
     _, found = compared
-    dial = values(found.rows, "softmax", "post-hoc(1)")
+    turned = values(found.rows, "softmax", "post-hoc(1)")
     test = values(found.rows, "softmax+post-hoc", "test")
-    assert dial == {key: test[key] for key in dial}
-    assert ("balanced-error", "tail") in dial
+    assert turned == {key: test[key] for key in turned}
+    assert ("balanced-error", "tail") in turned
     plain = values(found.rows, "softmax", "test")
-    assert dial["balanced-error", "tail"] < plain["balanced-error", "tail"]
+    assert turned["balanced-error", "tail"] < plain["balanced-error", "tail"]
 
 
 def test_predict_delivers_what_the_dial_measured(compared):
@@ -74,6 +75,15 @@ def test_a_model_that_leans_to_the_tail_is_not_adjusted_again(compared):
     assert dial_of(model, longtail(), data_slices(longtail())) == []
     with pytest.raises(HeadtailError, match="`post_hoc` would correct twice"):
         predict(model, longtail().test, 3, post_hoc=0.5)
+
+
+def test_answers_that_do_not_fit_in_memory_at_once_are_measured_in_turn(compared, monkeypatch):
+    grid, _ = compared
+    model = load_model(grid[0].folder)[0]
+    data = longtail()
+    at_once = dial_of(model, data, data_slices(data))
+    monkeypatch.setattr(dial, "ANSWERS_AT_ONCE", 1)
+    assert dial_of(model, data, data_slices(data)) == at_once
 
 
 def test_many_scores_are_measured_in_coarser_steps():

@@ -21,6 +21,8 @@ FINE_STEP = 0.125
 COARSE_STEP = 0.25
 CHEAP_SCORES = 2**30
 """Test points times labels up to which every fine step is measured."""
+ANSWERS_AT_ONCE = 2**26
+"""Answers that are held at a time: of small test sets for every τ, of very large ones for one."""
 SHOWN = {
     "retrieval": ("recall@10", "coverage@10"),
     "classification": ("balanced-error", "class-weighted-error"),
@@ -49,9 +51,12 @@ def dial_of(model: Model, data: DataSet, slices: Slices) -> list[DialMeasure]:
     k = min(DEEPEST, data.test.num_labels)
     shown = SHOWN[task_of(data)]
     found = []
-    for tau, top in zip(taus, top_labels_by_tau(model, data.test, k, taus), strict=True):
-        measures = measures_of(top, data, slices, resamples=0)
-        found += [DialMeasure(tau, each) for each in measures if each.metric in shown]
+    at_once = max(1, ANSWERS_AT_ONCE // (k * len(data.test)))
+    for first in range(0, len(taus), at_once):
+        some = taus[first : first + at_once]
+        for tau, top in zip(some, top_labels_by_tau(model, data.test, k, some), strict=True):
+            measures = measures_of(top, data, slices, resamples=0)
+            found += [DialMeasure(tau, each) for each in measures if each.metric in shown]
     return found
 
 
