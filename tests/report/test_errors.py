@@ -96,7 +96,7 @@ def test_bars_of_errors_have_their_numbers_and_an_empty_slice_has_no_column():
     weighted = measured.of("softmax", "class-weighted-error", "full").value
     assert bars["Prior-weighted"][0] == ("softmax", f"{100 * weighted:.1f}")
     assert figure.note == "In percent; lower is better. Pale bars use all labels. "
-    assert rendered("images").count("opacity:.5") == 5 * 5, "all-label losses are pale"
+    assert rendered("images").count("opacity:.5") == 5 * 6, "all-label losses are pale"
     empty = CASES["images, two losses, no tail"]()
     figure = slice_bars(Measured(empty), empty.data, {})
     assert figure is not None
