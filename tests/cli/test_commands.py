@@ -54,6 +54,7 @@ def told(capsys, arguments):
     known = (
         "Generated data",
         "Chosen for",
+        "`--dropout",
         "are held out to choose the epoch",
         "`--validation 0` all are trained on",
     )

@@ -53,7 +53,7 @@ def arguments(out, *more, schemes=SCHEMES, epochs=2):
     return [
         "compare",
         DATA,
-        *("--dim", "16", "--batch", "256", "--negatives", "64", "--lr", "0.02"),
+        *("--dim", "16", "--batch", "256", "--lr", "0.02"),
         "--epochs",
         str(epochs),
         "--schemes",
