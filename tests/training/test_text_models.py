@@ -75,6 +75,7 @@ def test_new_texts_one_per_line_are_answered_by_name(shop):
     (shop / "new.txt").write_text("figs1 figs2 new words\n\nEGGS1 eggs3\n")
     answers = ask(shop, shop / "new.txt")
     assert (answers[0], answers[2]) == ("figs", "eggs")
+    assert open_model(shop / "run", shop / "new.txt", only_answers=True).note is None
     assert len(answers) == 3
 
 

@@ -97,7 +97,7 @@ def read_sequences(
         whole: without a test file, hold this share of the sequences out as a whole, at random.
         progress: called with what is being done and the share of it that is done.
         at_once: ids held in memory at once.
-        described: names of items with features, which are labels even if training lacks them.
+        described: items with features, which are labels even if training lacks them.
 
     >>> folder = getfixture("tmp_path")
     >>> getfixture("monkeypatch").setenv("HEADTAIL_CACHE", str(folder / "cache"))
@@ -120,8 +120,8 @@ def read_sequences(
             f"`{source.path}` has a column `target`, so its rows are examples already. Pass "
             "a test file too."
         )
-    options = {"whole": whole, "items": None if described is None else described.to_pylist()}
-    options = {name: value for name, value in options.items() if value is not None}
+    options = {} if whole is None else {"whole": whole}
+    options |= {} if described is None else {"items": described.to_pylist()}
     recipe = {"reader": "sequences", "last": last} | options
     build = partial(_build, files, whole, described, progress)
     entry = cached(files, {"reader": "sequences", "with": "histories"} | options, build)
