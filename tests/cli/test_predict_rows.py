@@ -119,6 +119,10 @@ def test_users_get_items_that_they_did_not_have(tmp_path, capsys):
     assert "i2" not in by_user["new"]
     assert len(by_user["new"]) == 5
     assert "1 of 3 users never occur in training" in capsys.readouterr().err
+    rows.write_text("user_id\nu6\nu1\n")
+    found = answers(run, rows, "--k", "1")
+    assert [row["user"] for row in found] == ["u6", "u1"]
+    assert capsys.readouterr().err == ""
 
 
 def test_arrays_and_tables_of_numbers_are_answered(tmp_path, capsys):
@@ -134,6 +138,18 @@ def test_arrays_and_tables_of_numbers_are_answered(tmp_path, capsys):
     out = str(tmp_path / "best.csv")
     assert main(["predict", str(run), str(tmp_path / "wide.npz"), "--out", out]) == 2
     assert "the model has 3 features" in capsys.readouterr().err
+
+
+def test_a_column_of_texts_is_answered_without_a_word(tmp_path, capsys):
+    data = tmp_path / "texts.csv"
+    lines = ["wine cheese bread,food", "chip code server,tech"] * 60
+    data.write_text("\n".join(["text,label", *lines]))
+    run = train(data, tmp_path)
+    rows = tmp_path / "new.csv"
+    rows.write_text("text\ncode and chip\nred wine\n")
+    capsys.readouterr()
+    assert [row["label"] for row in answers(run, rows, "--k", "1")] == ["tech", "food"]
+    assert capsys.readouterr().err == ""
 
 
 def test_a_model_of_a_comparison_is_chosen_by_its_scheme(tmp_path, capsys):

@@ -42,7 +42,7 @@ class Audit:
     code 1 if the claim is false.
     """
 
-    sampler: Annotated[str, tyro.conf.Positional]
+    sampler: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SAMPLER")]
     """The sampler: uniform, frequency(0.75), log-uniform, within-batch, queue(1024),
     mixture(uniform,within-batch), …
     """

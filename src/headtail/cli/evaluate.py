@@ -31,7 +31,7 @@ class Evaluate:
     a label training knows.
     """
 
-    model: Annotated[Path, tyro.conf.Positional]
+    model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of a trained model, made by headtail train; or of a comparison, with --scheme."""
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     """The data, as for headtail train."""
@@ -89,6 +89,7 @@ def open_with_progress(
             device=chosen,
             only_answers=only_answers,
         )
-    if opened.note is not None:
+    new_texts = only_answers and opened.data.text is not None  # they are meant to be others
+    if opened.note is not None and not new_texts:
         console.print(with_options(opened.note, Reading), soft_wrap=True, markup=False)
     return opened

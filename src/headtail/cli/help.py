@@ -41,7 +41,7 @@ def description_of(command: type) -> str:
 @REGISTRY.struct_rule
 def documented(about: StructTypeInfo) -> StructConstructorSpec | None:
     """Options are the fields of a dataclass, each with its docstring as one paragraph; a default
-    of None is not shown, because the docstring says what it means.
+    of None or False is not shown, because the docstring says what it means.
     """
     kind = about.type
     if not is_dataclass(kind):
@@ -52,7 +52,7 @@ def documented(about: StructTypeInfo) -> StructConstructorSpec | None:
     for field in fields(kind):
         default = getattr(about.default, field.name, _default_of(field))
         hint = hints[field.name]
-        if default is None or default == ():
+        if default is None or default is False or default == ():
             hint = Annotated[hint, tyro.conf.arg(help_behavior_hint="")]
         text = texts.get(field.name)
         specs.append(StructFieldSpec(field.name, hint, default, text))  # pyright: ignore[reportArgumentType] - annotated

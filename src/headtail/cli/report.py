@@ -18,7 +18,9 @@ class Report:
     what is finished.
     """
 
-    folder: Annotated[Path, tyro.conf.Positional] = Path("comparison")
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="[RESULTS]")] = Path(
+        "comparison"
+    )
     """Folder made by headtail compare."""
     out: Path | None = None
     """File to write; by default report.html in that folder."""

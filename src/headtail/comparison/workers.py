@@ -8,13 +8,12 @@ import atexit
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import get_all_start_methods, get_context, parent_process
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -130,11 +129,11 @@ def _in_processes(
     workers: int,
     threads: int,
 ) -> Generator[Outcome, None, None]:
-    context = get_context("spawn")
+    context = _context()
     news = context.Queue()
     stop = context.Event()
     watchers = {cell.title: watch(cell) for cell in cells}
-    begin_with = (source, news, stop, threads, os.getpid())
+    begin_with = (source, news, stop, threads, dict(os.environ))
     with (
         ProcessPoolExecutor(workers, context, _begin, begin_with) as pool,
         interrupts() as interrupted,
@@ -154,6 +153,18 @@ def _in_processes(
             pool.shutdown(cancel_futures=True)
         if interrupted.is_set():
             raise Stopped
+
+
+def _context() -> Any:
+    """How processes start: forked from a process that has imported what all of them need, so that
+    it is imported once and not by each; where the system has no such thing, from scratch.
+    """
+    if "forkserver" not in get_all_start_methods():  # Windows
+        return get_context("spawn")
+    context = get_context("forkserver")
+    # It is only imported there: nothing has used a GPU, or started threads, before a worker forks.
+    context.set_forkserver_preload(["headtail.comparison.cell"])
+    return context
 
 
 @contextmanager
@@ -182,19 +193,28 @@ _WORKER: dict[str, Any] = {}
 """What a worker process has: set once when it starts, and empty in the parent."""
 
 
-def _begin(source: ReadData, news: Any, stop: Any, threads: int, parent: int) -> None:
+def _begin(
+    source: ReadData, news: Any, stop: Any, threads: int, environment: dict[str, str]
+) -> None:
+    # The process that workers are forked from may be older than what is set here now.
+    os.environ.clear()
+    os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # again: not every system passes it on
     torch.set_num_threads(threads)
     news.cancel_join_thread()  # unread news must not keep the process alive
     _WORKER.update(source=source, news=news, stop=stop, data=None)
-    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
     # everything is on disk by then; an orderly exit of torch takes half a second
     atexit.register(os._exit, 0)
 
 
-def _leave_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.1)
+def _leave_with_parent() -> None:
+    """End with the process that started the comparison, which is not always the one that this was
+    forked from.
+    """
+    parent = parent_process()
+    assert parent is not None, "a worker has been started by another process"
+    parent.join()
     os._exit(1)
 
 

@@ -69,7 +69,15 @@ def dialect_of(lines: list[str], ending: str) -> Dialect | None:
             quoted = rf'(^|[{delimiter}])"[^"]*"($|[{delimiter}])'
             quotes = delimiter in _SINGLE and any(re.search(quoted, line) for line in lines)
             return replace(dialect, quotes=quotes or delimiter in (",", ";"))
-    return _of_lists(lines)
+    return _of_lists(lines) or _of_one_column(lines, ending)
+
+
+def _of_one_column(lines: list[str], ending: str) -> Dialect | None:
+    """A single column with a name, such as users to answer."""
+    name = lines[0].strip().strip('"')
+    if ending not in (".csv", ".tsv", ".tab") or not re.fullmatch(r"[A-Za-z_]\w*", name):
+        return None
+    return Dialect("," if ending == ".csv" else "\t", (name,), header=True, quotes=ending == ".csv")
 
 
 def _delimiters(ending: str) -> tuple[str, ...]:
