@@ -18,6 +18,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headtail.comparison.results import Try
 from headtail.errors import HeadtailError
 from headtail.report import write_report
 from headtail.report.measured import Measured, Reference
@@ -274,6 +275,20 @@ def test_answers_are_shown_by_name_for_the_schemes_that_matter():
     assert "sock" in Tags(page).text
     assert "never shown" not in page, "it is neither best nor the full softmax"
     assert "What the models answer" not in rendered("ten schemes, three seeds")
+
+
+def test_what_tuning_tried_is_listed():
+    tries = [
+        Try("softmax", 0.02, 4, 4, "implicit-loss", 5.25, "yes"),
+        Try("softmax", 2.0, 4, 0, "implicit-loss", math.nan),
+    ]
+    page = render(comparison(tries=tries))
+    assert re.search(r'class="best">\s*5.25', page)
+    assert "nan" not in re.findall(r"\w+", Tags(page).text), "a run that diverged has a dash"
+    assert Tags(page).embedded()["tables"]["tries"][2] == [
+        *("softmax", 2.0, 4, 0, "implicit-loss", None, "no"),
+    ]
+    assert "What tuning tried" not in rendered("ten schemes, three seeds")
 
 
 def test_labels_are_shown_by_name():

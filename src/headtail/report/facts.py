@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from headtail.comparison.results import Try
 from headtail.report.seed_mean import percent
 from headtail.report.table import Column, Table, TableCell
 
@@ -28,6 +29,22 @@ def facts_table(name: str, caption: str, facts: Mapping[str, Any]) -> Table:
     rows = [[TableCell(key, key), TableCell(_word(value), None)] for key, value in flat.items()]
     csv = [["name", "value"], *([key, value] for key, value in flat.items())]
     return Table(name, caption, headings, rows, csv)
+
+
+def tries_table(tries: Iterable[Try]) -> Table:
+    """What tuning tried for each scheme; what it chose is bold."""
+    names = ("scheme", "lr", "epochs", "best_epoch", "metric", "value")
+    headings = [
+        Column(name.replace("_", " "), numeric=name not in ("scheme", "metric")) for name in names
+    ]
+    rows = []
+    csv: list[list[Any]] = [[*names, "chosen"]]
+    for one in tries:
+        values = [getattr(one, name) for name in names]
+        mark = "best" if one.chosen == "yes" else ""
+        rows.append([TableCell(_word(value), value, mark) for value in values])
+        csv.append([*values, one.chosen])
+    return Table("tries", "What tuning tried", headings, rows, csv)
 
 
 def cards(data: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -57,6 +74,8 @@ def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _word(value: Any) -> str:
+    if isinstance(value, float) and math.isnan(value):
+        return "–"
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "–"}[value]
     if isinstance(value, int):

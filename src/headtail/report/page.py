@@ -19,7 +19,7 @@ from headtail.files.atomic import write_text
 from headtail.report.answer import Answer, answer_table
 from headtail.report.chart import Figure
 from headtail.report.class_curves import class_curves
-from headtail.report.facts import cards, facts_table
+from headtail.report.facts import cards, facts_table, tries_table
 from headtail.report.learning_curves import learning_curves
 from headtail.report.look import looks
 from headtail.report.measured import Measured, Reference
@@ -149,6 +149,7 @@ def _tables(comparison: Comparison, measured: Measured) -> dict[str, Table]:
         "data": facts_table("data", "The data", _data_facts(comparison.data)),
         "settings": facts_table("settings", "The settings", comparison.settings),
         "versions": facts_table("versions", "Versions", versions),
+        "tries": tries_table(comparison.tries),
     }
 
 
