@@ -65,6 +65,7 @@ GENERATED = (
 TRAINING = {
     "delicious": Training(
         batch=256,
+        negatives=64,
         epochs=12,
         lr=0.04,
         dropout=0.5,
@@ -74,10 +75,24 @@ TRAINING = {
         patience=12,
     ),
     "diginetica": Training(
-        batch=1024, epochs=8, lr=0.02, dropout=0.5, schedule="constant", validation=0.1, patience=1
+        batch=1024,
+        negatives=64,
+        epochs=8,
+        lr=0.02,
+        dropout=0.5,
+        schedule="constant",
+        validation=0.1,
+        patience=1,
     ),
     "generated": Training(
-        batch=1024, epochs=2, lr=0.1, dim=64, dropout=0.0, schedule="constant", validation=0.0
+        batch=1024,
+        negatives=64,
+        epochs=2,
+        lr=0.1,
+        dim=64,
+        dropout=0.0,
+        schedule="constant",
+        validation=0.0,
     ),
 }
 """As in the retrieval study, which provides the runs over all labels; m = 64. With a million labels
