@@ -89,7 +89,6 @@ def open_with_progress(
             device=chosen,
             only_answers=only_answers,
         )
-    new_texts = only_answers and opened.data.text is not None  # they are meant to be others
-    if opened.note is not None and not new_texts:
+    if opened.note is not None:
         console.print(with_options(opened.note, Reading), soft_wrap=True, markup=False)
     return opened

@@ -103,15 +103,12 @@ def explain(
     is that of an untrained model, and no number of negatives follows from it.
 
     Args:
-        loss: a sampler with a weighting (`SampledSoftmaxLoss`, `SampledDecoupledLoss`) or an exact
-            loss.
+        loss: a sampled loss (a sampler with a weighting) or an exact loss.
         labels: the label distribution.
         batch_size: B, which decides the number of within-batch negatives.
-        scores: `[n, L]` logits of a model, passed together with `target`; without them, all scores
-            are equal, and a median label of each slice is the positive.
-        target: `[n]` positives.
-        noise: with scores, the standard deviation of the sampled loss that `needed_m` is for; 0.1
-            nats by default.
+        scores: `[n, L]` logits of a model; without them, all are 0, for a median label per slice.
+        target: `[n]` positives, passed together with `scores`.
+        noise: with scores, the deviation of the sampled loss that `needed_m` is for; 0.1 nats.
         slices: head, torso and tail; by default each holds about a third of the examples.
 
     >>> from headtail import Constant, SampledSoftmaxLoss, WithinBatch
