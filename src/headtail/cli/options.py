@@ -68,7 +68,7 @@ def options_of(command: type) -> frozenset[str]:
 
     >>> from headtail.cli.audit import Audit
     >>> sorted(options_of(Audit))
-    ['batch', 'counts', 'draws', 'exponent', 'json', 'negatives', 'seed', 'smoothing', 'zipf']
+    ['batch', 'counts', 'draws', 'exponent', 'json', 'negatives', 'seed', 'slices', 'smoothing', ...]
     """
     return frozenset(_options(command))
 
