@@ -26,13 +26,22 @@ FRAME = log()
     "convert",
     [
         lambda frame: frame.set_index("user"),
+        lambda frame: frame.astype({"user": "category"}),
         pl.from_pandas,
         pa.Table.from_pandas,
         datasets.Dataset.from_pandas,
         lambda frame: datasets.Dataset.from_pandas(frame[::-1]).select(range(399, -1, -1)),
         lambda frame: {"train": frame},
     ],
-    ids=["pandas with an index", "polars", "Arrow", "Hugging Face", "selected rows", "parts"],
+    ids=[
+        "pandas with an index",
+        "categories",
+        "polars",
+        "Arrow",
+        "Hugging Face",
+        "selected rows",
+        "parts",
+    ],
 )
 def test_a_table_is_the_same_in_every_library(convert):
     assert examples(load(convert(FRAME))) == examples(load(FRAME))

@@ -268,3 +268,24 @@ def test_every_user_is_asked_what_comes_after_all_its_items():
     assert load(frame[:300], test=frame[300:]).whole is None
     with pytest.raises(HeadtailError, match=r"`holdout` would do nothing"):
         load(frame, split="last", holdout=0.5)
+
+
+def test_as_interactions_users_count_and_not_their_sessions():
+    frame = log().assign(session_id=lambda rows: rows.user + (rows.time // 3000).astype(str))
+    by_user = load(frame, format="interactions")
+    assert set(by_user.train.users.to_pylist()) <= set(frame.user)
+    assert "session_id is not used" in by_user.notes[1]
+    assert (
+        load(frame).notes[1] == "session_id → session, item → item, time → time; user is not used."
+    )
+    with pytest.raises(HeadtailError, match=r"`split='session'` holds whole sessions out, but"):
+        load(frame, format="interactions", split="session")
+
+
+def test_other_data_are_split_at_random_only():
+    frame = pd.DataFrame({"x": np.arange(20.0), "label": ["a", "b"] * 10})
+    assert len(load(frame, split="random").test) == 4
+    with pytest.raises(HeadtailError, match=r"`split` would do nothing to `data`: it is for logs"):
+        load(frame, split="last")
+    with pytest.raises(HeadtailError, match=r"`split` would do nothing to `data`: it is for logs"):
+        load(log()[:300], test=log()[300:], split="last")

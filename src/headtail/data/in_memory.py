@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headtail.data.points import DataSet, Progress
 from headtail.data.readers.matrix import read_matrices
-from headtail.data.readers.table import reader_of_tables
+from headtail.data.readers.table import reader_of
 from headtail.data.reading import Reading
 from headtail.data.text_features import Trained
 from headtail.errors import HeadtailError, need
@@ -51,9 +51,8 @@ def read_object(
             )
         return read_matrices(data, test, reading), set() if test else {"holdout"}
     tables = _tables(data, test, reading)
-    reader = reader_of_tables(tables, reading)
-    loaded = reader.read_opened(tables, reading, progress, trained)
-    return loaded, reader.used_on(tables, reading)
+    reader = reader_of(tables, reading)
+    return reader.read(tables, reading, progress, trained), reader.used(tables, reading)
 
 
 def _tables(data: Any, test: Any, reading: Reading) -> DataTables:

@@ -18,7 +18,7 @@ from headtail.data.longtail import long_tail
 from headtail.data.points import DataSet, Progress
 from headtail.data.readers.image_kinds import is_bare
 from headtail.data.readers.raw_text_folder import as_texts
-from headtail.data.readers.table import reader_of
+from headtail.data.readers.table import opened, reader_of
 from headtail.data.readers.table_files import holds_table
 from headtail.data.reading import DEFAULTS, DataFiles, Reading
 from headtail.data.shards import shards_of
@@ -198,13 +198,11 @@ def _read(
         test = check_exists(reading.test)
         how = reading if trained is None else as_texts(test, reading)
         files = _with_test(files, test, how.format)
-    reader = reader_of(files, reading, progress)
-    used = reader.used(files, reading)
+    source = opened(files, reading, progress)
+    reader = reader_of(source, reading)
+    used = reader.used(source, reading)
     _refuse(reading, data, [name for name in SOME_READERS if name not in used])
-    if trained is None:
-        loaded = reader.read(files, reading, progress)
-    else:
-        loaded = reader.read_for_model(files, reading, progress, trained)
+    loaded = reader.read(source, reading, progress, trained)
     # Interactions are held out; other readers hold out points, and `whole` has them all.
     if "holdout" not in used and (loaded.whole is None or files.kind == "table"):
         _refuse(reading, data, ["holdout"])

@@ -44,16 +44,16 @@ class Log:
     described: pa.Array | None = None
 
     @classmethod
-    def of(cls, tables: DataTables, reading: Reading, without_time: str = "last") -> Log:
-        """How `reading` says that the log in these tables is read; `without_time` is the split of a
-        log without time.
+    def of(cls, tables: DataTables, reading: Reading, as_users: bool = False) -> Log:
+        """How `reading` says that the log in these tables is read: sessions count more than users,
+        unless points are users.
         """
         roles = tables.train.roles
-        who = "session" if roles.session else "user"
+        who = "session" if roles.session and not (as_users and roles.user) else "user"
         split = "given" if tables.test is not None else reading.split
         if split == "auto":
-            timed = "time" if roles.time else without_time
-            split = "session" if who == "session" else timed
+            timed = "time" if roles.time else "random" if as_users else "last"
+            split = "session" if who == "session" and not as_users else timed
         for wanted in ("time", "session"):
             if split == wanted and getattr(roles, wanted) is None:
                 raise HeadtailError(

@@ -20,7 +20,7 @@ from headtail.data.readers.log_splits import PARTS
 from headtail.data.reading import Reading
 from headtail.data.tables.columns import DataTables, renamed
 from headtail.data.tables.vocabulary import label_names, save_ids, saved_ids
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, Setting
 
 
 def read_log(tables: DataTables, reading: Reading, progress: Progress | None) -> DataSet:
@@ -30,7 +30,16 @@ def read_log(tables: DataTables, reading: Reading, progress: Progress | None) ->
     part (`seen`) is not recommended again. Users and items that never occur in training are left
     out; users without a test item are `unlabelled`.
     """
-    log = Log.of(tables, reading, without_time="random")
+    if reading.split == "session":
+        raise HeadtailError(
+            Setting("split", "session"),
+            " holds whole sessions out, but points are users that must be trained on. Choose ",
+            Setting("split", "time"),
+            " or ",
+            Setting("format", "sequences"),
+            ".",
+        )
+    log = Log.of(tables, reading, as_users=True)
     files = list(tables.parts.values())
     recipe = log.recipe | {"as": "interactions"} | items_recipe(reading)
     entry = cached(files, recipe, partial(_build, log, progress))

@@ -47,49 +47,32 @@ class Reader:
     module: str
     options: tuple[str, ...] = ()
 
-    def used(self, files: DataFiles, reading: Reading) -> set[str]:
-        """The options that do something to these files, of those that not all readers use."""
-        if self.kind.name == TABLE.name:
-            return self.used_on(opened(files, reading), reading)
-        splits = {"split_column"} if files.splits is None else set()
-        return set(self.options) - splits
-
-    def read(self, files: DataFiles, reading: Reading, progress: Progress | None) -> DataSet:
-        """The data set in these files."""
-        module = import_module(f"headtail.data.readers.{self.module}")
-        if self.kind.name != TABLE.name:
-            return module.read_files(files, reading, progress)
-        return self.read_opened(opened(files, reading), reading, progress)
-
-    def used_on(self, tables: DataTables, reading: Reading) -> set[str]:
-        """As `used`, for tables."""
+    def used(self, source: DataFiles | DataTables, reading: Reading) -> set[str]:
+        """The options that do something to these data, of those that not all readers use."""
+        if isinstance(source, DataFiles):
+            return set(self.options) - ({"split_column"} if source.splits is None else set())
         from headtail.data.readers.table_formats import used_options
 
-        return used_options(tables, self.format, reading)
+        return used_options(source, self.format, reading)
 
-    def read_opened(
+    def read(
         self,
-        tables: DataTables,
+        source: DataFiles | DataTables,
         reading: Reading,
         progress: Progress | None,
         trained: Trained | None = None,
     ) -> DataSet:
-        """The data set in these tables; texts with the terms and labels of a `trained` model."""
+        """The data set in these files or tables; texts with the terms and labels of a `trained`
+        model.
+        """
         module = import_module(f"headtail.data.readers.{self.module}")
+        files = isinstance(source, DataFiles)
         if trained is None:
-            return module.read_tables(tables, reading, progress)
-        self._check_text(tables.train.path)
-        return module.read_tables_for_model(tables, reading, progress, trained)
-
-    def read_for_model(
-        self, files: DataFiles, reading: Reading, progress: Progress | None, trained: Trained
-    ) -> DataSet:
-        """The texts in these files, with the terms and labels of a model."""
-        self._check_text(files.train)
-        if self.kind.name == TABLE.name:
-            return self.read_opened(opened(files, reading), reading, progress, trained)
-        module = import_module(f"headtail.data.readers.{self.module}")
-        return module.read_for_model(files, reading, progress, trained)
+            read = module.read_files if files else module.read_tables
+            return read(source, reading, progress)
+        self._check_text(source.train if files else source.train.path)
+        read = module.read_for_model if files else module.read_tables_for_model
+        return read(source, reading, progress, trained)
 
     def _check_text(self, source: Path | str) -> None:
         """Refuse other data than texts for a model that was trained on texts."""
@@ -100,8 +83,10 @@ class Reader:
             )
 
 
-def opened(files: DataFiles, reading: Reading, progress: Progress | None = None) -> DataTables:
-    """The tables in these files; text is read once for its types, which may take long."""
+def opened(files: DataFiles, reading: Reading, progress: Progress | None) -> DataFiles | DataTables:
+    """These files; if they are tables, opened: text is then read once for its types."""
+    if files.kind != TABLE.name:
+        return files
     need("pyarrow", extra="data", to="Reading tables")
     from headtail.data.tables.columns import Columns, DataTables
 
@@ -162,23 +147,18 @@ def readers_for(path: Path, format_name: str) -> list[Reader]:
     ]
 
 
-def reader_of(files: DataFiles, reading: Reading, progress: Progress | None = None) -> Reader:
-    """The row that reads these files; "auto" is recognised by their columns, where these decide."""
-    if files.kind == TABLE.name:
-        return reader_of_tables(opened(files, reading, progress), reading)
-    rows = [reader for reader in READERS if reader.kind.name == files.kind]
-    return next(row for row in rows if reading.format in ("auto", row.format))
-
-
-def reader_of_tables(tables: DataTables, reading: Reading) -> Reader:
-    """The row that reads these tables."""
+def reader_of(source: DataFiles | DataTables, reading: Reading) -> Reader:
+    """The row that reads these data; of tables, the columns decide where no format is requested."""
+    if isinstance(source, DataFiles):
+        rows = [reader for reader in READERS if reader.kind.name == source.kind]
+        return next(row for row in rows if reading.format in ("auto", row.format))
     from headtail.data.readers.table_formats import format_of
 
-    wanted = format_of(tables, reading) if reading.format == "auto" else reading.format
-    rows = {row.format: row for row in READERS if row.kind.name == TABLE.name}
-    if wanted not in rows:
+    wanted = format_of(source, reading) if reading.format == "auto" else reading.format
+    tables = {row.format: row for row in READERS if row.kind.name == TABLE.name}
+    if wanted not in tables:
         raise HeadtailError(
             Setting("format", wanted),
-            f" does not fit a table. Tables hold {', '.join(rows)}.",
+            f" does not fit a table. Tables hold {', '.join(tables)}.",
         )
-    return rows[wanted]
+    return tables[wanted]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headtail.data.readers.parquet_images import holds_images
 from headtail.data.reading import Reading
+from headtail.data.tables.arrow_types import is_list
 from headtail.data.tables.columns import Columns, DataTables
 from headtail.data.tables.names import ORDERED_LISTS, plain
 from headtail.errors import HeadtailError, Setting
@@ -55,18 +56,14 @@ def used_options(tables: DataTables, format_name: str, reading: Reading) -> set[
         used |= {"time", "session", "rating", "min_rating"}
     if any(part.table.may_have_bad_lines for part in tables.parts.values()):
         used |= {"skip_bad_lines"}
-    if tables.test is None:
+    if tables.test is not None:
+        return used
+    if format_name in ("sequences", "interactions") or reading.split == "random":
         used |= {"split"}
-        left_out = format_name == "sequences" and "last" in (reading.split, _default_split(first))
-        used |= set() if left_out and reading.split in ("auto", "last") else {"holdout"}
-    return used
-
-
-def _default_split(columns: Columns) -> str:
-    """The split of sequences that nobody chose."""
-    return (
-        "held out" if columns.is_log and (columns.roles.time or columns.roles.session) else "last"
-    )
+    held_out_by_order = log and (first.roles.time or first.roles.session)
+    default = "last" if format_name == "sequences" and not held_out_by_order else "a share"
+    split = default if reading.split == "auto" else reading.split
+    return used if split == "last" else used | {"holdout"}
 
 
 def _of_lists(tables: DataTables) -> str:
@@ -129,7 +126,7 @@ def _unknown(columns: Columns) -> HeadtailError:
 def _without_names(columns: Columns) -> HeadtailError:
     number = len(columns.names)
     source = columns.table.sources[0]
-    if pa_lists(columns):
+    if is_list(columns.kind(columns.names[-1])):
         return HeadtailError(
             f"`{source.name}` fits two readings: each line may be a user and its items (",
             Setting("format", "interactions"),
@@ -158,8 +155,3 @@ def _without_names(columns: Columns) -> HeadtailError:
         Setting("text", "2"),
         "). Choose one, or name the columns in the first line.",
     )
-
-
-def pa_lists(columns: Columns) -> bool:
-    """Whether the last column holds lists."""
-    return "list" in str(columns.table.schema.field(columns.names[-1]).type)
