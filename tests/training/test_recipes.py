@@ -79,7 +79,8 @@ def test_small_data_have_small_batches_that_hold_the_negatives_that_were_asked_f
 def test_no_more_negatives_than_labels_are_drawn_unless_they_are_of_the_batch():
     data = data_of("text")
     assert with_defaults(Run(scheme="uniform:tail"), data).negatives == 3
-    assert with_defaults(Run(scheme="within-batch:tail"), data).negatives == 256
+    assert with_defaults(Run(scheme="within-batch:tail"), data).negatives == 32
+    assert with_defaults(Run(scheme="within-batch:tail", batch=50), data).negatives == 50
 
 
 def test_an_encoder_brings_its_settings_for_its_optimiser():
@@ -93,8 +94,7 @@ def test_the_note_names_what_was_chosen_and_nothing_that_was_given():
     data = data_of("interactions")
     note = note_on_defaults(Training(epochs=3), ["softmax", "within-batch:tail"], data)
     assert str(note) == (
-        "Chosen for interactions: `lr=0.05` or 0.03, `batch=32`, `negatives=3` or 1024, "
-        "`dropout=0.5`."
+        "Chosen for interactions: `lr=0.05` or 0.03, `batch=32`, `negatives=32`, `dropout=0.5`."
     )
     every = Training(lr=0.1, epochs=3, batch=8, negatives=4, dropout=0.0)
     assert note_on_defaults(every, ["softmax"], data) is None

@@ -57,7 +57,7 @@ def with_defaults(run: Run, data: DataSet) -> SettledRun:
     >>> data = load("synthetic:points=6000,test=20,features=80,labels=12")
     >>> settled = with_defaults(Run(scheme="within-batch:tail", lr=0.3), data)
     >>> settled.lr, settled.batch, settled.negatives
-    (0.3, 32, 256)
+    (0.3, 32, 32)
     """
     usual = DEFAULTS[kind_of(data)]
     brought = OF_ENCODER.get(run.encoder)
@@ -66,11 +66,13 @@ def with_defaults(run: Run, data: DataSet) -> SettledRun:
     scheme = parse(run.scheme)
     wanted = scheme.num_negatives or run.negatives or 0
     exact = scheme.sampler is None
+    batch = run.batch or batch_for(usual, data.train.num_pairs, wanted)
     # Labels of the batch repeat; drawing more than there are is of no use elsewhere.
-    in_batch = scheme.source in ("batch", "past batches")
-    most = usual.negatives if in_batch else data.train.num_labels
+    most = {"batch": batch, "past batches": usual.negatives}.get(
+        scheme.source or "", data.train.num_labels
+    )
     settled: dict[str, Any] = {
-        "batch": batch_for(usual, data.train.num_pairs, wanted),
+        "batch": batch,
         "negatives": min(usual.negatives, most),
         "epochs": usual.epochs,
         "lr": usual.exact_lr if exact else usual.lr,
@@ -104,8 +106,9 @@ def note_on_defaults(training: Training, schemes: Sequence[str], data: DataSet) 
     runs = [with_defaults(Run.of(training, name), data) for name in schemes]
     parts: list[str | Setting] = []
     for name in ("lr", "epochs", "batch", "negatives", "dropout"):
-        chosen = list(dict.fromkeys(getattr(run, name) for run in runs))
-        if getattr(training, name) is None:
+        about = runs if name != "negatives" else [run for run in runs if parse(run.scheme).sampler]
+        chosen = list(dict.fromkeys(getattr(run, name) for run in about))
+        if getattr(training, name) is None and chosen:
             parts += [", ", Setting(name, chosen[0]), *(f" or {other:g}" for other in chosen[1:])]
     if not parts:
         return None
