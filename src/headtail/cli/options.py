@@ -68,7 +68,7 @@ def options_of(command: type) -> frozenset[str]:
 
     >>> from headtail.cli.audit import Audit
     >>> sorted(options_of(Audit))
-    ['batch', 'counts', 'draws', 'exponent', 'json', 'negatives', 'seed', 'slices', 'smoothing', ...]
+    ['batch', 'counts', 'draws', 'exponent', 'json', 'negatives', 'seed', 'slices', ...]
     """
     return frozenset(_options(command))
 
