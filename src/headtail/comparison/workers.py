@@ -8,12 +8,12 @@ import atexit
 import os
 import signal
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
-from multiprocessing import get_all_start_methods, get_context, parent_process
+from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ import torch
 from headtail.comparison.grid import Cell
 from headtail.data.load import load
 from headtail.data.points import DataSet
+from headtail.data.processes import leave_with_parent, sigint_blocked
 from headtail.data.reading import Reading
 from headtail.errors import HeadtailError, Setting
 from headtail.training.interrupts import Stopped, interrupts
@@ -138,7 +139,7 @@ def _in_processes(
         ProcessPoolExecutor(workers, context, _begin, begin_with) as pool,
         interrupts() as interrupted,
     ):
-        with _sigint_blocked():
+        with sigint_blocked():
             waiting = {pool.submit(_perform, cell, work): cell for cell in cells}
         try:
             while waiting and not interrupted.is_set():
@@ -167,22 +168,6 @@ def _context() -> Any:
     return context
 
 
-@contextmanager
-def _sigint_blocked() -> Iterator[None]:
-    """Processes that start in here ignore Ctrl-C, even while they start: their parent asks them to
-    stop.
-    """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    # a Ctrl-C in the meantime waits, and is not lost
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _pass_on(news: Any, watchers: dict[str, Watch]) -> None:
     while not news.empty():
         title, state, steps, loss = news.get()
@@ -203,19 +188,9 @@ def _begin(
     torch.set_num_threads(threads)
     news.cancel_join_thread()  # unread news must not keep the process alive
     _WORKER.update(source=source, news=news, stop=stop, data=None)
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    threading.Thread(target=leave_with_parent, daemon=True).start()
     # everything is on disk by then; an orderly exit of torch takes half a second
     atexit.register(os._exit, 0)
-
-
-def _leave_with_parent() -> None:
-    """End with the process that started the comparison, which is not always the one that this was
-    forked from.
-    """
-    parent = parent_process()
-    assert parent is not None, "a worker has been started by another process"
-    parent.join()
-    os._exit(1)
 
 
 def _perform(cell: Cell, work: Work) -> Any:

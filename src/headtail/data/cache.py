@@ -54,6 +54,7 @@ class Store:
         self.dtypes = {}
         self.shapes = {}
         self.facts = {}
+        self._scratch = folder / "scratch"
 
     def append(self, name: str, array: np.ndarray) -> None:
         """Add rows to the array `name`."""
@@ -66,8 +67,14 @@ class Store:
         with (self.folder / name).open("ab") as file:
             np.ascontiguousarray(array).tofile(file)
 
+    def scratch(self) -> Path:
+        """A folder for files that are needed until the entry is complete."""
+        self._scratch.mkdir(exist_ok=True)
+        return self._scratch
+
     def close(self) -> None:
         """Write down the types and shapes of the arrays, and the facts."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
         about = {"dtypes": self.dtypes, "shapes": self.shapes, "facts": self.facts}
         (self.folder / "about.json").write_text(json.dumps(about))
 

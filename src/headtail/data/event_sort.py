@@ -1,16 +1,17 @@
-"""Sorting a log of events by user and time, in bounded memory."""
+"""Sorting a log of events by user and time, in bounded memory and in several processes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-AT_ONCE = 1 << 24
+AT_ONCE = 1 << 22
 """Events that are sorted in memory at once."""
-BINS = 1 << 16
+BINS = 1 << 20
 EVENT = np.dtype([("user", np.int32), ("item", np.int32), ("time", np.int64)])
 
 
@@ -28,60 +29,75 @@ class Events(NamedTuple):
     time: np.ndarray
 
 
-class EventSorter:
-    """Sorts events by user, then by time; events at the same time keep their order.
+@dataclass(frozen=True, eq=False)
+class EventRanges:
+    """Ranges of users with about as many events each as fit into memory.
 
-    Events are appended to files, each for a range of users, and each file is sorted in memory by
-    itself. So memory depends on `at_once` and on the longest history, not on the number of events.
+    Attributes:
+        users: `[r + 1]` the first user of each range, and the number of users.
+        events: `[r + 1]` how many events are before each range, and in all.
 
-    Args:
-        folder: an empty folder for the files.
-        counts: `[U]` how many events each user will have.
-        at_once: events that are sorted in memory at once.
-
-    >>> sorter = EventSorter(getfixture("tmp_path"), np.array([2, 1]), at_once=2)
-    >>> sorter.add(Events(*map(np.array, ([1, 0, 0], [7, 8, 9], [10, 20, 15]))))
-    >>> [events.item.tolist() for events in sorter.sorted()]
-    [[9, 8], [7]]
+    >>> EventRanges.of(np.array([2, 1, 1]), at_once=2).users
+    array([0, 1, 3])
     """
 
-    def __init__(self, folder: Path, counts: np.ndarray, at_once: int = AT_ONCE) -> None:
-        self.folder = folder
-        # A new range begins wherever the events so far fill another `at_once`.
+    users: np.ndarray
+    events: np.ndarray
+
+    @classmethod
+    def of(cls, counts: np.ndarray, at_once: int = AT_ONCE) -> EventRanges:
+        """The ranges of users who have so many events.
+
+        Args:
+            counts: `[u]` events of each user.
+            at_once: events of a range. It may have more: users are never cut in two.
+        """
         before = np.cumsum(counts) - counts
-        _, self._range_of = np.unique(before // at_once, return_inverse=True)
+        # A new range begins wherever the events so far fill another `at_once`.
+        _, users = np.unique(before // at_once, return_index=True)
+        return cls(np.r_[users, len(counts)], np.r_[before[users], counts.sum()])
 
-    @property
-    def ranges(self) -> int:
-        """How many ranges of users there are."""
-        return int(self._range_of[-1]) + 1 if len(self._range_of) else 0
+    def __len__(self) -> int:
+        return len(self.users) - 1
 
-    def add(self, events: Events) -> None:
-        """More events, in any order."""
-        records = np.empty(len(events.user), EVENT)
-        for name, array in events._asdict().items():
-            records[name] = array
-        range_of = self._range_of[events.user]
-        order = np.argsort(range_of, kind="stable")
-        present, starts = np.unique(range_of[order], return_index=True)
-        for number, part in zip(present, np.split(records[order], starts[1:]), strict=True):
-            with self._file(number).open("ab") as file:
-                part.tofile(file)
+    def divide(self, path: Path, user: np.ndarray, item: np.ndarray) -> np.ndarray:
+        """Put the events of a file in the order of the ranges, and give them their ids.
 
-    def sorted(self) -> Iterator[Events]:
-        """All events, a range of whole users at a time; the files are removed."""
-        for number in range(self.ranges):
-            path = self._file(number)
-            records = np.fromfile(path, EVENT) if path.exists() else np.empty(0, EVENT)
-            path.unlink(missing_ok=True)
-            records = records[np.lexsort((records["time"], records["user"]))]
-            yield Events(*(np.ascontiguousarray(records[name]) for name in EVENT.names or ()))
+        Args:
+            path: a file of `EVENT` records.
+            user: `[k]` the id of each of the users that the file numbers 0 … k − 1.
+            item: the same for items.
 
-    def _file(self, number: int) -> Path:
-        return self.folder / f"range-{number:06}"
+        Returns:
+            `[r + 1]` where each range begins in the file.
+        """
+        records = np.fromfile(path, EVENT)
+        range_of = np.searchsorted(self.users[1:], user, side="right")[records["user"]]
+        records["user"] = user[records["user"]]
+        records["item"] = item[records["item"]]
+        if len(self) <= 1 << 16:
+            range_of = range_of.astype(np.uint16)  # such numbers are sorted much faster
+        records[np.argsort(range_of, kind="stable")].tofile(path)
+        return np.r_[0, np.cumsum(np.bincount(range_of, minlength=len(self)))]
 
 
-def kth_smallest(blocks: Callable[[], Iterable[np.ndarray]], k: int) -> int:
+def read_events(path: Path, start: int = 0, number: int = -1) -> np.ndarray:
+    """Some of the `EVENT` records in a file."""
+    return np.fromfile(path, EVENT, number, offset=start * EVENT.itemsize)
+
+
+def sort_events(records: np.ndarray, given: np.ndarray | None) -> tuple[np.ndarray, Events]:
+    """Events by user, then by `given`, then by time; others keep their order.
+
+    Returns:
+        The order, and the events in it.
+    """
+    keys = (records["time"], records["user"])
+    order = np.lexsort(keys if given is None else (keys[0], given, keys[1]))
+    return order, Events(*(records[name][order] for name in EVENT.names or ()))
+
+
+def kth_smallest(blocks: Callable[[], Iterable[np.ndarray]], k: int) -> tuple[int, int]:
     """The k-th smallest, from 0, of many whole numbers, in bounded memory.
 
     Each pass over the numbers counts them in bins, and the next pass looks at one of these only.
@@ -90,19 +106,28 @@ def kth_smallest(blocks: Callable[[], Iterable[np.ndarray]], k: int) -> int:
         blocks: reads the numbers again, some at a time.
         k: from 0 up to the number of numbers, excluded.
 
+    Returns:
+        The number, and how many are smaller.
+
     >>> kth_smallest(lambda: [np.array([5, 90]), np.array([-3, 7])], 2)
-    7
+    (7, 2)
     """
-    low = min(int(block.min()) for block in blocks() if len(block))
-    high = max(int(block.max()) for block in blocks() if len(block))
+    low, high = _extremes(blocks())
+    below = 0
     while low < high:
         width = -(-(high - low + 1) // BINS)
         counts = np.zeros(BINS, np.int64)
         for block in blocks():
             inside = block[(block >= low) & (block <= high)]
             counts += np.bincount((inside - low) // width, minlength=BINS)
-        within = int(np.searchsorted(np.cumsum(counts), k, side="right"))
-        k -= int(counts[:within].sum())
+        ends = np.cumsum(counts)
+        within = int(np.searchsorted(ends, k - below, side="right"))
+        below += int(ends[within - 1]) if within else 0
         low += within * width
         high = min(low + width - 1, high)
-    return low
+    return low, below
+
+
+def _extremes(blocks: Iterable[np.ndarray]) -> tuple[int, int]:
+    ends = [(int(block.min()), int(block.max())) for block in blocks if len(block)]
+    return min(low for low, _ in ends), max(high for _, high in ends)

@@ -119,7 +119,9 @@ def _sources(points: Points) -> dict[str, Any]:
 
     columns = {"point": np.arange(len(points)) if points.rows is None else points.rows.numpy()}
     if points.users is not None:
-        columns["user"] = points.users
+        users = points.users
+        coded = isinstance(users, pa.DictionaryArray)
+        columns["user"] = users.dictionary_decode() if coded else users
     if isinstance(points.features, ImageFiles):
         columns["path"] = pa.array(points.features.paths)
     return columns

@@ -14,9 +14,10 @@ from headtail.data.cache import Entry, Store, cached, key_of
 from headtail.data.points import DataSet, Points, Progress
 from headtail.data.readers.interaction_pairs import hold_out_items
 from headtail.data.readers.item_features import items_recipe
-from headtail.data.readers.log_events import Log, Sorted, sort_log
+from headtail.data.readers.log_events import Log
 from headtail.data.readers.log_notes import notes_on_log
-from headtail.data.readers.log_splits import PARTS
+from headtail.data.readers.log_scan import PARTS
+from headtail.data.readers.log_sort import Sorted, sort_log
 from headtail.data.reading import Reading
 from headtail.data.tables.columns import DataTables, renamed
 from headtail.data.tables.vocabulary import label_names, save_ids, saved_ids

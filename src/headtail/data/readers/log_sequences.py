@@ -13,9 +13,10 @@ from headtail.data.cache import Entry, Store, cached, key_of
 from headtail.data.histories import Histories
 from headtail.data.points import DataSet, Points, Progress
 from headtail.data.readers.item_features import items_recipe
-from headtail.data.readers.log_events import Log, sort_log
+from headtail.data.readers.log_events import Log
 from headtail.data.readers.log_notes import notes_on_log
-from headtail.data.readers.log_splits import PARTS
+from headtail.data.readers.log_scan import PARTS
+from headtail.data.readers.log_sort import sort_log
 from headtail.data.readers.sequence_examples import ExampleWriter, Sequences, places, points_of
 from headtail.data.reading import Reading
 from headtail.data.tables.columns import DataTables, renamed

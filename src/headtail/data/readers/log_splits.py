@@ -2,47 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from headtail.data.event_sort import AT_ONCE, EVENT, Events, kth_smallest
+from headtail.data.event_sort import Events, kth_smallest
+from headtail.data.readers.log_scan import Scanned
 from headtail.data.tables.columns import DataTables
 from headtail.errors import HeadtailError, Setting
 
-PARTS = ("train", "validation", "test")
 VALIDATION = 0.1
 """Share of what is not tested that is kept for validation."""
 SEED = 0
-
-
-@dataclass(frozen=True, eq=False)
-class Raw:
-    """Events in a file, in the order of the source.
-
-    Attributes:
-        path: the file, of `EVENT` records.
-        counts: `[u]` events of each user or session.
-        num_items: items; an event of the i-th given part has i times as much added to its item.
-    """
-
-    path: Path
-    counts: np.ndarray
-    num_items: int
-
-    def blocks(self) -> Iterator[Events]:
-        """The events, block by block."""
-        with self.path.open("rb") as file:
-            while len(records := np.fromfile(file, EVENT, AT_ONCE)):
-                yield Events(*(np.ascontiguousarray(records[name]) for name in EVENT.names or ()))
-
-    def trained_times(self) -> Iterator[np.ndarray]:
-        """The times of events that were given to train on, block by block."""
-        for events in self.blocks():
-            yield events.time[events.item < self.num_items]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,33 +33,32 @@ class Cuts:
     part_of: np.ndarray | None = None
 
     @classmethod
-    def of(cls, raw: Raw, split: str, holdout: float, number: int, tables: DataTables) -> Cuts:
-        """The cuts of a log with so many users or sessions."""
+    def of(cls, log: Scanned, split: str, holdout: float, tables: DataTables) -> Cuts:
+        """The cuts of a log."""
         timed = tables.train.roles.time is not None
         if split == "time":
-            total = int(raw.counts.sum())
-            test = kth_smallest(raw.trained_times, _first_held_out(total, holdout))
-            before = _counted(raw, test)
-            validation = _last_tenth(raw, test, before)
+            total = int(log.counts.sum())
+            test, before = kth_smallest(log.trained_times, _first_held_out(total, holdout))
             if not before:
                 raise _one_time(tables)
-            return cls(split, validation, test)
+            return cls(split, _last_tenth(log, before), test)
         if split == "given":
             if tables.validation is not None or not timed:
                 return cls(split)
-            before = int(raw.counts.sum()) - _others(raw)
-            return cls(split, validation=_last_tenth(raw, None, before))
+            before = sum(len(times) for times in log.trained_times())
+            return cls(split, validation=_last_tenth(log, before))
         if split == "last":
             return cls(split)
-        key = np.random.default_rng(SEED).permutation(number)
+        key = np.random.default_rng(SEED).permutation(len(log.who))
         if split == "session" and timed:
-            key = _starts(raw)
+            key = _starts(log)
         return cls(split, part_of=_whole(key, holdout))
 
-    def facts(self, part: np.ndarray) -> dict[str, Any]:
-        """For notes, as JSON: interactions per part, and where testing begins."""
-        sizes = [int((part == number).sum()) for number in range(len(PARTS))]
-        return {"sizes": sizes, "test_from": self.test}
+    def of_users(self, first: int, end: int) -> Cuts:
+        """The same for the users from `first` up to `end`, excluded."""
+        if self.part_of is None:
+            return self
+        return replace(self, part_of=self.part_of[first:end])
 
 
 def part_of_events(events: Events, given: np.ndarray, cuts: Cuts) -> np.ndarray:
@@ -122,34 +92,21 @@ def _first_held_out(total: int, share: float) -> int:
     return min(max(total - round(share * total), 1), total - 1)
 
 
-def _counted(raw: Raw, before: int) -> int:
-    return sum(int((times < before).sum()) for times in raw.trained_times())
-
-
-def _others(raw: Raw) -> int:
-    return sum(int((events.item >= raw.num_items).sum()) for events in raw.blocks())
-
-
-def _last_tenth(raw: Raw, before: int | None, total: int) -> int | None:
-    """The first time of the last tenth of events before a time; None where nothing would be left to
-    train on.
+def _last_tenth(log: Scanned, before: int) -> int | None:
+    """The first time of the last tenth of so many events, the earliest ones; None where nothing
+    would be left to train on.
     """
-    if total < 2:
+    if before < 2:
         return None
-
-    def blocks() -> Iterator[np.ndarray]:
-        for times in raw.trained_times():
-            yield times if before is None else times[times < before]
-
-    cut = kth_smallest(blocks, _first_held_out(total, VALIDATION))
-    return cut if cut > min(int(times.min()) for times in blocks() if len(times)) else None
+    cut, earlier = kth_smallest(log.trained_times, _first_held_out(before, VALIDATION))
+    return cut if earlier else None
 
 
-def _starts(raw: Raw) -> np.ndarray:
+def _starts(log: Scanned) -> np.ndarray:
     """When each session begins."""
-    starts = np.full(len(raw.counts), np.iinfo(np.int64).max)
-    for events in raw.blocks():
-        np.minimum.at(starts, events.user, events.time)
+    starts = np.full(len(log.who), np.iinfo(np.int64).max)
+    for records, _ in log.events():
+        np.minimum.at(starts, records["user"], records["time"])
     return starts
 
 

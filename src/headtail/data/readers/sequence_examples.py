@@ -113,5 +113,6 @@ def points_of(
         Ragged(labels, one_each),
         num_labels,
         rows=rows,
-        users=None if users is None else users.take(rows.numpy()),
+        # Names stay where they are: a user may have many points.
+        users=None if users is None else pa.DictionaryArray.from_arrays(rows.numpy(), users),
     )

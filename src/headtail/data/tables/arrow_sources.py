@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ from headtail.files.cache_folder import cache_folder
 class ParquetSource(Source):
     """A Parquet file, which may also be compressed as a whole."""
 
+    groups: list[int] | None = None
+    """The row groups that are read; None for all."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.name = str(path)
@@ -31,12 +35,31 @@ class ParquetSource(Source):
             self.rows = file.metadata.num_rows
             self.schema = file.schema_arrow
 
+    def pieces(self, rows: int) -> list[Source]:
+        """As for `Source`: runs of row groups."""
+        if (self.rows or 0) <= rows or is_packed(self.path):
+            return [self]
+        with self._open() as file:
+            about = file.metadata
+            sizes = [about.row_group(i).num_rows for i in range(about.num_row_groups)]
+        pieces: list[ParquetSource] = []
+        first = 0
+        for number, size in enumerate(sizes):
+            if not pieces or (pieces[-1].rows or 0) + size > rows:
+                pieces.append(copy(self))
+                pieces[-1].groups, pieces[-1].rows, pieces[-1].first = [], 0, first
+            piece = pieces[-1]
+            piece.groups = [*(piece.groups or ()), number]
+            piece.rows = (piece.rows or 0) + size
+            first += size
+        return list(pieces)
+
     def batches(self, columns: list[str], at_once: int) -> Iterator[tuple[pa.RecordBatch, float]]:
         """As for `Source`."""
         with self._open() as file:
             size = _rows_at_once(file.metadata, columns, at_once)
             done = 0
-            for batch in file.iter_batches(batch_size=size, columns=columns):
+            for batch in file.iter_batches(size, self.groups, columns):
                 done += len(batch)
                 yield batch, done / max(1, self.rows or 0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ class Source(ABC):
         notes: sentences about it that a user should see.
         guess: what columns without names are for, role → column.
         is_text: whether it is delimited text, with lines that may be bad.
+        first: the row of the file that its first row is.
     """
 
     name: str
@@ -34,6 +35,11 @@ class Source(ABC):
     notes: tuple[str, ...] = ()
     guess: dict[str, str]
     is_text: bool = False
+    first: int = 0
+
+    def pieces(self, rows: int) -> list[Source]:
+        """Itself, in pieces of about so many rows where it can be read from the middle."""
+        return [self]
 
     @abstractmethod
     def batches(self, columns: list[str], at_once: int) -> Iterator[tuple[pa.RecordBatch, float]]:
@@ -116,11 +122,25 @@ class Table:
                     done = (number + share) / len(self.sources)
                     progress(f"reading {source.name.rsplit('/', 1)[-1]}", done)
 
+    def pieces(self, rows: int) -> list[Table]:
+        """The table in tables of about so many rows, one after the other."""
+        runs: list[list[Source]] = []
+        held = rows
+        for source in self.sources:
+            for piece in source.pieces(rows):
+                size = rows if piece.rows is None else piece.rows
+                if held + size > rows:
+                    runs.append([])
+                    held = 0
+                runs[-1].append(piece)
+                held += size
+        return [replace(self, sources=tuple(run)) for run in runs]
+
     def at(self, row: int) -> tuple[str, int]:
         """The name of the source that holds a row, and which row it is there."""
         for source in self.sources:
             if source.rows is None or row < source.rows:
-                return source.name, row
+                return source.name, source.first + row
             row -= source.rows
         raise IndexError(row)
 

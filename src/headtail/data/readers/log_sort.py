@@ -1,0 +1,179 @@
+"""A log sorted by who and time, and split into parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headtail.data.cache import Store
+from headtail.data.event_sort import AT_ONCE, Events, read_events, sort_events
+from headtail.data.points import Progress
+from headtail.data.processes import Processes, Report, processes_for
+from headtail.data.readers.log_events import Log, check_same_kinds
+from headtail.data.readers.log_scan import PARTS, Scanned, pieces_of, scan_log
+from headtail.data.readers.log_splits import Cuts, part_of_events
+from headtail.data.tables.vocabulary import Vocabulary
+from headtail.errors import HeadtailError
+
+
+@dataclass(frozen=True, eq=False)
+class Sorted:
+    """Interactions in the order of who and time, in files.
+
+    Attributes:
+        who: the name of each user or session; its place is its id.
+        items: the name of each item that occurs.
+        offsets: `[u + 1]` where the interactions of each begin.
+        item: `[p]` the item of each.
+        part: `[p]` 0 for training, 1 for validation, 2 for testing.
+        described: `[items]` whether each item has features.
+        counts: numbers of rows, duplicates and others, for notes.
+    """
+
+    who: Vocabulary
+    items: Vocabulary
+    offsets: np.ndarray
+    item: np.ndarray
+    part: np.ndarray
+    described: np.ndarray
+    counts: dict[str, Any]
+
+    def blocks(self, at_once: int = AT_ONCE) -> Iterator[tuple[int, np.ndarray, slice]]:
+        """Ids of the first, offsets and place of the interactions of some, block by block."""
+        first = 0
+        while first < len(self.who):
+            end = int(np.searchsorted(self.offsets, self.offsets[first] + at_once, side="right"))
+            end = min(max(end - 1, first + 1), len(self.who))
+            offsets = self.offsets[first : end + 1]
+            yield first, offsets - offsets[0], slice(int(offsets[0]), int(offsets[-1]))
+            first = end
+
+    def in_training(self) -> np.ndarray:
+        """`[items]` whether each item occurs in training."""
+        known = np.zeros(len(self.items), bool)
+        for _, _, inside in self.blocks():
+            known[self.item[inside][self.part[inside] == 0]] = True
+        return known
+
+
+def sort_log(log: Log, store: Store, progress: Progress | None) -> Sorted:
+    """Read a log, sort it, and split it; all files are in the store's scratch folder."""
+    check_same_kinds(log)
+    folder = store.scratch()
+    pieces = pieces_of(log, folder)
+    rows = [part.table.rows for part in log.tables.parts.values()]
+    with Processes(processes_for(rows, len(pieces))) as processes:
+        scanned = scan_log(log, pieces, processes, progress)
+        if scanned is None:
+            raise _nothing(log)
+        if progress:
+            progress("looking for the split", 0)
+        cuts = Cuts.of(scanned, log.split, log.holdout, log.tables)
+        return _sorted(log, scanned, cuts, folder, processes, progress)
+
+
+def _nothing(log: Log) -> HeadtailError:
+    least = "" if log.min_rating is None else f" with a rating of at least {log.min_rating:g}"
+    return HeadtailError(
+        f"`{log.tables.train.path}` holds no interaction{least}. Write a row for each: a user and "
+        "an item."
+    )
+
+
+class Range(NamedTuple):
+    """The events of a range of users, in files.
+
+    Attributes:
+        pieces: in each file, where they begin, how many they are, and the part of that file.
+        first: the first user.
+        cuts: of this range.
+        timed: whether times are known.
+        place: where the events of the range go.
+        folder: of the arrays to write to.
+    """
+
+    pieces: list[tuple[Path, int, int, int]]
+    first: int
+    cuts: Cuts
+    timed: bool
+    place: slice
+    folder: Path
+
+
+def _sorted(
+    log: Log,
+    scanned: Scanned,
+    cuts: Cuts,
+    folder: Path,
+    processes: Processes,
+    progress: Progress | None,
+) -> Sorted:
+    total = int(scanned.ranges.events[-1])
+    item = np.memmap(folder / "item", np.int32, "w+", shape=(total,))
+    part = np.memmap(folder / "part", np.int8, "w+", shape=(total,))
+    timed = log.tables.train.roles.time is not None
+    ranges = [Range(timed=timed, folder=folder, **about) for about in _ranges(scanned, cuts)]
+    done = processes.map(_sort, ranges, progress and partial(progress, "sorting"))
+    for block in scanned.blocks:
+        block.events.unlink()
+    sizes = np.sum([sizes for sizes, _ in done], axis=0).tolist()
+    repeated = sum(repeated for _, repeated in done)
+    counts = {"rows": total, "repeated": repeated, "sizes": sizes, "test_from": cuts.test}
+    offsets = np.r_[0, np.cumsum(scanned.counts)]
+    return Sorted(scanned.who, scanned.items, offsets, item, part, scanned.described, counts)
+
+
+def _ranges(scanned: Scanned, cuts: Cuts) -> Iterator[dict[str, Any]]:
+    """What is known about each range."""
+    ranges = scanned.ranges
+    for number in range(len(ranges)):
+        starts, ends = scanned.starts[:, number], scanned.starts[:, number + 1]
+        pieces = [
+            (block.events, start, end - start, block.part)
+            for block, start, end in zip(
+                scanned.blocks, starts.tolist(), ends.tolist(), strict=True
+            )
+            if end > start
+        ]
+        first, last = ranges.users[number : number + 2].tolist()
+        place = slice(*ranges.events[number : number + 2].tolist())
+        yield {"pieces": pieces, "first": first, "cuts": cuts.of_users(first, last), "place": place}
+
+
+def _sort(about: Range, report: Report) -> tuple[np.ndarray, int]:
+    """Sort the events of a range, and write their items and parts.
+
+    Returns:
+        Events per part, and how many repeat another one.
+    """
+    records = np.concatenate([read_events(*piece[:3]) for piece in about.pieces])
+    records["user"] -= about.first
+    given = np.repeat(
+        np.array([piece[3] for piece in about.pieces], np.int8),
+        [piece[2] for piece in about.pieces],
+    )
+    # What is tested comes after what is trained on, whatever its time.
+    order, events = sort_events(records, given if about.cuts.split == "given" else None)
+    part = part_of_events(events, given[order], about.cuts)
+    for name, array in (("item", events.item), ("part", part)):
+        file = np.memmap(about.folder / name, array.dtype, "r+")
+        file[about.place] = array
+    return np.bincount(part, minlength=len(PARTS)), _repeated(events, about.timed)
+
+
+def _repeated(events: Events, timed: bool) -> int:
+    """How many events equal another one of the same user and item and, where it is known, time."""
+    user, item, time = events
+    if not timed:
+        time = np.zeros_like(time)
+    same = (np.diff(user) == 0) & (np.diff(time) == 0)
+    near = np.r_[same, False] | np.r_[False, same]
+    user, item, time = (array[near] for array in (user, item, time))
+    order = np.lexsort((item, time, user))
+    equal = [np.diff(array[order]) == 0 for array in (user, item, time)]
+    return int(np.logical_and.reduce(equal).sum()) if len(order) else 0
