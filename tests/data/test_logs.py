@@ -10,7 +10,7 @@ import pytest
 
 from headtail import HeadtailError
 from headtail.data.load import load
-from headtail.data.readers import log_events
+from headtail.data.readers import log_scan, log_sort
 from tests.data.test_tables import examples
 
 
@@ -73,7 +73,9 @@ def test_a_user_without_training_history_is_tested_on_its_own_earlier_items():
 
 @pytest.mark.parametrize("at_once", [1 << 20, 50])
 def test_by_user_the_last_item_is_tested_and_the_one_before_it_validates(monkeypatch, at_once):
-    monkeypatch.setattr(log_events, "AT_ONCE", at_once)
+    for module in (log_scan, log_sort):
+        monkeypatch.setattr(module, "AT_ONCE", at_once)
+    monkeypatch.setattr(log_scan, "ROWS", at_once)
     frame = log()
     ordered = frame.sort_values(["user", "time"], kind="stable")
     behind = ordered.groupby("user").cumcount(ascending=False)

@@ -45,7 +45,7 @@ class EventRanges:
     events: np.ndarray
 
     @classmethod
-    def of(cls, counts: np.ndarray, at_once: int = AT_ONCE) -> EventRanges:
+    def of(cls, counts: np.ndarray, at_once: int) -> EventRanges:
         """The ranges of users who have so many events.
 
         Args:

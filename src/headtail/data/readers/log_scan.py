@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from headtail.data.event_sort import EVENT, EventRanges, read_events
+from headtail.data.event_sort import AT_ONCE, EVENT, EventRanges, read_events
 from headtail.data.points import Progress
 from headtail.data.processes import Processes, Report
 from headtail.data.readers.log_events import Log
@@ -109,7 +109,7 @@ def scan_log(
         return None
     who, counts = add_up([block.who for block in blocks])
     items, described = _items(log, blocks)
-    ranges = EventRanges.of(counts)
+    ranges = EventRanges.of(counts, AT_ONCE)
     tasks = [(block, ranges) for block in blocks]
     starts = np.stack(processes.map(_divide, tasks, progress and partial(progress, "giving ids")))
     return Scanned(who, items, counts, described, ranges, blocks, starts)

@@ -43,11 +43,11 @@ class Sorted:
     described: np.ndarray
     counts: dict[str, Any]
 
-    def blocks(self, at_once: int = AT_ONCE) -> Iterator[tuple[int, np.ndarray, slice]]:
+    def blocks(self) -> Iterator[tuple[int, np.ndarray, slice]]:
         """Ids of the first, offsets and place of the interactions of some, block by block."""
         first = 0
         while first < len(self.who):
-            end = int(np.searchsorted(self.offsets, self.offsets[first] + at_once, side="right"))
+            end = int(np.searchsorted(self.offsets, self.offsets[first] + AT_ONCE, side="right"))
             end = min(max(end - 1, first + 1), len(self.who))
             offsets = self.offsets[first : end + 1]
             yield first, offsets - offsets[0], slice(int(offsets[0]), int(offsets[-1]))
