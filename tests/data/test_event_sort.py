@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headtail.data.event_sort import EVENT, EventRanges, Events, kth_smallest, read_events, sort_events
+from headtail.data.event_sort import (
+    EVENT,
+    EventRanges,
+    Events,
+    kth_smallest,
+    read_events,
+    sort_events,
+)
 
 
 def log(number: int, users: int, seed: int = 0) -> Events:

@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from headtail.data.shards import shards_of
 from headtail.errors import HeadtailError
 from headtail.files.cache_folder import cache_folder
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 VERSION = 1
 """Raised whenever the arrays that readers write change, so that old entries are not read."""
@@ -178,6 +179,8 @@ def _read(folder: Path, key: str) -> Entry:
 
 
 def _map(path: Path, dtype: str, shape: list[int]) -> Tensor:
+    import torch  # not above: processes that only read tables start faster without it
+
     if 0 in shape:  # nothing to map
         return torch.from_numpy(np.empty(shape, dtype))
     return torch.from_numpy(np.memmap(path, dtype, mode="c", shape=tuple(shape)))

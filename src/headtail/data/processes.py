@@ -117,7 +117,7 @@ class Processes:
             for future in done:
                 future.result()
             if report:
-                report(min(1.0, self._done.value / len(futures)))
+                report(min(1.0, self._done.value / len(futures)) if waiting else 1.0)
 
 
 def _in_turn(

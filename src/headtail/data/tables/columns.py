@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headtail.data.points import DataSet, Progress
 from headtail.data.reading import DEFAULTS, Reading
 from headtail.data.tables.arrow_types import holds_ids, id_type, is_bytes, is_list, is_string
 from headtail.data.tables.open import open_table
@@ -21,6 +20,9 @@ from headtail.data.tables.roles import Roles, roles_of
 from headtail.data.tables.table import AT_ONCE, Table
 from headtail.data.tables.vocabulary import Vocabulary
 from headtail.errors import HeadtailError
+
+if TYPE_CHECKING:
+    from headtail.data.points import DataSet, Progress
 
 WORDS = {"lists": "items", "target": "next item"}
 """What roles are called where that is not their name."""

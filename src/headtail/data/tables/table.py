@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headtail.data.points import Progress
 from headtail.errors import HeadtailError
+
+if TYPE_CHECKING:
+    from headtail.data.points import Progress
 
 AT_ONCE = 1 << 20
 """Ids held in memory at once."""
