@@ -130,3 +130,9 @@ def test_ctrl_c_stops_the_tasks_under_way(tmp_path):
     worker = int(started.read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(worker, 0)
+
+
+def test_processes_that_read_logs_start_without_torch():
+    code = "import sys, headtail.data.readers.log_sort; sys.exit('torch' in sys.modules)"
+    path = os.pathsep.join(["src", os.environ.get("PYTHONPATH", "")])
+    subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, check=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,14 +13,12 @@ from headtail.core.targets import Ragged
 from headtail.data.bag import Bag, join_bags, join_ragged, ragged_rows
 from headtail.data.histories import Histories, join_histories
 from headtail.data.image_files import ImageFiles
+from headtail.data.progress import Progress as Progress
 from headtail.data.text_features import TextFeatures
 from headtail.errors import HeadtailError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Progress: TypeAlias = Callable[[str, float], None]
-"""Called by readers with what they are doing and the share of it that is done."""
 
 Features: TypeAlias = Bag | Tensor
 """The input of an encoder: sparse rows, a dense float32 matrix `[n, D]`, items in order `[n, T]`,

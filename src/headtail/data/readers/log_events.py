@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headtail.data.progress import Progress
 from headtail.data.reading import Reading
 from headtail.data.tables.columns import Columns, DataTables, check_same_kind
 from headtail.data.tables.vocabulary import Vocabulary
 from headtail.errors import HeadtailError, Setting
-
-if TYPE_CHECKING:
-    from headtail.data.points import Progress
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,20 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from headtail.data.event_sort import AT_ONCE, EVENT, EventRanges, read_events
 from headtail.data.processes import Processes, Report
+from headtail.data.progress import Progress
 from headtail.data.readers.log_events import Log
 from headtail.data.tables.columns import DataTables
 from headtail.data.tables.tally import add_up, ids_of, write_tally
 from headtail.data.tables.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    from headtail.data.points import Progress
 
 PARTS = ("train", "validation", "test")
 ROWS = 1 << 21

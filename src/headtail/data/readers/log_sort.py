@@ -6,21 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from headtail.data.cache import Store
 from headtail.data.event_sort import AT_ONCE, Events, read_events, sort_events
 from headtail.data.processes import Processes, Report, processes_for
+from headtail.data.progress import Progress
 from headtail.data.readers.log_events import Log, check_same_kinds
 from headtail.data.readers.log_scan import PARTS, Scanned, pieces_of, scan_log
 from headtail.data.readers.log_splits import Cuts, part_of_events
 from headtail.data.tables.vocabulary import Vocabulary
 from headtail.errors import HeadtailError
-
-if TYPE_CHECKING:
-    from headtail.data.points import Progress
 
 
 @dataclass(frozen=True, eq=False)

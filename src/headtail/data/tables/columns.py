@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headtail.data.progress import Progress
 from headtail.data.reading import DEFAULTS, Reading
 from headtail.data.tables.arrow_types import holds_ids, id_type, is_bytes, is_list, is_string
 from headtail.data.tables.open import open_table
@@ -22,7 +23,7 @@ from headtail.data.tables.vocabulary import Vocabulary
 from headtail.errors import HeadtailError
 
 if TYPE_CHECKING:
-    from headtail.data.points import DataSet, Progress
+    from headtail.data.points import DataSet
 
 WORDS = {"lists": "items", "target": "next item"}
 """What roles are called where that is not their name."""

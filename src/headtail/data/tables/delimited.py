@@ -16,7 +16,7 @@ import pyarrow.csv
 
 from headtail.data.cache import Store, cached, digest
 from headtail.data.packed import first_lines, line_blocks
-from headtail.data.points import Progress
+from headtail.data.progress import Progress
 from headtail.data.tables.dialects import Dialect
 from headtail.data.tables.table import Source, in_pieces
 from headtail.errors import HeadtailError, Setting

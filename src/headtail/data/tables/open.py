@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from headtail.data.packed import ending_of, first_lines
-from headtail.data.points import Progress
+from headtail.data.progress import Progress
 from headtail.data.reading import DEFAULTS, Reading, data_name
 from headtail.data.shards import part_of, shards_of
 from headtail.data.tables.arrow_sources import ArrowSource, MemorySource, ParquetSource

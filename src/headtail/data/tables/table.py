@@ -5,14 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
+from headtail.data.progress import Progress
 from headtail.errors import HeadtailError
-
-if TYPE_CHECKING:
-    from headtail.data.points import Progress
 
 AT_ONCE = 1 << 20
 """Ids held in memory at once."""
