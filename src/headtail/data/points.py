@@ -13,7 +13,7 @@ from headtail.core.targets import Ragged
 from headtail.data.bag import Bag, join_bags, join_ragged, ragged_rows
 from headtail.data.histories import Histories, join_histories
 from headtail.data.image_files import ImageFiles
-from headtail.data.progress import Progress as Progress
+from headtail.data.progress import Progress  # noqa: F401 (imported from here)
 from headtail.data.text_features import TextFeatures
 from headtail.errors import HeadtailError
 
