@@ -148,3 +148,14 @@ def test_lists_of_items_are_split_by_their_last_item_or_as_a_whole():
     users = frame.assign(user=range(50))
     with pytest.raises(HeadtailError, match=r"lists of items without an order.* leave `split` out"):
         load(users, format="interactions", split="last")
+
+
+def test_other_columns_of_the_same_table_are_not_taken_from_the_cache():
+    lists = [[i % 7, i % 5, i % 3, i % 2] for i in range(50)]
+    frame = pd.DataFrame({"a": lists, "b": [row[::-1] for row in lists], "user": range(50)})
+    for format_name in ("sequences", "interactions"):
+        first, second = (load(frame, format=format_name, item=name) for name in "ab")
+        assert first.digest != second.digest
+        one, other = (load(frame[[name, "user"]], format=format_name) for name in "ab")
+        assert first.test.labels.values.tolist() == one.test.labels.values.tolist()
+        assert second.test.labels.values.tolist() == other.test.labels.values.tolist()

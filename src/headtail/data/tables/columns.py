@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +17,7 @@ from headtail.data.progress import Progress
 from headtail.data.reading import DEFAULTS, Reading
 from headtail.data.tables.arrow_types import holds_ids, id_type, is_bytes, is_list, is_string
 from headtail.data.tables.open import open_table
-from headtail.data.tables.roles import Roles, roles_of
+from headtail.data.tables.roles import Roles, chosen_columns, roles_of
 from headtail.data.tables.table import AT_ONCE, Table
 from headtail.data.tables.vocabulary import Vocabulary
 from headtail.errors import HeadtailError
@@ -37,11 +37,13 @@ class Columns:
         table: the table.
         roles: of its columns.
         at_once: ids held in memory at once.
+        chosen: the columns that settings name, by their roles.
     """
 
     table: Table
     roles: Roles
     at_once: int = AT_ONCE
+    chosen: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -55,16 +57,16 @@ class Columns:
         table.
         """
         if isinstance(source, Columns):
-            return cls(source.table, source.roles, at_once)
+            return replace(source, at_once=at_once)
         table = source if isinstance(source, Table) else open_table(source, reading, progress)
-        return cls(table, roles_of(table, reading), at_once)
+        return cls(table, roles_of(table, reading), at_once, chosen_columns(reading))
 
     def like(self, train: Columns) -> Columns:
         """With the roles of the training columns, if columns have no names: a few rows show less
         than many.
         """
         same = self.names == train.names and all(name.isdigit() for name in self.names)
-        return Columns(self.table, train.roles, self.at_once) if same else self
+        return replace(self, roles=train.roles) if same else self
 
     @property
     def path(self) -> str:
@@ -125,8 +127,9 @@ class Columns:
         return sum(len(batch) for _, batch in self.table.read(list(self.names[:1])))
 
     def digest(self) -> Any:
-        """Changes with the content and the roles; JSON."""
-        return self.table.digest()
+        """Changes with the content, and with the columns that settings name; JSON."""
+        content = self.table.digest()
+        return [content, self.chosen] if self.chosen else content
 
     def kind(self, column: str) -> pa.DataType:
         """The type of a column."""

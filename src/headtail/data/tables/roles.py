@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -94,19 +95,26 @@ def _by_format(
     return {}
 
 
+def chosen_columns(reading: Reading) -> dict[str, Any]:
+    """The columns that settings name, by their roles, as JSON."""
+    settings = {role: getattr(reading, role) for role in CHOSEN}
+    settings |= {"features": list(reading.features) or None}
+    return {role: name for role, name in settings.items() if name is not None}
+
+
 def _chosen(table: Table, reading: Reading) -> dict[str, str]:
-    """The columns that settings name."""
-    settings: dict[str, str | None] = {role: getattr(reading, role) for role in CHOSEN}
-    named = [(role, name) for role, name in settings.items() if name is not None]
+    """The columns that settings name, other than features; all of them must be there."""
+    chosen = chosen_columns(reading)
+    features = chosen.pop("features", [])
     names = table.schema.names
-    for setting, name in (*named, *(("features", name) for name in reading.features)):
+    for setting, name in (*chosen.items(), *(("features", name) for name in features)):
         if name not in names:
             listed = ", ".join(f"`{column}`" for column in names)
             raise HeadtailError(
                 Setting(setting),
                 f" is `{name}`, but `{table.name}` has the columns {listed}.{nearest(name, names)}",
             )
-    return dict(named)
+    return chosen
 
 
 def _fits(role: Role, kind: pa.DataType) -> bool:
