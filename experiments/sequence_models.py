@@ -213,7 +213,9 @@ def parsed() -> argparse.Namespace:
         parser.add_argument(f"--{name.replace('_', '-')}", type=float)
     parser.add_argument("--stop-on", dest="stop_on")
     parser.add_argument(
-        "--start", type=float, help="deviation of initial label rows; by default 1/√d"
+        "--start",
+        type=float,
+        help="deviation of initial label rows; by default 0.02 for sasrec, else 1/√d",
     )
     return parser.parse_args()
 

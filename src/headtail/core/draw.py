@@ -37,9 +37,11 @@ class Draw:
             weights need it).
         m: the effective number of negatives. Not always `ids.shape[-1]`: see `WithinBatch`.
         log_keep: 0 where collisions are masked later; `[b]` log(1 − q_y) where the positive was
-            excluded while drawing.
+            excluded while drawing, and −log of the share of the batch in other groups (`groups`).
         slots: for within-batch negatives, the places of the batch they were taken from:
             `items[draw.slots]` are their embeddings in a two-tower model.
+        groups: for within-batch negatives, `[b]` the group of each example: those taken from its
+            own group do not count, which `log_keep` accounts for.
         marginal: False where `log_q` is not the probability of the label but still makes 1/(m·q)
             unbiased: see `Resampled`.
     """
@@ -51,6 +53,7 @@ class Draw:
     log_keep: Float64[Tensor, " b"] | float = 0.0
     slots: Int[Tensor, " m"] | None = None
     marginal: bool = True
+    groups: Int[Tensor, " b"] | None = None
     _same: dict[str, Same] = field(init=False, repr=False)
     log_m: Float64[Tensor, ""] = field(init=False, repr=False)
     """log m, −inf where there are no negatives at all. A tensor, so that compiled code need not

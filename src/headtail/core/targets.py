@@ -50,6 +50,9 @@ class Pairs:
             are known to count.
         num_examples: b.
         positions: B and T where examples are the positions of sequences, or None.
+        group: `[p]` numbers below p, the same for pairs that come together, such as the targets of
+            one sequence: these are no within-batch negatives of each other. None where pairs are
+            shuffled.
 
     >>> Pairs.of(torch.tensor([[2, 0], [1, -100]])).label
     tensor([2, 0, 1, 2])
@@ -60,6 +63,7 @@ class Pairs:
     skipped: Bool[Tensor, " p"] | None
     num_examples: int
     positions: tuple[int, int] | None = None
+    group: Int[Tensor, " p"] | None = None
 
     @classmethod
     def of(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headtail.core.targets import Ragged, Target
+from headtail.core.targets import Pairs, Ragged, Target
 from headtail.data.bag import Picked
 from headtail.data.batches import TrainingBatch
 from headtail.data.histories import Histories
@@ -18,7 +19,7 @@ from headtail.encoders.bottleneck import Bottleneck
 from headtail.encoders.sequence import SequenceEncoder, last_states
 from headtail.head import LabelHead
 from headtail.losses import SampledLoss
-from headtail.samplers import Draw
+from headtail.samplers import Draw, WithinBatch
 
 
 class Model(nn.Module):
@@ -45,7 +46,8 @@ class Model(nn.Module):
         features = batch.features
         if isinstance(features, Picked) and not isinstance(self.encoder, Bottleneck):
             features = features.gathered()  # other encoders are promised a bag
-        draw = self._draw_ahead(batch.target)
+        target = self._target(batch)
+        draw = self._draw_ahead(target)
         hidden = self.encoder(features).to(self.head.weight.dtype)
         hidden = hidden.flatten(0, -2)  # those of all positions, for sequences
         hidden = hidden if batch.row is None else hidden.index_select(0, batch.row)
@@ -53,7 +55,17 @@ class Model(nn.Module):
         if draw is not None:
             wait_for(hidden.device, "draw")
             options["draw"] = draw
-        return self.head(hidden, batch.target, **options)
+        return self.head(hidden, target, **options)
+
+    def _target(self, batch: TrainingBatch) -> Target:
+        """The targets, in groups where those of one sequence would be each other's negatives."""
+        loss = self.head.loss
+        in_batch = isinstance(loss, SampledLoss) and isinstance(loss.sampler, WithinBatch)
+        if not (in_batch and isinstance(self.encoder, SequenceEncoder)) or batch.row is None:
+            return batch.target
+        assert isinstance(batch.features, Tensor), "items in order"
+        pairs = Pairs.of(batch.target, ignore_index=None)
+        return replace(pairs, group=batch.row // batch.features.shape[1])
 
     def _options(self, target: Target) -> dict[str, Any]:
         """What the head needs to know about these targets."""
@@ -71,10 +83,11 @@ class Model(nn.Module):
         loss = self.head.loss
         if not isinstance(loss, SampledLoss) or loss.sampler.claims.looks_at_model:
             return None
-        if not isinstance(target, Tensor) or target.dim() != 1 or target.device.type != "cuda":
+        labels = target.label if isinstance(target, Pairs) else target
+        if not isinstance(labels, Tensor) or labels.dim() != 1 or labels.device.type != "cuda":
             return None
-        with side_stream(target.device, "draw"):
-            return loss.draw_ahead(target)
+        with side_stream(labels.device, "draw"):
+            return loss.draw_ahead(target)  # pyright: ignore[reportArgumentType]
 
     def inputs(self, histories: Histories) -> Features:
         """Histories as the encoder reads them: items in order, or a bag."""

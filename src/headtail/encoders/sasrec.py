@@ -14,7 +14,9 @@ from headtail.encoders.sequence import SequenceEncoder
 from headtail.errors import HeadtailError, Setting, check_count
 
 START = 0.02
-"""Standard deviation of initial weights, as in the transformers that SASRec follows."""
+"""Standard deviation of the initial weights of items and layers, as in transformers. Items learn
+faster from it than from rows of length 1.
+"""
 
 
 class SASRec(SequenceEncoder):
@@ -50,6 +52,8 @@ class SASRec(SequenceEncoder):
                 Setting("dim"),
                 ".",
             )
+        if self.weight is not None:
+            nn.init.normal_(self.weight, std=START)
         self.positions = nn.Parameter(torch.empty(self.length, dim))
         nn.init.normal_(self.positions, std=START)
         count = check_count("layers", layers)

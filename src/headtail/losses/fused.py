@@ -75,7 +75,8 @@ def fused_loss(
     if isinstance(b, Tensor) and b.dim() != draw.ids.dim():
         return None  # a margin that does not split
     own, drawn = settings.compared(pairs, draw, weighting) or (None, draw.ids)
-    known = settings.masks(pairs, draw, weighting) if settings.looks_for_known else None
+    more_masked = settings.looks_for_known or draw.groups is not None
+    known = settings.masks(pairs, draw, weighting) if more_masked else None
     scale = settings.scale(pairs)
     scale = scale.float() if isinstance(scale, Tensor) else scale
     kernel = kernels.sampled_softmax if piece is None else kernels.sampled_decoupled

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from headtail.core.labels import Labels
 from headtail.core.margins import Margin, Unit
 from headtail.core.pieces import Piece, logistic
-from headtail.core.targets import Target
+from headtail.core.targets import Pairs, Target
 from headtail.core.weightings import Constant, FromMargin, InfoNCE, WeighedDraw, Weighting
 from headtail.errors import check_kind, check_num_labels, check_number
 from headtail.losses.decoupled import (
@@ -183,7 +183,7 @@ class SampledLoss(Loss):
             needs_target_q=needs_target_q,
         )
 
-    def draw_ahead(self, target: Int[Tensor, " b"]) -> Draw | None:
+    def draw_ahead(self, target: Int[Tensor, " b"] | Pairs) -> Draw | None:
         """Negatives with the log-weights of this loss, to be passed as `draw`.
 
         None where drawing looks at the model. Another loss may take them too: it weighs them by its
@@ -191,8 +191,8 @@ class SampledLoss(Loss):
         """
         if self.sampler.claims.looks_at_model:
             return None
-        draw = self.sampler.draw(target, ignore_index=None)
-        return WeighedDraw.of(draw, self.weighting, target)
+        pairs = Pairs.of(target, ignore_index=None)
+        return WeighedDraw.of(self.sampler.draw(pairs), self.weighting, pairs.label)
 
     def for_labels(self, labels: Labels) -> SampledLoss:
         """With sampler and weighting over the grown label set."""

@@ -22,6 +22,7 @@ from headtail.encoders import (
     SASRec,
     SequenceEncoder,
 )
+from headtail.encoders.sasrec import START
 from headtail.errors import HeadtailError, Setting
 from headtail.head import LabelHead
 from headtail.losses import SampledLoss
@@ -117,6 +118,8 @@ def build_model(
     numbers = labels.num_labels * dim
     table = placement.options(run, numbers, narrow=sparse and dot and plain)
     head = LabelHead(labels, dim, loss, bias=dot, sparse=sparse and not exact, **table)
+    if isinstance(encoder, SASRec):
+        nn.init.normal_(head.weight, std=START)
     return Model(encoder, head, mask_known=run.batching == "points" and not exact)
 
 

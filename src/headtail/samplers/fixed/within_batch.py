@@ -11,7 +11,8 @@ from torch import Tensor
 
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels, check_labels
-from headtail.errors import HeadtailError, check_count
+from headtail.core.targets import Pairs
+from headtail.errors import HeadtailError, check_count, check_ids
 from headtail.samplers.interfaces import FixedSampler, iid_variance
 from headtail.samplers.sampler import Claims, Step
 
@@ -27,7 +28,8 @@ class WithinBatch(FixedSampler):
     can only hit its own positive, so n labels taken from a batch of B hold $n(1 - 1/B)\,\pi_{y'}$
     copies of another label $y'$ in expectation, and `Draw.m` is **m = n(1 − 1/B)**. All of this
     holds for batches drawn over (point, label) *pairs*. The factor N/(N−1) of shuffling by epoch is
-    ignored.
+    ignored. Pairs that come together, such as the items of a sequence, are taken apart by
+    `Pairs.group`: those of other groups are draws from π.
 
     Args:
         labels: q is their unsmoothed frequency.
@@ -67,7 +69,9 @@ class WithinBatch(FixedSampler):
         slots = slots if counted is None else counted[slots]
         ids = label[slots]
         log_q = self.log_q(label)
-        draw = Draw(ids, log_q[slots], log_q, self.expected_m(size), slots=slots)
+        keep = 0.0 if step.pairs.group is None else _log_keep(step.pairs, size)
+        m = self.expected_m(size)
+        draw = Draw(ids, log_q[slots], log_q, m, keep, slots, groups=step.pairs.group)
         if self.labels.never_seen:
             require_seen(draw.ids, draw.log_q, "WithinBatch")
         return draw
@@ -116,6 +120,16 @@ class WithinBatch(FixedSampler):
 
     def _taken(self, batch_size: int) -> int:
         return batch_size if self.num_negatives is None else min(self.num_negatives, batch_size)
+
+
+def _log_keep(pairs: Pairs, size: int) -> Float64[Tensor, " p"]:
+    """−log of the share of the other examples that are in other groups; 0 where there are none."""
+    assert pairs.group is not None
+    counted = (~pairs.ignored).double()
+    check_ids("group", pairs.group, len(counted))
+    together = torch.zeros_like(counted).scatter_add_(0, pairs.group, counted)[pairs.group]
+    share = (size - together) / max(size - 1, 1)
+    return torch.where(share > 0, -share.log(), 0.0)
 
 
 def require_seen(ids: Tensor, log_q: Tensor, who: str) -> None:
