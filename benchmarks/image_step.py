@@ -102,7 +102,9 @@ def profile(step: Step, name: str) -> None:
 def make_trainer(given: argparse.Namespace, scheme: str) -> Trainer:
     """A trainer with the recipe for small images."""
     run = Run(
-        **asdict(replace(cifar(), model=given.model, batch=given.batch, precision=given.precision)),
+        **asdict(
+            replace(cifar(), encoder=given.model, batch=given.batch, precision=given.precision)
+        ),
         scheme=scheme,
     )
     train, label = images(given.images)

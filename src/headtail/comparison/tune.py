@@ -51,9 +51,8 @@ def tune(
     """Choose learning rate and epochs of each scheme on held-out training points.
 
     Every scheme gets the same tries: five rates around the default with half its epochs, then the
-    best of them with as many and twice as many. The try with the best value on the held-out points
-    is chosen; the test points are not looked at. Settings that `training` gives are kept. Finished
-    tries are not run again, and all are in `tries.csv`.
+    best of them with as many and twice as many. The best on the held-out points is chosen; test
+    points are not used. What `training` sets is kept. All tries are in `tries.csv`, and resumed.
 
     Args:
         data: a data set from `headtail.load`, or what `load` reads.
@@ -76,7 +75,6 @@ def tune(
     names = tuple(dict.fromkeys(schemes))
     check_schemes(names, training)
     check_tunable(training)
-    device = choose_device(device)
     data = data if isinstance(data, DataSet) else load(data)
     check_held_out(data, training)
     folder = Path(out)
@@ -92,17 +90,26 @@ def tune(
         runs = [
             run
             for name, default in usual.items()
-            for run in runs_of(default, training, [one for one in tries if one.scheme == name])
+            for run in runs_of(default, training, _of_scheme(tries, name))
         ]
-        tries += _tried(runs, data, folder, device, execution)
-    best = {name: best_of([one for one in tries if one.scheme == name]) for name in usual}
-    judged = [replace(one, chosen="yes") if one == best[one.scheme] else one for one in tries]
-    judged.sort(key=lambda one: (list(usual).index(one.scheme), one.epochs, one.lr))
-    write_text(folder / TRIES, to_csv(judged, Try))
+        tries += _tried(runs, data, folder, choose_device(device), execution)
+    best = {name: best_of(_of_scheme(tries, name)) for name in usual}
+    _write(folder / TRIES, tries, best)
     return {
         name: replace(training, lr=best[other].lr, epochs=best[other].epochs)
         for name, other in trained.items()
     }
+
+
+def _of_scheme(tries: Sequence[Try], scheme: str) -> list[Try]:
+    return [each for each in tries if each.scheme == scheme]
+
+
+def _write(path: Path, tries: Sequence[Try], best: dict[str, Try]) -> None:
+    """Write the tries in the order of the schemes, with the chosen ones marked."""
+    marked = [replace(each, chosen="yes") if each == best[each.scheme] else each for each in tries]
+    marked.sort(key=lambda each: (list(best).index(each.scheme), each.epochs, each.lr))
+    write_text(path, to_csv(marked, Try))
 
 
 def _tried(

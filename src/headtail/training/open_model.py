@@ -79,6 +79,7 @@ def open_model(
     _check_order(data, model, folder)
     wanted = (facts["num_features"], len(model.head.weight))
     shape = (data.train.num_features, data.train.num_labels)
+    names = facts.get("label_names", data.label_names)
     origin = Sentence()
     if trained_on:
         origin = Sentence(" (", told_apart(trained_on, data.read_as)[0], ")")
@@ -90,21 +91,26 @@ def open_model(
             origin,
             ", or data read the same way.",
         )
-    names = facts.get("label_names", data.label_names)
     if (other := _other_label(names, data.label_names)) is not None:
-        label, then, now = other
-        raise HeadtailError(
-            f"`{typed}` has other labels than the model in `{folder}` was trained with: label "
-            f"{label} is `{now}`, and was `{then}`. Pass the data it was trained on",
-            origin,
-            "; other points to ask it about can be their test part.",
-        )
+        raise _other_labels(typed, folder, other, origin)
     # New texts are read with the model's own terms, so that nothing differs.
     expected = facts["data"] == data.digest or (only_answers and "text" in facts)
     note = None if expected else _difference(trained_on, data.read_as)
     if shape != wanted:
         data = _widened(data, *wanted)
     return OpenedModel(model.to(device), run, replace(data, label_names=names), note)
+
+
+def _other_labels(
+    typed: Any, folder: str | Path, other: tuple[Any, Any, Any], origin: Sentence
+) -> HeadtailError:
+    label, then, now = other
+    return HeadtailError(
+        f"`{typed}` has other labels than the model in `{folder}` was trained with: label "
+        f"{label} is `{now}`, and was `{then}`. Pass the data it was trained on",
+        origin,
+        "; other points to ask it about can be their test part.",
+    )
 
 
 class OpenedRows(NamedTuple):

@@ -78,16 +78,13 @@ def read_sequences(
 ) -> DataSet:
     """Read sessions or histories from Parquet: a list column `items` (or the only one) of item ids.
 
-    The session [a, b, c] becomes the examples [a] → b and [a, b] → c, with the items before the
-    target as features (`Histories`). Columns and labels are the same items, sorted.
+    The session [a, b, c] becomes the examples [a] → b and [a, b] → c (`Histories`). Columns and
+    labels are the same items, sorted.
 
-    With a test file, its rows are the prefix (the list) and its `target`; without such a column,
-    the last item of the list is the target. Rows of a training file with a `target` are read in the
-    same way. Without a test file the last item of each sequence is for testing, the one before it
-    for validation.
-
-    Items are those of training; others are no features. Examples with such a target are left out,
-    but test rows with such a target, with none or with nothing before it are `unlabelled`.
+    Rows of a file with a column `target` are a prefix and its target. In a test file without one,
+    the last item of a list is the target. Without a test file the last item of each sequence is for
+    testing, the one before it for validation. Items are those of training. Test rows whose target
+    is unknown or missing, or that have nothing before it, are `unlabelled`.
 
     Args:
         train: Parquet file, or another table.
