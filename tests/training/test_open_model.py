@@ -17,6 +17,7 @@ from headtail.evaluation.topk import top_labels
 from headtail.training.config import Run
 from headtail.training.notes import notes_on
 from headtail.training.open_model import open_model
+from headtail.training.recipes import with_defaults
 from headtail.training.trainer import Trainer
 
 DATA = "synthetic:points=200,test=50,features=80,labels=20"
@@ -33,7 +34,7 @@ def folder(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("loaded", [False, True])
 def test_a_model_is_opened_with_its_data_measured_and_asked(folder, tmp_path, loaded):
     model, run, data, note = open_model(folder, load(DATA) if loaded else DATA)
-    assert run == RUN
+    assert run == with_defaults(RUN, data)
     assert note is None
     assert not model.training
     slices = data_slices(data)
@@ -77,7 +78,7 @@ def test_points_are_those_of_the_part_that_is_asked_for():
 
 
 def test_notes_name_no_options_of_the_command_line():
-    notes = notes_on(load(DATA.replace("points=200", "points=60")), RUN, "count")
+    notes = notes_on(load(DATA.replace("points=200", "points=60")), RUN, [RUN.scheme], "count")
     assert any("held out to choose the epoch; with `validation=0`" in note for note in notes)
     assert any("the head is empty; `slices='mass'`" in note for note in notes)
     assert not any("--" in note for note in notes)
