@@ -108,7 +108,7 @@ def test_what_suits_the_data_or_stands_there_anyway_is_taken(tmp_path, kind, opt
             "`--target`, `--budget` would do nothing: without `--model`",
         ),
         (["explain", "--device", "cpu"], "`--device` would do nothing: without `--model`"),
-        (["explain", "--last", "3"], "`--last` would do nothing: without `--model`"),
+        (["explain", "--last", "3"], "`--last` would do nothing: without `--data`"),
         (["explain", "--zipf", "100", *MODEL], "`--zipf` would do nothing: with `--model`"),
         (
             ["advise", "--labels", "1000", "--samplers", "uniform"],

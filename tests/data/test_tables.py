@@ -378,5 +378,5 @@ def test_reading_reports_its_progress(tmp_path):
     reported = []
     load(tmp_path / "ratings.csv", progress=lambda what, share: reported.append((what, share)))
     steps = list(dict.fromkeys(what for what, _ in reported))
-    assert steps == ["looking at ratings.csv", "reading ratings.csv", "sorting"]
+    assert steps[:2] == ["looking at ratings.csv", "reading ratings.csv"]
     assert reported[-1] == ("sorting", 1.0)
