@@ -11,7 +11,10 @@ import pytest
 import headtail
 
 SOURCE = Path(headtail.__file__).parent
-FILES = sorted(path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0] != "cli")
+COMMAND_LINE = ("cli", "__main__.py")
+FILES = sorted(
+    path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0] not in COMMAND_LINE
+)
 
 
 def strings_in(tree: ast.AST) -> list[str]:
