@@ -106,6 +106,7 @@ def test_a_pickle_in_npy_clothing_is_never_unpickled(tmp_path, capsys):
     ("arguments", "fragment"),
     [
         (["explain", "within-bach:tail"], "Did you mean `within-batch`?"),
+        (["explain", "--zipf", "5", "--column", "x"], "there is no table of `--counts`"),
         (["explain", "--counts", "nowhere.npy"], "nowhere.npy"),
         (["explain", "--zipf", "0"], "--zipf"),
         (["explain", "--zipf", "5", "--counts", "x"], "exclude each other"),
@@ -172,3 +173,17 @@ def test_labels_without_examples_cost_only_their_rows_of_the_table(tmp_path, cap
 def test_the_version_is_printed(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("headtail 0.")
+
+
+def test_explain_counts_a_column_of_a_folder_of_shards(tmp_path, capsys):
+    folder = tmp_path / "log"
+    folder.mkdir()
+    for name, items in (("a", ["red", "blue"]), ("b", ["red", "red"])):
+        (folder / f"{name}.csv").write_text("\n".join(["user,colour", *(f"1,{i}" for i in items)]))
+    command = ["explain", "within-batch:tail", "--counts", str(folder)]
+    assert main([*command, "--column", "colour"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "2 labels" in printed
+    assert "4 examples" in printed
+    assert main(command) == 2
+    assert "`--column`" in capsys.readouterr().err

@@ -1,13 +1,19 @@
-"""Label counts from Parquet."""
+"""Label counts from Parquet: given, or of a column of examples."""
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from headtail import HeadtailError
-from headtail.data.counts import read_counts
+from headtail.data import counts as label_counts
+from headtail.data import processes
+from headtail.data.counts import count_labels, read_counts
 
 
 def write(path, **columns):
@@ -61,3 +67,47 @@ def test_a_damaged_file_is_reported(tmp_path):
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(HeadtailError, match="not a readable Parquet file"):
         read_counts(path)
+
+
+def write_shards(folder: Path, values: list, shards: int) -> Path:
+    """A folder of Parquet files with a column of labels and another one."""
+    folder.mkdir()
+    for number, part in enumerate(np.array_split(np.arange(len(values)), shards)):
+        labels = pa.array([values[i] for i in part])
+        table = pa.table({"colour": labels, "size": pa.array(part)})
+        pq.write_table(table, folder / f"part-{number}.parquet", row_group_size=40)
+    return folder
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("kind", ["strings", "numbers", "lists"])
+def test_labels_in_shards_are_counted_as_one_by_one(tmp_path, monkeypatch, number, kind):
+    monkeypatch.setattr(processes, "MANY", 1)
+    monkeypatch.setattr(label_counts, "ROWS", 60)
+    monkeypatch.setenv("HEADTAIL_PROCESSES", str(number))
+    drawn = (30 * np.random.default_rng(0).random(500) ** 3).astype(int).tolist()
+    values = [f"c{i}" for i in drawn] if kind == "strings" else drawn
+    column = [values[i : i + 3] for i in range(0, 500, 3)] if kind == "lists" else values
+    shares = []
+    folder = write_shards(tmp_path / "shards", column, shards=4)
+    labels = count_labels(
+        folder, "colour", smoothing=1, progress=lambda what, share: shares.append(share)
+    )
+    wanted = Counter(values)
+    assert labels.names == sorted(wanted)
+    assert labels.counts.tolist() == [wanted[name] for name in sorted(wanted)]
+    assert (labels.smoothing, shares[-1]) == (1, 1)
+    assert not list((tmp_path / ".cache").glob(".counts.*")), "nothing stays behind"
+
+
+def test_the_column_of_labels_is_found_by_its_name_or_asked_for(tmp_path):
+    folder = write_shards(tmp_path / "shards", ["a", "b", "b"], shards=1)
+    with pytest.raises(HeadtailError, match=r"`colour`, `size`, and none .* labels. Name .*column"):
+        count_labels(folder)
+    with pytest.raises(HeadtailError, match="none is called `color`"):
+        count_labels(folder, "color")
+    named = write(tmp_path / "c.parquet", item_id=["x", "y", "x"], size=[1, 2, 3])
+    assert count_labels(named).counts.tolist() == [2, 1]
+    empty = write(tmp_path / "e.parquet", label=pa.array([[], []], pa.list_(pa.string())))
+    with pytest.raises(HeadtailError, match="column `label` holds no label"):
+        count_labels(empty)

@@ -26,7 +26,7 @@ from headtail.cli.on_model import (
     with_name,
 )
 from headtail.cli.options import with_options
-from headtail.cli.source import Chosen, Source
+from headtail.cli.source import OWN, Chosen, Source
 from headtail.cli.tables import left_out
 from headtail.cli.unused import changed, check_negatives, refuse
 from headtail.device.choice import Device
@@ -102,9 +102,7 @@ class Explain:
         return 0
 
     def _on_model(self) -> int:
-        refuse(
-            changed(self.source, "counts", "zipf", "exponent", "smoothing", "slices"), WITH_MODEL
-        )
+        refuse(changed(self.source, *OWN, "smoothing", "slices"), WITH_MODEL)
         options = with_name(self.trained, self.scheme)
         named = None if self.scheme is None else parse(self.scheme).num_negatives
         m = self.negatives if named is None else named

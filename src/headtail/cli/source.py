@@ -8,17 +8,20 @@ from typing import NamedTuple
 
 from rich.console import Console
 
+from headtail.cli import progress as progress_bars
 from headtail.cli.progress import read_data
 from headtail.cli.unused import changed, refuse
 from headtail.core.labels import Labels
 from headtail.core.slices import SliceRule, Slices
-from headtail.data.counts import read_counts
+from headtail.data.counts import count_labels, read_counts
 from headtail.data.facts import label_counts
 from headtail.data.reading import DEFAULTS, Reading
 from headtail.data.slices import data_slices
 from headtail.errors import HeadtailError, check_count
 
 DEFAULT_ZIPF = 10_000
+OWN = ("counts", "column", "zipf", "exponent")
+"""Options that describe labels without data."""
 
 
 class Chosen(NamedTuple):
@@ -46,8 +49,11 @@ class Source:
 
     counts: Path | None = None
     """File with the number of training examples of each label: .npy, or text with one number per
-    line.
+    line; or with --column, a table of examples (a file or a folder of shards) to count.
     """
+    column: str | None = None
+    """With --counts TABLE: the column of labels. Of a folder, the column that is called so, or that
+    of items, is counted without this option."""
     zipf: int | None = None
     """Instead of a file: this many generated labels that follow Zipf's law (10000 if nothing else
     is given).
@@ -69,7 +75,7 @@ class Source:
         return Chosen(labels, slices, f"{number}: {slices.describe(labels.counts)}")
 
     def _of(self, path: str, reading: Reading) -> tuple[Labels, str, Slices]:
-        refuse(changed(self, "counts", "zipf", "exponent"), "the labels are those of `--data`")
+        refuse(changed(self, *OWN), "the labels are those of `--data`")
         data = read_data(path, reading, Console(stderr=True, highlight=False))
         labels = Labels.from_counts(label_counts(data), self.smoothing, data.label_names)
         return labels, data.name, data_slices(data, self.slices)
@@ -85,15 +91,22 @@ class Source:
             raise HeadtailError("`--counts` and `--zipf` exclude each other: drop one.")
         if self.counts is not None:
             refuse(changed(self, "exponent"), "the labels of `--counts` are not generated")
-            labels = read_counts(self.counts, self.smoothing)
+            labels = self._counted(self.counts)
             if labels.num_labels == 1:
                 raise HeadtailError(
                     f"{self.counts} holds 1 label, which has no negatives. Count at least 2."
                 )
             return labels
+        refuse(changed(self, "column"), "there is no table of `--counts`")
         number = check_count("zipf", DEFAULT_ZIPF if self.zipf is None else self.zipf)
         if number == 1:
             raise HeadtailError(
                 "`--zipf` must be at least 2, but got 1: a single label has no negatives."
             )
         return Labels.from_counts(Labels.zipf(number, self.exponent).counts, self.smoothing)
+
+    def _counted(self, path: Path) -> Labels:
+        if self.column is None and not path.is_dir():
+            return read_counts(path, self.smoothing)
+        with progress_bars.reading(Console(stderr=True, highlight=False)) as progress:
+            return count_labels(path, self.column, self.smoothing, progress)

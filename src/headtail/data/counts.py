@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import tempfile
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
 from headtail.core.labels import Labels
-from headtail.errors import HeadtailError, need
+from headtail.data.progress import Progress
+from headtail.errors import HeadtailError, Setting, check_exists, need
+from headtail.files.cache_folder import cache_folder
 
 Counted: TypeAlias = tuple[np.ndarray, list[str] | None]
 """Counts, and the names of labels that are not ids."""
+
+ROWS = 1 << 21
+"""Rows of a piece of a table that is counted in one process."""
 
 
 def read_counts(path: Path, smoothing: float = 0.0) -> Labels:
@@ -32,6 +40,59 @@ def read_counts(path: Path, smoothing: float = 0.0) -> Labels:
         return Labels.from_counts(counts, smoothing, names)
     except HeadtailError as error:
         raise HeadtailError(f"{path}: ", error.sentence) from error
+
+
+def count_labels(
+    path: Path | str,
+    column: str | None = None,
+    smoothing: float = 0.0,
+    progress: Progress | None = None,
+) -> Labels:
+    """Count the labels in a column of a table of any size: a file, or a folder of shards.
+
+    The table is read in pieces, in several processes if it is large. Memory holds the names of the
+    labels, not the rows; the counts are exact.
+
+    Args:
+        path: of the table, in any format that `load` reads; of a folder, all tables are counted.
+        column: of labels, or of lists of labels; by default the column that is called so, or else
+            that of items.
+        smoothing: pseudo-count added to every label in the prior.
+        progress: called with what is done and how much of it.
+
+    Returns:
+        Labels with their names, sorted.
+    """
+    need("pyarrow", extra="data", to="Reading tables")
+    from headtail.data.processes import Processes, processes_for
+    from headtail.data.tables.columns import Columns
+    from headtail.data.tables.tally import ColumnPiece, add_up, tally_column
+
+    columns = Columns.of(check_exists(Path(path)))
+    chosen = column or columns.roles.label or columns.lists or columns.item
+    if chosen not in columns.names:
+        wrong = "none of them is one of labels" if column is None else f"none is called `{column}`"
+        raise HeadtailError(
+            f"`{path}` has the columns {columns.listed}, and {wrong}. Name the column of labels "
+            "with ",
+            Setting("column"),
+            ".",
+        )
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=".counts.") as folder:
+        tables = columns.table.pieces(ROWS)
+        pieces = [
+            ColumnPiece(replace(columns, table=table), chosen, Path(folder) / str(number))
+            for number, table in enumerate(tables)
+        ]
+        with Processes(processes_for([columns.table.rows], len(pieces))) as processes:
+            report = progress and partial(progress, f"counting {chosen}")
+            counted = processes.map(tally_column, pieces, report)
+        written = [path for of_piece in counted for path in of_piece]
+        if not written:
+            raise HeadtailError(f"`{path}`, column `{chosen}` holds no label.")
+        names, counts = add_up(written)
+    return Labels.from_counts(counts, smoothing, names.names.to_pylist())
 
 
 def _from_npy(path: Path) -> Counted:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headtail.data.processes import Report
+from headtail.data.tables.arrow_types import is_list
+from headtail.data.tables.columns import Columns
 from headtail.data.tables.vocabulary import Vocabulary
 
 
@@ -26,6 +30,36 @@ def write_tally(path: Path, values: pa.Array) -> np.ndarray:
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
         writer.write_batch(batch)
     return codes
+
+
+class ColumnPiece(NamedTuple):
+    """A piece of a table, of which one process counts a column.
+
+    Attributes:
+        columns: the piece.
+        column: of values, or of lists of values.
+        path: of the files to write, without their endings.
+    """
+
+    columns: Columns
+    column: str
+    path: Path
+
+
+def tally_column(piece: ColumnPiece, report: Report) -> list[Path]:
+    """Write tallies of a piece, block by block."""
+    columns, column, path = piece
+    written: list[Path] = []
+    for first, batch in columns.read([column], lambda _, share: report(share)):
+        array = batch.column(column)
+        if is_list(array.type):
+            values, _ = columns.ragged_ids(array, column, first)
+        else:
+            values = columns.ids(array, column, first)
+        if len(values):
+            written.append(path.with_suffix(f".{len(written)}"))
+            write_tally(written[-1], values)
+    return written
 
 
 def add_up(paths: Sequence[Path]) -> tuple[Vocabulary, np.ndarray]:
