@@ -18,7 +18,7 @@ from headtail.files.cache_folder import cache_folder
 Counted: TypeAlias = tuple[np.ndarray, list[str] | None]
 """Counts, and the names of labels that are not ids."""
 
-ROWS = 1 << 21
+ROWS = 1 << 20
 """Rows of a piece of a table that is counted in one process."""
 
 

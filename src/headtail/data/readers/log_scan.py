@@ -20,7 +20,7 @@ from headtail.data.tables.tally import add_up, ids_of, write_tally
 from headtail.data.tables.vocabulary import Vocabulary
 
 PARTS = ("train", "validation", "test")
-ROWS = 1 << 21
+ROWS = 1 << 20
 """Events that a process reads into memory at once."""
 
 
@@ -163,6 +163,7 @@ def _read(piece: Piece, report: Report) -> list[Block]:
             write()
     if waiting:
         write()
+    pa.default_memory_pool().release_unused()  # Arrow would keep it while other processes work
     return blocks
 
 
