@@ -15,6 +15,7 @@ from headtail.comparison.grid import cells
 from headtail.core.labels import Labels
 from headtail.core.targets import Ragged
 from headtail.data.batches import Batches
+from headtail.data.image_files import ImageFiles
 from headtail.data.points import DataSet, Points
 from headtail.encoders import Bottleneck, ResNet
 from headtail.errors import HeadtailError
@@ -48,7 +49,7 @@ EVERY_STEP = Engine(check_every=1)
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 
 
-class Files:
+class Files(ImageFiles):
     """Images that are decoded one by one, like files; all randomness follows from (seed, id)."""
 
     size = 8
@@ -79,13 +80,6 @@ class Files:
         return (self.decoded(ids, train=train, seed=seed) for ids in batches)
 
 
-class PointsOfFiles(Points):
-    """Points with files for features."""
-
-    num_features = 3 * 8 * 8
-    image_size = (8, 8)
-
-
 def image_data(*, files: bool = False) -> DataSet:
     """Frequent and rare labels, each with its own colour and place."""
     generator = torch.Generator().manual_seed(5)
@@ -99,8 +93,7 @@ def image_data(*, files: bool = False) -> DataSet:
         for i, y in enumerate(label.tolist()):
             images[i, y % 3, :, 4 * (y // 3) : 4 * (y // 3) + 4] += 120
         features = Files(images.byte(), []) if files else images.byte()
-        kind = PointsOfFiles if files else Points
-        return kind(features, Ragged(label, torch.arange(n + 1)), LABELS)  # pyright: ignore[reportArgumentType]
+        return Points(features, Ragged(label, torch.arange(n + 1)), LABELS)
 
     return DataSet("coloured", points(70), points(40), digest=f"coloured {files}")
 

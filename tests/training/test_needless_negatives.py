@@ -13,7 +13,7 @@ DATA = "synthetic:points=40,test=10,features=80,labels=12"
 def test_more_negatives_than_labels_are_announced_with_what_to_write_instead():
     data = generate(DATA)
     schemes = ["uniform:tail", "softmax", "frequency(0.5):importance@30000", "within-batch:tail"]
-    note = str(needless_negatives(schemes, Training(negatives=300), data))
+    note = str(needless_negatives(schemes, Training(negatives=300, batch=64), data))
     assert note.startswith("uniform:tail and frequency(0.5):importance@30000 draw up to 30,000 ")
     assert "2,500 times as many labels as a loss over all of them" in note
     assert "Write `negatives=3` or fewer, or a loss over all labels." in note

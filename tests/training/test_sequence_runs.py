@@ -220,7 +220,10 @@ def test_steps_of_fixed_shape_learn_what_eager_steps_learn(run, data):
 @pytest.mark.parametrize("optimiser", ["sgd", "adagrad", "adam"])
 @pytest.mark.parametrize("scheme", [STEADY.scheme, "softmax"])
 def test_steps_on_a_gpu_are_captured_and_those_of_a_cpu(data, encoder, tied, optimiser, scheme):
+    # At a high rate, Adam makes the rounding errors of a small transformer large.
+    rate = 0.002 if optimiser == "adam" else STEADY.lr
     run = replace(STEADY, encoder=encoder, tied=tied, optimiser=optimiser, scheme=scheme, epochs=3)
+    run = replace(run, lr=rate)
     with use_kernels("always"):
         by_cpu, by_gpu = (Trainer(run, data, device=device) for device in ("cpu", "cuda"))
         assert isinstance(by_gpu.step, CapturedStep)
