@@ -100,7 +100,10 @@ CASES = {
     "strings as targets": (lambda: Labels.from_targets(["a"]), "`Labels.from_column`"),
     "floats as targets": (lambda: Labels.from_targets([0.5]), "holds float"),
     "a missing target": (lambda: Labels.from_targets([1, None]), "no value in row 1"),
-    "a cube of targets": (lambda: Labels.from_targets(torch.zeros(2, 2, 2).long()), "[2, 2, 2]"),
+    "targets of four axes": (
+        lambda: Labels.from_targets(torch.zeros(2, 2, 2, 2).long()),
+        "[2, 2, 2, 2]",
+    ),
     "ragged offsets that fall": (
         lambda: Labels.from_targets(Ragged(torch.tensor([1, 2]), torch.tensor([0, 2, 1, 2]))),
         "offsets",

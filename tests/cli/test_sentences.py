@@ -141,12 +141,12 @@ def test_a_folder_with_another_run_names_the_options_that_differ(tmp_path, capsy
 
 
 def test_what_was_typed_is_never_taken_for_an_option(tmp_path, capsys):
-    (tmp_path / "run.toml").write_text('modell = "auto"\n')
+    (tmp_path / "run.toml").write_text('encodr = "auto"\n')
     with pytest.raises(HeadtailError) as raised:
         Run.read(tmp_path / "run.toml")
     sentence = with_options(raised.value, Train)
-    assert sentence.startswith("`modell` in `")
-    assert "Did you mean `model`" in sentence
+    assert sentence.startswith("`encodr` in `")
+    assert "Did you mean `encoder`" in sentence
     assert "`seed` is not a command." in told(capsys, ["seed"])
 
 

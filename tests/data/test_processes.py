@@ -108,6 +108,9 @@ def test_a_script_that_reads_at_its_top_level_is_not_run_again_by_its_processes(
 def test_ctrl_c_stops_the_tasks_under_way(tmp_path):
     started = tmp_path / "started"
     code = (
+        "import signal\n"
+        # Where the tests run in the background, Ctrl-C is ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from headtail.data.processes import Processes\n"
         "from tests.data.test_processes import endless\n"
         "with Processes(2) as processes:\n"
