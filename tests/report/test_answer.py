@@ -168,3 +168,29 @@ def test_without_validation_the_last_epoch_is_no_reason_for_doubt():
     example = comparison(("softmax", TAIL), seeds=1)
     rows = [r for r in example.rows if r.split != "validation"]
     assert cautions_of(replace(example, rows=rows)) == []
+
+
+def test_items_that_never_occur_in_training_are_a_slice_of_the_answer_and_of_the_small_table():
+    found = by_slice({IMPORTANCE: (0.5, 0.18, 0.4), TAIL: (0.4, 0.17, 0.35)})
+    cold = [
+        row("test", name, 0, "cold", "recall@10", value)
+        for name, value in ((IMPORTANCE, 0.07), (TAIL, 0.11))
+    ]
+    found = replace(found, rows=[*found.rows, *cold])
+    assert sentences(found)[-1] == (
+        "On items that never occur in training (cold), within-batch:tail has the best Recall@10, "
+        "11.0%."
+    )
+    measured = Measured(found)
+    table = answer_table(Answer.of(found, measured), measured, {})
+    assert [column.text for column in table.columns] == ["scheme", "Head", "Tail", "Cold", "Full"]
+    assert table.rows[0][3].text == "7.0%"
+
+
+def test_cold_items_that_no_scheme_finds_are_no_reason_to_choose_one():
+    found = by_slice({IMPORTANCE: (0.5, 0.18, 0.4)})
+    none = row("test", IMPORTANCE, 0, "cold", "recall@10", 0.0)
+    assert sentences(replace(found, rows=[*found.rows, none]))[-1] == (
+        "Items that never occur in training (cold) are not found: no Recall@10 there is better "
+        "than 0.0%."
+    )

@@ -549,3 +549,14 @@ def test_a_table_too_wide_for_the_text_takes_the_window_and_scrolls(opened: Brow
     assert right - left > text, "wider than the text"
     assert 0 <= left < right <= 1300
     assert hidden > 0, "the rest is scrolled to"
+
+
+def test_cold_items_have_bars_a_choice_of_metrics_and_a_word_in_the_glossary():
+    example = comparison(seeds=1, epochs=2)
+    tested = [row for row in example.rows if row.split == "test" and row.slice == "tail"]
+    cold = [replace(row, slice="cold") for row in tested]
+    page = render(replace(example, rows=[*example.rows, *cold]))
+    assert "Cold" not in render(example)
+    assert 'data-choice="cold"' in page
+    assert "<dt>cold</dt>" in page
+    assert re.search(r"<h4>Cold\s*<small>37 labels", page)

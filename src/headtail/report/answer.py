@@ -48,6 +48,8 @@ class Answer:
             sentences.append(_tail(measured, best, of_tail))
             if of_tail[0] != best and _learnt(measured, of_tail[0], "tail"):
                 chosen["best on the tail"] = of_tail[0]
+        if measured.known(measured.yardstick.metric, "cold"):
+            sentences.append(_cold(measured, ranked(measured, candidates, "cold")))
         if FULL_SOFTMAX in measured.schemes and FULL_SOFTMAX not in chosen.values():
             chosen["full softmax"] = FULL_SOFTMAX
         if measured.of(POPULAR, measured.yardstick.metric, judged).known:
@@ -162,6 +164,20 @@ def _tail(measured: Measured, best: str, ranking: Sequence[str]) -> str:
     return f"For the tail, use {first}: its tail {by.name} is {numbers}{price}."
 
 
+def _cold(measured: Measured, ranking: Sequence[str]) -> str:
+    """How well items are found that never occur in training."""
+    by = measured.yardstick
+    first = ranking[0]
+    top = percent(_mean(measured, first, "cold").value)
+    if not _learnt(measured, first, "cold"):
+        return (
+            f"Items that never occur in training (cold) are not found: no {by.name} there is "
+            f"better than {top}."
+        )
+    has = f"has the {by.best} {by.name}, {top}" if len(ranking) > 1 else f"has a {by.name} of {top}"
+    return f"On items that never occur in training (cold), {first} {has}."
+
+
 def _price(measured: Measured, scheme: str, other: str) -> str:
     """What a scheme costs or gains on the head against another."""
     by = measured.yardstick
@@ -188,7 +204,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def answer_table(answer: Answer, measured: Measured, times: Times) -> Table:
-    """The schemes that matter, with head, torso, tail and cost."""
+    """The schemes that matter, with their slices and cost."""
     metric = measured.yardstick.metric
     slices = [name for name in SLICES if measured.known(metric, name)]
     rows = []

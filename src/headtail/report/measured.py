@@ -11,7 +11,8 @@ from headtail.comparison.results import POPULAR, Comparison, Row
 from headtail.core.slices import NAMES
 from headtail.report.seed_mean import SeedMean
 
-SLICES = (*NAMES, "full")
+SLICES = (*NAMES, "cold", "full")
+"""In the order of columns; "cold" holds labels that only their features describe."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from headtail.report.class_curves import class_curves
 from headtail.report.facts import cards, facts_table, tries_table
 from headtail.report.learning_curves import learning_curves
 from headtail.report.look import looks
-from headtail.report.measured import Measured, Reference
+from headtail.report.measured import SLICES, Measured, Reference
 from headtail.report.metrics_table import metrics_table
 from headtail.report.optimised_table import optimised_table
 from headtail.report.prediction import Agreement, prediction
@@ -111,7 +111,7 @@ def _content(comparison: Comparison) -> dict[str, Any]:
         "dial": dial,
         "dial_chosen": dial and dial.chosen(chosen),
         "tables": tables,
-        "slices": [name for name in ("full", "head", "torso", "tail") if name in slices],
+        "slices": [name for name in ("full", *SLICES[:-1]) if name in slices],
         "notes": _notes(comparison.schemes),
         "agreement": agreement,
         "reference": Reference.of(measured).name,

@@ -53,7 +53,8 @@ def slice_bars(measured: Measured, data: Mapping[str, Any], times: Times) -> Fig
         data: facts about the data.
         times: of training, by scheme.
     """
-    sizes = (data.get("slices") or {}).get("sizes") or {}
+    sizes = {"cold": data.get("never_seen", 0)}
+    sizes |= (data.get("slices") or {}).get("sizes") or {}
     panels = {}
     for title, columns in _choices(measured).items():
         known = [column for column in columns if measured.known(column.metric, column.slice)]
@@ -63,8 +64,8 @@ def slice_bars(measured: Measured, data: Mapping[str, Any], times: Times) -> Fig
         return None
     chosen = "recall@10" if "recall@10" in panels else next(iter(panels))
     alt = (
-        f"Bars of the {measured.yardstick.name} of {len(measured.with_popular)} schemes on head, "
-        "torso and tail labels, with their numbers."
+        f"Bars of the {measured.yardstick.name} of {len(measured.with_popular)} schemes by "
+        "slice of the labels, with their numbers."
     )
     pale = any(look.family == "exact" for look in looks(measured.schemes).values())
     note = "In percent. " if measured.yardstick is RECALL else "In percent; lower is better. "
