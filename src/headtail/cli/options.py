@@ -67,8 +67,8 @@ def options_of(command: type) -> frozenset[str]:
     """The settings that are options of a command, by their Python names.
 
     >>> from headtail.cli.audit import Audit
-    >>> sorted(options_of(Audit))
-    ['batch', 'counts', 'draws', 'exponent', 'json', 'negatives', 'seed', 'slices', ...]
+    >>> {"batch", "counts", "slices"} <= options_of(Audit)
+    True
     """
     return frozenset(_options(command))
 
