@@ -295,7 +295,7 @@ class DataTables(NamedTuple):
 def renamed(data: DataSet, tables: DataTables) -> DataSet:
     """Data from these tables with their short name, and with notes on the tables."""
     notes = [note for part in tables.parts.values() for note in part.table.notes]
-    return replace(data, name=tables.train.table.short, notes=(*data.notes, *notes))
+    return replace(data, name=tables.train.table.short, notes=(*data.notes, *dict.fromkeys(notes)))
 
 
 def check_same_kind(known: Vocabulary, values: pa.Array, columns: Columns, column: str) -> None:

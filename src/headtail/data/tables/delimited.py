@@ -9,15 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 
 from headtail.data.cache import Store, cached, digest
 from headtail.data.packed import first_lines, line_blocks
 from headtail.data.progress import Progress
 from headtail.data.tables.dialects import Dialect
+from headtail.data.tables.list_columns import split, split_note
 from headtail.data.tables.table import Source, in_pieces
 from headtail.errors import HeadtailError, Setting
 
@@ -66,9 +65,11 @@ class DelimitedSource(Source):
         self.types = types
         self.schema = pa.schema([(name, (types | listed)[name]) for name in dialect.names])
         self.rows = facts["rows"]
+        if dialect.header:
+            self.notes = tuple(split_note(*each) for each in dialect.lists.items())
         if facts["bad"]:
             lines = "line" if facts["bad"] == 1 else "lines"
-            self.notes = (
+            self.notes += (
                 f"{path}: skipped {facts['bad']:,} bad {lines}, the first is {facts['first_bad']}",
             )
 
@@ -136,7 +137,7 @@ class DelimitedSource(Source):
         for kind in kinds:
             try:
                 for batch, _ in self._read(types, [name], lambda _: "skip"):
-                    _split(batch.column(name)).flatten().cast(kind)
+                    self._split(name, batch).flatten().cast(kind)
             except pa.ArrowInvalid:
                 continue
             return kind
@@ -145,7 +146,11 @@ class DelimitedSource(Source):
     def _as_typed(self, name: str, batch: pa.RecordBatch) -> pa.Array:
         if name not in self.dialect.lists:
             return batch.column(name)
-        return _split(batch.column(name)).cast(pa.list_(self.types[name]))
+        return self._split(name, batch).cast(pa.list_(self.types[name]))
+
+    def _split(self, name: str, batch: pa.RecordBatch) -> pa.Array:
+        where = f"`{self.path}`, column `{name}`"
+        return split(batch.column(name), self.dialect.lists[name], where)
 
     def _read(
         self, types: dict[str, pa.DataType], columns: list[str], bad: Callable[[Any], str]
@@ -186,16 +191,6 @@ def _note(bad: list[tuple[int, str]], row: Any) -> str:
     held = f"{row.actual_columns} columns where others have {row.expected_columns}"
     bad.append((row.number, f"line {row.number:,} has {held}"))
     return "skip"
-
-
-def _split(column: pa.Array) -> pa.Array:
-    """Lists of what blanks separate; nothing is an empty list."""
-    text = pc.utf8_trim_whitespace(column.fill_null(""))  # pyright: ignore[reportAttributeAccessIssue]
-    lists = pc.split_pattern_regex(text, r"\s+")  # pyright: ignore[reportAttributeAccessIssue]
-    values = lists.flatten()
-    lengths = np.where(pc.equal(text, "").to_numpy(zero_copy_only=False), 0, lists.value_lengths())  # pyright: ignore[reportAttributeAccessIssue]
-    offsets = pa.array(np.r_[0, np.cumsum(lengths)].astype(np.int32))
-    return pa.ListArray.from_arrays(offsets, values.filter(pc.not_equal(values, "")))  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _leading_zeros(path: Path, dialect: Dialect) -> dict[str, pa.DataType]:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from headtail.data.tables.list_columns import separators_of
 from headtail.data.tables.names import Role, candidates
 
 MOSTLY = 0.9
@@ -32,7 +33,7 @@ class Dialect:
         delimiter: one character, `::`, or a blank, which is any number of blanks.
         names: of the columns; their numbers from 1, where the file has no header.
         header: whether the first line is one.
-        lists: columns that hold lists with blanks between the values.
+        lists: columns that hold lists, and what separates their values.
         guess: what columns without names are for.
         lines: whether a line is a user and any number of items.
         quotes: whether values may be in double quotes.
@@ -41,7 +42,7 @@ class Dialect:
     delimiter: str
     names: tuple[str, ...]
     header: bool
-    lists: tuple[str, ...] = ()
+    lists: dict[str, str] = field(default_factory=dict)
     guess: dict[Role, str] = field(default_factory=dict)
     lines: bool = False
     quotes: bool = False
@@ -77,7 +78,9 @@ def _of_one_column(lines: list[str], ending: str) -> Dialect | None:
     name = lines[0].strip().strip('"')
     if ending not in (".csv", ".tsv", ".tab") or not re.fullmatch(r"[A-Za-z_]\w*", name):
         return None
-    return Dialect("," if ending == ".csv" else "\t", (name,), header=True, quotes=ending == ".csv")
+    delimiter = "," if ending == ".csv" else "\t"
+    lists = separators_of([name], _rows(lines[1:], delimiter))
+    return Dialect(delimiter, (name,), True, lists, quotes=ending == ".csv")
 
 
 def _delimiters(ending: str) -> tuple[str, ...]:
@@ -95,7 +98,7 @@ def _rows(lines: list[str], delimiter: str) -> list[list[str]]:
 
 
 def _typed(columns: list[re.Match[str]]) -> Dialect:
-    lists = tuple(column[1] for column in columns if column[2].endswith("_seq"))
+    lists = {column[1]: " " for column in columns if column[2].endswith("_seq")}
     return Dialect("\t", tuple(column[1] for column in columns), True, lists)
 
 
@@ -103,7 +106,7 @@ def _of_rows(delimiter: str, rows: list[list[str]]) -> Dialect:
     # pandas writes its index without a name.
     first = [name.strip() or f"unnamed {place}" for place, name in enumerate(rows[0], start=1)]
     if _is_header(first, rows[1:]):
-        return Dialect(delimiter, tuple(first), True)
+        return Dialect(delimiter, tuple(first), True, separators_of(first, rows[1:]))
     names = tuple(str(place) for place in range(1, len(first) + 1))
     return Dialect(delimiter, names, False, guess=_guess(rows))
 
@@ -166,4 +169,4 @@ def _of_lists(lines: list[str]) -> Dialect | None:
     users = [int(row[0]) for row in rows]
     known = len(set(users)) == len(users) and users == sorted(users)
     guess: dict[Role, str] = {"user": "1", "item": "2"} if known else {}
-    return Dialect(" ", ("1", "2"), False, ("2",), guess, lines=True)
+    return Dialect(" ", ("1", "2"), False, {"2": " "}, guess, lines=True)

@@ -17,6 +17,7 @@ from headtail.data.tables.arrow_sources import ArrowSource, MemorySource, Parque
 from headtail.data.tables.delimited import SEPARATOR, DelimitedSource
 from headtail.data.tables.dialects import Dialect, dialect_of
 from headtail.data.tables.json_lines import JsonSource
+from headtail.data.tables.list_columns import of_labels
 from headtail.data.tables.table import Source, Table
 from headtail.errors import HeadtailError
 
@@ -57,11 +58,17 @@ def _open(path: Path, reading: Reading, progress: Progress | None) -> Source:
 
 
 def _as_requested(dialect: Dialect, reading: Reading) -> Dialect:
-    """Lines of numbers that may begin with a user or not, as the settings say."""
+    """Lines of numbers that may begin with a user or not, and labels with another separator, as
+    the settings say.
+    """
+    if reading.label_separator is not None:
+        lists = dialect.lists.items()
+        kept = {n: mark for n, mark in lists if n != reading.label and not of_labels(n)}
+        return replace(dialect, lists=kept)
     if not dialect.lines or dialect.guess:
         return dialect
     if reading.format == "sequences" and reading.user is None:
-        whole = replace(dialect, delimiter=SEPARATOR, names=("1",), lists=("1",), lines=False)
+        whole = replace(dialect, delimiter=SEPARATOR, names=("1",), lists={"1": " "}, lines=False)
         return replace(whole, guess={"item": "1"})
     return dialect
 
