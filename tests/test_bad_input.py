@@ -100,6 +100,10 @@ CASES = {
     "strings as targets": (lambda: Labels.from_targets(["a"]), "`Labels.from_column`"),
     "floats as targets": (lambda: Labels.from_targets([0.5]), "holds float"),
     "a missing target": (lambda: Labels.from_targets([1, None]), "no value in row 1"),
+    "a list of targets for positions": (
+        lambda: LabelHead(LABELS, 4, SoftmaxLoss())(torch.zeros(2, 3, 4), [1, 2]),
+        "got a list",
+    ),
     "targets of four axes": (
         lambda: Labels.from_targets(torch.zeros(2, 2, 2, 2).long()),
         "[2, 2, 2, 2]",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -206,6 +206,7 @@ def run_grid(
     return Comparison.read(folder)
 
 
+@runtime_checkable
 class DeviceWork(Protocol):
     """Work on cells that is done on one device."""
 

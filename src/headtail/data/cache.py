@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -28,6 +28,7 @@ ABANDONED = 86_400
 """Seconds after which a half-written entry counts as abandoned."""
 
 
+@runtime_checkable
 class Keyed(Protocol):
     """Data that know the digest of their content, as JSON."""
 

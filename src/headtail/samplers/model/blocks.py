@@ -85,7 +85,7 @@ class Blocks(Summarised):
         """
 
     def label_probabilities(
-        self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]
+        self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*#v S"]
     ) -> Float[Tensor, "*v S"]:
         """The probability of each label inside its block, by its logit.
 

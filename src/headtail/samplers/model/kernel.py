@@ -87,7 +87,7 @@ class QuadraticKernel(Blocks):
         return _shares(square.clamp_(min=0.0).add_(self.size))
 
     def label_probabilities(
-        self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*v S"]
+        self, products: Float[Tensor, "*v S"], offset: Float[Tensor, "*#v S"]
     ) -> Float[Tensor, "*v S"]:
         """By α⟨h, w⟩² + 1."""
         held = offset > torch.finfo(offset.dtype).min
