@@ -207,3 +207,38 @@ def test_options_about_parts_are_refused_for_rows(text_run, tmp_path, capsys):
     assert "`--holdout` would do nothing: every row of the file is answered" in (
         capsys.readouterr().err
     )
+
+
+@pytest.fixture
+def graph(tmp_path) -> Path:
+    """A graph in which every city is in the country of the same number."""
+    data = tmp_path / "graph"
+    data.mkdir()
+    triples = [f"city {i % 8}\tis in\tland {i % 8}\n" for i in range(80)]
+    triples += [f"land {i % 8}\tnext to\tland {(i + 1) % 8}\n" for i in range(80)]
+    (data / "train.txt").write_text("".join(triples))
+    (data / "test.txt").write_text("".join(triples[:8]))
+    return train(data, tmp_path, "--epochs", "60", "--batch", "4", "--validation", "0")
+
+
+@pytest.mark.parametrize("header", ["", "head\trelation\n"])
+def test_a_head_with_a_relation_is_asked_for_its_tail(graph, tmp_path, capsys, header):
+    rows = tmp_path / "ask.tsv"
+    asked = "".join(f"city {i}\tis in\n" for i in (5, 2, 7))
+    rows.write_text(f"{header}{asked}city 99\tis in\n")
+    found = answers(graph, rows, "--k", "1")
+    assert [(row["point"], row["label"]) for row in found[:3]] == [
+        ("0", "land 5"),
+        ("1", "land 2"),
+        ("2", "land 7"),
+    ]
+    assert len(found) == 4
+    said = capsys.readouterr().err
+    assert "1 of 4 rows have a head or a relation that never occurs in training" in said
+
+
+def test_columns_without_a_head_are_refused(graph, tmp_path, capsys):
+    rows = tmp_path / "ask.csv"
+    rows.write_text("user,item\n1,2\n")
+    assert main(["predict", str(graph), str(rows), "--out", str(tmp_path / "best.csv")]) != 0
+    assert "a row needs a `head` and a `relation`" in " ".join(capsys.readouterr().err.split())

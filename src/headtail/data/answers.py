@@ -13,8 +13,9 @@ import torch
 
 from headtail.data.bag import Bag
 from headtail.data.known import Known, dense_rows, left_out, unlabelled
+from headtail.data.packed import ending_of
 from headtail.data.points import Points, Progress
-from headtail.data.readers.image_kinds import IMAGE_LISTS, is_bare
+from headtail.data.readers.image_kinds import IMAGE_FOLDERS, IMAGE_LISTS, is_bare
 from headtail.data.readers.table_files import holds_table
 from headtail.data.readers.text_folder import TEXT
 from headtail.data.reading import Reading
@@ -28,16 +29,16 @@ def rows_to_answer(
     with the data of training.
 
     Args:
-        path: a file.
+        path: a file, or a folder of images.
         known: what the model knows.
         reading: how to read the file.
         progress: called with what is being done and the share of it that is done.
     """
     if known.kind == "images":
-        return _images(path, known, reading, progress) if _lists_images(path) else None
+        return _image_rows(path, known, reading, progress)
     if known.kind == "dense" and path.suffix.lower() in (".npz", ".safetensors"):
         return _arrays(path, known)
-    if known.kind == "sparse":
+    if known.kind == "sparse" and known.relations is None:
         return _lines(path, known, reading, progress) if TEXT.holds(path, True) else None
     if not holds_table(path, True):
         return None
@@ -48,8 +49,23 @@ def rows_to_answer(
     return read_rows(Columns.of(path, reading=reading), known, reading, progress)
 
 
+def _image_rows(
+    path: Path, known: Known, reading: Reading, progress: Progress | None
+) -> tuple[Points, list[str]] | None:
+    if ending_of(path) in (".parquet", ".pq"):
+        need("pyarrow", extra="data", to="Reading tables")
+        from headtail.data.readers.parquet_images import read_image_rows
+
+        return read_image_rows(path, known, reading.skip_bad_images, progress)
+    return _images(path, known, reading, progress) if _lists_images(path) else None
+
+
 def _lists_images(path: Path) -> bool:
-    return is_bare(path) or IMAGE_LISTS.holds(path, False)
+    """Whether these are images and nothing else: a list, or a folder without parts of its own."""
+    if not path.is_dir():
+        return is_bare(path) or IMAGE_LISTS.holds(path, False)
+    images = is_bare(path) or IMAGE_FOLDERS.holds(path, False)
+    return images and IMAGE_LISTS.find(path, False) is None
 
 
 def _images(

@@ -40,6 +40,8 @@ class Known:
         num_labels: L.
         label_names: names of the labels, which are the items too; None where ids are their names.
         users: its users, where a feature is a user.
+        relations: its relations, where a point is a head with a relation.
+        image_size: height and width of its images.
     """
 
     kind: Kind
@@ -47,6 +49,8 @@ class Known:
     num_labels: int
     label_names: list[str] | list[int] | None = None
     users: Users | None = None
+    relations: list[str] | list[int] | None = None
+    image_size: tuple[int, int] | None = None
 
     @property
     def items(self) -> Vocabulary:

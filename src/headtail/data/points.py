@@ -131,6 +131,7 @@ class DataSet:
             options.
         items: the features of each label, for a model with a second tower; or None.
         text: how raw texts became features, where the points were texts; or None.
+        relations: the names of relations, where points are a head with a relation; or None.
     """
 
     name: str
@@ -145,6 +146,7 @@ class DataSet:
     read_as: dict[str, Any] = field(default_factory=dict)
     text: TextFeatures | None = None
     items: Bag | None = None
+    relations: list[str] | list[int] | None = None
 
     @property
     def asked(self) -> Points:

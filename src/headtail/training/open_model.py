@@ -143,12 +143,13 @@ def open_rows(
 
     Rows need no labels, and the data of training need not be there: features get the ids that they
     had in training, and what the model does not know is left out and counted. None if the file has
-    to be read with the data of training: texts, some files of images, triples, and whatever runs of
-    an older headtail were trained on.
+    to be read with the data of training: texts, some files of images, and whatever runs of an older
+    headtail were trained on.
 
     Args:
         folder: of a finished run.
-        path: a file; a sequence in it is asked what comes next, a user what else.
+        path: a file, or a folder of images; a sequence in it is asked what comes next, a user what
+            else, a head with a relation for its tail.
         reading: how to read it; what is left out is as in training.
         progress: called with what is being read, and the share that is done.
         device: "cpu" or "cuda".
@@ -156,11 +157,13 @@ def open_rows(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about labels that are never drawn: training warned
         model, run, facts = load_model(folder)
-    if "features" not in facts or "text" in facts or not Path(path).is_file():
+    images = facts.get("features") == "images" and Path(path).is_dir()
+    if "features" not in facts or "text" in facts or not (images or Path(path).is_file()):
         return None
     trained_with = data_of(Path(folder) / "run.toml")
     sizes = (facts["num_features"], len(model.head.weight))
-    known = Known(facts["features"], *sizes, facts.get("label_names"), facts.get("users"))
+    names = [facts.get(name) for name in ("label_names", "users", "relations", "picture")]
+    known = Known(facts["features"], *sizes, *names)
     read = rows_to_answer(Path(path), known, _as_in_training(reading, trained_with), progress)
     if read is None:
         return None

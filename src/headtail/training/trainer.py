@@ -126,6 +126,7 @@ class Trainer:
             "num_features": train.num_features,
             "picture": train.image_size,
             "features": kind_of_features(data.train),
+            "relations": data.relations,
         }
         about = (data.text, users_of_training(data.train))
         self.files = RunFiles(self.folder, facts, self.labels, *about)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 
 from headtail.core.targets import Ragged
 from headtail.data.cache import Entry, Store, cached, key_of
+from headtail.data.known import Known, unlabelled
 from headtail.data.points import DataSet, Points, Progress
 from headtail.data.readers.parquet_pixels import decode_into, encoded_images
 from headtail.data.reading import Reading
@@ -92,6 +94,32 @@ def read_parquet_images(
         digest=digest,
         whole=whole,
     )
+
+
+def read_image_rows(
+    path: Path, known: Known, skip_bad_images: bool, progress: Progress | None
+) -> tuple[Points, list[str]]:
+    """Every image of a Parquet file as a point of a model, without labels, and notes."""
+    columns = Columns.of(path)
+    column = _column(columns, IMAGE)
+
+    def build(store: Store) -> None:
+        store.facts["notes"] = []
+        contents = encoded_images(columns, column, AT_ONCE, progress)
+        _, kept = decode_into(store, "images", columns, contents, None, skip_bad_images, AT_ONCE)
+        store.append("rows", kept)
+
+    entry = cached([columns], {"reader": "images to answer", "skip": skip_bad_images}, build)
+    images = entry.arrays["images"]
+    size = tuple(images.shape[2:])
+    if known.image_size is not None and size != tuple(known.image_size):
+        ours, theirs = (f"{width} × {height}" for height, width in (size, known.image_size))
+        raise HeadtailError(
+            f"The images of `{path}` have {ours} pixels, but the model was trained on {theirs}. "
+            "Scale them."
+        )
+    points = replace(unlabelled(images, known), rows=entry.arrays["rows"])
+    return points, entry.facts["notes"]
 
 
 def _names(entry: Entry, train: Columns, num_labels: int) -> list[str] | list[int] | None:

@@ -1,4 +1,4 @@
-"""Rows of tables to answer for a trained model: sequences, users, or columns of numbers."""
+"""Rows of tables to answer for a trained model: sequences, users, queries of a graph, numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headtail.data.known import Known, dense_rows, left_out, unlabelled, vocabul
 from headtail.data.points import Points, Progress
 from headtail.data.readers.interaction_pairs import users_of
 from headtail.data.reading import Reading
-from headtail.data.tables.arrow_types import is_list
+from headtail.data.tables.arrow_types import is_list, is_string
 from headtail.data.tables.columns import Columns, check_same_kind
 from headtail.data.tables.vocabulary import Vocabulary
 from headtail.errors import HeadtailError
@@ -26,6 +26,8 @@ def read_rows(
     columns: Columns, known: Known, reading: Reading, progress: Progress | None
 ) -> tuple[Points, list[str]]:
     """Every row of a table as a point of the model, and notes."""
+    if known.relations is not None:
+        return _queries(columns, known, known.relations, progress)
     if known.kind == "histories":
         return _histories(columns, known, reading, progress)
     return (_users if known.kind == "users" else _numbers)(columns, known, progress)
@@ -48,6 +50,43 @@ def _numbers(columns: Columns, known: Known, progress: Progress | None) -> tuple
             f"({str(error).rstrip('.')}). Keep the columns of training only."
         ) from error
     return dense_rows(torch.from_numpy(np.concatenate(blocks)), known, columns.path), []
+
+
+def _queries(
+    columns: Columns, known: Known, relations: list[str] | list[int], progress: Progress | None
+) -> tuple[Points, list[str]]:
+    """Heads with a relation, in the first two columns where they have no names; tails are asked."""
+    bare = len(columns.names) > 1 and all(name.isdigit() for name in columns.names)
+    names = columns.names[:2] if bare else (columns.roles.head, columns.roles.relation)
+    head, relation = names
+    if head is None or relation is None:
+        raise HeadtailError(
+            f"`{columns.path}` has the columns {columns.listed}. To be answered, a row needs a "
+            "`head` and a `relation`."
+        )
+    vocabularies = {head: known.items, relation: vocabulary_of(relations)}
+    blocks = []
+    for first, batch in columns.read([head, relation], progress):
+        ids = []
+        for name, vocabulary in vocabularies.items():
+            values = columns.ids(batch.column(name), name, first)
+            if is_string(vocabulary.names.type):
+                values = values.cast(vocabulary.names.type)
+            check_same_kind(vocabulary, values, columns, name)
+            ids.append(vocabulary.ids(values))
+        blocks.append(np.stack(ids, axis=1))
+    ids = torch.from_numpy(np.concatenate(blocks))
+    inside = ids >= 0
+    ids[:, 1] += known.num_labels
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), inside.sum(1).cumsum(0)])
+    values = torch.ones(int(inside.sum()))
+    bag = Bag(offsets, ids[inside].int(), values, known.num_features)
+    unknown = int((~inside.all(dim=1)).sum())
+    note = (
+        f"{unknown:,} of {len(ids):,} rows have a head or a relation that never occurs in "
+        "training: they are answered by the other alone."
+    )
+    return unlabelled(bag, known), [note] if unknown else []
 
 
 def _histories(

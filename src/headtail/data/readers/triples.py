@@ -38,7 +38,8 @@ def read_tables(tables: DataTables, reading: Reading, progress: Progress | None)
     columns = [[getattr(part.roles, role) for role in ROLES] for part in files]
     recipe = {"reader": "triples", "holdout": holdout, "columns": columns}
     recipe["parts"] = list(tables.parts)
-    entry = cached(files, recipe, partial(_build, tables, holdout, progress))
+    build = partial(_build, tables, holdout, progress)
+    entry = cached(files, recipe | {"with": "names of relations"}, build)
     notes = [
         "Read as triples: a point is a head with a relation, its labels are the tails.",
         tables.train.note(ROLES),
@@ -52,6 +53,7 @@ def read_tables(tables: DataTables, reading: Reading, progress: Progress | None)
         label_names=label_names(entry),
         notes=tuple(notes),
         digest=key_of(files, recipe),
+        relations=entry.facts["relation_names"],
     )
     return renamed(data, tables)
 
@@ -80,6 +82,7 @@ def _build(
             )
     entities.save(store)
     store.facts |= {"entities": len(entities), "relations": len(relations)}
+    store.facts["relation_names"] = relations.names.to_pylist()
     for name in PARTS:
         rows = triples.get(name, np.empty((0, 3), np.int64))
         store.append(f"{name}_queries", rows[:, 0] * len(relations) + rows[:, 1])
