@@ -120,3 +120,12 @@ def test_a_model_from_before_names_were_kept_is_still_read(tmp_path):
     assert main(["evaluate", str(run), str(other), "--device", "cpu"]) == 0
     assert main(["predict", str(run), str(other), "--device", "cpu", "--out", str(out)]) == 0
     assert set(pq.read_table(out)["label"].to_pylist()) == {10, 20, 31}
+
+
+def test_audit_names_the_labels_that_deviate_most(tmp_path, capsys):
+    table = tmp_path / "log.parquet"
+    pq.write_table(pa.table({"item": ["tea", "jam", "tea", "milk"] * 5}), table)
+    source = ["--counts", str(table), "--column", "item"]
+    assert main(["audit", "uniform", *source, "--negatives", "2", "--draws", "200"]) == 0
+    shown = capsys.readouterr().out.partition("deviate most")[2]
+    assert {"tea", "jam", "milk"} & set(shown.split())

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from headtail.core.targets import Ragged
+from headtail.data.load import load
 from headtail.data.points import Points
 from headtail.data.readers.text_folder import TextFiles, find_text
 from headtail.data.readers.text_parts import read_split, read_xc
@@ -132,3 +133,10 @@ def test_points_held_out_and_the_others_are_all_points_and_the_seed_decides_whic
     for share in (0, 1, -1, float("nan")):
         with pytest.raises(HeadtailError, match="share"):
             hold_out(points, share)
+
+
+def test_a_filter_of_labels_that_is_not_read_is_named(tmp_path):
+    for name in ("trn", "tst"):
+        (tmp_path / f"{name}.txt").write_text("2 3 4\n0 0:1\n1 1:1\n")
+    (tmp_path / "filter_labels_test.txt").write_text("0 1\n")
+    assert load(tmp_path).notes[-1].startswith("filter_labels_test.txt is not read: labels that")

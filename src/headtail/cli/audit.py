@@ -17,7 +17,7 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from headtail.cli.source import DEFAULT_ZIPF, Source
+from headtail.cli.source import DEFAULT_ZIPF, Chosen, Source
 from headtail.core.labels import Labels
 from headtail.errors import check_count
 from headtail.implicit import Audit as Result
@@ -82,10 +82,11 @@ class Audit:
             sys.stdout.write(json.dumps(facts, indent=2) + "\n")
             return 0 if result.passed else 1
         console = Console(highlight=False)
-        console.print(Text(source.choose().about, style="dim"))
+        chosen = source.choose()
+        console.print(Text(chosen.about, style="dim"))
         if looks_at_model and (source is not self.source or self.draws is None):
             console.print(Text(self._smaller(source, draws), style="dim"))
-        self._show(result, sampler.claims.marginal, console)
+        self._show(result, sampler.claims.marginal, chosen, console)
         return 0 if result.passed else 1
 
     def _audit(self, sampler: Sampler, labels: Labels, draws: int) -> Result:
@@ -105,7 +106,7 @@ class Audit:
             progress=partial(_bar, draws),
         )
 
-    def _show(self, result: Result, marginal: bool, console: Console) -> None:
+    def _show(self, result: Result, marginal: bool, chosen: Chosen, console: Console) -> None:
         claim = "claims its q" if marginal else "claims that every label counts once on average"
         verdict = Text("true", "bold green3") if result.passed else Text("false", "bold red")
         console.print(Text(f"{self.sampler} {claim}: ") + verdict)
@@ -123,7 +124,7 @@ class Audit:
         for column in ("label", "drawn", "expected"):
             table.add_column(column, justify="right")
         for label, seen, expected in result.worst:
-            table.add_row(f"{label:,}", f"{seen:,}", f"{expected:,.1f}")
+            table.add_row(Text(chosen.name(label)), f"{seen:,}", f"{expected:,.1f}")
         console.print(table)
 
     def _smaller(self, source: Source, draws: int) -> str:

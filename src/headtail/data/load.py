@@ -206,6 +206,12 @@ def _read(
     # Interactions are held out; other readers hold out points, and `whole` has them all.
     if "holdout" not in used and (loaded.whole is None or files.kind == "table"):
         _refuse(reading, data, ["holdout"])
+    if path.is_dir() and (filters := sorted(file.name for file in path.glob("filter_labels*"))):
+        loaded = _with_notes(
+            loaded,
+            f"{' and '.join(filters)} {'is' if len(filters) == 1 else 'are'} not read: labels that "
+            "repeat their point are ranked and measured like all others.",
+        )
     if files.unused:
         loaded = _with_notes(loaded, f"Files that are not read: {', '.join(files.unused)}.")
     if loaded.train.image_size and files.test is None and files.validation is not None:
