@@ -193,9 +193,19 @@ def test_splitting_by_time_needs_time():
         load(log().drop(columns="time"), split="time")
 
 
-def test_times_that_are_words_are_refused():
-    with pytest.raises(HeadtailError, match=r"column `time` does not hold times: .*yesterday"):
-        load(log().assign(time="yesterday"))
+@pytest.mark.parametrize(
+    ("row", "value"), [(0, "notadate"), (7, "yesterday"), (9, "2026-01-31 12:00:00"), (5, "12.5.")]
+)
+def test_a_time_that_is_none_is_named_with_its_row(tmp_path, row, value):
+    frame = log()
+    frame["time"] = frame.time.astype(str)
+    frame.loc[row, "time"] = value
+    path = tmp_path / "badtime.csv"
+    frame.to_csv(path, index=False)
+    sentence = rf"badtime.csv`, row {row} \(from 0\): `{value}` in column `time` is not a time"
+    with pytest.raises(HeadtailError, match=sentence) as caught:
+        load(path)
+    assert "zone" not in str(caught.value)
 
 
 def test_ratings_below_the_least_are_dropped_and_otherwise_named():
@@ -291,3 +301,11 @@ def test_other_data_are_split_at_random_only():
         load(frame, split="last")
     with pytest.raises(HeadtailError, match=r"`split` would do nothing to `data`: it is for logs"):
         load(log()[:300], test=log()[300:], split="last")
+
+
+def test_a_time_without_end_is_named_with_its_row():
+    frame = log()
+    frame["time"] = frame.time.astype(float)
+    frame.loc[4, "time"] = np.inf
+    with pytest.raises(HeadtailError, match=r"row 4 \(from 0\): `inf` in column `time` is not a"):
+        load(frame)

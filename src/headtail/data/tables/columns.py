@@ -239,9 +239,12 @@ class Columns:
                 array = array.cast(pa.timestamp("ms"))
             return array.cast(pa.int64()).to_numpy(zero_copy_only=False)
         except pa.ArrowInvalid as error:
+            wrong = _first_that_is_no_time(array)
+            name, row = self.table.at(first + wrong)
             raise HeadtailError(
-                f"`{self.path}`, column `{column}` does not hold times: {str(error).rstrip('.')}. "
-                "Write seconds since 1970, or dates such as `2026-01-31 12:00:00`."
+                f"`{name}`, row {row:,} (from 0): `{array[wrong].as_py()}` in column `{column}` is "
+                "not a time, or not written like those of the other rows. Write seconds since "
+                "1970, or dates such as `2026-01-31 12:00:00`."
             ) from error
 
     def _refuse_null(self, array: pa.Array, column: str, first: int) -> None:
@@ -323,6 +326,22 @@ def _from_text(array: pa.Array) -> pa.Array:
         except pa.ArrowInvalid:
             continue
     return array.cast(pa.timestamp("us", "UTC"))
+
+
+def _first_that_is_no_time(array: pa.Array) -> int:
+    """The place of the first value that is not a time; else of the first that is not written as
+    the one before it.
+    """
+    if pa.types.is_floating(array.type):
+        return int((~np.isfinite(array.to_numpy(zero_copy_only=False))).argmax())
+    ways: list[str] = []
+    for place, value in enumerate(array):
+        try:
+            kind = str(_from_text(pa.array([str(value)])).type)
+        except pa.ArrowInvalid:
+            return place
+        ways.append(kind)
+    return next((place for place, kind in enumerate(ways) if kind != ways[0]), 0)
 
 
 def called(column: str) -> str:
