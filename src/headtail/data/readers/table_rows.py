@@ -57,8 +57,9 @@ def _queries(
 ) -> tuple[Points, list[str]]:
     """Heads with a relation, in the first two columns where they have no names; tails are asked."""
     bare = len(columns.names) > 1 and all(name.isdigit() for name in columns.names)
-    names = columns.names[:2] if bare else (columns.roles.head, columns.roles.relation)
-    head, relation = names
+    head, relation = columns.roles.head, columns.roles.relation
+    if bare:
+        head, relation = columns.names[0], columns.names[1]
     if head is None or relation is None:
         raise HeadtailError(
             f"`{columns.path}` has the columns {columns.listed}. To be answered, a row needs a "
