@@ -56,10 +56,10 @@ def _queries(
     columns: Columns, known: Known, relations: list[str] | list[int], progress: Progress | None
 ) -> tuple[Points, list[str]]:
     """Heads with a relation, in the first two columns where they have no names; tails are asked."""
-    bare = len(columns.names) > 1 and all(name.isdigit() for name in columns.names)
     head, relation = columns.roles.head, columns.roles.relation
-    if bare:
-        head, relation = columns.names[0], columns.names[1]
+    names = list(columns.names)
+    if len(names) > 1 and all(name.isdigit() for name in names):
+        head, relation = names[:2]
     if head is None or relation is None:
         raise HeadtailError(
             f"`{columns.path}` has the columns {columns.listed}. To be answered, a row needs a "
