@@ -16,7 +16,8 @@ from headtail.data.cache import Store, cached, digest
 from headtail.data.packed import first_lines, line_blocks
 from headtail.data.progress import Progress
 from headtail.data.tables.dialects import Dialect
-from headtail.data.tables.list_columns import split, split_note
+from headtail.data.tables.list_columns import split_note
+from headtail.data.tables.split_lists import split
 from headtail.data.tables.table import Source, in_pieces
 from headtail.errors import HeadtailError, Setting
 

@@ -6,12 +6,7 @@ import ast
 import json
 import re
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from headtail.data.tables.names import ORDERED_LISTS, candidates, plain
-from headtail.errors import HeadtailError
 
 BRACKETS = "[]"
 """The separator of values that are lists in brackets, as JSON or Python write them."""
@@ -52,26 +47,6 @@ def split_note(name: str, separator: str) -> str:
     return f"{name} is split at {WORDS[separator]}."
 
 
-def split(column: pa.Array, separator: str, where: str) -> pa.Array:
-    """Lists of strings; nothing is an empty list.
-
-    Args:
-        column: of strings.
-        separator: one of `WORDS`.
-        where: file and column, for errors.
-    """
-    if separator == BRACKETS:
-        lists = [_in_brackets(value or "[]", where) for value in column.to_pylist()]
-        return pa.array(lists, pa.list_(pa.string()))
-    mark = re.escape(separator) if separator != " " else r"\s"
-    text = pc.utf8_trim(column.fill_null(""), f" \t\r\n{separator}")  # pyright: ignore[reportAttributeAccessIssue]
-    lists = pc.split_pattern_regex(text, rf"\s*{mark}[\s{mark}]*")  # pyright: ignore[reportAttributeAccessIssue]
-    values = lists.flatten()
-    lengths = np.where(pc.equal(text, "").to_numpy(zero_copy_only=False), 0, lists.value_lengths())  # pyright: ignore[reportAttributeAccessIssue]
-    offsets = pa.array(np.r_[0, np.cumsum(lengths)].astype(np.int32))
-    return pa.ListArray.from_arrays(offsets, values.filter(pc.not_equal(values, "")))  # pyright: ignore[reportAttributeAccessIssue]
-
-
 def _is_list(word: str) -> bool:
     items = ORDERED_LISTS.fullmatch(word) and (word.endswith("s") or _OF_ITEMS.fullmatch(word))
     return bool(items) or of_labels(word)
@@ -81,7 +56,7 @@ def _fits(separator: str, name: str, values: list[str]) -> bool:
     """Whether all of these values can be lists, and one has several values."""
     written = [value for value in values if value]
     if separator == BRACKETS:
-        return bool(written) and all(_list_in(value) is not None for value in written)
+        return bool(written) and all(list_in(value) is not None for value in written)
     pieces = [value.split(None if separator == " " else separator) for value in written]
     if not any(len(row) > 1 for row in pieces) or any(value[0] in "[{" for value in written):
         return False
@@ -93,7 +68,7 @@ def _fits(separator: str, name: str, values: list[str]) -> bool:
     return sum(len(token.split()) for token in tokens) <= _MOST_WORDS * len(tokens)
 
 
-def _list_in(value: str) -> list | None:
+def list_in(value: str) -> list | None:
     """The list that JSON or Python would write so, or None."""
     if not value.lstrip().startswith("["):
         return None
@@ -103,13 +78,3 @@ def _list_in(value: str) -> list | None:
         except (ValueError, SyntaxError, TypeError):
             continue
     return None
-
-
-def _in_brackets(value: str, where: str) -> list[str]:
-    found = _list_in(value)
-    if found is None:
-        raise HeadtailError(
-            f"{where}: `{value[:40]}` is not a list in brackets, as the first rows have. Write "
-            "`[3, 5, 7]`."
-        )
-    return [str(element) for element in found]
