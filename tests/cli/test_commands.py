@@ -53,7 +53,7 @@ def told(capsys, arguments):
     *notes, sentence = captured.err.strip().splitlines()
     known = (
         "Generated data",
-        "Chosen for",
+        "Settings chosen for",
         "`--dropout",
         "are held out to choose the epoch",
         "`--validation 0` all are trained on",

@@ -55,7 +55,7 @@ TEXT = "4 5 3\n0,2 1:0.5\n1 0:2\n2 3:1\n0 4:1\n"
         (
             {"session_id": [1, 2], "items": ITEMS},
             {"items": ITEMS, "target": [1, 2]},
-            "Read as sequences: prefix → next item.",
+            "Read as sequences: each item is predicted from those before it.",
         ),
         (
             {"user_id": [1, 2], "items": ITEMS},
@@ -65,12 +65,12 @@ TEXT = "4 5 3\n0,2 1:0.5\n1 0:2\n2 3:1\n0 4:1\n"
         (
             {"session_id": [1, 2], "items": ITEMS},
             {"session_id": [1, 2], "items": ITEMS},
-            "Read as sequences: prefix → next item.",
+            "Read as sequences: each item is predicted from those before it.",
         ),
         (
             {"user_id": [1, 2], "items": ITEMS},
             None,
-            "Read as sequences: prefix → next item, with the last item",
+            "Read as sequences: each item is predicted from those before it, with the",
         ),
         (
             {"user_id": [1, 2], "items": [[1, 2], [3]]},

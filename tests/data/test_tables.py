@@ -208,7 +208,8 @@ def test_lines_in_the_order_of_time_are_sequences(tmp_path):
     (tmp_path / "Beauty.txt").write_text("1 5\n1 7\n2 5\n1 9\n2 7\n2 5\n1 5\n2 9\n2 7\n")
     data = load(tmp_path / "Beauty.txt")
     assert data.notes[:2] == (
-        "Read as sequences: the items of each user in the order of the rows, prefix → next item.",
+        "Read as sequences: the items of each user in the order of the rows; each is "
+        "predicted from those before it.",
         "column 1 → user, column 2 → item.",
     )
     assert examples(data, "train") == [([5], 7), ([5], 7), ([5, 7], 5)]

@@ -94,7 +94,8 @@ def test_the_note_names_what_was_chosen_and_nothing_that_was_given():
     data = data_of("interactions")
     note = note_on_defaults(Training(epochs=3), ["softmax", "within-batch:tail"], data)
     assert str(note) == (
-        "Chosen for interactions: `lr=0.05` or 0.03, `batch=32`, `negatives=32`, `dropout=0.5`."
+        "Settings chosen for interactions: `lr=0.05` or 0.03, `batch=32`, `negatives=32`, "
+        "`dropout=0.5`."
     )
     every = Training(lr=0.1, epochs=3, batch=8, negatives=4, dropout=0.0)
     assert note_on_defaults(every, ["softmax"], data) is None

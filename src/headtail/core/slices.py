@@ -89,7 +89,7 @@ class Slices:
         shares = "a third of the examples each"
         if (head, torso) != (1 / 3, 1 / 3):
             shares = f"{head:.0%}, {torso:.0%} and the rest of the examples"
-        rule = f"head, torso and tail: about {shares}, labels of equal count together"
+        rule = f"about {shares}, labels of equal count together"
         return cls((below_head + below_torso)[index], rule)
 
     @property
@@ -122,8 +122,8 @@ class Slices:
 
         >>> counts = torch.tensor([50, 40, 5, 5])
         >>> print(Slices.by_mass(counts).describe(counts))
-        head 1 label (50% of the examples), torso 1 label (40%), tail 2 labels (10%); head, torso
-        and tail: about a third of the examples each, labels of equal count together
+        head 1 label (50% of the examples), torso 1 label (40%), tail 2 labels (10%); about a
+        third of the examples each, labels of equal count together
         """
         return f"{describe_slices(self.sizes, self.examples(counts))}; {self.rule}"
 

@@ -127,12 +127,18 @@ class DataFiles(NamedTuple):
 
 
 def data_name(path: Path, name: str) -> str:
-    """The short name of a data set from the path of its training file and the name of that.
+    """The short name of a data set: that of its training file, or of its folder where the name of
+    the file says nothing.
 
-    `beauty` for `beauty/train.parquet`, `beauty/data/train.parquet`, `beauty/sequences.parquet` and
-    `beauty_train.npz`.
+    `beauty` for `beauty/train.parquet`, `beauty/data/train.parquet`, `beauty/sequences.parquet`,
+    `beauty_train.npz` and `beauty.csv`.
+
+    >>> paths = [Path("shop/may.csv"), Path("ml-100k/u.data"), Path("ml/ratings.csv")]
+    >>> [data_name(path, path.stem) for path in paths]
+    ['may', 'ml-100k', 'ml']
     """
-    role = r"(^|[_.-])(train|trn|data|sequences|interactions|ratings|u)(20\d\d)?$"
+    says_nothing = "train|trn|data|sequences?|interactions?|ratings?|events?|clicks?|log|u"
+    role = rf"(^|[_.-])({says_nothing})(20\d\d)?$"
     if own := re.sub(role, "", name.lower()):
         return own
     folder = path.resolve().parent

@@ -112,7 +112,7 @@ def note_on_defaults(training: Training, schemes: Sequence[str], data: DataSet) 
             parts += [", ", Setting(name, chosen[0]), *(f" or {other:g}" for other in chosen[1:])]
     if not parts:
         return None
-    return Sentence(f"Chosen for {kind_of(data)}: ", *parts[1:], ".")
+    return Sentence(f"Settings chosen for {kind_of(data)}: ", *parts[1:], ".")
 
 
 def cifar() -> Training:

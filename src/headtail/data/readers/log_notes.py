@@ -23,8 +23,8 @@ def notes_on_log(log: Log, facts: dict[str, Any], read_as: str) -> tuple[str, ..
     train = log.tables.train
     order = "time" if train.roles.time else "the rows"
     read = {
-        "sequences": f"Read as sequences: the items of each {log.who} in the order of {order}, "
-        "prefix → next item.",
+        "sequences": f"Read as sequences: the items of each {log.who} in the order of {order}; "
+        "each is predicted from those before it.",
         "interactions": "Read as interactions: a point is a user, its labels are the items it had.",
     }
     used = [log.who, "item", *(["time"] if train.roles.time else [])]

@@ -300,7 +300,7 @@ def _encoded(
 
 
 def _notes(entry: Entry, alone: bool, whole: float | None) -> tuple[str, ...]:
-    note = "Read as sequences: prefix → next item"
+    note = "Read as sequences: each item is predicted from those before it"
     if whole is not None:
         note += f", with {whole:.0%} of the sequences, chosen at random, held out for testing"
     elif alone:
