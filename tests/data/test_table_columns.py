@@ -159,3 +159,29 @@ def test_other_columns_of_the_same_table_are_not_taken_from_the_cache():
         one, other = (load(frame[[name, "user"]], format=format_name) for name in "ab")
         assert first.test.labels.values.tolist() == one.test.labels.values.tolist()
         assert second.test.labels.values.tolist() == other.test.labels.values.tolist()
+
+
+def reviews() -> pd.DataFrame:
+    names = {"user": "reviewerID", "item": "asin", "time": "unixReviewTime"}
+    frame = log().rename(columns=names)
+    return frame.assign(helpful=[[0, 1]] * len(frame))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"user": "reviewerID", "item": "asin", "time": "unixReviewTime"},
+        {"format": "sequences", "item": "asin", "time": "unixReviewTime"},
+        {"format": "interactions", "item": "asin"},
+    ],
+)
+def test_a_log_stays_one_beside_a_column_of_lists(options):
+    found = load(reviews(), **options)
+    assert "reviewerID → user, asin → item, unixReviewTime → time" in " ".join(found.notes)
+    assert found.train.num_labels == 40
+
+
+def test_named_columns_make_a_log_beside_lists_of_items():
+    frame = reviews().rename(columns={"helpful": "item_list"})
+    assert load(frame, item="asin", time="unixReviewTime").train.num_labels == 40

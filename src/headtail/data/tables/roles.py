@@ -70,6 +70,8 @@ def roles_of(table: Table, reading: Reading) -> Roles:
     if found["item"] is not None and is_list(kinds[found["item"]]):
         # A list of items: the next one may be in a column of its own.
         lists, found["item"] = found["item"], None
+    elif _is_log(found, chosen, lists):
+        lists = None
     target = _by_name("target", {n: kind for n, kind in free.items() if n != lists})
     if lists is not None and target is None and found["item"] is not None:
         target, found["item"] = found["item"], None  # RecBole: item_id_list, item_id
@@ -81,6 +83,16 @@ def roles_of(table: Table, reading: Reading) -> Roles:
         target=target,
         tokens=tokens,
     )
+
+
+def _is_log(found: dict[str, str | None], chosen: dict[Role, str], lists: str | None) -> bool:
+    """Whether rows are interactions, and lists beside them, such as votes, are something else."""
+    if "item" in chosen and ("time" in chosen or "user" in chosen):
+        return True
+    if lists is None or ORDERED_LISTS.fullmatch(plain(lists)):
+        return False
+    said = found["time"] or found["rating"]
+    return found["item"] is not None and bool("item" in chosen or (found["user"] and said))
 
 
 def _by_format(
@@ -102,7 +114,7 @@ def chosen_columns(reading: Reading) -> dict[str, Any]:
     return {role: name for role, name in settings.items() if name is not None}
 
 
-def _chosen(table: Table, reading: Reading) -> dict[str, str]:
+def _chosen(table: Table, reading: Reading) -> dict[Role, str]:
     """The columns that settings name, other than features; all of them must be there."""
     chosen = chosen_columns(reading)
     features = chosen.pop("features", [])
