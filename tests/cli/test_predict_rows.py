@@ -140,6 +140,62 @@ def test_arrays_and_tables_of_numbers_are_answered(tmp_path, capsys):
     assert "the model has 3 features" in capsys.readouterr().err
 
 
+@pytest.fixture
+def flowers(tmp_path) -> Path:
+    """A model in which column `b` means rose, `a` means lily, and `c` nothing."""
+    data = tmp_path / "flowers.csv"
+    rows = "".join("0.0,1.0,0.5,rose\n1.0,0.0,0.5,lily\n" for _ in range(60))
+    data.write_text(f"a,b,c,kind\n{rows}")
+    return train(data, tmp_path, "--label", "kind", "--slices", "mass")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a,b,c\n0.0,1.0,0.5\n1.0,0.0,0.5\n",
+        "c,b,a\n0.5,1.0,0.0\n0.5,0.0,1.0\n",
+        "extra,b,note,c,a\n7,1.0,x,0.5,0.0\n8,0.0,y,0.5,1.0\n",
+        "0.0,1.0,0.5\n1.0,0.0,0.5\n",
+    ],
+)
+def test_columns_of_numbers_are_found_by_their_names(flowers, tmp_path, text):
+    rows = tmp_path / "new.csv"
+    rows.write_text(text)
+    assert [row["label"] for row in answers(flowers, rows, "--k", "1")] == ["rose", "lily"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("z,b,c\n0.0,1.0,0.5\n", "`z`, `b`, `c`, but not `a`, which training has"),
+        ("a,c\n0.0,0.5\n", "`a`, `c`, but not `b`, which training has"),
+        ("a,b,c\n0.0,1.0,0.5\n1.0,,0.5\n", "column `b`: row 1 (from 0) is missing"),
+        ("a,b,c\n0.0,1.0,x\n", "column `c` holds string, but features must be numbers"),
+    ],
+)
+def test_columns_that_do_not_fit_the_model_are_refused(flowers, tmp_path, capsys, text, sentence):
+    rows = tmp_path / "new.csv"
+    rows.write_text(text)
+    out = tmp_path / "best.csv"
+    assert main(["predict", str(flowers), str(rows), "--out", str(out)]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_arrays_with_missing_values_are_refused(flowers, tmp_path, capsys):
+    rows = tmp_path / "new.npz"
+    np.savez(rows, features=np.array([[0, 1, 0], [0, np.nan, 0]], np.float32))
+    assert main(["predict", str(flowers), str(rows), "--out", str(tmp_path / "best.csv")]) == 2
+    assert "row 1 (from 0), feature 1 is missing or not finite" in capsys.readouterr().err
+
+
+def test_data_with_columns_in_another_order_are_not_measured(flowers, tmp_path, capsys):
+    data = tmp_path / "other.csv"
+    data.write_text("b,a,c,kind\n" + "1.0,0.0,0.5,rose\n0.0,1.0,0.5,lily\n" * 9)
+    assert main(["evaluate", str(flowers), str(data), "--label", "kind"]) == 2
+    assert "has the feature `a` where `other` has `b`" in capsys.readouterr().err
+
+
 def test_a_column_of_texts_is_answered_without_a_word(tmp_path, capsys):
     data = tmp_path / "texts.csv"
     lines = ["wine cheese bread,food", "chip code server,tech"] * 60

@@ -88,7 +88,7 @@ def test_test_rows_may_lack_a_known_label():
 @pytest.mark.parametrize(
     ("frame", "options", "sentence"),
     [
-        (NUMBERS.assign(x1=np.nan), {}, r"column `x1, x2`: row 0 \(from 0\) is missing or not"),
+        (NUMBERS.assign(x1=np.nan), {}, r"column `x1`: row 0 \(from 0\) is missing or not"),
         (NUMBERS, {"features": "note"}, r"column `note` holds .*string, but features must be num"),
         (NUMBERS[["category"]], {"label": "category"}, r"none of them is for features"),
         (NUMBERS, {"features": "x9"}, r"`features` is `x9`, but .* Did you mean `x2` or `x1`"),
@@ -103,6 +103,11 @@ def test_test_rows_may_lack_a_known_label():
 def test_numbers_that_cannot_be_used_are_one_sentence(frame, options, sentence):
     with pytest.raises(HeadtailError, match=sentence):
         load(frame, **options)
+
+
+def test_test_rows_without_a_column_of_training_are_refused():
+    with pytest.raises(HeadtailError, match=r"but not `x2`, which training has"):
+        load(NUMBERS, test=NUMBERS.rename(columns={"x2": "z"}), label="category")
 
 
 def test_lists_of_labels_beside_text_are_not_sequences():

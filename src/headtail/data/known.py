@@ -42,6 +42,7 @@ class Known:
         users: its users, where a feature is a user.
         relations: its relations, where a point is a head with a relation.
         image_size: height and width of its images.
+        feature_names: names of the columns of dense features; None where they have none.
     """
 
     kind: Kind
@@ -51,6 +52,7 @@ class Known:
     users: Users | None = None
     relations: list[str] | list[int] | None = None
     image_size: tuple[int, int] | None = None
+    feature_names: list[str] | None = None
 
     @property
     def items(self) -> Vocabulary:
@@ -103,6 +105,12 @@ def dense_rows(features: Tensor, known: Known, path: str | Path) -> Points:
         raise HeadtailError(
             f"The features of `{path}` have the shape {list(features.shape)}, but the model has "
             f"{known.num_features:,} features. Pass [N, {known.num_features}]."
+        )
+    if not bool(features.isfinite().all()):
+        row, column = (~features.isfinite()).nonzero()[0].tolist()
+        raise HeadtailError(
+            f"`{path}`: row {row:,} (from 0), feature {column:,} is missing or not finite. Fix or "
+            "drop it."
         )
     return unlabelled(features.float(), known)
 

@@ -132,6 +132,7 @@ class DataSet:
         items: the features of each label, for a model with a second tower; or None.
         text: how raw texts became features, where the points were texts; or None.
         relations: the names of relations, where points are a head with a relation; or None.
+        feature_names: the names of the columns of dense features, where they have names; or None.
     """
 
     name: str
@@ -147,6 +148,7 @@ class DataSet:
     text: TextFeatures | None = None
     items: Bag | None = None
     relations: list[str] | list[int] | None = None
+    feature_names: list[str] | None = None
 
     @property
     def asked(self) -> Points:

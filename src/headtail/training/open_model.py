@@ -77,6 +77,7 @@ def open_model(
     trained_on = data_of(Path(folder) / "run.toml")
     _check_text(data, facts, folder)
     _check_order(data, model, folder)
+    _check_columns(data, facts, folder)
     wanted = (facts["num_features"], len(model.head.weight))
     shape = (data.train.num_features, data.train.num_labels)
     names = facts.get("label_names", data.label_names)
@@ -162,8 +163,8 @@ def open_rows(
         return None
     trained_with = data_of(Path(folder) / "run.toml")
     sizes = (facts["num_features"], len(model.head.weight))
-    names = [facts.get(name) for name in ("label_names", "users", "relations", "picture")]
-    known = Known(facts["features"], *sizes, *names)
+    names = ("label_names", "users", "relations", "picture", "feature_names")
+    known = Known(facts["features"], *sizes, *(facts.get(name) for name in names))
     read = rows_to_answer(Path(path), known, _as_in_training(reading, trained_with), progress)
     if read is None:
         return None
@@ -195,6 +196,18 @@ def _check_order(data: DataSet, model: Model, folder: str | Path) -> None:
             f"The model in `{folder}` reads sequences in order, but `{data.name}` has none. Pass "
             "the data it was trained on, or other sequences."
         )
+
+
+def _check_columns(data: DataSet, facts: dict[str, Any], folder: str | Path) -> None:
+    """Refuse columns of numbers that have other names, or another order, than the model's."""
+    then, now = facts.get("feature_names"), data.feature_names
+    if then is None or now is None or then == now:
+        return
+    place = next((i for i, pair in enumerate(zip(then, now, strict=False)) if len({*pair}) > 1), 0)
+    raise HeadtailError(
+        f"The model in `{folder}` has the feature `{then[place]}` where `{data.name}` has "
+        f"`{now[place]}`. Pass the same columns in the same order."
+    )
 
 
 def _check_text(data: DataSet, facts: dict[str, Any], folder: str | Path) -> None:

@@ -127,6 +127,7 @@ class Trainer:
             "picture": train.image_size,
             "features": kind_of_features(data.train),
             "relations": data.relations,
+            "feature_names": data.feature_names,
         }
         about = (data.text, users_of_training(data.train))
         self.files = RunFiles(self.folder, facts, self.labels, *about)

@@ -55,6 +55,7 @@ def read_tables(tables: DataTables, reading: Reading, progress: Progress | None)
         notes=tuple(notes),
         digest=digest,
         whole=whole,
+        feature_names=_feature_names(tables.train),
     )
     return renamed(data, tables)
 
@@ -66,6 +67,13 @@ def _hub_names(
     words = columns.hub_names(columns.roles.label or "")
     fits = names is None and words is not None and len(words) == entry.facts["num_labels"]
     return words if fits else names
+
+
+def _feature_names(columns: Columns) -> list[str] | None:
+    """The names of the columns of numbers; None where a number or a list is all they have."""
+    names = list(columns.roles.features)
+    listed = is_list(columns.kind(names[0]))
+    return None if listed or all(name.isdigit() for name in names) else names
 
 
 def _build(tables: DataTables, progress: Progress | None, store: Store) -> None:
@@ -84,8 +92,11 @@ def _build(tables: DataTables, progress: Progress | None, store: Store) -> None:
     for name, columns in tables.parts.items():
         lacking = label not in columns.names and name == "test"
         wanted = [*features] if lacking else [*features, label]
+        check_columns(columns, wanted)
         for first, batch in columns.read(wanted, progress):
-            store.append(f"{name}_features", _numbers(columns, batch, features, first, store))
+            numbers = numbers_of(columns, batch, features, first, store.facts["width"])
+            store.facts["width"] = numbers.shape[1]
+            store.append(f"{name}_features", numbers)
             lengths = np.zeros(len(batch), np.int64)
             if not lacking:
                 values, offsets = _ids(columns, batch, label, first, may_lack=name == "test")
@@ -98,6 +109,17 @@ def _build(tables: DataTables, progress: Progress | None, store: Store) -> None:
             else:
                 store.append(f"{name}_labels", np.empty(0, np.int32))
             store.append(f"{name}_lengths", lengths)
+
+
+def check_columns(columns: Columns, wanted: list[str]) -> None:
+    """Refuse a table without some of the columns of training."""
+    missing = [name for name in wanted if name not in columns.names]
+    if missing:
+        raise HeadtailError(
+            f"`{columns.path}` has the columns {columns.listed}, but not "
+            f"{', '.join(f'`{name}`' for name in missing)}, which training has. Add or rename "
+            "columns so that they are named as in training."
+        )
 
 
 def _columns(columns: Columns) -> tuple[str, list[str]]:
@@ -127,14 +149,23 @@ def _ids(
     return columns.ids(array, label, first), np.arange(len(array) + 1)
 
 
-def _numbers(
-    columns: Columns, batch: pa.RecordBatch, features: list[str], first: int, store: Store
+def numbers_of(
+    columns: Columns, batch: pa.RecordBatch, features: list[str], first: int, width: int | None
 ) -> np.ndarray:
-    """`[n, D]` float32 features; what is missing or not finite is refused."""
-    if is_list(columns.kind(features[0])):
+    """`[n, D]` float32 features; what is missing or not finite is refused.
+
+    Args:
+        columns: of the table.
+        batch: rows of it.
+        features: the columns of numbers, or the one of lists of numbers.
+        first: the number of the first row.
+        width: how many numbers a list must hold; None for as many as the first one.
+    """
+    listed = is_list(columns.kind(features[0]))
+    if listed:
         array = batch.column(features[0])
         lengths = array.value_lengths().fill_null(0).to_numpy()
-        width = store.facts["width"] or int(lengths[0])
+        width = width or int(lengths[0])
         if (bad := np.flatnonzero(lengths != width)).size:
             _refuse(columns, features[0], first + int(bad[0]), f"is not a list of {width} numbers")
         numbers = array.flatten().cast(pa.float32()).to_numpy(zero_copy_only=False)
@@ -151,9 +182,10 @@ def _numbers(
                 )
         arrays = [batch.column(name).cast(pa.float32(), safe=False) for name in features]
         numbers = np.stack([array.to_numpy(zero_copy_only=False) for array in arrays], axis=1)
-    store.facts["width"] = numbers.shape[1]
-    if (bad := np.flatnonzero(~np.isfinite(numbers).all(axis=1))).size:
-        _refuse(columns, ", ".join(features[:3]), first + int(bad[0]), "is missing or not finite")
+    if (bad := np.argwhere(~np.isfinite(numbers))).size:
+        row, column = bad[0]
+        name = features[0 if listed else column]
+        _refuse(columns, name, first + int(row), "is missing or not finite")
     return numbers
 
 

@@ -15,8 +15,9 @@ from headtail.data.histories import Histories
 from headtail.data.known import Known, dense_rows, left_out, unlabelled, vocabulary_of
 from headtail.data.points import Points, Progress
 from headtail.data.readers.interaction_pairs import users_of
+from headtail.data.readers.table_dense import check_columns, numbers_of
 from headtail.data.reading import Reading
-from headtail.data.tables.arrow_types import is_list, is_string
+from headtail.data.tables.arrow_types import is_string
 from headtail.data.tables.columns import Columns, check_same_kind
 from headtail.data.tables.vocabulary import Vocabulary
 from headtail.errors import HeadtailError
@@ -30,26 +31,39 @@ def read_rows(
         return _queries(columns, known, known.relations, progress)
     if known.kind == "histories":
         return _histories(columns, known, reading, progress)
-    return (_users if known.kind == "users" else _numbers)(columns, known, progress)
+    if known.kind == "users":
+        return _users(columns, known, progress)
+    return _numbers(columns, known, reading, progress)
 
 
-def _numbers(columns: Columns, known: Known, progress: Progress | None) -> tuple[Points, list[str]]:
-    """The columns of features; where none have that role, all but the label."""
-    names = [*columns.roles.features]
-    names = names or [name for name in columns.names if name != columns.roles.label]
-    blocks = []
-    try:
-        for _, batch in columns.read(names, progress):
-            arrays = [batch.column(name) for name in names]
-            numbers = [(a.flatten() if is_list(a.type) else a).cast(pa.float32()) for a in arrays]
-            block = np.stack([a.to_numpy(zero_copy_only=False) for a in numbers], axis=1)
-            blocks.append(block.reshape(len(batch), -1))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise HeadtailError(
-            f"`{columns.path}` has the columns {columns.listed}, but features must be numbers "
-            f"({str(error).rstrip('.')}). Keep the columns of training only."
-        ) from error
+def _numbers(
+    columns: Columns, known: Known, reading: Reading, progress: Progress | None
+) -> tuple[Points, list[str]]:
+    """The columns of features."""
+    names = _feature_columns(columns, known, reading)
+    width = known.num_features
+    blocks = [
+        numbers_of(columns, batch, names, first, width)
+        for first, batch in columns.read(names, progress)
+    ]
+    if not blocks:
+        raise HeadtailError(f"`{columns.path}` has no rows, so there is nothing to answer.")
     return dense_rows(torch.from_numpy(np.concatenate(blocks)), known, columns.path), []
+
+
+def _feature_columns(columns: Columns, known: Known, reading: Reading) -> list[str]:
+    """Those of training by their names; where there are no names, those with that role, else all
+    but the label.
+    """
+    trained = known.feature_names
+    nameless = all(name.isdigit() for name in columns.names)
+    if trained is not None and not nameless:
+        if set(trained) <= set(columns.names):
+            return trained
+        if not reading.features:
+            check_columns(columns, trained)
+    names = [*columns.roles.features]
+    return names or [name for name in columns.names if name != columns.roles.label]
 
 
 def _queries(
