@@ -82,3 +82,20 @@ def test_what_is_wrong_with_triples_is_one_sentence(tmp_path):
     frame = pd.DataFrame(TRAIN, columns=["head", "relation", "tail"])
     with pytest.raises(HeadtailError, match=r"`test` leaves no triple to test on"):
         load(frame, test=frame.assign(head="nobody"))
+
+
+@pytest.mark.parametrize("when", ["2017-09-{:02}T08:55:09Z", "2017-09-{:02}", "15058977{:02}"])
+def test_times_behind_a_user_and_an_item_are_no_tails(when, tmp_path):
+    rows = [f"usr_{i % 3}\tit_{i % 4}\t{when.format(1 + i % 28)}\n" for i in range(60)]
+    (tmp_path / "log.tsv").write_text("".join(rows))
+    notes = load(tmp_path / "log.tsv").notes
+    assert "column 1 → user, column 2 → item, column 3 → time." in notes
+
+
+def test_numbers_behind_words_are_tails_only_if_they_are_heads(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("".join(f"e{i % 5}\tlikes{i % 3}\t{20 + i}\n" for i in range(60)))
+    with pytest.raises(HeadtailError, match=r"`user='1'`.*`time='3'`.*`format='triples'`"):
+        load(path)
+    path.write_text("".join(f"{20 + i % 5}\tlikes{i % 3}\t{20 + i}\n" for i in range(60)))
+    assert load(path).notes[0].startswith("Read as triples")

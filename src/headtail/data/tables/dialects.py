@@ -22,6 +22,7 @@ _WORDS = 3
 """Most words that names have on average; more are a text."""
 _EPOCH = 1e8
 """Numbers above it may be times: seconds since 1970 passed it in 1973."""
+_DATE = re.compile(r"\d{4}([-/])\d\d?\1\d\d?([T ].*)?|\d\d?([./])\d\d?\3\d{4}( .*)?")
 _SINGLE = (",", "\t", ";", "|")
 
 
@@ -130,7 +131,7 @@ def _guess(rows: list[list[str]]) -> dict[Role, str]:
     numbers = [all(map(_NUMBER.fullmatch, column)) for column in columns]
     are: dict[str, Callable[[int], bool]] = {
         "rating": lambda i: numbers[i] and _like_ratings(columns[i]),
-        "time": lambda i: numbers[i] and min(map(float, columns[i])) > _EPOCH,
+        "time": lambda i: _like_times(columns[i], numbers[i]),
     }
     if not all(_are_names(column) for column in columns[:2]):
         return {}
@@ -143,7 +144,9 @@ def _guess(rows: list[list[str]]) -> dict[Role, str]:
             others = {role: str(3 + i) for i, role in enumerate(last)}
             return {"user": "1", "item": "2", **others}  # pyright: ignore[reportReturnType]
     few_relations = 2 * len(set(columns[1])) <= len(rows)
-    if len(columns) == 3 and few_relations and not (numbers[1] and numbers[2]):
+    # Numbers behind words are tails only where they are heads too.
+    entities = not numbers[-1] or not (numbers[1] or set(columns[0]).isdisjoint(columns[-1]))
+    if len(columns) == 3 and few_relations and entities:
         return {"head": "1", "relation": "2", "tail": "3"}
     return {}
 
@@ -153,6 +156,12 @@ def _are_names(column: tuple[str, ...]) -> bool:
     fractions = any(_NUMBER.fullmatch(value) and not float(value).is_integer() for value in column)
     words = sum(len(value.split()) for value in column) / len(column)
     return not fractions and words <= _WORDS
+
+
+def _like_times(column: tuple[str, ...], numbers: bool) -> bool:
+    if numbers:
+        return min(map(float, column)) > _EPOCH
+    return all(map(_DATE.fullmatch, column))
 
 
 def _like_ratings(column: tuple[str, ...]) -> bool:

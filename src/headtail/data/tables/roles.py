@@ -85,7 +85,7 @@ def roles_of(table: Table, reading: Reading) -> Roles:
     )
 
 
-def _is_log(found: dict[str, str | None], chosen: dict[Role, str], lists: str | None) -> bool:
+def _is_log(found: dict[str, str | None], chosen: dict[str, str], lists: str | None) -> bool:
     """Whether rows are interactions, and lists beside them, such as votes, are something else."""
     if "item" in chosen and ("time" in chosen or "user" in chosen):
         return True
@@ -114,7 +114,7 @@ def chosen_columns(reading: Reading) -> dict[str, Any]:
     return {role: name for role, name in settings.items() if name is not None}
 
 
-def _chosen(table: Table, reading: Reading) -> dict[Role, str]:
+def _chosen(table: Table, reading: Reading) -> dict[str, str]:
     """The columns that settings name, other than features; all of them must be there."""
     chosen = chosen_columns(reading)
     features = chosen.pop("features", [])
