@@ -20,7 +20,7 @@ from headtail.data.tables.open import open_table
 from headtail.data.tables.roles import Roles, chosen_columns, roles_of
 from headtail.data.tables.table import AT_ONCE, Table
 from headtail.data.tables.vocabulary import Vocabulary
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, Setting
 
 if TYPE_CHECKING:
     from headtail.data.points import DataSet
@@ -59,7 +59,9 @@ class Columns:
         if isinstance(source, Columns):
             return replace(source, at_once=at_once)
         table = source if isinstance(source, Table) else open_table(source, reading, progress)
-        return cls(table, roles_of(table, reading), at_once, chosen_columns(reading))
+        chosen = chosen_columns(reading)
+        _check_different(chosen)
+        return cls(table, roles_of(table, reading), at_once, chosen)
 
     def like(self, train: Columns) -> Columns:
         """With the roles of the training columns, if columns have no names: a few rows show less
@@ -316,6 +318,22 @@ def check_same_kind(known: Vocabulary, values: pa.Array, columns: Columns, colum
 def first_null(array: pa.Array) -> int:
     """The place of the first null."""
     return int(array.is_null().to_numpy(zero_copy_only=False).argmax())
+
+
+def _check_different(chosen: dict[str, Any]) -> None:
+    """Refuse a column that settings name twice."""
+    role_of: dict[str, str] = {}
+    for role, named in chosen.items():
+        for name in named if role == "features" else [named]:
+            if name in role_of:
+                raise HeadtailError(
+                    f"The column `{name}` is named twice: by ",
+                    Setting(role_of[name]),
+                    " and by ",
+                    Setting(role),
+                    ". Name another column with one of them.",
+                )
+            role_of[name] = role
 
 
 def _from_text(array: pa.Array) -> pa.Array:
