@@ -154,6 +154,8 @@ def reader_of(source: DataFiles | DataTables, reading: Reading) -> Reader:
         return next(row for row in rows if reading.format in ("auto", row.format))
     from headtail.data.readers.table_formats import format_of
 
+    if source.train.table.rows == 0:
+        raise HeadtailError(f"`{source.train.path}` has no rows, so there is nothing to learn.")
     wanted = format_of(source, reading) if reading.format == "auto" else reading.format
     tables = {row.format: row for row in READERS if row.kind.name == TABLE.name}
     if wanted not in tables:
