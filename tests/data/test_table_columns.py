@@ -190,3 +190,26 @@ def test_a_log_stays_one_beside_a_column_of_lists(options):
 def test_named_columns_make_a_log_beside_lists_of_items():
     frame = reviews().rename(columns={"helpful": "item_list"})
     assert load(frame, item="asin", time="unixReviewTime").train.num_labels == 40
+
+
+def test_a_column_named_twice_is_refused():
+    frame = pd.DataFrame({"a": [1, 1, 2, 2], "b": [5, 6, 5, 6]})
+    sentence = r"The column `a` is named twice: by `user` and by `item`"
+    with pytest.raises(HeadtailError, match=sentence):
+        load(frame, user="a", item="a")
+
+
+def test_a_table_without_rows_is_one_sentence():
+    frame = pd.DataFrame({"user": [1], "item": [2], "time": [3]})
+    with pytest.raises(HeadtailError, match="`data` has no rows, so there is nothing to learn"):
+        load(frame[:0])
+
+
+@pytest.mark.parametrize(
+    ("holdout", "sentence"), [(0.99, "no train .* a smaller"), (0.01, "no test .* a larger")]
+)
+def test_a_share_that_leaves_no_example_is_told_which_way_to_go(holdout, sentence):
+    users = [1, 1, 1, 2, 2, 2, 3, 4] if holdout > 0.5 else [1, 1, 1, 2, 2, 2, 3]
+    frame = pd.DataFrame({"user": users, "item": 1, "time": range(len(users))})
+    with pytest.raises(HeadtailError, match=f"gives {sentence} `holdout`"):
+        load(frame, holdout=holdout)

@@ -21,7 +21,7 @@ from headtail.data.readers.sequence_examples import ExampleWriter, Sequences, pl
 from headtail.data.reading import Reading
 from headtail.data.tables.columns import DataTables, renamed
 from headtail.data.tables.vocabulary import label_names, save_ids, saved_ids
-from headtail.errors import HeadtailError, check_count
+from headtail.errors import HeadtailError, Sentence, Setting, check_count
 
 
 def read_log(tables: DataTables, reading: Reading, progress: Progress | None) -> DataSet:
@@ -85,11 +85,14 @@ def _build(log: Log, progress: Progress | None, store: Store) -> None:
             writer.add_examples(name, sequences, targets)
     store.facts["alone"] = alone
     save_ids(store, "users", events.who.names)
-    for name in ("train", "test"):
+    whole = log.split in ("given", "last")  # a share decides nothing
+    for name, share in (("train", "smaller"), ("test", "larger")):
         if not store.facts["points"][name]:
             raise HeadtailError(
                 f"`{log.tables.train.path}` gives no {name} example: an example is an item with "
-                "another of the same user before it. Choose another split or a larger share."
+                f"another of the same {log.who} before it. Choose another split",
+                Sentence() if whole else Sentence(f", or a {share} ", Setting("holdout")),
+                ".",
             )
 
 
