@@ -309,3 +309,54 @@ def test_a_time_without_end_is_named_with_its_row():
     frame.loc[4, "time"] = np.inf
     with pytest.raises(HeadtailError, match=r"row 4 \(from 0\): `inf` in column `time` is not a"):
         load(frame)
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        ("holdout", "The test part is given; the latest 5% of all are for validation."),
+        ("eval", "The test part is given; the latest 5% of all are for validation."),
+        ("dev", "The validation part is given; for testing, the training part gives up the latest"),
+    ],
+)
+def test_the_second_part_has_many_names(other, sentence, tmp_path):
+    first, second = log(), log(seed=1)
+    first.to_csv(tmp_path / "train.csv", index=False)
+    second.to_csv(tmp_path / f"{other}.csv", index=False)
+    second.to_csv(tmp_path / "copy.csv", index=False)
+    data = load(tmp_path)
+    assert sentence in " ".join(data.notes)
+    assert "Files that are not read: copy.csv." in data.notes
+    part = data.validation if other == "dev" else data.test
+    assert len(part) > 350
+    assert len(data.train) + len(data.test) + len(data.validation) > 700
+
+
+def test_eval_beside_test_is_for_validation(tmp_path):
+    for name, number in (("train", 400), ("eval", 80), ("test", 150)):
+        log(number).to_csv(tmp_path / f"{name}.csv", index=False)
+    data = load(tmp_path)
+    assert (len(data.validation), len(data.test)) == (80, 150)
+
+
+@pytest.mark.parametrize(
+    ("read_as", "split"),
+    [
+        ("sequences", "last"),
+        ("sequences", "random"),
+        ("sequences", "time"),
+        ("interactions", "random"),
+        ("interactions", "time"),
+    ],
+)
+def test_a_given_validation_part_is_validated_on(read_as, split):
+    first = log()
+    second = log(40, seed=1).assign(time=20_000)
+    data = load({"train": first, "validation": second}, format=read_as, split=split)
+    assert data.notes[2].startswith("The validation part is given; for testing, the training part")
+    pairs = set(zip(second.user, second.item, strict=True)) - set(
+        zip(first.user, first.item, strict=True)
+    )
+    number = data.validation.num_pairs
+    assert number == 40 if read_as == "sequences" else len(pairs) - 3 <= number <= 40
+    assert len(data.test) > 0

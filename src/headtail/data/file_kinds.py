@@ -11,8 +11,9 @@ from headtail.data.reading import DataFiles
 from headtail.data.shards import SHARD, part_of
 from headtail.errors import HeadtailError
 
-TRAIN, TEST, VALIDATION = (
-    rf"(^|[_.-])({names})(20\d\d)?$" for names in ("train|trn", "test|tst", "val|valid|validation")
+TRAIN, TEST, VALIDATION, HELD_OUT = (
+    rf"(^|[_.-])({names})(20\d\d)?$"
+    for names in ("train|trn", "test|tst", "val|valid|validation|dev", "eval|holdout")
 )
 
 
@@ -57,11 +58,16 @@ def kind_by_ending(name: str, endings: tuple[str, ...]) -> FileKind:
 
 
 def by_role(names: dict[str, Path]) -> tuple[Path | None, ...]:
-    """The paths for training, testing and validation, by their names."""
-    return tuple(
+    """The paths for training, testing and validation, by their names; what is held out is for
+    testing, beside a test part for validation.
+    """
+    train, test, validation, held_out = (
         next((path for name, path in names.items() if re.search(role, name)), None)
-        for role in (TRAIN, TEST, VALIDATION)
+        for role in (TRAIN, TEST, VALIDATION, HELD_OUT)
     )
+    if test is None:
+        return train, held_out, validation
+    return train, test, validation or held_out
 
 
 def with_roles(kind: str, folder: Path, held: list[Path]) -> DataFiles:
@@ -78,7 +84,9 @@ def with_roles(kind: str, folder: Path, held: list[Path]) -> DataFiles:
         )
     for part in (train, test, validation):
         _check_written_once(part, held)
-    return DataFiles(kind, train, test, None, validation)
+    used = {part_of(part) for part in (train, test, validation) if part is not None}
+    unused = tuple(file.name for file in held if part_of(file) not in used)
+    return DataFiles(kind, train, test, None, validation, unused)
 
 
 def _check_written_once(path: Path | None, held: list[Path]) -> None:

@@ -75,7 +75,9 @@ class Log:
             for part in self.tables.parts.values()
         ]
         holdout = None if self.split in ("given", "last") else self.holdout
+        alone = self.tables.validation is not None and self.tables.test is None
         return {
+            **({"validation": "given"} if alone else {}),
             "reader": "log",
             "columns": columns,
             "parts": list(self.tables.parts),

@@ -91,7 +91,8 @@ def _pairs(events: Sorted, log: Log) -> Iterator[tuple[np.ndarray, np.ndarray, n
         new = np.r_[True, (np.diff(user) != 0) | (np.diff(item) != 0)][: len(user)]
         user, item, part = user[new], item[new], part[new]
         if log.split == "random":
-            part = np.where(hold_out_items(user - first, log.holdout), 2, 0)
+            free = np.ones(len(part), bool) if log.tables.validation is None else part != 1
+            part[free] = np.where(hold_out_items(user[free] - first, log.holdout), 2, 0)
         yield user, item, part
 
 

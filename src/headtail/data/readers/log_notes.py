@@ -63,6 +63,11 @@ def _split(log: Log, facts: dict[str, Any], read_as: str) -> str:
         if log.tables.validation is not None:
             return "The test and validation parts are given."
         return f"The test part is given; the latest {chosen[:-15]} of all are for validation."
+    if log.tables.validation is not None:
+        held = {"time": "the latest interactions", "last": f"the last item of each {log.who}"}
+        users = "items of each user" if read_as == "interactions" else f"whole {log.who}s"
+        tested = held.get(log.split, users)
+        return f"The validation part is given; for testing, the training part gives up {tested}."
     if log.split == "time":
         begin = _date(log, facts["test_from"])
         return f"Split by time: the last {shares}{begin}, and {chosen} come right before them."

@@ -25,19 +25,26 @@ class Cuts:
         validation: first time of validation, or None.
         test: first time of testing, or None.
         part_of: `[u]` the part of each session or user, where whole ones are held out; or None.
+        validated: whether the validation part is given, so that training leaves none.
     """
 
     split: str
     validation: int | None = None
     test: int | None = None
     part_of: np.ndarray | None = None
+    validated: bool = False
 
     @classmethod
     def of(cls, log: Scanned, split: str, holdout: float, tables: DataTables) -> Cuts:
         """The cuts of a log."""
+        cuts = cls._of(log, split, holdout, tables)
+        return replace(cuts, validated=tables.validation is not None)
+
+    @classmethod
+    def _of(cls, log: Scanned, split: str, holdout: float, tables: DataTables) -> Cuts:
         timed = tables.train.roles.time is not None
         if split == "time":
-            total = int(log.counts.sum())
+            total = sum(len(times) for times in log.trained_times())
             test, before = kth_smallest(log.trained_times, _first_held_out(total, holdout))
             if not before:
                 raise _one_time(tables)
@@ -69,16 +76,27 @@ def part_of_events(events: Events, given: np.ndarray, cuts: Cuts) -> np.ndarray:
         given: `[n]` the part that each event was given in.
         cuts: where parts begin.
     """
-    if cuts.part_of is not None:
-        return cuts.part_of[events.user]
-    if cuts.split == "last":
-        behind = _behind(events.user)
-        return np.where(behind == 0, 2, np.where(behind == 1, 1, 0)).astype(np.int8)
     part = given.astype(np.int8)
+    trained = part == 0
+    cut = _cut(events.user[trained], events.time[trained], cuts)
+    part[trained] = np.where(cut == 1, 0, cut) if cuts.validated else cut
+    return part
+
+
+def _cut(user: np.ndarray, time: np.ndarray, cuts: Cuts) -> np.ndarray:
+    """The part of events that were given to train on."""
+    if cuts.part_of is not None:
+        return cuts.part_of[user]
+    part = np.zeros(len(user), np.int8)
+    if cuts.split == "last":
+        behind = _behind(user)
+        part[behind == 1] = 1
+        part[behind == 0] = 2
+        return part
     if cuts.validation is not None:
-        part = np.where((part == 0) & (events.time >= cuts.validation), 1, part).astype(np.int8)
+        part[time >= cuts.validation] = 1
     if cuts.test is not None:
-        part = np.where(events.time >= cuts.test, 2, part).astype(np.int8)
+        part[time >= cuts.test] = 2
     return part
 
 
