@@ -10,8 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from headtail.cli import main
+from headtail.training.checkpoint import save
 
 QUICK = ["--dim", "8", "--epochs", "3", "--batch", "32", "--lr", "0.5"]
 QUICK += ["--device", "cpu"]
@@ -298,3 +300,14 @@ def test_columns_without_a_head_are_refused(graph, tmp_path, capsys):
     rows.write_text("user,item\n1,2\n")
     assert main(["predict", str(graph), str(rows), "--out", str(tmp_path / "best.csv")]) != 0
     assert "a row needs a `head` and a `relation`" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_answers_of_a_run_that_was_stopped_come_with_a_note(text_run, tmp_path, capsys, finished):
+    facts = {"run": {"epochs": 9}, "state": {"epoch": 2, "finished": finished}}
+    save(text_run / "checkpoint.safetensors", {"unused": torch.zeros(1)}, facts)
+    rows = tmp_path / "new.txt"
+    rows.write_text("2:1\n")
+    assert answers(text_run, rows, "--k", "1")[0]["label"] == "2"
+    note = "has not reached its end: its model is the best of the first 2 of 9 epochs"
+    assert (note in capsys.readouterr().err) is not finished

@@ -26,6 +26,7 @@ from headtail.evaluation.predictions import (
     write_predictions,
 )
 from headtail.training.open_model import open_rows
+from headtail.training.run_files import note_if_stopped
 
 ONLY_FOR_PARTS = ("split", "split_column", "holdout", "min_rating", "profile", "imbalance")
 """Options of `Reading` that decide what is trained and tested on."""
@@ -74,7 +75,9 @@ class Predict:
         if self.post_hoc is not None:
             check_number("post_hoc", self.post_hoc, low=0)
         check_predictions_file(self.out)
-        model, points, names = self._open(model_folder(self.model, self.scheme, self.seed))
+        folder = model_folder(self.model, self.scheme, self.seed)
+        model, points, names = self._open(folder)
+        show_notes(note_if_stopped(folder), Predict, Console(stderr=True, highlight=False))
         with Console(stderr=True).status(f"scoring {len(points):,} points"):
             predictions = predict(model, points, self.k, post_hoc=self.post_hoc)
             write_predictions(self.out, predictions, names)

@@ -31,13 +31,16 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) 
     replace_file(path, write)
 
 
-def load_tensors(path: Path, what: str, advice: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def load_tensors(
+    path: Path, what: str, advice: str, only_facts: bool = False
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and facts of a file.
 
     Args:
         path: the file.
         what: it should be, for the error: "a checkpoint".
         advice: what to do if it cannot be read, in a sentence.
+        only_facts: read no tensor.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -46,7 +49,8 @@ def load_tensors(path: Path, what: str, advice: str) -> tuple[dict[str, Tensor],
             facts = json.loads((file.metadata() or {}).get("facts", "null"))
             if not isinstance(facts, dict):
                 raise ValueError("it was not written by headtail")
-            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118 - not a dict
+            names = [] if only_facts else file.keys()
+            return {name: file.get_tensor(name) for name in names}, facts
     except (OSError, SafetensorError, ValueError) as error:
         raise HeadtailError(f"`{path}` cannot be read as {what}: {error}. {advice}") from error
 

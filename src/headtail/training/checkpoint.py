@@ -27,9 +27,9 @@ def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
                 left.unlink()
 
 
-def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def load(path: Path, only_facts: bool = False) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and facts of a checkpoint."""
-    return load_tensors(path, "a checkpoint", "Delete it to start that run again.")
+    return load_tensors(path, "a checkpoint", "Delete it to start that run again.", only_facts)
 
 
 def training_state(

@@ -22,6 +22,22 @@ from headtail.training.state import State
 CHECKPOINT_FILE = "checkpoint.safetensors"
 
 
+def note_if_stopped(folder: Path) -> list[str]:
+    """A note, if the run in this folder was stopped before its end, or still runs."""
+    path = folder / CHECKPOINT_FILE
+    if not path.exists():
+        return []
+    _, facts = checkpoint.load(path, only_facts=True)
+    state = facts.get("state", {})
+    if state.get("finished", True):
+        return []
+    return [
+        f"The run in `{folder}` has not reached its end: its model is the best of the first "
+        f"{state['epoch']} of {facts['run']['epochs']} epochs. To finish it, train again with the "
+        "same settings and folder."
+    ]
+
+
 @final
 class RunFiles:
     """The files of a run in its folder; without a folder, the best weights in memory.
