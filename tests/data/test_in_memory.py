@@ -137,3 +137,20 @@ def test_features_and_labels_become_points(features, labels, wanted):
 def test_what_cannot_be_read_is_one_sentence(data, options, sentence):
     with pytest.raises(HeadtailError, match=sentence):
         load(data, **options)
+
+
+def test_matrices_come_in_parts():
+    features = np.random.default_rng(0).random((30, 4))
+    labels = np.arange(30) % 3
+    parts = {"train": (features, labels), "test": (features[:8], labels[:8])}
+    data = load(parts)
+    assert (len(data.train), len(data.test), data.validation) == (30, 8, None)
+    data = load({"train": (features, labels), "dev": (features[:5], labels[:5])}, holdout=0.5)
+    assert (len(data.train), len(data.test), len(data.validation)) == (15, 15, 5)
+    with pytest.raises(HeadtailError, match=r"as a tuple of two"):
+        load({"train": (features, labels), "test": features})
+
+
+def test_a_part_with_an_unknown_name_is_refused():
+    with pytest.raises(HeadtailError, match=r"'tset' is not a part of data.* Did you mean `test`"):
+        load({"train": FRAME, "tset": FRAME})

@@ -99,3 +99,12 @@ def test_numbers_behind_words_are_tails_only_if_they_are_heads(tmp_path):
         load(path)
     path.write_text("".join(f"{20 + i % 5}\tlikes{i % 3}\t{20 + i}\n" for i in range(60)))
     assert load(path).notes[0].startswith("Read as triples")
+
+
+def test_a_given_validation_part_is_validated_on(tmp_path):
+    rows = [(f"e{i % 9}", f"r{i % 2}", f"e{i % 7}") for i in range(100)]
+    write(tmp_path / "train.txt", rows)
+    write(tmp_path / "dev.txt", rows[:5])
+    data = load(tmp_path)
+    assert len(data.validation) == 5
+    assert "are for testing; the validation part is given." in data.notes[2]

@@ -12,12 +12,16 @@ from headtail.data.readers.matrix import read_matrices
 from headtail.data.readers.table import reader_of
 from headtail.data.reading import Reading
 from headtail.data.text_features import Trained
-from headtail.errors import HeadtailError, need
+from headtail.errors import HeadtailError, nearest, need
 
 if TYPE_CHECKING:
     from headtail.data.tables.columns import Columns, DataTables
 
-PARTS = {"train": ("train",), "test": ("test",), "validation": ("validation", "valid", "val")}
+PARTS = {
+    "train": ("train",),
+    "test": ("test",),
+    "validation": ("validation", "valid", "val", "dev"),
+}
 
 
 def is_in_memory(data: Any) -> bool:
@@ -43,22 +47,16 @@ def read_object(
     """
     if trained is not None and reading.format == "auto":
         reading = replace(reading, format="raw-text")
-    if isinstance(data, tuple):
-        if len(data) != 2 or (test is not None and not isinstance(test, tuple)):
-            raise HeadtailError(
-                "Pass features and labels as a tuple of two, `(features, labels)`, for training "
-                "and for `test`."
-            )
-        return read_matrices(data, test, reading), set() if test else {"holdout"}
-    tables = _tables(data, test, reading)
+    parts = _parts(data, test)
+    if isinstance(parts["train"], tuple):
+        return _matrices(parts, reading)
+    tables = _tables(parts, reading)
     reader = reader_of(tables, reading)
     return reader.read(tables, reading, progress, trained), reader.used(tables, reading)
 
 
-def _tables(data: Any, test: Any, reading: Reading) -> DataTables:
-    need("pyarrow", extra="data", to="Reading tables")
-    from headtail.data.tables.columns import DataTables
-
+def _parts(data: Any, test: Any) -> dict[str, Any]:
+    """What to train on, test on and validate on, as far as it is there."""
     parts = {"train": data}
     if isinstance(data, Mapping):
         parts = {
@@ -68,8 +66,31 @@ def _tables(data: Any, test: Any, reading: Reading) -> DataTables:
             raise HeadtailError(
                 f"The data have the parts {', '.join(map(repr, data))}, but `train` is needed."
             )
-    if test is not None:
-        parts["test"] = test
+        known = [name for names in PARTS.values() for name in names]
+        for name in data:
+            if name not in known:
+                raise HeadtailError(
+                    f"{name!r} is not a part of data: write `train`, `test` or `validation`."
+                    f"{nearest(str(name), known)}"
+                )
+    return parts if test is None else parts | {"test": test}
+
+
+def _matrices(parts: dict[str, Any], reading: Reading) -> tuple[DataSet, set[str]]:
+    pairs = all(isinstance(pair, tuple) and len(pair) == 2 for pair in parts.values())
+    if not pairs:
+        raise HeadtailError(
+            "Pass features and labels as a tuple of two, `(features, labels)`, for training "
+            "and for `test`."
+        )
+    used = set() if "test" in parts else {"holdout"}
+    return read_matrices(reading, **parts), used
+
+
+def _tables(parts: dict[str, Any], reading: Reading) -> DataTables:
+    need("pyarrow", extra="data", to="Reading tables")
+    from headtail.data.tables.columns import DataTables
+
     columns = {part: _columns(table, part, reading) for part, table in parts.items()}
     return DataTables(**columns)
 

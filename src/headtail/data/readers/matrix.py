@@ -21,17 +21,20 @@ Pair: TypeAlias = tuple[Any, Any]
 """Features and labels."""
 
 
-def read_matrices(train: Pair, test: Pair | None, reading: Reading) -> DataSet:
+def read_matrices(
+    reading: Reading, train: Pair, test: Pair | None = None, validation: Pair | None = None
+) -> DataSet:
     """Points from features and labels.
 
     Args:
+        reading: says which share is held out.
         train: features, a sparse matrix of scipy or a dense one of floats, a row per point; and
             labels: one per point, a list of them per point, or a sparse matrix of scipy with a
             column per label. Whole numbers are ids; strings get ids in their order.
         test: likewise, or None to hold a random share out.
-        reading: says which share.
+        validation: likewise, or None.
     """
-    pairs = {"train": train, "test": test}
+    pairs = {"train": train, "test": test, "validation": validation}
     rows = {name: _rows(pair[1]) for name, pair in pairs.items() if pair is not None}
     names = _names(rows["train"])
     num_labels = _num_labels(rows, names)
@@ -42,11 +45,12 @@ def read_matrices(train: Pair, test: Pair | None, reading: Reading) -> DataSet:
     if not points["train"].num_pairs:
         raise HeadtailError("The data have no label at all, so nothing can be learnt.")
     first = points["train"].num_features
-    if "test" in points and points["test"].num_features != first:
-        raise HeadtailError(
-            f"`test` has {points['test'].num_features:,} columns of features, but training has "
-            f"{first:,}. Make them equal."
-        )
+    for name, part in points.items():
+        if part.num_features != first:
+            raise HeadtailError(
+                f"`{name}` has {part.num_features:,} columns of features, but training has "
+                f"{first:,}. Make them equal."
+            )
     digest = _digest(points, names)
     notes = []
     whole = None if "test" in points else points["train"]
@@ -60,6 +64,7 @@ def read_matrices(train: Pair, test: Pair | None, reading: Reading) -> DataSet:
         "data",
         points["train"],
         points["test"],
+        points.get("validation"),
         label_names=names,
         notes=tuple(notes),
         digest=digest,
@@ -108,7 +113,7 @@ def _num_labels(
     widths = {width for _, _, width in rows.values() if width is not None}
     if len(widths) > 1:
         raise HeadtailError(
-            f"Training and test labels have different numbers of columns: {sorted(widths)}."
+            f"The labels of the parts have different numbers of columns: {sorted(widths)}."
         )
     highest = max(int(values.max(initial=-1)) for values, _, _ in rows.values()) + 1
     return max([highest, *widths])

@@ -38,12 +38,14 @@ def read_tables(tables: DataTables, reading: Reading, progress: Progress | None)
     columns = [[getattr(part.roles, role) for role in ROLES] for part in files]
     recipe = {"reader": "triples", "holdout": holdout, "columns": columns}
     recipe["parts"] = list(tables.parts)
+    validated = tables.validation is not None and holdout is not None
+    recipe |= {"validation": "given"} if validated else {}
     build = partial(_build, tables, holdout, progress)
     entry = cached(files, recipe | {"with": "names of relations"}, build)
     notes = [
         "Read as triples: a point is a head with a relation, its labels are the tails.",
         tables.train.note(ROLES),
-        *_notes(entry, holdout),
+        *_notes(entry, holdout, validated),
     ]
     data = DataSet(
         tables.train.table.title,
@@ -73,7 +75,9 @@ def _build(
     }
     triples["train"] = _once(triples["train"], store)
     if holdout is not None:
-        triples |= _held_out(triples["train"], holdout)
+        share = VALIDATION if tables.validation is None else 0.0
+        held = _held_out(triples["train"], holdout, share)
+        triples |= held if share else {name: held[name] for name in ("train", "test")}
     for name in ("train", "test"):
         if not len(triples[name]):
             raise HeadtailError(
@@ -134,11 +138,11 @@ def _once(triples: np.ndarray, store: Store) -> np.ndarray:
     return different
 
 
-def _held_out(triples: np.ndarray, share: float) -> dict[str, np.ndarray]:
+def _held_out(triples: np.ndarray, share: float, validated: float) -> dict[str, np.ndarray]:
     """Random shares of the triples for testing and validation, always the same."""
     order = np.random.default_rng(SEED).permutation(len(triples))
     test = round(share * len(triples))
-    validation = test + round(VALIDATION * (len(triples) - test))
+    validation = test + round(validated * (len(triples) - test))
     parts = {"test": order[:test], "validation": order[test:validation]}
     parts["train"] = order[validation:]
     return {name: triples[np.sort(rows)] for name, rows in parts.items()}
@@ -173,13 +177,12 @@ def _known(entry: Entry, queries: Tensor) -> Ragged:
     return Ragged(pairs[1][begin.repeat_interleave(number) + steps].int(), offsets)
 
 
-def _notes(entry: Entry, holdout: float | None) -> list[str]:
+def _notes(entry: Entry, holdout: float | None, validated: bool) -> list[str]:
     notes = []
     if holdout is not None:
-        notes.append(
-            f"Split at random: {holdout:.0%} of the triples are for testing, "
-            f"{VALIDATION:.0%} of the others for validation."
-        )
+        others = f", {VALIDATION:.0%} of the others for validation"
+        given = "; the validation part is given" if validated else others
+        notes.append(f"Split at random: {holdout:.0%} of the triples are for testing{given}.")
     if left_out := entry.facts["left_out"]:
         notes.append(
             f"{left_out:,} test or validation triples have an entity or a relation that never "
