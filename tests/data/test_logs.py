@@ -215,8 +215,35 @@ def test_ratings_below_the_least_are_dropped_and_otherwise_named():
     kept = load(frame, min_rating=3)
     assert examples(kept) == examples(load(frame[frame.stars >= 3].drop(columns="stars")))
     assert "stars → rating" in kept.notes[1]
-    with pytest.raises(HeadtailError, match="holds no interaction with a rating of at least 6"):
+    sentence = (
+        "holds no interaction with a rating of at least 6: the largest is 5. .* smaller `min_r"
+    )
+    with pytest.raises(HeadtailError, match=sentence):
         load(frame, min_rating=6)
+
+
+def test_what_the_least_rating_drops_is_counted(tmp_path):
+    frame = log()
+    frame["stars"] = np.random.default_rng(2).integers(1, 6, len(frame)).astype(float)
+    below = int((frame.stars < 3).sum())
+    note = f"{below} interactions with a rating below 3 are dropped"
+    assert f"{note}." in load(frame, min_rating=3).notes
+    frame.loc[frame.index[frame.stars >= 3][:7], "stars"] = np.nan
+    frame.to_csv(tmp_path / "log.csv", index=False)
+    assert f"{note}, and 7 without a rating." in load(tmp_path / "log.csv", min_rating=3).notes
+    assert "dropped" not in " ".join(load(frame.dropna(), min_rating=1).notes)
+
+
+def test_a_rating_that_is_a_word_is_named_with_its_row(tmp_path):
+    frame = log().assign(rating="4.5")
+    with pytest.raises(HeadtailError, match="column `rating` holds strings, but ratings must be"):
+        load(frame, min_rating=3)
+    frame.loc[11, "rating"] = "good"
+    frame.to_csv(tmp_path / "log.csv", index=False)
+    sentence = r"log.csv`, row 11 \(from 0\): `good` in column `rating` is not a rating"
+    for options in ({}, {"rating": "rating"}):
+        with pytest.raises(HeadtailError, match=sentence):
+            load(tmp_path / "log.csv", min_rating=3, **options)
 
 
 def test_interactions_that_repeat_are_counted():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +13,40 @@ import pyarrow.compute as pc
 
 from headtail.data.progress import Progress
 from headtail.data.reading import Reading
+from headtail.data.tables.arrow_types import is_string
 from headtail.data.tables.columns import Columns, DataTables, check_same_kind
+from headtail.data.tables.names import candidates
 from headtail.data.tables.vocabulary import Vocabulary
 from headtail.errors import HeadtailError, Setting
+
+
+class Dropped(NamedTuple):
+    """Interactions that the least rating leaves out.
+
+    Attributes:
+        below: with a lower rating.
+        missing: without a rating.
+        largest: rating of all interactions, kept or not.
+    """
+
+    below: int = 0
+    missing: int = 0
+    largest: float = -math.inf
+
+    @classmethod
+    def of(cls, ratings: pa.Array, kept: pa.BooleanArray) -> Dropped:
+        """What is left out of these."""
+        missing = ratings.null_count
+        largest = pc.max(ratings).as_py()  # pyright: ignore[reportAttributeAccessIssue]
+        below = len(ratings) - missing - kept.true_count
+        return cls(below, missing, -math.inf if largest is None else largest)
+
+    @classmethod
+    def total(cls, parts: Iterable[Dropped]) -> Dropped:
+        """Of several parts together."""
+        every = [cls(), *parts]
+        below, missing = (sum(part[place] for part in every) for place in (0, 1))
+        return cls(int(below), int(missing), max(part.largest for part in every))
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,11 +118,11 @@ class Log:
         }
 
     def events(
-        self, columns: Columns, progress: Progress | None
+        self, columns: Columns, progress: Progress | None, dropped: list[Dropped]
     ) -> Iterator[tuple[pa.Array, pa.Array, np.ndarray]]:
         """Who, item and time of each interaction, block by block; without a time column, 0.
 
-        Interactions with a rating that is too low are dropped.
+        Interactions with a rating that is too low, or without one, go to `dropped`.
         """
         roles = columns.roles
         who, item = (_need(columns, name) for name in (self.who, "item"))
@@ -99,7 +131,9 @@ class Log:
         for first, read in columns.read(names, progress):
             batch = read
             if rating is not None:
-                kept = pc.greater_equal(batch.column(rating), self.min_rating).fill_null(False)  # pyright: ignore[reportAttributeAccessIssue]
+                ratings = batch.column(rating)
+                kept = pc.greater_equal(ratings, self.min_rating).fill_null(False)  # pyright: ignore[reportAttributeAccessIssue]
+                dropped.append(Dropped.of(ratings, kept))
                 batch = batch.filter(kept)
             when = np.zeros(len(batch), np.int64)
             if roles.time is not None:
@@ -115,6 +149,9 @@ def _checked_rating(tables: DataTables, reading: Reading) -> float | None:
     if reading.min_rating is None:
         return None
     for part in tables.parts.values():
+        column = part.roles.rating or next(iter(candidates("rating", list(part.names))), None)
+        if column is not None:
+            _check_numbers(part, column)
         if part.roles.rating is None:
             raise HeadtailError(
                 Setting("min_rating"),
@@ -123,6 +160,26 @@ def _checked_rating(tables: DataTables, reading: Reading) -> float | None:
                 ".",
             )
     return reading.min_rating
+
+
+def _check_numbers(columns: Columns, column: str) -> None:
+    """Refuse words in a column of ratings, with the first row that has one."""
+    if not is_string(columns.kind(column)):
+        return
+    for first, batch in columns.read([column]):
+        for place, value in enumerate(batch.column(column).to_pylist()):
+            try:
+                float(value or 0)
+            except ValueError as error:
+                name, row = columns.at(first + place)
+                raise HeadtailError(
+                    f"`{name}`, row {row:,} (from 0): `{value}` in column `{column}` is not a "
+                    "rating, which must be a number. Fix or drop it."
+                ) from error
+    raise HeadtailError(
+        f"`{columns.path}`, column `{column}` holds strings, but ratings must be numbers. Cast the "
+        "column first."
+    )
 
 
 def _need(columns: Columns, role: str) -> str:

@@ -33,6 +33,12 @@ def notes_on_log(log: Log, facts: dict[str, Any], read_as: str) -> tuple[str, ..
     notes = [read[read_as], train.note(used), _split(log, facts, read_as)]
     if train.roles.rating and log.min_rating is None:
         notes.append(note_on_ratings(train.roles.rating))
+    below, missing = facts.get("dropped", (0, 0))  # entries of the cache may be older
+    if below or missing:
+        without = f", and {missing:,} without a rating" if missing else ""
+        notes.append(
+            f"{below:,} interactions with a rating below {log.min_rating:g} are dropped{without}."
+        )
     repeated = facts["repeated"]
     if repeated:
         kept = "They are kept" if read_as == "sequences" else "They count once"

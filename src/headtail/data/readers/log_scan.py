@@ -14,10 +14,11 @@ import pyarrow as pa
 from headtail.data.event_sort import AT_ONCE, EVENT, EventRanges, read_events
 from headtail.data.processes import Processes, Report
 from headtail.data.progress import Progress
-from headtail.data.readers.log_events import Log
+from headtail.data.readers.log_events import Dropped, Log
 from headtail.data.tables.columns import DataTables
 from headtail.data.tables.tally import add_up, ids_of, write_tally
 from headtail.data.tables.vocabulary import Vocabulary
+from headtail.errors import HeadtailError, Setting
 
 PARTS = ("train", "validation", "test")
 ROWS = 1 << 20
@@ -72,6 +73,7 @@ class Scanned:
         ranges: of users.
         blocks: the files, in the order of the log.
         starts: `[blocks, r + 1]` where each range begins in each file.
+        dropped: interactions that the least rating leaves out.
     """
 
     who: Vocabulary
@@ -81,6 +83,7 @@ class Scanned:
     ranges: EventRanges
     blocks: list[Block]
     starts: np.ndarray
+    dropped: Dropped
 
     def events(self) -> Iterator[tuple[np.ndarray, int]]:
         """The `EVENT` records of each block, and the part that they were given in."""
@@ -96,23 +99,39 @@ class Scanned:
 
 def scan_log(
     log: Log, pieces: list[Piece], processes: Processes, progress: Progress | None
-) -> Scanned | None:
-    """Read a log into files; None where it holds no event.
+) -> Scanned:
+    """Read a log into files.
 
     Every piece of the log is read once, with users and items numbered as they come. Their names are
     then added up, and each file gets the ids of the whole log.
     """
     report = progress and partial(progress, f"reading {log.tables.train.called}")
     read = processes.map(_read, pieces, report)
-    blocks = [block for of_piece in read for block in of_piece]
+    blocks = [block for of_piece, _ in read for block in of_piece]
+    dropped = Dropped.total(of_piece for _, of_piece in read)
     if not blocks:
-        return None
+        raise _nothing(log, dropped)
     who, counts = add_up([block.who for block in blocks])
     items, described = _items(log, blocks)
     ranges = EventRanges.of(counts, AT_ONCE)
     tasks = [(block, ranges) for block in blocks]
     starts = np.stack(processes.map(_divide, tasks, progress and partial(progress, "giving ids")))
-    return Scanned(who, items, counts, described, ranges, blocks, starts)
+    return Scanned(who, items, counts, described, ranges, blocks, starts, dropped)
+
+
+def _nothing(log: Log, dropped: Dropped) -> HeadtailError:
+    path = log.tables.train.path
+    if dropped.below:
+        return HeadtailError(
+            f"`{path}` holds no interaction with a rating of at least {log.min_rating:g}: the "
+            f"largest is {dropped.largest:g}. Choose a smaller ",
+            Setting("min_rating"),
+            ".",
+        )
+    none = " with a rating" if dropped.missing else ""
+    return HeadtailError(
+        f"`{path}` holds no interaction{none}. Write a row for each: a user and an item."
+    )
 
 
 def _items(log: Log, blocks: list[Block]) -> tuple[Vocabulary, np.ndarray]:
@@ -140,9 +159,10 @@ def pieces_of(log: Log, folder: Path) -> list[Piece]:
     return pieces
 
 
-def _read(piece: Piece, report: Report) -> list[Block]:
+def _read(piece: Piece, report: Report) -> tuple[list[Block], Dropped]:
     """Write the events of a piece, block by block."""
     blocks: list[Block] = []
+    dropped: list[Dropped] = []
     waiting: list[tuple[pa.Array, pa.Array, np.ndarray]] = []
 
     def write() -> None:
@@ -156,7 +176,8 @@ def _read(piece: Piece, report: Report) -> list[Block]:
         records.tofile(block.events)
         blocks.append(block)
 
-    for events in piece.log.events(piece.log.tables.train, lambda _, share: report(share)):
+    table = piece.log.tables.train
+    for events in piece.log.events(table, lambda _, share: report(share), dropped):
         if len(events[2]):
             waiting.append(events)
         if sum(len(times) for _, _, times in waiting) >= ROWS:
@@ -164,7 +185,7 @@ def _read(piece: Piece, report: Report) -> list[Block]:
     if waiting:
         write()
     pa.default_memory_pool().release_unused()  # Arrow would keep it while other processes work
-    return blocks
+    return blocks, Dropped.total(dropped)
 
 
 def _divide(task: tuple[Block, EventRanges], report: Report) -> np.ndarray:

@@ -18,7 +18,6 @@ from headtail.data.readers.log_events import Log, check_same_kinds
 from headtail.data.readers.log_scan import PARTS, Scanned, pieces_of, scan_log
 from headtail.data.readers.log_splits import Cuts, part_of_events
 from headtail.data.tables.vocabulary import Vocabulary
-from headtail.errors import HeadtailError
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,20 +68,10 @@ def sort_log(log: Log, store: Store, progress: Progress | None) -> Sorted:
     rows = [part.table.rows for part in log.tables.parts.values()]
     with Processes(processes_for(rows, len(pieces))) as processes:
         scanned = scan_log(log, pieces, processes, progress)
-        if scanned is None:
-            raise _nothing(log)
         if progress:
             progress("looking for the split", 0)
         cuts = Cuts.of(scanned, log.split, log.holdout, log.tables)
         return _sorted(log, scanned, cuts, folder, processes, progress)
-
-
-def _nothing(log: Log) -> HeadtailError:
-    least = "" if log.min_rating is None else f" with a rating of at least {log.min_rating:g}"
-    return HeadtailError(
-        f"`{log.tables.train.path}` holds no interaction{least}. Write a row for each: a user and "
-        "an item."
-    )
 
 
 class Range(NamedTuple):
@@ -124,6 +113,7 @@ def _sorted(
     sizes = np.sum([sizes for sizes, _ in done], axis=0).tolist()
     repeated = sum(repeated for _, repeated in done)
     counts = {"rows": total, "repeated": repeated, "sizes": sizes, "test_from": cuts.test}
+    counts["dropped"] = scanned.dropped[:2]
     offsets = np.r_[0, np.cumsum(scanned.counts)]
     return Sorted(scanned.who, scanned.items, offsets, item, part, scanned.described, counts)
 
