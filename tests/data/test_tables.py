@@ -381,3 +381,27 @@ def test_reading_reports_its_progress(tmp_path):
     steps = list(dict.fromkeys(what for what, _ in reported))
     assert steps[:2] == ["looking at ratings.csv", "reading ratings.csv"]
     assert reported[-1] == ("sorting", 1.0)
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.txt"])
+def test_semicolons_with_decimal_commas(name, tmp_path):
+    path = tmp_path / name
+    LOG.to_csv(path, sep=";", decimal=",", index=False)
+    table = open_table(path)
+    assert table.schema.names == ALL
+    assert table.schema.field("rating").type == pa.float64()
+    points = tmp_path / "points.csv"
+    LOG.to_csv(points, index=False)
+    for options in ({}, {"min_rating": 3.5}):
+        same(load(path, **options).train, load(points, **options).train)
+
+
+def test_lists_in_a_file_of_semicolons_are_no_fractions(tmp_path):
+    path = tmp_path / "lists.csv"
+    path.write_text("user;items\n" + "".join(f"{i};{i % 7},{i % 5}\n" for i in range(40)))
+    assert open_table(path).schema.field("items").type == pa.list_(pa.int64())
+
+
+def same(one, other):
+    assert torch.equal(one.labels.values, other.labels.values)
+    assert torch.equal(one.features.items, other.features.items)

@@ -58,7 +58,7 @@ class DelimitedSource(Source):
         self.dialect = dialect
         self.guess = {str(role): column for role, column in dialect.guess.items()}
         self.skip = skip_bad_lines
-        recipe = {"reader": "delimited", "dialect": repr(dialect), "skip": skip_bad_lines}
+        recipe = {"reader": "delimited", "dialect": dialect.recipe, "skip": skip_bad_lines}
         facts = cached([path], recipe, partial(self._look, progress)).facts
         kinds = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(facts["types"])))
         types = {kind.name: kind.type for kind in kinds}
@@ -83,7 +83,7 @@ class DelimitedSource(Source):
 
     def digest(self) -> Any:
         """As for `Source`."""
-        return [digest(self.path), repr(self.dialect), self.skip]
+        return [digest(self.path), self.dialect.recipe, self.skip]
 
     def _look(self, progress: Progress | None, store: Store) -> None:
         """Find types that fit every value: those of the first block, or wider ones."""
@@ -182,6 +182,7 @@ class DelimitedSource(Source):
                 include_columns=columns,
                 null_values=NULLS,
                 strings_can_be_null=True,
+                decimal_point=dialect.decimal,
             ),
         )
         for batch in reader:

@@ -38,6 +38,7 @@ class Dialect:
         guess: what columns without names are for.
         lines: whether a line is a user and any number of items.
         quotes: whether values may be in double quotes.
+        decimal: what begins the fraction of a number: a point, or a comma.
     """
 
     delimiter: str
@@ -47,6 +48,12 @@ class Dialect:
     guess: dict[Role, str] = field(default_factory=dict)
     lines: bool = False
     quotes: bool = False
+    decimal: str = field(default=".", repr=False)
+
+    @property
+    def recipe(self) -> str:
+        """Everything that decides what is read, as text."""
+        return f"{self!r}, decimal commas" if self.decimal == "," else repr(self)
 
 
 def dialect_of(lines: list[str], ending: str) -> Dialect | None:
@@ -63,15 +70,56 @@ def dialect_of(lines: list[str], ending: str) -> Dialect | None:
     typed = [_TYPED.fullmatch(name) for name in lines[0].rstrip("\n").split("\t")]
     if all(typed):
         return _typed([found for found in typed if found])
+    for delimiter, width, rows in _divided(lines, ending):
+        kept = [row for row in rows if len(row) == width]
+        commas = _decimal_commas(kept) if delimiter == ";" else set()
+        kept = [
+            [
+                value.replace(",", ".") if place in commas else value
+                for place, value in enumerate(row)
+            ]
+            for row in kept
+        ]
+        dialect = _of_rows(delimiter, kept)
+        quoted = rf'(^|[{delimiter}])"[^"]*"($|[{delimiter}])'
+        quotes = delimiter in _SINGLE and any(re.search(quoted, line) for line in lines)
+        return replace(
+            dialect, quotes=quotes or delimiter in (",", ";"), decimal="," if commas else "."
+        )
+    return _of_lists(lines) or _of_one_column(lines, ending)
+
+
+def _divided(lines: list[str], ending: str) -> list[tuple[str, int, list[list[str]]]]:
+    """The delimiters that give most lines as many columns, how many, and the rows; first those
+    that give the first line as many too, since numbers below it may have commas of their own.
+    """
+    found = []
     for delimiter in _delimiters(ending):
         rows = _rows(lines, delimiter)
         width, number = Counter(map(len, rows)).most_common(1)[0]
         if width > 1 and number >= MOSTLY * len(rows):
-            dialect = _of_rows(delimiter, [row for row in rows if len(row) == width])
-            quoted = rf'(^|[{delimiter}])"[^"]*"($|[{delimiter}])'
-            quotes = delimiter in _SINGLE and any(re.search(quoted, line) for line in lines)
-            return replace(dialect, quotes=quotes or delimiter in (",", ";"))
-    return _of_lists(lines) or _of_one_column(lines, ending)
+            found.append((delimiter, width, rows))
+    return sorted(found, key=lambda each: len(each[2][0]) != each[1])
+
+
+def _decimal_commas(rows: list[list[str]]) -> set[int]:
+    """The columns of numbers with decimal commas below the first line; none where others have
+    points.
+    """
+    below = [[value for value in column if value] for column in zip(*rows[1:], strict=True)]
+
+    def hold(mark: str) -> set[int]:
+        number, fraction = rf"[-+]?\d+({mark}\d+)?", rf"[-+]?\d+{mark}\d+"
+        return {
+            place
+            for place, column in enumerate(below)
+            if all(re.fullmatch(number, value) for value in column)
+            and any(re.fullmatch(fraction, value) for value in column)
+        }
+
+    lists = separators_of(rows[0], rows[1:])
+    named = {place for place, name in enumerate(rows[0]) if name in lists}
+    return set() if hold(r"\.") else hold(",") - named
 
 
 def _of_one_column(lines: list[str], ending: str) -> Dialect | None:
