@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from headtail import HeadtailError
+from headtail.data.load import load
 from headtail.data.readers.sequences import read_sequences
 
 DATA = Path(os.environ.get("HEADTAIL_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -306,3 +307,16 @@ def test_beauty_leaves_one_out():
     assert len(data.train) == 353_962 - 3 * 40_226
     left_out = [int(note.split(" of ")[0].replace(",", "")) for note in data.notes[1:]]
     assert [len(data.validation), len(data.test)] == [40_226 - number for number in left_out]
+
+
+def test_examples_without_a_test_part_name_the_column_of_targets():
+    frame = pa.table({"item_id_list": [[1, 2, 3, 4]] * 3, "item_id": [5, 6, 7]})
+    with pytest.raises(HeadtailError, match=r"column `item_id`.*\(`item='item_id_list'`\)"):
+        load(frame)
+
+
+def test_lists_with_a_validation_part_alone_are_tested_on_it():
+    lists = pa.table({"items": [[1, 2, 3, 4]] * 3})
+    data = load({"train": lists, "validation": lists})
+    assert "There is no other test part than the one for validation." in data.notes
+    assert "last item of each sequence for testing" not in data.notes[0]

@@ -38,6 +38,10 @@ def read_tables(tables: DataTables, reading: Reading, progress: Progress | None)
     if tables.train.lists is None and tables.train.is_log:
         return read_log(tables, reading, progress)
     whole = None
+    alone = ()
+    if tables.test is None and tables.validation is not None:
+        tables = tables._replace(test=tables.validation, validation=None)
+        alone = ("There is no other test part than the one for validation.",)
     if tables.test is None:
         whole = _held_out_share(tables.train, reading)
     data = read_sequences(
@@ -48,7 +52,7 @@ def read_tables(tables: DataTables, reading: Reading, progress: Progress | None)
         described=described_items(reading),
     )
     columns = tables.train.note(("user", "lists", "target"))
-    return renamed(replace(data, notes=(data.notes[0], columns, *data.notes[1:])), tables)
+    return renamed(replace(data, notes=(data.notes[0], columns, *alone, *data.notes[1:])), tables)
 
 
 def _held_out_share(columns: Columns, reading: Reading) -> float | None:
@@ -114,8 +118,11 @@ def read_sequences(
     source.need_lists()
     if test is None and source.target:
         raise HeadtailError(
-            f"`{source.path}` has a column `target`, so its rows are examples already. Pass "
-            "a test file too."
+            f"`{source.path}` has the item after each list in column `{source.target}`, so rows "
+            "are examples already, and none are for testing. Pass a test file too, or read the "
+            "lists alone (",
+            Setting("item", source.lists),
+            "), with their last items for testing.",
         )
     options = {} if whole is None else {"whole": whole}
     options |= {} if described is None else {"items": described.to_pylist()}
