@@ -117,13 +117,7 @@ def read_sequences(
     source = files[0]
     source.need_lists()
     if test is None and source.target:
-        raise HeadtailError(
-            f"`{source.path}` has the item after each list in column `{source.target}`, so rows "
-            "are examples already, and none are for testing. Pass a test file too, or read the "
-            "lists alone (",
-            Setting("item", source.lists),
-            "), with their last items for testing.",
-        )
+        raise _no_test_part(source)
     options = {} if whole is None else {"whole": whole}
     options |= {} if described is None else {"items": described.to_pylist()}
     recipe = {"reader": "sequences", "last": last} | options
@@ -132,6 +126,16 @@ def read_sequences(
     digest = key_of(files, recipe)  # of what is trained and tested, without what else is kept
     notes = _notes(entry, test is None, whole)
     return replace(_data_set(entry, last, test is not None), notes=notes, digest=digest)
+
+
+def _no_test_part(source: Columns) -> HeadtailError:
+    return HeadtailError(
+        f"`{source.path}` has the item after each list in column `{source.target}`, so rows "
+        "are examples already, and none are for testing. Pass a test file too, or read the "
+        "lists alone (",
+        Setting("item", source.lists),
+        "), with their last items for testing.",
+    )
 
 
 def _data_set(entry: Entry, last: int, given: bool) -> DataSet:
