@@ -69,7 +69,7 @@ class Sweep:
         epochs: lengths of a run, likewise.
         rates: learning rates.
         round: when it is run; later ones can be left out.
-        wait: rounds by which the softmax, which takes most of the time, comes later.
+        wait: how many rounds later the softmax, which takes most of the time, is run.
     """
 
     data: str

@@ -21,7 +21,7 @@ from headtail.data.facts import Task
 from headtail.metrics import mean_and_deviation
 
 LIFT = "popularity-lift@10"
-"""The one metric of which neither more nor less is better."""
+"""The one metric that is best neither high nor low."""
 COLUMNS = (
     ("Head", "recall@10", "head"),
     ("Torso", "recall@10", "torso"),

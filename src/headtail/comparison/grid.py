@@ -28,7 +28,7 @@ class Cell:
         folder: where its files are.
         adjusts: folder of the run that trains the same weights, where this one only adjusts the
             answers; or None.
-        part: what tells it from other runs of its scheme and seed; empty where there are none.
+        part: what distinguishes it from other runs of its scheme and seed; empty for the only one.
     """
 
     run: SettledRun

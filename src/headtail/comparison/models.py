@@ -10,7 +10,7 @@ from headtail.training.saved_model import MODEL_FILE
 
 
 def model_folder(folder: Path, scheme: str | None = None, seed: int | None = None) -> Path:
-    """The folder of a trained model: of a run itself, or of one in a comparison.
+    """The folder of a trained model: a run's own folder, or that of a run in a comparison.
 
     Args:
         folder: of a run, or of a comparison.

@@ -128,7 +128,7 @@ def _tried(
 
 
 def check_held_out(data: DataSet, training: Training) -> None:
-    """Refuse data of which nothing can be held out."""
+    """Refuse data that are too small to hold points out."""
     if split_validation(data, training.validation).held_out is None:
         raise HeadtailError(
             f"`{data.name}` has too few training points to hold some out, so nothing can be tuned. "
