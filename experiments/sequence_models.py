@@ -163,7 +163,7 @@ def perform(given: argparse.Namespace, data: DataSet, name: str) -> None:
     """Run all schemes and seeds that have no row yet."""
     training = settings_of(given, name)
     path = given.out / f"{name}.csv"
-    for seed in range(given.seeds):
+    for seed in range(given.first_seed, given.first_seed + given.seeds):
         for scheme in given.schemes:
             run = Run(**asdict(training), scheme=scheme, seed=seed)
             text = f"{run} {data.digest} {given.start}"
@@ -204,6 +204,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder for rows and runs")
     parser.add_argument("--schemes", nargs="+", default=SCHEMES)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--first-seed", dest="first_seed", type=int, default=0)
     parser.add_argument("--encoder", default="sasrec", help="bag, gru or sasrec")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--users", type=int, help="only so many sequences, for a trial")
