@@ -20,7 +20,7 @@ def log(number: int, users: int, seed: int = 0) -> Events:
     rng = np.random.default_rng(seed)
     user = (users * rng.random(number) ** 3).astype(np.int32)
     item = rng.integers(1000, size=number).astype(np.int32)
-    return Events(user, item, rng.integers(-20, 20, size=number))
+    return Events(user, item, rng.integers(-20, 20, size=number), np.arange(number))
 
 
 def as_records(events: Events) -> np.ndarray:
@@ -40,8 +40,9 @@ def in_ranges(folder, events: Events, at_once: int, blocks: int) -> tuple[EventR
         records = as_records(Events(*(array[part] for array in events)))
         user, records["user"] = np.unique(records["user"], return_inverse=True)
         item, records["item"] = np.unique(records["item"], return_inverse=True)
+        records["row"] -= part[0]
         records.tofile(path)
-        starts.append(ranges.divide(path, user, item))
+        starts.append(ranges.divide(path, user, item, first=int(part[0])))
     parts = []
     for number in range(len(ranges)):
         pieces = [
@@ -73,7 +74,7 @@ def test_a_user_is_never_cut_in_two_and_a_range_holds_little_more_than_at_once(t
 
 
 def test_what_was_given_to_test_on_comes_last_whatever_its_time():
-    events = as_records(Events(*map(np.array, ([1, 0, 0], [7, 8, 9], [10, 5, 20]))))
+    events = as_records(Events(*map(np.array, ([1, 0, 0], [7, 8, 9], [10, 5, 20], [0, 1, 2]))))
     order, _ = sort_events(events, np.array([0, 2, 0]))
     assert order.tolist() == [2, 1, 0]
 

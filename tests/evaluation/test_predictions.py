@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.csv
@@ -12,6 +13,7 @@ import torch
 
 from headtail import HeadtailError
 from headtail.core.targets import Ragged
+from headtail.data.histories import Histories
 from headtail.data.image_files import ImageFiles
 from headtail.data.points import Points
 from headtail.evaluation.predictions import Predictions, write_predictions
@@ -65,6 +67,23 @@ def test_a_point_is_identified_by_its_row_and_its_user_and_numbers_stay_numbers(
         ending == "parquet"
         or path.read_text().splitlines()[0] == '"point","user","rank","label","score"'
     )
+
+
+def test_a_point_of_a_log_has_its_time_and_points_of_one_row_their_positions(tmp_path):
+    path = tmp_path / "top.csv"
+    items = torch.tensor([0, 1, 2]).int()
+    ends = torch.tensor([1, 2])
+    row = torch.zeros(2, dtype=torch.int64)
+    histories = Histories(items, torch.tensor([0, 3]), row, ends, 10, 3)
+    labels = Ragged.from_lists([[1], [2]])
+    times = pa.array([70, 80])
+    tested = Points(histories, labels, 3, rows=torch.tensor([5, 4]), times=times)
+    write_predictions(path, Predictions(tested, TOP[:2], SCORES[:2]))
+    found = read(path)
+    assert (found["point"], found["time"]) == ([5, 5, 4], [70, 70, 80])
+    assert "position" not in found
+    write_predictions(path, Predictions(replace(tested, rows=row), TOP[:2], SCORES[:2]))
+    assert (read(path)["point"], read(path)["position"]) == ([0, 0, 0], [1, 1, 2])
 
 
 def test_an_image_file_is_identified_by_its_path(tmp_path):

@@ -38,7 +38,8 @@ class Predict:
 
     Rows need no labels. A sequence is asked what comes next, a user what else; of data with a test
     part, such as a folder with train and test files, the test part is answered. Columns written:
-    point (the row of the input, from 0), user or path where there is one, rank, label, score.
+    point (the row of the input, from 0; of a log with --points test, the row that is tested), user,
+    time or path where there is one, rank, label, score.
     """
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]

@@ -12,7 +12,7 @@ import numpy as np
 AT_ONCE = 1 << 22
 """Events that are sorted in memory at once."""
 BINS = 1 << 20
-EVENT = np.dtype([("user", np.int32), ("item", np.int32), ("time", np.int64)])
+EVENT = np.dtype([("user", np.int32), ("item", np.int32), ("time", np.int64), ("row", np.int64)])
 
 
 class Events(NamedTuple):
@@ -22,11 +22,13 @@ class Events(NamedTuple):
         user: `[n]` int32 ids.
         item: `[n]` int32 ids.
         time: `[n]` int64.
+        row: `[n]` int64 where each is in its source.
     """
 
     user: np.ndarray
     item: np.ndarray
     time: np.ndarray
+    row: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,13 +62,14 @@ class EventRanges:
     def __len__(self) -> int:
         return len(self.users) - 1
 
-    def divide(self, path: Path, user: np.ndarray, item: np.ndarray) -> np.ndarray:
+    def divide(self, path: Path, user: np.ndarray, item: np.ndarray, first: int = 0) -> np.ndarray:
         """Put the events of a file in the order of the ranges, and give them their ids.
 
         Args:
             path: a file of `EVENT` records.
             user: `[k]` the id of each of the users that the file numbers 0 … k − 1.
             item: the same for items.
+            first: the row of the source that the file numbers 0.
 
         Returns:
             `[r + 1]` where each range begins in the file.
@@ -75,6 +78,7 @@ class EventRanges:
         range_of = np.searchsorted(self.users[1:], user, side="right")[records["user"]]
         records["user"] = user[records["user"]]
         records["item"] = item[records["item"]]
+        records["row"] += first
         if len(self) <= 1 << 16:
             range_of = range_of.astype(np.uint16)  # such numbers are sorted much faster
         records[np.argsort(range_of, kind="stable")].tofile(path)

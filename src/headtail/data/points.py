@@ -38,6 +38,7 @@ class Points:
             None.
         rows: `[n]` the row of each point in its source, from 0; None where point i is row i.
         users: the name of each point's user in the source, numbers or strings, where it has users.
+        times: when each point's label was, as in the source, where it has times.
         known: all right answers of each point, wherever they are recorded (training, validation and
             test), or None. Those other than the one that is ranked are removed from the ranking
             (filtered ranking, as for triples).
@@ -50,6 +51,7 @@ class Points:
     rows: Int64[Tensor, " n"] | None = None
     users: pa.Array | None = None
     known: Ragged | None = None
+    times: pa.Array | None = None
 
     def __post_init__(self) -> None:
         n = len(self.features)
@@ -57,10 +59,9 @@ class Points:
         for name, ragged in (("seen", self.seen), ("known", self.known)):
             if ragged is not None:
                 sizes[name] = len(ragged.offsets) - 1
-        if self.rows is not None:
-            sizes["rows"] = len(self.rows)
-        if self.users is not None:
-            sizes["users"] = len(self.users)
+        for name in ("rows", "users", "times"):
+            if (of_points := getattr(self, name)) is not None:
+                sizes[name] = len(of_points)
         for name, size in sizes.items():
             if size != n:
                 raise HeadtailError(
@@ -103,6 +104,7 @@ class Points:
             rows=ids if self.rows is None else self.rows[ids],
             users=None if self.users is None else self.users.take(ids.numpy()),
             known=None if self.known is None else ragged_rows(self.known, ids),
+            times=None if self.times is None else self.times.take(ids.numpy()),
         )
 
     def as_bags(self) -> Points:

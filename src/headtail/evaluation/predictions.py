@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from headtail.data.histories import Histories
 from headtail.data.image_files import ImageFiles
 from headtail.data.points import DataSet, Points
 from headtail.encoders import Model
@@ -76,9 +77,10 @@ def write_predictions(
 ) -> None:
     """Write one row per (point, rank), as Parquet or CSV.
 
-    Its columns are point (the row of its source, from 0), user and path where the points have them,
-    rank from 1, label (by its name where it has one) and score. Places without a label (−1) are
-    left out.
+    Its columns are point (the row of its source, from 0), where the points have them position (how
+    many items of the row's sequence are before it, if a row has several points), user, time and
+    path, then rank from 1, label (by its name where it has one) and score. Places without a label
+    (−1) are left out.
 
     Args:
         path: file to write, .parquet or .csv.
@@ -118,10 +120,14 @@ def _sources(points: Points) -> dict[str, Any]:
     import pyarrow as pa
 
     columns = {"point": np.arange(len(points)) if points.rows is None else points.rows.numpy()}
+    if isinstance(points.features, Histories) and len(np.unique(columns["point"])) < len(points):
+        columns["position"] = points.features.end.numpy()
     if points.users is not None:
         users = points.users
         coded = isinstance(users, pa.DictionaryArray)
         columns["user"] = users.dictionary_decode() if coded else users
+    if points.times is not None:
+        columns["time"] = points.times
     if isinstance(points.features, ImageFiles):
         columns["path"] = pa.array(points.features.paths)
     return columns

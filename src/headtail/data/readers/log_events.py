@@ -119,8 +119,8 @@ class Log:
 
     def events(
         self, columns: Columns, progress: Progress | None, dropped: list[Dropped]
-    ) -> Iterator[tuple[pa.Array, pa.Array, np.ndarray]]:
-        """Who, item and time of each interaction, block by block; without a time column, 0.
+    ) -> Iterator[tuple[pa.Array, pa.Array, np.ndarray, np.ndarray]]:
+        """Who, item, time and row of each interaction, block by block; without a time column, 0.
 
         Interactions with a rating that is too low, or without one, go to `dropped`.
         """
@@ -130,11 +130,13 @@ class Log:
         names = [name for name in (who, item, roles.time, rating) if name is not None]
         for first, read in columns.read(names, progress):
             batch = read
+            rows = np.arange(first, first + len(batch))
             if rating is not None:
                 ratings = batch.column(rating)
                 kept = pc.greater_equal(ratings, self.min_rating).fill_null(False)  # pyright: ignore[reportAttributeAccessIssue]
                 dropped.append(Dropped.of(ratings, kept))
                 batch = batch.filter(kept)
+                rows = rows[kept.to_numpy(zero_copy_only=False)]
             when = np.zeros(len(batch), np.int64)
             if roles.time is not None:
                 when = columns.times(batch.column(roles.time), roles.time, first)
@@ -142,6 +144,7 @@ class Log:
                 columns.ids(batch.column(who), who, first),
                 columns.ids(batch.column(item), item, first),
                 when,
+                rows,
             )
 
 

@@ -17,7 +17,7 @@ from headtail.data.readers.item_features import items_recipe
 from headtail.data.readers.log_events import Log
 from headtail.data.readers.log_notes import notes_on_log
 from headtail.data.readers.log_scan import PARTS
-from headtail.data.readers.log_sort import Sorted, sort_log
+from headtail.data.readers.log_sort import WITH, Sorted, sort_log
 from headtail.data.reading import Reading
 from headtail.data.tables.columns import DataTables, renamed
 from headtail.data.tables.vocabulary import label_names, save_ids, saved_ids
@@ -43,7 +43,7 @@ def read_log(tables: DataTables, reading: Reading, progress: Progress | None) ->
     log = Log.of(tables, reading, as_users=True)
     files = list(tables.parts.values())
     recipe = log.recipe | {"as": "interactions"} | items_recipe(reading)
-    entry = cached(files, recipe, partial(_build, log, progress))
+    entry = cached(files, recipe | WITH, partial(_build, log, progress))
     data = DataSet(
         tables.train.table.title,
         _points(entry, "train"),

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from headtail.data.readers.log_events import Log
+from headtail.data.readers.log_times import notes_on_times
 from headtail.data.tables.columns import called
 from headtail.errors import Sentence, Setting
 
@@ -39,6 +40,7 @@ def notes_on_log(log: Log, facts: dict[str, Any], read_as: str) -> tuple[str, ..
         notes.append(
             f"{below:,} interactions with a rating below {log.min_rating:g} are dropped{without}."
         )
+    notes += notes_on_times(log.tables, facts["times"])
     repeated = facts["repeated"]
     if repeated:
         kept = "They are kept" if read_as == "sequences" else "They count once"

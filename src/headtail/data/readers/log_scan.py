@@ -15,6 +15,7 @@ from headtail.data.event_sort import AT_ONCE, EVENT, EventRanges, read_events
 from headtail.data.processes import Processes, Report
 from headtail.data.progress import Progress
 from headtail.data.readers.log_events import Dropped, Log
+from headtail.data.readers.log_times import TimeRanges, notes_on_times
 from headtail.data.tables.columns import DataTables
 from headtail.data.tables.tally import add_up, ids_of, write_tally
 from headtail.data.tables.vocabulary import Vocabulary
@@ -61,6 +62,22 @@ class Block(NamedTuple):
         return self.events.with_suffix(".items")
 
 
+class PieceRead(NamedTuple):
+    """What a piece held.
+
+    Attributes:
+        blocks: its events.
+        dropped: interactions that the least rating leaves out.
+        rows: the number of its rows.
+        times: the ranges of its times; None without times.
+    """
+
+    blocks: list[Block]
+    dropped: Dropped
+    rows: int
+    times: TimeRanges | None
+
+
 @dataclass(frozen=True, eq=False)
 class Scanned:
     """The events of a log in files, each in the order of ranges of users.
@@ -74,6 +91,7 @@ class Scanned:
         blocks: the files, in the order of the log.
         starts: `[blocks, r + 1]` where each range begins in each file.
         dropped: interactions that the least rating leaves out.
+        times: the `TimeRanges` of each part that has times, by its name.
     """
 
     who: Vocabulary
@@ -84,6 +102,7 @@ class Scanned:
     blocks: list[Block]
     starts: np.ndarray
     dropped: Dropped
+    times: dict[str, TimeRanges]
 
     def events(self) -> Iterator[tuple[np.ndarray, int]]:
         """The `EVENT` records of each block, and the part that they were given in."""
@@ -107,16 +126,39 @@ def scan_log(
     """
     report = progress and partial(progress, f"reading {log.tables.train.called}")
     read = processes.map(_read, pieces, report)
-    blocks = [block for of_piece, _ in read for block in of_piece]
-    dropped = Dropped.total(of_piece for _, of_piece in read)
+    blocks = [block for piece in read for block in piece.blocks]
+    dropped = Dropped.total(piece.dropped for piece in read)
     if not blocks:
         raise _nothing(log, dropped)
+    before = _rows_before(pieces, read)
+    times = _times(pieces, read, before)
+    notes_on_times(log.tables, times)  # before the long work: it may refuse them
     who, counts = add_up([block.who for block in blocks])
     items, described = _items(log, blocks)
     ranges = EventRanges.of(counts, AT_ONCE)
-    tasks = [(block, ranges) for block in blocks]
+    first = [rows for rows, piece in zip(before, read, strict=True) for _ in piece.blocks]
+    tasks = [(block, ranges, row) for block, row in zip(blocks, first, strict=True)]
     starts = np.stack(processes.map(_divide, tasks, progress and partial(progress, "giving ids")))
-    return Scanned(who, items, counts, described, ranges, blocks, starts, dropped)
+    return Scanned(who, items, counts, described, ranges, blocks, starts, dropped, times)
+
+
+def _rows_before(pieces: list[Piece], read: list[PieceRead]) -> list[int]:
+    """How many rows of the same part come before each piece."""
+    total = [0] * len(PARTS)
+    before = []
+    for piece, found in zip(pieces, read, strict=True):
+        before.append(total[piece.part])
+        total[piece.part] += found.rows
+    return before
+
+
+def _times(pieces: list[Piece], read: list[PieceRead], before: list[int]) -> dict[str, TimeRanges]:
+    of_parts: dict[str, list[TimeRanges]] = {}
+    for piece, found, rows in zip(pieces, read, before, strict=True):
+        if found.times is not None:
+            of_parts.setdefault(PARTS[piece.part], []).append(found.times.behind(rows))
+    totals = {name: TimeRanges.total(ranges) for name, ranges in of_parts.items()}
+    return {name: total for name, total in totals.items() if total is not None}
 
 
 def _nothing(log: Log, dropped: Dropped) -> HeadtailError:
@@ -159,35 +201,40 @@ def pieces_of(log: Log, folder: Path) -> list[Piece]:
     return pieces
 
 
-def _read(piece: Piece, report: Report) -> tuple[list[Block], Dropped]:
+def _read(piece: Piece, report: Report) -> PieceRead:
     """Write the events of a piece, block by block."""
     blocks: list[Block] = []
     dropped: list[Dropped] = []
-    waiting: list[tuple[pa.Array, pa.Array, np.ndarray]] = []
+    ranges: list[TimeRanges] = []
+    waiting: list[tuple[pa.Array, pa.Array, np.ndarray, np.ndarray]] = []
+    table = piece.log.tables.train
+    timed = table.roles.time is not None
 
     def write() -> None:
         block = Block(piece.path.with_suffix(f".{len(blocks)}.events"), piece.part)
-        who, items, times = zip(*waiting, strict=True)
+        who, items, times, rows = zip(*waiting, strict=True)
         waiting.clear()
         records = np.empty(sum(map(len, times)), EVENT)
         records["time"] = np.concatenate(times)
+        records["row"] = np.concatenate(rows)
         records["user"] = write_tally(block.who, pa.concat_arrays(who))
         records["item"] = write_tally(block.items, pa.concat_arrays(items))
         records.tofile(block.events)
         blocks.append(block)
+        if timed:
+            ranges.append(TimeRanges.of(records["time"], records["row"]))
 
-    table = piece.log.tables.train
     for events in piece.log.events(table, lambda _, share: report(share), dropped):
         if len(events[2]):
             waiting.append(events)
-        if sum(len(times) for _, _, times in waiting) >= ROWS:
+        if sum(len(times) for _, _, times, _ in waiting) >= ROWS:
             write()
     if waiting:
         write()
     pa.default_memory_pool().release_unused()  # Arrow would keep it while other processes work
-    return blocks, Dropped.total(dropped)
+    return PieceRead(blocks, Dropped.total(dropped), table.rows, TimeRanges.total(ranges))
 
 
-def _divide(task: tuple[Block, EventRanges], report: Report) -> np.ndarray:
-    block, ranges = task
-    return ranges.divide(block.events, ids_of(block.who), ids_of(block.items))
+def _divide(task: tuple[Block, EventRanges, int], report: Report) -> np.ndarray:
+    block, ranges, first = task
+    return ranges.divide(block.events, ids_of(block.who), ids_of(block.items), first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from headtail.data.readers.item_features import items_recipe
 from headtail.data.readers.log_events import Log
 from headtail.data.readers.log_notes import notes_on_log
 from headtail.data.readers.log_scan import PARTS
-from headtail.data.readers.log_sort import sort_log
+from headtail.data.readers.log_sort import WITH, sort_log
 from headtail.data.readers.sequence_examples import ExampleWriter, Sequences, places, points_of
 from headtail.data.reading import Reading
 from headtail.data.tables.columns import DataTables, renamed
@@ -35,7 +36,7 @@ def read_log(tables: DataTables, reading: Reading, progress: Progress | None) ->
     log = Log.of(tables, reading)
     files = list(tables.parts.values())
     recipe = log.recipe | {"as": "sequences"} | items_recipe(reading)
-    entry = cached(files, recipe, partial(_build, log, progress))
+    entry = cached(files, recipe | WITH, partial(_build, log, progress))
     users = saved_ids(entry, "users")
 
     def points(part: str) -> Points:
@@ -44,7 +45,7 @@ def read_log(tables: DataTables, reading: Reading, progress: Progress | None) ->
     data = DataSet(
         tables.train.table.title,
         points("train"),
-        points("test"),
+        _tested(points("test"), entry, log),
         points("validation") if entry.facts["points"]["validation"] else None,
         label_names=label_names(entry),
         notes=notes_on_log(log, entry.facts, "sequences") + _notes(entry),
@@ -54,15 +55,25 @@ def read_log(tables: DataTables, reading: Reading, progress: Progress | None) ->
     return renamed(data, tables)
 
 
+def _tested(points: Points, entry: Entry, log: Log) -> Points:
+    """Test points with the row and the time of what is tested."""
+    columns = log.tables.test or log.tables.train
+    times = None
+    if columns.roles.time is not None:
+        times = columns.times_as_read(entry.arrays["test_times"].numpy(), columns.roles.time)
+    return replace(points, rows=entry.arrays["test_places"], times=times)
+
+
 def _everyone(entry: Entry, last: int) -> Points:
     """A point per user or session that has seen all its items: what comes next is not known."""
     items, offsets = entry.arrays["train_items"], entry.arrays["train_offsets"]
     num_labels = entry.facts["num_labels"]
     number = len(offsets) - 1
-    rows = torch.arange(number)
+    sequence = torch.arange(number)
     nothing = Ragged(items[:0], torch.zeros(number + 1, dtype=torch.int64))
-    histories = Histories(items, offsets, rows, offsets.diff(), last, num_labels)
-    return Points(histories, nothing, num_labels, rows=rows, users=saved_ids(entry, "users"))
+    histories = Histories(items, offsets, sequence, offsets.diff(), last, num_labels)
+    rows, users = entry.arrays["first_rows"], saved_ids(entry, "users")
+    return Points(histories, nothing, num_labels, rows=rows, users=users)
 
 
 def _build(log: Log, progress: Progress | None, store: Store) -> None:
@@ -82,7 +93,11 @@ def _build(log: Log, progress: Progress | None, store: Store) -> None:
         part = events.part[inside]
         for number, name in enumerate(PARTS):
             targets = np.flatnonzero((part == number) & (before > 0))
-            writer.add_examples(name, sequences, targets)
+            known = writer.add_examples(name, sequences, targets)
+            if name == "test":
+                store.append("test_places", events.row[inside][known])
+                store.append("test_times", events.time[inside][known])
+        store.append("first_rows", np.minimum.reduceat(events.row[inside], offsets[:-1]))
     store.facts["alone"] = alone
     save_ids(store, "users", events.who.names)
     whole = log.split in ("given", "last")  # a share decides nothing

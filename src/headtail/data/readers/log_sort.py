@@ -19,6 +19,12 @@ from headtail.data.readers.log_scan import PARTS, Scanned, pieces_of, scan_log
 from headtail.data.readers.log_splits import Cuts, part_of_events
 from headtail.data.tables.vocabulary import Vocabulary
 
+WRITTEN = {"item": np.int32, "part": np.int8, "time": np.int64, "row": np.int64}
+"""What is known of each event, one file each, and its type."""
+
+WITH = {"with": "rows and times"}
+"""Part of the recipe of what is kept of a log, but not of its digest: it changes no number."""
+
 
 @dataclass(frozen=True, eq=False)
 class Sorted:
@@ -30,6 +36,8 @@ class Sorted:
         offsets: `[u + 1]` where the interactions of each begin.
         item: `[p]` the item of each.
         part: `[p]` 0 for training, 1 for validation, 2 for testing.
+        time: `[p]` when; 0 where it is not known.
+        row: `[p]` its row in the table of its part.
         described: `[items]` whether each item has features.
         counts: numbers of rows, duplicates and others, for notes.
     """
@@ -39,6 +47,8 @@ class Sorted:
     offsets: np.ndarray
     item: np.ndarray
     part: np.ndarray
+    time: np.ndarray
+    row: np.ndarray
     described: np.ndarray
     counts: dict[str, Any]
 
@@ -103,8 +113,9 @@ def _sorted(
     progress: Progress | None,
 ) -> Sorted:
     total = int(scanned.ranges.events[-1])
-    item = np.memmap(folder / "item", np.int32, "w+", shape=(total,))
-    part = np.memmap(folder / "part", np.int8, "w+", shape=(total,))
+    arrays = {
+        name: np.memmap(folder / name, kind, "w+", shape=(total,)) for name, kind in WRITTEN.items()
+    }
     timed = log.tables.train.roles.time is not None
     ranges = [Range(timed=timed, folder=folder, **about) for about in _ranges(scanned, cuts)]
     done = processes.map(_sort, ranges, progress and partial(progress, "sorting"))
@@ -114,8 +125,10 @@ def _sorted(
     repeated = sum(repeated for _, repeated in done)
     counts = {"rows": total, "repeated": repeated, "sizes": sizes, "test_from": cuts.test}
     counts["dropped"] = scanned.dropped[:2]
+    counts["times"] = scanned.times
     offsets = np.r_[0, np.cumsum(scanned.counts)]
-    return Sorted(scanned.who, scanned.items, offsets, item, part, scanned.described, counts)
+    about = {"described": scanned.described, "counts": counts}
+    return Sorted(scanned.who, scanned.items, offsets, **arrays, **about)
 
 
 def _ranges(scanned: Scanned, cuts: Cuts) -> Iterator[dict[str, Any]]:
@@ -136,7 +149,7 @@ def _ranges(scanned: Scanned, cuts: Cuts) -> Iterator[dict[str, Any]]:
 
 
 def _sort(about: Range, report: Report) -> tuple[np.ndarray, int]:
-    """Sort the events of a range, and write their items and parts.
+    """Sort the events of a range, and write what is in `WRITTEN`.
 
     Returns:
         Events per part, and how many repeat another one.
@@ -150,15 +163,16 @@ def _sort(about: Range, report: Report) -> tuple[np.ndarray, int]:
     # What is tested comes after what is trained on, whatever its time.
     order, events = sort_events(records, given if about.cuts.split == "given" else None)
     part = part_of_events(events, given[order], about.cuts)
-    for name, array in (("item", events.item), ("part", part)):
-        file = np.memmap(about.folder / name, array.dtype, "r+")
-        file[about.place] = array
+    for name, array in (*events._asdict().items(), ("part", part)):
+        if name in WRITTEN:
+            file = np.memmap(about.folder / name, WRITTEN[name], "r+")
+            file[about.place] = array
     return np.bincount(part, minlength=len(PARTS)), _repeated(events, about.timed)
 
 
 def _repeated(events: Events, timed: bool) -> int:
     """How many events equal another one of the same user and item and, where it is known, time."""
-    user, item, time = events
+    user, item, time, _ = events
     if not timed:
         time = np.zeros_like(time)
     same = (np.diff(user) == 0) & (np.diff(time) == 0)

@@ -69,14 +69,14 @@ class ExampleWriter:
         """Examples with targets at these places; those without a known target are only counted.
 
         Returns:
-            The rows of the examples.
+            The places of the examples' targets.
         """
         known = targets[sequences.ids[targets] >= 0]
         self.store.facts["unknown"][part] += len(targets) - len(known)
         rows = sequences.row_of(known)
         ends = known - sequences.offsets[rows - sequences.first]
         self._append(part, rows, ends, sequences.ids[known].astype(np.int32))
-        return rows
+        return known
 
     def add_rows(self, part: str, sequences: Sequences, labelled: np.ndarray) -> None:
         """An example without a label for each row that is not among those `labelled`."""

@@ -219,7 +219,7 @@ def _write_parts(
             for part, is_target in parts.items()
         }
         if tests:
-            writer.add_rows("unlabelled", sequences, labelled["test"])
+            writer.add_rows("unlabelled", sequences, sequences.row_of(labelled["test"]))
             if sequences.users is not None:
                 save_ids(store, "users", sequences.users)
     if "train" in parts and not store.facts["points"]["train"]:

@@ -15,10 +15,11 @@ from headtail.data.histories import Histories
 from headtail.data.known import Known, dense_rows, left_out, unlabelled, vocabulary_of
 from headtail.data.points import Points, Progress
 from headtail.data.readers.interaction_pairs import users_of
+from headtail.data.readers.log_times import TimeRanges, notes_on_times
 from headtail.data.readers.table_dense import check_columns, numbers_of
 from headtail.data.reading import Reading
 from headtail.data.tables.arrow_types import is_string
-from headtail.data.tables.columns import Columns, check_same_kind
+from headtail.data.tables.columns import Columns, DataTables, check_same_kind
 from headtail.data.tables.vocabulary import Vocabulary
 from headtail.errors import HeadtailError
 
@@ -185,6 +186,8 @@ def _events(
     if not blocks:
         raise HeadtailError(f"`{columns.path}` has no rows, so there is nothing to answer.")
     who, item, rows, times = (np.concatenate(arrays) for arrays in zip(*blocks, strict=True))
+    if roles.time:
+        notes_on_times(DataTables(columns), {"train": TimeRanges.of(times, rows)})  # or a refusal
     return who, item, rows, times
 
 

@@ -249,6 +249,23 @@ class Columns:
                 "1970, or dates such as `2026-01-31 12:00:00`."
             ) from error
 
+    def time_type(self, column: str) -> pa.DataType:
+        """The type that a column of times is read as; strings are numbers or dates."""
+        kind = self.kind(column)
+        if not is_string(kind):
+            return kind
+        _, batch = next(self.read([column]))
+        return _from_text(batch.column(column).cast(pa.string()).slice(0, 1)).type
+
+    def times_as_read(self, times: np.ndarray, column: str) -> pa.Array:
+        """Times, as `times` returned them, as the numbers or dates that the column holds."""
+        kind = self.time_type(column)
+        if pa.types.is_floating(kind):
+            return pa.array(times / 1e6)
+        if pa.types.is_date(kind):
+            return pa.array(times).cast(pa.timestamp("ms")).cast(kind)
+        return pa.array(times).cast(kind)
+
     def _refuse_null(self, array: pa.Array, column: str, first: int) -> None:
         name, row = self.table.at(first + first_null(array))
         raise HeadtailError(
