@@ -39,6 +39,33 @@ def test_threads_of_the_command_line_sleep_while_they_wait(monkeypatch):
         assert done.stdout.split()[-1] == expected
 
 
+def test_an_error_ends_the_command_while_pyarrow_still_reads_ahead():
+    code = """
+import sys, time
+import pyarrow, pyarrow.csv
+import headtail.__main__ as command
+
+class SlowFile:
+    closed = False
+    def read(self, size):
+        time.sleep(0.02)
+        return b"1,2\\n" * (1 << 14)
+
+def fail():
+    options = pyarrow.csv.ReadOptions(block_size=1 << 16)
+    file = pyarrow.PythonFile(SlowFile(), mode="r")
+    fail.reader = pyarrow.csv.open_csv(file, options)
+    print("one sentence", file=sys.stderr)
+    return 2
+
+command.run = fail
+sys.argv[1:] = ["stats"]
+sys.exit(command.main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "one sentence\n")
+
+
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
 def test_headtail_alone_lists_every_command_with_its_job(words, capsys):
     assert main(words) == 0
