@@ -334,7 +334,7 @@ def test_data_read_in_another_way_are_other_data_and_so_are_those_that_changed(t
     )
     (tmp_path / "train.txt").write_text("\n".join(lines[1:]))
     assert main(how) == 2
-    assert "train.txt`, but their content has changed since. Choose" in " ".join(
+    assert "train.txt`, but their content has changed. Choose" in " ".join(
         capsys.readouterr().err.split()
     )
 

@@ -99,7 +99,12 @@ def test_other_processes_read_the_same_data_in_the_same_way(tmp_path):
     lines = [f"{i % 5} {i % 7}:1 {7 + i % 11}:1" for i in range(40)]
     (tmp_path / "train.txt").write_text("\n".join(lines))
     (tmp_path / "other.txt").write_text("\n".join(lines[:9]))
-    for how in (Reading(holdout=0.5), Reading(test=tmp_path / "other.txt")):
+    (tmp_path / "items.csv").write_text("item,words\n" + "".join(f"{i},w{i}\n" for i in range(5)))
+    for how in (
+        Reading(holdout=0.5),
+        Reading(test=tmp_path / "other.txt"),
+        Reading(item_features=tmp_path / "items.csv"),
+    ):
         data = load(tmp_path / "train.txt", how)
         again = source_of(data)()
         assert again is not data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from headtail.data.slices import data_slices
 from headtail.evaluation.measures import measure_model, measures_of
 from headtail.evaluation.predictions import points_of, predict, write_predictions
 from headtail.evaluation.topk import top_labels
-from headtail.training.config import Run
+from headtail.training.config import Run, to_toml
 from headtail.training.notes import notes_on
 from headtail.training.open_model import open_model
 from headtail.training.recipes import with_defaults
@@ -58,6 +59,28 @@ def test_other_data_of_the_same_shape_are_noted(folder):
     opened = open_model(folder, DATA.replace("points=200", "points=210"))
     assert opened.note is not None
     assert opened.note.startswith("These are not the data that the model was trained on")
+
+
+def test_a_change_of_the_files_is_told_from_a_change_of_how_they_are_read(tmp_path):
+    points, folder = tmp_path / "points.txt", tmp_path / "run"
+    lines = [f"{i % 5} {i % 7}:1 {7 + i % 11}:1" for i in range(40)]
+    points.write_text("\n".join(lines))
+    data = load(points)
+    Trainer(RUN, data, folder).fit()
+    (folder / "run.toml").write_text(to_toml(asdict(RUN), data.read_as))
+    start = "These are not the data that the model was trained on: "
+    read_otherwise = replace(data, digest="other")
+    assert open_model(folder, read_otherwise).note == (
+        f"{start}this version of headtail reads the same files in another way."
+    )
+    points.write_text("\n".join(lines[::-1]))
+    assert open_model(folder, points).note == f"{start}their content has changed."
+    settings = (folder / "run.toml").read_text().splitlines()
+    without = [line for line in settings if not line.startswith("content")]
+    (folder / "run.toml").write_text("\n".join(without))
+    assert open_model(folder, points).note == (
+        f"{start}their content has changed, or this version of headtail reads them in another way."
+    )
 
 
 def test_more_labels_than_there_are_and_files_of_other_kinds_are_refused(folder, tmp_path):

@@ -12,7 +12,7 @@ from typing import Any
 
 from headtail.comparison.results import ABOUT
 from headtail.data.points import DataSet
-from headtail.data.reading import told_apart
+from headtail.data.reading import told_apart, what_changed
 from headtail.errors import HeadtailError, Sentence, Setting
 from headtail.schemes import parse
 from headtail.training.config import Run, SettledRun, Training, data_of
@@ -148,8 +148,9 @@ def check_same_data(folder: Path, data: DataSet) -> None:
         return
     before = {"path": tables.get("name", "other data")} | data_of(next(iter(digests)) / "run.toml")
     then, now = told_apart(before, {"path": data.name} | data.read_as)
-    changed = then != now
-    change = Sentence("now the data are ", now) if changed else "their content has changed since"
+    change = what_changed(before, data.read_as)
+    if then != now:
+        change = Sentence("now the data are ", now)
     raise HeadtailError(
         f"`{folder}` holds a comparison on ",
         then,

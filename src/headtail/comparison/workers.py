@@ -52,7 +52,8 @@ def source_of(data: DataSet) -> ReadData:
         return partial(_itself, data)
     options = dict(data.read_as)
     path = options.pop("path")
-    for name in ("test", "root"):
+    options.pop("content", None)
+    for name in ("test", "root", "item_features"):
         options[name] = None if options[name] is None else Path(options[name])
     options["features"] = tuple(options["features"] or ())
     return partial(load, path, Reading(**options))

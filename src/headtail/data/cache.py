@@ -111,6 +111,11 @@ def key_of(files: Iterable[Path | Keyed], recipe: dict[str, Any]) -> str:
     return _blake(text)
 
 
+def content_of(paths: Iterable[Path]) -> str:
+    """A digest of the content of files, with all their shards, however they are read."""
+    return _blake(json.dumps([[digest(shard) for shard in shards_of(path)] for path in paths]))
+
+
 def _blake(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

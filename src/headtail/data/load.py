@@ -7,6 +7,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
+from headtail.data.cache import content_of
 from headtail.data.find import WHAT, find, kind_of
 from headtail.data.image_catalogue import (
     compare_images,
@@ -52,6 +53,9 @@ MEANT_FOR = {
 """Options that only some data have a use for."""
 SOME_READERS = tuple(name for name in MEANT_FOR if name not in ("test", "format", "holdout"))
 """Those that a reader uses or does not use, whatever its files hold."""
+
+WHOLE = ("table", "text", "dense")
+"""Kinds of files with nothing beside them that is read too."""
 
 
 def load(
@@ -101,7 +105,7 @@ def load(
     else:
         loaded = _read(data, reading, progress, trained)
     loaded = _with_items(loaded, reading, progress)
-    loaded = replace(loaded, read_as={"path": str(data), **how})
+    loaded = replace(loaded, read_as={"path": str(data), **how, **loaded.read_as})
     known = None if loaded.train.image_size is None else recognise_images(loaded.train)
     if known is not None:
         loaded = _with_notes(loaded, compare_images(known, loaded))
@@ -212,12 +216,21 @@ def _read(
             f"{' and '.join(filters)} {'is' if len(filters) == 1 else 'are'} not read: labels that "
             "repeat their point are ranked and measured like all others.",
         )
+    if files.kind in WHOLE:
+        content = {"content": content_of(_paths(files, reading))}
+        loaded = replace(loaded, read_as=content)
     if files.unused:
         loaded = _with_notes(loaded, f"Files that are not read: {', '.join(files.unused)}.")
     if loaded.train.image_size and files.test is None and files.validation is not None:
         name = files.validation.name
         return _with_notes(loaded, f"There are no other test images than those of {name}.")
     return loaded
+
+
+def _paths(files: DataFiles, reading: Reading) -> list[Path]:
+    """All files that are read."""
+    parts = (files.train, files.test, files.validation, *(files.splits or ()))
+    return [path for path in (*parts, reading.item_features) if path is not None]
 
 
 def _with_test(files: DataFiles, test: Path, format_name: str) -> DataFiles:

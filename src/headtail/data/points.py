@@ -130,7 +130,7 @@ class DataSet:
         whole: every row of the source, where it has no test part and `test` was held out of them;
             or None.
         read_as: the path of the data and the options they were read with, by the names of the
-            options.
+            options; `content` is a digest of the files alone, where these are all of the data.
         items: the features of each label, for a model with a second tower; or None.
         text: how raw texts became features, where the points were texts; or None.
         relations: the names of relations, where points are a head with a relation; or None.

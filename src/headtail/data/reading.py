@@ -156,6 +156,21 @@ def told_apart(before: dict[str, Any], now: dict[str, Any]) -> tuple[Sentence, S
     return _read_with(before, names), _read_with(now, names)
 
 
+def what_changed(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """Why data that were read with equal options (`DataSet.read_as`) differ, where it is known.
+
+    >>> what_changed({"content": "a1"}, {"content": "b2"})
+    'their content has changed'
+    """
+    another_way = "this version of headtail reads"
+    contents = {before.get("content"), now.get("content")}
+    if None in contents:
+        return f"their content has changed, or {another_way} them in another way"
+    if len(contents) > 1:
+        return "their content has changed"
+    return f"{another_way} the same files in another way"
+
+
 def _read_with(how: dict[str, Any], names: list[str]) -> Sentence:
     parts: list[str | Setting] = [f"`{how.get('path')}`"]
     for name in names:

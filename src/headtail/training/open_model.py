@@ -17,7 +17,7 @@ from headtail.data.histories import Histories
 from headtail.data.known import Known
 from headtail.data.load import DEFAULTS, load
 from headtail.data.points import DataSet, Points, Progress
-from headtail.data.reading import Reading, told_apart
+from headtail.data.reading import Reading, told_apart, what_changed
 from headtail.data.text_features import Trained
 from headtail.encoders import Model, SequenceEncoder
 from headtail.errors import HeadtailError, Sentence
@@ -286,5 +286,5 @@ def _difference(trained_on: dict[str, Any], here: dict[str, Any]) -> str:
         return f"{start}, or they are read in another way."
     then, now = told_apart(trained_on, here)
     if then == now:
-        return f"{start}: their content has changed."
+        return f"{start}: {what_changed(trained_on, here)}."
     return Sentence(f"{start}: those were ", then, ", these are ", now, ".")
