@@ -36,7 +36,7 @@ def test_lists_in_a_column_of_items_are_sequences_however_they_are_written(
     pairs = zip(range(40), LISTS, strict=True)
     lines = "\n".join(" ".join(map(str, [user, *row])) for user, row in pairs)
     (tmp_path / "lines.txt").write_text(lines + "\n")
-    same = load(tmp_path / "lines.txt")
+    same = load(tmp_path / "lines.txt", format="sequences")
     assert note in data.notes
     assert len(data.train) == len(same.train) > 20
     assert data.label_names == same.label_names
@@ -64,6 +64,16 @@ def test_several_labels_of_a_text_are_split_unless_a_setting_says_otherwise(tmp_
     assert "tags is split at `|`." in data.notes
     whole = load(path, label_separator="&")
     assert "a0|b0" in whole.label_names
+    note = (
+        "`label_separator='&'` never occurs in column `tags`: each value is one label, for example"
+    )
+    assert any(found.startswith(note) for found in whole.notes)
+    assert not any("never occurs" in note for note in load(path, label_separator="|").notes)
+    with pytest.raises(HeadtailError, match="`label_separator` is empty"):
+        load(path, label_separator="")
+    (tmp_path / "lists.jsonl").write_text('{"text": "my cat", "labels": ["a", "b"]}\n' * 9)
+    with pytest.raises(HeadtailError, match=r"would do nothing: column `labels` .* holds lists"):
+        load(tmp_path / "lists.jsonl", label_separator="|")
 
 
 @pytest.mark.parametrize(

@@ -106,8 +106,6 @@ def test_training_rows_with_a_target_stand_as_they_are(tmp_path):
     train = write(tmp_path / "train.parquet", items=[[1, 2], [2]], target=[3, 1])
     data = read_sequences(train, write(tmp_path / "test.parquet", items=[[3]], target=[2]))
     as_expected(examples(data.train, data.label_names), [({2: 1.0, 1: 0.5}, 3), ({2: 1.0}, 1)])
-    with pytest.raises(HeadtailError, match=r"train.parquet.*`target`.*Pass a test file"):
-        read_sequences(train)
 
 
 def test_without_a_test_file_one_is_left_out_for_testing_and_one_for_validation(tmp_path):
@@ -309,10 +307,38 @@ def test_beauty_leaves_one_out():
     assert [len(data.validation), len(data.test)] == [40_226 - number for number in left_out]
 
 
-def test_examples_without_a_test_part_name_the_column_of_targets():
-    frame = pa.table({"item_id_list": [[1, 2, 3, 4]] * 3, "item_id": [5, 6, 7]})
-    with pytest.raises(HeadtailError, match=r"column `item_id`.*\(`item='item_id_list'`\)"):
-        load(frame)
+def test_without_a_test_part_a_target_is_the_last_item_of_its_users_sequence():
+    lists = [[(row + step) % 7 for step in range(2 + row % 3)] for row in range(40)]
+    targets = [row % 5 for row in range(40)]
+    frame = pa.table({"session_id": range(40), "item_id_list": lists, "item_id": targets})
+    whole = [[*row, target] for row, target in zip(lists, targets, strict=True)]
+    data, same = load(frame), load(pa.table({"items": whole}))
+    assert "session_id → session, item_id_list → items, item_id → next item." in data.notes
+    for part in ("train", "validation", "test"):
+        found, wanted = getattr(data, part), getattr(same, part)
+        as_expected(
+            examples(found, data.label_names or range(7)),
+            examples(wanted, same.label_names or range(7)),
+        )
+    with pytest.raises(HeadtailError, match="`holdout` would do nothing"):
+        load(frame, holdout=0.5)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_rows_with_targets_that_may_be_of_one_user_are_held_out_together(named):
+    owners = [row // 4 for row in range(80)]
+    columns = {"user_id": owners} if named else {}
+    lists = {"items": [[row % 9] * (1 + row % 4) for row in range(80)], "target": [1, 2, 3, 4] * 20}
+    data = load(pa.table(columns | lists), holdout=0.25)
+    what = "users" if named else "rows"
+    assert f"with 25% of the {what}, chosen at random, held out" in data.notes[0]
+    assert (len(data.train), len(data.test)) == (60, 20)
+    parts = [set(part.rows.tolist()) for part in (data.train, data.test)]
+    assert parts[0] | parts[1] == set(range(80))
+    if named:
+        assert not {owners[row] for row in parts[0]} & {owners[row] for row in parts[1]}
+    last = load(pa.table(columns | lists), split="last")
+    assert len(last.test) == 80
 
 
 def test_lists_with_a_validation_part_alone_are_tested_on_it():

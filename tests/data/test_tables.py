@@ -227,6 +227,30 @@ def test_users_with_their_items_in_lines_are_read_as_lightgcn_writes_them(tmp_pa
     assert data.test.labels.values.tolist() == [0, 2]
 
 
+def test_users_with_their_items_in_lines_alone_are_refused_with_both_readings(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text("0 3 5 7 3\n1 5 3 7\n2 7 3 5 5 7\n")
+    with pytest.raises(HeadtailError, match=r"fits two readings: .*'sequences'.*'interactions'"):
+        load(path)
+    assert examples(load(path, format="sequences"))[0] == ([3, 5, 7], 3)
+    assert load(path, format="interactions").train.users.to_pylist() == [0, 1, 2]
+
+
+def test_folders_and_files_beside_what_is_read_are_named(tmp_path):
+    rows = "user,item,time\n" + "".join(f"{i % 7},{i % 5},{i}\n" for i in range(60))
+    for name in ("may", "june/part", ".hidden", "empty"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "may" / "log.csv").write_text(rows)
+    (tmp_path / "june" / "part" / "log.csv").write_text(rows)
+    (tmp_path / ".hidden" / "log.csv").write_text(rows)
+    (tmp_path / "log.csv").write_text(rows)
+    assert "Folders that are not read: june, may." in load(tmp_path).notes
+    (tmp_path / "may").rename(tmp_path / "train")
+    notes = load(tmp_path).notes
+    assert "Files that are not read: log.csv." in notes
+    assert "Folders that are not read: june." in notes
+
+
 def test_lines_of_numbers_that_may_or_may_not_begin_with_a_user_are_refused(tmp_path):
     others = "".join(f"{user} 3 5 7 8 1\n" for user in range(20, 10, -1))
     (tmp_path / "a.txt").write_text("7 3 5 7 8\n1 5 3 8 7\n7 7 3 8 5 1\n8 5\n" + others)

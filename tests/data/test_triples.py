@@ -63,6 +63,27 @@ def test_a_point_is_a_head_with_a_relation_and_known_are_all_its_tails(folder):
     )
 
 
+def test_test_triples_count_once_and_keep_their_rows(folder):
+    write(folder / "test.txt", [TEST[0], TEST[2], TEST[1], TEST[2], TEST[1]])
+    data = load(folder)
+    assert lists(data.test.labels, data.label_names) == [["c"], ["a"]]
+    assert data.test.rows.tolist() == [1, 2]
+    assert "2 test or validation triples repeat another and count once." in data.notes
+    write(folder / "test.txt", [TEST[2], TEST[1]])
+    assert not any("test or validation triples repeat" in note for note in load(folder).notes)
+
+
+def test_words_behind_words_are_tails_only_if_some_are_heads(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text(
+        "".join(f"u{i % 9}\titem{i % 5}\t{'view buy'.split()[i % 2]}\n" for i in range(60))
+    )
+    with pytest.raises(HeadtailError, match=r"`user='1'`.*`item='2'`.*`format='triples'`"):
+        load(path)
+    assert load(path, format="triples").notes[0].startswith("Read as triples")
+    assert load(path, user="1", item="2").notes[0].startswith("Read as interactions")
+
+
 def test_named_columns_and_numbers_are_read_too(tmp_path):
     frame = pd.DataFrame({"tail": [1, 2, 3] * 9, "head": range(27), "relation": [0, 1, 0] * 9})
     data = load(frame)

@@ -221,10 +221,23 @@ def _read(
         loaded = replace(loaded, read_as=content)
     if files.unused:
         loaded = _with_notes(loaded, f"Files that are not read: {', '.join(files.unused)}.")
+    if path.is_dir() and (beside := _folders_beside(path, files)):
+        loaded = _with_notes(loaded, f"Folders that are not read: {', '.join(beside)}.")
     if loaded.train.image_size and files.test is None and files.validation is not None:
         name = files.validation.name
         return _with_notes(loaded, f"There are no other test images than those of {name}.")
     return loaded
+
+
+def _folders_beside(folder: Path, files: DataFiles) -> list[str]:
+    """The folders in a folder that hold nothing of what is read; those of images are all read."""
+    if files.kind in ("images", "CIFAR"):
+        return []
+    read = [part for part in (files.train, files.test, files.validation) if part is not None]
+    inside = [
+        part for part in sorted(folder.glob("[!.]*")) if part.is_dir() and any(part.iterdir())
+    ]
+    return [part.name for part in inside if not any(path.is_relative_to(part) for path in read)]
 
 
 def _paths(files: DataFiles, reading: Reading) -> list[Path]:

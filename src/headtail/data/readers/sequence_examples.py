@@ -12,6 +12,27 @@ from headtail.core.targets import Ragged
 from headtail.data.cache import Entry, Store
 from headtail.data.histories import Histories
 from headtail.data.points import Points
+from headtail.data.tables.columns import Columns
+from headtail.data.tables.vocabulary import Vocabulary
+
+
+def owners_of(columns: Columns) -> np.ndarray | None:
+    """`[n]` int32: the user or session of each row of lists; None without such a column."""
+    column = columns.user or columns.roles.session
+    if column is None:
+        return None
+    names = [columns.ids(batch.column(column), column, at) for at, batch in columns.read([column])]
+    return Vocabulary.of(names).ids(pa.concat_arrays(names))
+
+
+def are_examples(columns: Columns) -> bool:
+    """Whether rows with a target are examples, of which a user may have many, and not whole
+    sequences: no column shows that each row is of another user or session.
+    """
+    if columns.target is None:
+        return False
+    owners = owners_of(columns)
+    return owners is None or len(np.unique(owners)) < len(owners)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from headtail.data.readers.log_sequences import read_log
 from headtail.data.readers.sequence_examples import (
     ExampleWriter,
     Sequences,
+    are_examples,
+    owners_of,
     places,
     points_of,
 )
@@ -51,7 +53,9 @@ def read_tables(tables: DataTables, reading: Reading, progress: Progress | None)
         progress=progress,
         described=described_items(reading),
     )
-    columns = tables.train.note(("user", "lists", "target"))
+    # What tells rows of one user from those of others, where rows may be examples.
+    session = ("session",) if tables.train.target else ()
+    columns = tables.train.note(("user", *session, "lists", "target"))
     return renamed(replace(data, notes=(data.notes[0], columns, *alone, *data.notes[1:])), tables)
 
 
@@ -66,7 +70,8 @@ def _held_out_share(columns: Columns, reading: Reading) -> float | None:
             Setting("split", "session"),
             ".",
         )
-    return None if reading.split in ("auto", "last") else reading.holdout
+    last = reading.split == "last" or (reading.split == "auto" and not are_examples(columns))
+    return None if last else reading.holdout
 
 
 def read_sequences(
@@ -87,15 +92,17 @@ def read_sequences(
 
     Rows of a file with a column `target` are a prefix and its target. In a test file without one,
     the last item of a list is the target. Without a test file the last item of each sequence is for
-    testing, the one before it for validation. Items are those of training. Test rows whose target
-    is unknown or missing, or that have nothing before it, are `unlabelled`.
+    testing, the one before it for validation; a target is then the last item of its sequence. Items
+    are those of training. Test rows whose target is unknown or missing, or that have nothing before
+    it, are `unlabelled`.
 
     Args:
         train: Parquet file, or another table.
         test: likewise, or None to leave one out.
         validation: likewise, or None; it is read only beside a test file.
         last: n, how many items before the target a bag looks at.
-        whole: without a test file, hold this share of the sequences out as a whole, at random.
+        whole: without a test file, hold this share of the sequences out as a whole, at random; of
+            rows with a target, all rows of a user.
         progress: called with what is being done and the share of it that is done.
         at_once: ids held in memory at once.
         described: items with features, which are labels even if training lacks them.
@@ -116,26 +123,14 @@ def read_sequences(
     files = [Columns.of(path, at_once) for path in paths if path is not None]
     source = files[0]
     source.need_lists()
-    if test is None and source.target:
-        raise _no_test_part(source)
     options = {} if whole is None else {"whole": whole}
     options |= {} if described is None else {"items": described.to_pylist()}
     recipe = {"reader": "sequences", "last": last} | options
     build = partial(_build, files, whole, described, progress)
     entry = cached(files, {"reader": "sequences", "with": "histories"} | options, build)
     digest = key_of(files, recipe)  # of what is trained and tested, without what else is kept
-    notes = _notes(entry, test is None, whole)
+    notes = _notes(entry, test is None, whole, source)
     return replace(_data_set(entry, last, test is not None), notes=notes, digest=digest)
-
-
-def _no_test_part(source: Columns) -> HeadtailError:
-    return HeadtailError(
-        f"`{source.path}` has the item after each list in column `{source.target}`, so rows "
-        "are examples already, and none are for testing. Pass a test file too, or read the "
-        "lists alone (",
-        Setting("item", source.lists),
-        "), with their last items for testing.",
-    )
 
 
 def _data_set(entry: Entry, last: int, given: bool) -> DataSet:
@@ -166,7 +161,7 @@ def _build(
     store: Store,
 ) -> None:
     source, *others = files
-    tested = None if whole is None else _tested_rows(source.rows, whole)
+    tested = None if whole is None else _tested_rows(source, whole)
     alone = not others and tested is None
     known = Vocabulary.of(_training_items(source, alone, tested, progress))
     if not len(known):
@@ -179,9 +174,10 @@ def _build(
     known.save(store)
     store.facts |= {"num_labels": len(known), "points": {}, "unknown": {}, "short": 0}
     if tested is not None:
+        every = _target if source.target else _every
         parts = {
-            "train": lambda before, _, row: (before > 0) & ~tested[row],
-            "test": lambda before, _, row: (before > 0) & tested[row],
+            "train": lambda before, behind, row: every(before, behind, row) & ~tested[row],
+            "test": lambda before, behind, row: every(before, behind, row) & tested[row],
         }
         _write_parts(source, known, parts, progress, store)
         return
@@ -274,27 +270,33 @@ def _lists(
         yield items, offsets, targets, first, users
 
 
-def _tested_rows(number: int, share: float) -> np.ndarray:
-    """`[n]` which sequences are tested as a whole: always the same."""
+def _tested_rows(source: Columns, share: float) -> np.ndarray:
+    """`[n]` which sequences are tested as a whole: always the same. Rows with a target are examples
+    that may overlap: those of a user stay together.
+    """
+    owners = owners_of(source) if source.target else None
+    number = source.rows if owners is None else int(owners.max()) + 1
     tested = np.zeros(number, bool)
     held_out = min(max(round(share * number), 1), number - 1)
     tested[np.random.default_rng(SEED).permutation(number)[:held_out]] = True
-    return tested
+    return tested if owners is None else tested[owners]
 
 
 def _training_items(
     source: Columns, alone: bool, tested: np.ndarray | None, progress: Progress | None
 ) -> Iterator[pa.Array]:
     for items, offsets, targets, first, _ in _lists(source, progress):
-        kept = np.ones(len(items), bool)
         if alone:
-            kept = places(offsets)[1] > 1
-        elif tested is not None:
-            rows = tested[first : first + len(offsets) - 1]
-            kept = ~rows.repeat(np.diff(offsets))
-        yield items.filter(pa.array(kept))
+            # The last item is tested, the one before it validates; a target is the last one.
+            kept = places(offsets)[1] > (1 if targets is None else 0)
+            yield items.filter(pa.array(kept))
+            continue
+        rows = np.ones(len(offsets) - 1, bool)
+        if tested is not None:
+            rows = ~tested[first : first + len(rows)]
+        yield items.filter(pa.array(rows.repeat(np.diff(offsets))))
         if targets is not None:
-            yield targets
+            yield targets.filter(pa.array(rows))
 
 
 def _encoded(
@@ -310,10 +312,12 @@ def _encoded(
         yield Sequences(ids, begins, first, users)
 
 
-def _notes(entry: Entry, alone: bool, whole: float | None) -> tuple[str, ...]:
+def _notes(entry: Entry, alone: bool, whole: float | None, source: Columns) -> tuple[str, ...]:
     note = "Read as sequences: each item is predicted from those before it"
     if whole is not None:
-        note += f", with {whole:.0%} of the sequences, chosen at random, held out for testing"
+        owner = "user" if source.user else "session" if source.roles.session else "row"
+        held = f"{owner}s" if source.target else "sequences"
+        note += f", with {whole:.0%} of the {held}, chosen at random, held out for testing"
     elif alone:
         note += ", with the last item of each sequence for testing and the one before it for "
         note += "validation"

@@ -46,7 +46,8 @@ def find_tables(path: Path, requested: bool) -> DataFiles | None:
         inside = [part for part in sorted(folder.iterdir()) if part.is_dir() and tables_in(part)]
         train, test, validation = by_role({part.name.lower(): part for part in inside})
         if train is not None:
-            return DataFiles(NAME, train, test, None, validation)
+            beside = tuple(file.name for file in tables_in(folder))
+            return DataFiles(NAME, train, test, None, validation, beside)
         if held := _tables_of(folder, requested):
             return _among(folder, held)
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headtail.data.readers.parquet_images import holds_images
+from headtail.data.readers.sequence_examples import are_examples
 from headtail.data.reading import Reading
 from headtail.data.tables.arrow_types import is_list
 from headtail.data.tables.columns import Columns, DataTables
@@ -22,6 +23,8 @@ def format_of(tables: DataTables, reading: Reading) -> str:
         chosen = reading.user or reading.item or first.table.sources[0].guess
         if all(name.isdigit() for name in first.names) and not chosen:
             raise _without_names(first)
+        if first.table.sources[0].guess and len(tables.parts) == 1:
+            raise _lines_alone(first)
         return _of_lists(tables)
     if first.is_log:
         if tables.test is not None and not tables.test.is_log:
@@ -60,10 +63,16 @@ def used_options(tables: DataTables, format_name: str, reading: Reading) -> set[
         return used
     if format_name in ("sequences", "interactions") or reading.split == "random":
         used |= {"split"}
-    held_out_by_order = log and (first.roles.time or first.roles.session)
-    default = "last" if format_name == "sequences" and not held_out_by_order else "a share"
-    split = default if reading.split == "auto" else reading.split
+    split = _default_split(first, format_name, log) if reading.split == "auto" else reading.split
     return used if split == "last" else used | {"holdout"}
+
+
+def _default_split(columns: Columns, format_name: str, log: bool) -> str:
+    """Whether the last item of each sequence is tested, or a share."""
+    if format_name != "sequences":
+        return "a share"
+    by_order = columns.roles.time or columns.roles.session if log else are_examples(columns)
+    return "a share" if by_order else "last"
 
 
 def _of_lists(tables: DataTables) -> str:
@@ -120,6 +129,17 @@ def _unknown(columns: Columns) -> HeadtailError:
         Setting("features"),
         "; or write sequences as a list column `items`, triples as `head`, `relation` and `tail`, "
         "images as `image` and `label`.",
+    )
+
+
+def _lines_alone(columns: Columns) -> HeadtailError:
+    return HeadtailError(
+        f"`{columns.path}` fits two readings: each line may be a user and its items in the order "
+        "of time, of which the last is tested (",
+        Setting("format", "sequences"),
+        "), or a user and its items in no order, of which a share is tested (",
+        Setting("format", "interactions"),
+        ").",
     )
 
 

@@ -15,7 +15,7 @@ from headtail.data.reading import Reading
 from headtail.data.tables.arrow_types import is_list
 from headtail.data.tables.columns import Columns, DataTables, renamed
 from headtail.data.text_features import Trained
-from headtail.errors import HeadtailError, Setting
+from headtail.errors import HeadtailError, Sentence, Setting
 
 ROWS = 1 << 14
 """Texts held in memory at once."""
@@ -40,6 +40,9 @@ def read_tables_for_model(
                 ".",
             )
     assert text is not None
+    unsplit = []
+    if reading.label_separator is not None and label is not None and trained is None:
+        unsplit = _if_never(tables.train, label, reading.label_separator)
     parts = {
         name: TextSource(
             columns.called,
@@ -58,8 +61,31 @@ def read_tables_for_model(
         columns=[text, label, reading.label_separator],
     )
     roles = ["text"] if label is None else ["text", "label"]
-    notes = (data.notes[0], tables.train.note(roles), *data.notes[1:])
+    notes = (data.notes[0], tables.train.note(roles), *unsplit, *data.notes[1:])
     return renamed(replace(data, notes=notes), tables)
+
+
+def _if_never(columns: Columns, label: str, separator: str) -> list[str]:
+    """A note if no label of training has the separator; lists have no use for one."""
+    if not separator:
+        raise HeadtailError(Setting("label_separator"), " is empty. Write what separates labels.")
+    example = ""
+    for _, batch in columns.read([label], rows=ROWS):
+        if is_list(batch.column(label).type):
+            raise HeadtailError(
+                Setting("label_separator", separator),
+                f" would do nothing: column `{label}` of `{columns.path}` holds lists, one label "
+                "per value. Leave it out.",
+            )
+        written = [str(value) for value in batch.column(label).to_pylist() if value is not None]
+        if any(separator in value for value in written):
+            return []
+        example = max([example, *written], key=len)
+    note = Sentence(
+        Setting("label_separator", separator),
+        f" never occurs in column `{label}`: each value is one label, for example `{example}`.",
+    )
+    return [note]
 
 
 def _blocks(

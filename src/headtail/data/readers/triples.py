@@ -41,7 +41,9 @@ def read_tables(tables: DataTables, reading: Reading, progress: Progress | None)
     validated = tables.validation is not None and holdout is not None
     recipe |= {"validation": "given"} if validated else {}
     build = partial(_build, tables, holdout, progress)
-    entry = cached(files, recipe | {"with": "names of relations"}, build)
+    entry = cached(files, recipe | {"with": "names of relations, rows"}, build)
+    if _repeated_elsewhere(entry):
+        recipe["tested"] = "once"
     notes = [
         "Read as triples: a point is a head with a relation, its labels are the tails.",
         tables.train.note(ROLES),
@@ -68,12 +70,12 @@ def _build(
     entities = Vocabulary.of(
         name for head, _, tail in _read(train, progress) for name in (head, tail)
     )
-    store.facts |= {"left_out": 0, "repeated": 0}
-    triples = {
-        name: _encoded(part, entities, relations, store, progress)
-        for name, part in tables.parts.items()
-    }
-    triples["train"] = _once(triples["train"], store)
+    store.facts |= {"left_out": 0, "repeated": {}}
+    triples = {}
+    for name, part in tables.parts.items():
+        found = _encoded(part, entities, relations, store, progress)
+        triples[name] = _once(found, in_order=name == "train")
+        store.facts["repeated"][name] = len(found) - len(triples[name])
     if holdout is not None:
         share = VALIDATION if tables.validation is None else 0.0
         held = _held_out(triples["train"], holdout, share)
@@ -88,9 +90,10 @@ def _build(
     store.facts |= {"entities": len(entities), "relations": len(relations)}
     store.facts["relation_names"] = relations.names.to_pylist()
     for name in PARTS:
-        rows = triples.get(name, np.empty((0, 3), np.int64))
+        rows = triples.get(name, np.empty((0, 4), np.int64))
         store.append(f"{name}_queries", rows[:, 0] * len(relations) + rows[:, 1])
         store.append(f"{name}_labels", rows[:, 2].astype(np.int32))
+        store.append(f"{name}_rows", rows[:, 3])
 
 
 def _read(
@@ -117,13 +120,16 @@ def _encoded(
     store: Store,
     progress: Progress | None,
 ) -> np.ndarray:
-    """`[n, 3]` ids of the triples with known names."""
-    blocks = [np.empty((0, 3), np.int64)]
+    """`[n, 4]` ids of the triples with known names, and their rows."""
+    blocks = [np.empty((0, 4), np.int64)]
+    first = 0
     for triple in _read(columns, progress):
         ids = []
         for role, values, known in zip(ROLES, triple, (entities, relations, entities), strict=True):
             check_same_kind(known, values, columns, role)
             ids.append(known.ids(values))
+        ids.append(np.arange(first, first + len(triple[0])))
+        first += len(triple[0])
         block = np.stack(ids, axis=1).astype(np.int64)
         usable = (block >= 0).all(axis=1)
         store.facts["left_out"] += int((~usable).sum())
@@ -131,11 +137,10 @@ def _encoded(
     return np.concatenate(blocks)
 
 
-def _once(triples: np.ndarray, store: Store) -> np.ndarray:
-    """Different triples, sorted."""
-    different = np.unique(triples, axis=0)
-    store.facts["repeated"] = len(triples) - len(different)
-    return different
+def _once(triples: np.ndarray, in_order: bool) -> np.ndarray:
+    """Different triples, each where it is first: in their own order, or in that of their rows."""
+    _, first = np.unique(triples[:, :3], axis=0, return_index=True)
+    return triples[first if in_order else np.sort(first)]
 
 
 def _held_out(triples: np.ndarray, share: float, validated: float) -> dict[str, np.ndarray]:
@@ -162,7 +167,8 @@ def _points(entry: Entry, part: str) -> Points:
     columns = torch.stack([queries // relations, entities + queries % relations], dim=1)
     offsets = torch.arange(len(queries) + 1) * 2
     bag = Bag(offsets, columns.flatten().int(), torch.ones(2 * len(queries)), entities + relations)
-    return Points(bag, labels, entities, known=known)
+    rows = None if part == "train" else entry.arrays[f"{part}_rows"]
+    return Points(bag, labels, entities, rows=rows, known=known)
 
 
 def _known(entry: Entry, queries: Tensor) -> Ragged:
@@ -177,6 +183,11 @@ def _known(entry: Entry, queries: Tensor) -> Ragged:
     return Ragged(pairs[1][begin.repeat_interleave(number) + steps].int(), offsets)
 
 
+def _repeated_elsewhere(entry: Entry) -> int:
+    """How many test and validation triples repeat another."""
+    return sum(number for name, number in entry.facts["repeated"].items() if name != "train")
+
+
 def _notes(entry: Entry, holdout: float | None, validated: bool) -> list[str]:
     notes = []
     if holdout is not None:
@@ -188,6 +199,11 @@ def _notes(entry: Entry, holdout: float | None, validated: bool) -> list[str]:
             f"{left_out:,} test or validation triples have an entity or a relation that never "
             "occurs in training and are left out."
         )
-    if repeated := entry.facts["repeated"]:
-        notes.append(f"{repeated:,} training triples repeat another and count once.")
+    repeated = {
+        "training": entry.facts["repeated"]["train"],
+        "test or validation": _repeated_elsewhere(entry),
+    }
+    for part, number in repeated.items():
+        if number:
+            notes.append(f"{number:,} {part} triples repeat another and count once.")
     return notes

@@ -192,8 +192,8 @@ def _guess(rows: list[list[str]]) -> dict[Role, str]:
             others = {role: str(3 + i) for i, role in enumerate(last)}
             return {"user": "1", "item": "2", **others}  # pyright: ignore[reportReturnType]
     few_relations = 2 * len(set(columns[1])) <= len(rows)
-    # Numbers behind words are tails only where they are heads too.
-    entities = not numbers[-1] or not (numbers[1] or set(columns[0]).isdisjoint(columns[-1]))
+    # What comes last is a tail only where some are heads too: it may be a kind of event.
+    entities = not (numbers[1] and numbers[-1]) and not set(columns[0]).isdisjoint(columns[-1])
     if len(columns) == 3 and few_relations and entities:
         return {"head": "1", "relation": "2", "tail": "3"}
     return {}
