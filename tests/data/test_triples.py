@@ -76,7 +76,7 @@ def test_test_triples_count_once_and_keep_their_rows(folder):
 def test_words_behind_words_are_tails_only_if_some_are_heads(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text(
-        "".join(f"u{i % 9}\titem{i % 5}\t{'view buy'.split()[i % 2]}\n" for i in range(60))
+        "".join(f"u{i % 9}\titem{i % 5}\t{['view', 'buy'][i % 2]}\n" for i in range(60))
     )
     with pytest.raises(HeadtailError, match=r"`user='1'`.*`item='2'`.*`format='triples'`"):
         load(path)
