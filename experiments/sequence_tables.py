@@ -1,64 +1,150 @@
-"""Print the tables of docs/results-sequences.md from the rows of `sequence_models.py`.
+"""Put the rows of `sequence_models.py` into the tables of docs/results-sequences.md.
 
     .venv/bin/python experiments/sequence_tables.py
 
-Rows are those of every CSV file in `experiments/results/sequence_models`.
+Rows are those of `experiments/results/sequence_models`: `seeds.csv` for the results, `alone` for
+the times of runs that had the GPU to themselves, the other files for earlier runs.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
-from study_tables import read_table
+from study_tables import publish, read_table
 
-RESULTS = Path(__file__).parent / "results" / "sequence_models"
+from headtail.metrics import mean_and_deviation
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "sequence_models"
+PAGE = HERE.parent / "docs" / "results-sequences.md"
 SETTINGS = ("encoder", "scheme", "dim", "batch", "lr", "dropout")
 SLICES = ("full", "head", "torso", "tail")
+NAMES = {"beauty": "Amazon Beauty", "diginetica": "Diginetica"}
 MAIN = {"beauty": "ndcg@10", "diginetica": "recall@20"}
 """The metric of the published numbers, by data."""
+PUBLISHED = {"beauty": "ndcg@10 all", "diginetica": "recall@20 full"}
+"""The column with that metric as it is published."""
+WITHIN = {"beauty": 0.001, "diginetica": 0.005}
+"""How far a sampled scheme may be below the full softmax."""
+Rows = list[dict[str, str]]
 
 
-def lines() -> list[dict[str, str]]:
-    """The rows of all files."""
-    return [line for path in sorted(RESULTS.glob("*.csv")) for line in read_table(path)]
+def lines(*patterns: str) -> Rows:
+    """The rows of some files."""
+    paths = [path for pattern in patterns for path in sorted(RESULTS.glob(pattern))]
+    return [line for path in paths for line in read_table(path)]
 
 
-def table(data: str, rows: list[dict[str, str]]) -> str:
-    """One line per setting: the metrics in percent, means over seeds."""
-    metric = MAIN[data]
+def settings_of(data: str, rows: Rows) -> list[tuple[tuple[str, ...], Rows]]:
+    """Runs that differ in nothing but their seed; the best on validation first."""
     runs = defaultdict(list)
     for row in rows:
         if row["data"] == data:
             runs[tuple(row[name] for name in SETTINGS)].append(row)
-    ordered = sorted(runs.items(), key=lambda pair: -_mean(pair[1], "validation"))
-    titles = [*SETTINGS, "seeds", "best epoch", "validation recall@10"]
+    return sorted(runs.items(), key=lambda pair: -_mean(pair[1], "validation"))
+
+
+def table(data: str, rows: Rows) -> str:
+    """One line per setting: metrics in percent, means and deviations over seeds."""
+    metric = MAIN[data]
+    titles = [*SETTINGS, "best epoch", "validation recall@10"]
     titles += ["ndcg@10 of all users"] if data == "beauty" else []
     titles += [f"{metric} {slice_}" for slice_ in SLICES]
-    shown = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
-    for setting, same in ordered:
+    shown = []
+    for setting, same in settings_of(data, rows):
         epochs = ", ".join(row["best epoch"] for row in same)
-        cells = [*setting, str(len(same)), epochs, _percent(same, "validation")]
+        cells = [*setting, epochs, _percent(same, "validation")]
         cells += [_percent(same, "ndcg@10 all")] if data == "beauty" else []
         cells += [_percent(same, f"{metric} {slice_}") for slice_ in SLICES]
-        shown.append("| " + " | ".join(cells) + " |")
-    return "\n".join(shown)
+        shown.append(cells)
+    return _markdown(titles, shown)
 
 
-def _mean(rows: list[dict[str, str]], column: str) -> float:
-    return sum(float(row[column]) for row in rows) / len(rows)
+def chosen(data: str, rows: Rows) -> tuple[Rows, Rows]:
+    """The runs of SASRec's full softmax, and of the sampled scheme that is best on validation."""
+    several = [
+        same
+        for setting, same in settings_of(data, rows)
+        if setting[0] == "sasrec" and len(same) > 1
+    ]
+    softmax = next(same for same in several if same[0]["scheme"] == "softmax")
+    sampled = next(same for same in several if same[0]["scheme"] != "softmax")
+    return softmax, sampled
 
 
-def _percent(rows: list[dict[str, str]], column: str) -> str:
-    return f"{100 * _mean(rows, column):.2f}"
+def goals_table(rows: Rows, alone: Rows) -> str:
+    """The sampled scheme that validation chooses, against the full softmax."""
+    titles = ["data", "metric", "full softmax", "sampled scheme", "sampled", "difference"]
+    titles += ["allowed", "seconds per epoch, full", "sampled"]
+    shown = []
+    for data, column in PUBLISHED.items():
+        both = chosen(data, rows)
+        full, sampled = both
+        metric = MAIN[data].replace("ndcg", "nDCG").replace("recall", "Recall")
+        cells = [NAMES[data], f"{metric} in %", _each(full, column), f"`{sampled[0]['scheme']}`"]
+        cells += [_each(sampled, column), _difference(full, sampled, column)]
+        cells += [f"{-100 * WITHIN[data]:.2f}"]
+        cells += [f"{_seconds(alone, same[0]):.2f}" for same in both]
+        shown.append(cells)
+    return _markdown(titles, shown)
 
 
-def main() -> None:
-    """Print a table for each data set."""
-    rows = lines()
-    for data in MAIN:
-        print(f"## {data}\n\n{table(data, rows)}\n")
+def times_table(alone: Rows) -> str:
+    """Seconds per epoch of runs that had the GPU to themselves."""
+    shown = []
+    for row in alone:
+        seconds = float(row["seconds per epoch"])
+        ratio = _seconds(alone, {**row, "scheme": "softmax"}) / seconds
+        cells = [NAMES[row["data"]], row["batch"], row["scheme"], f"{seconds:.2f}", f"{ratio:.2f}"]
+        shown.append(cells)
+    return _markdown(["data", "batch", "scheme", "seconds per epoch", "softmax / scheme"], shown)
+
+
+def _seconds(alone: Rows, like: dict[str, str]) -> float:
+    same = ("data", *SETTINGS)
+    [found] = [row for row in alone if all(row[name] == like[name] for name in same)]
+    return float(found["seconds per epoch"])
+
+
+def _difference(full: Rows, sampled: Rows, column: str) -> str:
+    """Of the means, in percent, with its standard error."""
+    error = sum(_statistics(rows, column)[1] ** 2 / len(rows) for rows in (full, sampled)) ** 0.5
+    return f"{100 * (_mean(sampled, column) - _mean(full, column)):+.2f} ± {100 * error:.2f}"
+
+
+def _statistics(rows: Rows, column: str) -> tuple[float, float]:
+    mean, deviation = mean_and_deviation([float(row[column]) for row in rows])
+    return mean, deviation or 0.0
+
+
+def _mean(rows: Rows, column: str) -> float:
+    return _statistics(rows, column)[0]
+
+
+def _percent(rows: Rows, column: str) -> str:
+    mean, deviation = _statistics(rows, column)
+    return f"{100 * mean:.2f}" + (f" ± {100 * deviation:.2f}" if len(rows) > 1 else "")
+
+
+def _each(rows: Rows, column: str) -> str:
+    values = ", ".join(f"{100 * float(row[column]):.2f}" for row in rows)
+    return f"{100 * _mean(rows, column):.2f} ({values})"
+
+
+def _markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    shown = ["| " + " | ".join(cells) + " |" for cells in (titles, *rows)]
+    return "\n".join([shown[0], "|---" * len(titles) + "|", *shown[1:]])
+
+
+def parts() -> dict[str, str]:
+    """All tables of the page."""
+    seeds, alone, earlier = lines("seeds.csv"), lines("alone/*.csv"), lines("exploration-*.csv")
+    tables = {"goals": goals_table(seeds, alone), "times": times_table(alone)}
+    tables |= {data: table(data, seeds) for data in MAIN}
+    return tables | {f"earlier {data}": table(data, earlier) for data in MAIN}
 
 
 if __name__ == "__main__":
-    main()
+    publish(PAGE, parts())
