@@ -125,6 +125,11 @@ def test_features_and_labels_become_points(features, labels, wanted):
         ((MATRIX, np.arange(30) - 3), {}, r"Labels must be at least 0, but got -3"),
         ((MATRIX, [[]] * 30), {}, r"no label at all"),
         ((MATRIX * np.nan, LISTS), {}, r"NaN or infinite"),
+        (
+            (np.array([[1, 2], [np.nan, 3]]), [0, 1]),
+            {},
+            r"1 values that are NaN or infinite, the first in row 1, column 0 \(from 0\)",
+        ),
         ((MATRIX, LISTS), {"test": (MATRIX[:, :4], LISTS)}, r"`test` has 4 columns of features"),
         ((MATRIX, LISTS), {"user": "a"}, r"`user` would do nothing to `data`"),
         (FRAME, {"root": "."}, r"`root` would do nothing to `data`: it is for lists of images"),

@@ -15,8 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from headtail import HeadtailError
+from headtail.cli.options import with_options
+from headtail.cli.train import Train
 from headtail.data.load import load
 from headtail.data.readers.table import READERS
 from headtail.data.reading import Format, Reading
@@ -248,3 +251,14 @@ def test_a_row_of_the_table_names_a_module_that_reads_and_options_that_exist(rea
     read = module.read_tables if reader.kind.name == "table" else module.read_files
     assert len(signature(read).parameters) == 3
     assert set(reader.options) <= {field.name for field in fields(Reading)}
+
+
+def test_images_without_labels_are_for_predict(tmp_path):
+    Image.new("RGB", (8, 8)).save(tmp_path / "1.png")
+    with pytest.raises(HeadtailError) as error:
+        load(tmp_path)
+    assert str(error.value) == (
+        f"`{tmp_path}` has no labels, so there is nothing to learn. A trained model can predict "
+        "labels of its images as they are (`headtail.training.open_model.open_rows`)."
+    )
+    assert "(`headtail predict`)" in with_options(error.value, Train)

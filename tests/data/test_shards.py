@@ -165,7 +165,7 @@ def test_a_bad_row_is_reported_with_its_own_file(folder):
     write(second, pixels(1), ["1"])
     with pytest.raises(
         HeadtailError,
-        match=r"train-00001-of-00002.parquet` has other columns than .*00000-of-00002.parquet`",
+        match=r"train-00001-of-00002.parquet` has string in column `label`, where .* has int64",
     ):
         load(folder)
 

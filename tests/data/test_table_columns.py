@@ -60,6 +60,18 @@ def test_ids_may_be_whole_floats_but_not_fractions():
         load(frame.assign(item=frame.item + 0.5))
     with pytest.raises(HeadtailError, match=r"column `user`: row 3 \(from 0\) is null"):
         load(frame.assign(user=[*frame.user[:3], None, *frame.user[4:]]))
+    with pytest.raises(
+        HeadtailError, match=r"column `time`: row 3 .* is null. .* or write a time\."
+    ):
+        load(frame.assign(time=[*frame.time[:3], None, *frame.time[4:]]))
+
+
+def test_numbers_that_are_missing_are_reported_with_their_columns():
+    frame = NUMBERS.assign(x3=1.0)
+    frame.loc[3, "x2"] = frame.loc[5, "x1"] = float("nan")
+    said = r"column `x2`: row 3 \(from 0\) is missing or not finite \(so are values of `x1`\)\."
+    with pytest.raises(HeadtailError, match=said):
+        load(frame)
 
 
 def test_labels_with_numbers_are_dense_points():

@@ -149,7 +149,41 @@ def test_parts_may_be_folders_of_shards(tmp_path):
 def test_shards_with_other_columns_are_refused(tmp_path):
     LOG.to_csv(tmp_path / "part-0.csv", index=False)
     LOG[ALL[:2]].to_csv(tmp_path / "part-1.csv", index=False)
-    with pytest.raises(HeadtailError, match=r"part-1.csv` has other columns than .*part-0.csv`"):
+    with pytest.raises(
+        HeadtailError, match=r"part-1.csv` has other columns than .*part-0.csv`: no"
+    ):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_shards_may_have_their_columns_in_any_order(tmp_path, ending):
+    def write(frame, name):
+        path = tmp_path / f"{name}.{ending}"
+        frame.to_csv(path, index=False) if ending == "csv" else frame.to_parquet(path)
+
+    write(LOG[:150], "may")
+    write(LOG[150:][ALL[::-1]], "june")
+    data, same = load(tmp_path), load(pd.concat([LOG[150:], LOG[:150]]))
+    assert examples(data) == examples(same)
+    assert examples(data, "train") == examples(same, "train")
+
+
+def test_text_shards_are_read_with_types_that_fit_all_of_them(tmp_path):
+    LOG[:150].assign(rating=3).to_csv(tmp_path / "part-0.csv", index=False)
+    LOG[150:].assign(rating=3.5).to_csv(tmp_path / "part-1.csv", index=False)
+    assert not any("rating below" in note for note in load(tmp_path, min_rating=3).notes)
+    users = LOG[150:][ALL[0]].astype(str)
+    LOG[150:].assign(**{ALL[0]: "u" + users}).to_csv(tmp_path / "part-1.csv", index=False)
+    note = f"{ALL[0]} is read as words: not all files of the part have numbers or dates in it."
+    assert note in load(tmp_path).notes
+
+
+def test_other_shards_with_another_type_are_refused_with_the_column(tmp_path):
+    LOG[:150].to_parquet(tmp_path / "part-0.parquet")
+    users = LOG[150:][ALL[0]].astype(str)
+    LOG[150:].assign(**{ALL[0]: users}).to_parquet(tmp_path / "part-1.parquet")
+    said = rf"part-1.parquet` has .*string in column `{ALL[0]}`, where .*part-0.parquet` has int64"
+    with pytest.raises(HeadtailError, match=said):
         load(tmp_path)
 
 

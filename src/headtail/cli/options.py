@@ -19,6 +19,7 @@ COMMANDS = {
     "headtail.evaluation.predictions.predict": "headtail predict",
     "headtail.implicit.on_model": "--model RUN --data DATA",
     "headtail.machine.bench.measure": "headtail bench",
+    "headtail.training.open_model.open_rows": "headtail predict",
 }
 """Functions that sentences recommend, and what to type for them."""
 

@@ -46,11 +46,10 @@ def _not_readable(path: Path, format_name: str, *, named_by_itself: bool = False
     by_ending = path.is_file() or named_by_itself
     if (format_name == "auto" or not by_ending) and is_bare(path):
         return HeadtailError(
-            f"`{path}` has no labels. To predict labels of its images (",
-            PythonName("headtail.evaluation.predictions.predict"),
-            "), read the data that the model was trained on, with ",
-            Setting("test", str(path)),
-            ".",
+            f"`{path}` has no labels, so there is nothing to learn. A trained model can predict "
+            "labels of its images as they are (",
+            PythonName("headtail.training.open_model.open_rows"),
+            ").",
         )
     if by_ending:
         if format_name != "auto":

@@ -171,8 +171,17 @@ def _features(features: Any) -> Bag | Tensor:
 
 
 def _check_finite(values: np.ndarray) -> None:
-    if not np.isfinite(values).all():
-        raise HeadtailError("Features have values that are NaN or infinite. Fix or drop them.")
+    """Refuse features that are not numbers; `values` are rows, or all that is in sparse ones."""
+    finite = np.isfinite(values)
+    if not finite.all():
+        where = ""
+        if values.ndim == 2:
+            row, column = np.argwhere(~finite)[0].tolist()
+            where = f", the first in row {row:,}, column {column:,} (from 0)"
+        raise HeadtailError(
+            f"Features have {int((~finite).sum()):,} values that are NaN or infinite{where}. Fix "
+            "or drop them."
+        )
 
 
 def _digest(points: dict[str, Points], names: list[str] | None) -> str:

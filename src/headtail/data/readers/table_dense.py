@@ -184,8 +184,11 @@ def numbers_of(
         numbers = np.stack([array.to_numpy(zero_copy_only=False) for array in arrays], axis=1)
     if (bad := np.argwhere(~np.isfinite(numbers))).size:
         row, column = bad[0]
+        which = [] if listed else sorted({*bad[:, 1].tolist()} - {int(column)})
+        others = ", ".join(f"`{features[place]}`" for place in which)
         name = features[0 if listed else column]
-        _refuse(columns, name, first + int(row), "is missing or not finite")
+        also = f" (so are values of {others})" if others else ""
+        _refuse(columns, name, first + int(row), f"is missing or not finite{also}")
     return numbers
 
 

@@ -96,7 +96,7 @@ def same_columns(files: list[Path]) -> bool:
     from headtail.data.tables.open import open_table
 
     try:
-        schemas = [open_table(file).schema for file in files]
+        names = [set(open_table(file).schema.names) for file in files]
     except HeadtailError:
         return False
-    return all(schema.equals(schemas[0]) for schema in schemas)
+    return all(held == names[0] for held in names)

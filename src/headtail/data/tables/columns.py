@@ -230,7 +230,7 @@ class Columns:
     def times(self, array: pa.Array, column: str, first: int) -> np.ndarray:
         """`[n]` int64 that rise with time: numbers as they are, or in millionths, dates as such."""
         if array.null_count:
-            self._refuse_null(array, column, first)
+            self._refuse_null(array, column, first, "a time")
         kind = id_type(array.type)
         try:
             if is_string(kind):
@@ -266,10 +266,11 @@ class Columns:
             return pa.array(times).cast(pa.timestamp("ms")).cast(kind)
         return pa.array(times).cast(kind)
 
-    def _refuse_null(self, array: pa.Array, column: str, first: int) -> None:
+    def _refuse_null(self, array: pa.Array, column: str, first: int, wanted: str = "an id") -> None:
         name, row = self.table.at(first + first_null(array))
         raise HeadtailError(
-            f"`{name}`, column `{column}`: row {row:,} (from 0) is null. Drop it, or write an id."
+            f"`{name}`, column `{column}`: row {row:,} (from 0) is null. Drop it, or write "
+            f"{wanted}."
         )
 
     def note(self, used: Iterable[str]) -> str:

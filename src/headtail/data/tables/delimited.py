@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,9 +62,7 @@ class DelimitedSource(Source):
         facts = cached([path], recipe, partial(self._look, progress)).facts
         kinds = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(facts["types"])))
         types = {kind.name: kind.type for kind in kinds}
-        listed = {name: pa.list_(types[name]) for name in dialect.lists}
-        self.types = types
-        self.schema = pa.schema([(name, (types | listed)[name]) for name in dialect.names])
+        self._set_types(types)
         self.rows = facts["rows"]
         if dialect.header:
             self.notes = tuple(split_note(*each) for each in dialect.lists.items())
@@ -73,6 +71,22 @@ class DelimitedSource(Source):
             self.notes += (
                 f"{path}: skipped {facts['bad']:,} bad {lines}, the first is {facts['first_bad']}",
             )
+
+    def _set_types(self, types: dict[str, pa.DataType]) -> None:
+        """Read columns with these types; of lists, that of their values."""
+        listed = {name: pa.list_(types[name]) for name in self.dialect.lists}
+        self.types = types
+        self.schema = pa.schema([(name, (types | listed)[name]) for name in self.dialect.names])
+
+    def widen(self, types: dict[str, pa.DataType]) -> None:
+        """Read some columns with other types, which must fit all of their values."""
+        other = {name: kind for name, kind in types.items() if self.types.get(name, kind) != kind}
+        self._set_types(self.types | other)
+        self.notes += tuple(
+            f"{name} is read as words: not all files of the part have numbers or dates in it."
+            for name, kind in other.items()
+            if kind == pa.string()
+        )
 
     def batches(self, columns: list[str], at_once: int) -> Iterator[tuple[pa.RecordBatch, float]]:
         """As for `Source`."""
@@ -187,6 +201,28 @@ class DelimitedSource(Source):
         )
         for batch in reader:
             yield batch, share[0]
+
+
+def widen_alike(sources: Sequence[Source]) -> None:
+    """Give text files of one part the same types: a column that is whole numbers in one and has
+    fractions, words or nothing in another is read as what fits all of them.
+    """
+    of_text = [source for source in sources if isinstance(source, DelimitedSource)]
+    if len(of_text) < len(sources):
+        return
+    kinds: dict[str, set[pa.DataType]] = {}
+    for source in of_text:
+        for name, kind in source.types.items():
+            kinds.setdefault(name, set()).add(kind)
+    wider = {name: _common({*held} - {pa.null()}) for name, held in kinds.items() if len(held) > 1}
+    for source in of_text:
+        source.widen(wider)
+
+
+def _common(kinds: set[pa.DataType]) -> pa.DataType:
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    return pa.float64() if kinds == {pa.int64(), pa.float64()} else pa.string()
 
 
 def _note(bad: list[tuple[int, str]], row: Any) -> str:

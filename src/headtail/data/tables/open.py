@@ -14,7 +14,7 @@ from headtail.data.progress import Progress
 from headtail.data.reading import DEFAULTS, Reading, data_name
 from headtail.data.shards import part_of, shards_of
 from headtail.data.tables.arrow_sources import ArrowSource, MemorySource, ParquetSource
-from headtail.data.tables.delimited import SEPARATOR, DelimitedSource
+from headtail.data.tables.delimited import SEPARATOR, DelimitedSource, widen_alike
 from headtail.data.tables.dialects import Dialect, dialect_of
 from headtail.data.tables.json_lines import JsonSource
 from headtail.data.tables.list_columns import of_labels
@@ -33,6 +33,8 @@ def open_table(path: Path, reading: Reading = DEFAULTS, progress: Progress | Non
     name = str(shards[0] if path.is_file() else path)
     title = part_of(path)
     sources = tuple(_open(shard, reading, progress) for shard in shards)
+    if len(sources) > 1:
+        widen_alike(sources)
     return Table(name, title, data_name(path, title), sources)
 
 

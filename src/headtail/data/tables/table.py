@@ -68,12 +68,12 @@ class Table:
 
     def __post_init__(self) -> None:
         first = self.sources[0]
+        wanted = {field.name: field.type for field in first.schema}
         for source in self.sources[1:]:
-            if not source.schema.equals(first.schema):
-                raise HeadtailError(
-                    f"`{source.name}` has other columns than `{first.name}`, or of other types. "
-                    "Write all files of a part with the same columns."
-                )
+            # In any order: columns are read by their names.
+            found = {field.name: field.type for field in source.schema}
+            if found != wanted:
+                raise _other_columns(first.name, wanted, source.name, found)
 
     @property
     def schema(self) -> pa.Schema:
@@ -116,7 +116,7 @@ class Table:
         first = 0
         for number, source in enumerate(self.sources):
             for batch, share in source.batches(columns, at_once):
-                yield first, batch
+                yield first, batch.select(columns)
                 first += len(batch)
                 if progress:
                     done = (number + share) / len(self.sources)
@@ -148,6 +148,24 @@ class Table:
         """Changes with the content; JSON."""
         digests = [source.digest() for source in self.sources]
         return digests[0] if len(digests) == 1 else digests
+
+
+def _other_columns(
+    first: str, wanted: dict[str, pa.DataType], name: str, found: dict[str, pa.DataType]
+) -> HeadtailError:
+    """How the columns of a source differ from those of the first one."""
+    lacks = [column for column in wanted if column not in found]
+    more = [column for column in found if column not in wanted]
+    differ = [column for column in wanted if column in found and wanted[column] != found[column]]
+    if lacks or more:
+        words = [f"no `{column}`" for column in lacks] + [f"`{column}`" for column in more]
+        what = f"has other columns than `{first}`: {', '.join(words)}"
+    else:
+        column = differ[0]
+        what = f"has {found[column]} in column `{column}`, where `{first}` has {wanted[column]}"
+    return HeadtailError(
+        f"`{name}` {what}. Write all files of a part with the same columns and types."
+    )
 
 
 def in_pieces(batch: pa.RecordBatch, at_once: int) -> Iterator[pa.RecordBatch]:
