@@ -4,6 +4,7 @@ answers have its own names.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -129,3 +130,6 @@ def test_audit_names_the_labels_that_deviate_most(tmp_path, capsys):
     assert main(["audit", "uniform", *source, "--negatives", "2", "--draws", "200"]) == 0
     shown = capsys.readouterr().out.partition("deviate most")[2]
     assert {"tea", "jam", "milk"} & set(shown.split())
+    assert main(["audit", "uniform", *source, "--negatives", "2", "--draws", "200", "--json"]) == 0
+    worst = json.loads(capsys.readouterr().out)["worst"]
+    assert {label for label, _, _ in worst} <= {"tea", "jam", "milk"}

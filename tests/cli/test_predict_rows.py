@@ -311,3 +311,7 @@ def test_answers_of_a_run_that_was_stopped_come_with_a_note(text_run, tmp_path, 
     assert answers(text_run, rows, "--k", "1")[0]["label"] == "2"
     note = "has not reached its end: its model is the best of the first 2 of 9 epochs"
     assert (note in capsys.readouterr().err) is not finished
+    tested = tmp_path / "tested.txt"
+    tested.write_text("".join(f"{i} {i}:1\n" for i in range(4)))
+    assert main(["evaluate", str(text_run), str(tested), "--test", str(tested)]) == 0
+    assert (note in " ".join(capsys.readouterr().err.split())) is not finished

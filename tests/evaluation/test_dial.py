@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from headtail.cli.options import with_options
+from headtail.cli.predict import Predict
 from headtail.comparison.compare import run_grid
 from headtail.comparison.grid import cells
 from headtail.comparison.results import Row
@@ -73,8 +75,10 @@ def test_a_model_that_leans_to_the_tail_is_not_adjusted_again(compared):
     tail = next(cell for cell in grid if cell.run.scheme == "within-batch:tail")
     model = load_model(tail.folder)[0]
     assert dial_of(model, longtail(), data_slices(longtail())) == []
-    with pytest.raises(HeadtailError, match="`post_hoc` would correct twice"):
+    with pytest.raises(HeadtailError, match="`post_hoc` would correct twice") as refused:
         predict(model, longtail().test, 3, post_hoc=0.5)
+    advice = "Drop `--post-hoc`, or train with a loss that leans to neither side"
+    assert advice in with_options(refused.value, Predict)
 
 
 def test_answers_that_do_not_fit_in_memory_at_once_are_measured_in_turn(compared, monkeypatch):

@@ -101,6 +101,14 @@ def test_the_note_names_what_was_chosen_and_nothing_that_was_given():
     assert note_on_defaults(every, ["softmax"], data) is None
 
 
+def test_the_note_says_text_of_raw_text_alone():
+    data = data_of("text")
+    kinds = ((None, "sparse rows, as for text"), (["likes"], "triples, as for text"))
+    for relations, kind in kinds:
+        note = note_on_defaults(Training(), ["softmax"], replace(data, relations=relations))
+        assert str(note).startswith(f"Settings chosen for {kind}: `lr=")
+
+
 def test_the_trainer_settles_what_is_open():
     trainer = Trainer(Run(dim=4, scheme="within-batch:tail"), data_of("text"))
     assert trainer.run == with_defaults(Run(dim=4, scheme="within-batch:tail"), data_of("text"))

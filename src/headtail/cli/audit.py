@@ -68,21 +68,22 @@ class Audit:
             check_count("draws", self.draws)
         check_count("batch", self.batch)
         source = self.source
-        labels = source.labels()
-        sampler = build_sampler(self.sampler, labels, self.negatives)
+        chosen = source.choose()
+        sampler = build_sampler(self.sampler, chosen.labels, self.negatives)
         looks_at_model = sampler.claims.looks_at_model
         if looks_at_model and source.counts is None and source.zipf is None:
             source = replace(source, zipf=LABELS[1])
-            labels = source.labels()
-            sampler = build_sampler(self.sampler, labels, self.negatives)
+            chosen = source.choose()
+            sampler = build_sampler(self.sampler, chosen.labels, self.negatives)
         draws = DRAWS[looks_at_model] if self.draws is None else self.draws
-        result = self._audit(sampler, labels, draws)
+        result = self._audit(sampler, chosen.labels, draws)
         if self.json:
             facts = {"sampler": self.sampler, "passed": result.passed, **asdict(result)}
+            if (names := chosen.labels.names) is not None:
+                facts["worst"] = [(names[label], *counts) for label, *counts in result.worst]
             sys.stdout.write(json.dumps(facts, indent=2) + "\n")
             return 0 if result.passed else 1
         console = Console(highlight=False)
-        chosen = source.choose()
         console.print(Text(chosen.about, style="dim"))
         if looks_at_model and (source is not self.source or self.draws is None):
             console.print(Text(self._smaller(source, draws), style="dim"))

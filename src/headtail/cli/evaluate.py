@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 
 from headtail.cli.options import with_options
-from headtail.cli.progress import reading
+from headtail.cli.progress import reading, show_notes
 from headtail.cli.tables import measures_table
 from headtail.comparison.models import model_folder
 from headtail.comparison.results import Row
@@ -23,6 +23,7 @@ from headtail.evaluation.measures import check_measurable, measure_model, unmeas
 from headtail.files.atomic import write_text
 from headtail.files.records import to_csv
 from headtail.training.open_model import OpenedModel, open_model
+from headtail.training.run_files import note_if_stopped
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Evaluate:
         model, run, data, _ = open_with_progress(folder, self.data, self.reading, self.device)
         check_measurable(data)
         status = Console(stderr=True, highlight=False)
+        show_notes(note_if_stopped(folder), Evaluate, status)
         unmeasured, total = unmeasured_rows(data)
         if unmeasured:
             status.print(

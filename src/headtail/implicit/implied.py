@@ -19,6 +19,7 @@ from headtail.samplers import Draw, FixedSampler, ModelSampler, Sampler, Scorer,
 
 LEAN_FROM = 1e-6
 """Below this many nats a loss leans nowhere."""
+POST_HOC = Setting("post_hoc")
 PAIRS_AT_ONCE = 2**20
 """Pairs of labels whose margin is held at a time."""
 
@@ -220,20 +221,18 @@ def _mean(values: Tensor) -> float:
     return float(values[0]) if bool((values == values[0]).all()) else float(values.mean())
 
 
-def refuse_to_correct_twice(
-    lean: float,
-    option: str = "post_hoc",
-    instead: str = "train with an unbiased loss, or write `topk(…, correct_twice=True)` to do it",
-) -> None:
+def refuse_to_correct_twice(lean: float, option: str | Setting = POST_HOC) -> None:
     """Refuse post-hoc adjustment of a loss that leans to the tail by itself.
 
     Args:
         lean: of the training loss, from `lean_of`.
         option: how the adjustment was asked for.
-        instead: what else can be done than to drop that option.
     """
     if lean > LEAN_FROM:
         raise HeadtailError(
-            f"`{option}` would correct twice: the training loss already leans to the tail by "
-            f"{lean:.2f} nats. Drop `{option}`, {instead}."
+            option,
+            " would correct twice: the training loss already leans to the tail by "
+            f"{lean:.2f} nats. Drop ",
+            option,
+            ", or train with a loss that leans to neither side, for example `softmax`.",
         )

@@ -7,7 +7,12 @@ from typing import Any
 from headtail.core.labels import Labels, check_labels
 from headtail.core.pieces import Piece
 from headtail.errors import HeadtailError, Sentence, Setting
-from headtail.implicit.implied import implied_margin_of, lean_of, refuse_to_correct_twice
+from headtail.implicit.implied import (
+    POST_HOC,
+    implied_margin_of,
+    lean_of,
+    refuse_to_correct_twice,
+)
 from headtail.losses import (
     DecoupledLoss,
     Loss,
@@ -22,12 +27,6 @@ from headtail.schemes.parse import Scheme, parse
 from headtail.schemes.request import Request
 from headtail.schemes.table import LOSSES, MARGINS, SAMPLERS, WEIGHTINGS, queue_capacity
 from headtail.schemes.words import in_scheme_words
-
-WRITTEN_POST_HOC = (
-    "+post-hoc",
-    "or train with a loss that leans to neither, for example `softmax+post-hoc`",
-)
-"""The option in a scheme's name, and what else to write."""
 
 
 def scheme(text: str, labels: Labels, num_negatives: int | None = None, **options: Any) -> Loss:
@@ -59,7 +58,7 @@ def scheme(text: str, labels: Labels, num_negatives: int | None = None, **option
             loss = _sampled_loss(parsed, labels, number, piece, options)
         if loss.post_hoc:
             lean = lean_of(implied_margin_of(loss, batch_size=2), labels)
-            refuse_to_correct_twice(lean, *(WRITTEN_POST_HOC if parsed.post_hoc else ()))
+            refuse_to_correct_twice(lean, "`+post-hoc`" if parsed.post_hoc else POST_HOC)
     return loss
 
 

@@ -112,7 +112,15 @@ def note_on_defaults(training: Training, schemes: Sequence[str], data: DataSet) 
             parts += [", ", Setting(name, chosen[0]), *(f" or {other:g}" for other in chosen[1:])]
     if not parts:
         return None
-    return Sentence(f"Settings chosen for {kind_of(data)}: ", *parts[1:], ".")
+    return Sentence(f"Settings chosen for {_in_words(data)}: ", *parts[1:], ".")
+
+
+def _in_words(data: DataSet) -> str:
+    """The kind of data as a user knows it."""
+    kind = kind_of(data)
+    if kind != "text" or data.text is not None:
+        return kind
+    return "sparse rows, as for text" if data.relations is None else "triples, as for text"
 
 
 def cifar() -> Training:
