@@ -13,12 +13,18 @@ from numba import njit
 from torch import Tensor
 
 from headtail.kernels.compiled import keep_compiled
+from headtail.kernels.cpu.exponential import exp
+from headtail.kernels.cpu.prefetch import AHEAD, prefetch
 from headtail.kernels.gradient import CONTRASTIVE, LOGISTIC, SQUARED_HINGE, LossGradients
 
 keep_compiled()
 
 NOTHING = np.float32(-np.inf)
 """The log-weight of a draw that does not count."""
+NO_BIAS = np.zeros(0, np.float32)
+NO_LABEL = np.full(1, -1)
+"""It equals no id."""
+NONE_KNOWN = np.zeros((0, 0), np.bool_)
 
 
 def sampled_softmax(
@@ -43,14 +49,12 @@ def sampled_softmax(
             are 0.
     """
     f_y, f, rows = _scores(input, table, bias, positive, negatives)
-    top = torch.empty_like(f_y)
     loss = torch.empty_like(f_y)
     grad_positive = torch.empty_like(f_y)
-    weights = *_offsets(a, b, positive, negatives), *_collisions(label, ids, known)
-    _shift(f.numpy(), f_y.numpy(), *weights, top.numpy())
-    factor = _scale(scale, f_y).contiguous()
-    _share(f.exp_().numpy(), top.numpy(), factor.numpy(), loss.numpy(), grad_positive.numpy())
-    return _gradients(input, table, positive, negatives, rows, loss, grad_positive, f)
+    weights = *_offsets(a, b), *_collisions(label, ids, known), _scale(scale)
+    _softmax(f.numpy(), f_y.numpy(), *weights, loss.numpy(), grad_positive.numpy())
+    grads = grad_positive, f
+    return _gradients(input, table, bias is not None, positive, negatives, rows, loss, grads)
 
 
 def sampled_decoupled(
@@ -65,63 +69,70 @@ def sampled_decoupled(
     """
     f_y, f, rows = _scores(input, table, bias, positive, negatives)
     w = torch.empty_like(f)
-    _log_weights(w.numpy(), *_offsets(a, b, positive, negatives), *_collisions(label, ids, known))
+    _log_weights(w.numpy(), *_offsets(a, b), *_collisions(label, ids, known))
     # Draws that do not count are masked, not multiplied by 0: their terms may be infinite.
     counts = w.exp_() > 0
     value, slope = _piece(piece, -f, margin, positive=False)
     positive_value, positive_slope = _piece(piece, f_y, margin, positive=True)
     loss = positive_value + torch.where(counts, w * value, 0.0).sum(1)
-    scale = _scale(scale, f_y)
+    scale = torch.from_numpy(_scale(scale)).expand_as(f_y)
     used = scale > 0
     grad_positive = torch.where(used, scale * positive_slope, 0.0)
     grad_scores = torch.where(counts & used[:, None], -scale[:, None] * w * slope, 0.0)
-    return _gradients(input, table, positive, negatives, rows, loss, grad_positive, grad_scores)
+    grads = grad_positive, grad_scores
+    return _gradients(input, table, bias is not None, positive, negatives, rows, loss, grads)
 
 
 def _scores(
     input: Tensor, table: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """f_y, f and, where the negatives are shared, their rows."""
+    input = input.detach()
+    table = table.detach()
+    offset = NO_BIAS if bias is None else bias.detach().reshape(-1).numpy()
     f_y = torch.empty(len(input))
-    arrays = input.detach().numpy(), table.detach().numpy()
-    offset = torch.zeros(0) if bias is None else bias.detach().reshape(-1)
-    _dot(*arrays, offset.numpy(), positive.numpy(), f_y.numpy())
+    arrays = input.numpy(), table.numpy(), offset
     if negatives.dim() == 1:
-        rows = table.detach().index_select(0, negatives)
-        f = input.detach() @ rows.T
+        rows = torch.empty(len(negatives), input.shape[1])
+        _gather(*arrays, positive.numpy(), f_y.numpy(), negatives.numpy(), rows.numpy())
+        f = torch.mm(input, rows.T)
         if bias is not None:
-            f.add_(offset[negatives])
+            f.add_(bias.detach().reshape(-1)[negatives])
         return f_y, f, rows
     f = torch.empty(negatives.shape)
-    _dots(*arrays, offset.numpy(), negatives.numpy(), f.numpy())
+    _dot(*arrays, positive.numpy(), f_y.numpy())
+    _dots(*arrays, negatives.numpy(), f.numpy())
     return f_y, f, None
 
 
 def _gradients(
     input: Tensor,
     table: Tensor,
+    has_bias: bool,
     positive: Tensor,
     negatives: Tensor,
     rows: Tensor | None,
     loss: Tensor,
-    grad_positive: Tensor,
-    grad_f: Tensor,
+    grads: tuple[Tensor, Tensor],
 ) -> LossGradients:
-    """From the gradients of scores to those of the inputs and rows that they are products of."""
+    """From the gradients of scores (of positives, of negatives) to those of the inputs and rows
+    that they are products of.
+    """
     input = input.detach()
     table = table.detach()
+    grad_positive, grad_f = grads
+    own = table.numpy(), positive.numpy(), grad_positive.numpy()
     if rows is None:
         grad_input = torch.zeros_like(input)
         _add_bags(grad_input.numpy(), table.numpy(), negatives.numpy(), grad_f.numpy())
-        grad_rows = None
+        _add_rows(grad_input.numpy(), *own)
         grad_scores = torch.cat([grad_positive, grad_f.reshape(-1)])
-    else:
-        grad_input = grad_f @ rows
-        grad_scores = torch.cat([grad_positive, grad_f.sum(0)])
-        grad_rows = torch.empty(len(grad_scores), input.shape[1])
-        torch.mul(input, grad_positive[:, None], out=grad_rows[: len(input)])
-        torch.mm(grad_f.T, input, out=grad_rows[len(input) :])
-    _add_rows(grad_input.numpy(), table.numpy(), positive.numpy(), grad_positive.numpy())
+        return LossGradients(loss, grad_input, grad_scores, None)
+    grad_input = torch.mm(grad_f, rows)
+    grad_rows = torch.empty(len(input) + len(rows), input.shape[1])
+    torch.mm(grad_f.T, input, out=grad_rows[len(input) :])
+    _add_positives(grad_input.numpy(), grad_rows.numpy(), input.numpy(), *own)
+    grad_scores = torch.cat([grad_positive, grad_f.sum(0)]) if has_bias else None
     return LossGradients(loss, grad_input, grad_scores, grad_rows)
 
 
@@ -138,33 +149,29 @@ def _piece(piece: int, z: Tensor, margin: float, *, positive: bool) -> tuple[Ten
     return short, -(short > 0).float()
 
 
-def _offsets(
-    a: Tensor | float, b: Tensor | float, positive: Tensor, negatives: Tensor
-) -> tuple[np.ndarray, np.ndarray]:
-    """`[b]` a, and b as `[b, m]` or `[1, m]`."""
-    a = _per_label(a, positive)
-    b = _per_label(b, negatives)
-    return a.contiguous().numpy(), torch.atleast_2d(b).contiguous().numpy()
+def _offsets(a: Tensor | float, b: Tensor | float) -> tuple[np.ndarray, np.ndarray]:
+    """a as `[b]` or `[1]`, and b as `[b, m]`, `[1, m]` or `[1, 1]`."""
+    return np.atleast_1d(_array(a)), np.atleast_2d(_array(b))
 
 
-def _per_label(values: Tensor | float, ids: Tensor) -> Tensor:
-    """Log-weights as a tensor, also where all labels share a number."""
-    if isinstance(values, Tensor):
-        return values
-    return torch.full(ids.shape, values, dtype=torch.float64)
+def _array(values: Tensor | float) -> np.ndarray:
+    """Log-weights, also where all labels share a number."""
+    return values.contiguous().numpy() if isinstance(values, Tensor) else np.float64(values)
 
 
-def _scale(scale: Tensor | float, f_y: Tensor) -> Tensor:
-    return scale if isinstance(scale, Tensor) else torch.full_like(f_y, scale)
+def _scale(scale: Tensor | float) -> np.ndarray:
+    """`[b]`, or `[1]` where all examples share a number."""
+    if isinstance(scale, Tensor):
+        return scale.contiguous().numpy()
+    return np.full(1, scale, np.float32)
 
 
 def _collisions(
     label: Tensor | None, ids: Tensor, known: Tensor | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(labels, ids, known): a label of −1 equals no id, and a matrix without rows masks nothing."""
-    labels = np.full(1, -1) if label is None else label.numpy()
-    masked = np.zeros((0, 0), np.bool_) if known is None else known.numpy()
-    return labels, torch.atleast_2d(ids).numpy(), masked
+    labels = NO_LABEL if label is None else label.numpy()
+    return labels, np.atleast_2d(ids.numpy()), NONE_KNOWN if known is None else known.numpy()
 
 
 # a sum of products in any order can use all vector lanes
@@ -186,14 +193,28 @@ def _sum(x):
     return total
 
 
-@njit(cache=True, fastmath={"nnan", "nsz"})  # a NaN shows in the sum that follows
+@njit(cache=True)
 @no_type_check
-def _largest(x):
-    """The largest, or 0."""
-    most = np.float32(0)
-    for k in range(len(x)):
-        most = x[k] if x[k] > most else most
-    return most
+def _largest(bits):
+    """The largest of float32 numbers, or 0: as integers, numbers above 0 have the same order. A NaN
+    shows in the sum that follows.
+    """
+    most = np.int32(0)
+    for k in range(len(bits)):
+        most = max(most, bits[k])
+    return np.int32(most).view(np.float32)
+
+
+@njit(cache=True)
+@no_type_check
+def _gather(input, table, bias, positive, f_y, negatives, rows):
+    """f_y[i] = input[i] · table[positive[i]] + bias; rows[j] = table[negatives[j]]."""
+    for j in range(len(negatives)):
+        prefetch(table, negatives[min(j + AHEAD, len(negatives) - 1)])
+        row = negatives[j]
+        for k in range(rows.shape[1]):
+            rows[j, k] = table[row, k]
+    _dot(input, table, bias, positive, f_y)
 
 
 @njit(cache=True)
@@ -201,6 +222,7 @@ def _largest(x):
 def _dot(input, table, bias, rows, out):
     """out[i] = input[i] · table[rows[i]] + bias."""
     for i in range(len(rows)):
+        prefetch(table, rows[min(i + AHEAD, len(rows) - 1)])
         out[i] = _product(input[i], table[rows[i]])
         if len(bias):
             out[i] += bias[rows[i]]
@@ -236,6 +258,18 @@ def _add_rows(out, table, rows, coefs):
 
 @njit(cache=True)
 @no_type_check
+def _add_positives(grad_input, grad_rows, input, table, rows, coefs):
+    """grad_input[i] += coefs[i] · table[rows[i]]; grad_rows[i] = coefs[i] · input[i]."""
+    for i in range(len(rows)):
+        r = rows[i]
+        coef = coefs[i]
+        for k in range(input.shape[1]):
+            grad_input[i, k] += coef * table[r, k]
+            grad_rows[i, k] = coef * input[i, k]
+
+
+@njit(cache=True)
+@no_type_check
 def _add_bags(out, table, rows, coefs):
     """out[i] += Σ_j coefs[i, j] · table[rows[i, j]]."""
     for i in range(rows.shape[0]):
@@ -250,46 +284,74 @@ def _add_bags(out, table, rows, coefs):
 @no_type_check
 def _log_weights(out, a, b, label, ids, known):
     """out = a + b, −inf for draws that do not count: collisions and known positives."""
+    out[:] = 0
+    zero = np.float32(0)
     for i in range(out.shape[0]):
-        y = label[i % len(label)]
-        b_row = b[i % len(b)]
-        ids_row = ids[i % len(ids)]
-        a_i = a[i]
-        for j in range(out.shape[1]):
-            out[i, j] = NOTHING if ids_row[j] == y else np.float32(a_i + b_row[j])
-        if len(known):
-            for j in range(out.shape[1]):
-                if known[i, j]:
-                    out[i, j] = NOTHING
+        _weigh(out[i], zero, a[i % len(a)], b[i % len(b)], label[i % len(label)], ids[i % len(ids)])
+        _mask(out[i], known, i)
 
 
 @njit(cache=True)
 @no_type_check
-def _shift(f, f_y, a, b, label, ids, known, top):
-    """f ← z − top, where top is the larger of 0, the positive's z, and the largest z of a row."""
-    z = np.empty_like(f[0])
+def _weigh(f, f_y, a, b, label, ids):
+    """f ← f − f_y + (a + b), −inf where an id is the label."""
+    if len(b) == 1:
+        w = np.float32(a + b[0])
+        for j in range(len(f)):
+            z = w + (f[j] - f_y)
+            f[j] = NOTHING if ids[j] == label else z
+    else:
+        for j in range(len(f)):
+            z = np.float32(a + b[j]) + (f[j] - f_y)
+            f[j] = NOTHING if ids[j] == label else z
+
+
+@njit(cache=True)
+@no_type_check
+def _mask(z, known, i):
+    """z ← −inf where the i-th example has a known positive."""
+    if len(known):
+        for j in range(len(z)):
+            if known[i, j]:
+                z[j] = NOTHING
+
+
+@njit(cache=True, fastmath={"contract"})
+@no_type_check
+def _exp(z, top):
+    """z ← e^(z − top)."""
+    for j in range(len(z)):
+        z[j] = exp(z[j] - top)
+
+
+@njit(cache=True)
+@no_type_check
+def _multiply(z, factor):
+    for j in range(len(z)):
+        z[j] *= factor
+
+
+@njit(cache=True)
+@no_type_check
+def _softmax(f, f_y, a, b, label, ids, known, scale, loss, grad_positive):
+    """The loss of each example, and f ← scale · p. One row at a time, so that it stays in the
+    nearest cache.
+    """
+    bits = f.view(np.int32)
     for i in range(f.shape[0]):
-        labels = label[i % len(label) :]
-        rest = ids[i % len(ids) :]
-        _log_weights(z[None], a[i : i + 1], b[i % len(b) :], labels, rest, known[i : i + 1])
-        for j in range(len(z)):
-            z[j] += f[i, j] - f_y[i]
-        most = _largest(z)
-        for j in range(len(z)):
-            f[i, j] = z[j] - most
-        top[i] = most
-
-
-@njit(cache=True)
-@no_type_check
-def _share(terms, top, scale, loss, grad_positive):
-    """With terms e^(z − top): the loss, and terms ← scale · p."""
-    for i in range(terms.shape[0]):
-        rest = _sum(terms[i])
-        total = rest + np.exp(-top[i])
-        loss[i] = top[i] + np.log(total)
-        share = scale[i] / total if scale[i] != 0 else np.float32(0)
-        for j in range(terms.shape[1]):
-            # a choice, not a product: the term may be NaN
-            terms[i, j] = terms[i, j] * share if scale[i] != 0 else np.float32(0)
-        grad_positive[i] = -rest * share if scale[i] != 0 else np.float32(0)
+        z = f[i]
+        _weigh(z, f_y[i], a[i % len(a)], b[i % len(b)], label[i % len(label)], ids[i % len(ids)])
+        _mask(z, known, i)
+        top = _largest(bits[i])  # of the positive, too, which has z = 0
+        _exp(z, top)
+        rest = _sum(z)
+        total = rest + np.exp(-top)
+        loss[i] = top + np.log(total)
+        factor = scale[i % len(scale)]
+        if factor == 0:  # a choice, not a product: a term may be NaN
+            z[:] = 0
+            grad_positive[i] = 0
+        else:
+            share = factor / total
+            _multiply(z, share)
+            grad_positive[i] = -rest * share

@@ -12,13 +12,18 @@ from numba import njit, prange
 from torch import Tensor
 
 from headtail.kernels.compiled import keep_compiled, uses_threads
+from headtail.kernels.cpu.prefetch import AHEAD, prefetch
 from headtail.kernels.gradient import RowGradient
 
 keep_compiled()
 
 SGD, MOMENTUM, ADAGRAD, ADAGRAD_PER_ROW, ADAM = range(5)
-WORTH_THREADS = 2**18
+WORTH_THREADS = 2**20
 """Numbers to add up from which more than one thread pays."""
+EACH_ITS_OWN = np.zeros(0, np.int64)
+"""For entries that take the values in their order."""
+ALL_ONE = np.zeros(0, np.float32)
+"""For entries without a factor."""
 
 
 def sgd_rows(p: Tensor, gradient: RowGradient, lr: float) -> None:
@@ -69,14 +74,13 @@ def _update(
     """Sum the entries of each row and take its step; x and y are the numbers of the rule."""
     rows = gradient.rows.numpy()
     values = gradient.values.detach().contiguous().numpy()
-    points = np.arange(len(rows)) if gradient.points is None else gradient.points.numpy()
-    coefs = np.ones(len(rows), np.float32) if gradient.coefs is None else gradient.coefs.numpy()
-    tables = p.detach().numpy(), first.detach().numpy(), second.detach().numpy()
-    numbers = [np.float32(number) for number in (lr, x, y, eps)]
-    rows, starts, order = by_row(rows)
-    groups = rows, starts, values, points[order], coefs[order]
-    update = _many_threads if uses_threads(len(order) * p.shape[1], WORTH_THREADS) else _one_thread
-    update(rule, *tables, *groups, *numbers)
+    points = EACH_ITS_OWN if gradient.points is None else gradient.points.numpy()
+    coefs = ALL_ONE if gradient.coefs is None else gradient.coefs.numpy()
+    table = p.detach().numpy()
+    states = (table if state is p else state.detach().numpy() for state in (first, second))
+    update = _many_threads if uses_threads(len(rows) * p.shape[1], WORTH_THREADS) else _one_thread
+    numbers = np.float32(lr), np.float32(x), np.float32(y), np.float32(eps)
+    update(rule, table, *states, rows, values, points, coefs, *numbers)
 
 
 @njit(cache=True)
@@ -163,51 +167,82 @@ def _mean_square(g):
     return total / np.float32(len(g))
 
 
-# numpy's error model has no branch for division by zero, so that the loops are vectorised
+# numpy's error model has no branch for division by zero, so that the loops are vectorised. Rows are
+# indexed, not sliced: a slice counts references, which takes as long as the row itself.
 @njit(cache=True, error_model="numpy")
 @no_type_check
-def _step(rule, p, first, second, g, lr, x, y, eps):
+def _step(rule, p, first, second, r, g, s, lr, x, y, eps):
+    """Change row r, given its gradient g[s]."""
+    d = p.shape[1]
     if rule == SGD:
-        for k in range(len(p)):
-            p[k] -= lr * g[k]
+        for k in range(d):
+            p[r, k] -= lr * g[s, k]
     elif rule == MOMENTUM:
-        for k in range(len(p)):
-            first[k] = x * first[k] + g[k]
-            p[k] -= lr * first[k]
+        for k in range(d):
+            now = x * first[r, k] + g[s, k]
+            first[r, k] = now
+            p[r, k] -= lr * now
     elif rule == ADAGRAD:
-        for k in range(len(p)):
-            now = first[k] + g[k] * g[k]
-            first[k] = now
-            p[k] -= lr * g[k] / (np.sqrt(now) + eps)
+        for k in range(d):
+            now = first[r, k] + g[s, k] * g[s, k]
+            first[r, k] = now
+            p[r, k] -= lr * g[s, k] / (np.sqrt(now) + eps)
     elif rule == ADAGRAD_PER_ROW:
-        first[0] += _mean_square(g)
-        size = lr / (np.sqrt(first[0]) + eps)
-        for k in range(len(p)):
-            p[k] -= size * g[k]
+        first[r, 0] += _mean_square(g[s])
+        size = lr / (np.sqrt(first[r, 0]) + eps)
+        for k in range(d):
+            p[r, k] -= size * g[s, k]
     else:
-        for k in range(len(p)):
-            mean = first[k] + (g[k] - first[k]) * x
-            square = second[k] + (g[k] * g[k] - second[k]) * y
-            first[k] = mean
-            second[k] = square
-            p[k] -= lr * mean / (np.sqrt(square) + eps)
+        for k in range(d):
+            mean = first[r, k] + (g[s, k] - first[r, k]) * x
+            square = second[r, k] + (g[s, k] * g[s, k] - second[r, k]) * y
+            first[r, k] = mean
+            second[r, k] = square
+            p[r, k] -= lr * mean / (np.sqrt(square) + eps)
 
 
 @njit(cache=True)
 @no_type_check
-def _one_thread(rule, p, first, second, rows, starts, values, points, coefs, lr, x, y, eps):
-    g = np.empty(p.shape[1], np.float32)
-    for c in range(len(rows)):
-        r = rows[c]
-        add_up(g, points[starts[c] : starts[c + 1]], coefs[starts[c] : starts[c + 1]], values)
-        _step(rule, p[r], first[r], second[r], g, lr, x, y, eps)
+def _grouped(rows, points, coefs):
+    """(distinct rows, starts, points, coefs): the entries of a row are neighbours."""
+    distinct, starts, order = by_row(rows)
+    own = points[order] if len(points) else order
+    factors = coefs[order] if len(coefs) else np.ones(len(order), np.float32)
+    return distinct, starts, own, factors
+
+
+@njit(cache=True)
+@no_type_check
+def _one_thread(rule, p, first, second, rows, values, points, coefs, lr, x, y, eps):
+    distinct, starts, points, coefs = _grouped(rows, points, coefs)
+    last = len(distinct) - 1
+    # Rows with one entry are most rows of a label table: nothing is added up. A loop of their own,
+    # because with both kinds in one loop the compiler makes each twice as slow.
+    for c in range(len(distinct)):
+        start = starts[c]
+        if starts[c + 1] - start == 1 and coefs[start] == 1:
+            ahead = distinct[min(c + AHEAD, last)]
+            prefetch(p, ahead)
+            if rule != SGD:
+                prefetch(first, ahead)
+                prefetch(second, ahead)
+            _step(rule, p, first, second, distinct[c], values, points[start], lr, x, y, eps)
+    g = np.empty((1, p.shape[1]), np.float32)
+    for c in range(len(distinct)):
+        start = starts[c]
+        stop = starts[c + 1]
+        if stop - start > 1 or coefs[start] != 1:
+            prefetch(p, distinct[min(c + AHEAD, last)])
+            add_up(g[0], points[start:stop], coefs[start:stop], values)
+            _step(rule, p, first, second, distinct[c], g, 0, lr, x, y, eps)
 
 
 @njit(parallel=True, cache=True)
 @no_type_check
-def _many_threads(rule, p, first, second, rows, starts, values, points, coefs, lr, x, y, eps):
-    for c in prange(len(rows)):
-        r = rows[c]
-        g = np.empty(p.shape[1], np.float32)
-        add_up(g, points[starts[c] : starts[c + 1]], coefs[starts[c] : starts[c + 1]], values)
-        _step(rule, p[r], first[r], second[r], g, lr, x, y, eps)
+def _many_threads(rule, p, first, second, rows, values, points, coefs, lr, x, y, eps):
+    distinct, starts, points, coefs = _grouped(rows, points, coefs)
+    for c in prange(len(distinct)):
+        g = np.empty((1, p.shape[1]), np.float32)
+        own = slice(starts[c], starts[c + 1])
+        add_up(g[0], points[own], coefs[own], values)
+        _step(rule, p, first, second, distinct[c], g, 0, lr, x, y, eps)
