@@ -822,9 +822,10 @@ def test_promising_that_nothing_is_ignored_changes_no_loss_and_is_checked(batch)
     draw = Uniform(L, 5).draw(target)
     for promised in (None, -100):
         pairs = Pairs.of(target, num_labels=L, ignore_index=promised)
-        assert pairs.all_count == (promised is None)
+        assert pairs.all_count  # promised, or seen
         assert torch.equal(pairs.label, target)
         assert not pairs.ignored.any()
+    assert not Pairs.of(target.index_fill(0, torch.tensor([1]), -100)).all_count
     losses = [
         sampled_softmax_loss(hidden, table, target, draw, Relative(), ignore_index=index)
         for index in (None, -100)

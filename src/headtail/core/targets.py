@@ -84,6 +84,8 @@ class Pairs:
         check_ids(name, flat, None)
         label = flat.long()  # before comparing: in uint8, −100 is 156
         skipped = None if ignore_index is None else label == ignore_index
+        if skipped is not None and not torch.compiler.is_compiling() and _none(skipped):
+            skipped = None
         if skipped is not None and len(label):
             first_counted = label.gather(0, (~skipped).int().argmax().reshape(1))
             label = torch.where(skipped, torch.where(skipped.all(), 0, first_counted), label)
@@ -122,6 +124,11 @@ Target: TypeAlias = Tensor | Ragged | Pairs
 """`[b]` class ids, `[b, k]` padded label ids, a `Ragged`, a jagged nested tensor, a boolean matrix
 `[b, L]`, or `Pairs`.
 """
+
+
+def _none(skipped: Tensor) -> bool:
+    """Whether no target is skipped, which is looked at only where the host need not wait."""
+    return skipped.device.type == "cpu" and not bool(skipped.any())
 
 
 def looks_multi_hot(target: Tensor) -> bool:

@@ -27,11 +27,13 @@ def uses_threads(operations: int, worthwhile: int) -> bool:
 
     Threads that wait for work take cores from others: where one is enough, none are started.
     """
+    if operations < worthwhile or torch.get_num_threads() == 1:
+        return False
     from numba import config, set_num_threads
 
     most: int = config.NUMBA_NUM_THREADS  # pyright: ignore[reportAttributeAccessIssue]
     threads = min(torch.get_num_threads(), most)
-    if threads == 1 or operations < worthwhile:
+    if threads == 1:
         return False
     set_num_threads(threads)
     return True

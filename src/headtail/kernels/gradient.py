@@ -52,7 +52,8 @@ class LossGradients(NamedTuple):
         loss: `[b]` of each example.
         grad_input: `[b, d]`.
         grad_scores: `[b + m]` with respect to the scores of positives, then of shared negatives
-            (summed over examples); `[b + b·m]` for per-example negatives.
+            (summed over examples); `[b + b·m]` for per-example negatives. A kernel may leave it out
+            (None) where there are neither biases nor per-example negatives.
         grad_rows: `[b + m, d]` with respect to the rows of positives and shared negatives; None for
             per-example negatives, where it is `grad_scores` times the inputs.
         total: Σ scale · loss, where the kernel computes it too.
@@ -60,7 +61,7 @@ class LossGradients(NamedTuple):
 
     loss: Float[Tensor, " b"]
     grad_input: Float[Tensor, "b d"]
-    grad_scores: Float[Tensor, " n"]
+    grad_scores: Float[Tensor, " n"] | None
     grad_rows: Float[Tensor, "n d"] | None
     total: Float[Tensor, ""] | None = None
 

@@ -110,16 +110,16 @@ def sampled_decoupled_loss(
     """
     settings = DecoupledSettings.of({**options, "piece": piece})
     inputs = Inputs.of(input, weight, bias, target, settings.ignore_index, sparse)
+    check_draw(draw, weighting, inputs.pairs, len(weight))
     return decoupled_of_draw(inputs, draw, weighting, settings)
 
 
 def decoupled_of_draw(
     inputs: Inputs, draw: Draw, weighting: Weighting, settings: DecoupledSettings
 ) -> Tensor:
-    """The reduced loss of equation 6: by a kernel if there is one for these inputs and this piece,
-    else as it is written above.
+    """The reduced loss of equation 6 of a draw that is checked: by a kernel if there is one for
+    these inputs and this piece, else as it is written above.
     """
-    check_draw(draw, weighting, inputs.pairs, len(inputs.weight))
     loss = None
     if settings.piece.code is not None:
         loss = fused_loss(inputs, draw, weighting, settings, settings.piece.code)

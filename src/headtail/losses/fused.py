@@ -178,10 +178,10 @@ def _places(
 
     None where no optimiser takes entries.
     """
-    tables = [table for table in (weight, bias) if table is not None]
     grouped = grouping_kernel(weight.device)
-    has_takers = all(taker_of(table) is not None for table in tables)
-    if grouped is None or negatives.dim() != 1 or not has_takers:
+    if grouped is None or negatives.dim() != 1:
+        return None
+    if any(table is not None and taker_of(table) is None for table in (weight, bias)):
         return None
     with side_stream(weight.device, "entries"):  # as all grouping: a table has one set of counters
         rows = torch.cat([positive, negatives])

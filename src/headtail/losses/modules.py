@@ -22,7 +22,7 @@ from headtail.losses.decoupled import (
     exact_decoupled,
     two_tower_decoupled_loss,
 )
-from headtail.losses.inputs import Inputs
+from headtail.losses.inputs import Inputs, check_draw
 from headtail.losses.options import Options, Settings, check_temperature
 from headtail.losses.softmax import (
     SoftmaxSettings,
@@ -130,7 +130,10 @@ class SampledLoss(Loss):
         settings = self.settings_with(options)
         inputs = Inputs.of(input, weight, bias, target, settings.ignore_index, sparse)
         check_num_labels("sampler", self.sampler.num_labels, "`weight`", len(weight))
-        if draw is None:
+        if draw is not None:
+            check_draw(draw, self.weighting, inputs.pairs, len(weight))
+        else:  # the sampler's own ids need no check
+            check_num_labels("weighting", self.weighting.num_labels, "`weight`", len(weight))
             if self.sampler.claims.looks_at_model:
                 inputs.catch_up(...)
             draw = self.draw(inputs.hidden, weight, inputs.pairs, generator, bias)
@@ -172,7 +175,9 @@ class SampledLoss(Loss):
     ) -> Draw:
         """Negatives for one batch; of the options of the call only `ignore_index` matters."""
         ignore_index = options.get("ignore_index", self.settings.ignore_index)
-        model = Scorer(input, weight, bias, self.temperature, self.settings.score)
+        model = None
+        if self.sampler.claims.looks_at_model:
+            model = Scorer(input, weight, bias, self.temperature, self.settings.score)
         # Only these weights do without the positive's q, which may cost as much as the draw.
         needs_target_q = not isinstance(self.weighting, FromMargin | Constant | InfoNCE)
         return self.sampler.draw(

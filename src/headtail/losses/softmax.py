@@ -102,16 +102,16 @@ def sampled_softmax_loss(
     """
     settings = SoftmaxSettings.of({**options, "label_smoothing": label_smoothing})
     inputs = Inputs.of(input, weight, bias, target, settings.ignore_index, sparse)
+    check_draw(draw, weighting, inputs.pairs, len(weight))
     return softmax_of_draw(inputs, draw, weighting, settings)
 
 
 def softmax_of_draw(
     inputs: Inputs, draw: Draw, weighting: Weighting, settings: SoftmaxSettings
 ) -> Tensor:
-    """The reduced loss of equation 5: by a kernel if there is one for these inputs, else as it is
-    written above.
+    """The reduced loss of equation 5 of a draw that is checked: by a kernel if there is one for
+    these inputs, else as it is written above.
     """
-    check_draw(draw, weighting, inputs.pairs, len(inputs.weight))
     loss = None if settings.label_smoothing else fused_loss(inputs, draw, weighting, settings)
     if loss is None:
         loss = _reduced(table_terms(inputs, draw, weighting, settings), settings)

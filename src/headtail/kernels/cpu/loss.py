@@ -5,7 +5,7 @@ them by numba.
 from __future__ import annotations
 
 # numba takes bare functions, not those that `pytest --shapes` has wrapped
-from typing import no_type_check
+from typing import NamedTuple, no_type_check
 
 import numpy as np
 import torch
@@ -48,13 +48,13 @@ def sampled_softmax(
         scale: `[b]` factor of each loss in the total, or one number; where it is 0, all gradients
             are 0.
     """
-    f_y, f, rows = _scores(input, table, bias, positive, negatives)
-    loss = torch.empty_like(f_y)
-    grad_positive = torch.empty_like(f_y)
+    scored = _scored(input, table, bias, positive, negatives)
+    loss = np.empty_like(scored.f_y)
+    grad_positive = np.empty_like(scored.f_y)
+    total = np.empty((), np.float32)
     weights = *_offsets(a, b), *_collisions(label, ids, known), _scale(scale)
-    _softmax(f.numpy(), f_y.numpy(), *weights, loss.numpy(), grad_positive.numpy())
-    grads = grad_positive, f
-    return _gradients(input, table, bias is not None, positive, negatives, rows, loss, grads)
+    _softmax(scored.f.numpy(), scored.f_y, *weights, loss, grad_positive, total)
+    return _gradients(scored, loss, grad_positive, scored.f)._replace(total=torch.from_numpy(total))
 
 
 def sampled_decoupled(
@@ -67,7 +67,9 @@ def sampled_decoupled(
     Arguments as in `sampled_softmax`; `piece` is the code of the binary losses φ and ϕ, with the
     `margin` of the contrastive one.
     """
-    f_y, f, rows = _scores(input, table, bias, positive, negatives)
+    scored = _scored(input, table, bias, positive, negatives)
+    f = scored.f
+    f_y = torch.from_numpy(scored.f_y)
     w = torch.empty_like(f)
     _log_weights(w.numpy(), *_offsets(a, b), *_collisions(label, ids, known))
     # Draws that do not count are masked, not multiplied by 0: their terms may be infinite.
@@ -79,61 +81,76 @@ def sampled_decoupled(
     used = scale > 0
     grad_positive = torch.where(used, scale * positive_slope, 0.0)
     grad_scores = torch.where(counts & used[:, None], -scale[:, None] * w * slope, 0.0)
-    grads = grad_positive, grad_scores
-    return _gradients(input, table, bias is not None, positive, negatives, rows, loss, grads)
+    return _gradients(scored, loss.numpy(), grad_positive.numpy(), grad_scores)
 
 
-def _scores(
+class _Scored(NamedTuple):
+    """Scores, and what they are products of: as tensors for products, as arrays for kernels.
+
+    Attributes:
+        input: `[b, d]`.
+        negatives: `[m]` or `[b, m]` rows of the table.
+        rows: `[m, d]` the rows themselves, or None where each example has its own.
+        f: like `[b, m]`.
+        f_y: `[b]`.
+        arrays: inputs, table, and the rows of positives.
+        has_bias: whether scores have biases.
+    """
+
+    input: Tensor
+    negatives: Tensor
+    rows: Tensor | None
+    f: Tensor
+    f_y: np.ndarray
+    arrays: tuple[np.ndarray, np.ndarray, np.ndarray]
+    has_bias: bool
+
+
+def _scored(
     input: Tensor, table: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """f_y, f and, where the negatives are shared, their rows."""
+) -> _Scored:
+    """The scores of positives and negatives."""
     input = input.detach()
-    table = table.detach()
-    offset = NO_BIAS if bias is None else bias.detach().reshape(-1).numpy()
-    f_y = torch.empty(len(input))
-    arrays = input.numpy(), table.numpy(), offset
+    arrays = input.numpy(), table.detach().numpy(), positive.numpy()
+    f_y = np.empty(len(arrays[2]), np.float32)
+    offset = None if bias is None else bias.detach().reshape(-1)
+    biases = NO_BIAS if offset is None else offset.numpy()
     if negatives.dim() == 1:
-        rows = torch.empty(len(negatives), input.shape[1])
-        _gather(*arrays, positive.numpy(), f_y.numpy(), negatives.numpy(), rows.numpy())
+        rows = torch.empty(negatives.shape[0], input.shape[1])
+        _gather(*arrays, biases, f_y, negatives.numpy(), rows.numpy())
         f = torch.mm(input, rows.T)
-        if bias is not None:
-            f.add_(bias.detach().reshape(-1)[negatives])
-        return f_y, f, rows
-    f = torch.empty(negatives.shape)
-    _dot(*arrays, positive.numpy(), f_y.numpy())
-    _dots(*arrays, negatives.numpy(), f.numpy())
-    return f_y, f, None
+        if offset is not None:
+            f.add_(offset[negatives])
+    else:
+        rows = None
+        f = torch.empty(negatives.shape)
+        _dot(*arrays, biases, f_y)
+        _dots(*arrays[:2], negatives.numpy(), biases, f.numpy())
+    return _Scored(input, negatives, rows, f, f_y, arrays, bias is not None)
 
 
 def _gradients(
-    input: Tensor,
-    table: Tensor,
-    has_bias: bool,
-    positive: Tensor,
-    negatives: Tensor,
-    rows: Tensor | None,
-    loss: Tensor,
-    grads: tuple[Tensor, Tensor],
+    scored: _Scored, loss: np.ndarray, grad_positive: np.ndarray, grad_f: Tensor
 ) -> LossGradients:
-    """From the gradients of scores (of positives, of negatives) to those of the inputs and rows
-    that they are products of.
-    """
-    input = input.detach()
-    table = table.detach()
-    grad_positive, grad_f = grads
-    own = table.numpy(), positive.numpy(), grad_positive.numpy()
-    if rows is None:
+    """From the gradients of scores to those of the inputs and rows that they are products of."""
+    input = scored.input
+    losses = torch.from_numpy(loss)
+    if scored.rows is None:
+        _, table, positive = scored.arrays
         grad_input = torch.zeros_like(input)
-        _add_bags(grad_input.numpy(), table.numpy(), negatives.numpy(), grad_f.numpy())
-        _add_rows(grad_input.numpy(), *own)
-        grad_scores = torch.cat([grad_positive, grad_f.reshape(-1)])
-        return LossGradients(loss, grad_input, grad_scores, None)
-    grad_input = torch.mm(grad_f, rows)
-    grad_rows = torch.empty(len(input) + len(rows), input.shape[1])
-    torch.mm(grad_f.T, input, out=grad_rows[len(input) :])
-    _add_positives(grad_input.numpy(), grad_rows.numpy(), input.numpy(), *own)
-    grad_scores = torch.cat([grad_positive, grad_f.sum(0)]) if has_bias else None
-    return LossGradients(loss, grad_input, grad_scores, grad_rows)
+        _add_bags(grad_input.numpy(), table, scored.negatives.numpy(), grad_f.numpy())
+        _add_rows(grad_input.numpy(), table, positive, grad_positive)
+        grad_scores = torch.cat([torch.from_numpy(grad_positive), grad_f.reshape(-1)])
+        return LossGradients(losses, grad_input, grad_scores, None)
+    b, d = input.shape
+    grad_input = torch.mm(grad_f, scored.rows)
+    grad_rows = torch.empty(b + len(scored.rows), d)
+    torch.mm(grad_f.T, input, out=grad_rows[b:])
+    _add_positives(grad_input.numpy(), grad_rows.numpy(), *scored.arrays, grad_positive)
+    grad_scores = None
+    if scored.has_bias:
+        grad_scores = torch.cat([torch.from_numpy(grad_positive), grad_f.sum(0)])
+    return LossGradients(losses, grad_input, grad_scores, grad_rows)
 
 
 def _piece(piece: int, z: Tensor, margin: float, *, positive: bool) -> tuple[Tensor, Tensor]:
@@ -156,7 +173,7 @@ def _offsets(a: Tensor | float, b: Tensor | float) -> tuple[np.ndarray, np.ndarr
 
 def _array(values: Tensor | float) -> np.ndarray:
     """Log-weights, also where all labels share a number."""
-    return values.contiguous().numpy() if isinstance(values, Tensor) else np.float64(values)
+    return values.contiguous().numpy() if isinstance(values, Tensor) else np.array(values)
 
 
 def _scale(scale: Tensor | float) -> np.ndarray:
@@ -207,19 +224,19 @@ def _largest(bits):
 
 @njit(cache=True)
 @no_type_check
-def _gather(input, table, bias, positive, f_y, negatives, rows):
+def _gather(input, table, positive, bias, f_y, negatives, rows):
     """f_y[i] = input[i] · table[positive[i]] + bias; rows[j] = table[negatives[j]]."""
     for j in range(len(negatives)):
         prefetch(table, negatives[min(j + AHEAD, len(negatives) - 1)])
         row = negatives[j]
         for k in range(rows.shape[1]):
             rows[j, k] = table[row, k]
-    _dot(input, table, bias, positive, f_y)
+    _dot(input, table, positive, bias, f_y)
 
 
 @njit(cache=True)
 @no_type_check
-def _dot(input, table, bias, rows, out):
+def _dot(input, table, rows, bias, out):
     """out[i] = input[i] · table[rows[i]] + bias."""
     for i in range(len(rows)):
         prefetch(table, rows[min(i + AHEAD, len(rows) - 1)])
@@ -230,7 +247,7 @@ def _dot(input, table, bias, rows, out):
 
 @njit(cache=True)
 @no_type_check
-def _dots(input, table, bias, rows, out):
+def _dots(input, table, rows, bias, out):
     """out[i, j] = input[i] · table[rows[i, j]] + bias."""
     for i in range(len(rows)):
         _dot_one(input[i], table, bias, rows[i], out[i])
@@ -333,11 +350,12 @@ def _multiply(z, factor):
 
 @njit(cache=True)
 @no_type_check
-def _softmax(f, f_y, a, b, label, ids, known, scale, loss, grad_positive):
-    """The loss of each example, and f ← scale · p. One row at a time, so that it stays in the
-    nearest cache.
+def _softmax(f, f_y, a, b, label, ids, known, scale, loss, grad_positive, total):
+    """The loss of each example, Σ scale · loss, and f ← scale · p. One row at a time, so that it
+    stays in the nearest cache.
     """
     bits = f.view(np.int32)
+    in_all = 0.0
     for i in range(f.shape[0]):
         z = f[i]
         _weigh(z, f_y[i], a[i % len(a)], b[i % len(b)], label[i % len(label)], ids[i % len(ids)])
@@ -345,13 +363,15 @@ def _softmax(f, f_y, a, b, label, ids, known, scale, loss, grad_positive):
         top = _largest(bits[i])  # of the positive, too, which has z = 0
         _exp(z, top)
         rest = _sum(z)
-        total = rest + np.exp(-top)
-        loss[i] = top + np.log(total)
+        terms = rest + np.exp(-top)
+        loss[i] = top + np.log(terms)
         factor = scale[i % len(scale)]
         if factor == 0:  # a choice, not a product: a term may be NaN
             z[:] = 0
             grad_positive[i] = 0
         else:
-            share = factor / total
+            share = factor / terms
             _multiply(z, share)
             grad_positive[i] = -rest * share
+            in_all += np.float64(factor) * loss[i]
+    total[()] = in_all

@@ -77,10 +77,14 @@ def _update(
     points = EACH_ITS_OWN if gradient.points is None else gradient.points.numpy()
     coefs = ALL_ONE if gradient.coefs is None else gradient.coefs.numpy()
     table = p.detach().numpy()
-    states = (table if state is p else state.detach().numpy() for state in (first, second))
+    tables = (
+        table,
+        table if first is p else first.detach().numpy(),
+        table if second is p else second.detach().numpy(),
+    )
     update = _many_threads if uses_threads(len(rows) * p.shape[1], WORTH_THREADS) else _one_thread
     numbers = np.float32(lr), np.float32(x), np.float32(y), np.float32(eps)
-    update(rule, table, *states, rows, values, points, coefs, *numbers)
+    update(rule, *tables, rows, values, points, coefs, *numbers)
 
 
 @njit(cache=True)

@@ -60,6 +60,9 @@ class Uniform(InverseSampler):
             return super().describe(ids, label, m, batch_size)
         check_ids("ids", ids, self.num_labels)
         check_ids("label", label, self.num_labels)
+        return self._of(ids, label, m)
+
+    def _of(self, ids: Tensor, label: Tensor, m: float) -> Draw:
         log_q = -math.log(self.num_labels)
         return Draw(ids, Same(log_q, ids), Same(log_q, label), m, self.log_keep(label))  # pyright: ignore[reportArgumentType]
 
@@ -85,11 +88,18 @@ class Uniform(InverseSampler):
         uniform up to L / 2^63.
         """
         label = step.pairs.label
-        if label.device.type != "cuda" or not self.replacement or self.exclude_target:
+        m = self.num_negatives
+        one_draw = self.replacement and not self.exclude_target
+        if not one_draw or torch.compiler.is_compiling():
             return super().pick(step)
-        bits = torch.empty(self.num_negatives, dtype=torch.int64, device=label.device)
-        ids = bits.random_(generator=step.generator).remainder_(self.num_labels)
-        return self.describe(ids, label, float(self.num_negatives))
+        if label.device.type == "cuda":
+            bits = torch.empty(m, dtype=torch.int64, device=label.device)
+            ids = bits.random_(generator=step.generator).remainder_(self.num_labels)
+        else:
+            options = {"dtype": torch.float64, "device": label.device}
+            points = torch.rand(m, generator=step.generator, **options)
+            ids = self.label_at(points.mul_(self.total))
+        return self._of(ids, label, float(m))  # drawn here, and targets are checked
 
     def for_labels(self, labels: Labels) -> Uniform:
         """Uniform over the grown label set."""
