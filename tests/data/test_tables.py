@@ -319,7 +319,7 @@ def test_columns_that_could_be_anything_are_refused(tmp_path, text, sentence):
     [
         ("a.jsonl", "[1, 2]\n", r"is not JSON lines: it begins with `\[1, 2\]`"),
         ("a.jsonl", '{"user": 1}\n{"user": "a"}\n', r"is not readable as JSON lines: .*changed"),
-        ("a.csv", "", r"has no columns"),
+        ("a.csv", "", r"is empty"),
         ("a.csv", "just words\nand more\n", r"has no columns: .* Separate values by commas"),
         ("a.feather", "no", r"is not a readable Feather or Arrow file; it may be cut short"),
         ("a.xyz", "some words and more\nother\n", r"a.xyz` is not recognised, neither by its"),

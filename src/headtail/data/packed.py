@@ -67,6 +67,10 @@ def unpacked(path: Path) -> Iterator[tuple[io.BufferedIOBase, io.BufferedReader]
 
 def _unpacked(path: Path, raw: io.BufferedReader) -> io.BufferedIOBase:
     start = raw.peek(6)
+    if path.suffix.lower() in (".xlsx", ".xls", ".ods"):
+        raise HeadtailError(
+            f"`{path}` is a spreadsheet. Save the sheet as CSV, and name that file."
+        )
     if start.startswith(b"PK\3\4"):
         raise HeadtailError(f"`{path}` is a zip archive. Unpack it, and name the file inside.")
     if start.startswith(_MAGIC[0]):
@@ -109,6 +113,10 @@ def first_lines(path: Path, most: int = 1 << 16) -> list[str]:
     """The lines at the start of a file, of which the last may be cut short and is then left out."""
     with unpacked(path) as (file, _):
         start = file.read(most)
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise HeadtailError(
+            f"`{path}` is UTF-16 text. Convert it, for example with `iconv -f utf-16 -t utf-8`."
+        )
     text = start.decode("utf-8-sig", "replace")
     lines = text.splitlines()
     return lines[:-1] if len(start) == most and len(lines) > 1 else lines

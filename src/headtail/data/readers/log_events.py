@@ -139,10 +139,10 @@ class Log:
                 rows = rows[kept.to_numpy(zero_copy_only=False)]
             when = np.zeros(len(batch), np.int64)
             if roles.time is not None:
-                when = columns.times(batch.column(roles.time), roles.time, first)
+                when = columns.times(batch.column(roles.time), roles.time, rows)
             yield (
-                columns.ids(batch.column(who), who, first),
-                columns.ids(batch.column(item), item, first),
+                columns.ids(batch.column(who), who, rows),
+                columns.ids(batch.column(item), item, rows),
                 when,
                 rows,
             )

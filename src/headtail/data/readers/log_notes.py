@@ -105,6 +105,7 @@ def _date(log: Log, value: int) -> str:
         scale = next((s for s in per_second.values() if 10**8 < value / s < 5 * 10**9), 0)
     else:
         scale = 10**6
-    if not scale or not 0 < value / scale < 5 * 10**9:
+    least = 0 if pa.types.is_temporal(kind) else 10**8  # smaller numbers may be days
+    if not scale or not least < value / scale < 5 * 10**9:
         return ""
     return f" (from {datetime.fromtimestamp(value / scale, UTC):%Y-%m-%d} on)"

@@ -45,6 +45,8 @@ class Cuts:
         timed = tables.train.roles.time is not None
         if split == "time":
             total = sum(len(times) for times in log.trained_times())
+            if total < 2:
+                raise _one_row(tables)
             test, before = kth_smallest(log.trained_times, _first_held_out(total, holdout))
             if not before:
                 raise _one_time(tables)
@@ -140,6 +142,13 @@ def _whole(key: np.ndarray, holdout: float) -> np.ndarray:
     part[order[validation:test]] = 1
     part[order[test:]] = 2
     return part
+
+
+def _one_row(tables: DataTables) -> HeadtailError:
+    return HeadtailError(
+        f"`{tables.train.path}` holds a single interaction, so that none is left to test on. Pass "
+        "more of them, or a test file."
+    )
 
 
 def _one_time(tables: DataTables) -> HeadtailError:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headtail.data.progress import Progress
 from headtail.data.reading import DEFAULTS, Reading
@@ -19,6 +18,12 @@ from headtail.data.tables.arrow_types import holds_ids, id_type, is_bytes, is_li
 from headtail.data.tables.open import open_table
 from headtail.data.tables.roles import Roles, chosen_columns, roles_of
 from headtail.data.tables.table import AT_ONCE, Table
+from headtail.data.tables.times import (
+    first_that_is_no_time,
+    from_text,
+    numbers_of_times,
+    times_of_numbers,
+)
 from headtail.data.tables.vocabulary import Vocabulary
 from headtail.errors import HeadtailError, Setting
 
@@ -162,14 +167,19 @@ class Columns:
                 yield first + start, batch.slice(start, size)
 
     def ids(
-        self, array: pa.Array, column: str, first: int, *, or_null: pa.DataType | None = None
+        self,
+        array: pa.Array,
+        column: str,
+        first: int | np.ndarray,
+        *,
+        or_null: pa.DataType | None = None,
     ) -> pa.Array:
         """Item or user ids as int64 or strings.
 
         Args:
             array: of the column.
             column: its name.
-            first: the row of its first id, for errors.
+            first: the row of its first id, or `[n]` the row of each, for errors.
             or_null: if ids may be missing, the type that a column of nulls gets.
         """
         kind = id_type(array.type)
@@ -227,22 +237,21 @@ class Columns:
             )
         return self.ids(values, column, first), offsets
 
-    def times(self, array: pa.Array, column: str, first: int) -> np.ndarray:
+    def times(self, array: pa.Array, column: str, first: int | np.ndarray) -> np.ndarray:
         """`[n]` int64 that rise with time: numbers as they are, or in millionths, dates as such."""
         if array.null_count:
             self._refuse_null(array, column, first, "a time")
         kind = id_type(array.type)
+        if pa.types.is_time(kind) or pa.types.is_boolean(kind):
+            raise HeadtailError(
+                f"`{self.path}`, column `{column}` holds {kind}, which has no date. Write seconds "
+                "since 1970, or dates such as `2026-01-31 12:00:00`, or name another column."
+            )
         try:
-            if is_string(kind):
-                array = _from_text(array)
-            elif pa.types.is_floating(kind):
-                array = pc.round(pc.multiply(array.cast(pa.float64()), 1e6))  # pyright: ignore[reportAttributeAccessIssue]
-            elif pa.types.is_date(kind):
-                array = array.cast(pa.timestamp("ms"))
-            return array.cast(pa.int64()).to_numpy(zero_copy_only=False)
+            return numbers_of_times(array)
         except pa.ArrowInvalid as error:
-            wrong = _first_that_is_no_time(array)
-            name, row = self.table.at(first + wrong)
+            wrong = first_that_is_no_time(array)
+            name, row = self.table.at(_row(first, wrong))
             raise HeadtailError(
                 f"`{name}`, row {row:,} (from 0): `{array[wrong].as_py()}` in column `{column}` is "
                 "not a time, or not written like those of the other rows. Write seconds since "
@@ -255,19 +264,16 @@ class Columns:
         if not is_string(kind):
             return kind
         _, batch = next(self.read([column]))
-        return _from_text(batch.column(column).cast(pa.string()).slice(0, 1)).type
+        return from_text(batch.column(column).cast(pa.string()).slice(0, 1)).type
 
     def times_as_read(self, times: np.ndarray, column: str) -> pa.Array:
         """Times, as `times` returned them, as the numbers or dates that the column holds."""
-        kind = self.time_type(column)
-        if pa.types.is_floating(kind):
-            return pa.array(times / 1e6)
-        if pa.types.is_date(kind):
-            return pa.array(times).cast(pa.timestamp("ms")).cast(kind)
-        return pa.array(times).cast(kind)
+        return times_of_numbers(times, self.time_type(column))
 
-    def _refuse_null(self, array: pa.Array, column: str, first: int, wanted: str = "an id") -> None:
-        name, row = self.table.at(first + first_null(array))
+    def _refuse_null(
+        self, array: pa.Array, column: str, first: int | np.ndarray, wanted: str = "an id"
+    ) -> None:
+        name, row = self.table.at(_row(first, first_null(array)))
         raise HeadtailError(
             f"`{name}`, column `{column}`: row {row:,} (from 0) is null. Drop it, or write "
             f"{wanted}."
@@ -338,6 +344,10 @@ def first_null(array: pa.Array) -> int:
     return int(array.is_null().to_numpy(zero_copy_only=False).argmax())
 
 
+def _row(first: int | np.ndarray, place: int) -> int:
+    return first + place if isinstance(first, int) else int(first[place])
+
+
 def _check_different(chosen: dict[str, Any]) -> None:
     """Refuse a column that settings name twice."""
     role_of: dict[str, str] = {}
@@ -352,32 +362,6 @@ def _check_different(chosen: dict[str, Any]) -> None:
                     ". Name another column with one of them.",
                 )
             role_of[name] = role
-
-
-def _from_text(array: pa.Array) -> pa.Array:
-    """Strings as numbers, or else as times with or without a zone."""
-    for kind in (pa.int64(), pa.timestamp("us")):
-        try:
-            return array.cast(kind)
-        except pa.ArrowInvalid:
-            continue
-    return array.cast(pa.timestamp("us", "UTC"))
-
-
-def _first_that_is_no_time(array: pa.Array) -> int:
-    """The place of the first value that is not a time; else of the first that is not written as
-    the one before it.
-    """
-    if pa.types.is_floating(array.type):
-        return int((~np.isfinite(array.to_numpy(zero_copy_only=False))).argmax())
-    ways: list[str] = []
-    for place, value in enumerate(array):
-        try:
-            kind = str(_from_text(pa.array([str(value)])).type)
-        except pa.ArrowInvalid:
-            return place
-        ways.append(kind)
-    return next((place for place, kind in enumerate(ways) if kind != ways[0]), 0)
 
 
 def called(column: str) -> str:

@@ -15,7 +15,7 @@ import pyarrow.csv
 from headtail.data.cache import Store, cached, digest
 from headtail.data.packed import first_lines, line_blocks
 from headtail.data.progress import Progress
-from headtail.data.tables.dialects import Dialect
+from headtail.data.tables.dialects import NUMBER, Dialect
 from headtail.data.tables.list_columns import split_note
 from headtail.data.tables.split_lists import split
 from headtail.data.tables.table import Source, in_pieces
@@ -26,9 +26,11 @@ BLOCK = 1 << 22
 SEPARATOR = "\x1f"
 """Separates columns where pyarrow could not: it takes a single character."""
 NULLS = ["", "NULL", "null", "NaN", "nan", "\\N"]
+ALSO_NULLS = ["NA", "N/A", "#N/A", "n/a", "None", "none", "<NA>"]
+"""Words for what is missing in columns of numbers; a column of words may mean them."""
 _WIDER = {"null": "int64", "int64": "double", "double": "string"}
 """The next type to try for a column with a value that does not fit."""
-_MISFIT = re.compile(r"CSV column #(\d+):.* CSV conversion error to (\S+): invalid value")
+_MISFIT = re.compile(r"CSV column #(\d+):.* CSV conversion error to (\S+): invalid value '(.*)'")
 
 
 class DelimitedSource(Source):
@@ -59,7 +61,9 @@ class DelimitedSource(Source):
         self.guess = {str(role): column for role, column in dialect.guess.items()}
         self.skip = skip_bad_lines
         recipe = {"reader": "delimited", "dialect": dialect.recipe, "skip": skip_bad_lines}
-        facts = cached([path], recipe, partial(self._look, progress)).facts
+        self.nulls = NULLS
+        facts = cached([path], recipe | {"with": "nulls"}, partial(self._look, progress)).facts
+        self.nulls = facts["nulls"]
         kinds = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(facts["types"])))
         types = {kind.name: kind.type for kind in kinds}
         self._set_types(types)
@@ -101,10 +105,16 @@ class DelimitedSource(Source):
 
     def _look(self, progress: Progress | None, store: Store) -> None:
         """Find types that fit every value: those of the first block, or wider ones."""
-        types = _leading_zeros(self.path, self.dialect)
+        types, missing = _seen_in_words(self.path, self.dialect)
+        self.nulls = NULLS + (ALSO_NULLS if missing else [])
+        above = [
+            (number, f"line {number} is above the header")
+            for number, line in enumerate(first_lines(self.path)[: self.dialect.above], start=1)
+            if line.strip()
+        ]
         bad: list[tuple[int, str]] = []
         while True:
-            bad.clear()
+            bad[:] = above
             rows = 0
             seen: dict[str, pa.DataType] = {}
             try:
@@ -130,6 +140,7 @@ class DelimitedSource(Source):
         store.facts |= {
             "types": pa.schema(list((seen | lists).items())).serialize().to_pybytes().hex(),
             "rows": rows,
+            "nulls": self.nulls,
             "bad": len(bad),
             "first_bad": bad[0][1] if bad else "",
         }
@@ -143,6 +154,11 @@ class DelimitedSource(Source):
                 f"`{self.path}` is not readable as a table: {str(error).rstrip('.')}."
             ) from error
         name = self.dialect.names[int(misfit[1])]
+        if misfit[3] in ALSO_NULLS and self.nulls == NULLS:
+            self.nulls = NULLS + ALSO_NULLS
+            return types
+        if misfit[2] == "int64" and re.fullmatch(r"[-+]?\d+", misfit[3]):
+            return types | {name: pa.string()}  # too large for a number: it is a name
         return types | {name: pa.type_for_alias(_WIDER.get(misfit[2], "string"))}
 
     def _list_type(self, name: str) -> pa.DataType:
@@ -183,7 +199,7 @@ class DelimitedSource(Source):
                 use_threads=False,
                 block_size=BLOCK,
                 column_names=list(dialect.names),
-                skip_rows=int(dialect.header),
+                skip_rows=dialect.above + int(dialect.header),
             ),
             pyarrow.csv.ParseOptions(
                 delimiter=delimiter,
@@ -194,7 +210,7 @@ class DelimitedSource(Source):
             pyarrow.csv.ConvertOptions(
                 column_types=known,
                 include_columns=columns,
-                null_values=NULLS,
+                null_values=self.nulls,
                 strings_can_be_null=True,
                 decimal_point=dialect.decimal,
             ),
@@ -231,16 +247,29 @@ def _note(bad: list[tuple[int, str]], row: Any) -> str:
     return "skip"
 
 
-def _leading_zeros(path: Path, dialect: Dialect) -> dict[str, pa.DataType]:
-    """Columns in which a number begins with 0, such as `0005019281`: they are names."""
+def _seen_in_words(path: Path, dialect: Dialect) -> tuple[dict[str, pa.DataType], bool]:
+    """Columns in which a number begins with 0, such as `0005019281`, or is too large: they are
+    names. And whether a column of numbers has words for what is missing.
+    """
     separator = re.escape(dialect.delimiter) if dialect.delimiter != " " else r"\s+"
     rows = [re.split(separator, line.strip()) for line in first_lines(path)]
-    named = [dict(zip(dialect.names, row, strict=False)) for row in rows]
-    return {
-        name: pa.string()
-        for name in dialect.names
-        if any(re.fullmatch(r"\"?0\d+\"?", row.get(name, "")) for row in named)
-    }
+    named = [dict(zip(dialect.names, row, strict=False)) for row in rows[dialect.above :]]
+    if dialect.header:
+        named = named[1:]
+    names: dict[str, pa.DataType] = {}
+    missing = False
+    for name in dialect.names:
+        values = {row.get(name, "").strip('" ') for row in named}
+        if any(re.fullmatch(r"0\d+", value) or _too_large(value) for value in values):
+            names[name] = pa.string()
+        others = values - {*NULLS, *ALSO_NULLS}
+        numbers = bool(others) and all(NUMBER.fullmatch(value) for value in others)
+        missing |= numbers and not values.isdisjoint(ALSO_NULLS)
+    return names, missing
+
+
+def _too_large(value: str) -> bool:
+    return value.isascii() and value.isdigit() and int(value) >= 1 << 63
 
 
 def _rewritten(path: Path, dialect: Dialect, share: list[float]) -> Iterator[bytes]:
@@ -249,6 +278,11 @@ def _rewritten(path: Path, dialect: Dialect, share: list[float]) -> Iterator[byt
     first = True
     for block, done in line_blocks(path, BLOCK):
         share[0] = done
+        if b"\0" in block:
+            raise HeadtailError(
+                f"`{path}` has NUL bytes, so it is damaged or not UTF-8 text. Convert it, for "
+                "example with `iconv -f utf-16 -t utf-8`."
+            )
         text = block.removeprefix(b"\xef\xbb\xbf") if first else block
         first = False
         if dialect.delimiter == "::":

@@ -15,7 +15,7 @@ MOSTLY = 0.9
 """Share of the lines that must have as many columns as most have; others are bad lines."""
 _TYPED = re.compile(r"(.+):(token|float|token_seq|float_seq)")
 """A column of RecBole's atomic files."""
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _RATINGS = 11
 """Most different values that ratings have."""
 _WORDS = 3
@@ -39,6 +39,7 @@ class Dialect:
         lines: whether a line is a user and any number of items.
         quotes: whether values may be in double quotes.
         decimal: what begins the fraction of a number: a point, or a comma.
+        above: lines above the header, which are blank or bad.
     """
 
     delimiter: str
@@ -49,11 +50,14 @@ class Dialect:
     lines: bool = False
     quotes: bool = False
     decimal: str = field(default=".", repr=False)
+    above: int = field(default=0, repr=False)
 
     @property
     def recipe(self) -> str:
         """Everything that decides what is read, as text."""
-        return f"{self!r}, decimal commas" if self.decimal == "," else repr(self)
+        commas = ", decimal commas" if self.decimal == "," else ""
+        above = f", {self.above} lines above" if self.above else ""
+        return f"{self!r}{commas}{above}"
 
 
 def dialect_of(lines: list[str], ending: str) -> Dialect | None:
@@ -64,7 +68,8 @@ def dialect_of(lines: list[str], ending: str) -> Dialect | None:
     >>> dialect_of(["196\t242\t3\t881250949", "186\t302\t3\t891717742"], ".data").guess
     {'user': '1', 'item': '2', 'rating': '3', 'time': '4'}
     """
-    lines = [line for line in lines if line.strip()]
+    places = [place for place, line in enumerate(lines) if line.strip()]
+    lines = [lines[place] for place in places]
     if not lines:
         return None
     typed = [_TYPED.fullmatch(name) for name in lines[0].rstrip("\n").split("\t")]
@@ -83,8 +88,15 @@ def dialect_of(lines: list[str], ending: str) -> Dialect | None:
         dialect = _of_rows(delimiter, kept)
         quoted = rf'(^|[{delimiter}])"[^"]*"($|[{delimiter}])'
         quotes = delimiter in _SINGLE and any(re.search(quoted, line) for line in lines)
+        # Values in quotes may go over several lines, which have other columns each.
+        whole = sum(line.count(delimiter) == width - 1 for line in lines) / len(lines)
+        quotes |= delimiter in _SINGLE and whole < MOSTLY
+        above = next(place for place, row in enumerate(rows) if len(row) == width)
         return replace(
-            dialect, quotes=quotes or delimiter in (",", ";"), decimal="," if commas else "."
+            dialect,
+            quotes=quotes or delimiter in (",", ";"),
+            decimal="," if commas else ".",
+            above=places[above] if dialect.header else 0,
         )
     return _of_lists(lines) or _of_one_column(lines, ending)
 
@@ -154,29 +166,40 @@ def _typed(columns: list[re.Match[str]]) -> Dialect:
 def _of_rows(delimiter: str, rows: list[list[str]]) -> Dialect:
     # pandas writes its index without a name.
     first = [name.strip() or f"unnamed {place}" for place, name in enumerate(rows[0], start=1)]
+    first = _different(first)
     if _is_header(first, rows[1:]):
         return Dialect(delimiter, tuple(first), True, separators_of(first, rows[1:]))
     names = tuple(str(place) for place in range(1, len(first) + 1))
     return Dialect(delimiter, names, False, guess=_guess(rows))
 
 
+def _different(names: list[str]) -> list[str]:
+    """Names that repeat with a number behind them, as pandas writes them.
+
+    >>> _different(["user", "item", "item"])
+    ['user', 'item', 'item.1']
+    """
+    before = [names[:place].count(name) for place, name in enumerate(names)]
+    return [f"{name}.{n}" if n else name for name, n in zip(names, before, strict=True)]
+
+
 def _is_header(first: list[str], below: list[list[str]]) -> bool:
     """Whether a line names the columns below it: it has names that are known, or words above
     numbers.
     """
-    if any(map(_NUMBER.fullmatch, first)) or len(set(first)) < len(first):
+    if any(map(NUMBER.fullmatch, first)):
         return False
     roles: tuple[Role, ...] = ("user", "item", "label", "text", "head", "session", "features")
     if any(candidates(role, first) for role in roles):
         return True
     columns = list(zip(*below, strict=True)) if below else []
-    return any(all(map(_NUMBER.fullmatch, column)) for column in columns)
+    return any(all(map(NUMBER.fullmatch, column)) for column in columns)
 
 
 def _guess(rows: list[list[str]]) -> dict[Role, str]:
     """What columns without names are for, where their values show it."""
     columns = list(zip(*rows, strict=True))
-    numbers = [all(map(_NUMBER.fullmatch, column)) for column in columns]
+    numbers = [all(map(NUMBER.fullmatch, column)) for column in columns]
     are: dict[str, Callable[[int], bool]] = {
         "rating": lambda i: numbers[i] and _like_ratings(columns[i]),
         "time": lambda i: _like_times(columns[i], numbers[i]),
@@ -201,7 +224,7 @@ def _guess(rows: list[list[str]]) -> dict[Role, str]:
 
 def _are_names(column: tuple[str, ...]) -> bool:
     """Whether these can be names of users or items: not fractions, and not sentences."""
-    fractions = any(_NUMBER.fullmatch(value) and not float(value).is_integer() for value in column)
+    fractions = any(NUMBER.fullmatch(value) and not float(value).is_integer() for value in column)
     words = sum(len(value.split()) for value in column) / len(column)
     return not fractions and words <= _WORDS
 

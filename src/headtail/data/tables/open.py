@@ -48,7 +48,10 @@ def _open(path: Path, reading: Reading, progress: Progress | None) -> Source:
         return JsonSource(path)
     if not path.is_file():
         raise HeadtailError(f"`{path}` is not a file. Name a table.")
-    dialect = dialect_of(first_lines(path), ending)
+    lines = first_lines(path)
+    if not any(line.strip() for line in lines):
+        raise HeadtailError(f"`{path}` is empty. Write a line for each row.")
+    dialect = dialect_of(lines, ending)
     if dialect is None:
         raise HeadtailError(
             f"`{path}` has no columns: its lines have nothing between values, or not the same "
@@ -87,10 +90,10 @@ def table_of(data: Any, name: str = "data") -> Table | None:
         return None
     try:
         table = pa.table(data)
-    except (pa.ArrowException, TypeError) as error:
+    except (pa.ArrowException, TypeError, ValueError) as error:
         raise HeadtailError(
             f"`{name}` cannot become an Arrow table: {'; '.join(map(str, error.args))}. Give every "
-            "column one type."
+            "column a name of its own and one type."
         ) from error
 
     def batches() -> Iterator[pa.RecordBatch]:

@@ -68,6 +68,10 @@ class Table:
 
     def __post_init__(self) -> None:
         first = self.sources[0]
+        names = first.schema.names
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise HeadtailError(f"`{first.name}` has two columns `{twice}`. Rename one of them.")
         wanted = {field.name: field.type for field in first.schema}
         for source in self.sources[1:]:
             # In any order: columns are read by their names.
