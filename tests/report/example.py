@@ -338,7 +338,15 @@ def turned() -> Comparison:
     )
 
 
+def with_cold() -> Comparison:
+    """A comparison with items that never occur in training."""
+    example = comparison(seeds=1, epochs=2)
+    tested = [row for row in example.rows if row.split == "test" and row.slice == "tail"]
+    return replace(example, rows=[*example.rows, *(replace(row, slice="cold") for row in tested)])
+
+
 CASES = {
+    "cold items": with_cold,
     "a dial": turned,
     "ten schemes, three seeds": comparison,
     "a single scheme": lambda: comparison(("uniform:tail",), seeds=1, popular=False),

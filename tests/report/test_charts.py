@@ -23,6 +23,8 @@ from headtail.report.seed_mean import SeedMean
 from headtail.report.trade_off import Dial, trade_off
 from tests.report.example import TWELVE, comparison, explained, row, small, turned
 
+WIDEST_DIGIT = 7.3
+"""Pixels, in the letters of small charts."""
 OTHERS = tuple(
     f"{name}:importance"
     for name in ("hard(8)", "frequency(0.5)", "block", "mixture(uniform,queue)", "resampled(512)")
@@ -222,3 +224,35 @@ def test_a_long_title_breaks_between_its_words():
     example = comparison()
     page = render(replace(example, data={**example.data, "name": "synthetic:points=600,test=100"}))
     assert "<h1>synthetic:<wbr>points=600,<wbr>test=100: head and tail</h1>" in page
+
+
+def test_numbers_of_points_in_a_corner_do_not_cover_each_other():
+    points = {name: (598.0, 398.0 + i / 4) for i, name in enumerate("abcd")}
+    labels = labels_for(points, AREA, 13)
+    places = [(label.x, label.y) for label in labels.values()]
+    apart = [abs(x - u) >= 9 or abs(y - v) >= 13 for x, y in places for u, v in places]
+    assert sum(apart) == len(apart) - len(places), places
+
+
+def test_long_numbers_of_a_learning_curve_are_not_cut_off():
+    rows = [
+        row("validation", "uniform:constant", 0, "full", "implicit-loss", value, epoch)
+        for epoch, value in enumerate((0.4277, 0.4319, 0.4324, 0.4357), 1)
+    ]
+    figure = learning_curves(small({}, rows=rows))
+    assert figure is not None
+    panel = figure.panels["validation implicit loss"]
+    ticks = re.findall(r'<text x="([\d.]+)"[^>]*text-anchor="end">(0\.\d+)<', panel)
+    assert [text for _, text in ticks] == ["0.4275", "0.4300", "0.4325", "0.4350"]
+    assert all(float(x) - WIDEST_DIGIT * (len(text) - 0.5) >= 0 for x, text in ticks)
+
+
+def test_names_are_drawn_over_the_dots_of_the_dial_and_the_key_shows_the_front_as_it_is():
+    example = turned()
+    measured = Measured(example)
+    figure = trade_off(measured, Dial.of(example, measured))
+    assert figure is not None
+    (panel,) = figure.panels.values()
+    drawing, _, keys = panel.partition("</svg>")
+    assert drawing.rindex('class="ring"') < drawing.index('class="name"')
+    assert 'class="front"' in keys

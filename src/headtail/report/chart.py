@@ -301,6 +301,7 @@ class Key:
     dash: str = ""
     symbol: str = ""
     number: str = ""
+    kind: str = "curve"
 
 
 def legend(keys: Iterable[Key]) -> str:
@@ -310,7 +311,7 @@ def legend(keys: Iterable[Key]) -> str:
         if key.symbol:
             drawn = mark(key.symbol, 14, 8, key.colour, radius=5.5)
         else:
-            drawn = path([(1, 8), (27, 8)], key.colour, key.dash)
+            drawn = path([(1, 8), (27, 8)], key.colour, key.dash, key.kind)
         number = element("b", key.number) if key.number else ""
         swatch = f'<svg class="swatch" viewBox="0 0 28 16" aria-hidden="true">{drawn}</svg>'
         entries += f"<li>{number}{swatch}{html.escape(key.name)}</li>"

@@ -14,6 +14,10 @@ Curve = list[tuple[float, SeedMean]]
 """Epochs, and for each the mean over the seeds that reached it."""
 WIDTH = 285.0
 HEIGHT = 150.0
+TICKS = 4
+"""On the vertical axis, at most."""
+DIGIT = 7.4
+"""Pixels of the width of a digit."""
 
 
 def learning_curves(comparison: Comparison) -> Figure | None:
@@ -55,7 +59,8 @@ def _curves(comparison: Comparison) -> dict[str, dict[str, Curve]]:
             and math.isfinite(row.value)
         ):
             split = "training" if row.split == "train" else row.split
-            gathered[f"{split} {row.metric}"][row.scheme][row.epoch][row.seed] = row.value
+            metric = row.metric.replace("-", " ")
+            gathered[f"{split} {metric}"][row.scheme][row.epoch][row.seed] = row.value
     return {
         title: {
             scheme: [(epoch, SeedMean.of(by_seed)) for epoch, by_seed in sorted(epochs.items())]
@@ -70,9 +75,10 @@ def _chart(name: str, curve: Curve, look: Look, best: float | None, shared: Scal
     epochs = [epoch for epoch, _ in curve]
     y = shared or Scale.around(values, 0.06)
     x = Scale(0.0 if len(epochs) == 1 else epochs[0], epochs[-1], whole=True)
-    frame = Frame(WIDTH, HEIGHT, x, y, (46, 12, 12, 22))
+    longest = max(map(len, y.texts(y.ticks(TICKS))), default=0)
+    frame = Frame(WIDTH, HEIGHT, x, y, (max(46.0, 9 + DIGIT * longest), 12, 12, 22))
     at = [frame.pixel((epoch, mean.value)) for epoch, mean in curve]
-    parts = [frame.axes("", "", (7, 4)), path(at, look.colour, "")]
+    parts = [frame.axes("", "", (7, TICKS)), path(at, look.colour, "")]
     tips = []
     for (epoch, mean), (px, py) in zip(curve, at, strict=True):
         shown = percent(mean.value) if shared else f"{mean.value:.4g}"

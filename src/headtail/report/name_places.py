@@ -98,7 +98,12 @@ class _Layout:
         rise = (height + MARK) / 2
         across = [(x + side, y), (x - side, y), (x, y - rise), (x, y + rise)]
         corners = [(x + sx * (side - 4), y + sy * rise) for sx in (1, -1) for sy in (-1, 1)]
-        return [*across, *corners]
+        if self.texts[name] == name:
+            return [*across, *corners]
+        # Points on top of each other, perhaps in a corner: numbers may be a little further off.
+        left = [(x - side - step * width, y) for step in (1, 2)]
+        up = [(x, y - rise - step * height) for step in (1, 2)]
+        return [*across, *corners, *left, *up]
 
     def clash(self, name: str, at: Point) -> float:
         """What makes a label illegible: labels and points that it covers, and the edge."""

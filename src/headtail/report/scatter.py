@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -12,6 +13,8 @@ from headtail.report.name_places import Box, Point, labels_for
 from headtail.report.seed_mean import SeedMean
 
 Segment = tuple[Point, Point]
+PIECE = 12.0
+"""Pixels of a line that count as one box, which names should not cover."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +50,11 @@ class NamedPoints:
         bars = {name: self.error_bars(name) for name in at}
         curves = [segment for points in self.curves.values() for segment in pairwise(points)]
         segments = [*(bar for of_point in bars.values() for bar in of_point), *curves]
-        lines = [_around(frame.pixel(start), frame.pixel(end)) for start, end in segments]
+        ends = ((frame.pixel(start), frame.pixel(end)) for start, end in segments)
+        lines = [box for start, end in ends for box in _along(start, end)]
         labels = labels_for(at, frame.area, font, lines)
         drawn = [frame.axes(*self.titles), *below]
+        names = []
         for name, point in at.items():
             look = self.look[name]
             style = f"stroke:var({look.colour})"
@@ -59,14 +64,14 @@ class NamedPoints:
             ]
             text, x, y = labels[name]
             size = f"font-size:{font:g}px"
-            drawn.append(words(text, x, y + 0.35 * font, "middle", class_="name", style=size))
+            names.append(words(text, x, y + 0.35 * font, "middle", class_="name", style=size))
             drawn.append(mark(look.symbol, *point, look.colour, self.tips[name]))
         keys = [
             Key(name, self.look[name].colour, symbol=self.look[name].symbol, number=label.text)
             for name, label in labels.items()
             if label.text != name
         ]
-        return svg(frame.width, frame.height, [*drawn, *above]) + legend(keys)
+        return svg(frame.width, frame.height, [*drawn, *above, *names]) + legend(keys)
 
     def error_bars(self, name: str) -> list[Segment]:
         """Of one point, across and up; within 0 and 1 for shares."""
@@ -88,7 +93,16 @@ class NamedPoints:
         return Scale.around(ends, 0.08, share=self.shares)
 
 
-def _around(start: Point, end: Point) -> Box:
-    """A line as a box that is a little wider than the line."""
-    (x0, y0), (x1, y1) = start, end
-    return min(x0, x1) - 1, min(y0, y1) - 1, max(x0, x1) + 1, max(y0, y1) + 1
+def _along(start: Point, end: Point) -> list[Box]:
+    """A line as short boxes that are a little wider than the line."""
+    if not all(map(math.isfinite, (*start, *end))):
+        return []
+    number = max(1, math.ceil(math.dist(start, end) / PIECE))
+    xs, ys = (
+        [a + (b - a) * i / number for i in range(number + 1)]
+        for a, b in zip(start, end, strict=True)
+    )
+    return [
+        (min(x0, x1) - 2, min(y0, y1) - 2, max(x0, x1) + 2, max(y0, y1) + 2)
+        for (x0, x1), (y0, y1) in zip(pairwise(xs), pairwise(ys), strict=True)
+    ]

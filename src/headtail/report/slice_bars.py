@@ -12,6 +12,7 @@ from headtail.report.look import looks
 from headtail.report.measured import RECALL, SLICES, Measured, Reference
 from headtail.report.seed_mean import SeedMean, digits_of, duration, points, with_error
 
+COLD = "Cold: items that never occur in training; the tail holds them too. "
 RECALLS = ("recall@1", "recall@10", "recall@50")
 Times = Mapping[str, Mapping[str, float]]
 
@@ -69,7 +70,9 @@ def slice_bars(measured: Measured, data: Mapping[str, Any], times: Times) -> Fig
     )
     pale = any(look.family == "exact" for look in looks(measured.schemes).values())
     note = "In percent. " if measured.yardstick is RECALL else "In percent; lower is better. "
-    return Figure("slices", alt, panels, chosen, note + ("Pale bars use all labels. " * pale))
+    note += "Pale bars use all labels. " * pale
+    note += COLD if measured.known(measured.yardstick.metric, "cold") else ""
+    return Figure("slices", alt, panels, chosen, note)
 
 
 def _choices(measured: Measured) -> dict[str, list[Column]]:

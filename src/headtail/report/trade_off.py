@@ -101,7 +101,7 @@ def trade_off(measured: Measured, dial: Dial | None = None) -> Figure | None:
             at = [frame.pixel(point) for point in curve]
             below.append(path(at, colour, "dot", "curve thin"))
             above.append(_stops(name, dial, at, colour) if dial else "")
-        keys = [Key(FRONT, "--muted")]
+        keys = [Key(FRONT, "--muted", kind="front")]
         return points.draw(frame, below, above) + legend(keys)
 
     alt = (
