@@ -25,6 +25,7 @@ from headtail.errors import (
 from headtail.implicit.implied import implied_margin_of, lean_of, refuse_to_correct_twice
 from headtail.kernels.dispatch import topk_kernel
 from headtail.losses import ExactLoss, Loss, SampledLoss
+from headtail.losses.captured import Call, Captured, HeadGraphs
 from headtail.losses.inputs import directions
 from headtail.losses.options import Options
 from headtail.rows.decay import flush, forgive
@@ -84,6 +85,7 @@ class LabelHead(nn.Module):
         self.loss = loss
         self.sparse = sparse
         self._lean: tuple[Loss, float] | None = None  # of this loss, once it is needed
+        self._graphs = HeadGraphs()
         shape = (labels.num_labels, check_count("dim", dim))
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.bias = None
@@ -127,6 +129,10 @@ class LabelHead(nn.Module):
             if draw is not None:
                 raise HeadtailError("`draw` has no meaning for an exact loss. Leave it out.")
             return self.loss(hidden, self.weight, target, bias=self.bias, **options)
+        if self.sparse and self.training and self._graphs.serves(hidden):
+            loss = self._captured_loss(hidden, target, draw, generator, options)
+            if loss is not None:
+                return loss
         return self.loss(
             hidden,
             self.weight,
@@ -137,6 +143,42 @@ class LabelHead(nn.Module):
             generator=generator,
             **options,
         )
+
+    def _captured_loss(
+        self,
+        hidden: Tensor,
+        target: Target,
+        draw: Draw | None,
+        generator: torch.Generator | None,
+        options: Options,
+    ) -> Tensor | None:
+        """The loss by a CUDA graph; None where it has to run eagerly."""
+        given = {"draw": draw, "generator": generator, **options}
+        changing = [name for name, value in given.items() if value is not None]
+        if changing:
+            self._graphs.tell(f"`{changing[0]}` changes from call to call")
+            return None
+        assert isinstance(self.loss, SampledLoss)
+        return self._graphs.loss(Call(self.loss, hidden, target, self.weight, self.bias))
+
+    def capture(self, on: bool = True) -> LabelHead:
+        """Whether training steps of a sparse head run as CUDA graphs, on a GPU; they do by default.
+
+        After three calls with the same shapes, `head(hidden, target)` replays one graph for draw,
+        loss and gradients, and `step()` of a row optimiser one for the update. Results are those
+        of the uncaptured step. `weight.grad` is the gradient, in memory that later steps write to
+        again: clone it to keep it. A warning says once why a head is not captured.
+
+        Args:
+            on: with False, every step runs eagerly, and graphs are freed.
+        """
+        self._graphs = HeadGraphs(on)
+        return self
+
+    @property
+    def captured(self) -> Captured:
+        """What is captured as CUDA graphs: shapes of hidden states, and the memory they need."""
+        return self._graphs.captured
 
     def rows(self, ids: Int[Tensor, ...]) -> Float[Tensor, "... d"]:
         """The rows of these labels, with their weight decay; gradients flow into the table.

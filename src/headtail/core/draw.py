@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float64, Int
+from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
 from headtail.core.lookup import Same
@@ -42,6 +42,8 @@ class Draw:
             `items[draw.slots]` are their embeddings in a two-tower model.
         groups: for within-batch negatives, `[b]` the group of each example: those taken from its
             own group do not count, which `log_keep` accounts for.
+        void: `[m]` true for places that hold no negative, or None. A draw of a fixed size has them
+            where a smaller one would need the host to wait; then m is a tensor on the device.
         marginal: False where `log_q` is not the probability of the label but still makes 1/(m·q)
             unbiased: see `Resampled`.
     """
@@ -49,22 +51,23 @@ class Draw:
     ids: Int[Tensor, "*b m"]
     log_q: PerId
     log_q_target: PerTarget | None
-    m: float
+    m: float | Float64[Tensor, ""]
     log_keep: Float64[Tensor, " b"] | float = 0.0
     slots: Int[Tensor, " m"] | None = None
     marginal: bool = True
     groups: Int[Tensor, " b"] | None = None
+    void: Bool[Tensor, " m"] | None = None
     _same: dict[str, Same] = field(init=False, repr=False)
     log_m: Float64[Tensor, ""] = field(init=False, repr=False)
     """log m, −inf where there are no negatives at all. A tensor, so that compiled code need not
-    know its value; on the CPU, so that a GPU takes it as an argument instead of reading it.
+    know its value; on the CPU, unless m is on the device, so that a GPU takes it as an argument
+    instead of reading it.
     """
 
     def __post_init__(self) -> None:
         check_ids("ids", self.ids, None)
-        log_m = math.log(self.m) if self.m > 0 else -math.inf
         object.__setattr__(self, "ids", self.ids.long())
-        object.__setattr__(self, "log_m", torch.full((), log_m, dtype=torch.float64))
+        object.__setattr__(self, "log_m", _log(self.m))
         shape = self.log_q.shape
         if self.ids.dim() not in (1, 2) or shape != self.ids.shape:
             raise HeadtailError(
@@ -103,6 +106,12 @@ class Draw:
         return {
             name: self._same[name] if name in self._same else getattr(self, name) for name in names
         }
+
+
+def _log(m: float | Tensor) -> Float64[Tensor, ""]:
+    if isinstance(m, Tensor):
+        return m.log()
+    return torch.full((), math.log(m) if m > 0 else -math.inf, dtype=torch.float64)
 
 
 def _written_out(draw: Draw, name: str) -> Tensor:

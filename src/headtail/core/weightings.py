@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from jaxtyping import Float64, Int
 from torch import Tensor
@@ -66,9 +67,11 @@ class Constant(Weighting):
         check_marginal(self, draw.marginal)
         return constant(0.0, target) - draw.log_m, constant(0.0, draw.ids)
 
-    def numbers(self, draw: Draw, target: Tensor) -> tuple[float, float]:
+    def numbers(self, draw: Draw, target: Tensor) -> tuple[Tensor | float, Tensor | float]:
         """a = −log m, b = 0."""
         check_marginal(self, draw.marginal)
+        if isinstance(draw.m, Tensor):  # a look would make the host wait
+            return self.offsets(draw, target)
         return 0.0 - float(draw.log_m), 0.0
 
 
@@ -169,7 +172,8 @@ class FromMargin(Weighting):
         if isinstance(draw.log_keep, Tensor):
             a = a + draw.log_keep
         log_q = draw.log_q if draw.same_log_q is None else draw.same_log_q
-        return a, b - float(draw.log_m) - log_q
+        log_m = draw.log_m if isinstance(draw.m, Tensor) else float(draw.log_m)
+        return a, b - log_m - log_q
 
     @property
     def num_labels(self) -> int | None:
@@ -253,7 +257,8 @@ def kernel_log_weights(
     """(a, b) of a weighting, each as one number where all are the same; those looked up ahead where
     they are these.
     """
-    return _looked_up_ahead(weighting, draw, target) or weighting.numbers(draw, target)
+    a, b = _looked_up_ahead(weighting, draw, target) or weighting.numbers(draw, target)
+    return a, _without_void(draw, b)
 
 
 def log_weights(
@@ -262,8 +267,21 @@ def log_weights(
     """(a, b) of a weighting; those looked up ahead where they are these."""
     ahead = _looked_up_ahead(weighting, draw, target)
     if ahead is None:
-        return weighting.offsets(draw, target)
-    return written_out(ahead[0], target), written_out(ahead[1], draw.ids)
+        a, b = weighting.offsets(draw, target)
+    else:
+        a = written_out(ahead[0], target)
+        b = written_out(ahead[1], draw.ids)
+    return a, _without_void(draw, b)
+
+
+B = TypeVar("B", bound=Tensor | float)
+
+
+def _without_void(draw: Draw, b: B) -> B | Tensor:
+    """Places that hold no negative weigh 0."""
+    if draw.void is None:
+        return b
+    return written_out(b, draw.ids).masked_fill(draw.void, -math.inf)
 
 
 def _looked_up_ahead(

@@ -2,13 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 WARM_UP_STEPS = 3
 """Steps before the capture, in which libraries initialise themselves."""
+
+
+class Replay(NamedTuple):
+    """Recorded work.
+
+    Attributes:
+        run: does the work.
+        nbytes: memory that it holds on the device.
+    """
+
+    run: Callable[[], object]
+    nbytes: int = 0
+
+
+class Record(Protocol):
+    """Makes a `Replay` of work with fixed shapes and addresses; does not do the work.
+
+    `pool` is the memory that it shares with other records that never run at the same time.
+    """
+
+    def __call__(self, work: Callable[[], object], device: torch.device, pool: Pool) -> Replay:
+        """Record."""
+        ...
+
+
+class Pool:
+    """Memory for the intermediate results of graphs that run one after the other."""
+
+    def __init__(self) -> None:
+        self._handle: tuple[int, int] | None = None
+
+    @property
+    def handle(self) -> tuple[int, int]:
+        """As torch knows it."""
+        if self._handle is None:
+            self._handle = torch.cuda.graph_pool_handle()
+        return self._handle
+
+
+def record(work: Callable[[], object], device: torch.device, pool: Pool) -> Replay:
+    """Record work as a CUDA graph. Raises RuntimeError where that is impossible."""
+    with torch.cuda.device(device):
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved(device)
+        random = torch.cuda.get_rng_state(device)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # Threads that pin memory or run collectives may go on meanwhile.
+            with torch.cuda.graph(
+                graph,
+                pool=pool.handle,  # pyright: ignore[reportArgumentType]
+                capture_error_mode="thread_local",
+            ):
+                work()
+        except Exception as error:
+            forget_capture(device, random)
+            raise RuntimeError(str(error).partition("\n")[0]) from error
+        return Replay(graph.replay, max(0, torch.cuda.memory_reserved(device) - before))
+
+
+def rerun(work: Callable[[], object], device: torch.device, pool: Pool) -> Replay:
+    """A record for any device: it does the work again."""
+    return Replay(work)
+
+
+@contextmanager
+def kept_random(device: torch.device) -> Iterator[None]:
+    """Leave the random state of a device as it was before the block."""
+    if device.type != "cuda":
+        state = torch.get_rng_state()
+        yield
+        torch.set_rng_state(state)
+        return
+    state = torch.cuda.get_rng_state(device)
+    yield
+    torch.cuda.set_rng_state(state, device)
+
+
+def stream_of(device: torch.device) -> int:
+    """The number of a device's current stream; 0 on a CPU."""
+    if device.type != "cuda":
+        return 0
+    return torch.cuda.current_stream(device).cuda_stream
 
 
 def warm_up(step: Callable[[], object]) -> None:

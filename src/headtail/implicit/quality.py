@@ -305,7 +305,7 @@ def _measure(
     sampled = torch.stack(values)
     return OnModel(
         scheme=name,
-        m=draw.m,
+        m=float(draw.m),
         loss=float(sampled.mean()),
         bias=float((sampled - truth.loss).mean()),
         squared_error=float(_squared_error(loss, truth, sampled, batch.size).mean()),

@@ -214,7 +214,7 @@ def _handed_out(node: Any, gradients: list[Any], grad_loss: Tensor) -> list[Any]
     """The saved gradients times the gradient of the loss."""
     if not _is_unscaled(node, grad_loss):
         return [None if grad is None else grad * grad_loss for grad in gradients]
-    if _graph_is_kept():  # they are needed again, and whoever gets them may change them
+    if graph_is_kept():  # they are needed again, and whoever gets them may change them
         return [None if grad is None else grad.clone() for grad in gradients]
     return gradients
 
@@ -224,7 +224,7 @@ def _gradient_of(table: Tensor, gradient: RowGradient, node: Any) -> Tensor | No
     return for_autograd(table, gradient, node) if table.is_leaf else values_of(gradient)
 
 
-def _graph_is_kept() -> bool:
+def graph_is_kept() -> bool:
     """Whether a backward may follow this one (`retain_graph=True`)."""
     task = torch._C._autograd  # pyright: ignore[reportAttributeAccessIssue]
     return task._get_current_graph_task_keep_graph()

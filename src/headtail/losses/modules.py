@@ -136,7 +136,11 @@ class SampledLoss(Loss):
             check_num_labels("weighting", self.weighting.num_labels, "`weight`", len(weight))
             if self.sampler.claims.looks_at_model:
                 inputs.catch_up(...)
-            draw = self.draw(inputs.hidden, weight, inputs.pairs, generator, bias)
+            # On a GPU the host would wait for the number of targets that count.
+            fixed_size = weight.device.type == "cuda"
+            draw = self.draw(
+                inputs.hidden, weight, inputs.pairs, generator, bias, fixed_size=fixed_size
+            )
         if inputs.decays:
             inputs.catch_up(inputs.rows_with(draw))
         return self.equation(inputs, draw, self.weighting, settings)
@@ -173,8 +177,9 @@ class SampledLoss(Loss):
         bias: Tensor | None = None,
         **options: Any,
     ) -> Draw:
-        """Negatives for one batch; of the options of the call only `ignore_index` matters."""
+        """Negatives for one batch; of the options only `ignore_index` and `fixed_size` matter."""
         ignore_index = options.get("ignore_index", self.settings.ignore_index)
+        fixed_size = options.get("fixed_size", False)
         model = None
         if self.sampler.claims.looks_at_model:
             model = Scorer(input, weight, bias, self.temperature, self.settings.score)
@@ -186,6 +191,7 @@ class SampledLoss(Loss):
             generator=generator,
             ignore_index=ignore_index,
             needs_target_q=needs_target_q,
+            fixed_size=fixed_size,
         )
 
     def draw_ahead(self, target: Int[Tensor, " b"] | Pairs) -> Draw | None:

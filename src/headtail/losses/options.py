@@ -134,6 +134,8 @@ class Settings:
         if (compared := self.compared(pairs, draw, weighting)) is not None:
             own, drawn = compared
             mask = (own[:, None] == drawn) | mask
+        if draw.void is not None:
+            mask = draw.void | mask
         if draw.groups is not None:
             mask = (draw.groups[:, None] == draw.groups[draw.slots]) | mask
         known = self.known_positives

@@ -49,6 +49,11 @@ class PendingDecay:
         if rows is ...:
             self.settled = True
 
+    @property
+    def address(self) -> tuple[int, int]:
+        """Where its numbers are."""
+        return self.received.data_ptr(), self.log_decay.data_ptr()
+
     def forgive(self) -> None:
         """The table has new values, which are due nothing."""
         self.received.copy_(self.log_decay.expand_as(self.received))
@@ -86,12 +91,14 @@ class TableLink:
         decay: what rows are still due. It is kept here to outlive the optimiser that added it.
         entries: the part of the gradient that is not in `.grad`, in the order of computation.
         counters: scratch memory of kernels that group entries by row.
+        fixed: room for gradients at fixed places, by their number of entries and stream.
     """
 
     def __init__(self) -> None:
         self.decay: PendingDecay | None = None
         self.entries: list[RowGradient] = []
         self.counters = RowCounters()
+        self.fixed: dict[tuple[int, int], Any] = {}
         self._taker: ref[Taker] | None = None
         self._backward = -1
 

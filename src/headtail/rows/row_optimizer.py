@@ -15,6 +15,7 @@ from headtail.device.side_streams import side_stream, wait_for
 from headtail.errors import HeadtailError, check_number, check_rate
 from headtail.kernels.dispatch import grouping_kernel, row_kernels
 from headtail.kernels.gradient import RowGradient
+from headtail.rows.captured_update import CapturedUpdates, Update
 from headtail.rows.decay import catch_up, owe
 from headtail.rows.gradients import as_rows, every_row, summed, values_of, whole_gradient
 from headtail.rows.link import Rows, Taker, forget_entries, linked
@@ -45,6 +46,7 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
         self._changed: list[Tensor] = []
         self._held: list[tuple[RowGradient, str]] = []
         self._largest: int | None = None
+        self.graphs = CapturedUpdates()
 
     @abstractmethod
     def update(self, p: Tensor, rows: Rows, grad: Tensor, group: dict[str, Any]) -> None:
@@ -162,8 +164,20 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
             assert isinstance(grad, Tensor), "only a dense gradient has no entries"
             self._change_all(p, grad, group)
             return
+        if isinstance(grad, Tensor) and p.dim() == 2:
+            rows = gradient
+            update = Update(
+                lambda group: self._change_rows(p, rows, group), p, grad, group, self.state[p]
+            )
+            if self.graphs.replay(update):
+                return
         # Entries of a vector, such as a bias, all belong to its one row.
         is_vector = isinstance(grad, RowGradient) and p.dim() == 1
+        self._change_rows(p, gradient, group, is_vector)
+
+    def _change_rows(
+        self, p: Tensor, gradient: RowGradient, group: dict[str, Any], is_vector: bool = False
+    ) -> None:
         self._decay(p, ... if is_vector else gradient.rows, group)
         kernels = self._kernels_for(p) if is_vector or p.dim() == 2 else None
         if kernels is not None:
@@ -280,11 +294,6 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
         return lr.to(p.device) if on_gpu else float(lr)
 
     def _decay(self, p: Tensor, rows: Rows, group: dict[str, Any]) -> None:
-        on_gpu = p.device.type == "cuda"
-        if group["weight_decay"] and on_gpu and torch.cuda.is_current_stream_capturing():
-            raise HeadtailError(
-                "A CUDA graph cannot hold a step with `weight_decay`. Write `weight_decay=0` there."
-            )
         rate = self._rate(p, group) if group["weight_decay"] else 0.0
         amount = (rate.double() if isinstance(rate, Tensor) else rate) * group["weight_decay"]
         if not isinstance(amount, Tensor) and amount >= 1:
@@ -298,6 +307,10 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
             catch_up(p)
             write_rows(p, ..., widened(p) * (1 - amount))
         else:
+            if not isinstance(rate, Tensor) and p.device.type == "cuda":
+                # As a graph computes it, which sees the rate as a tensor: to the last digit.
+                amount = torch.full((), rate, dtype=torch.float64, device=p.device)
+                amount = amount * group["weight_decay"]
             owe(p, torch.log1p(-amount) if isinstance(amount, Tensor) else math.log1p(-amount))
             catch_up(p, rows)
 

@@ -34,6 +34,8 @@ class Claims:
         memory: how many labels of past batches are remembered.
         source: "batch" or "past" if negatives are labels of training examples, so that a label
             without examples is never drawn.
+        replayable: every draw is the same work on the device, whatever the host does in between:
+            a CUDA graph may hold it.
     """
 
     looks_at_model: bool = False
@@ -45,6 +47,7 @@ class Claims:
     group: int = 1
     memory: int = 0
     source: str | None = None
+    replayable: bool = False
 
 
 class Step(NamedTuple):
@@ -60,6 +63,8 @@ class Step(NamedTuple):
         long_run: whether this describes any batch of `size` examples, with full queues, instead of
             a particular one.
         size: the number of examples of such a batch, if known.
+        fixed_size: whether the shape of a draw should follow from the shape of the targets alone,
+            so that the host need not wait for the number of those that count.
     """
 
     pairs: Pairs
@@ -68,6 +73,7 @@ class Step(NamedTuple):
     needs_target_q: bool = True
     long_run: bool = False
     size: int | None = None
+    fixed_size: bool = False
 
     @classmethod
     def expected(
@@ -120,6 +126,7 @@ class Sampler(nn.Module, ABC):
         generator: torch.Generator | None = None,
         ignore_index: int | None = IGNORE_INDEX,
         needs_target_q: bool = True,
+        fixed_size: bool = False,
     ) -> Draw:
         """Draw the negatives of one batch.
 
@@ -134,6 +141,8 @@ class Sampler(nn.Module, ABC):
             ignore_index: targets with this id do not count; None promises that there are none.
             needs_target_q: whether `log_q_target` is needed. Only relative weights need it, and
                 samplers that look at the model may leave it out otherwise.
+            fixed_size: whether the shape of the draw should not depend on how many targets count:
+                see `Draw.void`.
         """
         pairs = Pairs.of(target, num_labels=self.num_labels, ignore_index=ignore_index)
         if generator is not None and generator.device.type != pairs.label.device.type:
@@ -144,7 +153,13 @@ class Sampler(nn.Module, ABC):
         if model is None and input is not None and weight is not None:
             model = Scorer(input, weight)
         with torch.no_grad():
-            step = Step(pairs, self._scorer_of(pairs, model), generator, needs_target_q)
+            step = Step(
+                pairs,
+                self._scorer_of(pairs, model),
+                generator,
+                needs_target_q,
+                fixed_size=fixed_size,
+            )
             draw = self.pick(step)
             self.remember(step)
             return draw

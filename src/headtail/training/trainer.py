@@ -108,6 +108,7 @@ class Trainer:
         torch.manual_seed(run.seed)
         check_encoder(run, train, encoder)
         self.model = self._build_model(train, encoder, data.items)
+        self.model.head.capture(False)  # whole steps are captured instead
         self.optimiser = build_optimiser(run, self.model)
         if not run.clip:
             # A table that two modules share gets two gradients, which must be summed first.

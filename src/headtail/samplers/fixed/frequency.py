@@ -149,7 +149,9 @@ class Frequency(InverseSampler):
         """Labels without a prior are missed."""
         excluded = self.exclude_target
         misses = self.power > 0 and self.labels.rarest == 0
-        return Claims(shared=not excluded, may_miss=misses, excludes_target=excluded)
+        return Claims(
+            shared=not excluded, may_miss=misses, excludes_target=excluded, replayable=True
+        )
 
     def for_labels(self, labels: Labels) -> Frequency:
         """The same power of the grown label set's prior."""

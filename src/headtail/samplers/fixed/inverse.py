@@ -59,7 +59,8 @@ class InverseSampler(FixedSampler):
     @property
     def claims(self) -> Claims:
         """One draw for the whole batch, or one for each example where its positive is excluded."""
-        return Claims(shared=not self.exclude_target, excludes_target=self.exclude_target)
+        excluded = self.exclude_target
+        return Claims(shared=not excluded, excludes_target=excluded, replayable=True)
 
     @abstractmethod
     def mass(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:

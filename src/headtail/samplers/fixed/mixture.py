@@ -98,12 +98,15 @@ class Mixture(Sampler):
             group=math.lcm(*(part.group for part in parts)),
             memory=max(part.memory for part in parts),
             source=next((part.source for part in parts if part.source), None),
+            replayable=all(part.replayable for part in parts),
         )
 
     def pick(self, step: Step) -> Draw:
         """Draw from each part; the shares of the parts are those of this batch."""
+        # The parts' shares of m are numbers on the host.
+        step = step._replace(fixed_size=False)
         draws = [part.pick(step) for part in self.samplers]
-        sizes = [draw.m for draw in draws]
+        sizes = [float(draw.m) for draw in draws]
         ids = [draw.ids for draw in draws]
         label = step.pairs.label
         if any(not draw.shared for draw in draws):

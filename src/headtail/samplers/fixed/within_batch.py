@@ -57,6 +57,8 @@ class WithinBatch(FixedSampler):
                 "q is not the prior. Batch over shuffled (point, label) pairs to make q exact.",
                 stacklevel=4,
             )
+        if step.fixed_size and not step.pairs.all_count and self._takes_all(len(step.pairs.label)):
+            return self._whole_batch(step.pairs)
         label = step.pairs.label
         # If some are ignored, their number is unknown beforehand, and the host waits for CUDA.
         counted = None if step.pairs.all_count else (~step.pairs.ignored).nonzero().squeeze(1)
@@ -75,6 +77,17 @@ class WithinBatch(FixedSampler):
         if self.labels.never_seen:
             require_seen(draw.ids, draw.log_q, "WithinBatch")
         return draw
+
+    def _whole_batch(self, pairs: Pairs) -> Draw:
+        """All places of the batch, those of ignored targets void: the host waits for nothing."""
+        label = pairs.label
+        counted = (~pairs.ignored).sum()
+        # With a single example all of its draws collide, whatever m is; log m must stay finite.
+        m = (counted - 1).clamp(min=1).double()
+        log_q = self.log_q(label)
+        keep = 0.0 if pairs.group is None else _log_keep(pairs, counted)
+        slots = torch.arange(len(label), device=label.device)
+        return Draw(label, log_q, log_q, m, keep, slots, groups=pairs.group, void=pairs.ignored)
 
     def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """log of the unsmoothed training frequency."""
@@ -112,23 +125,31 @@ class WithinBatch(FixedSampler):
     @property
     def claims(self) -> Claims:
         """One draw for the whole batch, without labels that have no example."""
-        return Claims(may_miss=self.labels.never_seen > 0, source="batch")
+        return Claims(
+            may_miss=self.labels.never_seen > 0,
+            source="batch",
+            replayable=isinstance(self.labels, Labels),  # others are counted while they are used
+        )
 
     def for_labels(self, labels: Labels) -> WithinBatch:
         """Within-batch with the grown label set's frequencies."""
         return WithinBatch(labels, self.num_negatives)
 
+    def _takes_all(self, batch_size: int) -> bool:
+        return self.num_negatives is None or self.num_negatives >= batch_size
+
     def _taken(self, batch_size: int) -> int:
         return batch_size if self.num_negatives is None else min(self.num_negatives, batch_size)
 
 
-def _log_keep(pairs: Pairs, size: int) -> Float64[Tensor, " p"]:
+def _log_keep(pairs: Pairs, size: int | Tensor) -> Float64[Tensor, " p"]:
     """−log of the share of the other examples that are in other groups; 0 where there are none."""
     assert pairs.group is not None
     counted = (~pairs.ignored).double()
     check_ids("group", pairs.group, len(counted))
     together = torch.zeros_like(counted).scatter_add_(0, pairs.group, counted)[pairs.group]
-    share = (size - together) / max(size - 1, 1)
+    others = (size - 1).clamp(min=1) if isinstance(size, Tensor) else max(size - 1, 1)
+    share = (size - together) / others
     return torch.where(share > 0, -share.log(), 0.0)
 
 

@@ -60,14 +60,14 @@ class Hard(ModelSampler):
         """The nearest, then the cheap ones."""
         label = step.pairs.label
         top = nearest_labels(step.scorer, self.nearest)
-        cheap = self.cheap.pick(step)
+        cheap = self.cheap.pick(step._replace(fixed_size=False))
         ids = torch.cat([top, cheap.ids.expand(len(label), cheap.ids.shape[-1])], 1)
         top_log_q = self.cheap.log_q_given(step, top)
         cheap_log_q = torch.cat([top_log_q, cheap.log_q.expand(len(label), -1)], 1)
-        log_q = self._log_q(ids, top, cheap_log_q, cheap.m)
+        log_q = self._log_q(ids, top, cheap_log_q, float(cheap.m))
         cheap_log_q = self.cheap.log_q_given(step, label[:, None])
-        log_q_target = self._log_q(label[:, None], top, cheap_log_q, cheap.m).squeeze(1)
-        return Draw(ids, log_q, log_q_target, self.nearest + cheap.m)
+        log_q_target = self._log_q(label[:, None], top, cheap_log_q, float(cheap.m)).squeeze(1)
+        return Draw(ids, log_q, log_q_target, self.nearest + float(cheap.m))
 
     def log_q_given(self, step: Step, ids: Int[Tensor, "*p k"]) -> Float64[Tensor, "p k"]:
         """q of the nearest and the cheap ones together."""

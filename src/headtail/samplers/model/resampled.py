@@ -63,7 +63,7 @@ class Resampled(Sampler):
         """A pool, and draws from it."""
         model = step.scorer
         label = step.pairs.label
-        pool = self.pool.pick(step)
+        pool = self.pool.pick(step._replace(fixed_size=False))
         ids, log_q0 = (t.expand(len(label), -1) for t in (pool.ids, pool.log_q))
         if pool.m == 0:
             return Draw(ids, log_q0, None, 0.0, pool.log_keep, marginal=False)

@@ -1,0 +1,144 @@
+"""The row update of an optimiser as CUDA graphs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from headtail.device.graphs import Pool, Record, Replay, record, stream_of
+from headtail.kernels.dispatch import kernels_in_use
+from headtail.rows.link import link_of
+
+STEPS_BEFORE = 2
+"""Equal updates that run eagerly first: they make the state, and compile kernels."""
+MOST_UPDATES = 16
+"""Graphs that are kept: each belongs to a table and to a number of backward passes per step."""
+
+
+class Update(NamedTuple):
+    """What an update does, apart from the learning rate.
+
+    Attributes:
+        change: makes it, given the options of its group.
+        table: what it changes.
+        gradient: its `.grad`, in memory that stays where it is.
+        group: the options.
+        state: the optimiser's tensors for this table.
+    """
+
+    change: Callable[[dict[str, Any]], object]
+    table: Tensor
+    gradient: Tensor
+    group: dict[str, Any]
+    state: dict[str, Any]
+
+    def key(self, rate: Tensor) -> tuple[Any, ...]:
+        """Everything that a graph holds on to."""
+        fixed = ("params", "lr")
+        options = ((name, value) for name, value in self.group.items() if name not in fixed)
+        link = link_of(self.table)
+        decay = None if link is None or link.decay is None else link.decay.address
+        return (
+            self.table.data_ptr(),
+            self.gradient._values().data_ptr(),
+            self.gradient._nnz(),
+            rate.data_ptr(),
+            *options,
+            *(value.data_ptr() for value in self.state.values() if isinstance(value, Tensor)),
+            decay,
+            stream_of(self.table.device),
+            torch.are_deterministic_algorithms_enabled(),
+            kernels_in_use(),
+        )
+
+
+class CapturedUpdates:
+    """Updates of tables whose gradients stay at one place, each replayed as one CUDA graph."""
+
+    def __init__(self, record: Record = record, devices: tuple[str, ...] = ("cuda",)) -> None:
+        self.record = record
+        self.devices = devices
+        self._seen: dict[Any, int] = {}
+        self._graphs: dict[Any, Replay] = {}
+        self._rates: dict[Any, tuple[Tensor, float]] = {}
+        self._pools: dict[int, Pool] = {}
+        self._refused = False
+
+    def replay(self, update: Update) -> bool:
+        """Make an update by a graph; False where it has to run eagerly."""
+        if self._refused or not self._is_fixed(update):
+            return False
+        rate = self._rate(update)
+        key = update.key(rate)
+        graph = self._graphs.get(key)
+        if graph is None:
+            graph = self._captured(key, update, rate)
+            if graph is None:
+                return False
+        graph.run()
+        link = link_of(update.table)
+        if update.group["weight_decay"] and link is not None and link.decay is not None:
+            link.decay.settled = False
+        return True
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that graphs hold."""
+        return sum(graph.nbytes for graph in self._graphs.values())
+
+    def _is_fixed(self, update: Update) -> bool:
+        if update.table.device.type not in self.devices:
+            return False
+        link = link_of(update.table)
+        if link is None or not link.fixed or torch.compiler.is_compiling():
+            return False
+        return any(fixed.parts_in(update.gradient) for fixed in link.fixed.values())
+
+    def _captured(self, key: Any, update: Update, rate: Tensor) -> Replay | None:
+        if len(self._seen) > MOST_UPDATES:
+            self._seen.clear()
+        self._seen[key] = self._seen.get(key, 0) + 1
+        if self._seen[key] <= STEPS_BEFORE:
+            return None
+        device = update.table.device
+        pool = self._pools.setdefault(stream_of(device), Pool())
+        group = {**update.group, "lr": rate}
+        try:
+            graph = self.record(lambda: update.change(group), device, pool)
+        except RuntimeError as error:
+            self._refused = True
+            warnings.warn(
+                f"The update of a table cannot be captured as a CUDA graph ({error}), so it runs "
+                "eagerly.",
+                stacklevel=2,
+            )
+            return None
+        while len(self._graphs) >= MOST_UPDATES:
+            self._graphs.pop(next(iter(self._graphs)))
+        self._graphs[key] = graph
+        return graph
+
+    def _rate(self, update: Update) -> Tensor:
+        """The learning rate as a tensor on the device, which a graph sees change."""
+        lr = update.group["lr"]
+        if _on_device(lr):
+            return lr
+        value = float(lr)
+        device = update.table.device
+        place = id(update.group), device
+        if place not in self._rates:
+            rate = torch.full((), value, dtype=torch.float64, device=device)
+            self._rates[place] = rate, value
+        rate, now = self._rates[place]
+        if now != value:
+            rate.fill_(value)
+            self._rates[place] = rate, value
+        return rate
+
+
+def _on_device(lr: float | Tensor) -> bool:
+    return isinstance(lr, Tensor) and lr.device.type == "cuda"

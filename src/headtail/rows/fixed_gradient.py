@@ -1,0 +1,118 @@
+"""A sparse gradient in memory that stays where it is, for CUDA graphs that write and read it."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from headtail.rows.link import linked
+
+MOST_SIZES = 4
+"""Numbers of entries for which a table keeps room."""
+MOST_NUMBERS = 2**26
+"""Numbers that a fixed gradient holds at most: 256 MiB of float32."""
+
+
+class FixedGradient:
+    """Room for the `.grad` of one table: parts of n entries, one for each backward pass before a
+    step.
+
+    The `.grad` of the table is an ordinary sparse tensor over the parts in use. Whoever reads,
+    unscales or clips it sees the gradient; only its memory is used again by later steps.
+    """
+
+    def __init__(self, table: Tensor, entries: int) -> None:
+        self.shape = table.shape
+        self.entries = entries
+        self._values = table.detach().new_empty(0, table.shape[1])
+        self._rows = torch.empty(0, dtype=torch.int64, device=table.device)
+        self._grads: list[Tensor] = []
+        self._enlarge()
+
+    def add(
+        self,
+        table: Tensor,
+        rows: Int64[Tensor, " n"],
+        values: Float[Tensor, "n d"],
+        scale: Float[Tensor, ""],
+    ) -> bool:
+        """Add scale · values to rows of the table's `.grad`; False where that is not possible,
+        because `.grad` is another tensor or there are too many parts.
+        """
+        used = self._parts_before(table)
+        if used is None:
+            return False
+        if used == len(self._grads):
+            if 2 * self._values.numel() > MOST_NUMBERS:
+                return False
+            self._enlarge()
+        part = slice(used * self.entries, (used + 1) * self.entries)
+        torch.mul(values, scale, out=self._values[part])
+        self._rows[part].copy_(rows)
+        table.grad = self._grad(used + 1)
+        return True
+
+    def parts_in(self, grad: Tensor) -> int | None:
+        """How many parts this tensor is, or None if it is anything else, or was changed."""
+        for number, own in enumerate(self._grads, 1):
+            if own is grad:
+                return number if self._is_intact(grad, number) else None
+        return None
+
+    def fits(self, table: Tensor) -> bool:
+        """Whether it is still for this table, which may have grown or moved."""
+        values = self._values
+        same_kind = values.dtype == table.dtype and values.device == table.device
+        return same_kind and self.shape == table.shape
+
+    @property
+    def nbytes(self) -> int:
+        """Memory it holds."""
+        return self._values.nbytes + self._rows.nbytes
+
+    def _parts_before(self, table: Tensor) -> int | None:
+        grad = table.grad
+        if grad is None or (grad.is_sparse and grad._nnz() == 0):  # set to zero
+            return 0
+        return self.parts_in(grad)
+
+    def _grad(self, parts: int) -> Tensor:
+        grad = self._grads[parts - 1]
+        if not self._is_intact(grad, parts):  # an addition in place has given it other entries
+            grad = self._grads[parts - 1] = self._view(parts)
+        return grad
+
+    def _is_intact(self, grad: Tensor, parts: int) -> bool:
+        same_size = grad._nnz() == parts * self.entries
+        return same_size and grad._values().data_ptr() == self._values.data_ptr()
+
+    def _view(self, parts: int) -> Tensor:
+        used = slice(0, parts * self.entries)
+        return torch.sparse_coo_tensor(
+            self._rows[None, used], self._values[used], self.shape, check_invariants=False
+        )
+
+    def _enlarge(self) -> None:
+        """Make room for twice as many parts; those in use keep their entries."""
+        parts = max(1, 2 * len(self._grads))
+        values = self._values.new_empty(parts * self.entries, self.shape[1])
+        rows = self._rows.new_empty(parts * self.entries)
+        values[: len(self._values)] = self._values
+        rows[: len(self._rows)] = self._rows
+        self._values = values
+        self._rows = rows
+        self._grads = [self._view(number) for number in range(1, parts + 1)]
+
+
+def fixed_gradient(table: Tensor, entries: int, stream: int) -> FixedGradient:
+    """The fixed gradient of a table for so many entries at a time on a stream."""
+    rooms = linked(table).fixed
+    key = entries, stream
+    room = rooms.get(key)
+    if room is None or not room.fits(table):
+        rooms.pop(key, None)
+        while len(rooms) >= MOST_SIZES:
+            rooms.pop(next(iter(rooms)))  # where it is a `.grad`, that keeps the memory
+        room = rooms[key] = FixedGradient(table, entries)
+    return room
