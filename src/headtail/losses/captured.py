@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.func import functional_call
 
 from headtail.core.targets import Target
 from headtail.device.graphs import Pool, Record, Replay, kept_random, record, stream_of
@@ -19,7 +19,7 @@ from headtail.losses.fused import UNSCALED, graph_is_kept
 from headtail.losses.modules import SampledLoss
 from headtail.rows.fixed_gradient import fixed_gradient
 from headtail.rows.gradients import as_sparse, is_accumulated
-from headtail.rows.link import link_of, taker_of
+from headtail.rows.link import link_of, taker_of, twin
 
 STEPS_BEFORE = 3
 """Equal calls that run eagerly first."""
@@ -54,58 +54,81 @@ class Call(NamedTuple):
         tables = [self.weight] if self.bias is None else [self.weight, self.bias]
         return [table for table in tables if table.requires_grad]
 
-    @property
-    def numbers(self) -> list[Tensor]:
-        """Further parameters of the loss, such as a temperature."""
-        return [p for p in self.loss.parameters() if p.requires_grad]
-
     def why_not(self) -> str | None:
-        """What keeps these calls out of graphs, whatever their shape."""
-        loss = self.loss
-        if loss.settings.reduction == "none":
-            return 'a loss per example (`reduction="none"`) has no single gradient'
-        if not isinstance(self.target, Tensor) or self.target.is_nested:
+        """What keeps this very call out of graphs."""
+        target = self.target
+        if not isinstance(target, Tensor) or target.is_nested:
             return "the number of labels changes from batch to batch; pass padded `[b, k]` targets"
-        if self.target.dtype == torch.bool:
+        if target.dtype == torch.bool:
             return "targets are a boolean matrix; pass label ids"
-        claims = loss.sampler.claims
-        if claims.memory or not claims.replayable:
-            return f"`{loss.sampler.name}` looks at the model, remembers batches or is your own"
-        if any(p._backward_hooks for p in (*self.tables, *self.numbers)):
-            return "its parameters have hooks, which run eagerly"
-        if not claims.shared:
-            return "each example has its own negatives (`exclude_target=True`)"
         return None
 
-    def key(self) -> tuple[Any, ...]:
+    def key(self, watched: Watched) -> tuple[Any, ...]:
         """Everything that a graph holds on to: shapes, addresses, settings."""
-        loss = self.loss
         hidden = self.hidden
         target = self.target
         assert isinstance(target, Tensor)
         device = hidden.device.type
-        amp = torch.is_autocast_enabled(device)
         return (
             (hidden.shape, hidden.dtype, hidden.requires_grad, target.shape, target.dtype),
             stream_of(hidden.device),
-            torch.get_autocast_dtype(device) if amp else None,
+            torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None,
             torch.are_deterministic_algorithms_enabled(),
             torch.get_float32_matmul_precision(),
             kernels_in_use(),
-            (id(loss), id(loss.settings), id(loss.sampler), id(loss.weighting)),
-            tuple(getattr(m, "num_negatives", None) for m in loss.sampler.modules()),
-            *(_address(table) for table in (self.weight, self.bias)),
-            *((p.data_ptr(), p.requires_grad) for p in loss.parameters()),
-            *(buffer.data_ptr() for buffer in loss.buffers()),
+            watched.state(),
+            _address(self.weight),
+            None if self.bias is None else _address(self.bias),
         )
 
 
-def _address(table: Tensor | None) -> tuple[Any, ...] | None:
-    if table is None:
-        return None
+def _address(table: Tensor) -> tuple[Any, ...]:
     link = link_of(table)
     decay = None if link is None or link.decay is None else link.decay.address
     return table.data_ptr(), table.shape, table.requires_grad, decay
+
+
+class Watched:
+    """A loss, and what may change in it between two calls. Its parts are found once."""
+
+    def __init__(self, loss: SampledLoss) -> None:
+        self.loss = loss
+        self.settings = loss.settings
+        self.sampler = loss.sampler
+        self.weighting = loss.weighting
+        self.numbers = [p for p in loss.parameters() if p.requires_grad]
+        self._modules = list(loss.modules())
+        self._parameters = list(loss.parameters())
+        self.why_not = self._reason()
+
+    def is_same(self, loss: SampledLoss) -> bool:
+        """Whether this loss still has the same parts."""
+        return (
+            loss is self.loss
+            and loss.settings is self.settings
+            and loss.sampler is self.sampler
+            and loss.weighting is self.weighting
+        )
+
+    def state(self) -> tuple[Any, ...]:
+        """Numbers of negatives, and where its tensors are."""
+        return (
+            id(self),
+            *[vars(module).get("num_negatives") for module in self._modules],
+            *[b.data_ptr() for m in self._modules for b in m._buffers.values() if b is not None],
+            *[(p.data_ptr(), p.requires_grad) for p in self._parameters],
+        )
+
+    def _reason(self) -> str | None:
+        """What keeps all calls out of graphs."""
+        if self.settings.reduction == "none":
+            return 'a loss per example (`reduction="none"`) has no single gradient'
+        claims = self.sampler.claims
+        if claims.memory or not claims.replayable:
+            return f"`{self.sampler.name}` looks at the model, remembers batches or is your own"
+        if not claims.shared:
+            return "each example has its own negatives (`exclude_target=True`)"
+        return None
 
 
 class Captured(NamedTuple):
@@ -141,6 +164,7 @@ class HeadGraphs:
         self._graphs: dict[Any, list[Graph]] = {}
         self._pools: dict[int, Pool] = {}
         self._captures = 0
+        self._watched: Watched | None = None
         self._gave_up = False
         self._told: set[str] = set()
 
@@ -157,17 +181,24 @@ class HeadGraphs:
 
     def loss(self, call: Call) -> Tensor | None:
         """The loss of a call by a graph; None where it has to run eagerly."""
-        takers = (taker_of(table) for table in call.tables)
-        if any(taker is not None and taker.at_once for taker in takers):
-            return None
-        reason = call.why_not()
+        watched = self._watched
+        if watched is None or not watched.is_same(call.loss):
+            watched = self._watched = Watched(call.loss)
+        tables = call.tables
+        reason = watched.why_not or call.why_not()
+        for parameter in (*tables, *watched.numbers):
+            taker = taker_of(parameter)
+            if taker is not None and taker.at_once:
+                return None
+            if parameter._backward_hooks:
+                reason = "its parameters have hooks, which run eagerly"
         if reason is not None:
             self.tell(reason)
             return None
         graph = self._graph_for(call)
         if graph is None:
             return None
-        return _Replayed.apply(call.hidden, *call.tables, *call.numbers, graph, call.target)  # pyright: ignore[reportReturnType]
+        return _Replayed.apply(call.hidden, *tables, *watched.numbers, graph, call.target)  # pyright: ignore[reportReturnType]
 
     def tell(self, reason: str) -> None:
         """Say once why something is not captured."""
@@ -197,7 +228,8 @@ class HeadGraphs:
 
     def _graph_for(self, call: Call) -> Graph | None:
         """A graph of this shape that no other loss is waiting in."""
-        key = call.key()
+        assert self._watched is not None
+        key = call.key(self._watched)
         graphs = self._graphs.get(key)
         if graphs is None:
             return self._first(key, call)
@@ -247,8 +279,8 @@ class Graph:
             call.hidden.detach(), memory_format=torch.contiguous_format
         ).requires_grad_(call.hidden.requires_grad)
         self.target = torch.empty_like(call.target)
-        self._fill(call.hidden, call.target)
-        call = call._replace(hidden=self.hidden, target=self.target)
+        with torch.no_grad():
+            self._fill(call.hidden, call.target)
         self.tables = call.tables
         self.stream = stream_of(self.hidden.device)
         self._inside: ref[Inside] | None = None
@@ -256,12 +288,21 @@ class Graph:
             link = link_of(table)
             if link is not None and link.decay is not None:
                 link.decay.settled = False  # rows catch up in every replay
+        # A loss that waits for its backward pass keeps a node of each parameter alive, which
+        # belongs to the stream of that loss: differentiating by it would draw that stream into the
+        # capture.
+        bias = None if call.bias is None else twin(call.bias)
+        call = call._replace(
+            hidden=self.hidden, target=self.target, weight=twin(call.weight), bias=bias
+        )
+        named = call.loss.named_parameters()
+        numbers = {name: twin(p) for name, p in named if p.requires_grad}
         with kept_random(self.hidden.device):
-            first = _differentiated(call)
+            first = _differentiated(call, numbers)
         self.results = [result.clone() for result in first]
 
         def work() -> None:
-            for to, result in zip(self.results, _differentiated(call), strict=True):
+            for to, result in zip(self.results, _differentiated(call, numbers), strict=True):
                 to.copy_(result)
 
         self._replay: Replay = record(work, self.hidden.device, pool)
@@ -289,7 +330,6 @@ class Graph:
         self._inside = ref(inside)
         return inside
 
-    @torch.no_grad()
     def _fill(self, hidden: Tensor, target: Tensor) -> None:
         self.hidden.copy_(hidden)
         self.target.copy_(target)
@@ -299,14 +339,15 @@ class Inside:
     """A loss whose gradients are in a graph's results."""
 
 
-def _differentiated(call: Call) -> list[Tensor]:
+def _differentiated(call: Call, numbers: dict[str, Tensor]) -> list[Tensor]:
     """The loss; the gradients of the hidden states and of further parameters; rows and values of
     each table's gradient.
     """
     with torch.enable_grad(), _without_cached_casts(call.hidden.device.type):
-        loss = call.loss(call.hidden, call.weight, call.target, bias=call.bias, sparse=True)
+        inputs = call.hidden, call.weight, call.target
+        loss = functional_call(call.loss, numbers, inputs, {"bias": call.bias, "sparse": True})
     of_hidden = [call.hidden] if call.hidden.requires_grad else []
-    dense = [*of_hidden, *call.numbers]
+    dense = [*of_hidden, *numbers.values()]
     if loss.grad_fn is None:
         raise RuntimeError("nothing that the loss depends on has a gradient")
     loss.grad_fn.metadata[UNSCALED] = True
@@ -340,35 +381,42 @@ class _Replayed(torch.autograd.Function):
         return loss
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         assert ctx.saved_tensors
-        graph: Graph = ctx.graph
-        scale = grads[0]
-        results = graph.results[1:]
-        grad_hidden = None
-        if graph.hidden.requires_grad:
-            grad_hidden = results.pop(0) * scale
-        numbers = [results.pop(0) * scale for _ in range(ctx.num_numbers)]
-        of_tables = [
-            _hand_over(graph, index, results[2 * index : 2 * index + 2], scale, node)
-            for index, (node, _) in enumerate(ctx.next_functions[1 : 1 + len(graph.tables)])
-        ]
-        if not graph_is_kept():
-            ctx.inside = None
-        return grad_hidden, *of_tables, *numbers, None, None
+        if torch.is_grad_enabled():  # with `create_graph=True`, for a second derivative
+            return _scaled_once(ctx, *grads)
+        return _scaled(ctx, *grads)
+
+
+def _scaled(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+    """The gradients that a graph left, times the gradient of the loss."""
+    graph: Graph = ctx.graph
+    scale = grads[0]
+    results = iter(graph.results)
+    next(results)  # the loss
+    grad_hidden = next(results) * scale if graph.hidden.requires_grad else None
+    numbers = [next(results) * scale for _ in range(ctx.num_numbers)]
+    nodes = ctx.next_functions[1:]
+    of_tables = [
+        _hand_over(table, graph.stream, next(results), next(results), scale, node)
+        for table, (node, _) in zip(graph.tables, nodes, strict=False)
+    ]
+    if not graph_is_kept():
+        ctx.inside = None
+    return grad_hidden, *of_tables, *numbers, None, None
+
+
+_scaled_once = once_differentiable(_scaled)
 
 
 def _hand_over(
-    graph: Graph, index: int, entries: Sequence[Tensor], scale: Tensor, node: Any
+    table: Tensor, stream: int, rows: Tensor, values: Tensor, scale: Tensor, node: Any
 ) -> Tensor | None:
     """Put a table's gradient into its `.grad`; where that is not possible, return it to autograd,
     which adds it.
     """
-    table = graph.tables[index]
-    rows, values = entries
     if not table._post_accumulate_grad_hooks and is_accumulated(node):
-        room = fixed_gradient(table, len(rows), graph.stream)
+        room = fixed_gradient(table, len(rows), stream)
         if room.add(table, rows, values, scale):
             return None
     return as_sparse(table, RowGradient(rows.clone(), values * scale))

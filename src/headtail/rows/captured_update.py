@@ -11,6 +11,8 @@ from torch import Tensor
 
 from headtail.device.graphs import Pool, Record, Replay, record, stream_of
 from headtail.kernels.dispatch import kernels_in_use
+from headtail.kernels.gradient import RowGradient
+from headtail.rows.gradients import as_rows
 from headtail.rows.link import link_of
 
 STEPS_BEFORE = 2
@@ -23,29 +25,36 @@ class Update(NamedTuple):
     """What an update does, apart from the learning rate.
 
     Attributes:
-        change: makes it, given the options of its group.
+        change: makes it, given the table, entries of rows, and the options of its group.
         table: what it changes.
         gradient: its `.grad`, in memory that stays where it is.
         group: the options.
         state: the optimiser's tensors for this table.
     """
 
-    change: Callable[[dict[str, Any]], object]
+    change: Callable[[Tensor, RowGradient, dict[str, Any]], object]
     table: Tensor
     gradient: Tensor
     group: dict[str, Any]
     state: dict[str, Any]
 
-    def key(self, rate: Tensor) -> tuple[Any, ...]:
+    def place(self) -> tuple[Any, ...] | None:
+        """Where its gradient is, if that stays there."""
+        link = link_of(self.table)
+        for fixed in () if link is None else link.fixed.values():
+            parts = fixed.parts_in(self.gradient)
+            if parts is not None:
+                return parts, *fixed.address
+        return None
+
+    def key(self, place: tuple[Any, ...], rate: Tensor) -> tuple[Any, ...]:
         """Everything that a graph holds on to."""
-        fixed = ("params", "lr")
-        options = ((name, value) for name, value in self.group.items() if name not in fixed)
+        options = [value for name, value in self.group.items() if name not in ("params", "lr")]
         link = link_of(self.table)
         decay = None if link is None or link.decay is None else link.decay.address
         return (
             self.table.data_ptr(),
-            self.gradient._values().data_ptr(),
-            self.gradient._nnz(),
+            place,
             rate.data_ptr(),
             *options,
             *(value.data_ptr() for value in self.state.values() if isinstance(value, Tensor)),
@@ -70,10 +79,13 @@ class CapturedUpdates:
 
     def replay(self, update: Update) -> bool:
         """Make an update by a graph; False where it has to run eagerly."""
-        if self._refused or not self._is_fixed(update):
+        if self._refused or update.table.device.type not in self.devices:
+            return False
+        place = None if torch.compiler.is_compiling() else update.place()
+        if place is None:
             return False
         rate = self._rate(update)
-        key = update.key(rate)
+        key = update.key(place, rate)
         graph = self._graphs.get(key)
         if graph is None:
             graph = self._captured(key, update, rate)
@@ -90,14 +102,6 @@ class CapturedUpdates:
         """Memory that graphs hold."""
         return sum(graph.nbytes for graph in self._graphs.values())
 
-    def _is_fixed(self, update: Update) -> bool:
-        if update.table.device.type not in self.devices:
-            return False
-        link = link_of(update.table)
-        if link is None or not link.fixed or torch.compiler.is_compiling():
-            return False
-        return any(fixed.parts_in(update.gradient) for fixed in link.fixed.values())
-
     def _captured(self, key: Any, update: Update, rate: Tensor) -> Replay | None:
         if len(self._seen) > MOST_UPDATES:
             self._seen.clear()
@@ -108,7 +112,9 @@ class CapturedUpdates:
         pool = self._pools.setdefault(stream_of(device), Pool())
         group = {**update.group, "lr": rate}
         try:
-            graph = self.record(lambda: update.change(group), device, pool)
+            rows = as_rows(update.gradient)
+            assert rows is not None
+            graph = self.record(lambda: update.change(update.table, rows, group), device, pool)
         except RuntimeError as error:
             self._refused = True
             warnings.warn(

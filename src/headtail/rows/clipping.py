@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from headtail.errors import HeadtailError, check_number
+from headtail.kernels.dispatch import row_kernels
 from headtail.kernels.gradient import RowGradient
-from headtail.rows.gradients import as_sparse, whole_gradient
+from headtail.rows.gradients import as_rows, as_sparse, whole_gradient
 from headtail.rows.link import taker_of
 
 
@@ -43,25 +44,59 @@ def clip_grad_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float) -> T
                 "A table that is updated at once, inside backward, has no gradient left to clip. "
                 "Write `inside_backward()` without `at_once=True`."
             )
-    grads = [_summed_grad(p) for p in parameters]
-    values = [grad.values() if grad.is_sparse else grad for grad in grads if grad is not None]
-    if not values:
+    with torch.no_grad():
+        return _clip([p for p in parameters if _gather(p)], max_norm)
+
+
+def _clip(parameters: list[Tensor], max_norm: float) -> Tensor:
+    """Clip the `.grad` of these."""
+    if not parameters:
         return torch.tensor(0.0)
+    values: list[Tensor] = []
+    norms: list[Tensor] = []
+    dense: list[Tensor] = []
+    for p in parameters:
+        norm = _norm_by_kernel(p)
+        if norm is None:
+            dense.append(_summed(p))
+        else:
+            assert p.grad is not None
+            values.append(p.grad._values())
+            norms.append(norm)
+    values += dense
     exact = torch.float64 if any(v.dtype == torch.float64 for v in values) else torch.float32
-    norms = [torch.linalg.vector_norm(v, dtype=exact).to(values[0].device) for v in values]
-    norm = torch.linalg.vector_norm(torch.stack(norms))
+    norms += [torch.linalg.vector_norm(v, dtype=exact) for v in dense]
+    device = norms[0].device
+    norm = torch.linalg.vector_norm(torch.stack([n.to(device, exact) for n in norms]))
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # torch's own guard against a zero norm
     for v in values:
         v.mul_(scale.to(v.device, v.dtype))
     return norm
 
 
-def _summed_grad(p: Tensor) -> Tensor | None:
-    """The `.grad` of a parameter, after waiting entries were added and entries of a row summed."""
+def _gather(p: Tensor) -> bool:
+    """Move entries that wait into `.grad`; whether there is a gradient at all."""
     grad = whole_gradient(p)
-    if isinstance(grad, RowGradient):
-        grad = as_sparse(p, grad)
-    if grad is not None and grad.is_sparse:
-        grad = grad.coalesce()
-    p.grad = grad
-    return grad
+    p.grad = as_sparse(p, grad) if isinstance(grad, RowGradient) else grad
+    return grad is not None
+
+
+def _norm_by_kernel(p: Tensor) -> Tensor | None:
+    """The norm of a sparse gradient whose entries stay where they are; None without a kernel."""
+    assert p.grad is not None
+    gradient = as_rows(p.grad)
+    if gradient is None or p.device.type != "cuda" or not len(gradient.rows):
+        return None
+    kernels = row_kernels(p, p.numel())
+    if kernels is None:
+        return None
+    return kernels.squares_of_rows(gradient, len(p)).sum().sqrt()
+
+
+def _summed(p: Tensor) -> Tensor:
+    """The numbers of a dense gradient, or of a sparse one after entries of a row were summed."""
+    assert p.grad is not None
+    if not p.grad.is_sparse:
+        return p.grad
+    p.grad = p.grad.coalesce()
+    return p.grad._values()

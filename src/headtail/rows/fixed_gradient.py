@@ -28,6 +28,7 @@ class FixedGradient:
         self._values = table.detach().new_empty(0, table.shape[1])
         self._rows = torch.empty(0, dtype=torch.int64, device=table.device)
         self._grads: list[Tensor] = []
+        self._parts: list[tuple[Tensor, Tensor]] = []
         self._enlarge()
 
     def add(
@@ -47,9 +48,9 @@ class FixedGradient:
             if 2 * self._values.numel() > MOST_NUMBERS:
                 return False
             self._enlarge()
-        part = slice(used * self.entries, (used + 1) * self.entries)
-        torch.mul(values, scale, out=self._values[part])
-        self._rows[part].copy_(rows)
+        to_rows, to_values = self._parts[used]
+        torch.mul(values, scale, out=to_values)
+        to_rows.copy_(rows)
         table.grad = self._grad(used + 1)
         return True
 
@@ -65,6 +66,11 @@ class FixedGradient:
         values = self._values
         same_kind = values.dtype == table.dtype and values.device == table.device
         return same_kind and self.shape == table.shape
+
+    @property
+    def address(self) -> tuple[int, int]:
+        """Where its entries are."""
+        return self._rows.data_ptr(), self._values.data_ptr()
 
     @property
     def nbytes(self) -> int:
@@ -102,6 +108,7 @@ class FixedGradient:
         rows[: len(self._rows)] = self._rows
         self._values = values
         self._rows = rows
+        self._parts = list(zip(rows.chunk(parts), values.chunk(parts), strict=True))
         self._grads = [self._view(number) for number in range(1, parts + 1)]
 
 

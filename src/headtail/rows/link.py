@@ -152,6 +152,15 @@ def linked(table: Tensor) -> TableLink:
     return link
 
 
+def twin(table: Tensor) -> Tensor:
+    """A leaf that autograd takes for another one, in the same memory and with the same link."""
+    other = table.detach().requires_grad_(table.requires_grad)
+    link = link_of(table)
+    if link is not None:
+        setattr(other, NAME, link)
+    return other
+
+
 # A parameter that is saved by itself takes its link along, and `torch.load` refuses unknown
 # classes.
 torch.serialization.add_safe_globals([PendingDecay, RowCounters, TableLink])

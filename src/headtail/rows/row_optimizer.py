@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 
 import torch
+import torch.optim.optimizer as hooks
 from torch import Tensor
 
 from headtail.device.side_streams import side_stream, wait_for
@@ -70,11 +71,20 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
         """Change all of many parameters by a few kernels, given their dense gradients."""
         raise NotImplementedError  # for optimisers whose `updates_together` is sometimes true
 
-    @torch.no_grad()
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, closure: Callable[[], float] | None = None, *, grad_scaler: Any = None
     ) -> float | None:
         """Take one step."""
+        if _is_watched(self):
+            return _watched_step(self, closure, grad_scaler=grad_scaler)
+        return self._step(closure, grad_scaler=grad_scaler)
+
+    # Or torch would replace it by one that is always watched.
+    step.hooked = True  # pyright: ignore[reportFunctionMemberAccess]
+
+    def _step(
+        self, closure: Callable[[], float] | None = None, *, grad_scaler: Any = None
+    ) -> float | None:
         if grad_scaler is not None:
             raise HeadtailError(
                 "`GradScaler` cannot unscale gradients taken `inside_backward`. Leave out one of "
@@ -159,18 +169,15 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
             )
 
     def _change(self, p: Tensor, grad: Tensor | RowGradient, group: dict[str, Any]) -> None:
+        if isinstance(grad, Tensor) and self.graphs.replay(
+            Update(self._change_rows, p, grad, group, self.state[p])
+        ):
+            return
         gradient = as_rows(grad)
         if gradient is None:
             assert isinstance(grad, Tensor), "only a dense gradient has no entries"
             self._change_all(p, grad, group)
             return
-        if isinstance(grad, Tensor) and p.dim() == 2:
-            rows = gradient
-            update = Update(
-                lambda group: self._change_rows(p, rows, group), p, grad, group, self.state[p]
-            )
-            if self.graphs.replay(update):
-                return
         # Entries of a vector, such as a bias, all belong to its one row.
         is_vector = isinstance(grad, RowGradient) and p.dim() == 1
         self._change_rows(p, gradient, group, is_vector)
@@ -331,3 +338,18 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
                 [state[name], torch.full_like(new, fill, dtype=state[name].dtype)]
             )
         return state[name]
+
+
+def _is_watched(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a profiler runs or someone has asked to be called before or after a step."""
+    return bool(
+        optimizer._optimizer_step_pre_hooks
+        or optimizer._optimizer_step_post_hooks
+        or hooks._global_optimizer_pre_hooks
+        or hooks._global_optimizer_post_hooks
+        or torch.autograd.profiler._is_profiler_enabled
+    )
+
+
+# With hooks and profiler, which cost as much as the rest of a small step.
+_watched_step = torch.optim.Optimizer.profile_hook_step(RowOptimizer._step)

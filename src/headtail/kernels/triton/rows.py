@@ -107,6 +107,23 @@ def adam_rows(
     _update_rows(_adam, p, (mean, square), gradient, size, (1 - beta1, 1 - beta2, eps), seed)
 
 
+def squares_of_rows(gradient: RowGradient, num_rows: int) -> Tensor:
+    """`[n, c]` squares that add up to the squared norm of a gradient, whose entries of the same row
+    are summed first.
+    """
+    n = len(gradient.rows)
+    d = gradient.values.shape[1]
+    rows, values, points, coefs, _ = grouped(gradient, num_rows)
+    columns = min(COLUMNS, triton.next_power_of_2(d))
+    squares = torch.empty(n, triton.cdiv(d, columns), device=values.device)
+    chunk, warps = FEW_AT_A_TIME
+    _squares[squares.shape](
+        rows, points, coefs, values.contiguous(), squares, n, d,
+        columns=columns, chunk=chunk, num_warps=warps,
+    )  # fmt: skip
+    return squares
+
+
 def _update_rows(
     rule: object,
     p: Tensor,
@@ -217,6 +234,22 @@ def _sum(row, start, stop, rows, points, coefs, values, d, column, chunk: tl.con
             block *= tl.load(coefs + entry, mask=mine, other=0.0)[:, None]
         g += tl.sum(block, 0)
     return g
+
+
+@triton.jit
+def _squares(
+    rows, points, coefs, values, squares, n, d, columns: tl.constexpr, chunk: tl.constexpr
+):
+    """The program of a row's first entry sums all of them; the others have nothing to add."""
+    start = tl.program_id(0)
+    row = tl.load(rows + start)
+    before = tl.load(rows + start - 1, mask=start > 0, other=-1)
+    square = 0.0
+    if (row >= 0) & (row != before):
+        column = tl.program_id(1) * columns + tl.arange(0, columns)
+        g = _sum(row, start, n, rows, points, coefs, values, d, column, chunk)
+        square = tl.sum(g * g)
+    tl.store(squares + start * tl.num_programs(1) + tl.program_id(1), square)
 
 
 @triton.jit
