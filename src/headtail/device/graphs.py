@@ -93,7 +93,8 @@ def stream_of(device: torch.device) -> int:
     """The number of a device's current stream; 0 on a CPU."""
     if device.type != "cuda":
         return 0
-    return torch.cuda.current_stream(device).cuda_stream
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return torch._C._cuda_getCurrentRawStream(index)  # as `current_stream`, in a tenth of the time
 
 
 def warm_up(step: Callable[[], object]) -> None:
