@@ -5,7 +5,7 @@ optimiser, in a plain `for` loop; b 1024, m 256, d 512. Peers: the same loss in 
 `F.embedding(sparse=True)` and torch's sparse optimisers, and with dense gradients.
 
 `added_ms` is the median of paired differences to the same loop with `hidden.square().mean()` as its
-loss: rounds of 20 steps of each, in turn, in random order. `gpu_ms` is the time that kernels of the
+loss: rounds of 50 steps of each, in turn, in random order. `gpu_ms` is the time that kernels of the
 whole step ran (torch's profiler). `times_headtail` is a peer's added time over headtail's with the
 same optimiser.
 
@@ -28,7 +28,7 @@ from peers.loops import PEERS, Setting, headtail, loop, no_head
 
 from machine import append
 
-STEPS = 20
+STEPS = 50
 ROUNDS = 9
 WARM_UP = 12
 OPTIMISERS = ("sgd", "adagrad", "adam")

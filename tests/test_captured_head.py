@@ -366,14 +366,18 @@ def test_inputs_share_the_table(device: str, inside: bool) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_ignored_targets(device: str) -> None:
+@pytest.mark.parametrize("scheme", SCHEMES[:4])
+def test_ignored_targets(device: str, scheme: str) -> None:
+    if device == "cpu" and scheme.startswith("within-batch"):
+        pytest.skip("on a CPU the draw is as large as the number of targets that count")
+
     def do(loop: Loop) -> None:
         x, y = loop.batch(loop.seed)
         y[: loop.seed % 4] = -100
         loop.head(loop.encoder(x), y).backward()
         loop.update()
 
-    same(do, device, scheme="uniform:importance@8")
+    same(do, device, scheme=scheme)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -535,8 +539,8 @@ def test_it_can_be_switched_off(device: str) -> None:
     ("options", "call", "why"),
     [
         ({"reduction": "none"}, {}, "a loss per example"),
-        ({}, {"generator": torch.Generator()}, "`generator` changes"),
-        ({}, {"sample_weight": torch.ones(B)}, "`sample_weight` changes"),
+        ({}, {"generator": torch.Generator()}, "options change from call to call"),
+        ({}, {"sample_weight": torch.ones(B)}, "options change from call to call"),
     ],
 )
 def test_it_says_once_why_not(options: Any, call: Any, why: str) -> None:

@@ -130,9 +130,13 @@ class LabelHead(nn.Module):
                 raise HeadtailError("`draw` has no meaning for an exact loss. Leave it out.")
             return self.loss(hidden, self.weight, target, bias=self.bias, **options)
         if self.sparse and self.training and self._graphs.serves(hidden):
-            loss = self._captured_loss(hidden, target, draw, generator, options)
-            if loss is not None:
-                return loss
+            if draw is not None or generator is not None or options:
+                self._graphs.tell("options change from call to call")
+            else:
+                call = Call(self.loss, hidden, target, self.weight, self.bias)
+                loss = self._graphs.loss(call)
+                if loss is not None:
+                    return loss
         return self.loss(
             hidden,
             self.weight,
@@ -143,23 +147,6 @@ class LabelHead(nn.Module):
             generator=generator,
             **options,
         )
-
-    def _captured_loss(
-        self,
-        hidden: Tensor,
-        target: Target,
-        draw: Draw | None,
-        generator: torch.Generator | None,
-        options: Options,
-    ) -> Tensor | None:
-        """The loss by a CUDA graph; None where it has to run eagerly."""
-        given = {"draw": draw, "generator": generator, **options}
-        changing = [name for name, value in given.items() if value is not None]
-        if changing:
-            self._graphs.tell(f"`{changing[0]}` changes from call to call")
-            return None
-        assert isinstance(self.loss, SampledLoss)
-        return self._graphs.loss(Call(self.loss, hidden, target, self.weight, self.bias))
 
     def capture(self, on: bool = True) -> LabelHead:
         """Whether training steps of a sparse head run as CUDA graphs, on a GPU; they do by default.

@@ -176,6 +176,26 @@ def test_points_and_coefficients_are_looked_up_however_rows_are_grouped(
         check("adagrad_rows", *problem(*shape, 1, points=True), grouping=grouping)
 
 
+@in_triton
+@each_grouping
+@pytest.mark.parametrize("shape", SHAPES)
+def test_squares_of_rows_add_up_to_the_norm_of_their_sums(
+    grouping: str, shape: tuple[int, int, int]
+):
+    from headtail.kernels.triton.rows import squares_of_rows
+
+    if grouping == "ranked" and shape[1] > 4096:
+        return
+    tables, gradient = problem(*shape, 0, points=True)
+    rows = gradient.rows
+    entries = entries_of(gradient).double()
+    sums = torch.zeros(tables[0].shape, dtype=torch.float64, device=DEVICE)
+    sums.index_add_(0, rows[rows >= 0], entries[rows >= 0])
+    together = brought_together(gradient, len(tables[0]), grouping)
+    squares = squares_of_rows(together, len(tables[0]))
+    assert float(squares.double().sum()) == pytest.approx(float(sums.square().sum()), rel=1e-5)
+
+
 def runs(n: int) -> list[Tensor]:
     """One row repeated all the time, one among many, and nothing but padding."""
     each = torch.arange(n, device=DEVICE)

@@ -233,7 +233,8 @@ class HeadGraphs:
         graphs = self._graphs.get(key)
         if graphs is None:
             return self._first(key, call)
-        self._graphs[key] = self._graphs.pop(key)  # the one used last is the last to be dropped
+        if len(self._graphs) > 1:  # the one used last is the last to be dropped
+            self._graphs[key] = self._graphs.pop(key)
         for graph in graphs:
             if not graph.occupied:
                 return graph

@@ -115,6 +115,9 @@ class CapturedUpdates:
             rows = as_rows(update.gradient)
             assert rows is not None
             graph = self.record(lambda: update.change(update.table, rows, group), device, pool)
+            link = link_of(update.table)
+            if link is not None and link.decay is not None:
+                link.decay.replayed = False  # `replay` tells it
         except RuntimeError as error:
             self._refused = True
             warnings.warn(

@@ -60,11 +60,20 @@ def owe(table: Tensor, log_factor: float | Tensor) -> None:
 
 
 def owes(table: Tensor, received: Tensor, log_decay: float) -> None:
-    """Take over what `owed` returned, for instance from a checkpoint."""
-    decay = PendingDecay(table)
-    decay.received = received.to(table.device)
-    decay.add(table, log_decay)
-    linked(table).decay = decay
+    """Take over what `owed` returned, for instance from a checkpoint.
+
+    Numbers are written in place where they are already: a CUDA graph may refer to them.
+    """
+    link = linked(table)
+    decay = link.decay
+    if decay is None or decay.received.shape != received.shape:
+        decay = link.decay = PendingDecay(table)
+    if decay.received.shape == received.shape:
+        decay.received.copy_(received)
+    else:
+        decay.received = received.to(table.device)
+    decay.log_decay.fill_(log_decay)
+    decay.settled = False
 
 
 def _decay_of(table: Tensor) -> PendingDecay | None:

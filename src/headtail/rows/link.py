@@ -30,16 +30,20 @@ class PendingDecay:
         self.log_decay = torch.zeros((), dtype=torch.float64, device=table.device)
         self.received = torch.zeros(len(table), dtype=torch.float64, device=table.device)
         self.settled = True  # whether every row has received all of it
+        # Whether a CUDA graph adds to it, which the host does not notice.
+        self.replayed = False
 
     def add(self, table: Tensor, log_factor: float | Tensor) -> None:
         """Every row is due another factor."""
         self._fit(table)
         self.log_decay += log_factor
         self.settled = False
+        if table.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            self.replayed = True
 
     def apply(self, table: Tensor, rows: Rows) -> None:
         """Give these rows what they are due."""
-        if self.settled and len(self.received) == len(table):
+        if self.settled and not self.replayed and len(self.received) == len(table):
             return
         self._fit(table)
         factor = (self.log_decay - self.received[rows]).exp().reshape(-1, *[1] * (table.dim() - 1))
