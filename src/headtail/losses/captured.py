@@ -17,7 +17,7 @@ from headtail.kernels.dispatch import kernels_in_use
 from headtail.kernels.gradient import RowGradient
 from headtail.losses.fused import UNSCALED, graph_is_kept
 from headtail.losses.modules import SampledLoss
-from headtail.rows.fixed_gradient import fixed_gradient
+from headtail.rows.fixed_gradient import FixedGradient, fixed_gradient
 from headtail.rows.gradients import as_sparse, is_accumulated
 from headtail.rows.link import link_of, taker_of, twin
 
@@ -283,7 +283,6 @@ class Graph:
         with torch.no_grad():
             self._fill(call.hidden, call.target)
         self.tables = call.tables
-        self.stream = stream_of(self.hidden.device)
         self._inside: ref[Inside] | None = None
         for table in self.tables:
             link = link_of(table)
@@ -307,6 +306,12 @@ class Graph:
                 to.copy_(result)
 
         self._replay: Replay = record(work, self.hidden.device, pool)
+        rows = self.results[len(self.results) - 2 * len(self.tables) :: 2]
+        stream = stream_of(self.hidden.device)
+        self.rooms = [
+            fixed_gradient(table, len(of_table), stream)
+            for table, of_table in zip(self.tables, rows, strict=True)
+        ]
 
     def run(self, hidden: Tensor, target: Tensor) -> Tensor:
         """The loss; gradients stay here until the next run."""
@@ -399,8 +404,8 @@ def _scaled(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
     numbers = [next(results) * scale for _ in range(ctx.num_numbers)]
     nodes = ctx.next_functions[1:]
     of_tables = [
-        _hand_over(table, graph.stream, next(results), next(results), scale, node)
-        for table, (node, _) in zip(graph.tables, nodes, strict=False)
+        _hand_over(table, room, next(results), next(results), scale, node)
+        for table, room, (node, _) in zip(graph.tables, graph.rooms, nodes, strict=False)
     ]
     if not graph_is_kept():
         ctx.inside = None
@@ -411,13 +416,17 @@ _scaled_once = once_differentiable(_scaled)
 
 
 def _hand_over(
-    table: Tensor, stream: int, rows: Tensor, values: Tensor, scale: Tensor, node: Any
+    table: Tensor,
+    room: FixedGradient,
+    rows: Tensor,
+    values: Tensor,
+    scale: Tensor,
+    node: Any,
 ) -> Tensor | None:
     """Put a table's gradient into its `.grad`; where that is not possible, return it to autograd,
     which adds it.
     """
-    if not table._post_accumulate_grad_hooks and is_accumulated(node):
-        room = fixed_gradient(table, len(rows), stream)
-        if room.add(table, rows, values, scale):
-            return None
+    takes = not table._post_accumulate_grad_hooks and is_accumulated(node)
+    if takes and room.add(table, rows, values, scale):
+        return None
     return as_sparse(table, RowGradient(rows.clone(), values * scale))
