@@ -200,12 +200,17 @@ def dropout_kernels(input: Tensor) -> Any:
 
 
 def topk_kernel(hidden: Tensor, table: Tensor, k: int) -> Any:
-    """The best k labels of large float32 tables on a GPU."""
+    """The best k labels of large float32 tables."""
+    engine = _engine(hidden.device)
     floats = hidden.dtype == table.dtype == torch.float32
-    if _engine(hidden.device) != "triton" or not floats:
+    if engine is None or not floats or torch.is_autocast_enabled(hidden.device.type):
         return None
-    if len(table) < LARGE_TABLE or k > MOST_BEST or torch.is_autocast_enabled("cuda"):
+    if len(table) < LARGE_TABLE or k > MOST_BEST or not table.is_contiguous():
         return None
+    if engine == "cpu":
+        from headtail.kernels.cpu.topk import topk
+
+        return topk
     from headtail.kernels.triton.topk import topk
 
     return topk

@@ -15,6 +15,7 @@ from torch import Tensor
 from headtail.kernels.compiled import keep_compiled
 from headtail.kernels.cpu.exponential import exp
 from headtail.kernels.cpu.prefetch import AHEAD, prefetch
+from headtail.kernels.cpu.products import product
 from headtail.kernels.gradient import CONTRASTIVE, LOGISTIC, SQUARED_HINGE, LossGradients
 
 keep_compiled()
@@ -191,16 +192,6 @@ def _collisions(
     return labels, np.atleast_2d(ids.numpy()), NONE_KNOWN if known is None else known.numpy()
 
 
-# a sum of products in any order can use all vector lanes
-@njit(cache=True, fastmath={"reassoc", "contract"})
-@no_type_check
-def _product(x, y):
-    total = np.float32(0)
-    for k in range(len(x)):
-        total += x[k] * y[k]
-    return total
-
-
 @njit(cache=True, fastmath={"reassoc"})
 @no_type_check
 def _sum(x):
@@ -240,7 +231,7 @@ def _dot(input, table, rows, bias, out):
     """out[i] = input[i] · table[rows[i]] + bias."""
     for i in range(len(rows)):
         prefetch(table, rows[min(i + AHEAD, len(rows) - 1)])
-        out[i] = _product(input[i], table[rows[i]])
+        out[i] = product(input[i], table[rows[i]])
         if len(bias):
             out[i] += bias[rows[i]]
 
@@ -257,7 +248,7 @@ def _dots(input, table, rows, bias, out):
 @no_type_check
 def _dot_one(x, table, bias, rows, out):
     for j in range(len(rows)):
-        out[j] = _product(x, table[rows[j]])
+        out[j] = product(x, table[rows[j]])
         if len(bias):
             out[j] += bias[rows[j]]
 
