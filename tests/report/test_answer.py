@@ -144,6 +144,14 @@ def test_schemes_that_barely_beat_most_popular_are_named():
     ]
 
 
+def test_schemes_below_most_popular_are_not_said_to_beat_it():
+    found = by_slice(
+        {IMPORTANCE: (0.1, 0.0, 0.02), "most-popular": (0.2, 0.0, 0.021)}, schemes=LEANS
+    )
+    (caution,) = cautions_of(found)
+    assert caution.startswith("within-batch:importance does not beat most-popular")
+
+
 def test_a_scheme_that_leans_to_the_tail_is_judged_by_the_tail():
     numbers = {IMPORTANCE: (0.4, 0.1, 0.3), "most-popular": (0.2, 0.0, 0.1)}
     good = by_slice(numbers | {TAIL: (0.01, 0.2, 0.05)}, schemes=LEANS)

@@ -62,10 +62,13 @@ def _barely_trained(comparison: Comparison) -> list[str]:
     sentences = []
     if weak["full"]:
         best = max(right[name, "full"] for name in weak["full"])
-        beat = "beats" if len(weak["full"]) == 1 else "beat"
+        one = len(weak["full"]) == 1
         base = right.get((POPULAR, "full"), 0.0)
+        beat = "barely beats" if one else "barely beat"
+        if best <= base:
+            beat = "does not beat" if one else "do not beat"
         sentences.append(
-            f"{named(weak['full'])} barely {beat} most-popular, which learns nothing ({what} "
+            f"{named(weak['full'])} {beat} most-popular, which learns nothing ({what} "
             f"{100 * best:.2f}% at best, against {100 * base:.2f}%). {advice}."
         )
     if weak["tail"]:
