@@ -120,3 +120,23 @@ def test_a_test_part_before_all_of_training_is_noted():
     assert f"its last time is `{earlier.time.max()}`" in note
     assert f"begins with `{frame.time.min()}`" in note
     assert not noted(load(earlier, test=frame), "earlier than all")
+
+
+@pytest.mark.parametrize("read_as", ["sequences", "interactions"])
+def test_what_is_tested_and_trained_on_is_counted(read_as):
+    frame = log()
+    data = load(frame[:300], test=frame[200:], format=read_as)
+    (note,) = noted(data, "are in training too")
+    assert note.startswith("100 of 200 test interactions")
+    assert not noted(load(frame[:300], test=frame[300:]), "are in training too")
+
+
+def test_a_test_part_without_times_is_noted():
+    frame = log()
+    data = load(frame[:300], test=frame[300:][["user", "item"]])
+    assert noted(data, "The test part has no column of times: its rows are in order.")
+
+
+def test_large_numbers_with_fractions_are_refused():
+    with pytest.raises(HeadtailError, match=r"holds times above 9e\+12 as numbers with fractions"):
+        load(dated().assign(time=lambda frame: frame.time * 1e6))

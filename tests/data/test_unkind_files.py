@@ -150,3 +150,20 @@ def test_the_row_of_an_error_counts_rows_that_the_rating_drops(path):
     times.loc[101, "time"] = "yesterday"
     times.to_csv(path, index=False)
     refused(path, r"row 101 \(from 0\): `yesterday`", min_rating=1)
+
+
+def test_texts_without_a_label_are_counted(path):
+    rows = [f"the cat {row % 9},{'ab'[row % 2] if row % 4 else ''}" for row in range(80)]
+    path.write_text("\n".join(["text,label", *rows]) + "\n")
+    assert "Texts without a label in log.csv, which teach nothing: 20." in load(path).notes
+
+
+def test_a_single_label_is_noted(path):
+    LOG.assign(item=1).to_csv(path, index=False)
+    assert "There is a single label: every answer is right." in load(path).notes
+
+
+def test_folders_inside_a_folder_without_data_are_named(path):
+    (path.parent / "inner").mkdir()
+    LOG.to_csv(path.parent / "inner" / "ratings.csv", index=False)
+    refused(path.parent, r"holds nothing to read, only the folders inner: name one of them\.")

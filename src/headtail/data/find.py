@@ -65,4 +65,8 @@ def _not_readable(path: Path, format_name: str, *, named_by_itself: bool = False
             ".",
         )
     as_format = "" if format_name == "auto" else f" as {format_name}"
-    return HeadtailError(f"`{path}` holds nothing to read{as_format}. Expected is {EXPECTED}.")
+    inside = [part.name for part in sorted(path.glob("[!.]*")) if part.is_dir()]
+    folders = f", only the folders {', '.join(inside[:6])}: name one of them" if inside else ""
+    return HeadtailError(
+        f"`{path}` holds nothing to read{as_format}{folders}. Expected is {EXPECTED}."
+    )

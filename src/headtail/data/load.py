@@ -105,6 +105,8 @@ def load(
     else:
         loaded = _read(data, reading, progress, trained)
     loaded = _with_items(loaded, reading, progress)
+    if loaded.train.num_labels == 1:
+        loaded = _with_notes(loaded, "There is a single label: every answer is right.")
     loaded = replace(loaded, read_as={"path": str(data), **how, **loaded.read_as})
     known = None if loaded.train.image_size is None else recognise_images(loaded.train)
     if known is not None:

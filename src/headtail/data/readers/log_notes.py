@@ -41,6 +41,13 @@ def notes_on_log(log: Log, facts: dict[str, Any], read_as: str) -> tuple[str, ..
             f"{below:,} interactions with a rating below {log.min_rating:g} are dropped{without}."
         )
     notes += notes_on_times(log.tables, facts["times"])
+    if train.roles.time and log.tables.test is not None and not log.tables.test.roles.time:
+        notes.append("The test part has no column of times: its rows are in order.")
+    if both := facts["tested_and_trained"]:
+        notes.append(
+            f"{both:,} of {facts['sizes'][2]:,} test interactions are in training too, with the "
+            "same user, item and time. Remove them from one of the parts."
+        )
     repeated = facts["repeated"]
     if repeated:
         kept = "They are kept" if read_as == "sequences" else "They count once"

@@ -22,7 +22,7 @@ from headtail.data.tables.vocabulary import Vocabulary
 WRITTEN = {"item": np.int32, "part": np.int8, "time": np.int64, "row": np.int64}
 """What is known of each event, one file each, and its type."""
 
-WITH = {"with": "rows and times"}
+WITH = {"with": "rows, times and overlap"}
 """Part of the recipe of what is kept of a log, but not of its digest: it changes no number."""
 
 
@@ -121,11 +121,12 @@ def _sorted(
     done = processes.map(_sort, ranges, progress and partial(progress, "sorting"))
     for block in scanned.blocks:
         block.events.unlink()
-    sizes = np.sum([sizes for sizes, _ in done], axis=0).tolist()
-    repeated = sum(repeated for _, repeated in done)
+    sizes = np.sum([sizes for sizes, _, _ in done], axis=0).tolist()
+    repeated, trained = (sum(numbers[place] for numbers in done) for place in (1, 2))
     counts = {"rows": total, "repeated": repeated, "sizes": sizes, "test_from": cuts.test}
     counts["dropped"] = scanned.dropped[:2]
     counts["times"] = scanned.times
+    counts["tested_and_trained"] = trained
     offsets = np.r_[0, np.cumsum(scanned.counts)]
     about = {"described": scanned.described, "counts": counts}
     return Sorted(scanned.who, scanned.items, offsets, **arrays, **about)
@@ -148,11 +149,12 @@ def _ranges(scanned: Scanned, cuts: Cuts) -> Iterator[dict[str, Any]]:
         yield {"pieces": pieces, "first": first, "cuts": cuts.of_users(first, last), "place": place}
 
 
-def _sort(about: Range, report: Report) -> tuple[np.ndarray, int]:
+def _sort(about: Range, report: Report) -> tuple[np.ndarray, int, int]:
     """Sort the events of a range, and write what is in `WRITTEN`.
 
     Returns:
-        Events per part, and how many repeat another one.
+        Events per part, how many repeat another one, and how many are in the given test part and
+        in training too.
     """
     records = np.concatenate([read_events(*piece[:3]) for piece in about.pieces])
     records["user"] -= about.first
@@ -167,7 +169,20 @@ def _sort(about: Range, report: Report) -> tuple[np.ndarray, int]:
         if name in WRITTEN:
             file = np.memmap(about.folder / name, WRITTEN[name], "r+")
             file[about.place] = array
-    return np.bincount(part, minlength=len(PARTS)), _repeated(events, about.timed)
+    sizes = np.bincount(part, minlength=len(PARTS))
+    both = 0
+    if about.timed and about.cuts.split == "given":
+        both = _tested_and_trained(events, given[order])
+    return sizes, _repeated(events, about.timed), both
+
+
+def _tested_and_trained(events: Events, given: np.ndarray) -> int:
+    """How many test events equal one that was given to train on: user, item and time."""
+    order = np.lexsort((given, events.time, events.item, events.user))
+    equal = [np.diff(array[order]) == 0 for array in (events.user, events.item, events.time)]
+    begins = np.r_[True, ~np.logical_and.reduce(equal)][: len(order)]
+    first = given[order][np.flatnonzero(begins)[np.cumsum(begins) - 1]]
+    return int(((given[order] == PARTS.index("test")) & (first == 0)).sum())
 
 
 def _repeated(events: Events, timed: bool) -> int:

@@ -266,6 +266,10 @@ def _notes(
     yield f"Read as raw text: the features are {what}."
     if holdout is not None:
         yield f"There is no test file: {holdout:.0%} of the texts are held out for testing."
+    lengths = entry.arrays["train.labels.offsets"].diff()
+    without = int((lengths == 0).sum())
+    if 0 < without < len(lengths):
+        yield f"Texts without a label in {parts['train'].name}, which teach nothing: {without:,}."
     for part, source in parts.items():
         facts = entry.facts[part]
         if facts["empty"]:

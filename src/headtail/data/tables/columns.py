@@ -19,10 +19,12 @@ from headtail.data.tables.open import open_table
 from headtail.data.tables.roles import Roles, chosen_columns, roles_of
 from headtail.data.tables.table import AT_ONCE, Table
 from headtail.data.tables.times import (
+    LARGEST,
     first_that_is_no_time,
     from_text,
     numbers_of_times,
     times_of_numbers,
+    too_large,
 )
 from headtail.data.tables.vocabulary import Vocabulary
 from headtail.errors import HeadtailError, Setting
@@ -246,6 +248,11 @@ class Columns:
             raise HeadtailError(
                 f"`{self.path}`, column `{column}` holds {kind}, which has no date. Write seconds "
                 "since 1970, or dates such as `2026-01-31 12:00:00`, or name another column."
+            )
+        if pa.types.is_floating(kind) and too_large(array):
+            raise HeadtailError(
+                f"`{self.path}`, column `{column}` holds times above {LARGEST:.0e} as numbers with "
+                "fractions. Write them as whole numbers, or in seconds."
             )
         try:
             return numbers_of_times(array)

@@ -8,6 +8,15 @@ import pyarrow.compute as pc
 
 from headtail.data.tables.arrow_types import id_type, is_string
 
+LARGEST = 9e12
+"""Numbers with fractions are read in millionths: above it they would not fit into int64."""
+
+
+def too_large(array: pa.Array) -> bool:
+    """Whether numbers with fractions cannot be read as times."""
+    largest = pc.max(pc.abs(array)).as_py()  # pyright: ignore[reportAttributeAccessIssue]
+    return largest is not None and LARGEST < largest < float("inf")
+
 
 def numbers_of_times(array: pa.Array) -> np.ndarray:
     """`[n]` int64: numbers as they are, those with fractions in millionths, dates as such.
