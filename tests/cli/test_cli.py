@@ -113,6 +113,24 @@ def test_a_pickle_in_npy_clothing_is_never_unpickled(tmp_path, capsys):
         (["explain", "--batch", "0"], "--batch"),
         (["audit", "unifrom"], "Did you mean `uniform`"),
         (["audit", "uniform", "--draws", "0"], "draws"),
+        (["train", "--learning-rate", "1"], "no option `--learning-rate`. Did you mean `--lr`?"),
+        (["train", "--ephocs=3"], "no option `--ephocs`. Did you mean `--epochs`?"),
+        (["train", "--seeds", "3"], "Did you mean `--seed`? `--seeds` is an option of `headtail c"),
+        (
+            ["train", "--workers", "2"],
+            "`--workers` is an option of `headtail compare`. `headtail t",
+        ),
+        (["compare", "--seed", "3"], "Did you mean `--seeds`? `headtail compare --help` lists its"),
+        (
+            ["doctor", "--no-fix"],
+            "no option `--no-fix`. `headtail doctor --help` lists its options",
+        ),
+        (["train", "--epochs", "three"], "`--epochs` must be a whole number, but got `three`."),
+        (["train", "--lr", "fast"], "`--lr` must be a number, but got `fast`."),
+        (["train", "--epochs"], "`--epochs` needs a value. `headtail train --help` shows which."),
+        (["advise", "1000"], "`1000` is more than `headtail advise` takes. Write for example"),
+        (["compare", "--schemes", "softmax,uniform:tail"], "spaces between schemes: `--schemes so"),
+        (["evaluate", "nowhere", "synthetic"], "`nowhere` does not exist. Pass the folder of a ru"),
     ],
 )
 def test_bad_arguments_get_one_sentence_and_exit_code_2(arguments, fragment, capsys):

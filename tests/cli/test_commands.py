@@ -616,8 +616,8 @@ def test_every_format_goes_from_its_files_to_a_report(tmp_path, capsys, write):
         (["compare", "synthetic:labels=many"], "`labels=many`"),
         (["stats", "synthetic:labls=60"], "labls"),
         (["report", "nowhere"], "`nowhere` is not a finished comparison"),
-        (["evaluate", "nowhere", DATA], "`nowhere` holds no trained model"),
-        (["predict", "nowhere", DATA, "--out", "top.csv"], "`nowhere` holds no trained model"),
+        (["evaluate", "nowhere", DATA], "`nowhere` does not exist. Pass the folder of a run"),
+        (["predict", "nowhere", DATA, "--out", "top.csv"], "`nowhere` does not exist."),
         (
             ["predict", "nowhere", DATA, "--out", "top.xyz"],
             "`--out top.xyz` must end in .parquet or .csv: write for example",
@@ -637,18 +637,26 @@ def test_bad_arguments_get_one_sentence(tmp_path, monkeypatch, capsys, arguments
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["compare", DATA, "--shcemes", "softmax"], "--schemes"),
         (["stats", DATA, "--format", "xcc"], "'svmlight'"),
         (["predict"], "--out"),
     ],
 )
-def test_misspelt_options_are_answered_with_the_right_ones(capsys, arguments, words):
+def test_missing_options_and_misspelt_choices_are_answered_with_the_right_ones(
+    capsys, arguments, words
+):
     with pytest.raises(SystemExit) as left:
         main(arguments)
     assert left.value.code == 2
     captured = capsys.readouterr()
     assert words in captured.err
     assert "Traceback" not in captured.err
+
+
+def test_a_run_is_not_trained_into_a_file(tmp_path, capsys):
+    file = tmp_path / "file"
+    file.touch()
+    sentence = told(capsys, ["train", DATA, *QUICK, "--out", str(file)])
+    assert "cannot be written: it is not a folder. Choose another folder." in sentence
 
 
 def test_a_model_meets_only_data_of_its_own_shape(cell, tmp_path, capsys):

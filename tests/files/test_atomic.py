@@ -37,3 +37,12 @@ def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path):
         check_writable(tmp_path / "file", "Choose another.")
     check_writable(tmp_path / "new" / "folder", "")
     assert list((tmp_path / "new" / "folder").iterdir()) == []
+
+
+def test_a_folder_or_a_file_in_the_way_is_named(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(HeadtailError, match="file` is not a folder; name another file"):
+        write_text(file / "best.csv", "")
+    with pytest.raises(HeadtailError, match="it is a folder; name a file"):
+        write_text(tmp_path, "")

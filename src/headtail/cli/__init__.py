@@ -70,7 +70,9 @@ def _parse(words: list[str]) -> Any:
     import tyro
 
     from headtail.cli.help import REGISTRY, description_of
+    from headtail.cli.typed import check_options, sentence_of
 
+    check_options(words)
     about = COMMANDS[words[0]]
     command = about.load()
     messages = io.TextIOWrapper(io.BytesIO(), encoding=sys.stderr.encoding)
@@ -93,5 +95,8 @@ def _parse(words: list[str]) -> Any:
         if leaving.code in (None, 0):  # after `--help`
             sys.stdout.write(f"\nExample: {about.example}\n")
         messages.seek(0)
-        sys.stderr.write(messages.read())
+        message = messages.read()
+        if sentence := sentence_of(message, words[0]):
+            raise HeadtailError(sentence) from None
+        sys.stderr.write(message)
         raise

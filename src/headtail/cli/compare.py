@@ -30,7 +30,7 @@ from headtail.comparison.tune import check_tunable
 from headtail.data.reading import Reading
 from headtail.data.slices import SliceRule
 from headtail.device.choice import Device, choose_device
-from headtail.errors import check_count
+from headtail.errors import HeadtailError, check_count
 from headtail.training.config import Training
 from headtail.training.notes import notes_on, warnings_on
 
@@ -123,6 +123,10 @@ class Compare:
 
     def _check(self, training: Training, typed: Sequence[str]) -> None:
         """Refuse what makes no sense before the data are read."""
+        for name in self.schemes:
+            if "," in name.partition("(")[0]:
+                apart = name.replace(",", " ")
+                raise HeadtailError(f"Write spaces between schemes: `--schemes {apart}`.")
         check_schemes(self.schemes, training, typed_negatives(training, typed))
         check_negatives(typed, self.schemes)
         check_encoder_options(training, typed)

@@ -39,6 +39,7 @@ from headtail.data.reading import Reading
 from headtail.data.slices import SliceRule, data_slices
 from headtail.device.choice import Device, choose_device
 from headtail.errors import HeadtailError
+from headtail.files.atomic import check_writable
 from headtail.files.records import read_csv
 from headtail.schemes import parse
 from headtail.training.config import Run, SettledRun
@@ -96,6 +97,7 @@ class Train:
         console = Console(stderr=True, highlight=False)
         data = read_data(self.data, self.reading, console)
         check_features(data.train.image_size, typed)
+        check_writable(self.out, "Choose another folder.")
         show_notes(notes_on(data, settings, [settings.scheme], self.slices), Train, console)
         for note in warnings_on([settings.scheme], settings, data, device):
             console.print(Text(with_options(note, Train), style="yellow"))

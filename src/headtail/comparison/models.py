@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headtail.errors import HeadtailError, Setting, nearest
+from headtail.errors import HeadtailError, Setting, check_exists, nearest
 from headtail.training.config import Run
 from headtail.training.saved_model import MODEL_FILE
 
@@ -17,6 +17,7 @@ def model_folder(folder: Path, scheme: str | None = None, seed: int | None = Non
         scheme: which model of the comparison; may be left out where it has one.
         seed: of the run; the lowest there is by default.
     """
+    check_exists(folder, " Pass the folder of a run or a comparison.")
     if (folder / MODEL_FILE).exists() or not (folder / "cells").is_dir():
         _check_single(folder, scheme, seed)
         return folder

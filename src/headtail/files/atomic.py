@@ -43,9 +43,16 @@ def replace_file(path: Path, write: Callable[[Path], None]) -> None:
         if not isinstance(error, OSError):
             raise
         raise HeadtailError(
-            f"`{path}` cannot be written: {error.strerror or error}. What was there before is "
-            "untouched."
+            f"`{path}` cannot be written: {_why(path, error)}. What was there before is untouched."
         ) from error
+
+
+def _why(path: Path, error: OSError) -> str:
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return f"`{path.parent}` is not a folder; name another file"
+    if isinstance(error, IsADirectoryError):
+        return "it is a folder; name a file"
+    return error.strerror or str(error)
 
 
 def check_writable(folder: Path, advice: str) -> None:

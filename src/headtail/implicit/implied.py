@@ -229,10 +229,11 @@ def refuse_to_correct_twice(lean: float, option: str | Setting = POST_HOC) -> No
         option: how the adjustment was asked for.
     """
     if lean > LEAN_FROM:
+        neutral = "softmax" if isinstance(option, Setting) else "softmax+post-hoc"
         raise HeadtailError(
             option,
             " would correct twice: the training loss already leans to the tail by "
             f"{lean:.2f} nats. Drop ",
             option,
-            ", or train with a loss that leans to neither side, for example `softmax`.",
+            f", or train with a loss that leans to neither side, for example `{neutral}`.",
         )
