@@ -5,7 +5,7 @@ optimiser, in a plain `for` loop; b 1024, m 256, d 512. Peers: the same loss in 
 `F.embedding(sparse=True)` and torch's sparse optimisers, and with dense gradients.
 
 `added_ms` is the median of paired differences to the same loop with `hidden.square().mean()` as its
-loss: rounds of 50 steps of each, in turn, in random order. `gpu_ms` is the time that kernels of the
+loss: rounds of 50 steps of each (12 where steps are slow), in random order. `gpu_ms` is the time that kernels of the
 whole step ran (torch's profiler). `times_headtail` is a peer's added time over headtail's with the
 same optimiser.
 
@@ -29,33 +29,40 @@ from peers.loops import PEERS, Setting, headtail, loop, no_head
 from machine import append
 
 STEPS = 50
-ROUNDS = 9
+FEW_STEPS = 12
+"""Of loops that take long: with a transformer, or with several passes per step."""
+ROUNDS = 7
 WARM_UP = 12
 OPTIMISERS = ("sgd", "adagrad", "adam")
-MOST_DENSE = 3_000_000
-"""Labels up to which dense gradients with state fit beside the other tables."""
+MANY = 3_000_000
+"""Labels up to which tables of all heads fit on one GPU side by side. Above, optimisers are measured
+one after the other, and dense gradients not at all.
+"""
 
 
-def seconds(step: Callable[[], None]) -> float:
+def seconds(step: Callable[[], None], steps: int) -> float:
     """Of one step, after all others are done."""
     torch.cuda.synchronize()
     begun = time.perf_counter()
-    for _ in range(STEPS):
+    for _ in range(steps):
         step()
     torch.cuda.synchronize()
-    return (time.perf_counter() - begun) / STEPS
+    return (time.perf_counter() - begun) / steps
 
 
 def gpu_ms(step: Callable[[], None]) -> float:
     """Time that kernels of a step ran."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        for _ in range(STEPS):
+        for _ in range(FEW_STEPS):
             step()
         torch.cuda.synchronize()
-    return sum(event.self_device_time_total for event in profile.key_averages()) / 1000 / STEPS
+    total = sum(event.self_device_time_total for event in profile.key_averages())
+    return total / 1000 / FEW_STEPS
 
 
-def measured(loops: dict[tuple[str, str], Callable[[], None]]) -> dict[tuple[str, str], float]:
+def measured(
+    loops: dict[tuple[str, str], Callable[[], None]], steps: int
+) -> dict[tuple[str, str], float]:
     """Milliseconds that each loop takes longer than the one without a head: medians of pairs."""
     for step in loops.values():
         for _ in range(WARM_UP):
@@ -65,7 +72,7 @@ def measured(loops: dict[tuple[str, str], Callable[[], None]]) -> dict[tuple[str
         order = list(loops)
         random.shuffle(order)
         for name in order:
-            taken[name].append(1000 * seconds(loops[name]))
+            taken[name].append(1000 * seconds(loops[name], steps))
     without = taken["no head", ""]
     added = {
         name: statistics.median(a - b for a, b in zip(times, without, strict=True))
@@ -84,10 +91,11 @@ def rows_of(setting: Setting, peers: list[str], optimisers: list[str]) -> list[d
         heads["headtail, not captured"] = partial(headtail, capture=False)
     for name, make in heads.items():
         for optimiser in optimisers:
-            if name == "PyTorch, dense" and setting.labels > MOST_DENSE:
+            if setting.labels > MANY and name in ("PyTorch, dense", "headtail, not captured"):
                 continue
             loops[name, optimiser] = loop(setting, make(setting, optimiser))
-    added = measured(loops)
+    is_slow = setting.encoder == "transformer" or setting.passes > 1
+    added = measured(loops, FEW_STEPS if is_slow else STEPS)
     rows = []
     for (name, optimiser), step in loops.items():
         ours = added.get(("headtail", optimiser))
@@ -129,8 +137,15 @@ def main() -> None:
     given = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("This measures loops on a GPU, and there is none here.")
-    for setting in settings_of(given):
-        rows = rows_of(setting, given.peers, given.optimisers)
+    cells = [
+        (setting, optimisers)
+        for setting in settings_of(given)
+        for optimisers in (
+            [given.optimisers] if setting.labels <= MANY else [[one] for one in given.optimisers]
+        )
+    ]
+    for setting, optimisers in cells:
+        rows = rows_of(setting, given.peers, optimisers)
         for row in rows:
             print(
                 f"{row['labels']:>10,} {row['encoder']:11} {row['scheme']:18} {row['variant']:10} "
