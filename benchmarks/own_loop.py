@@ -5,7 +5,7 @@ optimiser, in a plain `for` loop; b 1024, m 256, d 512. Peers: the same loss in 
 `F.embedding(sparse=True)` and torch's sparse optimisers, and with dense gradients.
 
 `added_ms` is the median of paired differences to the same loop with `hidden.square().mean()` as its
-loss: rounds of 50 steps of each (12 where steps are slow), in random order. `gpu_ms` is the time that kernels of the
+loss, over rounds of ten steps of each, in random order. `gpu_ms` is the time that kernels of the
 whole step ran (torch's profiler). `times_headtail` is a peer's added time over headtail's with the
 same optimiser.
 
@@ -28,51 +28,52 @@ from peers.loops import PEERS, Setting, headtail, loop, no_head
 
 from machine import append
 
-STEPS = 50
-FEW_STEPS = 12
+STEPS = 10
+"""Per round; a host that is shared stalls now and then, which many short rounds show as outliers."""
+ROUNDS = 35
+FEW_ROUNDS = 7
 """Of loops that take long: with a transformer, or with several passes per step."""
-ROUNDS = 7
 WARM_UP = 12
 OPTIMISERS = ("sgd", "adagrad", "adam")
 MANY = 3_000_000
-"""Labels up to which tables of all heads fit on one GPU side by side. Above, optimisers are measured
-one after the other, and dense gradients not at all.
+"""Labels up to which tables of all heads fit on one GPU side by side. Above, optimisers are
+measured one after the other, and dense gradients not at all.
 """
 
 
-def seconds(step: Callable[[], None], steps: int) -> float:
+def seconds(step: Callable[[], None]) -> float:
     """Of one step, after all others are done."""
     torch.cuda.synchronize()
     begun = time.perf_counter()
-    for _ in range(steps):
+    for _ in range(STEPS):
         step()
     torch.cuda.synchronize()
-    return (time.perf_counter() - begun) / steps
+    return (time.perf_counter() - begun) / STEPS
 
 
 def gpu_ms(step: Callable[[], None]) -> float:
     """Time that kernels of a step ran."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        for _ in range(FEW_STEPS):
+        for _ in range(STEPS):
             step()
         torch.cuda.synchronize()
     total = sum(event.self_device_time_total for event in profile.key_averages())
-    return total / 1000 / FEW_STEPS
+    return total / 1000 / STEPS
 
 
 def measured(
-    loops: dict[tuple[str, str], Callable[[], None]], steps: int
+    loops: dict[tuple[str, str], Callable[[], None]], rounds: int
 ) -> dict[tuple[str, str], float]:
     """Milliseconds that each loop takes longer than the one without a head: medians of pairs."""
     for step in loops.values():
         for _ in range(WARM_UP):
             step()
     taken: dict[tuple[str, str], list[float]] = {name: [] for name in loops}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         order = list(loops)
         random.shuffle(order)
         for name in order:
-            taken[name].append(1000 * seconds(loops[name], steps))
+            taken[name].append(1000 * seconds(loops[name]))
     without = taken["no head", ""]
     added = {
         name: statistics.median(a - b for a, b in zip(times, without, strict=True))
@@ -95,7 +96,7 @@ def rows_of(setting: Setting, peers: list[str], optimisers: list[str]) -> list[d
                 continue
             loops[name, optimiser] = loop(setting, make(setting, optimiser))
     is_slow = setting.encoder == "transformer" or setting.passes > 1
-    added = measured(loops, FEW_STEPS if is_slow else STEPS)
+    added = measured(loops, FEW_ROUNDS if is_slow else ROUNDS)
     rows = []
     for (name, optimiser), step in loops.items():
         ours = added.get(("headtail", optimiser))
