@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from headtail.device.graphs import warm_up
-from headtail.rows.decay import forgive, owed, owes
 from headtail.samplers.model.schedule import Scheduled
 from headtail.training.resident import Resident, ResidentOrder
 from headtail.training.resident_sequences import ResidentSequences
@@ -81,8 +80,6 @@ def _undone(learner: Learner, samplers: list[Scheduled]) -> Iterator[None]:
     # The encoder's buffers include the running means of a batch norm.
     changed = (*model.parameters(), *model.encoder.buffers(), *notes)
     kept = [(tensor, tensor.detach().clone()) for tensor in changed]
-    debts = [(table, owed(table)) for table in model.parameters()]
-    debts = [(table, debt and (debt[0].clone(), debt[1])) for table, debt in debts]
     memories = [sampler.get_extra_state() for sampler in samplers]
     random = torch.cuda.get_rng_state(learner.device)
     try:
@@ -93,11 +90,6 @@ def _undone(learner: Learner, samplers: list[Scheduled]) -> Iterator[None]:
                 tensor.copy_(before)
                 for value in learner.optimiser.state.get(tensor, {}).values():
                     value.zero_()
-        for table, debt in debts:
-            if debt is None:
-                forgive(table)
-            else:
-                owes(table, *debt)
         for sampler, memory in zip(samplers, memories, strict=True):
             sampler.set_extra_state(memory)
         torch.cuda.set_rng_state(random, learner.device)

@@ -10,6 +10,7 @@ from headtail.data.image_files import ImageFiles
 from headtail.data.sequence_batches import SequenceBatches
 from headtail.device.graphs import forget_capture
 from headtail.encoders import Bottleneck, SequenceEncoder
+from headtail.rows.row_optimizer import RowOptimizer
 from headtail.samplers.model.schedule import Scheduled
 from headtail.training.captured import CapturedStep
 from headtail.training.checkpoint import remembering
@@ -81,14 +82,15 @@ def _warn_of_copies() -> None:
 
 
 def _needs_host(learner: Learner) -> bool:
-    """Whether a step needs the host: for rows that are summed before clipping, for the fill level
-    of a queue, or for a search for known positives.
+    """Whether a step needs the host: for pending decay, for rows that are summed before clipping,
+    for the fill level of a queue, or for a search for known positives.
     """
     model = learner.model
+    lazy_decay = learner.run.weight_decay > 0 and isinstance(learner.optimiser, RowOptimizer)
     clips_rows = learner.run.clip > 0 and (model.head.sparse or _encoder_is_sparse(learner))
     memories = [module for _, module in remembering(model)]
     remembers = any(not isinstance(module, Scheduled) for module in memories)
-    return clips_rows or remembers or model.mask_known
+    return lazy_decay or clips_rows or remembers or model.mask_known
 
 
 def _encoder_is_sparse(learner: Learner) -> bool:
