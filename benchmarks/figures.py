@@ -1,4 +1,5 @@
-"""Draws docs/figures/head_step_*.svg from results/head_step.csv: time and memory of the head's step
+"""Draws docs/figures/own_loop.svg from results/own_loop.csv, what a head adds to an eager loop, and
+docs/figures/head_step_*.svg from results/head_step.csv: time and memory of the head's step
 against the number of labels, the number of labels from which sampling beats the fastest exact head,
 and time against m and batch. One file per device.
 
@@ -165,6 +166,45 @@ def draw_figure(device: str) -> None:
     print(FIGURES / f"head_step_{device}.svg")
 
 
+def draw_own_loop() -> None:
+    """Draw what heads add to an eager loop, one panel per number of labels."""
+    with (RESULTS / "own_loop.csv").open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["optimiser"]]
+    shown = {"variant": "plain", "encoder": "mlp", "scheme": "uniform:importance"}
+    rows = [row for row in rows if all(row[name] == value for name, value in shown.items())]
+    sizes = sorted({int(row["labels"]) for row in rows})
+    colours = {
+        "headtail": "#1f6fd6",
+        "PyTorch, sparse=True": "#2e9e4f",
+        "headtail, not captured": "#a9c8f0",
+    }
+    figure, axes = plt.subplots(1, len(sizes), figsize=(11, 3.6), sharey=True, layout="constrained")
+    for axis, size in zip(axes, sizes, strict=True):
+        for place, (head, colour) in enumerate(colours.items()):
+            added = {
+                row["optimiser"]: float(row["added_ms"])
+                for row in rows
+                if int(row["labels"]) == size and row["head"] == head
+            }
+            at = [x + 0.28 * (place - 1) for x in range(len(added))]
+            bars = axis.bar(at, list(added.values()), 0.26, color=colour, label=head)
+            axis.bar_label(bars, fmt="%.2f", fontsize=8)
+        axis.set_xticks(range(3), ["SGD", "Adagrad", "Adam"])
+        axis.set_title(f"{size:,} labels", loc="left", fontsize=10)
+    axes[0].set_ylabel("milliseconds added to the loop")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9.5)
+    one = rows[0]
+    where = f"{one['machine']}, torch {one['torch']}, {one['date']}"
+    figure.suptitle(
+        f"A head in an eager loop: batch {one['batch']}, m {one['negatives']}, d {one['dim']}, "
+        f"uniform negatives. {where}",
+        fontsize=11,
+    )
+    figure.savefig(FIGURES / "own_loop.svg", metadata={"Date": None}, facecolor="white")
+    print(FIGURES / "own_loop.svg")
+
+
 def main() -> None:
     """Draw a figure for each device that was measured."""
     plt.rcParams |= {
@@ -173,6 +213,7 @@ def main() -> None:
         "axes.spines.top": False,
         "axes.spines.right": False,
     }
+    draw_own_loop()
     for device in OPTIMISER:
         draw_figure(device)
 

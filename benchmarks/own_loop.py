@@ -29,7 +29,7 @@ from peers.loops import PEERS, Setting, headtail, loop, no_head
 from machine import append
 
 STEPS = 10
-"""Per round; a host that is shared stalls now and then, which many short rounds show as outliers."""
+"""Per round; a shared host stalls now and then, which many short rounds show as outliers."""
 ROUNDS = 35
 FEW_ROUNDS = 7
 """Of loops that take long: with a transformer, or with several passes per step."""
