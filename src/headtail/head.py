@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,7 @@ from headtail.core.draw import Draw
 from headtail.core.excluded import Exclude, Excluded
 from headtail.core.labels import Labels, check_labels
 from headtail.core.targets import Target
+from headtail.core.topk import TopK, better, without_excluded
 from headtail.errors import (
     HeadtailError,
     check_count,
@@ -34,13 +35,6 @@ from headtail.rows.rounding import widened
 
 BLOCK_SCORES = 2**24
 """How many scores `topk` holds at a time."""
-
-
-class TopK(NamedTuple):
-    """The k best labels of each example, best first."""
-
-    values: Float[Tensor, "b k"]
-    indices: Int[Tensor, "b k"]
 
 
 class LabelHead(nn.Module):
@@ -236,7 +230,7 @@ class LabelHead(nn.Module):
         bias = None if self.bias is None else self.bias.squeeze(1)
         values, indices = kernel(hidden, self.weight, bias, shift, k, excluded)
         best = TopK(values / self.loss.temperature, indices)
-        return best if excluded is None else _without_excluded(best)
+        return best if excluded is None else without_excluded(best)
 
     def _topk_by_blocks(
         self, hidden: Tensor, k: int, post_hoc: float, excluded: Excluded | None
@@ -251,9 +245,9 @@ class LabelHead(nn.Module):
             if excluded is not None:
                 excluded.rule_out(scores, start)
             here = scores.topk(min(k, scores.shape[1]), dim=1)
-            best = _better(best, TopK(here.values, here.indices + start), k)
+            best = better(best, TopK(here.values, here.indices + start), k)
         assert best is not None, "a head has labels"
-        return best if excluded is None else _without_excluded(best)
+        return best if excluded is None else without_excluded(best)
 
     @torch.no_grad()
     def grow(
@@ -358,21 +352,6 @@ class LabelHead(nn.Module):
         if self._lean is None or self._lean[0] is not self.loss:
             self._lean = self.loss, lean_of(implied_margin_of(self.loss, batch_size=2), self.labels)
         refuse_to_correct_twice(self._lean[1])
-
-
-def _without_excluded(best: TopK) -> TopK:
-    """No label where only excluded ones are left, whose score is −∞."""
-    return TopK(best.values, best.indices.masked_fill(best.values == -torch.inf, -1))
-
-
-def _better(best: TopK | None, more: TopK, k: int) -> TopK:
-    """The k best of both."""
-    if best is None:
-        return more
-    values = torch.cat([best.values, more.values], 1)
-    indices = torch.cat([best.indices, more.indices], 1)
-    top = values.topk(min(k, values.shape[1]), dim=1)
-    return TopK(top.values, indices.gather(1, top.indices))
 
 
 def _check_loss(loss: Loss, labels: Labels, sparse: bool) -> None:

@@ -1,0 +1,245 @@
+"""One CUDA graph of a head's loss and its gradients, and the node of autograd that replays it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+from weakref import ref
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.func import functional_call
+
+from headtail.core.targets import Target
+from headtail.device.graphs import Pool, Record, Replay, kept_random, stream_of
+from headtail.kernels.dispatch import kernels_in_use
+from headtail.kernels.gradient import RowGradient
+from headtail.losses.fused import UNSCALED, graph_is_kept
+from headtail.losses.modules import SampledLoss
+from headtail.rows.fixed_gradient import FixedGradient, fixed_gradient
+from headtail.rows.gradients import as_sparse, is_accumulated
+from headtail.rows.link import link_of, twin
+
+
+class Call(NamedTuple):
+    """What a head is asked to compute.
+
+    Attributes:
+        loss: with its sampler and weighting.
+        hidden: `[b, d]` or `[B, T, d]`.
+        target: ids.
+        weight: the label table.
+        bias: label biases, or None.
+    """
+
+    loss: SampledLoss
+    hidden: Tensor
+    target: Target
+    weight: Tensor
+    bias: Tensor | None
+
+    @property
+    def tables(self) -> list[Tensor]:
+        """Those that have a gradient."""
+        tables = [self.weight] if self.bias is None else [self.weight, self.bias]
+        return [table for table in tables if table.requires_grad]
+
+    def why_not(self) -> str | None:
+        """What keeps this very call out of graphs."""
+        target = self.target
+        if not isinstance(target, Tensor) or target.is_nested:
+            return "the number of labels changes from batch to batch; pass padded `[b, k]` targets"
+        if target.dtype == torch.bool:
+            return "targets are a boolean matrix; pass label ids"
+        return None
+
+    def key(self, of_loss: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Everything that a graph holds on to: shapes, addresses, settings and the loss."""
+        hidden = self.hidden
+        target = self.target
+        assert isinstance(target, Tensor)
+        device = hidden.device.type
+        return (
+            (hidden.shape, hidden.dtype, hidden.requires_grad, target.shape, target.dtype),
+            stream_of(hidden.device),
+            torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None,
+            torch.are_deterministic_algorithms_enabled(),
+            torch.get_float32_matmul_precision(),
+            kernels_in_use(),
+            of_loss,
+            _address(self.weight),
+            None if self.bias is None else _address(self.bias),
+        )
+
+
+def _address(table: Tensor) -> tuple[Any, ...]:
+    link = link_of(table)
+    decay = None if link is None or link.decay is None else link.decay.address
+    return table.data_ptr(), table.shape, table.requires_grad, decay
+
+
+class Graph:
+    """One graph: hidden states and targets are copied in; loss and gradients come out.
+
+    All of these are tensors outside the graph's own memory, so that graphs that run one after the
+    other can share that.
+    """
+
+    def __init__(self, call: Call, record: Record, pool: Pool) -> None:
+        assert isinstance(call.target, Tensor)
+        self.hidden = torch.empty_like(
+            call.hidden.detach(), memory_format=torch.contiguous_format
+        ).requires_grad_(call.hidden.requires_grad)
+        self.target = torch.empty_like(call.target)
+        with torch.no_grad():
+            self._fill(call.hidden, call.target)
+        self.tables = call.tables
+        self._inside: ref[Inside] | None = None
+        for table in self.tables:
+            link = link_of(table)
+            if link is not None and link.decay is not None:
+                link.decay.settled = False  # rows catch up in every replay
+        # A loss that waits for its backward pass keeps a node of each parameter alive, which
+        # belongs to the stream of that loss: differentiating by it would draw that stream into the
+        # capture.
+        bias = None if call.bias is None else twin(call.bias)
+        call = call._replace(
+            hidden=self.hidden, target=self.target, weight=twin(call.weight), bias=bias
+        )
+        named = call.loss.named_parameters()
+        numbers = {name: twin(p) for name, p in named if p.requires_grad}
+        with kept_random(self.hidden.device):
+            first = _differentiated(call, numbers)
+        self.results = [result.clone() for result in first]
+
+        def work() -> None:
+            for to, result in zip(self.results, _differentiated(call, numbers), strict=True):
+                to.copy_(result)
+
+        self._replay: Replay = record(work, self.hidden.device, pool)
+        rows = self.results[len(self.results) - 2 * len(self.tables) :: 2]
+        stream = stream_of(self.hidden.device)
+        self.rooms = [
+            fixed_gradient(table, len(of_table), stream)
+            for table, of_table in zip(self.tables, rows, strict=True)
+        ]
+
+    def run(self, hidden: Tensor, target: Tensor) -> Tensor:
+        """The loss; gradients stay here until the next run."""
+        self._fill(hidden, target)
+        self._replay.run()
+        return self.results[0].clone()
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that it holds on the device."""
+        held = [self.hidden, self.target, *self.results]
+        return self._replay.nbytes + sum(tensor.nbytes for tensor in held)
+
+    @property
+    def occupied(self) -> bool:
+        """Whether a loss still needs the gradients that are here."""
+        return self._inside is not None and self._inside() is not None
+
+    def occupy(self) -> Inside:
+        """Keep the gradients as long as the returned object lives."""
+        inside = Inside()
+        self._inside = ref(inside)
+        return inside
+
+    def _fill(self, hidden: Tensor, target: Tensor) -> None:
+        self.hidden.copy_(hidden)
+        self.target.copy_(target)
+
+
+class Inside:
+    """A loss whose gradients are in a graph's results."""
+
+
+def _differentiated(call: Call, numbers: dict[str, Tensor]) -> list[Tensor]:
+    """The loss; the gradients of the hidden states and of further parameters; rows and values of
+    each table's gradient.
+    """
+    with torch.enable_grad(), _without_cached_casts(call.hidden.device.type):
+        inputs = call.hidden, call.weight, call.target
+        loss = functional_call(call.loss, numbers, inputs, {"bias": call.bias, "sparse": True})
+    of_hidden = [call.hidden] if call.hidden.requires_grad else []
+    dense = [*of_hidden, *numbers.values()]
+    if loss.grad_fn is None:
+        raise RuntimeError("nothing that the loss depends on has a gradient")
+    loss.grad_fn.metadata[UNSCALED] = True
+    gradients = torch.autograd.grad(loss, [*dense, *call.tables])
+    entries: list[Tensor] = []
+    for gradient in gradients[len(dense) :]:
+        if not gradient.is_sparse:
+            raise RuntimeError("the gradient of a table is not sparse")
+        entries += [gradient._indices()[0], gradient._values()]
+    return [loss.detach(), *gradients[: len(dense)], *entries]
+
+
+def _without_cached_casts(device: str) -> torch.autocast:
+    """Autocast as it is, but weights cast inside a graph are not remembered outside of it."""
+    enabled = torch.is_autocast_enabled(device)
+    dtype = torch.get_autocast_dtype(device)
+    return torch.autocast(device, dtype, enabled=enabled, cache_enabled=False)
+
+
+class Replayed(torch.autograd.Function):
+    """A graph in place of the loss: forward replays it, backward scales the gradients it left."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, *rest: Any) -> Tensor:
+        """The loss."""
+        *parameters, graph, target = rest
+        loss = graph.run(hidden, target)
+        ctx.graph = graph
+        ctx.inside = graph.occupy()
+        ctx.num_numbers = len(parameters) - len(graph.tables)
+        ctx.save_for_backward(loss)  # so that autograd refuses a second backward pass
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Gradients of hidden states and parameters; those of tables are in their `.grad`."""
+        assert ctx.saved_tensors
+        if torch.is_grad_enabled():  # with `create_graph=True`, for a second derivative
+            return _scaled_once(ctx, *grads)
+        return _scaled(ctx, *grads)
+
+
+def _scaled(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+    """The gradients that a graph left, times the gradient of the loss."""
+    graph: Graph = ctx.graph
+    scale = grads[0]
+    results = iter(graph.results)
+    next(results)  # the loss
+    grad_hidden = next(results) * scale if graph.hidden.requires_grad else None
+    numbers = [next(results) * scale for _ in range(ctx.num_numbers)]
+    nodes = ctx.next_functions[1:]
+    of_tables = [
+        _hand_over(table, room, next(results), next(results), scale, node)
+        for table, room, (node, _) in zip(graph.tables, graph.rooms, nodes, strict=False)
+    ]
+    if not graph_is_kept():
+        ctx.inside = None
+    return grad_hidden, *of_tables, *numbers, None, None
+
+
+_scaled_once = once_differentiable(_scaled)
+
+
+def _hand_over(
+    table: Tensor,
+    room: FixedGradient,
+    rows: Tensor,
+    values: Tensor,
+    scale: Tensor,
+    node: Any,
+) -> Tensor | None:
+    """Put a table's gradient into its `.grad`; where that is not possible, return it to autograd,
+    which adds it.
+    """
+    takes = not table._post_accumulate_grad_hooks and is_accumulated(node)
+    if takes and room.add(table, rows, values, scale):
+        return None
+    return as_sparse(table, RowGradient(rows.clone(), values * scale))
