@@ -238,6 +238,6 @@ def test_damaged_files_and_pickles_are_refused(tmp_path):
         tmp_path / "words.npz", features=FEATURES.numpy(), labels=np.array(["a", "b", "c", "d"])
     )
     with pytest.raises(
-        HeadtailError, match=r"words.npz` is not a readable .npz file of plain arrays of numbers"
+        HeadtailError, match=r"words.npz`, `labels` holds strings, but arrays must hold numbers"
     ):
         read_dense(tmp_path / "words.npz")

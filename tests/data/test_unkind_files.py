@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -167,3 +169,25 @@ def test_folders_inside_a_folder_without_data_are_named(path):
     (path.parent / "inner").mkdir()
     LOG.to_csv(path.parent / "inner" / "ratings.csv", index=False)
     refused(path.parent, r"holds nothing to read, only the folders inner: name one of them\.")
+
+
+def test_decimals_of_databases_are_numbers():
+    def decimals(column):
+        return [Decimal(int(value)) for value in column]
+
+    rated = LOG.assign(rating=np.arange(NUMBER) % 5)
+    columns = {name: decimals(rated[name]) for name in rated}
+    same(load(pd.DataFrame(columns)))
+    few, wanted = load(pd.DataFrame(columns), min_rating=3), load(rated, min_rating=3)
+    assert few.test.labels.values.tolist() == wanted.test.labels.values.tolist()
+    halves = [user + Decimal("0.5") for user in columns["user"]]
+    refused(pd.DataFrame(columns | {"user": halves}), r"column `user` holds fractions")
+
+
+def test_ids_of_another_type_are_refused_by_their_column():
+    refused(LOG.assign(user=LOG.user > 3), r"column `user` holds bool, but ids of users must be")
+
+
+def test_names_in_arrays_are_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", features=np.eye(6), labels=np.array(list("abcabc")))
+    refused(tmp_path / "a.npz", r"`labels` holds strings, but arrays must hold numbers\.")

@@ -103,7 +103,14 @@ def _array(path: Path, name: str) -> Tensor:
             with safe_open(path, framework="pt") as file:
                 return file.get_tensor(name)
         with np.load(path, allow_pickle=False) as file:
-            return torch.from_numpy(file[name])
+            array = file[name]
+    if array.dtype.kind in "US":
+        raise HeadtailError(
+            f"`{path}`, `{name}` holds strings, but arrays must hold numbers. Number them, or "
+            "write a table with a column `label`."
+        )
+    with _readable(path):
+        return torch.from_numpy(array)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from headtail.data.readers.sequence_examples import are_examples
 from headtail.data.reading import Reading
 from headtail.data.tables.arrow_types import is_list
 from headtail.data.tables.columns import Columns, DataTables
-from headtail.data.tables.names import ORDERED_LISTS, plain
+from headtail.data.tables.names import ORDERED_LISTS, candidates, plain
 from headtail.errors import HeadtailError, Setting
 
 
@@ -113,6 +113,13 @@ def _tokens(columns: Columns) -> HeadtailError:
 def _unknown(columns: Columns) -> HeadtailError:
     if all(name.isdigit() for name in columns.names):
         return _without_names(columns)
+    for role in ("user", "item"):
+        named = candidates(role, list(columns.names))
+        if named and getattr(columns.roles, role) is None:
+            return HeadtailError(
+                f"`{columns.path}`, column `{named[0]}` holds {columns.kind(named[0])}, but ids of "
+                f"{role}s must be whole numbers or strings. Cast the column first."
+            )
     return HeadtailError(
         f"`{columns.path}` has the columns {columns.listed}, and it is not clear what they are "
         "for. Name the columns of a log with ",

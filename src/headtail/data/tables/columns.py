@@ -191,7 +191,9 @@ class Columns:
             self._refuse_null(array, column, first)
         if pa.types.is_boolean(kind) or pa.types.is_temporal(kind):
             return array.cast(pa.large_string())
-        if not holds_ids(kind) and not pa.types.is_floating(kind):
+        # Databases write decimals: whole ones are ids.
+        fractions = pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+        if not holds_ids(kind) and not fractions:
             raise HeadtailError(
                 f"`{self.path}`, column `{column}` holds {kind}, but ids must be whole numbers or "
                 "strings. Cast the column first."
@@ -205,7 +207,7 @@ class Columns:
                     f"`{self.path}`, column `{column}` is not UTF-8 text. Convert it, for example "
                     "with `iconv -f latin1 -t utf-8`."
                 ) from error
-            if pa.types.is_floating(kind):
+            if fractions:
                 raise HeadtailError(
                     f"`{self.path}`, column `{column}` holds fractions, but ids must be whole "
                     "numbers or strings. Name another column."
@@ -244,6 +246,9 @@ class Columns:
         if array.null_count:
             self._refuse_null(array, column, first, "a time")
         kind = id_type(array.type)
+        if pa.types.is_decimal(kind):
+            kind = pa.float64()
+            array = array.cast(kind)
         if pa.types.is_time(kind) or pa.types.is_boolean(kind):
             raise HeadtailError(
                 f"`{self.path}`, column `{column}` holds {kind}, which has no date. Write seconds "
@@ -269,7 +274,7 @@ class Columns:
         """The type that a column of times is read as; strings are numbers or dates."""
         kind = self.kind(column)
         if not is_string(kind):
-            return kind
+            return pa.float64() if pa.types.is_decimal(kind) else kind
         _, batch = next(self.read([column]))
         return from_text(batch.column(column).cast(pa.string()).slice(0, 1)).type
 

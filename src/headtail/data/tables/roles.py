@@ -132,7 +132,7 @@ def _chosen(table: Table, reading: Reading) -> dict[str, str]:
 def _fits(role: Role, kind: pa.DataType) -> bool:
     """Whether a column of this type can have a role."""
     types = pa.types
-    number = types.is_integer(kind) or types.is_floating(kind)
+    number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
     if role == "time":
         return number or types.is_temporal(kind) or is_string(kind)
     if role == "rating":
@@ -143,7 +143,7 @@ def _fits(role: Role, kind: pa.DataType) -> bool:
         inside = kind.value_type if is_list(kind) else kind
         return holds_ids(inside) or types.is_floating(kind) or types.is_boolean(kind)
     # A target may be missing everywhere.
-    return holds_ids(kind) or types.is_floating(kind) or (role == "target" and types.is_null(kind))
+    return holds_ids(kind) or number or (role == "target" and types.is_null(kind))
 
 
 def _by_name(role: Role, kinds: dict[str, pa.DataType]) -> str | None:
