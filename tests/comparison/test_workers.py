@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -11,9 +12,10 @@ import pytest
 import torch
 
 from headtail import HeadtailError
-from headtail.comparison.compare import sentence_of
+from headtail.comparison.compare import Execution, outcomes, sentence_of
 from headtail.comparison.grid import Cell
-from headtail.comparison.workers import in_turn, side_by_side
+from headtail.comparison.workers import in_turn, pays, side_by_side
+from headtail.data.load import load
 from headtail.training.config import SettledRun
 from headtail.training.state import State
 
@@ -128,3 +130,33 @@ def test_closing_early_stops_the_running_and_cancels_the_rest(tmp_path):
     assert str(next(outcomes).error) == "The first fails at once."
     outcomes.close()
     assert "3" not in {one.name for one in tmp_path.iterdir()}
+
+
+def test_processes_pay_for_many_steps_and_for_large_ones_alone():
+    data = load("synthetic:points=300,test=20,features=80,labels=20")
+    few = [replace(cell, run=replace(cell.run, epochs=1)) for cell in CELLS]
+    many = [replace(cell, run=replace(cell.run, epochs=3_000)) for cell in CELLS]
+    large = [replace(cell, run=replace(cell.run, epochs=1, dim=3_000_000)) for cell in CELLS]
+    assert not pays(few, data)
+    assert pays(many, data)
+    assert pays(large, data)
+
+
+@pytest.mark.parametrize("if_it_pays", [True, False])
+def test_a_small_comparison_starts_no_processes(if_it_pays, tmp_path):
+    data = load("synthetic:points=300,test=20,features=80,labels=20")
+    grid = [replace(cell, folder=tmp_path / cell.folder) for cell in CELLS[:2]]
+    execution = Execution(workers=2, if_it_pays=if_it_pays)
+    found = list(outcomes(grid, data, Here("cpu"), execution))
+    assert [outcome.error for outcome in found] == [None, None]
+    assert ({outcome.result for outcome in found} == {os.getpid()}) is if_it_pays
+
+
+@dataclass(frozen=True)
+class Here:
+    """Work that returns the process that it is done in."""
+
+    device: str
+
+    def __call__(self, cell, data, watch, stop):
+        return os.getpid()

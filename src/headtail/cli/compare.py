@@ -62,8 +62,8 @@ class Compare:
     device: Device = "auto"
     """Where to train."""
     workers: int | None = None
-    """Runs that train at the same time, each in its own process; by default one per core, and one
-    on a GPU.
+    """Runs that train at the same time, each in its own process; by default one per core where
+    there is work for more than about ten seconds, and one on a GPU.
     """
     tune: bool = False
     """First choose learning rate and epochs of each scheme by short runs on held-out training
@@ -94,6 +94,7 @@ class Compare:
         command = shlex.join(["headtail", *typed])
         execution = Execution(
             workers=self.workers or (1 if device == "cuda" else torch.get_num_threads()),
+            if_it_pays=self.workers is None,
             strict="--debug" in typed,
             command=command,
             note=lambda line: console.print(Text(line, style="dim")),

@@ -21,7 +21,7 @@ from headtail.comparison.explained import explain_schemes
 from headtail.comparison.grid import Cell, cells, check_same_data
 from headtail.comparison.results import Comparison, Row, first_answers, mean_times, read_classes
 from headtail.comparison.rows import baseline_rows, explain_rows
-from headtail.comparison.workers import Outcome, in_turn, side_by_side, source_of
+from headtail.comparison.workers import Outcome, in_turn, pays, side_by_side, source_of
 from headtail.core.slices import Slices
 from headtail.data.facts import facts_of
 from headtail.data.load import load
@@ -50,6 +50,7 @@ class Execution:
         workers: runs that train at the same time, on one GPU too; they share torch's threads
             evenly. More than one are processes that import the calling script, which then needs
             `if __name__ == "__main__":`.
+        if_it_pays: start processes only for more work than their start takes, on a CPU.
         strict: let the first failing run raise its error, for debugging.
         command: the command that was typed, kept with the results.
         watch: called with each cell for the function that follows its training.
@@ -58,6 +59,7 @@ class Execution:
     """
 
     workers: int = 1
+    if_it_pays: bool = False
     strict: bool = False
     command: str = ""
     watch: Callable[[Cell], Watch] = lambda _: lambda *_: None
@@ -243,16 +245,17 @@ def outcomes(
     """
     training = [cell for cell in grid if cell.adjusts is None]
     adjusting = [cell for cell in grid if cell.adjusts is not None]
-    unfinished = sum(not cell.done for cell in training)
+    unfinished = [cell for cell in training if not cell.done]
     workers = execution.workers
     # The number of threads decides the last digits of a sum: it must not depend on how many cells
     # are left to do.
     threads = max(1, torch.get_num_threads() // workers)
     watch = execution.watch
-    if workers == 1 or unfinished < 2:
+    small = execution.if_it_pays and work.device == "cpu" and not pays(unfinished, data)
+    if workers == 1 or len(unfinished) < 2 or small:
         yield from in_turn(training, data, work, watch, threads=threads)
     else:
-        workers = min(workers, unfinished)
+        workers = min(workers, len(unfinished))
         with shared_gpu(execution.note) if work.device == "cuda" else nullcontext():
             yield from side_by_side(
                 training, source_of(data), work, watch, workers=workers, threads=threads

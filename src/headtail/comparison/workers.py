@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from headtail.comparison.grid import Cell
+from headtail.comparison.rows import negatives_of
 from headtail.data.load import load
 from headtail.data.points import DataSet
 from headtail.data.processes import leave_with_parent, sigint_blocked
@@ -28,6 +29,11 @@ from headtail.errors import HeadtailError, Setting
 from headtail.training.interrupts import Stopped, interrupts
 from headtail.training.state import State, Watch
 
+START_SECONDS = 10.0
+"""Work below which processes cost more than they save: each imports torch and loads kernels."""
+STEP_SECONDS = 2e-3
+"""A step of a small model on one core, but for the scores of its labels."""
+OPERATIONS_PER_SECOND = 2e10
 ReadData = Callable[[], DataSet]
 """Gives the data set, in whatever process it is called."""
 Work = Callable[[Cell, DataSet, Watch, Any], Any]
@@ -61,6 +67,22 @@ def source_of(data: DataSet) -> ReadData:
 
 def _itself(data: DataSet) -> DataSet:
     return data
+
+
+def pays(cells: Sequence[Cell], data: DataSet) -> bool:
+    """Whether training these cells on a CPU takes long enough for processes to be worth their
+    start, by the number and size of their steps.
+    """
+    if data.train.image_size is not None:  # a network's steps are long
+        return True
+    seconds = 0.0
+    for run in (cell.run for cell in cells):
+        pairs = data.train.num_pairs * run.epochs
+        labels = negatives_of(run) or data.train.num_labels
+        # a multiplication and an addition per score, forward and twice backward
+        seconds += pairs / run.batch * STEP_SECONDS
+        seconds += 6 * pairs * labels * run.dim / OPERATIONS_PER_SECOND
+    return seconds >= START_SECONDS
 
 
 def in_turn(
