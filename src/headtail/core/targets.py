@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float32, Int
 from torch import Tensor
 
 from headtail.errors import HeadtailError, check_ids
+from headtail.kernels.dispatch import targets_kernel
 
 IGNORE_INDEX = -100
 
@@ -53,6 +54,8 @@ class Pairs:
         group: `[p]` numbers below p, the same for pairs that come together, such as the targets of
             one sequence: these are no within-batch negatives of each other. None where pairs are
             shuffled.
+        share: `[p]` 1 / the number of pairs that count, 0 for the others, where a kernel has
+            computed it along with them.
 
     >>> Pairs.of(torch.tensor([[2, 0], [1, -100]])).label
     tensor([2, 0, 1, 2])
@@ -64,6 +67,7 @@ class Pairs:
     num_examples: int
     positions: tuple[int, int] | None = None
     group: Int[Tensor, " p"] | None = None
+    share: Float32[Tensor, " p"] | None = None
 
     @classmethod
     def of(
@@ -83,6 +87,11 @@ class Pairs:
         flat, example, num_examples = _flattened(target, num_labels, name)
         check_ids(name, flat, None)
         label = flat.long()  # before comparing: in uint8, −100 is 156
+        kernel = None if ignore_index is None else targets_kernel(label)
+        if kernel is not None:
+            label, skipped, share = kernel(label, ignore_index)
+            check_ids(name, label, num_labels)
+            return cls(label, example, skipped, num_examples, share=share)
         skipped = None if ignore_index is None else label == ignore_index
         if skipped is not None and not torch.compiler.is_compiling() and _none(skipped):
             skipped = None

@@ -32,6 +32,8 @@ LARGE_TABLE = 16384
 """Labels from which the kernel for the best k is faster than blocks of products."""
 MOST_BEST = 256
 """The largest k that kernel takes."""
+MOST_TARGETS = 2**14
+"""Targets that one program walks over in no more time than several launches take."""
 FUSED_CHANNELS = (16, 32, 64)
 """Numbers of channels, in and out, that the convolution kernels take."""
 
@@ -160,6 +162,17 @@ def dense_adagrad_kernel(table: Tensor, total: Tensor, grad: Tensor) -> Any:
     from headtail.kernels.triton import rows
 
     return rows.adagrad_ if rows.fits(table, total, grad) else None
+
+
+def targets_kernel(target: Tensor) -> Any:
+    """Which targets count, on a GPU."""
+    if _engine(target.device) != "triton" or not target.is_contiguous():
+        return None
+    if not 0 < len(target) <= MOST_TARGETS:
+        return None
+    from headtail.kernels.triton.targets import counted
+
+    return counted
 
 
 def bag_kernels(table: Tensor) -> Any:

@@ -171,6 +171,8 @@ class Settings:
         if self.sample_weight is None and pairs.all_count:
             n = 1 if self.reduction == "sum" else max(1, len(pairs.label))
             return 1 / n
+        if self.sample_weight is None and pairs.share is not None and self.reduction == "mean":
+            return pairs.share
         weight = self.weights(pairs)
         if self.reduction == "sum":
             return weight
