@@ -29,8 +29,8 @@ from headtail.kernels.cpu.candidates import (
 
 keep_compiled()
 
-SCORES_AT_ONCE = 2**22
-"""Scores that are held at a time: they stay in the last cache until they are compared."""
+SCORES_AT_ONCE = 2**23
+"""Scores that are held at a time: most stay in the last cache until they are compared."""
 NARROWEST = 256
 """Labels per block, at least: narrower products are slow."""
 WORTH_THREADS = 2**18
