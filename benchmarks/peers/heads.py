@@ -64,7 +64,7 @@ def headtail(cell: Cell) -> Made:
 def sampled(cell: Cell, sparse: bool) -> Made:
     """Sampled softmax in plain PyTorch, with `F.embedding`."""
     weight = _table(cell)
-    optimiser = _optimiser(weight, cell, sparse)
+    optimiser = optimiser_of(weight, cell, sparse)
     loss = _maybe_compiled(sampled_loss, cell)
 
     def step(hidden: Tensor, target: Tensor) -> None:
@@ -93,7 +93,7 @@ def _over(positive: Tensor, negative: Tensor, target: Tensor, ids: Tensor) -> Te
 def exact(cell: Cell, loss: Callable[[Tensor, Tensor, Tensor], Tensor], version: str = "") -> Made:
     """A head over all labels, with dense gradients."""
     weight = _table(cell)
-    optimiser = _optimiser(weight, cell, sparse=False)
+    optimiser = optimiser_of(weight, cell, sparse=False)
     loss = _maybe_compiled(loss, cell)
 
     def step(hidden: Tensor, target: Tensor) -> None:
@@ -245,7 +245,7 @@ def _table(cell: Cell) -> nn.Parameter:
     return nn.Parameter(nn.init.normal_(table, std=cell.dim**-0.5))
 
 
-def _optimiser(weight: Tensor, cell: Cell, sparse: bool) -> torch.optim.Optimizer:
+def optimiser_of(weight: Tensor, cell: Cell, sparse: bool) -> torch.optim.Optimizer:
     """Torch's optimiser; `fused=True`, the fastest by its documentation, for dense gradients."""
     if sparse:
         kind = {

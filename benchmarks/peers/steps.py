@@ -55,7 +55,11 @@ def run_of(cell: Cell, **more: object) -> Run:
 
 def headtail(cell: Cell, data: DataSet) -> Step:
     """The trainer's step: one CUDA graph on a GPU, eager on a CPU."""
-    trainer = Trainer(run_of(cell), data, device=cell.device)
+    return headtail_step_of(cell, Trainer(run_of(cell), data, device=cell.device))
+
+
+def headtail_step_of(cell: Cell, trainer: Trainer) -> Step:
+    """The step of a given trainer."""
     if cell.optimiser == "momentum":
         trainer.optimiser = RowSGD(
             trainer.model.parameters(), lr=LR, momentum=MOMENTUM
@@ -70,8 +74,16 @@ def torch_step(cell: Cell, data: DataSet, sparse: bool) -> Step:
     """PyTorch: `embedding_bag`, then sampled softmax with sparse gradients or full softmax with
     dense ones.
     """
-    features, labels = (_table(rows, cell) for rows in (data.train.num_features, cell.labels))
-    optimiser = _optimiser([features, labels], cell, sparse)
+    tables = [_table(rows, cell) for rows in (data.train.num_features, cell.labels)]
+    return torch_step_of(cell, data, sparse, tables)[0]
+
+
+def torch_step_of(
+    cell: Cell, data: DataSet, sparse: bool, tables: list[nn.Parameter]
+) -> tuple[Step, torch.optim.Optimizer]:
+    """The same with given tables of features and labels; and its optimiser."""
+    features, labels = tables
+    optimiser = _optimiser(tables, cell, sparse)
     batches = _gathered(cell, data)
 
     def loss_of(
@@ -102,7 +114,7 @@ def torch_step(cell: Cell, data: DataSet, sparse: bool) -> Step:
         ).backward()
         optimiser.step()
 
-    return step
+    return step, optimiser
 
 
 def fbgemm_step(cell: Cell, data: DataSet) -> Step:

@@ -217,6 +217,17 @@ def _grouped(rows, points, coefs):
 
 @njit(cache=True)
 @no_type_check
+def _fetch(rule, p, first, second, row):
+    """Begin to load a row and its state."""
+    prefetch(p, row)
+    if rule != SGD:
+        prefetch(first, row)
+    if rule == ADAM:
+        prefetch(second, row)
+
+
+@njit(cache=True)
+@no_type_check
 def _one_thread(rule, p, first, second, rows, values, points, coefs, lr, x, y, eps):
     distinct, starts, points, coefs = _grouped(rows, points, coefs)
     last = len(distinct) - 1
@@ -225,18 +236,14 @@ def _one_thread(rule, p, first, second, rows, values, points, coefs, lr, x, y, e
     for c in range(len(distinct)):
         start = starts[c]
         if starts[c + 1] - start == 1 and coefs[start] == 1:
-            ahead = distinct[min(c + AHEAD, last)]
-            prefetch(p, ahead)
-            if rule != SGD:
-                prefetch(first, ahead)
-                prefetch(second, ahead)
+            _fetch(rule, p, first, second, distinct[min(c + AHEAD, last)])
             _step(rule, p, first, second, distinct[c], values, points[start], lr, x, y, eps)
     g = np.empty((1, p.shape[1]), np.float32)
     for c in range(len(distinct)):
         start = starts[c]
         stop = starts[c + 1]
         if stop - start > 1 or coefs[start] != 1:
-            prefetch(p, distinct[min(c + AHEAD, last)])
+            _fetch(rule, p, first, second, distinct[min(c + AHEAD, last)])
             add_up(g[0], points[start:stop], coefs[start:stop], values)
             _step(rule, p, first, second, distinct[c], g, 0, lr, x, y, eps)
 
@@ -245,7 +252,9 @@ def _one_thread(rule, p, first, second, rows, values, points, coefs, lr, x, y, e
 @no_type_check
 def _many_threads(rule, p, first, second, rows, values, points, coefs, lr, x, y, eps):
     distinct, starts, points, coefs = _grouped(rows, points, coefs)
+    last = len(distinct) - 1
     for c in prange(len(distinct)):
+        _fetch(rule, p, first, second, distinct[min(c + AHEAD, last)])
         g = np.empty((1, p.shape[1]), np.float32)
         own = slice(starts[c], starts[c + 1])
         add_up(g[0], points[own], coefs[own], values)
