@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 
@@ -65,12 +66,13 @@ def _clip(parameters: list[Tensor], max_norm: float) -> Tensor:
             norms.append(norm)
     values += dense
     exact = torch.float64 if any(v.dtype == torch.float64 for v in values) else torch.float32
-    norms += [torch.linalg.vector_norm(v, dtype=exact) for v in dense]
+    # A few launches for all of them, where that matters.
+    norms += torch._foreach_norm(dense, 2, exact) if dense else ()  # pyright: ignore[reportPrivateImportUsage]
     device = norms[0].device
     norm = torch.linalg.vector_norm(torch.stack([n.to(device, exact) for n in norms]))
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # torch's own guard against a zero norm
-    for v in values:
-        v.mul_(scale.to(v.device, v.dtype))
+    for kind, same in itertools.groupby(values, lambda v: (v.device, v.dtype)):
+        torch._foreach_mul_(list(same), scale.to(*kind))  # pyright: ignore[reportPrivateImportUsage]
     return norm
 
 
