@@ -551,6 +551,28 @@ def test_it_says_once_why_not(options: Any, call: Any, why: str) -> None:
     loop.head(x, y, **call)  # a second warning would be an error
 
 
+@pytest.mark.parametrize(
+    "scheme", ["mixture(within-batch,uniform):importance@8", "within-batch:importance@4"]
+)
+def test_it_says_what_to_write_where_the_number_of_targets_matters(scheme: str) -> None:
+    loop = Loop("cpu", True, scheme=scheme)
+    with pytest.warns(UserWarning, match="write `ignore_index=None` if all do"):
+        loop.loss(0)
+    same(lambda loop: loop.step(loop.seed), "cpu", scheme=scheme, loss={"ignore_index": None})
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_losses_may_take_turns(device: str) -> None:
+    def do(loop: Loop) -> None:
+        if not hasattr(loop, "losses"):
+            names = ("uniform:importance@8", "uniform:constant@8")
+            loop.losses = [ht.scheme(name, loop.head.labels).to(device) for name in names]
+        loop.head.loss = loop.losses[loop.seed % 2]
+        loop.step(loop.seed)
+
+    assert len(same(do, device, steps=20).head._graphs._graphs) == 2
+
+
 def test_it_says_why_not_for_hooks_of_gradients() -> None:
     loop = Loop("cpu", True)
     loop.head.weight.register_hook(lambda grad: grad * 2)

@@ -12,6 +12,7 @@ from headtail.device.graphs import Pool, Record, record, stream_of
 from headtail.losses.graph import Call, Graph, Replayed
 from headtail.losses.modules import SampledLoss
 from headtail.rows.link import taker_of
+from headtail.samplers.fixed.within_batch import WithinBatch
 
 STEPS_BEFORE = 3
 """Equal calls that run eagerly first."""
@@ -26,14 +27,16 @@ MOST_CAPTURES = 32
 class Watched:
     """A loss, and what may change in it between two calls. Its parts are found once."""
 
-    def __init__(self, loss: SampledLoss) -> None:
+    def __init__(self, loss: SampledLoss, number: int) -> None:
         self.loss = loss
+        self.number = number
         self.settings = loss.settings
         self.sampler = loss.sampler
         self.weighting = loss.weighting
         self.numbers = [p for p in loss.parameters() if p.requires_grad]
         self._modules = list(loss.modules())
         self._parameters = list(loss.parameters())
+        self._within_batch = [m for m in self._modules if isinstance(m, WithinBatch)]
         self.why_not = self._reason()
 
     def is_same(self, loss: SampledLoss) -> bool:
@@ -48,10 +51,19 @@ class Watched:
     def state(self) -> tuple[Any, ...]:
         """Numbers of negatives, and where its tensors are."""
         return (
-            id(self),
+            self.number,
             *[vars(module).get("num_negatives") for module in self._modules],
             *[b.data_ptr() for m in self._modules for b in m._buffers.values() if b is not None],
             *[(p.data_ptr(), p.requires_grad) for p in self._parameters],
+        )
+
+    def waits(self, num_targets: int) -> bool:
+        """Whether a draw needs to know on the host how many targets count."""
+        if self.settings.ignore_index is None:
+            return False
+        return any(
+            part is not self.sampler or not part.takes_all(num_targets)
+            for part in self._within_batch
         )
 
     def _reason(self) -> str | None:
@@ -99,7 +111,8 @@ class HeadGraphs:
         self._graphs: dict[Any, list[Graph]] = {}
         self._pools: dict[int, Pool] = {}
         self._captures = 0
-        self._watched: Watched | None = None
+        self._watched: list[Watched] = []
+        self._losses = 0
         self._gave_up = False
         self._told: set[str] = set()
 
@@ -116,11 +129,14 @@ class HeadGraphs:
 
     def loss(self, call: Call) -> Tensor | None:
         """The loss of a call by a graph; None where it has to run eagerly."""
-        watched = self._watched
-        if watched is None or not watched.is_same(call.loss):
-            watched = self._watched = Watched(call.loss)
+        watched = self._watched_for(call.loss)
         tables = call.tables
         reason = watched.why_not or call.why_not()
+        if reason is None and watched.waits(call.num_targets):
+            reason = (
+                "the number of within-batch negatives depends on how many targets count; write "
+                "`ignore_index=None` if all do"
+            )
         for parameter in (*tables, *watched.numbers):
             taker = taker_of(parameter)
             if taker is not None and taker.at_once:
@@ -130,7 +146,7 @@ class HeadGraphs:
         if reason is not None:
             self.tell(reason)
             return None
-        graph = self._graph_for(call)
+        graph = self._graph_for(call, watched)
         if graph is None:
             return None
         return Replayed.apply(call.hidden, *tables, *watched.numbers, graph, call.target)  # pyright: ignore[reportReturnType]
@@ -161,10 +177,17 @@ class HeadGraphs:
         vars(self).update(state)
         self._clear()
 
-    def _graph_for(self, call: Call) -> Graph | None:
+    def _watched_for(self, loss: SampledLoss) -> Watched:
+        for watched in self._watched:
+            if watched.is_same(loss):
+                return watched
+        self._losses += 1
+        self._watched = [*self._watched[1 - MOST_SHAPES :], Watched(loss, self._losses)]
+        return self._watched[-1]
+
+    def _graph_for(self, call: Call, watched: Watched) -> Graph | None:
         """A graph of this shape that no other loss is waiting in."""
-        assert self._watched is not None
-        key = call.key(self._watched.state())
+        key = call.key(watched.state())
         graphs = self._graphs.get(key)
         if graphs is None:
             return self._first(key, call)

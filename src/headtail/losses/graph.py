@@ -44,6 +44,11 @@ class Call(NamedTuple):
         tables = [self.weight] if self.bias is None else [self.weight, self.bias]
         return [table for table in tables if table.requires_grad]
 
+    @property
+    def num_targets(self) -> int:
+        """How many there are, those that do not count too."""
+        return self.target.numel() if isinstance(self.target, Tensor) else 0
+
     def why_not(self) -> str | None:
         """What keeps this very call out of graphs."""
         target = self.target

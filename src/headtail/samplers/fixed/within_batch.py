@@ -57,7 +57,7 @@ class WithinBatch(FixedSampler):
                 "q is not the prior. Batch over shuffled (point, label) pairs to make q exact.",
                 stacklevel=4,
             )
-        if step.fixed_size and not step.pairs.all_count and self._takes_all(len(step.pairs.label)):
+        if step.fixed_size and not step.pairs.all_count and self.takes_all(len(step.pairs.label)):
             return self._whole_batch(step.pairs)
         label = step.pairs.label
         # If some are ignored, their number is unknown beforehand, and the host waits for CUDA.
@@ -135,7 +135,8 @@ class WithinBatch(FixedSampler):
         """Within-batch with the grown label set's frequencies."""
         return WithinBatch(labels, self.num_negatives)
 
-    def _takes_all(self, batch_size: int) -> bool:
+    def takes_all(self, batch_size: int) -> bool:
+        """Whether all targets of a batch of this size are negatives."""
         return self.num_negatives is None or self.num_negatives >= batch_size
 
     def _taken(self, batch_size: int) -> int:
