@@ -13,26 +13,17 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from headtail.cli.options import with_options
-from headtail.cli.progress import TrainingBars, read_data, show_notes, stopped
+from headtail.cli.before_training import check_settings, read_with_notes
+from headtail.cli.progress import TrainingBars, stopped
 from headtail.cli.recipe import Recipe, with_recipe
 from headtail.cli.report import publish
 from headtail.cli.tuning import tuned
-from headtail.cli.unused import (
-    check_encoder_options,
-    check_features,
-    check_negatives,
-    check_validation,
-    typed_negatives,
-)
-from headtail.comparison.compare import DEFAULT_SCHEMES, Execution, check_schemes, compare
-from headtail.comparison.tune import check_tunable
+from headtail.comparison.compare import DEFAULT_SCHEMES, Execution, compare
 from headtail.data.reading import Reading
 from headtail.data.slices import SliceRule
 from headtail.device.choice import Device, choose_device
 from headtail.errors import HeadtailError, check_count
 from headtail.training.config import Training
-from headtail.training.notes import notes_on, warnings_on
 
 
 @dataclass(frozen=True)
@@ -86,11 +77,7 @@ class Compare:
         self._check(training, typed)
         device = choose_device(self.device)
         console = Console(stderr=True, highlight=False)
-        data = read_data(self.data, self.reading, console)
-        check_features(data.train.image_size, typed)
-        show_notes(notes_on(data, training, self.schemes, self.slices), Compare, console)
-        for note in warnings_on(self.schemes, training, data, device):
-            console.print(Text(with_options(note, Compare), style="yellow"))
+        data = read_with_notes(self, training, self.schemes, typed, device, console)
         command = shlex.join(["headtail", *typed])
         execution = Execution(
             workers=self.workers or (1 if device == "cuda" else torch.get_num_threads()),
@@ -128,12 +115,7 @@ class Compare:
             if "," in name.partition("(")[0]:
                 apart = name.replace(",", " ")
                 raise HeadtailError(f"Write spaces between schemes: `--schemes {apart}`.")
-        check_schemes(self.schemes, training, typed_negatives(training, typed))
-        check_negatives(typed, self.schemes)
-        check_encoder_options(training, typed)
-        check_validation(training, typed)
+        check_settings(training, self.schemes, typed, self.tune)
         check_count("seeds", self.seeds)
-        if self.tune:
-            check_tunable(training)
         if self.workers is not None:
             check_count("workers", self.workers)

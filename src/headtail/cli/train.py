@@ -13,26 +13,18 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from headtail.cli.options import with_options
-from headtail.cli.progress import TrainingBars, read_data, show_notes, stopped
+from headtail.cli.before_training import check_settings, read_with_notes
+from headtail.cli.progress import TrainingBars, stopped
 from headtail.cli.recipe import Recipe, with_recipe
 from headtail.cli.tables import measures_table
 from headtail.cli.tuning import tuned
-from headtail.cli.unused import (
-    check_encoder_options,
-    check_features,
-    check_negatives,
-    check_validation,
-    typed_negatives,
-)
 from headtail.comparison.cautions import cautions_of
 from headtail.comparison.cell import run_cell
-from headtail.comparison.compare import Execution, check_batches, check_schemes
+from headtail.comparison.compare import Execution, check_batches
 from headtail.comparison.explained import explain_schemes
 from headtail.comparison.grid import Cell
 from headtail.comparison.results import TRIES, Comparison, Row, Try
 from headtail.comparison.rows import baseline_rows
-from headtail.comparison.tune import check_tunable
 from headtail.data.facts import task_of
 from headtail.data.points import DataSet
 from headtail.data.reading import Reading
@@ -43,7 +35,6 @@ from headtail.files.atomic import check_writable
 from headtail.files.records import read_csv
 from headtail.schemes import parse
 from headtail.training.config import Run, SettledRun
-from headtail.training.notes import notes_on, warnings_on
 from headtail.training.recipes import with_defaults
 
 
@@ -87,24 +78,15 @@ class Train:
         """
         parse(self.run_.scheme)
         settings = with_recipe(self.recipe, self.run_, typed)
-        check_schemes([settings.scheme], settings, typed_negatives(settings, typed))
-        check_negatives(typed, [settings.scheme])
-        check_encoder_options(settings, typed)
-        check_validation(settings, typed)
-        if self.tune:
-            check_tunable(settings)
+        schemes = [settings.scheme]
+        check_settings(settings, schemes, typed, self.tune)
         device = choose_device(self.device)
         console = Console(stderr=True, highlight=False)
-        data = read_data(self.data, self.reading, console)
-        check_features(data.train.image_size, typed)
+        data = read_with_notes(self, settings, schemes, typed, device, console)
         check_writable(self.out, "Choose another folder.")
-        show_notes(notes_on(data, settings, [settings.scheme], self.slices), Train, console)
-        for note in warnings_on([settings.scheme], settings, data, device):
-            console.print(Text(with_options(note, Train), style="yellow"))
         try:
             if self.tune:
                 execution = Execution(workers=1, command=shlex.join(["headtail", *typed]))
-                schemes = [settings.scheme]
                 chosen = tuned(data, schemes, settings, self.out, device, execution, console)
                 settings = Run.of(chosen[settings.scheme], settings.scheme, settings.seed)
             rows = self._train(settings, data, device, console)
