@@ -101,7 +101,7 @@ def test_a_file_alone_holds_images_out(folder):
     write(folder / "all.parquet", pixels(10), [0, 1] * 5)
     data = load(folder / "all.parquet", Reading(holdout=0.3))
     assert (len(data.train), len(data.test)) == (7, 3)
-    assert data.notes[-1] == "There is no test file: 30% of the images are held out for testing."
+    assert data.notes[-1] == "There is no test part: 30% of the images are held out for testing."
 
 
 def test_the_second_time_they_come_from_the_cache(folder):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Int64
 from torch import Tensor
@@ -30,6 +32,41 @@ def hold_out(points: Points, share: float, seed: int = 0) -> tuple[Points, Point
         )
     train, test = held_out_rows(len(points), share, seed)
     return points.select(train), points.select(test)
+
+
+class Parts(NamedTuple):
+    """The parts of some data, of which the test part may have been held out.
+
+    Attributes:
+        points: part: its points.
+        whole: all points that are now training and test points; None where nothing was held out.
+        mark: what to add to the digest.
+        notes: what a user should know.
+    """
+
+    points: dict[str, Points]
+    whole: Points | None = None
+    mark: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def with_test_part(
+    points: dict[str, Points], share: float, what: str = "points", seed: int = 0
+) -> Parts:
+    """Hold a share of the training part out for testing, where there is no test part.
+
+    Args:
+        points: part: its points.
+        share: of the training points.
+        what: a point is called, in the plural.
+        seed: of the choice.
+    """
+    if "test" in points:
+        return Parts(points)
+    whole = points["train"]
+    train, test = hold_out(whole, share, seed)
+    note = f"There is no test part: {share:.0%} of the {what} are held out for testing."
+    return Parts(points | {"train": train, "test": test}, whole, f"-{share:g}", (note,))
 
 
 def held_out_rows(

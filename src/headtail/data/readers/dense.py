@@ -14,7 +14,7 @@ from headtail.data.points import DataSet, Points, Progress
 from headtail.data.readers.array_files import Part, parts_of, type_of
 from headtail.data.readers.dense_labels import labels_of
 from headtail.data.reading import DataFiles, Reading, data_name
-from headtail.data.split import hold_out
+from headtail.data.split import with_test_part
 from headtail.errors import check_number
 
 AT_ONCE = 1 << 22
@@ -73,17 +73,14 @@ def read_dense(
     paths = [part.path for part in parts.values()]
     entry = cached(paths, recipe, partial(_build, parts, at_once, progress))
     points = {name: _points(entry, name, part) for name, part in parts.items()}
-    notes = ["Read as dense features."]
-    digest = entry.key
-    whole = None if "test" in points else points["train"]
-    if whole is not None:
-        points["train"], points["test"] = hold_out(whole, holdout, SEED)
-        digest += f"-{holdout:g}"
-        notes.append(
-            f"There are no test points: {holdout:.0%} of the points are held out for testing."
-        )
+    points, whole, mark, held = with_test_part(points, holdout, seed=SEED)
     return DataSet(
-        train.stem, points["train"], points["test"], notes=tuple(notes), digest=digest, whole=whole
+        train.stem,
+        points["train"],
+        points["test"],
+        notes=("Read as dense features.", *held),
+        digest=entry.key + mark,
+        whole=whole,
     )
 
 

@@ -15,7 +15,7 @@ from headtail.data.points import DataSet, Points, Progress
 from headtail.data.readers.image_listing import Listing, labels_of_training, list_images
 from headtail.data.readers.located_images import files_of
 from headtail.data.reading import DataFiles, Reading, data_name
-from headtail.data.split import hold_out
+from headtail.data.split import with_test_part
 
 
 def read_files(files: DataFiles, reading: Reading, progress: Progress | None) -> DataSet:
@@ -82,16 +82,13 @@ def read_image_files(
             notes += _empty_labels(points[name])
         notes += left_out
         marks.append(mark)
-    whole = points["train"] if test is None else None
+    points, whole, _, held = with_test_part(points, holdout, "images")
     if whole is not None:
-        points["train"], points["test"] = hold_out(whole, holdout)
         marks.append(f"{holdout:g}")
-        share = f"{holdout:.0%} of the images are held out for testing"
-        notes.append(f"There are no test images: {share}.")
     name = train.name if train.is_dir() else train.stem
     mark = hashlib.blake2b(" ".join(marks).encode(), digest_size=16).hexdigest()
     names = first.titles or first.classes
-    about = {"label_names": names, "notes": tuple(notes), "digest": mark, "whole": whole}
+    about = {"label_names": names, "notes": (*notes, *held), "digest": mark, "whole": whole}
     return DataSet(name, **points, **about)
 
 

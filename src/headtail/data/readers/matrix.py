@@ -14,7 +14,7 @@ from headtail.core.targets import Ragged
 from headtail.data.bag import Bag
 from headtail.data.points import DataSet, Points
 from headtail.data.reading import Reading
-from headtail.data.split import hold_out
+from headtail.data.split import with_test_part
 from headtail.errors import HeadtailError
 
 Pair: TypeAlias = tuple[Any, Any]
@@ -52,22 +52,15 @@ def read_matrices(
                 f"{first:,}. Make them equal."
             )
     digest = _digest(points, names)
-    notes = []
-    whole = None if "test" in points else points["train"]
-    if whole is not None:
-        points["train"], points["test"] = hold_out(whole, reading.holdout)
-        digest += f"-{reading.holdout:g}"
-        notes.append(
-            f"There is no test part: {reading.holdout:.0%} of the points are held out for testing."
-        )
+    points, whole, mark, held = with_test_part(points, reading.holdout)
     return DataSet(
         "data",
         points["train"],
         points["test"],
         points.get("validation"),
         label_names=names,
-        notes=tuple(notes),
-        digest=digest,
+        notes=held,
+        digest=digest + mark,
         whole=whole,
     )
 

@@ -15,7 +15,7 @@ from headtail.data.known import Known, unlabelled
 from headtail.data.points import DataSet, Points, Progress
 from headtail.data.readers.parquet_pixels import decode_into, encoded_images
 from headtail.data.reading import Reading
-from headtail.data.split import hold_out
+from headtail.data.split import with_test_part
 from headtail.data.tables.columns import Columns, DataTables, check_same_kind, renamed
 from headtail.data.tables.vocabulary import Vocabulary, label_names
 from headtail.errors import HeadtailError
@@ -75,23 +75,15 @@ def read_parquet_images(
     build = partial(_build, parts, skip_bad_images, at_once, progress)
     entry = cached(parts.values(), recipe | {"with": "rows, −1 for no label; images"}, build)
     points = {name: _points(entry, name) for name in parts}
-    notes = ["Read as images.", *entry.facts["notes"]]
-    digest = key_of(parts.values(), recipe)
-    whole = None if "test" in points else points["train"]
-    if whole is not None:
-        points["train"], points["test"] = hold_out(whole, holdout)
-        digest += f"-{holdout:g}"
-        notes.append(
-            f"There is no test file: {holdout:.0%} of the images are held out for testing."
-        )
+    points, whole, mark, held = with_test_part(points, holdout, "images")
     return DataSet(
         parts["train"].table.title,
         points["train"],
         points["test"],
         validation=points.get("validation"),
         label_names=_names(entry, parts["train"], points["train"].num_labels),
-        notes=tuple(notes),
-        digest=digest,
+        notes=("Read as images.", *entry.facts["notes"], *held),
+        digest=key_of(parts.values(), recipe) + mark,
         whole=whole,
     )
 

@@ -13,7 +13,7 @@ from headtail.core.targets import Ragged
 from headtail.data.cache import Entry, Store, cached, key_of
 from headtail.data.points import DataSet, Points, Progress
 from headtail.data.reading import Reading
-from headtail.data.split import hold_out
+from headtail.data.split import with_test_part
 from headtail.data.tables.arrow_types import is_list
 from headtail.data.tables.columns import Columns, DataTables, check_same_kind, renamed
 from headtail.data.tables.vocabulary import Vocabulary, label_names
@@ -37,14 +37,7 @@ def read_tables(tables: DataTables, reading: Reading, progress: Progress | None)
             f"{unknown:,} labels of test or validation rows never occur in training and are left "
             "out."
         )
-    digest = key_of(files, recipe)
-    whole = None if "test" in points else points["train"]
-    if whole is not None:
-        points["train"], points["test"] = hold_out(whole, reading.holdout)
-        digest += f"-{reading.holdout:g}"
-        notes.append(
-            f"There is no test part: {reading.holdout:.0%} of the rows are held out for testing."
-        )
+    points, whole, mark, held = with_test_part(points, reading.holdout, "rows")
     names = label_names(entry)
     data = DataSet(
         tables.train.table.title,
@@ -52,8 +45,8 @@ def read_tables(tables: DataTables, reading: Reading, progress: Progress | None)
         points["test"],
         points.get("validation"),
         label_names=_hub_names(tables.train, entry, names),
-        notes=tuple(notes),
-        digest=digest,
+        notes=(*notes, *held),
+        digest=key_of(files, recipe) + mark,
         whole=whole,
         feature_names=_feature_names(tables.train),
     )
