@@ -150,7 +150,7 @@ class _LossOfRows(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         hidden, positive, negatives, *gradients, rows, points = ctx.saved_tensors
-        grad_hidden, grad_scores, grad_rows = _handed_out(ctx, gradients, grads[0])
+        grad_hidden, grad_scores, grad_rows = handed_out(ctx, gradients, grads[0])
         grouped = points is not None
         if grouped:
             wait_for(hidden.device, "entries")
@@ -210,10 +210,15 @@ def _is_unscaled(node: Any, gradient: Tensor) -> bool:
     return UNSCALED in node.metadata or (gradient.device.type == "cpu" and float(gradient) == 1)
 
 
-def _handed_out(node: Any, gradients: list[Any], grad_loss: Tensor) -> list[Any]:
-    """The saved gradients times the gradient of the loss."""
+def handed_out(
+    node: Any, gradients: list[Any], grad_loss: Tensor, *, in_place: bool = False
+) -> list[Any]:
+    """The saved gradients times the gradient of the loss; in place, they are no views of each
+    other.
+    """
     if not _is_unscaled(node, grad_loss):
-        return [None if grad is None else grad * grad_loss for grad in gradients]
+        times = torch.mul if not in_place or graph_is_kept() else Tensor.mul_
+        return [None if grad is None else times(grad, grad_loss) for grad in gradients]
     if graph_is_kept():  # they are needed again, and whoever gets them may change them
         return [None if grad is None else grad.clone() for grad in gradients]
     return gradients

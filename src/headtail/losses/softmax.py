@@ -15,6 +15,7 @@ from headtail.core.margins import Margin, Separable, Unit
 from headtail.core.targets import Target
 from headtail.core.weightings import Importance, Weighting
 from headtail.errors import HeadtailError, check_number
+from headtail.losses.chunked import chunked_softmax
 from headtail.losses.fused import fused_loss
 from headtail.losses.inputs import Inputs, check_draw
 from headtail.losses.options import Options, Settings
@@ -192,13 +193,13 @@ def softmax_loss(
 
 def exact_softmax(inputs: Inputs, margin: Margin, settings: SoftmaxSettings) -> Tensor:
     """The reduced loss over all labels."""
-    everything_counts = (
-        settings.collisions in (None, "target")
-        and settings.known_positives is None
-        and not settings.label_smoothing
-    )
-    if everything_counts and isinstance(margin, Separable) and margin.neutral:
-        return _cross_entropy(inputs, margin, settings)
+    everything_counts = settings.collisions in (None, "target") and settings.known_positives is None
+    if everything_counts and isinstance(margin, Separable):
+        loss = chunked_softmax(inputs, margin, settings, settings.label_smoothing)
+        if loss is not None:
+            return loss
+        if margin.neutral and not settings.label_smoothing:
+            return _cross_entropy(inputs, margin, settings)
     return _reduced(exact_terms(inputs, margin, settings), settings)
 
 
