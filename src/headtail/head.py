@@ -148,7 +148,8 @@ class LabelHead(nn.Module):
         After three calls with the same shapes, `head(hidden, target)` replays one graph for draw,
         loss and gradients, and `step()` of a row optimiser one for the update. Results are those
         of the uncaptured step. `weight.grad` is the gradient, in memory that later steps write to
-        again: clone it to keep it. A warning says once why a head is not captured.
+        again: clone it, or keep the tensor itself and not a part of it. A warning says once why a
+        head is not captured.
 
         Args:
             on: with False, every step runs eagerly, and graphs are freed.

@@ -23,6 +23,9 @@ class Margin(ABC):
     $$\log\Big[1 + \sum_{y' \ne y} \rho_{yy'}\, e^{f_{y'} - f_y}\Big].$$
     """
 
+    unchanging: ClassVar[bool] = False
+    """Whether nothing that it depends on changes from step to step; of your own nobody knows."""
+
     @abstractmethod
     def log_rho(
         self, target: Int[Tensor, " b"], ids: Int[Tensor, "*b m"]
@@ -40,6 +43,13 @@ class Margin(ABC):
     def num_labels(self) -> int | None:
         """How many labels it is for; None where it fits any number."""
         return None
+
+    @property
+    def replayable(self) -> bool:
+        """Whether looking it up is the same work on the device in every step, so that a CUDA graph
+        may hold it.
+        """
+        return self.unchanging
 
     def for_labels(self, labels: Labels) -> Margin:
         """The same margin over a grown label set."""
@@ -95,6 +105,7 @@ class Unit(Separable):
 
     one_for_positives = True
     one_for_negatives = True
+    unchanging = True
 
     @property
     def neutral(self) -> bool:
@@ -144,6 +155,11 @@ class LogitAdjusted(Separable):
         """L."""
         return self.labels.num_labels
 
+    @property
+    def replayable(self) -> bool:
+        """If the labels are fixed."""
+        return isinstance(self.labels, Labels)
+
     def log_positive(self, ids: Tensor) -> Tensor:
         """−τ log π."""
         return -self.strength * self.labels.log_prior(ids)
@@ -183,6 +199,12 @@ class Equalised(Separable):
     def num_labels(self) -> int:
         """L."""
         return self.labels.num_labels
+
+    @property
+    def replayable(self) -> bool:
+        """If the labels are fixed, and F is not your own."""
+        own = self.transform is not None and not isinstance(self.transform, Power)
+        return isinstance(self.labels, Labels) and not own
 
     def log_positive(self, ids: Tensor) -> Tensor:
         """0."""
@@ -253,6 +275,11 @@ class Adaptive(Separable):
         """L."""
         return self.labels.num_labels
 
+    @property
+    def replayable(self) -> bool:
+        """If the labels are fixed."""
+        return isinstance(self.labels, Labels)
+
     def log_positive(self, ids: Tensor) -> Tensor:
         """C·π^(−1/4), as largest·(π / min π)^(−1/4)."""
         relative = self.labels.log_prior(ids).exp() / self.labels.rarest
@@ -280,6 +307,7 @@ class CustomSeparable(Separable):
     tensor([[1.]], dtype=torch.float64)
     """
 
+    unchanging = True
     positive: Any
     negative: Any
     _tables: tuple[Table, Table] = field(init=False, repr=False)

@@ -27,6 +27,8 @@ class Weighting(ABC):
 
     collisions: ClassVar[str] = "target"
     """Which draws do not count unless the loss says otherwise: see `Options`."""
+    unchanging: ClassVar[bool] = False
+    """Whether nothing that it depends on changes from step to step; of your own nobody knows."""
 
     @abstractmethod
     def offsets(
@@ -38,6 +40,13 @@ class Weighting(ABC):
     def num_labels(self) -> int | None:
         """How many labels it is for; None where it fits any number."""
         return None
+
+    @property
+    def replayable(self) -> bool:
+        """Whether weighing is the same work on the device in every step, so that a CUDA graph may
+        hold it.
+        """
+        return self.unchanging
 
     def numbers(
         self, draw: Draw, target: Int[Tensor, " b"]
@@ -61,6 +70,8 @@ class Constant(Weighting):
     >>> Constant().offsets(draw, torch.tensor([0]))
     (tensor([-0.6931], dtype=torch.float64), tensor([0., 0.], dtype=torch.float64))
     """
+
+    unchanging = True
 
     def offsets(self, draw: Draw, target: Tensor) -> tuple[Tensor, Tensor]:
         """a = −log m, b = 0."""
@@ -95,6 +106,7 @@ class InfoNCE(Weighting):
     """
 
     collisions: ClassVar[str] = "slot"
+    unchanging = True
 
     def offsets(self, draw: Draw, target: Tensor) -> tuple[Tensor, Tensor]:
         """a = b = 0."""
@@ -115,6 +127,8 @@ class Relative(Weighting):
     ρ = m·q_y: frequent positives are trained harder, so it leans to the head wherever q follows
     frequency. Its loss also grows with m, like log m.
     """
+
+    unchanging = True
 
     def offsets(self, draw: Draw, target: Tensor) -> tuple[Tensor, Tensor]:
         """a = log q(y), b = −log q(y')."""
@@ -179,6 +193,11 @@ class FromMargin(Weighting):
     def num_labels(self) -> int | None:
         """As many as its margin is for."""
         return self.margin.num_labels
+
+    @property
+    def replayable(self) -> bool:
+        """If its margin is."""
+        return self.margin.replayable
 
     def for_labels(self, labels: Labels) -> FromMargin:
         """With the margin over the grown label set."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -59,16 +59,35 @@ def record(work: Callable[[], object], device: torch.device, pool: Pool) -> Repl
         graph = torch.cuda.CUDAGraph()
         try:
             # Threads that pin memory or run collectives may go on meanwhile.
-            with torch.cuda.graph(
-                graph,
-                pool=pool.handle,  # pyright: ignore[reportArgumentType]
-                capture_error_mode="thread_local",
-            ):
+            with capturing(graph, pool=pool.handle, capture_error_mode="thread_local"):
                 work()
         except Exception as error:
             forget_capture(device, random)
             raise RuntimeError(str(error).partition("\n")[0]) from error
         return Replay(graph.replay, max(0, torch.cuda.memory_reserved(device) - before))
+
+
+@contextmanager
+def capturing(
+    graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream | None = None, **options: Any
+) -> Iterator[None]:
+    """`torch.cuda.graph` on the current device, whatever device it was used on first: work on
+    another one would run once and not be captured. The current stream is the same afterwards, even
+    if the capture failed: torch would leave its own in place.
+    """
+    if stream is None:
+        device = torch.cuda.current_device()
+        if device not in _streams:
+            _streams[device] = torch.cuda.Stream(device)
+        stream = _streams[device]
+    with (
+        torch.cuda.stream(torch.cuda.current_stream()),
+        torch.cuda.graph(graph, stream=stream, **options),
+    ):
+        yield
+
+
+_streams: dict[int, torch.cuda.Stream] = {}  # of each device, on which graphs are captured
 
 
 def rerun(work: Callable[[], object], device: torch.device, pool: Pool) -> Replay:
@@ -111,7 +130,7 @@ def graph_of(step: Callable[[], object], times: int = 1) -> torch.cuda.CUDAGraph
     """`times` steps in sequence as one CUDA graph."""
     warm_up(step)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with capturing(graph):
         for _ in range(times):
             step()
     return graph
@@ -129,13 +148,28 @@ def replayed(step: Callable[[], object], times: int = 1) -> Callable[[], object]
         return lambda: [step() for _ in range(times)]
 
 
+class _Failed:
+    """How many captures failed in this process."""
+
+    captures = 0
+
+
+def failed_captures() -> int:
+    """A part of the key of every graph: those made before a capture failed have lost torch's
+    generator.
+    """
+    return _Failed.captures
+
+
 def forget_capture(device: torch.device, random: Tensor) -> None:
     """Reset torch's generator after a failed capture, which would otherwise stay registered there.
+    Graphs that were made before draw from the old one: they must not run any more.
 
     Args:
         device: the GPU.
         random: the generator's state before the capture.
     """
+    _Failed.captures += 1
     fresh = torch.Generator(device)
     fresh.set_state(random)
     index = torch.cuda.current_device() if device.index is None else device.index

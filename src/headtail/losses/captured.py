@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from operator import is_
 from typing import Any, NamedTuple
 
 import torch
@@ -32,21 +33,23 @@ class Watched:
         self.number = number
         self.settings = loss.settings
         self.sampler = loss.sampler
-        self.weighting = loss.weighting
-        self.numbers = [p for p in loss.parameters() if p.requires_grad]
         self._modules = list(loss.modules())
         self._parameters = list(loss.parameters())
+        self._parts = self._attributes()
         self._within_batch = [m for m in self._modules if isinstance(m, WithinBatch)]
         self.why_not = self._reason()
 
     def is_same(self, loss: SampledLoss) -> bool:
         """Whether this loss still has the same parts."""
-        return (
-            loss is self.loss
-            and loss.settings is self.settings
-            and loss.sampler is self.sampler
-            and loss.weighting is self.weighting
-        )
+        if loss is not self.loss:
+            return False
+        now = self._attributes()
+        return len(now) == len(self._parts) and all(map(is_, now, self._parts))
+
+    @property
+    def numbers(self) -> list[Tensor]:
+        """Its parameters that have a gradient."""
+        return [p for p in self._parameters if p.requires_grad]
 
     def state(self) -> tuple[Any, ...]:
         """Numbers of negatives, and where its tensors are."""
@@ -66,8 +69,21 @@ class Watched:
             for part in self._within_batch
         )
 
+    def _attributes(self) -> list[Any]:
+        """Everything its modules hold but numbers of negatives and buffers, which `state` tells."""
+        parts: list[Any] = []
+        for module in self._modules:
+            parts += [value for name, value in vars(module).items() if name != "num_negatives"]
+            parts += module._parameters.values()
+            parts += module._modules.values()
+        return parts
+
     def _reason(self) -> str | None:
         """What keeps all calls out of graphs."""
+        if type(self.loss).forward is not SampledLoss.forward:
+            return "the loss is your own"
+        if not self.loss.weighting.replayable:
+            return "the weights are your own, or follow labels that are counted while they are used"
         if self.settings.reduction == "none":
             return 'a loss per example (`reduction="none"`) has no single gradient'
         claims = self.sampler.claims
@@ -113,6 +129,7 @@ class HeadGraphs:
         self._captures = 0
         self._watched: list[Watched] = []
         self._losses = 0
+        self._tables: tuple[Tensor | None, ...] = ()
         self._gave_up = False
         self._told: set[str] = set()
 
@@ -129,27 +146,31 @@ class HeadGraphs:
 
     def loss(self, call: Call) -> Tensor | None:
         """The loss of a call by a graph; None where it has to run eagerly."""
-        watched = self._watched_for(call.loss)
         tables = call.tables
-        reason = watched.why_not or call.why_not()
+        takers = map(taker_of, tables)
+        if any(taker is not None and taker.at_once for taker in takers):
+            return None
+        reason = call.why_not()
+        if reason is not None:
+            self.tell(reason)
+            return None
+        watched = self._watched_for(call)
+        numbers = watched.numbers
+        reason = watched.why_not
         if reason is None and watched.waits(call.num_targets):
             reason = (
                 "the number of within-batch negatives depends on how many targets count; write "
                 "`ignore_index=None` if all do"
             )
-        for parameter in (*tables, *watched.numbers):
-            taker = taker_of(parameter)
-            if taker is not None and taker.at_once:
-                return None
-            if parameter._backward_hooks:
-                reason = "its parameters have hooks, which run eagerly"
+        if any(parameter._backward_hooks for parameter in (*tables, *numbers)):
+            reason = "its parameters have hooks, which run eagerly"
         if reason is not None:
             self.tell(reason)
             return None
         graph = self._graph_for(call, watched)
         if graph is None:
             return None
-        return Replayed.apply(call.hidden, *tables, *watched.numbers, graph, call.target)  # pyright: ignore[reportReturnType]
+        return Replayed.apply(call.hidden, *tables, *numbers, graph, call.target)  # pyright: ignore[reportReturnType]
 
     def tell(self, reason: str) -> None:
         """Say once why something is not captured."""
@@ -177,12 +198,17 @@ class HeadGraphs:
         vars(self).update(state)
         self._clear()
 
-    def _watched_for(self, loss: SampledLoss) -> Watched:
+    def _watched_for(self, call: Call) -> Watched:
+        tables = call.weight, call.bias
+        if not all(map(is_, tables, self._tables or tables)):
+            self._graphs.clear()  # they fill the `.grad` of the tables they were made for
+            self._seen.clear()
+        self._tables = tables
         for watched in self._watched:
-            if watched.is_same(loss):
+            if watched.is_same(call.loss):
                 return watched
         self._losses += 1
-        self._watched = [*self._watched[1 - MOST_SHAPES :], Watched(loss, self._losses)]
+        self._watched = [*self._watched[1 - MOST_SHAPES :], Watched(call.loss, self._losses)]
         return self._watched[-1]
 
     def _graph_for(self, call: Call, watched: Watched) -> Graph | None:

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
 from headtail.core.targets import Target
-from headtail.device.graphs import Pool, Record, Replay, kept_random, stream_of
+from headtail.device.graphs import Pool, Record, Replay, failed_captures, kept_random, stream_of
 from headtail.kernels.dispatch import kernels_in_use
 from headtail.kernels.gradient import RowGradient
 from headtail.losses.fused import UNSCALED, graph_is_kept
@@ -56,6 +56,13 @@ class Call(NamedTuple):
             return "the number of labels changes from batch to batch; pass padded `[b, k]` targets"
         if target.dtype == torch.bool:
             return "targets are a boolean matrix; pass label ids"
+        if not all(table.is_leaf for table in self.tables):
+            return "its table is computed from other tensors"
+        loss = self.loss
+        if loss._forward_hooks or loss._forward_pre_hooks or loss._backward_hooks:
+            return "its loss has hooks, which run eagerly"
+        if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:  # pyright: ignore[reportAttributeAccessIssue]
+            return "tensors are saved by hooks, as checkpointing does"
         return None
 
     def key(self, of_loss: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -67,6 +74,7 @@ class Call(NamedTuple):
         return (
             (hidden.shape, hidden.dtype, hidden.requires_grad, target.shape, target.dtype),
             stream_of(hidden.device),
+            failed_captures(),
             torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None,
             torch.are_deterministic_algorithms_enabled(),
             torch.get_float32_matmul_precision(),
@@ -80,7 +88,7 @@ class Call(NamedTuple):
 def _address(table: Tensor) -> tuple[Any, ...]:
     link = link_of(table)
     decay = None if link is None or link.decay is None else link.decay.address
-    return table.data_ptr(), table.shape, table.requires_grad, decay
+    return table.data_ptr(), table.shape, table.dtype, table.requires_grad, decay
 
 
 class Graph:
@@ -244,7 +252,8 @@ def _hand_over(
     """Put a table's gradient into its `.grad`; where that is not possible, return it to autograd,
     which adds it.
     """
-    takes = not table._post_accumulate_grad_hooks and is_accumulated(node)
+    hooks = table._backward_hooks or table._post_accumulate_grad_hooks
+    takes = not hooks and is_accumulated(node)
     if takes and room.add(table, rows, values, scale):
         return None
     return as_sparse(table, RowGradient(rows.clone(), values * scale))

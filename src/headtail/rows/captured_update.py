@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from headtail.device.graphs import Pool, Record, Replay, record, stream_of
+from headtail.device.graphs import Pool, Record, Replay, failed_captures, record, stream_of
 from headtail.kernels.dispatch import kernels_in_use
 from headtail.kernels.gradient import RowGradient
 from headtail.rows.gradients import as_rows
@@ -49,17 +50,18 @@ class Update(NamedTuple):
 
     def key(self, place: tuple[Any, ...], rate: Tensor) -> tuple[Any, ...]:
         """Everything that a graph holds on to."""
-        options = [value for name, value in self.group.items() if name not in ("params", "lr")]
+        options = (value for name, value in self.group.items() if name not in ("params", "lr"))
         link = link_of(self.table)
         decay = None if link is None or link.decay is None else link.decay.address
         return (
-            self.table.data_ptr(),
+            (self.table.data_ptr(), self.table.shape, self.table.dtype),
             place,
             rate.data_ptr(),
-            *options,
+            *map(_comparable, options),
             *(value.data_ptr() for value in self.state.values() if isinstance(value, Tensor)),
             decay,
             stream_of(self.table.device),
+            failed_captures(),
             torch.are_deterministic_algorithms_enabled(),
             kernels_in_use(),
         )
@@ -114,7 +116,9 @@ class CapturedUpdates:
         try:
             rows = as_rows(update.gradient)
             assert rows is not None
-            graph = self.record(lambda: update.change(update.table, rows, group), device, pool)
+            # Without `update`, which holds the gradient: see `FixedGradient.add`.
+            work = partial(update.change, update.table, rows, group)
+            graph = self.record(work, device, pool)
             link = link_of(update.table)
             if link is not None and link.decay is not None:
                 link.decay.replayed = False  # `replay` tells it
@@ -147,6 +151,11 @@ class CapturedUpdates:
             rate.fill_(value)
             self._rates[place] = rate, value
         return rate
+
+
+def _comparable(option: Any) -> Hashable:
+    """An option of a group as a part of a key: lists, for example of betas, as text."""
+    return option if isinstance(option, Hashable) else repr(option)
 
 
 def _on_device(lr: float | Tensor) -> bool:

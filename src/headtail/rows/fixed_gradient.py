@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sys import getrefcount
+
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
@@ -39,10 +41,11 @@ class FixedGradient:
         scale: Float[Tensor, ""],
     ) -> bool:
         """Add scale · values to rows of the table's `.grad`; False where that is not possible,
-        because `.grad` is another tensor or there are too many parts.
+        because `.grad` is another tensor, there are too many parts, or someone keeps a gradient of
+        an earlier step.
         """
         used = self._parts_before(table)
-        if used is None:
+        if used is None or (used == 0 and self._is_kept()):
             return False
         if used == len(self._grads):
             if 2 * self._values.numel() > MOST_NUMBERS:
@@ -68,9 +71,9 @@ class FixedGradient:
         return same_kind and self.shape == table.shape
 
     @property
-    def address(self) -> tuple[int, int]:
-        """Where its entries are."""
-        return self._rows.data_ptr(), self._values.data_ptr()
+    def address(self) -> tuple[int, int, int]:
+        """Where its entries are, and how many a part has."""
+        return self._rows.data_ptr(), self._values.data_ptr(), self.entries
 
     @property
     def nbytes(self) -> int:
@@ -82,6 +85,11 @@ class FixedGradient:
         if grad is None or (grad.is_sparse and grad._nnz() == 0):  # set to zero
             return 0
         return self.parts_in(grad)
+
+    def _is_kept(self) -> bool:
+        """Whether anyone else holds one of its tensors, such as a `.grad` put aside."""
+        own = 3  # the list, the name in this loop and the argument
+        return any(getrefcount(grad) > own for grad in self._grads)
 
     def _grad(self, parts: int) -> Tensor:
         grad = self._grads[parts - 1]

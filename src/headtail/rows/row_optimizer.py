@@ -169,6 +169,8 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
             )
 
     def _change(self, p: Tensor, grad: Tensor | RowGradient, group: dict[str, Any]) -> None:
+        if group["weight_decay"]:
+            _check_decay(self._rate(p, group), group)  # a graph cannot
         if isinstance(grad, Tensor) and self.graphs.replay(
             Update(self._change_rows, p, grad, group, self.state[p])
         ):
@@ -302,12 +304,8 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
 
     def _decay(self, p: Tensor, rows: Rows, group: dict[str, Any]) -> None:
         rate = self._rate(p, group) if group["weight_decay"] else 0.0
+        _check_decay(rate, group)
         amount = (rate.double() if isinstance(rate, Tensor) else rate) * group["weight_decay"]
-        if not isinstance(amount, Tensor) and amount >= 1:
-            raise HeadtailError(
-                f"`lr · weight_decay` must stay below 1, but is {amount:g}: such a step would flip "
-                "every weight."
-            )
         if not isinstance(amount, Tensor) and amount == 0:
             catch_up(p, rows)  # what an earlier, sparse step with decay may have left
         elif rows is ...:
@@ -338,6 +336,15 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
                 [state[name], torch.full_like(new, fill, dtype=state[name].dtype)]
             )
         return state[name]
+
+
+def _check_decay(rate: float | Tensor, group: dict[str, Any]) -> None:
+    """Refuse a step that would turn weights around; a rate on a GPU is not looked at."""
+    if not isinstance(rate, Tensor) and rate * group["weight_decay"] >= 1:
+        raise HeadtailError(
+            f"`lr · weight_decay` must stay below 1, but is {rate * group['weight_decay']:g}: such "
+            "a step would flip every weight."
+        )
 
 
 def _is_watched(optimizer: torch.optim.Optimizer) -> bool:

@@ -9,7 +9,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from headtail.device.graphs import warm_up
+from headtail.device.graphs import capturing, warm_up
 from headtail.samplers.model.schedule import Scheduled
 from headtail.training.resident import Resident, ResidentOrder
 from headtail.training.resident_sequences import ResidentSequences
@@ -45,7 +45,7 @@ class CapturedStep(TrainingStep):
         self.graph = torch.cuda.CUDAGraph()
         # With priority over updates, which run on side streams.
         urgent = torch.cuda.Stream(priority=-1)
-        with torch.cuda.graph(self.graph, stream=urgent):
+        with capturing(self.graph, urgent):
             self.loss = self._eager()
 
     def _eager(self) -> Tensor:

@@ -117,14 +117,14 @@ def _scored(
     offset = None if bias is None else bias.detach().reshape(-1)
     biases = NO_BIAS if offset is None else offset.numpy()
     if negatives.dim() == 1:
-        rows = torch.empty(negatives.shape[0], input.shape[1])
+        rows = input.new_empty(negatives.shape[0], input.shape[1])
         _gather(*arrays, biases, f_y, negatives.numpy(), rows.numpy())
         f = torch.mm(input, rows.T)
         if offset is not None:
             f.add_(offset[negatives])
     else:
         rows = None
-        f = torch.empty(negatives.shape)
+        f = input.new_empty(negatives.shape)
         _dot(*arrays, biases, f_y)
         _dots(*arrays[:2], negatives.numpy(), biases, f.numpy())
     return _Scored(input, negatives, rows, f, f_y, arrays, bias is not None)
@@ -145,7 +145,7 @@ def _gradients(
         return LossGradients(losses, grad_input, grad_scores, None)
     b, d = input.shape
     grad_input = torch.mm(grad_f, scored.rows)
-    grad_rows = torch.empty(b + len(scored.rows), d)
+    grad_rows = input.new_empty(b + len(scored.rows), d)
     torch.mm(grad_f.T, input, out=grad_rows[b:])
     _add_positives(grad_input.numpy(), grad_rows.numpy(), *scored.arrays, grad_positive)
     grad_scores = None
