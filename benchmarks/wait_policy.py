@@ -5,11 +5,12 @@ seven pairs, in new processes that include the start of Python; the order change
 The ratio is the median over pairs. Spinning threads cost other programs their cores, so the load of
 the machine, which decides the result, is recorded.
 
-Run: .venv/bin/python benchmarks/wait_policy.py
+Run: .venv/bin/python benchmarks/wait_policy.py [--tiny]
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import subprocess
@@ -42,10 +43,13 @@ def seconds(words: list[str], policy: str) -> float:
 
 def main() -> None:
     """Measure both commands; rows go to results/wait_policy.csv."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tiny", action="store_true", help="one pair each; records nothing")
+    tiny = parser.parse_args().tiny
     for name, words in COMMANDS.items():
         seconds(words, "PASSIVE")  # compiles kernels
         pairs = []
-        for number in range(PAIRS):
+        for number in range(1 if tiny else PAIRS):
             order = ("PASSIVE", "ACTIVE") if number % 2 == 0 else ("ACTIVE", "PASSIVE")
             pairs.append({policy: seconds(words, policy) for policy in order})
         ratio = statistics.median(pair["PASSIVE"] / pair["ACTIVE"] for pair in pairs)
@@ -57,7 +61,7 @@ def main() -> None:
             "passive_to_active": round(ratio, 3),
             "load": round(os.getloadavg()[1], 2),
         }
-        print(append("wait_policy", [row]))
+        print(row if tiny else append("wait_policy", [row]))
 
 
 if __name__ == "__main__":
