@@ -195,6 +195,71 @@ def test_a_failed_capture_leaves_stream_and_randomness() -> None:
     assert torch.equal(torch.rand(3, device=device), drawn)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_state_is_not_made_inside_a_graph(device: str) -> None:
+    def recorded(work: Any, device: Any, pool: Any) -> graphs.Replay:
+        weight = loop.head.weight
+        changed = [weight.data, *loop.optimiser.state[weight].values()]
+        before = [tensor.clone() for tensor in changed]
+        work()  # what a capture leaves behind on the host, but nothing on the device
+        for tensor, old in zip(changed, before, strict=True):
+            tensor.copy_(old)
+        return graphs.Replay(work)
+
+    weights = []
+    for captured in (True, False):
+        loop = Loop(device, captured, optimiser="adagrad")
+        if device == "cpu":
+            loop.optimiser.graphs.record = recorded
+        for seed in range(12):
+            if seed % 2 == 0:
+                loop.optimiser.state.clear()  # as between two tasks
+            loop.step(seed)
+        weights.append(loop.weights)
+    assert all(map(torch.equal, *weights))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_nothing_to_train(device: str) -> None:
+    def do(loop: Loop) -> None:
+        if loop.seed < 6:
+            loop.head.weight.requires_grad_(False)
+            loop.head(*loop.batch(loop.seed))
+            loop.head.weight.requires_grad_(True)
+        else:
+            loop.step(loop.seed)
+
+    same(do, device, steps=14)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_gradient_set_to_zero_in_place_is_used_again(device: str) -> None:
+    def do(loop: Loop) -> None:
+        loop.loss(loop.seed).backward()
+        loop.optimiser.step()
+        loop.dense.step()
+        torch.optim.Optimizer.zero_grad(loop.optimiser, set_to_none=False)
+        loop.dense.zero_grad()
+
+    loop = same(do, device)
+    loop.loss(0).backward()
+    room = next(iter(link_of(loop.head.weight).fixed.values()))
+    assert room.parts_in(loop.head.weight.grad) == 1
+
+
+def test_settings_of_float32_products_are_told_apart() -> None:
+    settings = torch.backends.cuda.matmul
+    before = settings.fp32_precision
+    try:
+        loop = Loop("cpu", True)
+        for settings.fp32_precision in ("ieee", "tf32"):
+            for seed in range(6):
+                loop.step(seed)
+        assert len(loop.head._graphs._graphs) == 2
+    finally:
+        settings.fp32_precision = before
+
+
 class _OwnLoss(ht.SampledSoftmaxLoss):
     def forward(self, *inputs: Any, **options: Any) -> Tensor:
         return super().forward(*inputs, **options)

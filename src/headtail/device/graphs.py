@@ -100,12 +100,16 @@ def kept_random(device: torch.device) -> Iterator[None]:
     """Leave the random state of a device as it was before the block."""
     if device.type != "cuda":
         state = torch.get_rng_state()
-        yield
-        torch.set_rng_state(state)
+        try:
+            yield
+        finally:
+            torch.set_rng_state(state)
         return
     state = torch.cuda.get_rng_state(device)
-    yield
-    torch.cuda.set_rng_state(state, device)
+    try:
+        yield
+    finally:
+        torch.cuda.set_rng_state(state, device)
 
 
 def stream_of(device: torch.device) -> int:

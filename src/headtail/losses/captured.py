@@ -156,6 +156,8 @@ class HeadGraphs:
             return None
         watched = self._watched_for(call)
         numbers = watched.numbers
+        if not (tables or numbers or call.hidden.requires_grad):
+            return None  # there is nothing to train
         reason = watched.why_not
         if reason is None and watched.waits(call.num_targets):
             reason = (
@@ -203,6 +205,7 @@ class HeadGraphs:
         if not all(map(is_, tables, self._tables or tables)):
             self._graphs.clear()  # they fill the `.grad` of the tables they were made for
             self._seen.clear()
+            self._pools.clear()
         self._tables = tables
         for watched in self._watched:
             if watched.is_same(call.loss):

@@ -77,7 +77,7 @@ class Call(NamedTuple):
             failed_captures(),
             torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None,
             torch.are_deterministic_algorithms_enabled(),
-            torch.get_float32_matmul_precision(),
+            torch.backends.cuda.matmul.fp32_precision,
             kernels_in_use(),
             of_loss,
             _address(self.weight),
@@ -178,8 +178,7 @@ def _differentiated(call: Call, numbers: dict[str, Tensor]) -> list[Tensor]:
         loss = functional_call(call.loss, numbers, inputs, {"bias": call.bias, "sparse": True})
     of_hidden = [call.hidden] if call.hidden.requires_grad else []
     dense = [*of_hidden, *numbers.values()]
-    if loss.grad_fn is None:
-        raise RuntimeError("nothing that the loss depends on has a gradient")
+    assert loss.grad_fn is not None, "something that the loss depends on has a gradient"
     loss.grad_fn.metadata[UNSCALED] = True
     gradients = torch.autograd.grad(loss, [*dense, *call.tables])
     entries: list[Tensor] = []

@@ -118,7 +118,13 @@ class CapturedUpdates:
             assert rows is not None
             # Without `update`, which holds the gradient: see `FixedGradient.add`.
             work = partial(update.change, update.table, rows, group)
+            known = set(update.state)
             graph = self.record(work, device, pool)
+            if new := update.state.keys() - known:
+                # Made inside the graph, which would make it again in every replay.
+                for name in new:
+                    del update.state[name]
+                return None
             link = link_of(update.table)
             if link is not None and link.decay is not None:
                 link.decay.replayed = False  # `replay` tells it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sys import getrefcount
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
@@ -45,7 +46,7 @@ class FixedGradient:
         an earlier step.
         """
         used = self._parts_before(table)
-        if used is None or (used == 0 and self._is_kept()):
+        if used is None or (used == 0 and self._is_kept(but=table.grad)):
             return False
         if used == len(self._grads):
             if 2 * self._values.numel() > MOST_NUMBERS:
@@ -86,10 +87,10 @@ class FixedGradient:
             return 0
         return self.parts_in(grad)
 
-    def _is_kept(self) -> bool:
+    def _is_kept(self, but: Tensor | None) -> bool:
         """Whether anyone else holds one of its tensors, such as a `.grad` put aside."""
-        own = 3  # the list, the name in this loop and the argument
-        return any(getrefcount(grad) > own for grad in self._grads)
+        counted = zip(self._grads, _references(self._grads), strict=True)
+        return any(count > IN_A_LIST and grad is not but for grad, count in counted)
 
     def _grad(self, parts: int) -> Tensor:
         grad = self._grads[parts - 1]
@@ -118,6 +119,15 @@ class FixedGradient:
         self._rows = rows
         self._parts = list(zip(rows.chunk(parts), values.chunk(parts), strict=True))
         self._grads = [self._view(number) for number in range(1, parts + 1)]
+
+
+def _references(listed: list[Any]) -> list[int]:
+    """How many hold each of them."""
+    return [getrefcount(each) for each in listed]
+
+
+IN_A_LIST = _references([object()])[0]
+"""That number for what is in one list and nowhere else."""
 
 
 def fixed_gradient(table: Tensor, entries: int, stream: int) -> FixedGradient:

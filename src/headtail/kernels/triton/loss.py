@@ -103,7 +103,8 @@ def _fused(
         partial = None
         tickets = None
     block_d, block_m = (min(2048, max(16, triton.next_power_of_2(size))) for size in (d, m))
-    exact = torch.get_float32_matmul_precision() == "highest"
+    # However it was set: `get_float32_matmul_precision` refuses to say after the newer settings.
+    exact = torch.backends.cuda.matmul.fp32_precision != "tf32"
     # A weighting of the caller's own may return a view.
     a, b, scale = (t if isinstance(t, float) else t.contiguous() for t in (a, b, scale))
     shared_b = isinstance(b, float) or b.dim() == 1
