@@ -109,6 +109,18 @@ def test_a_gradient_that_is_kept_is_not_overwritten(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_a_loss_may_be_changed_in_place(device: str) -> None:
+    def do(loop: Loop) -> None:
+        loss = loop.loss(loop.seed)
+        loss /= 4
+        loss += 1
+        loss.backward()
+        loop.update()
+
+    same(do, device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_hooks_that_come_after_the_loss(device: str) -> None:
     def do(loop: Loop) -> None:
         loss = loop.loss(loop.seed)

@@ -196,6 +196,9 @@ def _without_cached_casts(device: str) -> torch.autocast:
     return torch.autocast(device, dtype, enabled=enabled, cache_enabled=False)
 
 
+NOTHING = torch.empty(0)
+
+
 class Replayed(torch.autograd.Function):
     """A graph in place of the loss: forward replays it, backward scales the gradients it left."""
 
@@ -207,7 +210,8 @@ class Replayed(torch.autograd.Function):
         ctx.graph = graph
         ctx.inside = graph.occupy()
         ctx.num_numbers = len(parameters) - len(graph.tables)
-        ctx.save_for_backward(loss)  # so that autograd refuses a second backward pass
+        # So that autograd refuses a second backward pass. Not the loss, which may be changed.
+        ctx.save_for_backward(NOTHING)
         return loss
 
     @staticmethod
