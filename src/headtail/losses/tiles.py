@@ -63,11 +63,12 @@ class Tiles:
         sums = []
         self.highest = []
         positive = torch.zeros_like(chunk.place, dtype=self.wide)
+        first_label = chunk.label // self.width * self.width  # of the positive's tile
         for labels, scores, spare in self._each(len(chunk.states)):
             self._multiply(chunk.states, labels, scores)
             if with_positives:
-                here = (chunk.label >= labels.start) & (chunk.label < labels.stop)
-                positive = torch.where(here, self.flat[chunk.place].to(self.wide), positive)
+                stored = self.flat[chunk.place].to(self.wide)
+                positive = torch.where(first_label == labels.start, stored, positive)
             else:
                 self.flat.index_fill_(0, chunk.place, -torch.inf)
             wide = scores
@@ -94,13 +95,16 @@ class Tiles:
         places.
         """
         value = value.to(self.flat.dtype)
-        for high, (labels, scores, _) in zip(
-            self.highest, self._each(len(filled.largest)), strict=True
-        ):
-            scores.mul_((high - filled.largest).exp2_()[:, None])
+        tiles = self._each(len(filled.largest))
+        for high, (labels, scores, spare) in zip(self.highest, tiles, strict=True):
+            # Multiplying types that differ is slow on a CPU.
+            wide = scores if scores.is_cuda or scores.dtype == self.wide else spare.copy_(scores)
+            wide.mul_((high - filled.largest).exp2_()[:, None])
+            if wide is not scores:
+                scores.copy_(wide)
             # All places, whatever their tile: earlier tiles are done, and later ones are written
             # again.
-            self.flat.scatter_(0, place, value)
+            self.flat[place] = value
             yield labels, scores
 
     def _each(self, rows: int) -> Iterator[Tile]:
