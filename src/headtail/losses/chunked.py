@@ -88,7 +88,9 @@ def _plan(inputs: Inputs, num_rows: int) -> Plan | None:
         return None
     most = max(1, CHUNK_BYTES // (num_labels * dtype.itemsize))
     rows = -(-num_rows // -(-num_rows // most))  # chunks of equal size
-    return Plan(dtype, rows, min(num_labels, max(1, TILE_SCORES[device] // rows)))
+    width = max(1, TILE_SCORES[device] // rows)
+    width -= width % 64 if width > 64 else 0  # tiles begin where a cache line does
+    return Plan(dtype, rows, min(num_labels, width))
 
 
 class _ChunkedSoftmax(torch.autograd.Function):
