@@ -23,7 +23,9 @@ WEIGHTINGS: dict[str, Weighting] = {
 TARGETS = [list(ids) for ids in itertools.product((0, 3, -100), repeat=4)]
 
 
-def loss_of(kind: str, weighting: Weighting, target: Tensor, fixed_size: bool) -> list[Tensor]:
+def loss_of(
+    kind: str, weighting: Weighting, target: Tensor, fixed_size: bool, collisions: str | None
+) -> list[Tensor]:
     """The loss and its gradients, with every example in its own row."""
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(len(target), 3, generator=generator, dtype=torch.float64)
@@ -32,7 +34,7 @@ def loss_of(kind: str, weighting: Weighting, target: Tensor, fixed_size: bool) -
     weight.requires_grad_()
     sampler = ht.WithinBatch(LABELS)
     made = ht.SampledSoftmaxLoss if kind == "softmax" else ht.SampledDecoupledLoss
-    loss = made(sampler, weighting)
+    loss = made(sampler, weighting, collisions=collisions)
     draw = sampler.draw(target, fixed_size=fixed_size)
     value = loss(hidden, weight, target, draw=draw)
     return [value, *torch.autograd.grad(value, [hidden, weight])]
@@ -40,11 +42,12 @@ def loss_of(kind: str, weighting: Weighting, target: Tensor, fixed_size: bool) -
 
 @pytest.mark.parametrize("kind", ["softmax", "decoupled"])
 @pytest.mark.parametrize("name", WEIGHTINGS)
-def test_it_is_the_same_loss(kind: str, name: str) -> None:
+@pytest.mark.parametrize("collisions", [None, "none"])
+def test_it_is_the_same_loss(kind: str, name: str, collisions: str | None) -> None:
     for ids in TARGETS:
         target = torch.tensor(ids)
-        fixed = loss_of(kind, WEIGHTINGS[name], target, True)
-        usual = loss_of(kind, WEIGHTINGS[name], target, False)
+        fixed = loss_of(kind, WEIGHTINGS[name], target, True, collisions)
+        usual = loss_of(kind, WEIGHTINGS[name], target, False, collisions)
         for ours, theirs in zip(fixed, usual, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
 

@@ -82,12 +82,13 @@ class WithinBatch(FixedSampler):
         """All places of the batch, those of ignored targets void: the host waits for nothing."""
         label = pairs.label
         counted = (~pairs.ignored).sum()
-        # With a single example all of its draws collide, whatever m is; log m must stay finite.
+        # A single example has no others: all places are void, whatever m is, and log m is finite.
+        void = pairs.ignored | (counted == 1)
         m = (counted - 1).clamp(min=1).double()
         log_q = self.log_q(label)
         keep = 0.0 if pairs.group is None else _log_keep(pairs, counted)
         slots = torch.arange(len(label), device=label.device)
-        return Draw(label, log_q, log_q, m, keep, slots, groups=pairs.group, void=pairs.ignored)
+        return Draw(label, log_q, log_q, m, keep, slots, groups=pairs.group, void=void)
 
     def log_q(self, ids: Int[Tensor, ...], batch_size: int | None = None) -> Float64[Tensor, ...]:
         """log of the unsmoothed training frequency."""
