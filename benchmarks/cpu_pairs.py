@@ -12,7 +12,8 @@ rows inside backward (`at-once`), as its trainer does. PyTorch: `F.embedding(spa
 `SGD`, `Adagrad` and `SparseAdam`.
 `step`: as in `epoch.py`, with the counts of WikiLSHTC-325K, batch 256, hidden size 512; PyTorch's
 sparse step, and a full softmax with dense gradients.
-`topk`: as in `evaluation.py`: `head.topk` against `(hidden @ weight.T).topk(50)`, for 1,024 points.
+`topk`: `head.topk` against `(hidden @ weight.T).topk(50)`, for 1,024 points, for 64 and for one, and
+for 256 as on a processor without fast bfloat16 products (`no bfloat16`).
 
 Run: .venv/bin/python benchmarks/cpu_pairs.py [--part head step topk] [--threads 2]
 """
@@ -37,6 +38,7 @@ from torch import Tensor, nn
 import headtail as ht
 from headtail.data.catalogue import CATALOGUE
 from headtail.data.synthetic import generate
+from headtail.kernels.cpu import topk as cpu_topk
 from headtail.training.trainer import Trainer
 from machine import append
 
@@ -148,7 +150,17 @@ def step_pair(cell: Cell) -> dict[str, object]:
 
 
 def topk_pair(cell: Cell) -> dict[str, object]:
-    """The exact best labels of one block of points."""
+    """The exact best labels of one block of points; also as on a processor without bfloat16."""
+    screens = cpu_topk.screens
+    if cell.how:
+        cpu_topk.screens = lambda hidden: False
+    try:
+        return _topk_pair(cell)
+    finally:
+        cpu_topk.screens = screens
+
+
+def _topk_pair(cell: Cell) -> dict[str, object]:
     labels = ht.Labels.zipf(cell.labels)
     loss = ht.SampledSoftmaxLoss(ht.Uniform(labels, 2), ht.Importance())
     head = ht.LabelHead(labels, cell.dim, loss).eval()
@@ -169,8 +181,9 @@ def cells_of(part: str, tiny: bool) -> Iterator[Cell]:
         for dim, labels, optimiser, how in ways:
             yield Cell(part, "", optimiser, how, "cpu", "float32", labels, 256, 256, dim)
     elif part == "topk":
-        sizes = (500, 16, 8) if tiny else (WIKI.num_labels, 1024, 512)
-        yield Cell(part, "", "", "", "cpu", "float32", sizes[0], sizes[1], 0, sizes[2])
+        labels, dim = (500, 8) if tiny else (WIKI.num_labels, 512)
+        for batch, how in ((1, ""), (64, ""), (256, "no bfloat16"), (1024, "")):
+            yield Cell(part, "", "", how, "cpu", "float32", labels, batch, 0, dim)
     else:
         shape = f"synthetic:{WIKI.name.lower()},points=250000,test=1000"
         sizes = (WIKI.num_labels, 256, 256, 512, shape)
