@@ -12,8 +12,8 @@ rows inside backward (`at-once`), as its trainer does. PyTorch: `F.embedding(spa
 `SGD`, `Adagrad` and `SparseAdam`.
 `step`: as in `epoch.py`, with the counts of WikiLSHTC-325K, batch 256, hidden size 512; PyTorch's
 sparse step, and a full softmax with dense gradients.
-`topk`: `head.topk` against `(hidden @ weight.T).topk(50)`, for 1,024 points, for 64 and for one, and
-for 256 as on a processor without fast bfloat16 products (`no bfloat16`).
+`topk`: `head.topk` against `(hidden @ weight.T).topk(50)`, for 1,024 points, for 64 and for one,
+and for 256 as on a processor without fast bfloat16 products (`no bfloat16`).
 
 Run: .venv/bin/python benchmarks/cpu_pairs.py [--part head step topk] [--threads 2]
 """
