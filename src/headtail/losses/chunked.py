@@ -23,8 +23,9 @@ from headtail.losses.options import Settings
 from headtail.losses.tiles import LN_2, Chunk, Filled, Targets, Tiles, add_product
 from headtail.rows.rounding import widened
 
-FEWEST_SCORES = {"cpu": 2**20, "cuda": 2**25}
+FEWEST_SCORES = {"cpu": 2**20, "cuda": 2**28}
 """Scores of a batch from which chunks are used; fewer take the plain path, which has fewer steps.
+On a GPU, where its speed is not measured yet, chunks save memory: from 1 GiB of scores on.
 """
 CHUNK_BYTES = 2**30
 """The most memory that the scores of a batch take."""
