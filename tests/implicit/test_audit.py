@@ -52,8 +52,8 @@ def test_any_callable_of_arrays_can_be_audited():
 
 def test_a_wrong_log_q_beside_right_draws_is_caught():
     class Liar(Uniform):
-        def describe(self, ids, label, m, batch_size=None):
-            draw = super().describe(ids, label, m, batch_size)
+        def pick(self, step):
+            draw = super().pick(step)
             return type(draw)(draw.ids, -draw.log_q, draw.log_q_target, draw.m)
 
     found = audit(Liar(LABELS, 8), LABELS, draws=500)
@@ -111,8 +111,8 @@ def test_a_wrong_number_of_negatives_is_caught():
 @pytest.mark.parametrize("nonsense", [float("nan"), -float("inf")])
 def test_a_log_q_that_is_no_number_is_caught(nonsense):
     class Broken(Uniform):
-        def describe(self, ids, label, m, batch_size=None):
-            draw = super().describe(ids, label, m, batch_size)
+        def pick(self, step):
+            draw = super().pick(step)
             return type(draw)(
                 draw.ids, torch.full_like(draw.log_q, nonsense), draw.log_q_target, draw.m
             )

@@ -49,7 +49,8 @@ def replace_file(path: Path, write: Callable[[Path], None]) -> None:
 
 def _why(path: Path, error: OSError) -> str:
     if isinstance(error, FileExistsError | NotADirectoryError):
-        return f"`{path.parent}` is not a folder; name another file"
+        blocking = next(folder for folder in path.parents if folder.exists())
+        return f"`{blocking}` is not a folder; name another file"
     if isinstance(error, IsADirectoryError):
         return "it is a folder; name a file"
     return error.strerror or str(error)
