@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ class Replay(NamedTuple):
     nbytes: int = 0
 
 
+@runtime_checkable
 class Record(Protocol):
     """Makes a `Replay` of work with fixed shapes and addresses; does not do the work.
 
