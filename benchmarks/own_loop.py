@@ -64,7 +64,7 @@ def gpu_ms(step: Callable[[], None]) -> float:
 def measured(
     loops: dict[tuple[str, str], Callable[[], None]], rounds: int
 ) -> dict[tuple[str, str], float]:
-    """Milliseconds that each loop takes longer than the one without a head: medians of pairs."""
+    """How many milliseconds a head adds to its loop: medians of paired differences."""
     for step in loops.values():
         for _ in range(WARM_UP):
             step()

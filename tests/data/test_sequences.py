@@ -344,5 +344,5 @@ def test_rows_with_targets_that_may_be_of_one_user_are_held_out_together(named):
 def test_lists_with_a_validation_part_alone_are_tested_on_it():
     lists = pa.table({"items": [[1, 2, 3, 4]] * 3})
     data = load({"train": lists, "validation": lists})
-    assert "There is no other test part than the one for validation." in data.notes
+    assert "The validation part is the only test part." in data.notes
     assert "last item of each sequence for testing" not in data.notes[0]

@@ -53,8 +53,8 @@ class Compare:
     device: Device = "auto"
     """Where to train."""
     workers: int | None = None
-    """Runs that train at the same time, each in its own process; by default one per core where
-    there is work for more than about ten seconds, and one on a GPU.
+    """Runs that train at the same time, each in its own process; by default one per core if
+    the work takes more than about ten seconds, and one on a GPU.
     """
     tune: bool = False
     """First choose learning rate and epochs of each scheme by short runs on held-out training

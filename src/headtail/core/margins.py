@@ -24,7 +24,9 @@ class Margin(ABC):
     """
 
     unchanging: ClassVar[bool] = False
-    """Whether nothing that it depends on changes from step to step; of your own nobody knows."""
+    """Whether all that it depends on stays the same from step to step, so that a CUDA graph may
+    hold it. In a class of your own, set it to True if that is so.
+    """
 
     @abstractmethod
     def log_rho(

@@ -110,7 +110,7 @@ def line_blocks(
 
 
 def first_lines(path: Path, most: int = 1 << 16) -> list[str]:
-    """The lines at the start of a file, of which the last may be cut short and is then left out."""
+    """The lines at the start of a file, without the last one where it may be cut short."""
     with unpacked(path) as (file, _):
         start = file.read(most)
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):

@@ -35,7 +35,7 @@ def hold_out(points: Points, share: float, seed: int = 0) -> tuple[Points, Point
 
 
 class Parts(NamedTuple):
-    """The parts of some data, of which the test part may have been held out.
+    """The parts of a data set; the test part may have been held out of training.
 
     Attributes:
         points: part: its points.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -77,10 +78,7 @@ def capturing(
     if the capture failed: torch would leave its own in place.
     """
     if stream is None:
-        device = torch.cuda.current_device()
-        if device not in _streams:
-            _streams[device] = torch.cuda.Stream(device)
-        stream = _streams[device]
+        stream = _capture_stream(torch.cuda.current_device())
     with (
         torch.cuda.stream(torch.cuda.current_stream()),
         torch.cuda.graph(graph, stream=stream, **options),
@@ -88,7 +86,10 @@ def capturing(
         yield
 
 
-_streams: dict[int, torch.cuda.Stream] = {}  # of each device, on which graphs are captured
+@cache
+def _capture_stream(device: int) -> torch.cuda.Stream:
+    """The stream of a device on which graphs are captured."""
+    return torch.cuda.Stream(device)
 
 
 def rerun(work: Callable[[], object], device: torch.device, pool: Pool) -> Replay:

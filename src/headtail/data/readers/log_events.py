@@ -200,7 +200,7 @@ def _need(columns: Columns, role: str) -> str:
 
 
 def check_same_kinds(log: Log) -> None:
-    """Refuse parts of which one has numbers where another one has strings."""
+    """Refuse parts that have numbers in one place and strings in the other."""
     for role in (log.who, "item"):
         known: Vocabulary | None = None
         for columns in log.tables.parts.values():

@@ -26,8 +26,8 @@ def owners_of(columns: Columns) -> np.ndarray | None:
 
 
 def are_examples(columns: Columns) -> bool:
-    """Whether rows with a target are examples, of which a user may have many, and not whole
-    sequences: no column shows that each row is of another user or session.
+    """Whether rows with a target are examples (a user may have many) rather than whole sequences:
+    no column shows that each row belongs to another user or session.
     """
     if columns.target is None:
         return False

@@ -43,7 +43,7 @@ def read_tables(tables: DataTables, reading: Reading, progress: Progress | None)
     alone = ()
     if tables.test is None and tables.validation is not None:
         tables = tables._replace(test=tables.validation, validation=None)
-        alone = ("There is no other test part than the one for validation.",)
+        alone = ("The validation part is the only test part.",)
     if tables.test is None:
         whole = _held_out_share(tables.train, reading)
     data = read_sequences(
@@ -53,7 +53,7 @@ def read_tables(tables: DataTables, reading: Reading, progress: Progress | None)
         progress=progress,
         described=described_items(reading),
     )
-    # What tells rows of one user from those of others, where rows may be examples.
+    # Where rows may be examples, the session is what separates users.
     session = ("session",) if tables.train.target else ()
     columns = tables.train.note(("user", *session, "lists", "target"))
     return renamed(replace(data, notes=(data.notes[0], columns, *alone, *data.notes[1:])), tables)

@@ -142,9 +142,9 @@ def _unknown(columns: Columns) -> HeadtailError:
 def _lines_alone(columns: Columns) -> HeadtailError:
     return HeadtailError(
         f"`{columns.path}` fits two readings: each line may be a user and its items in the order "
-        "of time, of which the last is tested (",
+        "of time, and the last item is tested (",
         Setting("format", "sequences"),
-        "), or a user and its items in no order, of which a share is tested (",
+        "), or a user and its items in no particular order, and some of them are tested (",
         Setting("format", "interactions"),
         ").",
     )
