@@ -22,7 +22,7 @@ TOP = {
     "weightings": "Constant Importance Relative Tail InfoNCE FromMargin",
     "margins": "Unit LogitAdjusted Equalised Adaptive CustomSeparable Pairwise",
     "losses": "SampledSoftmaxLoss SoftmaxLoss SampledDecoupledLoss DecoupledLoss",
-    "head and optimisers": "LabelHead RowSGD RowAdagrad RowAdam clip_grad_norm_",
+    "head and optimisers": "LabelHead RowSGD RowAdagrad RowAdam SplitOptimizer clip_grad_norm_",
     "functions": "explain audit scheme load compare tune use_kernels",
     "training": "Run Trainer",
     "errors": "HeadtailError",

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from headtail.losses import DecoupledLoss, SampledDecoupledLoss, SampledSoftmaxLoss, SoftmaxLoss
     from headtail.rows.clipping import clip_grad_norm_
     from headtail.rows.optimizers import RowAdagrad, RowAdam, RowSGD
+    from headtail.rows.split import SplitOptimizer
     from headtail.samplers import (
         Adversarial,
         Block,
@@ -97,6 +98,7 @@ __all__ = [
     "SampledSoftmaxLoss",
     "Slices",
     "SoftmaxLoss",
+    "SplitOptimizer",
     "StreamingLabels",
     "Tail",
     "Tilted",
@@ -131,6 +133,7 @@ _HOMES = {
     "losses": "DecoupledLoss SampledDecoupledLoss SampledSoftmaxLoss SoftmaxLoss",
     "rows.clipping": "clip_grad_norm_",
     "rows.optimizers": "RowAdagrad RowAdam RowSGD",
+    "rows.split": "SplitOptimizer",
     "samplers": "Adversarial Block FourierKernel Frequency Given Hard LogUniform Mixture "
     "ModelSoftmax QuadraticKernel Queue Resampled Tilted Uniform WithinBatch",
     "schemes": "scheme",

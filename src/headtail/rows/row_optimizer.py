@@ -85,7 +85,8 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
     def _step(
         self, closure: Callable[[], float] | None = None, *, grad_scaler: Any = None
     ) -> float | None:
-        if grad_scaler is not None:
+        # A scaler that cannot pass itself, because `step` was replaced, leaves its scale here.
+        if grad_scaler is not None or getattr(self, "grad_scale", None) is not None:
             raise HeadtailError(
                 "`GradScaler` cannot unscale gradients taken `inside_backward`. Leave out one of "
                 "the two."
