@@ -33,9 +33,7 @@ from headtail import (
     WithinBatch,
     scheme,
 )
-from headtail import (
-    head as head_module,
-)
+from headtail.answers import topk as topk_module
 from headtail.encoders import Bottleneck
 from headtail.functional import contrastive
 
@@ -69,7 +67,7 @@ def test_topk_equals_the_full_sort_whatever_the_block(monkeypatch):
     hidden = torch.randn(3, 8)
     full = (hidden @ head.weight.T + head.bias.squeeze(1)).topk(7)
     for scores_held in (1, 3 * 7, 3 * 20, 10**9):
-        monkeypatch.setattr(head_module, "BLOCK_SCORES", scores_held)
+        monkeypatch.setattr(topk_module, "BLOCK_SCORES", scores_held)
         best = head.topk(hidden, 7)
         assert torch.equal(best.indices, full.indices)
         assert torch.allclose(best.values, full.values)
@@ -78,7 +76,7 @@ def test_topk_equals_the_full_sort_whatever_the_block(monkeypatch):
 
 def test_topk_never_holds_all_scores(monkeypatch):
     head = LabelHead(LABELS, 8, unbiased())
-    monkeypatch.setattr(head_module, "BLOCK_SCORES", 40)
+    monkeypatch.setattr(topk_module, "BLOCK_SCORES", 40)
     widths = []
     linear = F.linear
     monkeypatch.setattr(
@@ -382,7 +380,7 @@ def test_answers_are_scaled_by_the_temperature_and_adjusted_in_every_block(monke
     loss = SampledSoftmaxLoss(Uniform(LABELS, 5), Importance(), temperature=0.2)
     head = LabelHead(LABELS, 8, loss)
     hidden = torch.randn(3, 8)
-    monkeypatch.setattr(head_module, "BLOCK_SCORES", 3 * 20)
+    monkeypatch.setattr(topk_module, "BLOCK_SCORES", 3 * 20)
     adjusted = (hidden @ head.weight.T) / 0.2 - LABELS.prior.log().float()
     assert torch.allclose(
         head.topk(hidden, 6, post_hoc=1.0).values, adjusted.topk(6).values, rtol=1e-5
@@ -645,7 +643,7 @@ def padded(lists: list[list[int]]) -> torch.Tensor:
 @pytest.mark.parametrize("score", ["dot", "cosine"])
 @pytest.mark.parametrize("form", [list, Ragged.from_lists, padded])
 def test_excluded_labels_are_never_answered_however_many_they_are(monkeypatch, block, score, form):
-    monkeypatch.setattr("headtail.head.BLOCK_SCORES", block)
+    monkeypatch.setattr("headtail.answers.topk.BLOCK_SCORES", block)
     labels = Labels.zipf(20)
     loss = SoftmaxLoss(score=score, temperature=0.5)
     head = LabelHead(labels, 4, loss, bias=score == "dot")

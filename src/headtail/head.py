@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from headtail.answers.scored_table import ScoredTable
+from headtail.answers.topk import best_labels
 from headtail.core.draw import Draw
 from headtail.core.excluded import Exclude, Excluded
 from headtail.core.labels import Labels, check_labels
 from headtail.core.targets import Target
-from headtail.core.topk import TopK, better, without_excluded
+from headtail.core.topk import TopK
 from headtail.errors import (
     HeadtailError,
     check_count,
@@ -24,17 +25,11 @@ from headtail.errors import (
     check_same_device,
 )
 from headtail.implicit.implied import implied_margin_of, lean_of, refuse_to_correct_twice
-from headtail.kernels.dispatch import topk_kernel
 from headtail.losses import ExactLoss, Loss, SampledLoss
 from headtail.losses.captured import Call, Captured, HeadGraphs
-from headtail.losses.inputs import directions
 from headtail.losses.options import Options
 from headtail.rows.decay import flush, forgive
 from headtail.rows.look_up import look_up
-from headtail.rows.rounding import widened
-
-BLOCK_SCORES = 2**24
-"""How many scores `topk` holds at a time."""
 
 
 class LabelHead(nn.Module):
@@ -182,7 +177,7 @@ class LabelHead(nn.Module):
         """Scores of all labels at once: `[b, L]`, so for small L only."""
         self._check_hidden(hidden)
         self.flush()
-        return self._scores(hidden, slice(None))
+        return self._table().scores(hidden, slice(None))
 
     @torch.no_grad()
     def topk(
@@ -219,36 +214,7 @@ class LabelHead(nn.Module):
         if exclude is not None:
             excluded = Excluded.of(exclude, len(hidden), len(self.weight), hidden.device)
         self.flush()
-        has_kernel_form = self.loss.settings.score == "dot"
-        kernel = topk_kernel(hidden, self.weight, k) if has_kernel_form else None
-        if kernel is None:
-            return self._topk_by_blocks(hidden, k, post_hoc, excluded)
-        shift = None
-        if post_hoc:  # the kernel adds it before scores are divided by the temperature
-            every_label = torch.arange(len(self.weight), device=hidden.device)
-            shift = -post_hoc * self.loss.temperature * self.labels.log_prior(every_label)
-            shift = shift.float()
-        bias = None if self.bias is None else self.bias.squeeze(1)
-        values, indices = kernel(hidden, self.weight, bias, shift, k, excluded)
-        best = TopK(values / self.loss.temperature, indices)
-        return best if excluded is None else without_excluded(best)
-
-    def _topk_by_blocks(
-        self, hidden: Tensor, k: int, post_hoc: float, excluded: Excluded | None
-    ) -> TopK:
-        block = max(1, BLOCK_SCORES // max(1, len(hidden)))
-        best: TopK | None = None
-        for start in range(0, len(self.weight), block):
-            scores = self._scores(hidden, slice(start, start + block))
-            if post_hoc:
-                ids = torch.arange(start, start + scores.shape[1], device=hidden.device)
-                scores = scores - (post_hoc * self.labels.log_prior(ids)).to(scores.dtype)
-            if excluded is not None:
-                excluded.rule_out(scores, start)
-            here = scores.topk(min(k, scores.shape[1]), dim=1)
-            best = better(best, TopK(here.values, here.indices + start), k)
-        assert best is not None, "a head has labels"
-        return best if excluded is None else without_excluded(best)
+        return best_labels(self._table(post_hoc), hidden, k, excluded)
 
     @torch.no_grad()
     def grow(
@@ -315,25 +281,10 @@ class LabelHead(nn.Module):
             f"bias={self.bias is not None}, sparse={self.sparse}"
         )
 
-    def _scores(self, hidden: Tensor, block: slice) -> Tensor:
-        weight = self.weight[block]
-        bias = None if self.bias is None else self.bias[block].squeeze(1)
-        if self.loss.settings.score == "cosine":
-            hidden = directions(hidden)
-            weight = directions(weight)
-        if not torch.is_autocast_enabled(hidden.device.type):
-            # Scores in bfloat16, with their 8 bits, would often be equal.
-            hidden = widened(hidden)
-            weight = widened(weight)
-        # In fewer digits than float32, the sum would be rounded before it is widened.
-        fused = bias is not None and bias.dtype == hidden.dtype == torch.float32
-        scores = widened(F.linear(hidden, weight, bias if fused else None))
-        if bias is not None and not fused:
-            scores = scores + bias
+    def _table(self, post_hoc: float = 0.0) -> ScoredTable:
+        cosine = self.loss.settings.score == "cosine"
         temperature = self.loss.temperature
-        if not isinstance(temperature, Tensor) and temperature == 1:
-            return scores  # a division by 1 would be a wasted pass over memory
-        return scores / temperature
+        return ScoredTable(self.weight, self.bias, cosine, temperature, self.labels, post_hoc)
 
     def _check_hidden(self, hidden: Tensor) -> None:
         check_kind("hidden", hidden, Tensor, "encoder(features)")

@@ -1,0 +1,52 @@
+"""The exact best labels of hidden states, block by block."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor
+
+from headtail.answers.scored_table import ScoredTable
+from headtail.core.excluded import Excluded
+from headtail.core.topk import TopK, better, without_excluded
+from headtail.kernels.dispatch import topk_kernel
+
+BLOCK_SCORES = 2**24
+"""How many scores are held at a time."""
+
+
+def best_labels(
+    table: ScoredTable, hidden: Float[Tensor, "b d"], k: int, excluded: Excluded | None = None
+) -> TopK:
+    """The k best of all labels; `[b, L]` scores are never held whole.
+
+    Args:
+        table: scores the labels.
+        hidden: `[b, d]`.
+        k: at most L.
+        excluded: labels that must not be returned, by example. Where fewer than k remain, the rest
+            has index −1 and value −∞.
+    """
+    kernel = None if table.cosine else topk_kernel(hidden, table.weight, k)
+    if kernel is None:
+        best = _by_blocks(table, hidden, k, excluded)
+    else:
+        shift = None
+        if table.post_hoc:  # the kernel adds it before scores are divided by the temperature
+            shift = (-table.temperature * table.adjustment(slice(None))).float()
+        bias = None if table.bias is None else table.bias.squeeze(1)
+        values, indices = kernel(hidden, table.weight, bias, shift, k, excluded)
+        best = TopK(values / table.temperature, indices)
+    return best if excluded is None else without_excluded(best)
+
+
+def _by_blocks(table: ScoredTable, hidden: Tensor, k: int, excluded: Excluded | None) -> TopK:
+    block = max(1, BLOCK_SCORES // max(1, len(hidden)))
+    best: TopK | None = None
+    for start in range(0, len(table), block):
+        scores = table.scores(hidden, slice(start, start + block))
+        if excluded is not None:
+            excluded.rule_out(scores, start)
+        here = scores.topk(min(k, scores.shape[1]), dim=1)
+        best = better(best, TopK(here.values, here.indices + start), k)
+    assert best is not None, "a head has labels"
+    return best
