@@ -8,11 +8,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from headtail.answers.candidates import Candidates, best_of, candidates_of
 from headtail.answers.scored_table import ScoredTable
 from headtail.answers.topk import best_labels
 from headtail.core.draw import Draw
-from headtail.core.excluded import Exclude, Excluded
 from headtail.core.labels import Labels, check_labels
+from headtail.core.listed import Listed, PerExample
 from headtail.core.targets import Target
 from headtail.core.topk import TopK
 from headtail.errors import (
@@ -28,7 +29,7 @@ from headtail.implicit.implied import implied_margin_of, lean_of, refuse_to_corr
 from headtail.losses import ExactLoss, Loss, SampledLoss
 from headtail.losses.captured import Call, Captured, HeadGraphs
 from headtail.losses.options import Options
-from headtail.rows.decay import flush, forgive
+from headtail.rows.decay import catch_up, flush, forgive
 from headtail.rows.look_up import look_up
 
 
@@ -185,7 +186,8 @@ class LabelHead(nn.Module):
         hidden: Float[Tensor, "b d"],
         k: int,
         *,
-        exclude: Exclude | None = None,
+        candidates: Candidates | None = None,
+        exclude: PerExample | None = None,
         post_hoc: float | None = None,
         correct_twice: bool = False,
     ) -> TopK:
@@ -194,6 +196,8 @@ class LabelHead(nn.Module):
         Args:
             hidden: `[b, d]`.
             k: how many labels to return.
+            candidates: labels to choose from: `[c]` ids for all examples, or for each example a
+                `Ragged`, a list of lists, or `[b, c]` ids padded with −1. Only their rows are read.
             exclude: labels that must not be returned, for each example: a `Ragged`, a list of
                 lists, or `[b, e]` ids padded with −1. The answer is exact however many they are;
                 where fewer than k labels remain, the rest has index −1 and value −∞.
@@ -205,16 +209,17 @@ class LabelHead(nn.Module):
         self._check_hidden(hidden)
         if check_count("k", k) > len(self.weight):
             raise HeadtailError(f"`k` is {k}, but there are only {len(self.weight)} labels.")
-        post_hoc = self.loss.post_hoc if post_hoc is None else check_number("post_hoc", post_hoc)
-        if post_hoc:
-            self.labels.require_positive_prior("topk(post_hoc=…)")
-            if not correct_twice:
-                self._refuse_to_correct_twice()
-        excluded = None
-        if exclude is not None:
-            excluded = Excluded.of(exclude, len(hidden), len(self.weight), hidden.device)
-        self.flush()
-        return best_labels(self._table(post_hoc), hidden, k, excluded)
+        post_hoc = self._checked_post_hoc(post_hoc, correct_twice)
+        shape = (len(hidden), len(self.weight), hidden.device)
+        excluded = None if exclude is None else Listed.of("exclude", exclude, *shape)
+        if candidates is None:
+            self.flush()
+            return best_labels(self._table(post_hoc), hidden, k, excluded)
+        chosen = candidates_of(candidates, k, *shape)
+        rows = chosen if isinstance(chosen, Tensor) else chosen.label.unique()
+        for table in self.parameters(recurse=False):
+            catch_up(table, rows)
+        return best_of(self._table(post_hoc), hidden, k, chosen, excluded)
 
     @torch.no_grad()
     def grow(
@@ -299,6 +304,15 @@ class LabelHead(nn.Module):
                 f"`hidden` is {hidden.dtype}, but the head {self.weight.dtype}. Cast one, or use "
                 "`torch.autocast`."
             )
+
+    def _checked_post_hoc(self, post_hoc: float | None, correct_twice: bool) -> float:
+        """τ, by default that of the loss."""
+        post_hoc = self.loss.post_hoc if post_hoc is None else check_number("post_hoc", post_hoc)
+        if post_hoc:
+            self.labels.require_positive_prior("topk(post_hoc=…)")
+            if not correct_twice:
+                self._refuse_to_correct_twice()
+        return post_hoc
 
     def _refuse_to_correct_twice(self) -> None:
         if self._lean is None or self._lean[0] is not self.loss:

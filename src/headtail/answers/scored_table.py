@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from headtail.core.frequencies import LabelFrequencies
@@ -25,6 +25,7 @@ class ScoredTable:
         temperature: T.
         labels: know π.
         post_hoc: τ of post-hoc logit adjustment.
+        ids: `[L]` the labels that the rows belong to, if the table is a part of another.
     """
 
     weight: Float[Tensor, "L d"]
@@ -33,25 +34,28 @@ class ScoredTable:
     temperature: float | Tensor
     labels: LabelFrequencies
     post_hoc: float = 0.0
+    ids: Int64[Tensor, " L"] | None = None
 
     def __len__(self) -> int:
         return len(self.weight)
 
-    def adjustment(self, labels: slice) -> Float64[Tensor, " n"]:
-        r"""$\tau \log \pi_y$ of these labels."""
-        every = torch.arange(len(self), device=self.weight.device)
-        return self.post_hoc * self.labels.log_prior(every[labels])
+    def part(self, ids: Int64[Tensor, " n"]) -> ScoredTable:
+        """The rows of these labels, as a table."""
+        bias = None if self.bias is None else self.bias[ids]
+        return replace(self, weight=self.weight[ids], bias=bias, ids=ids)
 
-    def scores(self, hidden: Float[Tensor, "b d"], labels: slice) -> Float[Tensor, "b n"]:
-        """`[b, n]` the scores of these labels, in float32 at least."""
-        scores = self._unadjusted(hidden, labels)
-        if self.post_hoc:
-            scores = scores - self.adjustment(labels).to(scores.dtype)
-        return scores
+    def adjustment(self, rows: slice) -> Float64[Tensor, " n"]:
+        r"""$\tau \log \pi_y$ of the labels in these rows."""
+        if self.ids is None:
+            labels = torch.arange(*rows.indices(len(self)), device=self.weight.device)
+        else:
+            labels = self.ids[rows]
+        return self.post_hoc * self.labels.log_prior(labels)
 
-    def _unadjusted(self, hidden: Tensor, labels: slice) -> Tensor:
-        weight = self.weight[labels]
-        bias = None if self.bias is None else self.bias[labels].squeeze(1)
+    def scores(self, hidden: Float[Tensor, "b d"], rows: slice) -> Float[Tensor, "b n"]:
+        """`[b, n]` the scores of the labels in these rows, in float32 at least."""
+        weight = self.weight[rows]
+        bias = None if self.bias is None else self.bias[rows].squeeze(1)
         if self.cosine:
             hidden = directions(hidden)
             weight = directions(weight)
@@ -62,8 +66,28 @@ class ScoredTable:
         # In fewer digits than float32, the sum would be rounded before it is widened.
         fused = bias is not None and bias.dtype == hidden.dtype == torch.float32
         scores = widened(F.linear(hidden, weight, bias if fused else None))
-        if bias is not None and not fused:
+        return self._finished(scores, None if fused else bias, rows)
+
+    def scores_of_pairs(
+        self, hidden: Float[Tensor, "p d"], labels: Int64[Tensor, " p"]
+    ) -> Float[Tensor, " p"]:
+        """`[p]` the score of one label for each hidden state, in float32 at least."""
+        pairs = self.part(labels)
+        weight = pairs.weight
+        if self.cosine:
+            hidden = directions(hidden)
+            weight = directions(weight)
+        scores = (widened(hidden) * widened(weight)).sum(1)
+        bias = None if pairs.bias is None else pairs.bias.squeeze(1)
+        return pairs._finished(scores, bias, slice(None))
+
+    def _finished(self, scores: Tensor, bias: Tensor | None, rows: slice) -> Tensor:
+        """Products of these rows with bias, temperature and adjustment."""
+        if bias is not None:
             scores = scores + bias
-        if not isinstance(self.temperature, Tensor) and self.temperature == 1:
-            return scores  # a division by 1 would be a wasted pass over memory
-        return scores / self.temperature
+        # A division by 1 would be a wasted pass over memory.
+        if isinstance(self.temperature, Tensor) or self.temperature != 1:
+            scores = scores / self.temperature
+        if self.post_hoc:
+            scores = scores - self.adjustment(rows).to(scores.dtype)
+        return scores

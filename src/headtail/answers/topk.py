@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headtail.answers.scored_table import ScoredTable
-from headtail.core.excluded import Excluded
+from headtail.core.listed import Listed
 from headtail.core.topk import TopK, better, without_excluded
 from headtail.kernels.dispatch import topk_kernel
 
@@ -15,7 +15,7 @@ BLOCK_SCORES = 2**24
 
 
 def best_labels(
-    table: ScoredTable, hidden: Float[Tensor, "b d"], k: int, excluded: Excluded | None = None
+    table: ScoredTable, hidden: Float[Tensor, "b d"], k: int, excluded: Listed | None = None
 ) -> TopK:
     """The k best of all labels; `[b, L]` scores are never held whole.
 
@@ -39,7 +39,7 @@ def best_labels(
     return best if excluded is None else without_excluded(best)
 
 
-def _by_blocks(table: ScoredTable, hidden: Tensor, k: int, excluded: Excluded | None) -> TopK:
+def _by_blocks(table: ScoredTable, hidden: Tensor, k: int, excluded: Listed | None) -> TopK:
     block = max(1, BLOCK_SCORES // max(1, len(hidden)))
     best: TopK | None = None
     for start in range(0, len(table), block):
