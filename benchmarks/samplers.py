@@ -36,6 +36,7 @@ from headtail.samplers import Sampler, Scorer
 from headtail.samplers.model.blocks import Blocks
 from headtail.samplers.model.schedule import next_refresh
 from headtail.schemes import build_sampler
+from headtail.training.callbacks import Callback, Progress
 from headtail.training.config import Run
 from headtail.training.saved_model import load_model
 from headtail.training.trainer import Trainer
@@ -63,6 +64,15 @@ PAIRS = 410
 """Batches that a sampler which learns from pairs sees before it is measured."""
 
 
+class Shown(Callback):
+    """A line that shows how far training is."""
+
+    def on_step(self, progress: Progress, loss: float) -> None:
+        """Write it again."""
+        step = f"step {progress.step} of {progress.epochs * progress.steps_per_epoch}"
+        print(f"\rtraining a model: {progress.epoch} epochs, {step}  ", end="", flush=True)
+
+
 def trained(data: DataSet, folder: Path | None) -> Model:
     """The model of a run's folder, or a new one."""
     if folder is not None:
@@ -76,15 +86,7 @@ def trained(data: DataSet, folder: Path | None) -> Model:
         lr=0.04,
         schedule="constant",
     )
-
-    def tell(state: object, steps: int, loss: float) -> None:
-        print(
-            f"\rtraining a model: {state.epoch} epochs, step {state.step} of {steps}  ",
-            end="",
-            flush=True,
-        )  # pyright: ignore
-
-    model = Trainer(run, data, watch=tell).fit().model
+    model = Trainer(run, data, callbacks=Shown()).fit().model
     print()
     return model
 

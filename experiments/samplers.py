@@ -52,9 +52,9 @@ from headtail.losses import ExactLoss, SampledLoss
 from headtail.samplers import Adversarial, Scorer
 from headtail.samplers.model.blocks import Blocks
 from headtail.schemes import scheme
+from headtail.training.callbacks import Callback, Progress
 from headtail.training.config import Run, Training
 from headtail.training.saved_model import load_model
-from headtail.training.state import State, Watch
 from headtail.training.trainer import Trainer
 from longtail import lighten, until_stopped
 
@@ -257,23 +257,25 @@ def learn(study: Study, source: Callable[[], DataSet], given: argparse.Namespace
     return failed + len(set(names) - set(rates))
 
 
+class Shown(Callback):
+    """A line per epoch of a run."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.title = cell.title
+
+    def on_epoch(self, progress: Progress, metrics: Mapping[str, float]) -> None:
+        """Print it."""
+        value = list(metrics.values())[-1]
+        epochs = f"epoch {progress.epoch} of {progress.epochs}"
+        print(f"  {self.title}: {epochs}, {value:.4f}", flush=True)
+
+
 def train(study: Study, grid: list[Cell], data: DataSet, given: argparse.Namespace) -> int:
     """Train and test what is missing; returns how many runs failed."""
     if not grid:
         return 0
     print(f"{study.name}: {sum(cell.done for cell in grid)} of {len(grid)} runs done", flush=True)
     begun = time.monotonic()
-
-    def watch(cell: Cell) -> Watch:
-        def look(state: State, steps: int, loss: float | None) -> None:
-            if loss is None:  # an epoch is over
-                print(
-                    f"  {cell.title}: epoch {state.epoch} of {cell.run.epochs}, "
-                    f"{state.curve[-1][2]:.4f}",
-                    flush=True,
-                )
-
-        return look
 
     def finished(cell: Cell, sentence: str | None) -> None:
         seconds = time.monotonic() - begun
@@ -284,7 +286,9 @@ def train(study: Study, grid: list[Cell], data: DataSet, given: argparse.Namespa
         )
         lighten([one for one in grid if not wanted(one.run, study.data)])
 
-    execution = Execution(workers=given.workers, watch=watch, finished=finished)
+    execution = Execution(
+        workers=given.workers, callbacks=lambda cell: [Shown(cell)], finished=finished
+    )
     folder = given.out / study.name
     return len(run_grid(grid, data, folder, device=given.device, execution=execution).failures)
 

@@ -18,6 +18,7 @@ import argparse
 import sys
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -34,9 +35,9 @@ from headtail.data.slices import data_slices
 from headtail.errors import HeadtailError
 from headtail.evaluation.measures import best_labels, measures_of
 from headtail.training import held_out
+from headtail.training.callbacks import Callback, Progress
 from headtail.training.config import Run, Training
 from headtail.training.recipes import OF_ENCODER
-from headtail.training.state import State
 from headtail.training.trainer import Trainer
 
 VALIDATION = 10_000
@@ -142,21 +143,22 @@ def line_of(trainer: Timed, data: DataSet, run: Run) -> dict[str, Any]:
     }
 
 
-def watched(name: str, epochs: int) -> Any:
+class Shown(Callback):
     """A line of progress per epoch."""
 
-    def watch(state: State, steps: int, loss: float | None) -> None:
-        if loss is None and state.curve:
-            _, metric, value = state.curve[-1]
-            print(
-                f"\r{name}: epoch {state.epoch} of {epochs}, {metric} {value:.4f}, best in epoch "
-                f"{state.best_epoch}   ",
-                end="",
-                file=sys.stderr,
-                flush=True,
-            )
+    def __init__(self, name: str) -> None:
+        self.name = name
 
-    return watch
+    def on_epoch(self, progress: Progress, metrics: Mapping[str, float]) -> None:
+        """Print it."""
+        metric, value = list(metrics.items())[-1]
+        print(
+            f"\r{self.name}: epoch {progress.epoch} of {progress.epochs}, {metric} {value:.4f}, "
+            f"best in epoch {progress.best_epoch}   ",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def perform(given: argparse.Namespace, data: DataSet, name: str) -> None:
@@ -173,9 +175,7 @@ def perform(given: argparse.Namespace, data: DataSet, name: str) -> None:
                 continue
             folder = given.out / "runs" / key
             try:
-                trainer = Timed(
-                    run, data, folder, device=given.device, watch=watched(scheme, run.epochs)
-                )
+                trainer = Timed(run, data, folder, device=given.device, callbacks=Shown(scheme))
                 if given.start is not None:
                     torch.nn.init.normal_(trainer.model.head.weight, std=given.start)
                 found = line_of(trainer, data, run)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 import torch
 from peers.cells import MIB, Cell, Found, memory_mib, serve
@@ -14,23 +15,31 @@ from headtail.data.points import DataSet
 from headtail.data.synthetic import generate
 from headtail.evaluation.topk import top_labels
 from headtail.schemes import PAPER
-from headtail.training.state import State
+from headtail.training.callbacks import Callback, Progress
 from headtail.training.trainer import Trainer
 
 EPOCHS = 10
 K = 50
 
 
+class Clock(Callback):
+    """When each epoch ended."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def on_epoch(self, progress: Progress, metrics: Mapping[str, float]) -> None:
+        """Note it."""
+        self.ends.append(time.perf_counter())
+
+
 def epoch(cell: Cell, data: DataSet) -> Found:
     """Seconds per epoch: the second one on a GPU, the only one, after a few steps, on a CPU."""
-    ends: list[float] = []
-
-    def watch(_: State, __: int, loss: float | None) -> None:
-        if loss is None:
-            ends.append(time.perf_counter())
-
+    clock = Clock()
+    ends = clock.ends
     cuda = cell.device == "cuda"
-    trainer = Trainer(run_of(cell, epochs=2 if cuda else 1), data, device=cell.device, watch=watch)
+    run = run_of(cell, epochs=2 if cuda else 1)
+    trainer = Trainer(run, data, device=cell.device, callbacks=clock)
     if not cuda:
         trainer.model.train()
         for batch, _ in zip(trainer.step.order(1), range(3), strict=False):

@@ -16,6 +16,7 @@ from headtail.errors import HeadtailError
 from headtail.files.records import read_csv
 from headtail.training import recipes
 from headtail.training.config import Training
+from tests.training.test_train import Calls
 
 DATA = "synthetic:points=80,test=20,features=80,labels=12"
 QUICK = Training(dim=4, batch=16, negatives=4, validation=0.2, dropout=0.0)
@@ -62,11 +63,11 @@ def test_the_test_points_are_not_looked_at_and_no_model_is_kept(tuned):
 
 def test_finished_tries_are_not_run_again(tuned):
     folder, chosen = tuned
-    begun = []
-    watched = Execution(watch=lambda _: lambda *_: begun.append(1))
+    calls = Calls()
+    watched = Execution(callbacks=lambda _: [calls])
     again = tune(DATA, SCHEMES, out=folder, training=QUICK, device="cpu", execution=watched)
     assert again == chosen
-    assert not begun
+    assert not calls.made
 
 
 def test_a_comparison_trains_each_scheme_as_chosen_and_keeps_the_tries(tuned):

@@ -16,8 +16,9 @@ from headtail.comparison.compare import Execution, outcomes, sentence_of
 from headtail.comparison.grid import Cell
 from headtail.comparison.workers import in_turn, pays, side_by_side
 from headtail.data.load import load
+from headtail.training.callbacks import Callback, Progress
 from headtail.training.config import SettledRun
-from headtail.training.state import State
+from tests.training.test_train import Calls
 
 CELLS = [Cell(SettledRun(scheme="softmax", seed=seed), Path(f"seed{seed}")) for seed in range(4)]
 
@@ -27,24 +28,35 @@ def nothing():
 
 
 def quiet(_):
-    return lambda *_: None
+    return Callback()
 
 
-def work(cell, data, watch, stop):
+def after(step, finished=False):
+    """The progress of a run with ten steps per epoch."""
+    return Progress(step, step // 10, 10, 5, best_epoch=0, finished=finished)
+
+
+def work(cell, data, callback, stop):
     """Seed 1 fails; the others say what they know."""
-    watch(State(epoch=cell.run.seed), 10, 0.5)
-    if cell.run.seed == 0 and stop is not None:
-        time.sleep(0.5)  # so that its news is heard before it is over
+    callback.on_step(after(1), 0.5)
+    callback.on_epoch(after(10), {"train/loss": cell.run.seed})
+    callback.on_end(after(10, finished=cell.run.seed != 1))
     if cell.run.seed == 1:
         raise HeadtailError("Seed 1 is unlucky.")
     return cell.run.seed, data, torch.get_num_threads(), os.getpid()
 
 
-def die(cell, data, watch, stop):
+def die_after_a_step(cell, data, callback, stop):
+    callback.on_step(after(3), 0.5)
+    time.sleep(0.5)  # until that is sent
     os._exit(3)
 
 
-def break_down_once(folder, how, cell, data, watch, stop):
+def die(cell, data, callback, stop):
+    os._exit(3)
+
+
+def break_down_once(folder, how, cell, data, callback, stop):
     """Seed 2 takes its process down, or its GPU; another try succeeds."""
     if cell.run.seed == 2 and not (folder / "broken").exists():
         (folder / "broken").touch()
@@ -56,13 +68,13 @@ def break_down_once(folder, how, cell, data, watch, stop):
     return cell.run.seed
 
 
-def lose_the_gpu(cell, data, watch, stop):
+def lose_the_gpu(cell, data, callback, stop):
     raise torch.AcceleratorError(
         "CUDA error: an illegal memory access was encountered\nFor debugging …"
     )
 
 
-def mark_and_wait(folder, cell, data, watch, stop):
+def mark_and_wait(folder, cell, data, callback, stop):
     (folder / str(cell.run.seed)).write_text(str(os.getpid()))
     if cell.run.seed == 0:
         raise HeadtailError("The first fails at once.")
@@ -85,24 +97,38 @@ def test_in_turn_goes_on_after_a_failure_and_gives_the_threads_back():
 
 
 def test_side_by_side_brings_results_failures_and_news_from_other_processes():
-    heard = []
-
-    def watch(cell):
-        return lambda state, steps, loss: heard.append((cell.run.seed, state.epoch, steps, loss))
-
-    failed, rest = seen_by(side_by_side(CELLS, nothing, work, watch, workers=2, threads=1))
+    heard = {cell.title: Calls() for cell in CELLS}
+    follow = lambda cell: heard[cell.title]  # noqa: E731
+    failed, rest = seen_by(side_by_side(CELLS, nothing, work, follow, workers=2, threads=1))
     assert failed == (None, "Seed 1 is unlucky.")
     assert {seed: result[:3] for seed, (result, _) in rest.items()} == {
         seed: (seed, "the data", 1) for seed in (0, 2, 3)
     }
     assert all(result[3] != os.getpid() for result, _ in rest.values())
-    assert (0, 0, 10, 0.5) in heard
-    assert set(heard) <= {(seed, seed, 10, 0.5) for seed in range(4)}
+    for cell in CELLS:  # nothing is lost, however soon a cell is over
+        seed = cell.run.seed
+        assert heard[cell.title].made == [
+            ("step", after(1), 0.5),
+            ("epoch", after(10), {"train/loss": seed}),
+            ("end", after(10, finished=seed != 1), None),
+        ]
 
 
 def test_a_worker_that_dies_is_reported_with_a_way_out():
     with pytest.raises(HeadtailError, match=r"A worker process died.*fewer `workers`"):
         list(side_by_side(CELLS, nothing, die, quiet, workers=2, threads=1))
+
+
+def test_a_cell_whose_process_dies_ends_where_it_was_last():
+    calls = Calls()
+    with pytest.raises(HeadtailError, match="A worker process died"):
+        list(
+            side_by_side(
+                CELLS[:1], nothing, die_after_a_step, lambda _: calls, workers=1, threads=1
+            )
+        )
+    both_times = [("step", after(3), 0.5), ("end", after(3), None)] * 2
+    assert calls.made == both_times
 
 
 @pytest.mark.parametrize("how", ["process", "GPU"])
@@ -158,5 +184,5 @@ class Here:
 
     device: str
 
-    def __call__(self, cell, data, watch, stop):
+    def __call__(self, cell, data, callback, stop):
         return os.getpid()

@@ -407,7 +407,9 @@ def test_a_stopped_run_goes_on_bit_for_bit(name, tmp_path):
     for after in (3, 20, whole.steps_per_epoch + 5):
         stop = Stop(after)
         try:
-            Trainer(run, DATA, tmp_path / "parts", engine=engine, watch=stop, stop=stop.event).fit()
+            Trainer(
+                run, DATA, tmp_path / "parts", engine=engine, callbacks=stop, stop=stop.event
+            ).fit()
         except Stopped:
             stops += 1
     assert stops == 3

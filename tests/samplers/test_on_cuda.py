@@ -243,7 +243,7 @@ def test_a_deterministic_run_repeats_itself_and_resumes_bit_for_bit(name, tmp_pa
     stop = Stop(after=45)  # behind the first refresh
     with pytest.raises(Stopped):
         Trainer(
-            run, data(), tmp_path, device=DEVICE, engine=engine, watch=stop, stop=stop.event
+            run, data(), tmp_path, device=DEVICE, engine=engine, callbacks=stop, stop=stop.event
         ).fit()
     again, resumed = (
         Trainer(run, data(), folder, device=DEVICE, engine=engine).fit()

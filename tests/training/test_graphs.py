@@ -215,7 +215,7 @@ def test_a_run_on_a_gpu_stopped_and_resumed_continues_as_before(name, tmp_path):
             tmp_path / "parts",
             device="cuda",
             engine=engine,
-            watch=stop,
+            callbacks=stop,
             stop=stop.event,
         ).fit()
     parts = Trainer(RUNS[name], DATA, tmp_path / "parts", device="cuda", engine=engine).fit()
@@ -269,7 +269,7 @@ def test_a_deterministic_run_repeats_itself_and_resumes_bit_for_bit_on_a_gpu(sch
     stop = Stop(after=7)
     with pytest.raises(Stopped):
         Trainer(
-            run, data, tmp_path, device="cuda", engine=engine, watch=stop, stop=stop.event
+            run, data, tmp_path, device="cuda", engine=engine, callbacks=stop, stop=stop.event
         ).fit()
     resumed = Trainer(run, data, tmp_path, device="cuda", engine=engine).fit()
     for weight, again, later in zip(

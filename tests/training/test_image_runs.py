@@ -125,7 +125,7 @@ def test_an_image_run_stopped_after_any_step_continues_bit_for_bit(files, tmp_pa
         stop = Stop(after)
         with pytest.raises(Stopped):
             Trainer(
-                RUN, data, tmp_path / "parts", engine=EVERY_STEP, watch=stop, stop=stop.event
+                RUN, data, tmp_path / "parts", engine=EVERY_STEP, callbacks=stop, stop=stop.event
             ).fit()
         torch.rand(3)  # randomness used elsewhere
     parts = Trainer(RUN, data, tmp_path / "parts", engine=EVERY_STEP).fit()
@@ -358,7 +358,7 @@ def test_an_image_run_in_bfloat16_learns_and_resumes_on_a_gpu(files, tmp_path):
     stop = Stop(5)
     with pytest.raises(Stopped):
         Trainer(
-            run, data, tmp_path, device="cuda", engine=EVERY_STEP, watch=stop, stop=stop.event
+            run, data, tmp_path, device="cuda", engine=EVERY_STEP, callbacks=stop, stop=stop.event
         ).fit()
     resumed = Trainer(run, data, tmp_path, device="cuda", engine=EVERY_STEP).fit()
     losses = [[value for *_, value in one.state.curve] for one in (trained, resumed)]

@@ -8,10 +8,12 @@ import signal
 import pytest
 
 from headtail.data.load import load
+from headtail.training.callbacks import Callback
 from headtail.training.config import Run
 from headtail.training.engine import Engine
 from headtail.training.interrupts import SIGNALS, Stopped, interrupts
 from headtail.training.trainer import Trainer
+from tests.training.test_train import Calls
 
 RUN = Run(scheme="softmax", epochs=2, dim=8, batch=16)
 
@@ -32,13 +34,14 @@ def heard():
 @pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_run_saves_and_stops_at_a_signal_and_continues_from_there(tmp_path, data, number):
-    def stop(state, steps, loss):
-        if state.step == 1:
-            os.kill(os.getpid(), number)
+    class Kill(Callback):
+        def on_step(self, progress, loss):
+            if progress.step == 1:
+                os.kill(os.getpid(), number)
 
     before = signal.getsignal(number)
     with pytest.raises(Stopped):
-        Trainer(RUN, data, tmp_path, watch=stop).fit()
+        Trainer(RUN, data, tmp_path, callbacks=Kill()).fit()
     assert signal.getsignal(number) == before
     assert (tmp_path / "checkpoint.safetensors").exists()
     found = Trainer(RUN, data, tmp_path).fit()
@@ -67,15 +70,13 @@ def test_a_signal_that_is_ignored_stays_ignored():
 
 def test_slow_steps_are_reported_one_by_one_and_change_nothing(data):
     def seen(engine):
-        steps = []
-        watch = lambda state, *_: steps.append((state.epoch, state.step))  # noqa: E731
-        return steps, Trainer(RUN, data, engine=engine, watch=watch).fit()
+        calls = Calls()
+        trained = Trainer(RUN, data, engine=engine, callbacks=calls).fit()
+        return [progress.step for name, progress, _ in calls.made if name == "step"], trained
 
     few, plain = seen(Engine())
     every, slow = seen(Engine(check_seconds=-1.0))
     per_epoch = Trainer(RUN, data).batches.steps
     assert len(few) < len(every)
-    assert [step for epoch, step in every if epoch == 0][:per_epoch] == list(
-        range(1, per_epoch + 1)
-    )
+    assert every[:per_epoch] == list(range(1, per_epoch + 1))
     assert slow.model.head.weight.equal(plain.model.head.weight)

@@ -19,9 +19,9 @@ from headtail.errors import HeadtailError
 from headtail.files.cache_folder import cache_folder
 from headtail.kernels.cpu import bag as cpu_bag  # noqa: F401 - compiled before a test sends the cache elsewhere
 from headtail.training import checkpoint
+from headtail.training.callbacks import Callback
 from headtail.training.engine import Engine
 from headtail.training.interrupts import Stopped
-from headtail.training.state import State
 from headtail.training.trainer import Trainer
 from tests.training.test_train import DATA, RUNS, SMALL, Stop, assert_same_model
 
@@ -57,7 +57,7 @@ def test_a_run_stopped_after_any_step_continues_bit_for_bit(run, tmp_path):
         stop = Stop(after)
         try:
             Trainer(
-                run, DATA, tmp_path / "parts", engine=EVERY_STEP, watch=stop, stop=stop.event
+                run, DATA, tmp_path / "parts", engine=EVERY_STEP, callbacks=stop, stop=stop.event
             ).fit()
         except Stopped:
             stops += 1
@@ -72,7 +72,7 @@ def test_a_run_stopped_after_any_step_continues_bit_for_bit(run, tmp_path):
 def test_saving_and_checking_after_every_step_change_nothing(run, tmp_path):
     never = Trainer(run, DATA, tmp_path / "never", engine=Engine(save_every=math.inf)).fit()
     without = Trainer(run, DATA).fit()
-    always = Trainer(run, DATA, tmp_path / "always", engine=SAVING, watch=lambda *_: None).fit()
+    always = Trainer(run, DATA, tmp_path / "always", engine=SAVING, callbacks=Callback()).fit()
     assert_same_run(tmp_path / "never", tmp_path / "always")
     assert_same_model(never, always)
     assert_same_model(never, without)
@@ -83,12 +83,13 @@ def test_a_run_that_crashes_after_a_checkpoint_continues_bit_for_bit(after, tmp_
     run = RUNS["adam with lazy decay"]
     Trainer(run, DATA, tmp_path / "whole").fit()
 
-    def crash(state: State, steps: int, loss: float | None) -> None:
-        if state.epoch * steps + state.step > after:
-            raise RuntimeError("power cut")
+    class Crash(Callback):
+        def on_step(self, progress, loss):
+            if progress.step > after:
+                raise RuntimeError("power cut")
 
     with pytest.raises(RuntimeError, match="power cut"):
-        Trainer(run, DATA, tmp_path / "parts", engine=SAVING, watch=crash).fit()
+        Trainer(run, DATA, tmp_path / "parts", engine=SAVING, callbacks=Crash()).fit()
     state = last_checkpoint(tmp_path / "parts")[1]["state"]
     resumed = Trainer(run, DATA, tmp_path / "parts", engine=EVERY_STEP).fit()
     steps = resumed.steps_per_epoch

@@ -100,7 +100,7 @@ def test_a_run_stopped_after_any_step_continues_bit_for_bit(run, data, tmp_path)
         stop = Stop(after)
         try:
             Trainer(
-                run, data, tmp_path / "parts", engine=EVERY_STEP, watch=stop, stop=stop.event
+                run, data, tmp_path / "parts", engine=EVERY_STEP, callbacks=stop, stop=stop.event
             ).fit()
         except Stopped:
             stops += 1
@@ -248,7 +248,7 @@ def test_a_run_on_a_gpu_learns_and_resumes(name, data, tmp_path):
             tmp_path / "parts",
             device="cuda",
             engine=EVERY_STEP,
-            watch=stop,
+            callbacks=stop,
             stop=stop.event,
         ).fit()
     parts = Trainer(run, data, tmp_path / "parts", device="cuda", engine=EVERY_STEP).fit()

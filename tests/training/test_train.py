@@ -17,10 +17,10 @@ from headtail.errors import HeadtailError
 from headtail.evaluation.topk import top_labels
 from headtail.training import checkpoint
 from headtail.training.build_model import build_model, build_optimiser
+from headtail.training.callbacks import Callback
 from headtail.training.config import SettledRun
 from headtail.training.held_out import split_validation
 from headtail.training.saved_model import load_model
-from headtail.training.state import State
 from headtail.training.trainer import Trained, Trainer
 
 NUM_LABELS = 12
@@ -97,16 +97,35 @@ def assert_same_model(one: Trained, other: Trained) -> None:
     assert one.state.best_epoch == other.state.best_epoch
 
 
-class Stop:
-    """A watch that stops the run after some steps."""
+class Stop(Callback):
+    """Stops the run after some steps."""
 
     def __init__(self, after: int) -> None:
         self.after = after
         self.event = threading.Event()
 
-    def __call__(self, state: State, steps: int, loss: float | None) -> None:
-        if state.epoch * steps + state.step >= self.after:
+    def on_step(self, progress, loss):
+        if progress.step >= self.after:
             self.event.set()
+
+    def on_epoch(self, progress, metrics):
+        self.on_step(progress, 0.0)
+
+
+class Calls(Callback):
+    """Remembers its calls."""
+
+    def __init__(self) -> None:
+        self.made = []
+
+    def on_step(self, progress, loss):
+        self.made.append(("step", progress, loss))
+
+    def on_epoch(self, progress, metrics):
+        self.made.append(("epoch", progress, metrics))
+
+    def on_end(self, progress):
+        self.made.append(("end", progress, None))
 
 
 def test_randomness_used_between_making_a_trainer_and_training_changes_nothing():
@@ -223,9 +242,9 @@ def test_without_validation_the_last_weights_are_kept(tmp_path):
 
 def test_a_finished_run_is_not_trained_again(tmp_path):
     first = Trainer(SMALL, DATA, tmp_path).fit()
-    looks = []
-    again = Trainer(SMALL, DATA, tmp_path, watch=lambda *_: looks.append(1)).fit()
-    assert not looks
+    calls = Calls()
+    again = Trainer(SMALL, DATA, tmp_path, callbacks=[calls]).fit()
+    assert [(name, progress.finished) for name, progress, _ in calls.made] == [("end", True)]
     assert_same_model(first, again)
 
 

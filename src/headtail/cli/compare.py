@@ -91,7 +91,7 @@ class Compare:
         try:
             if self.tune:
                 how = tuned(data, self.schemes, training, self.out, device, execution, console)
-            execution = replace(execution, watch=bars.watch, finished=bars.finished)
+            execution = replace(execution, callbacks=bars.callbacks, finished=bars.finished)
             with bars.bar:
                 comparison = compare(
                     data,

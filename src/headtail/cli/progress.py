@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -22,7 +22,8 @@ from headtail.comparison.grid import Cell
 from headtail.data.load import load
 from headtail.data.points import DataSet, Progress
 from headtail.data.reading import Reading
-from headtail.training.state import State, Watch
+from headtail.training.callbacks import Callback
+from headtail.training.callbacks import Progress as TrainingProgress
 
 
 @contextmanager
@@ -95,28 +96,9 @@ class TrainingBars:
         """
         self.running[cell.title] = self.bar.add_task(cell.title, total=None, facts="")
 
-    def watch(self, cell: Cell) -> Watch:
-        """A watcher for one cell."""
-        batch = cell.run.batch
-        first = 0
-        begun = 0.0
-
-        def show(state: State, steps: int, loss: float | None) -> None:
-            nonlocal first, begun
-            done = state.epoch * steps + state.step
-            if not begun:
-                first = done
-                begun = time.monotonic()
-            if cell.title not in self.running:
-                self.begin(cell)
-            speed = (done - first) * batch / max(1e-9, time.monotonic() - begun)
-            self.bar.update(self.running[cell.title], completed=done, total=cell.run.epochs * steps)
-            if loss is not None and speed:
-                self.bar.update(
-                    self.running[cell.title], facts=f"loss {loss:.3f}  {speed:,.0f} examples/s"
-                )
-
-        return show
+    def callbacks(self, cell: Cell) -> list[Callback]:
+        """What shows one cell."""
+        return [_CellBar(self, cell)]
 
     def finished(self, cell: Cell, sentence: str | None) -> None:
         """Advance by one cell; a sentence says why it failed."""
@@ -130,3 +112,37 @@ class TrainingBars:
             )
         elif not self.console.is_terminal:
             self.console.print(f"{cell.title}: done", highlight=False)
+
+
+class _CellBar(Callback):
+    """Shows the steps of one run."""
+
+    def __init__(self, bars: TrainingBars, cell: Cell) -> None:
+        self.bars = bars
+        self.cell = cell
+        self.first: tuple[int, float] | None = None
+
+    def on_step(self, progress: TrainingProgress, loss: float) -> None:
+        """Show step, loss and speed."""
+        now = time.monotonic()
+        if self.first is None:
+            self.first = progress.step, now
+        step, begun = self.first
+        speed = (progress.step - step) * self.cell.run.batch / max(1e-9, now - begun)
+        self._show(progress)
+        if speed:
+            facts = f"loss {loss:.3f}  {speed:,.0f} examples/s"
+            self.bars.bar.update(self.bars.running[self.cell.title], facts=facts)
+
+    def on_epoch(self, progress: TrainingProgress, metrics: Mapping[str, float]) -> None:
+        """Show the steps, which validation may have kept waiting."""
+        self._show(progress)
+
+    def _show(self, progress: TrainingProgress) -> None:
+        if self.cell.title not in self.bars.running:
+            self.bars.begin(self.cell)
+        self.bars.bar.update(
+            self.bars.running[self.cell.title],
+            completed=progress.step,
+            total=progress.epochs * progress.steps_per_epoch,
+        )

@@ -132,7 +132,8 @@ class Train:
             with bars.bar, warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 bars.begin(cell)
-                return run_cell(cell, data, slices, device=device, watch=bars.watch(cell))
+                callbacks = bars.callbacks(cell)
+                return run_cell(cell, data, slices, device=device, callbacks=callbacks)
         except HeadtailError as error:
             if existed or not self._model.exists():
                 raise

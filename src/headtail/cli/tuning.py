@@ -30,7 +30,7 @@ def tuned(
 ) -> dict[str, Training]:
     """Tune behind bars, and show every try."""
     bars = TrainingBars(console, number_of_tries(training, schemes), type(training))
-    watched = replace(execution, watch=bars.watch, finished=bars.finished)
+    watched = replace(execution, callbacks=bars.callbacks, finished=bars.finished)
     with bars.bar:
         how = tune(data, schemes, out=out, training=training, device=device, execution=watched)
     console.print(tries_table(read_csv(out / TRIES, Try)))

@@ -26,10 +26,10 @@ from headtail.files.atomic import write_text
 from headtail.files.records import to_csv
 from headtail.schemes import parse
 from headtail.training import checkpoint
+from headtail.training.callbacks import Callback, Callbacks
 from headtail.training.config import to_toml
-from headtail.training.events import Events
 from headtail.training.saved_model import load_model
-from headtail.training.state import State, Watch
+from headtail.training.tensorboard import TensorBoard
 from headtail.training.trainer import Trainer
 
 
@@ -39,7 +39,7 @@ def run_cell(
     slices: Slices,
     *,
     device: str = "cpu",
-    watch: Watch | None = None,
+    callbacks: Callback | Iterable[Callback] = (),
     stop: threading.Event | None = None,
 ) -> list[Row]:
     """Train and test one run, or read the results that are there already.
@@ -49,7 +49,7 @@ def run_cell(
         data: the data set.
         slices: head, torso and tail; a finished run is measured again if they differ from before.
         device: "cpu" or "cuda".
-        watch: called now and then during training.
+        callbacks: what follows the training, beside TensorBoard's event files.
         stop: an event that asks the run to save and stop; without one, Ctrl-C does.
     """
     check_same_run(cell, data)
@@ -63,7 +63,7 @@ def run_cell(
     if cell.adjusts:
         top, rows = _adjust(cell, data, slices, device)
     else:
-        top, rows = _train(cell, data, slices, device, watch, stop)
+        top, rows = _train(cell, data, slices, device, Callbacks(callbacks), stop)
     examples = {cell.run.scheme: examples_of(top, data, slices)}
     write_text(cell.folder / ANSWERS, json.dumps(examples))
     if task_of(data) == "classification":
@@ -80,24 +80,14 @@ def _train(
     data: DataSet,
     slices: Slices,
     device: str,
-    watch: Watch | None,
+    callbacks: Callbacks,
     stop: threading.Event | None,
 ) -> tuple[Int[Tensor, "n k"], list[Row]]:
     """Train a cell; the best labels of its test points, and its rows."""
-    events = Events(cell.folder / "events")
     stopwatch = Stopwatch()
-
-    def all_of_them(state: State, steps: int, loss: float | None) -> None:
-        stopwatch(state, steps, loss)
-        events(state, steps, loss)
-        if watch is not None:
-            watch(state, steps, loss)
-
-    try:
-        trainer = Trainer(cell.run, data, cell.folder, device=device, watch=all_of_them, stop=stop)
-        trained = trainer.fit()
-    finally:
-        events.close()
+    every = (stopwatch, TensorBoard(cell.folder / "events"), callbacks)
+    trainer = Trainer(cell.run, data, cell.folder, device=device, callbacks=every, stop=stop)
+    trained = trainer.fit()
     if (times := stopwatch.times(trained.state, trained.steps_per_epoch)) is not None:
         write_text(cell.folder / TIMES, json.dumps({cell.run.scheme: times}))
     top = best_labels(trained.model, data)

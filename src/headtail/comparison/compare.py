@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import sys
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -35,8 +35,8 @@ from headtail.evaluation.measures import check_measurable
 from headtail.files.atomic import check_writable
 from headtail.schemes import PAPER, check_batch
 from headtail.training.build_model import check_encoder
+from headtail.training.callbacks import Callback, Callbacks
 from headtail.training.config import Training
-from headtail.training.state import Watch
 
 DEFAULT_SCHEMES = (*PAPER, "softmax", "logit-adjusted")
 DEFAULT_TRAINING = Training()
@@ -53,7 +53,8 @@ class Execution:
         if_it_pays: start processes only for more work than their start takes, on a CPU.
         strict: let the first failing run raise its error, for debugging.
         command: the command that was typed, kept with the results.
-        watch: called with each cell for the function that follows its training.
+        callbacks: called with each cell for what follows its training, in this process even where
+            the cell trains in another.
         finished: called with each cell when it is over, and with a sentence if it failed.
         note: called with anything else a user should know, in a sentence.
     """
@@ -62,7 +63,7 @@ class Execution:
     if_it_pays: bool = False
     strict: bool = False
     command: str = ""
-    watch: Callable[[Cell], Watch] = lambda _: lambda *_: None
+    callbacks: Callable[[Cell], Iterable[Callback]] = lambda _: ()
     finished: Callable[[Cell, str | None], None] = lambda *_: None
     note: Callable[[str], None] = lambda _: None
 
@@ -217,7 +218,7 @@ class DeviceWork(Protocol):
         """Where: "cpu" or "cuda"."""
         ...
 
-    def __call__(self, cell: Cell, data: DataSet, watch: Watch, stop: Any) -> Any:
+    def __call__(self, cell: Cell, data: DataSet, callback: Callback, stop: Any) -> Any:
         """Do a cell."""
         ...
 
@@ -229,12 +230,12 @@ class CellWork:
     slices: SliceRule
     device: str
 
-    def __call__(self, cell: Cell, data: DataSet, watch: Watch, stop: Any) -> list[Row]:
+    def __call__(self, cell: Cell, data: DataSet, callback: Callback, stop: Any) -> list[Row]:
         """Do the cell."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what schemes warn of is in their notes
             slices = data_slices(data, self.slices)
-            return run_cell(cell, data, slices, device=self.device, watch=watch, stop=stop)
+            return run_cell(cell, data, slices, device=self.device, callbacks=callback, stop=stop)
 
 
 def outcomes(
@@ -250,17 +251,20 @@ def outcomes(
     # The number of threads decides the last digits of a sum: it must not depend on how many cells
     # are left to do.
     threads = max(1, torch.get_num_threads() // workers)
-    watch = execution.watch
+
+    def follow(cell: Cell) -> Callback:
+        return Callbacks(execution.callbacks(cell))
+
     small = execution.if_it_pays and work.device == "cpu" and not pays(unfinished, data)
     if workers == 1 or len(unfinished) < 2 or small:
-        yield from in_turn(training, data, work, watch, threads=threads)
+        yield from in_turn(training, data, work, follow, threads=threads)
     else:
         workers = min(workers, len(unfinished))
         with shared_gpu(execution.note) if work.device == "cuda" else nullcontext():
             yield from side_by_side(
-                training, source_of(data), work, watch, workers=workers, threads=threads
+                training, source_of(data), work, follow, workers=workers, threads=threads
             )
-    yield from in_turn(adjusting, data, work, watch, threads=threads)
+    yield from in_turn(adjusting, data, work, follow, threads=threads)
 
 
 def sentence_of(error: BaseException) -> str:

@@ -27,10 +27,10 @@ from headtail.errors import HeadtailError, Setting
 from headtail.files.atomic import check_writable, write_text
 from headtail.files.records import to_csv
 from headtail.schemes import parse
+from headtail.training.callbacks import Callback
 from headtail.training.config import Run, SettledRun, Training
 from headtail.training.held_out import split_validation
 from headtail.training.recipes import with_defaults
-from headtail.training.state import Watch
 from headtail.training.trainer import Trainer
 
 RATES = (0.25, 0.5, 1, 2, 4)
@@ -216,17 +216,16 @@ class TryWork:
 
     device: str
 
-    def __call__(self, cell: Cell, data: DataSet, watch: Watch, stop: Any) -> list[Row]:
+    def __call__(self, cell: Cell, data: DataSet, callback: Callback, stop: Any) -> list[Row]:
         """The learning curve of a try; none if it diverged."""
         results = cell.folder / "results.csv"
         if not cell.done:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    trainer = Trainer(
-                        cell.run, data, cell.folder, device=self.device, watch=watch, stop=stop
-                    )
-                    rows = rows_of(cell.run, data, trainer.fit(), [], cell.folder.name)
+                    how = {"device": self.device, "callbacks": callback, "stop": stop}
+                    trained = Trainer(cell.run, data, cell.folder, **how).fit()
+                    rows = rows_of(cell.run, data, trained, [], cell.folder.name)
             except HeadtailError as error:
                 if "diverged" not in str(error):
                     raise

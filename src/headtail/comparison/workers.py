@@ -8,7 +8,7 @@ import atexit
 import os
 import signal
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
@@ -20,14 +20,15 @@ from typing import Any, NamedTuple
 import torch
 
 from headtail.comparison.grid import Cell
+from headtail.comparison.news import Followers, Reporter
 from headtail.comparison.rows import negatives_of
 from headtail.data.load import load
 from headtail.data.points import DataSet
 from headtail.data.processes import leave_with_parent, sigint_blocked
 from headtail.data.reading import Reading
 from headtail.errors import HeadtailError, Setting
+from headtail.training.callbacks import Callback
 from headtail.training.interrupts import Stopped, interrupts
-from headtail.training.state import State, Watch
 
 START_SECONDS = 10.0
 """Work below which processes cost more than they save: each imports torch and loads kernels."""
@@ -36,8 +37,10 @@ STEP_SECONDS = 2e-3
 OPERATIONS_PER_SECOND = 2e10
 ReadData = Callable[[], DataSet]
 """Gives the data set, in whatever process it is called."""
-Work = Callable[[Cell, DataSet, Watch, Any], Any]
-"""Does a cell, given a watcher and an event that asks it to stop."""
+Work = Callable[[Cell, DataSet, Callback, Any], Any]
+"""Does a cell, given what follows it and an event that asks it to stop."""
+Follow = Callable[[Cell], Callback]
+"""What follows a cell."""
 
 
 class Outcome(NamedTuple):
@@ -89,7 +92,7 @@ def in_turn(
     cells: Sequence[Cell],
     data: DataSet,
     work: Work,
-    watch: Callable[[Cell], Watch],
+    follow: Follow,
     *,
     threads: int,
 ) -> Generator[Outcome, None, None]:
@@ -99,7 +102,7 @@ def in_turn(
     try:
         for cell in cells:
             try:
-                outcome = Outcome(cell, work(cell, data, watch(cell), None), None)
+                outcome = Outcome(cell, work(cell, data, follow(cell), None), None)
             except Exception as error:
                 outcome = Outcome(cell, None, error)
             yield outcome
@@ -111,7 +114,7 @@ def side_by_side(
     cells: Sequence[Cell],
     source: ReadData,
     work: Work,
-    watch: Callable[[Cell], Watch],
+    follow: Follow,
     *,
     workers: int,
     threads: int,
@@ -122,10 +125,11 @@ def side_by_side(
     cells go on from the last checkpoint, in new processes, once. Ctrl-C asks the workers to save
     and stop, and so does closing the generator. A worker ends when its parent is gone.
     """
+    callbacks = {cell.title: follow(cell) for cell in cells}
     for again in (True, False):
         lost: list[Cell] = []
         with closing(
-            _in_processes(cells, source, work, watch, workers=workers, threads=threads)
+            _in_processes(cells, source, work, callbacks, workers=workers, threads=threads)
         ) as outcomes:
             for outcome in outcomes:
                 if again and isinstance(outcome.error, BrokenProcessPool | torch.AcceleratorError):
@@ -148,7 +152,7 @@ def _in_processes(
     cells: Sequence[Cell],
     source: ReadData,
     work: Work,
-    watch: Callable[[Cell], Watch],
+    callbacks: Mapping[str, Callback],
     *,
     workers: int,
     threads: int,
@@ -156,7 +160,7 @@ def _in_processes(
     context = _context()
     news = context.Queue()
     stop = context.Event()
-    watchers = {cell.title: watch(cell) for cell in cells}
+    followers = Followers(callbacks, news)
     begin_with = (source, news, stop, threads, dict(os.environ))
     with (
         ProcessPoolExecutor(workers, context, _begin, begin_with) as pool,
@@ -167,14 +171,17 @@ def _in_processes(
         try:
             while waiting and not interrupted.is_set():
                 done, _ = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
-                _pass_on(news, watchers)
+                followers.pass_on()
                 for future in done:
                     cell = waiting.pop(future)
                     error = future.exception()
+                    if not isinstance(error, BrokenProcessPool):
+                        followers.wait_for(cell.title)
                     yield Outcome(cell, None if error else future.result(), error)
         finally:
             stop.set()
             pool.shutdown(cancel_futures=True)
+            followers.end()
         if interrupted.is_set():
             raise Stopped
 
@@ -189,12 +196,6 @@ def _context() -> Any:
     # It is only imported there: nothing has used a GPU, or started threads, before a worker forks.
     context.set_forkserver_preload(["headtail.comparison.cell"])
     return context
-
-
-def _pass_on(news: Any, watchers: dict[str, Watch]) -> None:
-    while not news.empty():
-        title, state, steps, loss = news.get()
-        watchers[title](state, steps, loss)
 
 
 _WORKER: dict[str, Any] = {}
@@ -217,12 +218,12 @@ def _begin(
 
 
 def _perform(cell: Cell, work: Work) -> Any:
-    if _WORKER["stop"].is_set():
-        raise Stopped
-    if _WORKER["data"] is None:
-        _WORKER["data"] = _WORKER["source"]()
-
-    def report(state: State, steps: int, loss: float | None) -> None:
-        _WORKER["news"].put((cell.title, state, steps, loss))
-
-    return work(cell, _WORKER["data"], report, _WORKER["stop"])
+    reporter = Reporter(cell.title, _WORKER["news"])
+    try:
+        if _WORKER["stop"].is_set():
+            raise Stopped
+        if _WORKER["data"] is None:
+            _WORKER["data"] = _WORKER["source"]()
+        return work(cell, _WORKER["data"], reporter, _WORKER["stop"])
+    finally:
+        reporter.over()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
@@ -30,9 +29,3 @@ class State:
     best_epoch: int = 0
     curve: list[tuple[int, str, float]] = field(default_factory=list)
     finished: bool = False
-
-
-Watch = Callable[[State, int, float | None], None]
-"""Called regularly with the state, the steps per epoch and the mean loss of the latest steps, which
-is None at the end of an epoch.
-"""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ from headtail.training.build_model import (
     check_encoder,
     with_second_tower,
 )
+from headtail.training.callbacks import Callback, Callbacks, Progress
 from headtail.training.choose_step import choose_step
 from headtail.training.config import Run
 from headtail.training.engine import Engine
@@ -42,7 +44,7 @@ from headtail.training.interrupts import Stopped, interrupts
 from headtail.training.recipes import with_defaults
 from headtail.training.run_files import RunFiles
 from headtail.training.saved_model import settings_of
-from headtail.training.state import State, Watch
+from headtail.training.state import State
 from headtail.training.step import Learner
 
 RECENT = 5.0
@@ -74,7 +76,7 @@ class Trainer:
         encoder: any module from features (a `Bag`, a dense matrix or images) to `[n, run.dim]`
             hidden states, or a `SequenceEncoder`; None for the one that `run.encoder` names.
         engine: how often to check and save, and what to keep where.
-        watch: called regularly with the state of the run.
+        callbacks: what follows the run, for example `TensorBoard(folder)`.
         stop: an event that asks the run to save and stop; without one, Ctrl-C does.
 
     Attributes:
@@ -92,14 +94,14 @@ class Trainer:
         device: str = "cpu",
         encoder: nn.Module | None = None,
         engine: Engine | None = None,
-        watch: Watch | None = None,
+        callbacks: Callback | Iterable[Callback] = (),
         stop: threading.Event | None = None,
     ) -> None:
         run.check_together()
         run = with_defaults(run, data)
         self.run = run
         self.engine = Engine() if engine is None else engine
-        self.watch = watch
+        self.callbacks = Callbacks(callbacks)
         self.stop = stop
         self.folder = None if folder is None else Path(folder)
         self.device = torch.device(device)
@@ -149,14 +151,30 @@ class Trainer:
         self.state = self.files.load_checkpoint(self.model, self.optimiser) or self.state
         determined = determinism(self.run.deterministic, self.device)
         listening = interrupts() if self.stop is None else nullcontext(self.stop)
-        with determined, explained_out_of_memory("A step"), listening as interrupted:
-            while not self.state.finished:
-                self._train_epoch(interrupted)
-        if self.validation is not None and self.state.best_epoch:
-            checkpoint.restore_weights(self.files.best_weights(), self.model)
-        self.optimiser.flush()
-        self.model.eval()
+        try:
+            with determined, explained_out_of_memory("A step"), listening as interrupted:
+                while not self.state.finished:
+                    self._train_epoch(interrupted)
+            if self.validation is not None and self.state.best_epoch:
+                checkpoint.restore_weights(self.files.best_weights(), self.model)
+            self.optimiser.flush()
+            self.model.eval()
+        finally:
+            self.callbacks.on_end(self.progress)
         return Trained(self.model, self.labels, self.state, self.batches.steps)
+
+    @property
+    def progress(self) -> Progress:
+        """How far the run has come, as callbacks see it."""
+        state = self.state
+        return Progress(
+            step=state.epoch * self.batches.steps + state.step,
+            epoch=state.epoch,
+            steps_per_epoch=self.batches.steps,
+            epochs=self.run.epochs,
+            best_epoch=state.best_epoch,
+            finished=state.finished,
+        )
 
     def _build_model(self, train: Points, encoder: nn.Module | None, items: Bag | None) -> Model:
         run = self.run
@@ -229,14 +247,14 @@ class Trainer:
     def _end_epoch(self) -> None:
         state = self.state
         steps = self.batches.steps
-        state.curve.append((state.epoch + 1, "loss", state.loss_sum / steps))
+        loss = state.loss_sum / steps
+        state.curve.append((state.epoch + 1, "loss", loss))
         state.epoch += 1
         state.step = 0
         state.loss_sum = 0.0
-        self._validate()
+        metrics = {"train/loss": loss, **self._validate()}
         state.finished |= state.epoch >= self.run.epochs
-        if self.watch is not None:
-            self.watch(state, steps, None)
+        self.callbacks.on_epoch(self.progress, metrics)
         # The best weights are on disk already, and the checkpoint must not be older.
         improved = self.validation is not None and state.best_epoch == state.epoch
         old = time.monotonic() - self._saved > min(RECENT, self.engine.save_every)
@@ -262,8 +280,7 @@ class Trainer:
         if not math.isfinite(loss) or loss > DIVERGED * max(state.first_loss, 1.0):
             raise self._diverged(f"the loss is {loss:.4g}")
         state.loss_sum = total
-        if self.watch is not None:
-            self.watch(state, self.batches.steps, loss)
+        self.callbacks.on_step(self.progress, loss)
 
     def _diverged(self, what: str) -> HeadtailError:
         state = self.state
@@ -280,14 +297,14 @@ class Trainer:
             "." if self.folder is None else f".{kept}",
         )
 
-    def _validate(self) -> None:
+    def _validate(self) -> dict[str, float]:
         """Measure on the held-out points, keep the best weights, and finish when they no longer
-        improve.
+        improve; returns what was measured.
         """
         state = self.state
         if self.validation is None:
             state.best_epoch = state.epoch
-            return
+            return {}
         self.model.eval()
         self.optimiser.flush()
         value = self.validation.measure(self.model)
@@ -298,6 +315,7 @@ class Trainer:
             state.best_epoch = state.epoch
             self.files.save_model(self.model)
         state.finished |= state.epoch - state.best_epoch >= self.run.patience
+        return {f"validation/{self.run.stop_on}": value}
 
     def _save(self) -> None:
         self._saved = time.monotonic()

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
-from headtail.training.state import State
+from headtail.training.callbacks import Callback, Progress
 
 
-class Events:
-    """Writes a run's losses and validation values as it goes; a `Watch` for `Trainer`.
+@final
+class TensorBoard(Callback):
+    """Writes a run's losses and validation values as it goes.
 
     Without TensorBoard, nothing is written and a warning of one line says so.
+
+    Args:
+        folder: for the event files; made with the first of them.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
         self.writer: Any = None
-        self._written = 0
         self._installed = find_spec("tensorboard") is not None
         if not self._installed:
             warnings.warn(
@@ -29,21 +33,27 @@ class Events:
                 stacklevel=2,
             )
 
-    def __call__(self, state: State, steps: int, loss: float | None) -> None:
-        """Write the loss of the latest steps, and at the end of an epoch its loss and metrics."""
+    def on_step(self, progress: Progress, loss: float) -> None:
+        """Write the loss of the latest steps."""
+        self._write({"train/recent loss": loss}, progress.step)
+
+    def on_epoch(self, progress: Progress, metrics: Mapping[str, float]) -> None:
+        """Write the epoch's loss and metrics."""
+        self._write(metrics, progress.step)
+
+    def on_end(self, progress: Progress) -> None:
+        """Write what is still buffered."""
+        if self.writer is not None:
+            self.writer.close()
+            self.writer = None
+
+    def _write(self, values: Mapping[str, float], step: int) -> None:
         if not self._installed:
             return
-        step = state.epoch * steps + state.step
         if self.writer is None:
             self.writer = self._open(step)
-            # Points of the curve that an earlier part of the run has written.
-            self._written = sum(epoch * steps < step for epoch, *_ in state.curve)
-        if loss is not None:
-            self.writer.add_scalar("train/recent loss", loss, step)
-        for epoch, metric, value in state.curve[self._written :]:
-            split = "train" if metric == "loss" else "validation"
-            self.writer.add_scalar(f"{split}/{metric}", value, epoch * steps)
-        self._written = len(state.curve)
+        for tag, value in values.items():
+            self.writer.add_scalar(tag, value, step)
 
     def _open(self, step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter  # slow to load
@@ -53,8 +63,3 @@ class Events:
             time.sleep(0.02)
         # What an interrupted run wrote beyond its checkpoint is dropped.
         return SummaryWriter(self.folder, purge_step=step)
-
-    def close(self) -> None:
-        """Write what is still buffered."""
-        if self.writer is not None:
-            self.writer.close()
