@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from headtail.answers.candidates import Candidates, best_of, candidates_of
 from headtail.answers.scored_table import ScoredTable
-from headtail.answers.topk import best_labels
+from headtail.answers.top_labels import TopLabels
+from headtail.answers.topk import best_labels, without_gradients
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels, check_labels
 from headtail.core.listed import Listed, PerExample
@@ -180,7 +181,7 @@ class LabelHead(nn.Module):
         self.flush()
         return self._table().scores(hidden, slice(None))
 
-    @torch.no_grad()
+    @without_gradients
     def topk(
         self,
         hidden: Float[Tensor, "b d"],
@@ -207,10 +208,9 @@ class LabelHead(nn.Module):
             correct_twice: allow `post_hoc` on top of a loss that already leans to the tail.
         """
         self._check_hidden(hidden)
-        if check_count("k", k) > len(self.weight):
-            raise HeadtailError(f"`k` is {k}, but there are only {len(self.weight)} labels.")
+        self._check_k(k)
         post_hoc = self._checked_post_hoc(post_hoc, correct_twice)
-        shape = (len(hidden), len(self.weight), hidden.device)
+        shape = (hidden.shape[0], len(self.weight), hidden.device)
         excluded = None if exclude is None else Listed.of("exclude", exclude, *shape)
         if candidates is None:
             self.flush()
@@ -220,6 +220,45 @@ class LabelHead(nn.Module):
         for table in self.parameters(recurse=False):
             catch_up(table, rows)
         return best_of(self._table(post_hoc), hidden, k, chosen, excluded)
+
+    def exported(
+        self, k: int, *, post_hoc: float | None = None, correct_twice: bool = False
+    ) -> TopLabels:
+        """`topk` as a module of its own, for `torch.export` and for serving.
+
+        It holds a copy of the table, with bias, cosine, temperature and post-hoc adjustment folded
+        in, and nothing that training needs. `module(hidden)` is the tuple (values, indices) of
+        `topk`, for batches of any size.
+
+        Args:
+            k: how many labels to return.
+            post_hoc: τ, as in `topk`.
+            correct_twice: as in `topk`.
+
+        >>> from headtail import SoftmaxLoss
+        >>> head = LabelHead(Labels.zipf(50), 4, SoftmaxLoss(), bias=True)
+        >>> sizes = ({0: torch.export.Dim("batch")},)
+        >>> example = (torch.ones(2, 4),)
+        >>> program = torch.export.export(head.exported(3), example, dynamic_shapes=sizes)
+        >>> values, indices = program.module()(torch.ones(5, 4))
+        >>> bool((indices == head.topk(torch.ones(5, 4), 3).indices).all())
+        True
+        """
+        self._check_k(k)
+        return TopLabels(self.scored_table(post_hoc, correct_twice), k)
+
+    def scored_table(
+        self, post_hoc: float | None = None, correct_twice: bool = False
+    ) -> ScoredTable:
+        """All that decides scores, with caught-up rows; for exports, which fold it into vectors.
+
+        Args:
+            post_hoc: τ, as in `topk`.
+            correct_twice: as in `topk`.
+        """
+        post_hoc = self._checked_post_hoc(post_hoc, correct_twice)
+        self.flush()
+        return self._table(post_hoc)
 
     @torch.no_grad()
     def grow(
@@ -266,7 +305,12 @@ class LabelHead(nn.Module):
         anything else reads or writes `weight`: before an average of weights is updated, before an
         export, before weights are sent to other processes. It costs O(L) if decay is pending.
         """
-        flush(self)
+        if not torch.compiler.is_exporting():
+            flush(self)
+        elif self.training:  # what is pending cannot be seen here; for evaluation, nothing is
+            raise HeadtailError(
+                "`torch.export` needs rows with their weight decay. Call `model.eval()` before."
+            )
 
     def train(self, mode: bool = True) -> LabelHead:
         """As torch's; for evaluation, rows receive their pending weight decay first."""
@@ -305,6 +349,10 @@ class LabelHead(nn.Module):
                 "`torch.autocast`."
             )
 
+    def _check_k(self, k: int) -> None:
+        if check_count("k", k) > len(self.weight):
+            raise HeadtailError(f"`k` is {k}, but there are only {len(self.weight)} labels.")
+
     def _checked_post_hoc(self, post_hoc: float | None, correct_twice: bool) -> float:
         """τ, by default that of the loss."""
         post_hoc = self.loss.post_hoc if post_hoc is None else check_number("post_hoc", post_hoc)
@@ -316,6 +364,11 @@ class LabelHead(nn.Module):
 
     def _refuse_to_correct_twice(self) -> None:
         if self._lean is None or self._lean[0] is not self.loss:
+            if torch.compiler.is_exporting():
+                raise HeadtailError(
+                    "While a model is exported, `topk(post_hoc=…)` cannot find out whether its "
+                    "loss leans to the tail already. Export `head.exported(k, post_hoc=…)`."
+                )
             self._lean = self.loss, lean_of(implied_margin_of(self.loss, batch_size=2), self.labels)
         refuse_to_correct_twice(self._lean[1])
 

@@ -23,7 +23,7 @@ class ScoredTable:
         bias: `[L, 1]` b, or None.
         cosine: whether s is the cosine; else it is the dot product.
         temperature: T.
-        labels: know π.
+        labels: know π; None where there is no adjustment.
         post_hoc: τ of post-hoc logit adjustment.
         ids: `[L]` the labels that the rows belong to, if the table is a part of another.
     """
@@ -32,7 +32,7 @@ class ScoredTable:
     bias: Float[Tensor, "L 1"] | None
     cosine: bool
     temperature: float | Tensor
-    labels: LabelFrequencies
+    labels: LabelFrequencies | None
     post_hoc: float = 0.0
     ids: Int64[Tensor, " L"] | None = None
 
@@ -44,8 +44,29 @@ class ScoredTable:
         bias = None if self.bias is None else self.bias[ids]
         return replace(self, weight=self.weight[ids], bias=bias, ids=ids)
 
+    def folded(self) -> ScoredTable:
+        """The same scores as plain dot products and an offset for each label.
+
+        Temperature, bias and adjustment become part of a copy of the rows. Where scores are
+        cosines, hidden states must be scaled to length 1 first.
+        """
+        temperature = self.temperature
+        if isinstance(temperature, Tensor):
+            temperature = temperature.item()
+        weight = widened(self.weight.detach())
+        if self.cosine:
+            weight = directions(weight)
+        weight = weight / temperature
+        offset = None
+        if self.bias is not None or self.post_hoc:
+            bias = 0.0 if self.bias is None else self.bias.detach().squeeze(1).double()
+            offset = (bias / temperature - self.adjustment(slice(None))).to(weight)[:, None]
+        return ScoredTable(weight, offset, False, 1.0, None)
+
     def adjustment(self, rows: slice) -> Float64[Tensor, " n"]:
         r"""$\tau \log \pi_y$ of the labels in these rows."""
+        if self.labels is None:
+            return torch.zeros(len(self), dtype=torch.float64, device=self.weight.device)[rows]
         if self.ids is None:
             labels = torch.arange(*rows.indices(len(self)), device=self.weight.device)
         else:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -12,6 +17,27 @@ from headtail.kernels.dispatch import topk_kernel
 
 BLOCK_SCORES = 2**24
 """How many scores are held at a time."""
+EXPORTED_BLOCK = 2**16
+"""Labels per block where the size of a batch is unknown, and more where there would be more than
+"""
+MOST_BLOCKS = 64
+"""blocks, because an exported graph lists them all."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def without_gradients(answer: Callable[P, R]) -> Callable[P, R]:
+    """As `torch.no_grad()`; but an exported graph that switches gradients off cannot be saved."""
+
+    @wraps(answer)
+    def answer_alone(*args: P.args, **kwargs: P.kwargs) -> R:
+        if torch.compiler.is_exporting():
+            return answer(*args, **kwargs)
+        with torch.no_grad():
+            return answer(*args, **kwargs)
+
+    return answer_alone
 
 
 def best_labels(
@@ -40,7 +66,10 @@ def best_labels(
 
 
 def _by_blocks(table: ScoredTable, hidden: Tensor, k: int, excluded: Listed | None) -> TopK:
-    block = max(1, BLOCK_SCORES // max(1, len(hidden)))
+    if torch.compiler.is_exporting():
+        block = max(EXPORTED_BLOCK, -(-len(table) // MOST_BLOCKS))
+    else:
+        block = max(1, BLOCK_SCORES // max(1, len(hidden)))
     best: TopK | None = None
     for start in range(0, len(table), block):
         scores = table.scores(hidden, slice(start, start + block))
