@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,9 @@ EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
 def test_an_example_runs(script: Path):
+    environment = os.environ | {"TQDM_DISABLE": "1"}  # progress bars are written to stderr
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, check=False
+        [sys.executable, str(script)], capture_output=True, text=True, check=False, env=environment
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout

@@ -107,6 +107,49 @@ class Draw:
             name: self._same[name] if name in self._same else getattr(self, name) for name in names
         }
 
+    def for_rows(self, start: int, stop: int) -> Draw:
+        """The draw as the targets from `start` to `stop` see it: their own log q, and the places of
+        negatives counted from the first of them.
+
+        >>> draw = Draw(torch.arange(3), torch.zeros(3).double(), torch.zeros(3).double(), 2.0)
+        >>> draw.for_rows(1, 3).log_q_target
+        tensor([0., 0.], dtype=torch.float64)
+        """
+        parts = {"log_q_target": self.log_q_target, "log_keep": self.log_keep}
+        own: dict[str, Any] = {
+            name: part[start:stop] for name, part in parts.items() if isinstance(part, Tensor)
+        }
+        if not self.shared:
+            own |= {"ids": self.ids[start:stop], "log_q": self.log_q[start:stop]}
+        if self.slots is not None:
+            own["slots"] = self.slots - start
+        return Draw(**(self.arguments() | own))
+
+    def with_certain(
+        self, ids: Int[Tensor, " k"], slots: Int[Tensor, " k"], void: Bool[Tensor, " k"]
+    ) -> Draw:
+        """A shared draw and more negatives, such as hard ones, each of them drawn for certain:
+        m·q = 1.
+
+        Args:
+            ids: `[k]` of the labels, or any negative number where a weighting does not look.
+            slots: `[k]` their places in the batch.
+            void: `[k]` which of them do not count.
+        """
+        assert self.slots is not None, "only negatives of the batch have places"
+        # Without other negatives m has no other use, and log 0 is not finite.
+        m = self.m if isinstance(self.m, Tensor) or self.m else 1.0
+        log_q = 0.0 - _log(m).to(ids.device).expand(len(ids))
+        before = torch.zeros_like(self.ids, dtype=torch.bool) if self.void is None else self.void
+        more: dict[str, Any] = {
+            "ids": torch.cat([self.ids, ids]),
+            "log_q": torch.cat([self.log_q, log_q]),
+            "m": m,
+            "slots": torch.cat([self.slots, slots]),
+            "void": torch.cat([before, void]),
+        }
+        return Draw(**(self.arguments() | more))
+
 
 def _log(m: float | Tensor) -> Float64[Tensor, ""]:
     if isinstance(m, Tensor):
