@@ -173,6 +173,17 @@ def test_places_after_the_fiftieth_count_nowhere():
     )
 
 
+@pytest.mark.parametrize("k", [1, 3, 10, 20, 49])
+def test_a_short_ranking_has_the_metrics_that_it_decides(k):
+    train = Labels.from_counts(range(100, 0, -1))
+    top = torch.stack([torch.randperm(100)[:50] for _ in range(40)])
+    lists = [random.sample(range(100), 3) for _ in range(40)]
+    whole = values(measured(top, lists, train))
+    depths = {key: int(key[0].partition("@")[2] or 1) for key in whole}
+    decided = {key: value for key, value in whole.items() if depths[key] <= k}
+    assert repr(values(measured(top[:, :k], lists, train))) == repr(decided)
+
+
 def test_a_label_listed_twice_counts_once():
     train = Labels.from_counts([5, 4, 3])
     assert values(measured([[0, 1, 2]], [[2, 0, 2]], train)) == pytest.approx(
@@ -255,10 +266,7 @@ def test_other_propensity_constants_reach_psp():
     [
         ({"top": torch.tensor([[0.0, 1.0]])}, "integer label ids"),
         ({"top": torch.tensor([[0, 1], [0, 1]])}, r"best labels of 1 points, of shape \[1, K\]"),
-        (
-            {"top": torch.tensor([[0]])},
-            r"holds 1 labels per point, but recall@50 needs 2 of 2.*topk\(hidden, 2\)",
-        ),
+        ({"top": torch.zeros(1, 0).long()}, r"best labels of 1 points, of shape \[1, K\]"),
         ({"top": torch.tensor([[0, 2]])}, "from 0 to 1, or -1 for none, but got 2"),
         ({"top": torch.tensor([[0, -2]])}, "or -1 for none, but got -2"),
         (

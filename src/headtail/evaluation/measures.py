@@ -24,6 +24,7 @@ from headtail.evaluation.bootstrap import intervals
 from headtail.evaluation.ranks import ranks_of_model
 from headtail.evaluation.topk import top_labels
 from headtail.metrics import DEEPEST, Ranked, Ratio, coverage, filtered_ratios, ratios
+from headtail.metrics.ratios import depth_of
 
 
 class Measure(NamedTuple):
@@ -66,8 +67,9 @@ def measure_ranking(
     the head.
 
     Args:
-        top: `[n, K]` the best labels of each point, best first, K ≥ min(50, L); −1 where there is
-            none, which matches nothing.
+        top: `[n, K]` the best labels of each point, best first; −1 where there is none, which
+            matches nothing. Metrics of the first k are left out where K is less than k and L;
+            the largest k is 50.
         labels: the labels of the same points; one listed twice at a point counts once.
         train: label counts of the training set.
         slices: head, torso and tail.
@@ -90,7 +92,7 @@ def measure_ranking(
     metrics = ratios(top, labels, train, slices, num_points=num_points, propensity=propensity)
     if filtered is not None:
         metrics = chain(metrics, filtered_ratios(filtered, slices))
-    covered = coverage(top, slices, 10).items()
+    covered = coverage(top, slices, 10).items() if depth_of(top, train.num_labels) >= 10 else ()
     return [
         *_with_intervals(metrics, len(top), resamples, seed),
         *(Measure("coverage@10", name, value) for name, value in covered),

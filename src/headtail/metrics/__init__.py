@@ -2,7 +2,7 @@
 
 from headtail.metrics.filtered import filtered_ranks, filtered_ratios
 from headtail.metrics.label_errors import LabelErrors, label_errors
-from headtail.metrics.over_points import hit_rate, mrr, ndcg, precision, psp
+from headtail.metrics.over_points import hit_rate, mrr, ndcg, precision, psp, recall
 from headtail.metrics.popularity import (
     coverage,
     inverse_propensity,
@@ -34,4 +34,5 @@ __all__ = [
     "precision",
     "psp",
     "ratios",
+    "recall",
 ]

@@ -1,4 +1,4 @@
-"""Metrics that are means over points: of the pairs of a point, or of its first right answer.
+"""Metrics that are means over pairs or over points.
 
 Each takes the ranks of right labels and returns a `Ratio`. Of the pairs of a slice
 (`Ranked.by_slice`), only the labels of that slice are right answers, and only points that have one
@@ -12,6 +12,18 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from headtail.metrics.ranked import Ranked, Ratio, place_within
+
+
+def recall(ranked: Ranked, k: int) -> Ratio:
+    """The share of (point, label) pairs with the label among its point's first k.
+
+    >>> from headtail import Ragged
+    >>> top, labels = torch.tensor([[0, 1, 2], [2, 1, 0]]), Ragged.from_lists([[1, 2], [0]])
+    >>> round(recall(Ranked.of(top, labels, num_labels=3), 2).value, 4)
+    0.3333
+    """
+    pairs = ranked.per_point(torch.ones_like(ranked.rank))
+    return Ratio(f"recall@{k}", ranked.slice, ranked.per_point(ranked.hit(k)), pairs)
 
 
 def hit_rate(ranked: Ranked, k: int) -> Ratio:

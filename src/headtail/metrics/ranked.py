@@ -11,12 +11,10 @@ from jaxtyping import Bool, Float64, Int, Int64
 from torch import Tensor
 
 from headtail.core.slices import NAMES, Slices
-from headtail.core.targets import Pairs, Ragged
+from headtail.core.targets import Pairs, Ragged, Target
 
 DEEPEST = 50
-"""The largest k of any metric: how many labels a ranking must hold, or all of them where there are
-fewer.
-"""
+"""The largest k of evaluation's metrics: how many labels its rankings hold."""
 PLACES_AT_ONCE = 2**22
 """Places of rankings that are compared with a label at a time, which bounds memory."""
 
@@ -68,7 +66,7 @@ class Ranked:
     def of(
         cls,
         top: Int[Tensor, "n K"],
-        labels: Ragged,
+        labels: Target,
         num_labels: int,
         most_places: int = PLACES_AT_ONCE,
     ) -> Ranked:
@@ -76,11 +74,12 @@ class Ranked:
 
         Args:
             top: `[n, K]` the best labels of each point, best first; −1 where there is none.
-            labels: the labels of the same points; one listed twice at a point counts once.
+            labels: the labels of the same points, in any form that losses take; one listed twice at
+                a point counts once.
             num_labels: L.
             most_places: comparisons at a time.
         """
-        top = top[:, :DEEPEST].cpu()
+        top = top.cpu()
         point, label = sorted_pairs(labels, num_labels, "labels")
         place = torch.arange(1, top.shape[1] + 1, dtype=torch.float64)
         size = max(1, most_places // top.shape[1])
@@ -111,8 +110,10 @@ class Ranked:
         """All pairs, then those whose labels are in the head, the torso and the tail; ranks stay
         those in the whole ranking.
         """
-        for name, members in members_of(slices).items():
-            inside = members[self.label]
+        of_pair = slices.of_label.cpu()[self.label]  # never all labels, of which there may be many
+        insides = {"full": torch.ones_like(of_pair, dtype=torch.bool)}
+        insides |= {name: of_pair == i for i, name in enumerate(NAMES)}
+        for name, inside in insides.items():
             yield replace(
                 self,
                 point=self.point[inside],
@@ -130,13 +131,20 @@ def members_of(slices: Slices) -> dict[str, Bool[Tensor, " L"]]:
     }
 
 
+def pairs_on_cpu(target: Target, num_labels: int, name: str) -> Pairs:
+    """The (point, label) pairs of targets in any form, where rankings are compared with them."""
+    if isinstance(target, Ragged):
+        target = Ragged(target.values.cpu(), target.offsets.cpu())
+    elif isinstance(target, Tensor):
+        target = target.cpu()
+    return Pairs.of(target, num_labels=num_labels, name=name)
+
+
 def sorted_pairs(
-    ragged: Ragged, num_labels: int, name: str, key: Int64[Tensor, " L"] | None = None
+    target: Target, num_labels: int, name: str, key: Int64[Tensor, " L"] | None = None
 ) -> tuple[Int64[Tensor, " p"], Int64[Tensor, " p"]]:
     """Points and labels (or their keys) of all different pairs, sorted by point, then label."""
-    pairs = Pairs.of(
-        Ragged(ragged.values.cpu(), ragged.offsets.cpu()), num_labels=num_labels, name=name
-    )
+    pairs = pairs_on_cpu(target, num_labels, name)
     label = pairs.label if key is None else key[pairs.label]
     code = (pairs.example_of() * num_labels + label)[~pairs.ignored].unique()
     return code // num_labels, code % num_labels

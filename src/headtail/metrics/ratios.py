@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import chain
 
@@ -13,7 +14,7 @@ from headtail.core.labels import Labels
 from headtail.core.slices import Slices
 from headtail.core.targets import Ragged
 from headtail.errors import HeadtailError, check_ids
-from headtail.metrics.over_points import hit_rate, mrr, ndcg, precision, psp
+from headtail.metrics.over_points import hit_rate, mrr, ndcg, precision, psp, recall
 from headtail.metrics.popularity import inverse_propensity, popularity, popularity_lift
 from headtail.metrics.ranked import DEEPEST, Ranked, Ratio
 
@@ -48,8 +49,8 @@ def ratios(
     and `popularity_lift`.
 
     Args:
-        top: `[n, K]` the best labels of each point, best first, K ≥ min(50, L); −1 where there is
-            none, which matches nothing.
+        top: `[n, K]` the best labels of each point, best first; −1 where there is none, which
+            matches nothing. Metrics of the first k are left out where K is less than k and L.
         labels: the labels of the same points; one listed twice at a point counts once.
         train: label counts of the training set.
         slices: head, torso and tail.
@@ -68,28 +69,33 @@ def ratios(
     ranked = Ranked.of(top, labels, train.num_labels)
     inverse = inverse_propensity(train, num_points, propensity)
     share = train.counts.cpu().double() / num_points
+    depth = depth_of(top, train.num_labels)
     return chain(
-        (ratio for part in ranked.by_slice(slices) for ratio in _of_slice(part, train)),
+        (r for part in ranked.by_slice(slices) for r in _of_slice(part, train, depth)),
         [_class_weighted_error(ranked, train)],
-        (precision(ranked, k) for k in (1, 3, 5)),
-        (psp(ranked, inverse, k) for k in (1, 3, 5)),
-        (measure(top, ranked, share, 10) for measure in (popularity, popularity_lift)),
+        (precision(ranked, k) for k in (1, 3, 5) if k <= depth),
+        (psp(ranked, inverse, k) for k in (1, 3, 5) if k <= depth),
+        (one(top, ranked, share, 10) for one in (popularity, popularity_lift) if depth >= 10),
     )
 
 
-def _of_slice(ranked: Ranked, train: Labels) -> Iterator[Ratio]:
+def depth_of(top: Int[Tensor, "n K"], num_labels: int) -> float:
+    """The largest k that a ranking decides: K, or any where it holds all labels."""
+    return top.shape[1] if top.shape[1] < num_labels else math.inf
+
+
+def _of_slice(ranked: Ranked, train: Labels, depth: float) -> Iterator[Ratio]:
     """The metrics that every slice has."""
-    pairs = ranked.per_point(torch.ones_like(ranked.rank))
-    for k in (1, 10, 20, DEEPEST):
-        yield Ratio(f"recall@{k}", ranked.slice, ranked.per_point(ranked.hit(k)), pairs)
-    yield from (hit_rate(ranked, k) for k in (10, 20))
-    yield from (mrr(ranked, k) for k in (10, 20))
-    yield from (ndcg(ranked, k) for k in (1, 3, 5, 10, 20))
+    yield from (recall(ranked, k) for k in (1, 10, 20, DEEPEST) if k <= depth)
+    yield from (hit_rate(ranked, k) for k in (10, 20) if k <= depth)
+    yield from (mrr(ranked, k) for k in (10, 20) if k <= depth)
+    yield from (ndcg(ranked, k) for k in (1, 3, 5, 10, 20) if k <= depth)
     weight = _per_label(ranked, train)
     labels = ranked.per_point(weight)
-    found = ranked.per_point(weight * ranked.hit(10))
+    if depth >= 10:
+        found = ranked.per_point(weight * ranked.hit(10))
+        yield Ratio("macro-recall@10", ranked.slice, found, labels)
     missed = ranked.per_point(weight * (1 - ranked.hit(1)))
-    yield Ratio("macro-recall@10", ranked.slice, found, labels)
     yield Ratio("balanced-error", ranked.slice, missed, labels)
 
 
@@ -104,20 +110,19 @@ def _per_label(ranked: Ranked, train: Labels) -> Float64[Tensor, " p"]:
     return 1 / torch.bincount(ranked.label, minlength=train.num_labels).double()[ranked.label]
 
 
-def _check(top: Tensor, labels: Ragged, train: Labels, slices: Slices) -> None:
+def check_ranking(top: Tensor, n: int, num_labels: int) -> None:
+    """Refuse what is not the best labels of n points.
+
+    Args:
+        top: `[n, K]` label ids on a CPU, or −1.
+        n: number of points.
+        num_labels: L.
+    """
     check_ids("top", top, None)
-    num_labels = train.num_labels
-    n = len(labels.offsets) - 1
-    if top.dim() != 2 or len(top) != n:
+    if top.dim() != 2 or len(top) != n or not top.shape[1]:
         raise HeadtailError(
             f"`top` must be the best labels of {n:,} points, of shape [{n}, K], but got "
             f"{list(top.shape)}."
-        )
-    if top.shape[1] < min(DEEPEST, num_labels):
-        raise HeadtailError(
-            f"`top` holds {top.shape[1]} labels per point, but recall@{DEEPEST} needs "
-            f"{min(DEEPEST, num_labels)} of {num_labels:,}. "
-            f"Ask for more, for example `head.topk(hidden, {min(DEEPEST, num_labels)})`."
         )
     low, high = (int(end) for end in top.aminmax()) if len(top) else (-1, -1)
     if low < -1 or high >= num_labels:
@@ -125,6 +130,11 @@ def _check(top: Tensor, labels: Ragged, train: Labels, slices: Slices) -> None:
         raise HeadtailError(
             f"`top` must hold label ids from 0 to {num_labels - 1}, or -1 for none, but got {bad}."
         )
+
+
+def _check(top: Tensor, labels: Ragged, train: Labels, slices: Slices) -> None:
+    num_labels = train.num_labels
+    check_ranking(top, len(labels.offsets) - 1, num_labels)
     if len(slices.of_label) != num_labels:
         raise HeadtailError(
             f"`slices` has {len(slices.of_label):,} labels, but `train` {num_labels:,}. Write "
