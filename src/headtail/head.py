@@ -12,6 +12,7 @@ from headtail.answers.candidates import Candidates, best_of, candidates_of
 from headtail.answers.scored_table import ScoredTable
 from headtail.answers.top_labels import TopLabels
 from headtail.answers.topk import best_labels, without_gradients
+from headtail.collectives.ranks import refuse_reducer
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels, check_labels
 from headtail.core.listed import Listed, PerExample
@@ -116,6 +117,8 @@ class LabelHead(nn.Module):
             generator: source of the negatives' randomness.
             **options: options that change from batch to batch: `known_positives`, `sample_weight`.
         """
+        if self.sparse:
+            refuse_reducer(self.weight)
         if not isinstance(self.loss, SampledLoss):
             if draw is not None:
                 raise HeadtailError("`draw` has no meaning for an exact loss. Leave it out.")

@@ -40,8 +40,9 @@ class Draw:
             excluded while drawing, and −log of the share of the batch in other groups (`groups`).
         slots: for within-batch negatives, the places of the batch they were taken from:
             `items[draw.slots]` are their embeddings in a two-tower model.
-        groups: for within-batch negatives, `[b]` the group of each example: those taken from its
-            own group do not count, which `log_keep` accounts for.
+        start: the place of the first target, where the places are those of all ranks.
+        groups: for within-batch negatives, the group of each place: negatives of an example's own
+            group do not count, which `log_keep` accounts for.
         void: `[m]` true for places that hold no negative, or None. A draw of a fixed size has them
             where a smaller one would need the host to wait; then m is a tensor on the device.
         marginal: False where `log_q` is not the probability of the label but still makes 1/(m·q)
@@ -55,8 +56,9 @@ class Draw:
     log_keep: Float64[Tensor, " b"] | float = 0.0
     slots: Int[Tensor, " m"] | None = None
     marginal: bool = True
-    groups: Int[Tensor, " b"] | None = None
+    groups: Int[Tensor, " n"] | None = None
     void: Bool[Tensor, " m"] | None = None
+    start: int = 0
     _same: dict[str, Same] = field(init=False, repr=False)
     log_m: Float64[Tensor, ""] = field(init=False, repr=False)
     """log m, −inf where there are no negatives at all. A tensor, so that compiled code need not

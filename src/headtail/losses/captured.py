@@ -86,6 +86,8 @@ class Watched:
             return "the weights are your own, or follow labels that are counted while they are used"
         if self.settings.reduction == "none":
             return 'a loss per example (`reduction="none"`) has no single gradient'
+        if any(part.ranks is not None for part in self._within_batch):
+            return "negatives come from the batches of all ranks"
         claims = self.sampler.claims
         if claims.memory or not claims.replayable:
             return f"`{self.sampler.name}` looks at the model, remembers batches or is your own"

@@ -96,7 +96,8 @@ def check_draw(
         if num_targets != len(pairs.label):
             raise HeadtailError(
                 f"`draw` was made for {num_targets} targets, but there are {len(pairs.label)}. "
-                "Call `sampler.draw(target)` again."
+                "Pass the targets of this very batch to `sampler.draw`; negatives from the batches "
+                'of other ranks are those of `WithinBatch(labels, group="world")`.'
             )
     check_kind("weighting", weighting, Weighting, "Importance()")
     check_num_labels("weighting", weighting.num_labels, other, num_labels)

@@ -125,7 +125,8 @@ class Settings:
                 '`collisions="slot"` needs draws that know their places in the batch, as those of '
                 '`WithinBatch` do. Write `collisions="target"` for others.'
             )
-        return torch.arange(len(pairs.label), device=pairs.label.device), draw.slots
+        places = torch.arange(len(pairs.label), device=pairs.label.device)
+        return places + draw.start if draw.start else places, draw.slots
 
     def masks(self, pairs: Pairs, draw: Draw, weighting: Weighting) -> Bool[Tensor, "p m"]:
         """True for draws that do not count; all draws of an ignored pair."""
@@ -137,7 +138,8 @@ class Settings:
         if draw.void is not None:
             mask = draw.void | mask
         if draw.groups is not None:
-            mask = (draw.groups[:, None] == draw.groups[draw.slots]) | mask
+            own_group = draw.groups[draw.start : draw.start + len(pairs.label)]
+            mask = (own_group[:, None] == draw.groups[draw.slots]) | mask
         known = self.known_positives
         if known is None and self.collisions != "known":
             return mask.expand(len(pairs.label), ids.shape[-1])

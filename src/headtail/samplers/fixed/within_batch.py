@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from typing import final
+from dataclasses import replace
+from typing import Any, final
 
 import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
+from headtail.collectives.gather import gather_rows
+from headtail.collectives.ranks import Ranks
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels, check_labels
 from headtail.core.targets import Pairs
@@ -31,16 +34,25 @@ class WithinBatch(FixedSampler):
     ignored. Pairs that come together, such as the items of a sequence, are taken apart by
     `Pairs.group`: those of other groups are draws from π.
 
+    With a process group, B counts the batches of all its ranks: their labels travel, and every rank
+    gets the draw that one process would get for its part of the joint batch. `Draw.slots` are then
+    places among the targets of all ranks, in the order of `headtail.distributed.gather`. In
+    `eval()` mode a rank takes its own batch.
+
     Args:
         labels: q is their unsmoothed frequency.
         num_negatives: n; None takes the whole batch. A smaller batch is taken whole.
+        group: a process group, a mesh with one dimension, or "world" for all processes: take the
+            batches of all its ranks, which must all draw.
 
     >>> draw = WithinBatch(Labels.from_counts([5, 3, 2])).draw(torch.tensor([0, 1, 1, 2]))
     >>> draw.ids, draw.m
     (tensor([0, 1, 1, 2]), 3.0)
     """
 
-    def __init__(self, labels: Labels, num_negatives: int | None = None) -> None:
+    def __init__(
+        self, labels: Labels, num_negatives: int | None = None, *, group: Any = None
+    ) -> None:
         super().__init__()
         check_labels(labels)
         self.labels = labels
@@ -48,6 +60,7 @@ class WithinBatch(FixedSampler):
         self.num_negatives = (
             None if num_negatives is None else check_count("num_negatives", num_negatives)
         )
+        self.ranks = None if group is None else Ranks.of(group)
 
     def pick(self, step: Step) -> Draw:
         """All labels of the batch, or a random n of them."""
@@ -57,6 +70,18 @@ class WithinBatch(FixedSampler):
                 "q is not the prior. Batch over shuffled (point, label) pairs to make q exact.",
                 stacklevel=4,
             )
+        if self.ranks is None or not self.training:
+            return self._pick_from(step)
+        pairs, start = _of_all_ranks(step.pairs, self.ranks)
+        draw = self._pick_from(step._replace(pairs=pairs))
+        assert draw.log_q_target is not None
+        own = slice(start, start + len(step.pairs.label))
+        of_targets: dict[str, Any] = {"log_q_target": draw.log_q_target[own], "start": start}
+        if isinstance(draw.log_keep, Tensor):
+            of_targets["log_keep"] = draw.log_keep[own]
+        return Draw(**(draw.arguments() | of_targets))
+
+    def _pick_from(self, step: Step) -> Draw:
         if step.fixed_size and not step.pairs.all_count and self.takes_all(len(step.pairs.label)):
             return self._whole_batch(step.pairs)
         label = step.pairs.label
@@ -103,6 +128,14 @@ class WithinBatch(FixedSampler):
             )
         return self._taken(batch_size) * (1 - 1 / batch_size) if batch_size else 0.0
 
+    def m_given(self, step: Step) -> float:
+        """The m of a draw in this step, in which batches of several ranks count together."""
+        size = step.batch_size
+        if self.ranks is not None and self.training and not step.long_run:
+            device = step.pairs.label.device
+            size = sum(of_rank for (of_rank,) in self.ranks.numbers([size or 0], device))
+        return self.expected_m(size)
+
     def variance_of_sum(
         self, term: Float64[Tensor, " L"], label: int, batch_size: int | None = None
     ) -> float | None:
@@ -121,7 +154,9 @@ class WithinBatch(FixedSampler):
 
     def extra_repr(self) -> str:
         """Size and number taken."""
-        return f"num_labels={self.num_labels}, num_negatives={self.num_negatives or 'all'}"
+        across = "" if self.ranks is None else f", group={self.ranks.name or 'world'!r}"
+        taken = self.num_negatives or "all"
+        return f"num_labels={self.num_labels}, num_negatives={taken}{across}"
 
     @property
     def claims(self) -> Claims:
@@ -129,12 +164,13 @@ class WithinBatch(FixedSampler):
         return Claims(
             may_miss=self.labels.never_seen > 0,
             source="batch",
-            replayable=isinstance(self.labels, Labels),  # others are counted while they are used
+            # Other labels are counted while they are used, and ranks wait for each other.
+            replayable=isinstance(self.labels, Labels) and self.ranks is None,
         )
 
     def for_labels(self, labels: Labels) -> WithinBatch:
         """Within-batch with the grown label set's frequencies."""
-        return WithinBatch(labels, self.num_negatives)
+        return WithinBatch(labels, self.num_negatives, group=self.ranks)
 
     def takes_all(self, batch_size: int) -> bool:
         """Whether all targets of a batch of this size are negatives."""
@@ -142,6 +178,19 @@ class WithinBatch(FixedSampler):
 
     def _taken(self, batch_size: int) -> int:
         return batch_size if self.num_negatives is None else min(self.num_negatives, batch_size)
+
+
+def _of_all_ranks(pairs: Pairs, ranks: Ranks) -> tuple[Pairs, int]:
+    """The targets of all ranks as one batch, and where those of this rank begin."""
+    ignored = -1
+    label = pairs.label.masked_fill(pairs.ignored, ignored)
+    ranks.check_device("target", label)
+    sizes = [size for (size,) in ranks.numbers([len(label)], label.device)]
+    start = sum(sizes[: ranks.rank])
+    joint = Pairs.of(gather_rows(label, ranks, sizes), ignore_index=ignored)
+    if pairs.group is not None:
+        joint = replace(joint, group=gather_rows(pairs.group + start, ranks, sizes))
+    return joint, start
 
 
 def _log_keep(pairs: Pairs, size: int | Tensor) -> Float64[Tensor, " p"]:
