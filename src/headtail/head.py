@@ -117,25 +117,27 @@ class LabelHead(nn.Module):
             generator: source of the negatives' randomness.
             **options: options that change from batch to batch: `known_positives`, `sample_weight`.
         """
+        loss = self.loss
+        weight = self.weight
+        bias = self.bias
         if self.sparse:
-            refuse_reducer(self.weight)
-        if not isinstance(self.loss, SampledLoss):
+            refuse_reducer(weight)
+        if not isinstance(loss, SampledLoss):
             if draw is not None:
                 raise HeadtailError("`draw` has no meaning for an exact loss. Leave it out.")
-            return self.loss(hidden, self.weight, target, bias=self.bias, **options)
+            return loss(hidden, weight, target, bias=bias, **options)
         if self.sparse and self.training and self._graphs.serves(hidden):
             if draw is not None or generator is not None or options:
                 self._graphs.tell("options change from call to call")
             else:
-                call = Call(self.loss, hidden, target, self.weight, self.bias)
-                loss = self._graphs.loss(call)
-                if loss is not None:
-                    return loss
-        return self.loss(
+                replayed = self._graphs.loss(Call(loss, hidden, target, weight, bias))
+                if replayed is not None:
+                    return replayed
+        return loss(
             hidden,
-            self.weight,
+            weight,
             target,
-            bias=self.bias,
+            bias=bias,
             draw=draw,
             sparse=self.sparse,
             generator=generator,

@@ -68,8 +68,8 @@ class Draw:
 
     def __post_init__(self) -> None:
         check_ids("ids", self.ids, None)
-        object.__setattr__(self, "ids", self.ids.long())
-        object.__setattr__(self, "log_m", _log(self.m))
+        if self.ids.dtype != torch.int64:
+            object.__setattr__(self, "ids", self.ids.long())
         shape = self.log_q.shape
         if self.ids.dim() not in (1, 2) or shape != self.ids.shape:
             raise HeadtailError(
@@ -82,6 +82,8 @@ class Draw:
         object.__setattr__(self, "_same", same)
         for name in same:
             object.__delattr__(self, name)  # it is written out for whoever reads it
+        if not same:  # else the same holds for log m: kernels take it as a number
+            object.__setattr__(self, "log_m", _log(self.m))
 
     @property
     def same_log_q(self) -> float | None:
@@ -153,15 +155,22 @@ class Draw:
         return Draw(**(self.arguments() | more))
 
 
+def log_of(m: float) -> float:
+    """log m of a number of negatives, −inf for none."""
+    return math.log(m) if m > 0 else -math.inf
+
+
 def _log(m: float | Tensor) -> Float64[Tensor, ""]:
-    if isinstance(m, Tensor):
-        return m.log()
-    return torch.full((), math.log(m) if m > 0 else -math.inf, dtype=torch.float64)
+    return m.log() if isinstance(m, Tensor) else torch.full((), log_of(m), dtype=torch.float64)
 
 
 def _written_out(draw: Draw, name: str) -> Tensor:
-    """A new tensor for what a draw holds as `Same`, so that no reader changes what others read."""
+    """A new tensor for what a draw holds as a number, so that no reader changes what others
+    read.
+    """
     same = vars(draw).get("_same", {})
+    if same and name == "log_m":
+        return _log(draw.m)
     if name not in same:
         raise AttributeError(f"{type(draw).__name__!r} object has no attribute {name!r}")
     return same[name].tensor()

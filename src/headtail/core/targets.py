@@ -87,14 +87,14 @@ class Pairs:
         flat, example, num_examples = _flattened(target, num_labels, name)
         check_ids(name, flat, None)
         label = flat.long()  # before comparing: in uint8, −100 is 156
+        if _seen_to_count(label, num_labels, ignore_index):
+            return cls(label, example, None, num_examples)
         kernel = None if ignore_index is None else targets_kernel(label)
         if kernel is not None:
             label, skipped, share = kernel(label, ignore_index)
             check_ids(name, label, num_labels)
             return cls(label, example, skipped, num_examples, share=share)
         skipped = None if ignore_index is None else label == ignore_index
-        if skipped is not None and not torch.compiler.is_compiling() and _none(skipped):
-            skipped = None
         if skipped is not None and len(label):
             first_counted = label.gather(0, (~skipped).int().argmax().reshape(1))
             label = torch.where(skipped, torch.where(skipped.all(), 0, first_counted), label)
@@ -135,9 +135,22 @@ Target: TypeAlias = Tensor | Ragged | Pairs
 """
 
 
-def _none(skipped: Tensor) -> bool:
-    """Whether no target is skipped, which is looked at only where the host need not wait."""
-    return skipped.device.type == "cpu" and not bool(skipped.any())
+def _seen_to_count(label: Tensor, num_labels: int | None, ignore_index: int | None) -> bool:
+    """Whether one look shows that all targets are labels and count.
+
+    There is none where the host would have to wait.
+    """
+    if not label.is_cpu or torch.compiler.is_compiling():
+        return False
+    array = label.numpy()
+    if not len(array):
+        return True
+    low = array.min()
+    high = array.max()
+    if num_labels is not None and (low < 0 or high >= num_labels):
+        return False
+    may_be_there = ignore_index is not None and low <= ignore_index <= high
+    return not (may_be_there and bool((array == ignore_index).any()))
 
 
 def looks_multi_hot(target: Tensor) -> bool:

@@ -10,7 +10,7 @@ from typing import ClassVar, TypeVar
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from headtail.core.draw import Draw
+from headtail.core.draw import Draw, log_of
 from headtail.core.labels import Labels, check_labels
 from headtail.core.lookup import constant, written_out
 from headtail.core.margins import LogitAdjusted, Margin, Separable, Unit
@@ -27,6 +27,8 @@ class Weighting(ABC):
 
     collisions: ClassVar[str] = "target"
     """Which draws do not count unless the loss says otherwise: see `Options`."""
+    needs_target_q: ClassVar[bool] = True
+    """Whether it looks at the q of the positives, which may cost as much as the draw."""
     unchanging: ClassVar[bool] = False
     """Whether all that it depends on stays the same from step to step, so that a CUDA graph may
     hold it. In a class of your own, set it to True if that is so.
@@ -73,6 +75,7 @@ class Constant(Weighting):
     (tensor([-0.6931], dtype=torch.float64), tensor([0., 0.], dtype=torch.float64))
     """
 
+    needs_target_q: ClassVar[bool] = False
     unchanging = True
 
     def offsets(self, draw: Draw, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -85,7 +88,7 @@ class Constant(Weighting):
         check_marginal(self, draw.marginal)
         if isinstance(draw.m, Tensor):  # a look would make the host wait
             return self.offsets(draw, target)
-        return 0.0 - float(draw.log_m), 0.0
+        return 0.0 - log_of(draw.m), 0.0
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,7 @@ class InfoNCE(Weighting):
     """
 
     collisions: ClassVar[str] = "slot"
+    needs_target_q: ClassVar[bool] = False
     unchanging = True
 
     def offsets(self, draw: Draw, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,6 +161,7 @@ class FromMargin(Weighting):
     >>> a, b = FromMargin(Equalised(labels)).offsets(draw, target)
     """
 
+    needs_target_q: ClassVar[bool] = False
     margin: Margin
 
     def __post_init__(self) -> None:
@@ -188,7 +193,7 @@ class FromMargin(Weighting):
         if isinstance(draw.log_keep, Tensor):
             a = a + draw.log_keep
         log_q = draw.log_q if draw.same_log_q is None else draw.same_log_q
-        log_m = draw.log_m if isinstance(draw.m, Tensor) else float(draw.log_m)
+        log_m = draw.log_m if isinstance(draw.m, Tensor) else log_of(draw.m)
         return a, b - log_m - log_q
 
     @property

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Literal
@@ -99,6 +101,12 @@ def _engine(device: torch.device) -> Literal["cpu", "triton"] | None:
     return None
 
 
+@cache
+def _kernels(engine: str, name: str) -> Any:
+    """A module of kernels, loaded when it is first needed: compilers take a while."""
+    return import_module(f"headtail.kernels.{engine}.{name}")
+
+
 def _floats(engine: str | None) -> tuple[torch.dtype, ...]:
     """What tables may hold."""
     return (torch.float32, torch.bfloat16) if engine == "triton" else (torch.float32,)
@@ -120,13 +128,7 @@ def loss_kernels(*tensors: Tensor) -> Any:
     fit = all(t.is_contiguous() and t.dtype in _floats(engine) for t in tensors)
     if engine is None or not fit or torch.is_autocast_enabled(tensors[0].device.type):
         return None
-    if engine == "cpu":
-        from headtail.kernels.cpu import loss
-
-        return loss
-    from headtail.kernels.triton import loss
-
-    return loss
+    return _kernels(engine, "loss")
 
 
 def row_kernels(table: Tensor, largest: int) -> Any:
@@ -135,32 +137,23 @@ def row_kernels(table: Tensor, largest: int) -> Any:
     fits = table.is_contiguous() and table.dim() in (1, 2) and table.dtype in _floats(engine)
     if engine is None or not fits:
         return None
-    if engine == "triton":
-        from headtail.kernels.triton import rows
-
-        return rows
-    if not worth_compiling(largest):
+    if engine == "cpu" and not worth_compiling(largest):
         return None
-    from headtail.kernels.cpu import rows
-
-    return rows
+    return _kernels(engine, "rows")
 
 
 def grouping_kernel(device: torch.device) -> Any:
     """Reordering the entries of a row gradient so that equal rows are neighbours."""
     if _engine(device) != "triton":
         return None
-    from headtail.kernels.triton.groups import grouped
-
-    return grouped
+    return _kernels("triton", "groups").grouped
 
 
 def dense_adagrad_kernel(table: Tensor, total: Tensor, grad: Tensor) -> Any:
     """Adagrad with a dense gradient, on a GPU."""
     if _engine(table.device) != "triton":
         return None
-    from headtail.kernels.triton import rows
-
+    rows = _kernels("triton", "rows")
     return rows.adagrad_ if rows.fits(table, total, grad) else None
 
 
@@ -170,9 +163,7 @@ def targets_kernel(target: Tensor) -> Any:
         return None
     if not 0 < len(target) <= MOST_TARGETS:
         return None
-    from headtail.kernels.triton.targets import counted
-
-    return counted
+    return _kernels("triton", "targets").counted
 
 
 def bag_kernels(table: Tensor) -> Any:
@@ -180,22 +171,14 @@ def bag_kernels(table: Tensor) -> Any:
     engine = _engine(table.device)
     if engine is None or not table.is_contiguous() or table.dtype not in _floats(engine):
         return None
-    if engine == "cpu":
-        from headtail.kernels.cpu import bag
-
-        return bag
-    from headtail.kernels.triton import bag
-
-    return bag
+    return _kernels(engine, "bag")
 
 
 def gather_kernels(device: torch.device, rows: int) -> Any:
     """Gathering rows of a bag in memory."""
     if _engine(device) != "cpu" or rows < WORTH_GATHERING:
         return None
-    from headtail.kernels.cpu import bag
-
-    return bag
+    return _kernels("cpu", "bag")
 
 
 def dropout_kernels(input: Tensor) -> Any:
@@ -203,13 +186,7 @@ def dropout_kernels(input: Tensor) -> Any:
     engine = _engine(input.device)
     if engine is None or input.dtype != torch.float32 or not input.is_contiguous():
         return None
-    if engine == "cpu":
-        from headtail.kernels.cpu import dropout
-
-        return dropout
-    from headtail.kernels.triton import dropout
-
-    return dropout
+    return _kernels(engine, "dropout")
 
 
 def topk_kernel(hidden: Tensor, table: Tensor, k: int) -> Any:
@@ -220,21 +197,14 @@ def topk_kernel(hidden: Tensor, table: Tensor, k: int) -> Any:
         return None
     if len(table) < LARGE_TABLE or k > MOST_BEST or not table.is_contiguous():
         return None
-    if engine == "cpu":
-        from headtail.kernels.cpu.topk import topk
-
-        return topk
-    from headtail.kernels.triton.topk import topk
-
-    return topk
+    return _kernels(engine, "topk").topk
 
 
 def block_kernel(hidden: Tensor, rows: Tensor) -> Any:
     """Products of hidden states with whole blocks of labels, without copying their rows."""
     if _engine(hidden.device) != "triton":
         return None
-    from headtail.kernels.triton import blocks
-
+    blocks = _kernels("triton", "blocks")
     return blocks.products if blocks.fits(hidden, rows) else None
 
 
@@ -242,9 +212,7 @@ def image_kernel(images: Tensor) -> Any:
     """Normalising and augmenting images."""
     if _engine(images.device) != "triton" or not images.is_contiguous():
         return None
-    from headtail.kernels.triton import images as kernels
-
-    return kernels
+    return _kernels("triton", "images")
 
 
 def norm_kernels(x: Tensor, shortcut: Tensor | None) -> Any:
@@ -256,9 +224,7 @@ def norm_kernels(x: Tensor, shortcut: Tensor | None) -> Any:
     power_of_two = channels & (channels - 1) == 0
     if not (x.numel() > channels >= 8 and power_of_two and _channels_last(tensors, x.dtype)):
         return None
-    from headtail.kernels.triton import norm
-
-    return norm
+    return _kernels("triton", "norm")
 
 
 def convolution_kernels(x: Tensor, weight: Tensor, stride: int, padding: int) -> Any:
@@ -270,9 +236,7 @@ def convolution_kernels(x: Tensor, weight: Tensor, stride: int, padding: int) ->
     addressable = 0 < x.numel() // channels * max(channels, out) < 2**31
     if not (size == [3, 3] and stride == padding == 1 and few and addressable):
         return None
-    from headtail.kernels.triton import convolution
-
-    return convolution
+    return _kernels("triton", "convolution")
 
 
 def _channels_last(tensors: list[Tensor], dtype: torch.dtype) -> bool:

@@ -57,6 +57,7 @@ class LossGradients(NamedTuple):
         grad_rows: `[b + m, d]` with respect to the rows of positives and shared negatives; None for
             per-example negatives, where it is `grad_scores` times the inputs.
         total: Σ scale · loss, where the kernel computes it too.
+        rows: `[b + m]` which rows `grad_rows` belongs to, where the kernel lists them.
     """
 
     loss: Float[Tensor, " b"]
@@ -64,6 +65,7 @@ class LossGradients(NamedTuple):
     grad_scores: Float[Tensor, " n"] | None
     grad_rows: Float[Tensor, "n d"] | None
     total: Float[Tensor, ""] | None = None
+    rows: Int64[Tensor, " n"] | None = None
 
 
 class Drop(NamedTuple):

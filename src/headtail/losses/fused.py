@@ -136,7 +136,7 @@ class _LossOfRows(torch.autograd.Function):
         places = _places(weight, bias, positive, negatives) if ctx.needs_input_grad[2] else None
         result = kernel(hidden, weight, bias, positive, negatives, *weighed, *piece)
         # Autograd frees what is saved here after the last backward, and not before.
-        rows, points = (None, None) if places is None else (places.rows, places.points)
+        rows, points = (result.rows, None) if places is None else (places.rows, places.points)
         gradients = result.grad_input, result.grad_scores, result.grad_rows
         ctx.save_for_backward(hidden, positive, negatives, *gradients, rows, points)
         ctx.tables = weight, bias
@@ -147,28 +147,39 @@ class _LossOfRows(torch.autograd.Function):
         return torch.where(weighed.scale == 0, 0.0, result.loss * weighed.scale).sum()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        hidden, positive, negatives, *gradients, rows, points = ctx.saved_tensors
-        grad_hidden, grad_scores, grad_rows = handed_out(ctx, gradients, grads[0])
-        grouped = points is not None
-        if grouped:
-            wait_for(hidden.device, "entries")
-        else:
-            rows = torch.cat([positive, negatives.reshape(-1)])
-        if grad_rows is None:
-            point = torch.arange(len(hidden), device=hidden.device)
-            owner = torch.cat([point, point.repeat_interleave(negatives.shape[1])])
-            grad_weight = RowGradient(rows, hidden.detach(), owner, grad_scores)
-        else:
-            grad_weight = RowGradient(rows, grad_rows, points, grouped=grouped)
-        weight, bias = ctx.tables
-        grad_weight = _gradient_of(weight, grad_weight, ctx.next_functions[1][0])
-        grad_bias = None
-        if bias is not None:
-            grad_bias = RowGradient(rows, grad_scores[:, None], points, grouped=grouped)
-            grad_bias = _gradient_of(bias, grad_bias, ctx.next_functions[2][0])
-        return None, grad_hidden.to(hidden.dtype), grad_weight, grad_bias, None, None, None, None
+        # The refusal of a second derivative takes as long as the rest, and is rarely of use.
+        gradients = _gradients_once if torch.is_grad_enabled() else _gradients
+        return None, *gradients(ctx, grads[0]), None, None, None, None
+
+
+def _gradients(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
+    """Of hidden states, weight and bias."""
+    hidden, positive, negatives, *gradients, rows, points = ctx.saved_tensors
+    grad_hidden, grad_scores, grad_rows = handed_out(ctx, gradients, grad_loss)
+    grouped = points is not None
+    if grouped:
+        wait_for(hidden.device, "entries")
+    elif rows is None:
+        rows = torch.cat([positive, negatives.reshape(-1)])
+    if grad_rows is None:
+        point = torch.arange(len(hidden), device=hidden.device)
+        owner = torch.cat([point, point.repeat_interleave(negatives.shape[1])])
+        grad_weight = RowGradient(rows, hidden.detach(), owner, grad_scores)
+    else:
+        grad_weight = RowGradient(rows, grad_rows, points, grouped=grouped)
+    weight, bias = ctx.tables
+    grad_weight = _gradient_of(weight, grad_weight, ctx.next_functions[1][0])
+    grad_bias = None
+    if bias is not None:
+        grad_bias = RowGradient(rows, grad_scores[:, None], points, grouped=grouped)
+        grad_bias = _gradient_of(bias, grad_bias, ctx.next_functions[2][0])
+    if grad_hidden.dtype != hidden.dtype:
+        grad_hidden = grad_hidden.to(hidden.dtype)
+    return grad_hidden, grad_weight, grad_bias
+
+
+_gradients_once = once_differentiable(_gradients)
 
 
 def _places(

@@ -14,7 +14,7 @@ from headtail.core.labels import Labels
 from headtail.core.margins import Margin, Unit
 from headtail.core.pieces import Piece, logistic
 from headtail.core.targets import Pairs, Target
-from headtail.core.weightings import Constant, FromMargin, InfoNCE, WeighedDraw, Weighting
+from headtail.core.weightings import FromMargin, WeighedDraw, Weighting
 from headtail.errors import check_kind, check_num_labels, check_number
 from headtail.losses.decoupled import (
     DecoupledSettings,
@@ -183,14 +183,12 @@ class SampledLoss(Loss):
         model = None
         if self.sampler.claims.looks_at_model:
             model = Scorer(input, weight, bias, self.temperature, self.settings.score)
-        # Only these weights do without the positive's q, which may cost as much as the draw.
-        needs_target_q = not isinstance(self.weighting, FromMargin | Constant | InfoNCE)
         return self.sampler.draw(
             target,
             model=model,
             generator=generator,
             ignore_index=ignore_index,
-            needs_target_q=needs_target_q,
+            needs_target_q=self.weighting.needs_target_q,
             fixed_size=fixed_size,
         )
 

@@ -79,10 +79,12 @@ class CapturedUpdates:
         self._pools: dict[int, Pool] = {}
         self._refused = False
 
+    def serves(self, table: Tensor) -> bool:
+        """Whether updates of this table may be replayed."""
+        return not self._refused and table.device.type in self.devices
+
     def replay(self, update: Update) -> bool:
         """Make an update by a graph; False where it has to run eagerly."""
-        if self._refused or update.table.device.type not in self.devices:
-            return False
         place = None if torch.compiler.is_compiling() else update.place()
         if place is None:
             return False

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from headtail.rows.link import PendingDecay, Rows, link_of, linked
 
 
-@torch.no_grad()
 def catch_up(table: Tensor, rows: Rows = ...) -> None:
     """Apply the weight decay that these rows of a table are still due, if any."""
     decay = _decay_of(table)
     if decay is not None:
-        decay.apply(table, rows)
+        with torch.no_grad():
+            decay.apply(table, rows)
 
 
 @torch.no_grad()

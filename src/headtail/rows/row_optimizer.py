@@ -98,26 +98,30 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
         self.advance()
         return loss
 
-    @torch.no_grad()
     def advance(self) -> None:
         """`step` without closure, hooks and profiler."""
-        for group in self.param_groups:
-            dense = []
-            for p in group["params"]:
-                gradient = whole_gradient(p)
-                if gradient is None:
-                    continue
-                self._refuse_second(p)
-                if self.updates_together(p, gradient):
-                    dense.append((p, gradient))
-                else:
-                    self._change(p, gradient, group)
-            if dense:
-                self.update_together(dense, group)
-        for device, name in {(gradient.values.device, name) for gradient, name in self._held}:
-            wait_for(device, name)
-        self._held.clear()
+        with torch.no_grad():
+            for group in self.param_groups:
+                self._advance(group)
+        if self._held:
+            for device, name in {(gradient.values.device, name) for gradient, name in self._held}:
+                wait_for(device, name)
+            self._held.clear()
         self._changed.clear()
+
+    def _advance(self, group: dict[str, Any]) -> None:
+        dense = []
+        for p in group["params"]:
+            gradient = whole_gradient(p)
+            if gradient is None:
+                continue
+            self._refuse_second(p)
+            if self.updates_together(p, gradient):
+                dense.append((p, gradient))
+            else:
+                self._change(p, gradient, group)
+        if dense:
+            self.update_together(dense, group)
 
     def inside_backward(self, on: bool = True, *, at_once: bool = False) -> RowOptimizer:
         """Take gradients of `LabelHead` and `Bottleneck` as entries of rows; with False, no longer.
@@ -162,7 +166,7 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
             self._change(table, gradient, group)
 
     def _refuse_second(self, p: Tensor) -> None:
-        if any(p is table for table in self._changed):
+        if self._changed and any(p is table for table in self._changed):
             raise HeadtailError(
                 "A table got a second gradient before `step()`, but its optimiser has applied the "
                 "first one already. Write `inside_backward()` without `at_once=True` to add "
@@ -172,10 +176,10 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
     def _change(self, p: Tensor, grad: Tensor | RowGradient, group: dict[str, Any]) -> None:
         if group["weight_decay"]:
             _check_decay(self._rate(p, group), group)  # a graph cannot
-        if isinstance(grad, Tensor) and self.graphs.replay(
-            Update(self._change_rows, p, grad, group, self.state[p])
-        ):
-            return
+        if isinstance(grad, Tensor) and self.graphs.serves(p):
+            update = Update(self._change_rows, p, grad, group, self.state[p])
+            if self.graphs.replay(update):
+                return
         gradient = as_rows(grad)
         if gradient is None:
             assert isinstance(grad, Tensor), "only a dense gradient has no entries"
@@ -304,11 +308,14 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
         return lr.to(p.device) if on_gpu else float(lr)
 
     def _decay(self, p: Tensor, rows: Rows, group: dict[str, Any]) -> None:
-        rate = self._rate(p, group) if group["weight_decay"] else 0.0
+        if not group["weight_decay"]:
+            catch_up(p, rows)  # what an earlier, sparse step with decay may have left
+            return
+        rate = self._rate(p, group)
         _check_decay(rate, group)
         amount = (rate.double() if isinstance(rate, Tensor) else rate) * group["weight_decay"]
         if not isinstance(amount, Tensor) and amount == 0:
-            catch_up(p, rows)  # what an earlier, sparse step with decay may have left
+            catch_up(p, rows)
         elif rows is ...:
             catch_up(p)
             write_rows(p, ..., widened(p) * (1 - amount))

@@ -50,12 +50,11 @@ def sampled_softmax(
             are 0.
     """
     scored = _scored(input, table, bias, positive, negatives)
-    loss = np.empty_like(scored.f_y)
-    grad_positive = np.empty_like(scored.f_y)
+    loss, grad_positive = np.empty((2, len(scored.f_y)), np.float32)
     total = np.empty((), np.float32)
     weights = *_offsets(a, b), *_collisions(label, ids, known), _scale(scale)
     _softmax(scored.f.numpy(), scored.f_y, *weights, loss, grad_positive, total)
-    return _gradients(scored, loss, grad_positive, scored.f)._replace(total=torch.from_numpy(total))
+    return _gradients(scored, loss, grad_positive, scored.f, total)
 
 
 def sampled_decoupled(
@@ -92,6 +91,7 @@ class _Scored(NamedTuple):
         input: `[b, d]`.
         negatives: `[m]` or `[b, m]` rows of the table.
         rows: `[m, d]` the rows themselves, or None where each example has its own.
+        entries: `[b + m]` the rows of positives and shared negatives.
         f: like `[b, m]`.
         f_y: `[b]`.
         arrays: inputs, table, and the rows of positives.
@@ -101,6 +101,7 @@ class _Scored(NamedTuple):
     input: Tensor
     negatives: Tensor
     rows: Tensor | None
+    entries: np.ndarray
     f: Tensor
     f_y: np.ndarray
     arrays: tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -113,12 +114,16 @@ def _scored(
     """The scores of positives and negatives."""
     input = input.detach()
     arrays = input.numpy(), table.detach().numpy(), positive.numpy()
-    f_y = np.empty(len(arrays[2]), np.float32)
+    b, d = input.shape
+    f_y = np.empty(b, np.float32)
+    entries = NO_LABEL
     offset = None if bias is None else bias.detach().reshape(-1)
     biases = NO_BIAS if offset is None else offset.numpy()
     if negatives.dim() == 1:
-        rows = input.new_empty(negatives.shape[0], input.shape[1])
-        _gather(*arrays, biases, f_y, negatives.numpy(), rows.numpy())
+        drawn = negatives.numpy()
+        rows = torch.empty(len(drawn), d)
+        entries = np.empty(b + len(drawn), np.int64)
+        _gather(*arrays, biases, f_y, drawn, rows.numpy(), entries)
         f = torch.mm(input, rows.T)
         if offset is not None:
             f.add_(offset[negatives])
@@ -127,31 +132,37 @@ def _scored(
         f = input.new_empty(negatives.shape)
         _dot(*arrays, biases, f_y)
         _dots(*arrays[:2], negatives.numpy(), biases, f.numpy())
-    return _Scored(input, negatives, rows, f, f_y, arrays, bias is not None)
+    return _Scored(input, negatives, rows, entries, f, f_y, arrays, bias is not None)
 
 
 def _gradients(
-    scored: _Scored, loss: np.ndarray, grad_positive: np.ndarray, grad_f: Tensor
+    scored: _Scored,
+    loss: np.ndarray,
+    grad_positive: np.ndarray,
+    grad_f: Tensor,
+    total: np.ndarray | None = None,
 ) -> LossGradients:
     """From the gradients of scores to those of the inputs and rows that they are products of."""
     input = scored.input
     losses = torch.from_numpy(loss)
+    in_all = None if total is None else torch.from_numpy(total)
     if scored.rows is None:
         _, table, positive = scored.arrays
         grad_input = torch.zeros_like(input)
         _add_bags(grad_input.numpy(), table, scored.negatives.numpy(), grad_f.numpy())
         _add_rows(grad_input.numpy(), table, positive, grad_positive)
         grad_scores = torch.cat([torch.from_numpy(grad_positive), grad_f.reshape(-1)])
-        return LossGradients(losses, grad_input, grad_scores, None)
+        return LossGradients(losses, grad_input, grad_scores, None, in_all)
     b, d = input.shape
     grad_input = torch.mm(grad_f, scored.rows)
-    grad_rows = input.new_empty(b + len(scored.rows), d)
+    grad_rows = torch.empty(len(scored.entries), d)
     torch.mm(grad_f.T, input, out=grad_rows[b:])
     _add_positives(grad_input.numpy(), grad_rows.numpy(), *scored.arrays, grad_positive)
     grad_scores = None
     if scored.has_bias:
         grad_scores = torch.cat([torch.from_numpy(grad_positive), grad_f.sum(0)])
-    return LossGradients(losses, grad_input, grad_scores, grad_rows)
+    entries = torch.from_numpy(scored.entries)
+    return LossGradients(losses, grad_input, grad_scores, grad_rows, in_all, entries)
 
 
 def _piece(piece: int, z: Tensor, margin: float, *, positive: bool) -> tuple[Tensor, Tensor]:
@@ -169,19 +180,22 @@ def _piece(piece: int, z: Tensor, margin: float, *, positive: bool) -> tuple[Ten
 
 def _offsets(a: Tensor | float, b: Tensor | float) -> tuple[np.ndarray, np.ndarray]:
     """a as `[b]` or `[1]`, and b as `[b, m]`, `[1, m]` or `[1, 1]`."""
-    return np.atleast_1d(_array(a)), np.atleast_2d(_array(b))
+    return _array(a, 1), _array(b, 2)
 
 
-def _array(values: Tensor | float) -> np.ndarray:
+def _array(values: Tensor | float, axes: int) -> np.ndarray:
     """Log-weights, also where all labels share a number."""
-    return values.contiguous().numpy() if isinstance(values, Tensor) else np.array(values)
+    if not isinstance(values, Tensor):
+        return np.array(values, ndmin=axes)
+    array = values.contiguous().numpy()
+    return array if array.ndim == axes else array.reshape(1, -1)
 
 
 def _scale(scale: Tensor | float) -> np.ndarray:
     """`[b]`, or `[1]` where all examples share a number."""
     if isinstance(scale, Tensor):
         return scale.contiguous().numpy()
-    return np.full(1, scale, np.float32)
+    return np.array([scale], np.float32)
 
 
 def _collisions(
@@ -189,7 +203,9 @@ def _collisions(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(labels, ids, known): a label of −1 equals no id, and a matrix without rows masks nothing."""
     labels = NO_LABEL if label is None else label.numpy()
-    return labels, np.atleast_2d(ids.numpy()), NONE_KNOWN if known is None else known.numpy()
+    drawn = ids.numpy()
+    drawn = drawn[None] if drawn.ndim == 1 else drawn
+    return labels, drawn, NONE_KNOWN if known is None else known.numpy()
 
 
 @njit(cache=True, fastmath={"reassoc"})
@@ -215,8 +231,12 @@ def _largest(bits):
 
 @njit(cache=True)
 @no_type_check
-def _gather(input, table, positive, bias, f_y, negatives, rows):
-    """f_y[i] = input[i] · table[positive[i]] + bias; rows[j] = table[negatives[j]]."""
+def _gather(input, table, positive, bias, f_y, negatives, rows, entries):
+    """f_y[i] = input[i] · table[positive[i]] + bias; rows[j] = table[negatives[j]]; and the rows
+    of the table that were read.
+    """
+    entries[: len(positive)] = positive
+    entries[len(positive) :] = negatives
     for j in range(len(negatives)):
         prefetch(table, negatives[min(j + AHEAD, len(negatives) - 1)])
         row = negatives[j]

@@ -83,8 +83,7 @@ def _update(
         table if second is p else second.detach().numpy(),
     )
     update = _many_threads if uses_threads(len(rows) * p.shape[1], WORTH_THREADS) else _one_thread
-    numbers = np.float32(lr), np.float32(x), np.float32(y), np.float32(eps)
-    update(rule, *tables, rows, values, points, coefs, *numbers)
+    update(rule, *tables, rows, values, points, coefs, lr, x, y, eps)
 
 
 @njit(cache=True)
@@ -178,6 +177,10 @@ def _mean_square(g):
 def _step(rule, p, first, second, r, g, s, lr, x, y, eps):
     """Change row r, given its gradient g[s]."""
     d = p.shape[1]
+    lr = np.float32(lr)
+    x = np.float32(x)
+    y = np.float32(y)
+    eps = np.float32(eps)
     if rule == SGD:
         for k in range(d):
             p[r, k] -= lr * g[s, k]

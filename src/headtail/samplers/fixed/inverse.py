@@ -17,6 +17,11 @@ from headtail.samplers.interfaces import FixedSampler, iid_variance
 from headtail.samplers.sampler import Claims, Step
 
 EXCLUDED = Setting("exclude_target", True)
+CLAIMS = {
+    excluded: Claims(shared=not excluded, excludes_target=excluded, replayable=True)
+    for excluded in (False, True)
+}
+"""With the positive excluded or not."""
 
 
 class InverseSampler(FixedSampler):
@@ -59,8 +64,7 @@ class InverseSampler(FixedSampler):
     @property
     def claims(self) -> Claims:
         """One draw for the whole batch, or one for each example where its positive is excluded."""
-        excluded = self.exclude_target
-        return Claims(shared=not excluded, excludes_target=excluded, replayable=True)
+        return CLAIMS[self.exclude_target]
 
     @abstractmethod
     def mass(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -85,20 +86,21 @@ class Uniform(InverseSampler):
 
     def pick(self, step: Step) -> Draw:
         """On a GPU from random integers, in fewer launches: the remainder of 63 random bits is
-        uniform up to L / 2^63.
+        uniform up to L / 2^63. On a CPU by numpy, whose calls are shorter.
         """
         label = step.pairs.label
         m = self.num_negatives
         one_draw = self.replacement and not self.exclude_target
-        if not one_draw or torch.compiler.is_compiling():
+        known = label.is_cpu or label.is_cuda
+        if not one_draw or not known or torch.compiler.is_compiling():
             return super().pick(step)
-        if label.device.type == "cuda":
+        if label.is_cuda:
             bits = torch.empty(m, dtype=torch.int64, device=label.device)
             ids = bits.random_(generator=step.generator).remainder_(self.num_labels)
         else:
-            options = {"dtype": torch.float64, "device": label.device}
-            points = torch.rand(m, generator=step.generator, **options)
-            ids = self.label_at(points.mul_(self.total))
+            points = torch.rand(m, generator=step.generator, dtype=torch.float64).numpy()
+            places = (points * self.total).astype(np.int64)  # as `label_at`
+            ids = torch.from_numpy(np.minimum(places, self.num_labels - 1))
         return self._of(ids, label, float(m))  # drawn here, and targets are checked
 
     def for_labels(self, labels: Labels) -> Uniform:
