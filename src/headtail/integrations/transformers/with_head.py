@@ -1,0 +1,279 @@
+"""What models with a label head share: configuration, loss, answers, files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils.generic import ModelOutput
+from transformers.utils.hub import cached_file, get_checkpoint_shard_files
+
+from headtail.core.labels import Labels, check_labels
+from headtail.core.targets import IGNORE_INDEX
+from headtail.core.topk import TopK
+from headtail.errors import HeadtailError, check_count, check_kind
+from headtail.files.tensors import as_bytes, from_bytes
+from headtail.head import LabelHead
+from headtail.schemes import scheme as build_loss
+
+COUNTS = "labels.counts"
+NAMES = "labels.names"
+M = TypeVar("M", bound="WithHead")
+
+
+class HeadtailConfig(PreTrainedConfig):
+    """What makes a model with a label head again; the counts of its labels are with the weights.
+
+    Attributes:
+        encoder: the configuration of the encoder.
+        scheme: the name of the loss, for example `"frequency:tail@512"`.
+        options: keywords of the loss: `num_negatives`, `score`, `temperature`, ….
+        smoothing: of the labels' prior.
+        bias: whether labels have biases.
+        sparse: whether the label table gets row-sparse gradients.
+        pooling: how a text becomes one hidden state (classification).
+        tied: whether inputs and answers share a table (language models).
+        top: how many of the best labels a model returns in evaluation.
+    """
+
+    model_type = "headtail"
+    # Not one of `sub_configs`: what this one does not say would overwrite what the encoder's says.
+
+    encoder: Any = None
+    scheme: str = ""
+    options: dict[str, Any] | None = None
+    smoothing: float = 0.0
+    bias: bool = False
+    sparse: bool = True
+    pooling: str = "mean"
+    tied: bool = False
+    top: int = 10
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Make the encoder's configuration of what was read from JSON."""
+        if isinstance(self.encoder, dict):
+            self.encoder = AutoConfig.for_model(**self.encoder)
+        super().__post_init__(**kwargs)
+
+
+@dataclass
+class HeadtailOutput(ModelOutput):
+    """What a model returns.
+
+    Attributes:
+        loss: where labels are given.
+        top_labels: `[…, k]` ids of the best labels, in evaluation only.
+    """
+
+    loss: Tensor | None = None
+    top_labels: Tensor | None = None
+
+
+class WithHead(PreTrainedModel):
+    """An encoder and a label head. Make one with `of` or `from_pretrained`."""
+
+    config_class = HeadtailConfig
+    base_model_prefix = "encoder"
+    supports_gradient_checkpointing = True
+    config: HeadtailConfig
+
+    def __init__(
+        self, config: HeadtailConfig, labels: Labels, encoder: PreTrainedModel | None = None
+    ) -> None:
+        super().__init__(config)
+        if encoder is None:
+            encoder = cast(PreTrainedModel, AutoModel.from_config(config.encoder))
+        self.main_input_name = encoder.main_input_name
+        loss = build_loss(config.scheme, labels, **(config.options or {}))
+        self.head = LabelHead(
+            labels, _width(config.encoder), loss, bias=config.bias, sparse=config.sparse
+        )
+        self.encoder = self.fitted(encoder)
+        self.post_init()
+
+    @classmethod
+    def of(
+        cls: type[M],
+        encoder: PreTrainedModel,
+        labels: Labels,
+        scheme: str,
+        *,
+        options: dict[str, Any] | None = None,
+        **settings: Any,
+    ) -> M:
+        """Put a new label head on an encoder.
+
+        Args:
+            encoder: any model of transformers with hidden states, for example
+                `AutoModel.from_pretrained(…)`.
+            labels: the label distribution.
+            scheme: the name of the loss, for example `"frequency:tail@512"`.
+            options: keywords of the loss: `num_negatives`, `score`, `temperature`, ….
+            **settings: those of `HeadtailConfig`: `bias`, `sparse`, `pooling`, `tied`, `top`.
+        """
+        check_kind("encoder", encoder, PreTrainedModel, 'AutoModel.from_pretrained("…")')
+        check_labels(labels)
+        check_count("top", settings.get("top", 1))
+        if (options or {}).get("reduction", "mean") != "mean":
+            raise HeadtailError('`reduction` must be "mean", which trainers scale. Leave it out.')
+        body = cast(PreTrainedModel, encoder.base_model)
+        config = HeadtailConfig(
+            encoder=body.config,
+            scheme=scheme,
+            options=options,
+            smoothing=labels.smoothing,
+            **settings,
+        )
+        return _moved(cls(config, labels, body), device=encoder.device, dtype=encoder.dtype)
+
+    def fitted(self, encoder: PreTrainedModel) -> PreTrainedModel:
+        """The encoder as this model uses it."""
+        return encoder
+
+    def init_weights(self) -> None:
+        """Nothing: head and encoder have their weights already."""
+
+    def hidden(self, **inputs: Any) -> Tensor:
+        """The hidden states that labels are scored with."""
+        raise NotImplementedError
+
+    def aligned(self, hidden: Tensor, labels: Tensor, inputs: dict[str, Any]) -> tuple[Any, Any]:
+        """Hidden states and the labels that they predict, checked."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **inputs: Any,
+    ) -> HeadtailOutput:
+        """The loss, and in evaluation the best labels.
+
+        Args:
+            input_ids: of the encoder.
+            labels: the targets.
+            num_items_in_batch: of all batches whose gradients are summed up before a step.
+            **inputs: of the encoder.
+        """
+        if input_ids is not None:
+            inputs["input_ids"] = input_ids
+        shifted = {"shift_labels": inputs.pop("shift_labels", None)}
+        hidden = self.hidden(**inputs)
+        loss = None
+        if labels is not None:
+            used, target = self.aligned(hidden, labels, shifted)
+            loss = self.head(used, target)
+            if num_items_in_batch is not None:  # from a mean over this batch to one over all
+                loss = loss * (target.ne(IGNORE_INDEX).sum() / num_items_in_batch)
+        best = None if self.training else self._best(hidden, self.config.top).indices
+        return HeadtailOutput(loss=loss, top_labels=best)
+
+    def topk(self, k: int, **inputs: Any) -> TopK:
+        """The exact k best labels and their scores; `inputs` are those of the encoder."""
+        with torch.no_grad():
+            return self._best(self.hidden(**inputs), k)
+
+    def _best(self, hidden: Tensor, k: int) -> TopK:
+        best = self.head.topk(hidden.flatten(0, -2), min(k, len(self.head.weight)))
+        shape = (*hidden.shape[:-1], -1)
+        return TopK(best.values.reshape(shape), best.indices.reshape(shape))
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        # No buffers: these are what `DistributedDataParallel` sends around in every step.
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[prefix + COUNTS] = self.head.labels.counts.cpu()
+        destination[prefix + NAMES] = as_bytes(self.head.labels.names)
+
+    def _load_from_state_dict(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, state_dict: Any, prefix: str, *rest: Any
+    ) -> None:
+        counts = state_dict.pop(prefix + COUNTS, None)
+        state_dict.pop(prefix + NAMES, None)
+        if counts is not None and not torch.equal(counts.cpu(), self.head.labels.counts.cpu()):
+            raise HeadtailError(
+                f"These weights are for {len(counts)} labels with other counts than the "
+                f"{len(self.head.weight)} labels of this model. Write "
+                f"`{type(self).__name__}.from_pretrained(folder)`, which needs no labels."
+            )
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def save_pretrained(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, save_directory: Any, **settings: Any
+    ) -> None:
+        """As transformers': `config.json` and `model.safetensors`, the labels' counts included."""
+        settings.setdefault("save_original_format", False)  # `from_pretrained` renames nothing
+        super().save_pretrained(save_directory, **settings)
+
+    @classmethod
+    def from_pretrained(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls: type[M],
+        pretrained_model_name_or_path: str | Path,
+        *,
+        dtype: torch.dtype | None = None,
+        **hub: Any,
+    ) -> M:
+        """Load what `save_pretrained` wrote, from a folder or the Hub.
+
+        Args:
+            pretrained_model_name_or_path: a folder, or the name of a repository.
+            dtype: of the weights; by default as they were saved.
+            **hub: where and what to download: `revision`, `token`, `cache_dir`, ….
+        """
+        name = str(pretrained_model_name_or_path)
+        config = HeadtailConfig.from_pretrained(name, **hub)
+        tensors = _tensors(name, hub)
+        if not isinstance(config, HeadtailConfig) or COUNTS not in tensors:
+            raise HeadtailError(f"`{name}` was not saved by a model of headtail.")
+        saved = getattr(torch, str(config.dtype).removeprefix("torch."), None)
+        labels = Labels(tensors[COUNTS], config.smoothing, from_bytes(tensors[NAMES]))
+        # Not on torch's meta device, as transformers does it: samplers compute their tables.
+        model = _moved(cls(config, labels), dtype=saved or torch.float32)
+        loaded = model.load_state_dict(tensors, strict=False)
+        missing = set(loaded.missing_keys) - set(model.all_tied_weights_keys)
+        if missing or loaded.unexpected_keys:
+            odd = sorted({*missing, *loaded.unexpected_keys})
+            raise HeadtailError(f"`{name}` and its `config.json` do not fit together: {odd[:3]}.")
+        model.eval()
+        return model if dtype is None else _moved(model, dtype=dtype)
+
+
+def states_of(outputs: Any, encoder: nn.Module) -> Tensor:
+    """`[b, T, d]` the hidden states of an encoder's outputs."""
+    states = getattr(outputs, "last_hidden_state", None)
+    if states is None:
+        raise HeadtailError(
+            f"`{type(encoder).__name__}` returns no `last_hidden_state`. Pass a model without a "
+            "head of its own, for example `AutoModel.from_pretrained(…)`."
+        )
+    return states
+
+
+def _width(config: Any) -> int:
+    """The size of an encoder's hidden states."""
+    width = getattr(config.get_text_config(), "hidden_size", None)
+    if width is None:
+        raise HeadtailError(f"`{type(config).__name__}` names no `hidden_size`. Set it first.")
+    return width
+
+
+def _moved(model: M, **where: Any) -> M:
+    """`model.to(…)`, which transformers' decorator hides from type checkers."""
+    return cast(Any, model).to(**where)
+
+
+def _tensors(name: str, hub: dict[str, Any]) -> dict[str, Tensor]:
+    """All saved tensors, from one file or from several."""
+    whole = cached_file(name, SAFE_WEIGHTS_NAME, _raise_exceptions_for_missing_entries=False, **hub)
+    if whole is not None:
+        return load_file(whole)
+    index = cached_file(name, SAFE_WEIGHTS_INDEX_NAME, **hub)
+    files, _ = get_checkpoint_shard_files(name, index, **hub)
+    return {key: tensor for file in files for key, tensor in load_file(file).items()}
