@@ -34,6 +34,8 @@ SCHEMES = (
     "within-batch:infonce",
     "frequency:relative@8",
     "mixture(uniform,frequency):importance@8",
+    "arcface/uniform:importance@8",
+    "cosface/frequency:tail@8",
 )
 
 
@@ -598,3 +600,26 @@ def test_work_that_cannot_be_captured_runs_eagerly() -> None:
         loop.step(3)
     loop.step(4)
     assert not loop.head.captured.shapes
+
+
+def test_partial_fc_is_captured_where_all_targets_count() -> None:
+    eager, captured = (
+        Loop("cpu", on, "arcface/partial-fc:importance@8", loss={"ignore_index": None})
+        for on in (False, True)
+    )
+    for loop in (eager, captured):
+        # As on a GPU: the shape of a draw follows from that of the targets.
+        draw = loop.head.loss.sampler.draw
+        loop.head.loss.sampler.draw = lambda y, draw=draw, **o: draw(y, **o | {"fixed_size": True})
+        torch.manual_seed(1)
+        for seed in range(8):
+            loop.step(seed)
+    assert captured.head.captured.shapes
+    for ours, theirs in zip(captured.weights, eager.weights, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_partial_fc_says_why_it_is_not_captured_otherwise() -> None:
+    loop = Loop("cpu", True, "arcface/partial-fc:importance@8")
+    with pytest.warns(UserWarning, match="write `ignore_index=None` if all do"):
+        loop.step(0)

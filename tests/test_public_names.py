@@ -16,11 +16,11 @@ import headtail
 REFERENCE = Path(__file__).parents[1] / "docs" / "api.md"
 TOP = {
     "labels": "Labels StreamingLabels Slices Ragged",
-    "fixed samplers": "Uniform Frequency LogUniform WithinBatch Queue Mixture Given",
+    "fixed samplers": "Uniform Frequency LogUniform WithinBatch PartialFC Queue Mixture Given",
     "samplers that look at the model": "ModelSoftmax Tilted Hard Resampled Block QuadraticKernel "
     "FourierKernel Adversarial",
     "weightings": "Constant Importance Relative Tail InfoNCE FromMargin",
-    "margins": "Unit LogitAdjusted Equalised Adaptive CustomSeparable Pairwise",
+    "margins": "Unit LogitAdjusted Equalised Adaptive CustomSeparable Pairwise ArcFace CosFace",
     "losses": "SampledSoftmaxLoss SoftmaxLoss SampledDecoupledLoss DecoupledLoss",
     "head and optimisers": "LabelHead RowSGD RowAdagrad RowAdam SplitOptimizer clip_grad_norm_",
     "functions": "explain audit scheme load compare tune use_kernels",
@@ -28,7 +28,7 @@ TOP = {
     "errors": "HeadtailError",
 }
 BELOW = {
-    "core": "Margin Power Separable Weighting",
+    "core": "Margin Power ScoreMargin Separable Weighting",
     "encoders": "Bottleneck GRU4Rec ItemHead Model ResNet SASRec SequenceEncoder",
     "functional": "Options Piece backward contrastive decoupled_loss hinge logistic "
     "sampled_decoupled sampled_decoupled_loss sampled_softmax sampled_softmax_loss softmax_loss "

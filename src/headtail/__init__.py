@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Pairwise,
         Unit,
     )
+    from headtail.core.score_margins import ArcFace, CosFace
     from headtail.core.slices import Slices
     from headtail.core.streaming import StreamingLabels
     from headtail.core.targets import Ragged
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         LogUniform,
         Mixture,
         ModelSoftmax,
+        PartialFC,
         QuadraticKernel,
         Queue,
         Resampled,
@@ -65,8 +67,10 @@ __version__ = "0.1.0"
 __all__ = [
     "Adaptive",
     "Adversarial",
+    "ArcFace",
     "Block",
     "Constant",
+    "CosFace",
     "CustomSeparable",
     "DecoupledLoss",
     "Equalised",
@@ -85,6 +89,7 @@ __all__ = [
     "Mixture",
     "ModelSoftmax",
     "Pairwise",
+    "PartialFC",
     "QuadraticKernel",
     "Queue",
     "Ragged",
@@ -121,6 +126,7 @@ _HOMES = {
     "comparison.tune": "tune",
     "core.labels": "Labels",
     "core.margins": "Adaptive CustomSeparable Equalised LogitAdjusted Pairwise Unit",
+    "core.score_margins": "ArcFace CosFace",
     "core.slices": "Slices",
     "core.streaming": "StreamingLabels",
     "core.targets": "Ragged",
@@ -135,7 +141,7 @@ _HOMES = {
     "rows.optimizers": "RowAdagrad RowAdam RowSGD",
     "rows.split": "SplitOptimizer",
     "samplers": "Adversarial Block FourierKernel Frequency Given Hard LogUniform Mixture "
-    "ModelSoftmax QuadraticKernel Queue Resampled Tilted Uniform WithinBatch",
+    "ModelSoftmax PartialFC QuadraticKernel Queue Resampled Tilted Uniform WithinBatch",
     "schemes": "scheme",
     "training.config": "Run",
     "training.trainer": "Trainer",

@@ -27,6 +27,7 @@ from headtail import (
     LogUniform,
     Mixture,
     ModelSoftmax,
+    PartialFC,
     Queue,
     Resampled,
     Tilted,
@@ -258,6 +259,23 @@ def two_kinds(
     return outcomes
 
 
+def partial_fc(sampler: PartialFC, size: int) -> Callable[[int], Iterator[Outcome]]:
+    """All batches of other examples, beside one offset of a systematic draw."""
+    share = sampler.num_negatives / L
+
+    def outcomes(y: int) -> Iterator[Outcome]:
+        ends = sorted({0.0, 1.0, *(round(share * (i + 1) % 1, 12) for i in range(L))})
+        for others in itertools.product(range(L), repeat=size - 1):
+            for low, high in itertools.pairwise(ends):
+                with scripted([(low + high) / 2]):
+                    draw = sampler.draw(torch.tensor([y, *others]))
+                assert {y, *others} <= set(draw.ids.tolist()), "labels of the batch are kept"
+                assert len(set(draw.ids.tolist())) == draw.ids.numel()
+                yield math.prod(PRIOR[o] for o in others) * (high - low), draw
+
+    return outcomes
+
+
 def given(q: list[float], m: int, rows: bool) -> Callable[[int], Iterator[Outcome]]:
     """The caller's own independent draws."""
     log_q = torch.tensor(q, dtype=torch.float64).log()
@@ -399,6 +417,7 @@ def _fixed_worlds() -> list[World]:
     some = WithinBatch(LABELS, 2)
     past = Queue(LABELS, 3)
     some_past = Queue(LABELS, 3, 2)
+    partial = PartialFC(LABELS, 3)
     beside = Mixture([Uniform(L, 2), WithinBatch(LABELS)])
     kinds = Mixture([half, Uniform(L, 3, replacement=False)])
     return [
@@ -418,6 +437,7 @@ def _fixed_worlds() -> list[World]:
         World("log-uniform, excluded", ranks_ex, excluding(ranks_ex, zipf, ranked, 2)),
         World("within-batch", batch, within_batch(batch, 4), batch_size=4),
         World("within-batch, two of three", some, within_batch(some, 3, taken=2), batch_size=3),
+        World("partial-fc", partial, partial_fc(partial, 3), batch_size=3),
         World("queue", past, queue(past, 4)),
         World("queue, two of three", some_past, queue(some_past, 4, taken=2)),
         World(

@@ -15,6 +15,7 @@ from headtail import (
     Labels,
     LogUniform,
     Mixture,
+    PartialFC,
     Queue,
     Uniform,
     WithinBatch,
@@ -34,6 +35,7 @@ SAMPLERS = {
     "log-uniform, excluded": lambda: LogUniform(LABELS, 8, exclude_target=True),
     "within-batch": lambda: WithinBatch(LABELS),
     "within-batch, some": lambda: WithinBatch(LABELS, 5),
+    "partial-fc": lambda: PartialFC(LABELS, 8),
     "queue": lambda: Queue(LABELS, 30),
     "queue, some": lambda: Queue(LABELS, 30, 5),
     "mixture": lambda: Mixture(

@@ -9,12 +9,15 @@ import pytest
 import torch
 
 from headtail import (
+    ArcFace,
+    CosFace,
     DecoupledLoss,
     Frequency,
     FromMargin,
     HeadtailError,
     Labels,
     LogUniform,
+    PartialFC,
     Queue,
     SampledDecoupledLoss,
     SampledSoftmaxLoss,
@@ -40,6 +43,8 @@ LABELS = Labels.zipf(100)
         ("contrastive/frequency(0.75):tail(1)@256", SampledDecoupledLoss, Frequency, 256),
         ("uniform(excluded):importance@4", SampledSoftmaxLoss, Uniform, 4),
         ("frequency(0.5,without-replacement):relative@9", SampledSoftmaxLoss, Frequency, 9),
+        ("arcface(0.3,0.2,easy)/partial-fc:infonce@7", SampledSoftmaxLoss, PartialFC, 7),
+        ("cosface/within-batch:tail", SampledSoftmaxLoss, WithinBatch, None),
         ("log-uniform:constant", SampledSoftmaxLoss, LogUniform, 256),
         ("squared-hinge/queue(512):equalised@8", SampledDecoupledLoss, Queue, 8),
         ("mixture(uniform,frequency(0.5)):importance@9", SampledSoftmaxLoss, FixedMixture, None),
@@ -197,7 +202,7 @@ def test_a_learnable_temperature_is_a_parameter_of_the_loss():
         (
             "softmax",
             {"scor": "cosine"},
-            "`scor` is not an option of this loss. Did you mean `score`?",
+            "`scor` is not an option of this loss. Did you mean `score` or `score_margin`?",
         ),
         ("uniform:tail", {"label_smooth": 0.1}, "Did you mean `label_smoothing`?"),
         (
@@ -221,3 +226,35 @@ def test_an_option_that_does_not_fit_gets_a_sentence(text, options, sentence):
 def test_losses_from_names_can_be_pickled():
     for text in ("within-batch:equalised(0.5)", "contrastive/uniform:tail", "softmax+post-hoc"):
         assert repr(pickle.loads(pickle.dumps(scheme(text, LABELS)))) == repr(scheme(text, LABELS))
+
+
+def test_margins_on_the_score_are_losses_of_cosines():
+    loss = scheme("arcface(0.3,0.2,easy)/uniform:tail@7", LABELS)
+    assert loss.settings.score_margin == ArcFace(0.3, 0.2, easy=True)
+    assert loss.settings.score == "cosine"
+    assert loss.temperature == 1 / 64
+    assert scheme("cosface", LABELS, temperature=0.1).temperature == 0.1
+    exact = scheme("cosface(0.2)/logit-adjusted(0.5)", LABELS)
+    assert type(exact) is SoftmaxLoss
+    assert exact.settings.score_margin == CosFace(0.2)
+    assert exact.margin.strength == 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("arcface(0.1,0.2,0.3)/uniform:tail", "takes an angle, perhaps a margin of the cosine"),
+        ("arcface(hard)", "takes an angle, perhaps a margin of the cosine"),
+        ("cosface(0.1,0.2)", "`cosface` in `cosface(0.1,0.2)` takes at most one number"),
+        ("arcfase/uniform:tail", "`arcfase` in `arcfase/uniform:tail` is not a loss. Did you mean"),
+        ("arcface(9)", "must be between 0 and"),
+        ("arcface@7", "uses all labels, so `@7` has no meaning"),
+        ("partial-fc(3):infonce", "`partial-fc` in `partial-fc(3):infonce` takes no arguments"),
+        ("mixture(partial-fc,uniform):tail@8", "`partial-fc` counts each label once"),
+        ("hard(partial-fc):tail@8", "cannot be a part of `hard`"),
+        ("resampled(partial-fc):tail@4", "cannot be a part of `resampled`"),
+    ],
+)
+def test_wrong_margins_on_the_score_are_refused(text, sentence):
+    with pytest.raises(HeadtailError, match=re.escape(sentence)):
+        scheme(text, LABELS).draw(torch.zeros(1, 1), torch.zeros(1, 1), torch.tensor([1]))

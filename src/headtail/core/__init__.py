@@ -4,6 +4,7 @@ Values and equations only: no randomness (that is `samplers`), no label table an
 """
 
 from headtail.core.margins import Margin, Power, Separable
+from headtail.core.score_margins import ScoreMargin
 from headtail.core.weightings import Weighting
 
-__all__ = ["Margin", "Power", "Separable", "Weighting"]
+__all__ = ["Margin", "Power", "ScoreMargin", "Separable", "Weighting"]

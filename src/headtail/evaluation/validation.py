@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from headtail.core.labels import Labels
@@ -24,10 +26,13 @@ def implicit_loss_of(loss: Loss, batch_size: int, model: Scorer | None = None) -
         model: the hidden states and table that a scheme which follows the model is asked about.
     """
     margin = implied_margin_of(loss, batch_size, model)
-    temperature = loss.temperature
-    if loss.piece is None:
-        return SoftmaxLoss(margin, temperature=temperature, score=loss.settings.score)
-    return DecoupledLoss(margin, loss.piece, temperature=temperature, score=loss.settings.score)
+    options: dict[str, Any] = {"temperature": loss.temperature, "score": loss.settings.score}
+    if loss.piece is not None:
+        return DecoupledLoss(margin, loss.piece, **options)
+    by_score = loss.settings.score_margin
+    if by_score is not None and by_score.constant is None:  # a constant one is part of ρ
+        options["score_margin"] = by_score
+    return SoftmaxLoss(margin, **options)
 
 
 class Validation:

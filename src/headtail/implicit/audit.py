@@ -234,7 +234,8 @@ def _drawing(
         batch = data.draw(any_target, generator=_cpu(generator)).ids
         batch[0] = first
         batch = batch.to(device)
-        return sampler.draw(batch, input=seen.input, weight=seen.weight, generator=generator)
+        options = {"generator": generator, "fixed_size": True}
+        return sampler.draw(batch, input=seen.input, weight=seen.weight, **options)
 
     return sampler, draw, first
 
@@ -252,7 +253,9 @@ def _headtail_call(
         # A claim of q = 0 counts as an impossible draw; any other log q that is not finite has an
         # infinite error.
         error = (drawn.log_q.cpu() - log_q).abs().nan_to_num(nan=math.inf)
-        return drawn.ids.cpu(), torch.where(log_q == -math.inf, 0.0, error)
+        # A place that holds no negative counts like one that holds the positive.
+        ids = drawn.ids if drawn.void is None else drawn.ids.masked_fill(drawn.void, first)
+        return ids.cpu(), torch.where(log_q == -math.inf, 0.0, error)
 
     sample = draw()
     keep = float(sample.log_keep[0]) if isinstance(sample.log_keep, Tensor) else sample.log_keep

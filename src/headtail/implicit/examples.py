@@ -15,6 +15,7 @@ from headtail.core.pieces import Piece
 from headtail.core.slices import Slices
 from headtail.core.weightings import FromMargin, Weighting
 from headtail.errors import HeadtailError, check_ids, check_kind
+from headtail.implicit.by_score import log_rho_at
 from headtail.implicit.implied import claim, median_labels
 from headtail.losses import Loss, SampledLoss
 from headtail.samplers import FixedSampler, Sampler
@@ -119,6 +120,9 @@ class Inspector:
         """Bias and noise of one example."""
         f = case.scores.double().cpu()
         log_rho = self.margin.log_rho(torch.tensor([case.label]), torch.arange(len(f)))[0]
+        by_score = self.loss.settings.score_margin
+        if by_score is not None and by_score.constant is None:  # a constant one is part of ρ
+            log_rho = log_rho + log_rho_at(self.loss, f[case.label])
         unsampled = self._loss(torch.zeros_like(log_rho), f, case.label)
         implicit = self._loss(log_rho, f, case.label)
         squared = self._squared_error(case.label, f, implicit)
@@ -162,7 +166,7 @@ class Inspector:
         target = torch.tensor([label])
         draw = claim(loss.sampler, target, self.batch_size)
         a, b = loss.weighting.offsets(draw, target)
-        log_w = (a[:, None] + b).reshape(-1)
+        log_w = (a[:, None] + b).reshape(-1) + log_rho_at(loss, f[label])
         softmax = (log_w + f - f[label] - implicit).exp()
         term = softmax if self.piece is None else log_w.exp() * self.piece.negative(-f)
         term = torch.where(draw.log_q > -math.inf, term, 0.0)

@@ -22,8 +22,14 @@ from headtail.errors import (
     check_num_labels,
     check_number,
 )
+from headtail.implicit.by_score import named_with, positive_score
 from headtail.implicit.examples import Case, Example, Inspector, given_cases, untrained_cases
-from headtail.implicit.implied import LEAN_FROM, implied_margin_of, lean_of
+from headtail.implicit.implied import (
+    LEAN_FROM,
+    implied_margin_of,
+    lean_of,
+    margin_of_negatives,
+)
 from headtail.implicit.names import Name, recognise
 from headtail.implicit.notes import notes_of
 from headtail.losses import Loss, SampledLoss
@@ -127,9 +133,9 @@ def explain(
     slices = labels.slices_by_mass() if slices is None else slices
     cases, wished = _cases(labels, slices, scores, target, noise)
     inspector = Inspector(loss, margin, batch_size, wished)
-    sampler = loss.sampler if isinstance(loss, SampledLoss) else None
-    named = recognise(margin, labels, None if sampler is None else sampler.expected_m(batch_size))
-    facts = _sampling(sampler, slices, batch_size)
+    facts = _sampling(getattr(loss, "sampler", None), slices, batch_size)
+    weights = margin_of_negatives(loss, batch_size)
+    named = named_with(loss, recognise(weights, labels, facts["m"]))
     lean = lean_of(margin, labels, slices)
     optimal = optimal_q(margin, cases[0].label, cases[0].scores, loss.piece)
     return Explanation(
@@ -138,7 +144,7 @@ def explain(
         margin=margin,
         name=named.decoupled if loss.piece else named.softmax,
         rho=named.rho,
-        equation=_equation(named, loss.piece),
+        equation=_equation(named, loss),
         lean=lean,
         leans="tail" if lean > LEAN_FROM else "head" if lean < -LEAN_FROM else "neither",
         scores="untrained" if wished is None else "given",
@@ -248,10 +254,10 @@ def _shares(q: Tensor, slices: Slices) -> dict[str, float]:
     }
 
 
-def _equation(named: Name, piece: Piece | None) -> str:
+def _equation(named: Name, loss: Loss) -> str:
     rho = "" if named.rho == "1" else f"{named.rho} · "
-    if piece is None:
-        return f"log[1 + Σ_{{y'≠y}} {rho}e^(f_y' − f_y)]"
+    if loss.piece is None:
+        return f"log[1 + Σ_{{y'≠y}} {rho}e^(f_y' − {positive_score(loss)})]"
     return f"φ(f_y) + Σ_{{y'≠y}} {rho}ϕ(−f_y')"
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headtail.core.labels import Labels
 from headtail.core.margins import CustomSeparable, Margin, Pairwise, Separable
+from headtail.core.score_margins import scaled
 from headtail.core.slices import Slices
 from headtail.core.weightings import FromMargin, Weighting
 from headtail.errors import HeadtailError, PythonName, Setting, check_kind
@@ -154,7 +155,21 @@ def _tidy(positive: Tensor, negative: Tensor) -> CustomSeparable:
 def implied_margin_of(
     loss: Loss, batch_size: int | None = None, model: Scorer | None = None
 ) -> Margin:
-    """The margin a loss module optimises: implied for sampled losses, its own for exact ones."""
+    """The margin a loss module optimises: implied for sampled losses, its own for exact ones.
+
+    A `score_margin` that is the same at every score is part of it; one that is not, is not.
+    """
+    margin = margin_of_negatives(loss, batch_size, model)
+    by_score = loss.settings.score_margin
+    if by_score is None or by_score.constant is None:
+        return margin
+    return scaled(margin, by_score.constant / float(loss.temperature))
+
+
+def margin_of_negatives(
+    loss: Loss, batch_size: int | None = None, model: Scorer | None = None
+) -> Margin:
+    """The same, without any `score_margin`."""
     if isinstance(loss, SampledLoss):
         return implied_margin(loss.sampler, loss.weighting, batch_size, model)
     check_kind("loss", loss, ExactLoss, 'scheme("within-batch:tail", labels)')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from headtail.core.weightings import InfoNCE
+from headtail.implicit.by_score import notes_on
 from headtail.implicit.examples import inverse_in_m
 from headtail.losses import Loss, SampledLoss
 from headtail.samplers import FixedSampler, WithinBatch
@@ -29,6 +30,7 @@ def notes_of(loss: Loss, batch_size: int, never_drawn: int, *, untrained: bool) 
         )
     if loss.options.get("label_smoothing"):
         notes.append("Label smoothing is left out here.")
+    notes += notes_on(loss)
     if isinstance(loss, SampledLoss):
         notes += _notes_of_sampling(loss, batch_size, never_drawn)
     if untrained and loss.piece is not None and loss.piece.cosine and _is_fixed(loss):

@@ -11,6 +11,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from headtail.core.weightings import FromMargin
+from headtail.implicit.by_score import log_rho_at
 from headtail.losses import SampledLoss
 from headtail.samplers import Draw, FixedSampler, ModelSampler, Resampled, Scorer, Step
 
@@ -131,7 +132,8 @@ def variance_of_sums(
         few = replace(model, input=model.input[rows])
         y = label[rows]
         f = few.logits(slice(0, len(model.weight))).double()
-        relative = f - f.gather(1, y[:, None]) - exact[rows, None]
+        positive = f.gather(1, y[:, None])
+        relative = f - positive + log_rho_at(loss, positive) - exact[rows, None]
         cost = relative.exp() if loss.piece is None else loss.piece.negative(-f)
         # the positive is masked
         variance = _variance(loss, few, y, cost.scatter(1, y[:, None], 0.0), batch_size)

@@ -13,6 +13,7 @@ from headtail.device.graphs import Pool, Record, record, stream_of
 from headtail.losses.graph import Call, Graph, Replayed
 from headtail.losses.modules import SampledLoss
 from headtail.rows.link import taker_of
+from headtail.samplers.fixed.partial_fc import PartialFC
 from headtail.samplers.fixed.within_batch import WithinBatch
 
 STEPS_BEFORE = 3
@@ -36,7 +37,7 @@ class Watched:
         self._modules = list(loss.modules())
         self._parameters = list(loss.parameters())
         self._parts = self._attributes()
-        self._within_batch = [m for m in self._modules if isinstance(m, WithinBatch)]
+        self._within_batch = [m for m in self._modules if isinstance(m, WithinBatch | PartialFC)]
         self.why_not = self._reason()
 
     def is_same(self, loss: SampledLoss) -> bool:
@@ -86,7 +87,8 @@ class Watched:
             return "the weights are your own, or follow labels that are counted while they are used"
         if self.settings.reduction == "none":
             return 'a loss per example (`reduction="none"`) has no single gradient'
-        if any(part.ranks is not None for part in self._within_batch):
+        batches = [part for part in self._within_batch if isinstance(part, WithinBatch)]
+        if any(part.ranks is not None for part in batches):
             return "negatives come from the batches of all ranks"
         claims = self.sampler.claims
         if claims.memory or not claims.replayable:

@@ -32,6 +32,11 @@ class DecoupledSettings(Settings):
         check_kind("piece", self.piece, Piece, "hinge")
         super().__post_init__()
         check_score(self.piece, self.score)
+        if self.score_margin is not None:
+            raise HeadtailError(
+                "`score_margin` is for softmax losses, which compare the positive with the "
+                "negatives. Drop it, or use `SampledSoftmaxLoss` or `SoftmaxLoss`."
+            )
 
 
 def check_score(piece: Piece, score: str) -> None:

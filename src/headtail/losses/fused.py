@@ -5,6 +5,7 @@ training steps.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ from headtail.losses.inputs import Inputs, directions
 from headtail.losses.options import Settings
 from headtail.rows.gradients import for_autograd, values_of
 from headtail.rows.link import linked, taker_of
+from headtail.rows.rounding import widened
 
 Kernel = Callable[..., LossGradients]
 UNSCALED = "headtail: unscaled"
@@ -79,10 +81,14 @@ def fused_loss(
     known = settings.masks(pairs, draw, weighting) if more_masked else None
     scale = settings.scale(pairs)
     scale = scale.float() if isinstance(scale, Tensor) else scale
-    kernel = kernels.sampled_softmax if piece is None else kernels.sampled_decoupled
+    kernel = kernels.sampled_softmax
+    if piece is not None:
+        code, margin = piece
+        kernel = partial(kernels.sampled_decoupled, piece=code, margin=margin)
     tables = _tables_in_use(inputs, draw, settings)
+    by_score = _margin_of_scores(*tables[:2], settings)
     return _LossOfRows.apply(  # pyright: ignore[reportReturnType]
-        kernel, *tables, Weighed(own, drawn, a, b, known, scale), piece or ()
+        kernel, *tables, Weighed(own, drawn, a, b, known, scale), by_score
     )
 
 
@@ -118,6 +124,17 @@ def _tables_in_use(
     return directions(hidden) / settings.temperature, weight, bias, place[: len(label)], negatives
 
 
+def _margin_of_scores(hidden: Tensor, weight: Tensor, settings: Settings) -> Tensor | None:
+    """The nats by which each positive must win more, by its own cosine; None without such a margin.
+
+    Cosines are those of the tables in use, which begin with the rows of the positives.
+    """
+    if settings.score_margin is None:
+        return None
+    scores = (widened(hidden) * widened(weight[: len(hidden)])).sum(-1)
+    return settings.score_margin.log_rho(scores * settings.temperature, settings.temperature)
+
+
 class _LossOfRows(torch.autograd.Function):
     """Gradients are computed with the loss, and handed to the optimiser row by row."""
 
@@ -131,13 +148,21 @@ class _LossOfRows(torch.autograd.Function):
         positive: Tensor,
         negatives: Tensor,
         weighed: Weighed,
-        piece: tuple[Any, ...],
+        by_score: Tensor | None,
     ) -> Tensor:
+        if by_score is not None:  # it adds to the log-weight of all negatives of its example
+            weighed = weighed._replace(a=by_score.double() + weighed.a)
         places = _places(weight, bias, positive, negatives) if ctx.needs_input_grad[2] else None
-        result = kernel(hidden, weight, bias, positive, negatives, *weighed, *piece)
+        result = kernel(hidden, weight, bias, positive, negatives, *weighed)
         # Autograd frees what is saved here after the last backward, and not before.
         rows, points = (result.rows, None) if places is None else (places.rows, places.points)
         gradients = result.grad_input, result.grad_scores, result.grad_rows
+        grad_by_score = None
+        if by_score is not None:  # the slope of log(1 + e^a Σ) in a is 1 − e^(−loss)
+            grad_by_score = -torch.expm1(-result.loss) * weighed.scale
+            if isinstance(weighed.scale, Tensor):
+                grad_by_score = torch.where(weighed.scale == 0, 0.0, grad_by_score)
+        gradients = *gradients, grad_by_score
         ctx.save_for_backward(hidden, positive, negatives, *gradients, rows, points)
         ctx.tables = weight, bias
         if result.total is not None:
@@ -150,13 +175,14 @@ class _LossOfRows(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         # The refusal of a second derivative takes as long as the rest, and is rarely of use.
         gradients = _gradients_once if torch.is_grad_enabled() else _gradients
-        return None, *gradients(ctx, grads[0]), None, None, None, None
+        *of_tables, by_score = gradients(ctx, grads[0])
+        return None, *of_tables, None, None, None, by_score
 
 
 def _gradients(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
-    """Of hidden states, weight and bias."""
+    """Of hidden states, weight and bias, and of the margin by score."""
     hidden, positive, negatives, *gradients, rows, points = ctx.saved_tensors
-    grad_hidden, grad_scores, grad_rows = handed_out(ctx, gradients, grad_loss)
+    grad_hidden, grad_scores, grad_rows, by_score = handed_out(ctx, gradients, grad_loss)
     grouped = points is not None
     if grouped:
         wait_for(hidden.device, "entries")
@@ -176,7 +202,7 @@ def _gradients(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
         grad_bias = _gradient_of(bias, grad_bias, ctx.next_functions[2][0])
     if grad_hidden.dtype != hidden.dtype:
         grad_hidden = grad_hidden.to(hidden.dtype)
-    return grad_hidden, grad_weight, grad_bias
+    return grad_hidden, grad_weight, grad_bias, by_score
 
 
 _gradients_once = once_differentiable(_gradients)

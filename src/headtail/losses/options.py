@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headtail.core.draw import Draw
+from headtail.core.score_margins import ScoreMargin
 from headtail.core.targets import IGNORE_INDEX, Pairs, Target
 from headtail.core.weightings import Weighting
 from headtail.errors import (
@@ -44,6 +45,8 @@ class Options(TypedDict, total=False):
         ignore_index: targets (or padding) with this id count nowhere; −100, as in torch. None
             promises that there are none, which saves a CUDA host some waiting.
         reduction: `"mean"` over pairs, `"sum"`, or `"none"` for one value per pair.
+        score_margin: a margin on the cosine of the positive itself, such as `ArcFace(0.5)`; softmax
+            losses only.
 
     Hidden states `[B, T, d]` count as B·T examples; then `target` and `sample_weight` have the
     shape `[B, T]`, and `known_positives` `[B, T, k]`.
@@ -56,6 +59,7 @@ class Options(TypedDict, total=False):
     sample_weight: Tensor | None
     ignore_index: int | None
     reduction: Literal["mean", "sum", "none"]
+    score_margin: ScoreMargin | None
 
 
 OPTION_NAMES = tuple(Options.__annotations__)
@@ -78,6 +82,7 @@ class Settings:
     sample_weight: Tensor | None = None
     ignore_index: int | None = IGNORE_INDEX
     reduction: str = "mean"
+    score_margin: ScoreMargin | None = None
 
     @classmethod
     def of(cls: type[S], options: Mapping[str, Any], also: tuple[str, ...] = ()) -> S:
@@ -104,6 +109,13 @@ class Settings:
             check_temperature(self.temperature)
         if self.sample_weight is not None:
             check_kind("sample_weight", self.sample_weight, Tensor, "torch.ones(b)")
+        if self.score_margin is not None:
+            check_kind("score_margin", self.score_margin, ScoreMargin, "ArcFace(0.5)")
+            if self.score != "cosine":
+                raise HeadtailError(
+                    '`score_margin` moves the cosine of the positive: write `score="cosine"`, and '
+                    "a small `temperature`, for example 1/64."
+                )
 
     def compared(
         self, pairs: Pairs, draw: Draw, weighting: Weighting

@@ -194,7 +194,8 @@ def softmax_loss(
 def exact_softmax(inputs: Inputs, margin: Margin, settings: SoftmaxSettings) -> Tensor:
     """The reduced loss over all labels."""
     everything_counts = settings.collisions in (None, "target") and settings.known_positives is None
-    if everything_counts and isinstance(margin, Separable):
+    as_scored = settings.score_margin is None  # the positive has one score, above and below
+    if everything_counts and as_scored and isinstance(margin, Separable):
         loss = chunked_softmax(inputs, margin, settings, settings.label_smoothing)
         if loss is not None:
             return loss

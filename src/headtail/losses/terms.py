@@ -30,7 +30,8 @@ class Terms:
     """All that equations 5 and 6 are made of, for each pair of the batch.
 
     Attributes:
-        positive: `[p]` logits f_y, at least in float32, divided by the temperature.
+        positive: `[p]` logits f_y, at least in float32, divided by the temperature; with their
+            score margin, if there is one.
         negatives: `[p, m]` logits f_y', alike.
         a: `[p]` and
         b: `[m]` or `[p, m]`: the log-weights.
@@ -106,6 +107,11 @@ def exact_terms(inputs: Inputs, margin: Margin, settings: Settings) -> Terms:
     pairs = inputs.pairs
     f = pairs.rows(exact_logits(inputs, margin, settings))
     f_y = f.gather(1, pairs.label[:, None]).squeeze(1)
+    if settings.score_margin is not None:
+        cosine = f_y * settings.temperature
+        if inputs.bias is not None:
+            cosine = cosine - inputs.bias.reshape(-1)[pairs.label]
+        f_y = f_y - settings.score_margin.log_rho(cosine, settings.temperature)
     num_labels = len(inputs.weight)
     draw = every_label(num_labels, inputs.weight.device)
     return _terms(f_y, f, pairs, draw, FromMargin(margin), num_labels, settings)
@@ -156,6 +162,8 @@ def _logits(
         negatives = directions(negatives)
     # Few numbers, and each decides an example: positives are multiplied in float32 in any case.
     f_y = (widened(pairs.rows(hidden)) * widened(positive)).sum(-1)
+    if settings.score_margin is not None:
+        f_y = settings.score_margin.moved(f_y)
     if negatives.dim() == 2:
         return f_y, widened(pairs.rows(hidden @ negatives.T))
     return f_y, widened(torch.einsum("pd,pmd->pm", pairs.rows(hidden), negatives))

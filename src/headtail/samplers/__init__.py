@@ -12,6 +12,7 @@ from headtail.samplers.fixed.frequency import Frequency
 from headtail.samplers.fixed.given import Given
 from headtail.samplers.fixed.log_uniform import LogUniform
 from headtail.samplers.fixed.mixture import Mixture
+from headtail.samplers.fixed.partial_fc import PartialFC
 from headtail.samplers.fixed.queue import Queue
 from headtail.samplers.fixed.uniform import Uniform
 from headtail.samplers.fixed.within_batch import WithinBatch
@@ -41,6 +42,7 @@ __all__ = [
     "Mixture",
     "ModelSampler",
     "ModelSoftmax",
+    "PartialFC",
     "QuadraticKernel",
     "Queue",
     "Resampled",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels
 from headtail.core.targets import IGNORE_INDEX, Pairs, Target
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, PythonName
 from headtail.samplers.scorer import Scorer
 
 
@@ -36,6 +36,7 @@ class Claims:
             without examples is never drawn.
         replayable: every draw is the same work on the device, whatever the host does in between:
             a CUDA graph may hold it.
+        alone: it cannot be a part of another sampler.
     """
 
     looks_at_model: bool = False
@@ -48,6 +49,7 @@ class Claims:
     memory: int = 0
     source: str | None = None
     replayable: bool = False
+    alone: bool = False
 
 
 class Step(NamedTuple):
@@ -248,3 +250,14 @@ class Sampler(nn.Module, ABC):
             return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
 
         return super()._apply(move, recurse)
+
+
+def check_part(part: Sampler, whole: str) -> None:
+    """Refuse a sampler that works only by itself as a part of another."""
+    if part.claims.alone:
+        raise HeadtailError(
+            PythonName(part.name),
+            " counts each label once, whatever drew it, so it cannot be a part of ",
+            PythonName(whole),
+            ". Use it alone.",
+        )

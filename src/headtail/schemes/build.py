@@ -22,10 +22,18 @@ from headtail.losses import (
 )
 from headtail.losses.decoupled import check_score
 from headtail.samplers import Sampler
-from headtail.schemes.grammar import check_known, read_call, split_count
+from headtail.schemes.grammar import Call, check_known, read_call, split_count
 from headtail.schemes.parse import Scheme, parse
 from headtail.schemes.request import Request
-from headtail.schemes.table import LOSSES, MARGINS, SAMPLERS, WEIGHTINGS, queue_capacity
+from headtail.schemes.table import (
+    LOSSES,
+    MARGINS,
+    SAMPLERS,
+    SCALE,
+    SCORE_MARGINS,
+    WEIGHTINGS,
+    queue_capacity,
+)
 from headtail.schemes.words import in_scheme_words
 
 
@@ -52,6 +60,8 @@ def scheme(text: str, labels: Labels, num_negatives: int | None = None, **option
     piece = LOSSES[parsed.loss]
     options = _loss_options(parsed, piece, options)
     with in_scheme_words(parsed.num_negatives):
+        if parsed.score_margin is not None:
+            options = _by_score(parsed.score_margin, labels, parsed.text) | options
         loss = _exact_loss(parsed, labels, piece, options)
         if loss is None:
             number = num_negatives if parsed.num_negatives is None else parsed.num_negatives
@@ -72,6 +82,12 @@ def _loss_options(parsed: Scheme, piece: Piece | None, options: dict[str, Any]) 
         options = {"piece": piece, "score": "cosine" if piece.cosine else "dot"} | options
         check_score(piece, options["score"])
     return options
+
+
+def _by_score(call: Call, labels: Labels, text: str) -> dict[str, Any]:
+    """The options of a loss with a margin on the positive's score."""
+    margin = SCORE_MARGINS[call.name].build(Request(call, labels, text))
+    return {"score": "cosine", "temperature": 1 / SCALE, "score_margin": margin}
 
 
 def _exact_loss(

@@ -2,17 +2,26 @@
 
 [LOSS/]SAMPLER[(args)]:WEIGHTING[(args)][@m]    a sampled loss: contrastive/frequency(0.75):tail@256
 [LOSS/]MARGIN[(args)]                           an all-label loss: logit-adjusted
+arcface[(args)][/…]                             a margin on the positive's score, as LOSS
 softmax+post-hoc                                all labels, adjusted when predicting
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from headtail.errors import HeadtailError, check_kind
 from headtail.schemes.grammar import Call, check_known, read_call, split_count
 from headtail.schemes.request import Source
-from headtail.schemes.table import LOSSES, MARGINS, PAPER, SAMPLERS, WEIGHTINGS
+from headtail.schemes.table import (
+    LOSSES,
+    MARGINS,
+    PAPER,
+    SAMPLERS,
+    SCORE_MARGINS,
+    WEIGHTINGS,
+)
 
 POST_HOC = "+post-hoc"
 
@@ -29,6 +38,7 @@ class Scheme:
         margin: the margin of an all-label loss, None for sampled ones.
         num_negatives: the number after @, if any.
         post_hoc: whether predictions are logit-adjusted afterwards.
+        score_margin: a margin on the positive's score, if any.
     """
 
     text: str
@@ -38,6 +48,7 @@ class Scheme:
     margin: Call | None = None
     num_negatives: int | None = None
     post_hoc: bool = False
+    score_margin: Call | None = None
 
     @property
     def source(self) -> Source | None:
@@ -72,15 +83,11 @@ def parse(text: str) -> Scheme:
     text = text.strip().lower().replace("_", "-")
     post_hoc = text.endswith(POST_HOC)
     rest, number = split_count(text.removesuffix(POST_HOC), text)
-    loss, slash, after_slash = rest.partition("/")
-    if slash:
-        check_known(loss, tuple(LOSSES), "loss", text)
-        rest = after_slash
-    else:
-        loss = rest if rest in LOSSES else "softmax"
+    loss, rest, by_score = _split_loss(text, rest)
+    more: dict[str, Any] = {"post_hoc": post_hoc, "score_margin": by_score}
     if ":" not in rest:
         margin = _parse_margin(typed, text, rest, number)
-        return Scheme(typed, loss, margin=margin, post_hoc=post_hoc)
+        return Scheme(typed, loss, margin=margin, **more)
     sampler, weighting = (read_call(part, text) for part in rest.split(":", 1))
     check_known(sampler.name, tuple(SAMPLERS), "sampler", text)
     check_known(weighting.name, tuple(WEIGHTINGS), "weighting", text)
@@ -91,7 +98,19 @@ def parse(text: str) -> Scheme:
             f"{weighting.name} weights need it. Write weights that come from a margin, for "
             f"example `{write}`."
         )
-    return Scheme(typed, loss, sampler, weighting, None, number, post_hoc)
+    return Scheme(typed, loss, sampler, weighting, None, number, **more)
+
+
+def _split_loss(text: str, rest: str) -> tuple[str, str, Call | None]:
+    """The loss before the slash, what follows it, and the margin on scores that it may be."""
+    first, slash, after = rest.partition("/")
+    if not slash and (":" in rest or rest.partition("(")[0] not in SCORE_MARGINS):
+        return rest if rest in LOSSES else "softmax", rest, None
+    call = read_call(first, text)
+    if call.name in SCORE_MARGINS:
+        return "softmax", after if slash else "softmax", call
+    check_known(first, (*LOSSES, *SCORE_MARGINS), "loss", text)
+    return first, after, None
 
 
 def _parse_margin(typed: str, text: str, rest: str, number: int | None) -> Call:
@@ -101,7 +120,7 @@ def _parse_margin(typed: str, text: str, rest: str, number: int | None) -> Call:
             f"`{typed}` is not a scheme, only its sampler. Write a weighting too, for example "
             f"`{rest}:importance`."
         )
-    check_known(margin.name, (*MARGINS, *LOSSES, *PAPER), "scheme", text)
+    check_known(margin.name, (*MARGINS, *LOSSES, *SCORE_MARGINS, *PAPER), "scheme", text)
     if number is not None:
         raise HeadtailError(
             f"`{text}` uses all labels, so `@{number}` has no meaning there. Drop it."

@@ -19,6 +19,7 @@ from headtail.core.margins import (
     Unit,
 )
 from headtail.core.pieces import Piece, contrastive, hinge, logistic, squared_hinge
+from headtail.core.score_margins import ArcFace, CosFace, ScoreMargin
 from headtail.core.weightings import (
     Constant,
     FromMargin,
@@ -38,6 +39,7 @@ from headtail.samplers import (
     LogUniform,
     Mixture,
     ModelSoftmax,
+    PartialFC,
     QuadraticKernel,
     Queue,
     Resampled,
@@ -103,6 +105,11 @@ def _within_batch(request: Request) -> Sampler:
     return WithinBatch(request.labels, request.num_negatives)
 
 
+def _partial_fc(request: Request) -> Sampler:
+    request.number(None)
+    return PartialFC(request.labels, request.m)
+
+
 def _queue(request: Request) -> Sampler:
     capacity = queue_capacity(request)
     wanted = request.num_negatives
@@ -162,6 +169,7 @@ SAMPLERS: dict[str, SamplerRow] = {
     "log-uniform": SamplerRow(LogUniform, _log_uniform),
     "within-batch": SamplerRow(WithinBatch, _within_batch, "batch"),
     "queue": SamplerRow(Queue, _queue, "past batches"),
+    "partial-fc": SamplerRow(PartialFC, _partial_fc),
     "mixture": SamplerRow(Mixture, lambda request: nested.mixture(request, SAMPLERS), "parts"),
     "model": SamplerRow(ModelSoftmax, _model),
     "tilted": SamplerRow(Tilted, _tilted),
@@ -202,6 +210,45 @@ MARGINS: dict[str, MarginRow] = {
     "unit": MarginRow(Unit, _unit),
 }
 """The margins of all-label losses."""
+
+
+def _arcface(request: Request) -> ScoreMargin:
+    args = request.call.args
+    numbers = [arg for arg in args if isinstance(arg, float)]
+    easy = request.has("easy")
+    if len(numbers) > 2 or len(numbers) + easy < len(args):
+        raise HeadtailError(
+            f"`arcface` in `{request.text}` takes an angle, perhaps a margin of the cosine, and "
+            "`easy`, for example `arcface(0.5)`, `arcface(0.3,0.2)` or `arcface(0.5,easy)`."
+        )
+    return ArcFace(*numbers, easy=easy)
+
+
+def _cosface(request: Request) -> ScoreMargin:
+    return CosFace(request.number(0.35))
+
+
+@dataclass(frozen=True)
+class ScoreMarginRow:
+    """A margin on the positive's score as schemes know it.
+
+    Attributes:
+        kind: its class.
+        build: from a request to the margin.
+    """
+
+    kind: type[ScoreMargin]
+    build: Callable[[Request], ScoreMargin]
+
+
+SCORE_MARGINS: dict[str, ScoreMarginRow] = {
+    "arcface": ScoreMarginRow(ArcFace, _arcface),
+    "cosface": ScoreMarginRow(CosFace, _cosface),
+}
+"""Softmax losses on cosines with a margin on the positive's score."""
+
+SCALE = 64.0
+"""1 / temperature of these losses, unless one is given."""
 
 
 def _plain(kind: Callable[[], Weighting]) -> Callable[[Request], Weighting]:

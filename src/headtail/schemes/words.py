@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from headtail.errors import HeadtailError, PythonName, Setting, Word
-from headtail.schemes.table import MARGINS, SAMPLERS, WEIGHTINGS
+from headtail.schemes.table import MARGINS, SAMPLERS, SCORE_MARGINS, WEIGHTINGS
 
 NAMES = {
     row.kind.__name__: name
-    for rows in (SAMPLERS, WEIGHTINGS, MARGINS)
+    for rows in (SAMPLERS, WEIGHTINGS, MARGINS, SCORE_MARGINS)
     for name, row in rows.items()
 }
 """What a class is called in a scheme."""

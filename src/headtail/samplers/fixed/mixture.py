@@ -15,7 +15,7 @@ from headtail.core.draw import Draw
 from headtail.core.labels import Labels
 from headtail.errors import HeadtailError
 from headtail.samplers.interfaces import FixedSampler, ModelSampler, Part
-from headtail.samplers.sampler import Claims, Sampler, Step
+from headtail.samplers.sampler import Claims, Sampler, Step, check_part
 
 
 class Mixture(Sampler):
@@ -72,6 +72,8 @@ class Mixture(Sampler):
                 "`parts` must not exclude the positive: drop `exclude_target=True`, and the loss "
                 "masks collisions."
             )
+        for part in parts:
+            check_part(part, "Mixture")
         inner = [part.samplers if isinstance(part, Mixture) else [part] for part in parts]
         self.parts = nn.ModuleList(itertools.chain(*inner))
         self.num_labels = sizes.pop()

@@ -14,7 +14,7 @@ from headtail.core.draw import Draw
 from headtail.core.labels import Labels
 from headtail.errors import HeadtailError, check_count, check_kind
 from headtail.samplers.interfaces import ModelSampler, Part
-from headtail.samplers.sampler import Claims, Sampler, Step
+from headtail.samplers.sampler import Claims, Sampler, Step, check_part
 from headtail.samplers.scorer import Scorer
 
 
@@ -52,6 +52,7 @@ class Hard(ModelSampler):
                 "`cheap` must not exclude the positive: write `exclude_target=False`, and the loss "
                 "masks collisions."
             )
+        check_part(cheap, "Hard")
         self.cheap: Part = cheap
         self.num_labels = cheap.num_labels
         self.nearest = min(check_count("nearest", nearest), self.num_labels)

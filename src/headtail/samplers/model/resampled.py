@@ -15,7 +15,7 @@ from headtail.core.labels import Labels
 from headtail.errors import HeadtailError, check_count, check_kind
 from headtail.samplers.interfaces import FixedSampler, Part
 from headtail.samplers.model.by_score import interval_at, running_sums
-from headtail.samplers.sampler import Claims, Sampler, Step
+from headtail.samplers.sampler import Claims, Sampler, Step, check_part
 
 
 @final
@@ -55,6 +55,7 @@ class Resampled(Sampler):
                 f"`pool` must know its q, but `{pool.name}` does not. Write for example "
                 "`Uniform(labels, 1024)`."
             )
+        check_part(pool, "Resampled")
         self.pool: Part = pool
         self.num_labels = pool.num_labels
         self.num_negatives = check_count("num_negatives", num_negatives)
