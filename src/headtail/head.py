@@ -222,8 +222,7 @@ class LabelHead(nn.Module):
             return best_labels(self._table(post_hoc), hidden, k, excluded)
         chosen = candidates_of(candidates, k, *shape)
         rows = chosen if isinstance(chosen, Tensor) else chosen.label.unique()
-        for table in self.parameters(recurse=False):
-            catch_up(table, rows)
+        self._catch_up(rows)
         return best_of(self._table(post_hoc), hidden, k, chosen, excluded)
 
     def exported(
@@ -316,6 +315,11 @@ class LabelHead(nn.Module):
             raise HeadtailError(
                 "`torch.export` needs rows with their weight decay. Call `model.eval()` before."
             )
+
+    def _catch_up(self, rows: Int[Tensor, " n"]) -> None:
+        """Make these rows of the table ready to be read."""
+        for table in self.parameters(recurse=False):
+            catch_up(table, rows)
 
     def train(self, mode: bool = True) -> LabelHead:
         """As torch's; for evaluation, rows receive their pending weight decay first."""

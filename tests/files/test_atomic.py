@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from headtail import HeadtailError
-from headtail.files.atomic import check_writable, write_text
+from headtail.files.atomic import check_writable, new_folder, write_text
 
 
 def test_a_failing_disk_leaves_what_was_there_and_nothing_else(tmp_path, monkeypatch):
@@ -46,3 +46,34 @@ def test_a_folder_or_a_file_in_the_way_is_named(tmp_path):
         write_text(file / "best.csv", "")
     with pytest.raises(HeadtailError, match="it is a folder; name a file"):
         write_text(tmp_path, "")
+
+
+def test_a_new_folder_is_whole_or_absent(tmp_path):
+    with new_folder(tmp_path / "deep" / "out") as folder:
+        (folder / "file").write_text("x")
+        assert not (tmp_path / "deep" / "out").exists()
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["out"]
+    assert (tmp_path / "deep" / "out" / "file").read_text() == "x"
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ZeroDivisionError), new_folder(tmp_path / "empty") as folder:
+        (folder / "file").write_text(f"{1 / 0}")
+    with new_folder(tmp_path / "empty") as folder:
+        (folder / "file").write_text("x")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "empty"]
+
+
+@pytest.mark.parametrize("taken", ["folder", "file"])
+def test_a_folder_that_holds_something_is_refused_before_any_work(tmp_path, taken):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "mine").write_text("x")
+    (tmp_path / "file").write_text("x")
+    work = []
+    with pytest.raises(HeadtailError, match="exists already"), new_folder(tmp_path / taken):
+        work.append(1)
+    assert not work
+    with (
+        pytest.raises(HeadtailError, match=r"file` is not a folder"),
+        new_folder(tmp_path / "file" / "out"),
+    ):
+        work.append(1)
+    assert not work

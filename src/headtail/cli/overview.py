@@ -61,6 +61,11 @@ JOBS = {
             "Measure a model on head, torso and tail.",
             "headtail evaluate run my-data",
         ),
+        "export": Command(
+            "export.Export",
+            "Write a search index of the labels, or the model as one program.",
+            "headtail export run --to faiss --out index",
+        ),
     },
     "Understand a scheme before training": {
         "explain": Command(

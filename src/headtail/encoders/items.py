@@ -121,6 +121,9 @@ class ItemHead(LabelHead):
             self.weight[ids] = self.rows(ids)
         self._is_current = True
 
+    def _catch_up(self, rows: Int[Tensor, " n"]) -> None:
+        self.flush()  # all rows are computed together, once after each step
+
     def train(self, mode: bool = True) -> ItemHead:
         """As torch's; for evaluation, all rows are computed first."""
         self._is_current = False  # weights may have been loaded

@@ -103,4 +103,4 @@ def last_states(hidden: Float[Tensor, "n T d"], items: Int[Tensor, "n T"]) -> Fl
     position.
     """
     last = (items >= 0).sum(1).clamp(min=1) - 1
-    return hidden[torch.arange(len(hidden), device=hidden.device), last]
+    return hidden[torch.arange(hidden.shape[0], device=hidden.device), last]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headtail.errors import HeadtailError
@@ -45,6 +46,28 @@ def replace_file(path: Path, write: Callable[[Path], None]) -> None:
         raise HeadtailError(
             f"`{path}` cannot be written: {_why(path, error)}. What was there before is untouched."
         ) from error
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder beside `path` to write to, which is renamed to `path` once it is complete.
+
+    A folder that holds something is refused, before any work is done for it.
+    """
+    path = path.absolute()
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise HeadtailError(f"`{path}` exists already. Name another folder, or delete it first.")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
+        yield temporary
+        temporary.replace(path)
+    except BaseException as error:  # Ctrl-C too leaves nothing behind
+        shutil.rmtree(temporary, ignore_errors=True)
+        if not isinstance(error, OSError):
+            raise
+        raise HeadtailError(f"`{path}` cannot be written: {_why(path, error)}.") from error
 
 
 def _why(path: Path, error: OSError) -> str:
