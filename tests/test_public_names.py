@@ -22,7 +22,8 @@ TOP = {
     "weightings": "Constant Importance Relative Tail InfoNCE FromMargin",
     "margins": "Unit LogitAdjusted Equalised Adaptive CustomSeparable Pairwise ArcFace CosFace",
     "losses": "SampledSoftmaxLoss SoftmaxLoss SampledDecoupledLoss DecoupledLoss",
-    "head and optimisers": "LabelHead RowSGD RowAdagrad RowAdam SplitOptimizer clip_grad_norm_",
+    "head and optimisers": "LabelHead RowSGD RowAdagrad RowAdam SplitOptimizer clip_grad_norm_ "
+    "AveragedModel",
     "functions": "explain audit scheme load compare tune use_kernels",
     "training": "Run Trainer",
     "errors": "HeadtailError",

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from headtail.implicit import audit, explain
     from headtail.kernels.dispatch import use_kernels
     from headtail.losses import DecoupledLoss, SampledDecoupledLoss, SampledSoftmaxLoss, SoftmaxLoss
+    from headtail.rows.averaging import AveragedModel
     from headtail.rows.clipping import clip_grad_norm_
     from headtail.rows.optimizers import RowAdagrad, RowAdam, RowSGD
     from headtail.rows.split import SplitOptimizer
@@ -68,6 +69,7 @@ __all__ = [
     "Adaptive",
     "Adversarial",
     "ArcFace",
+    "AveragedModel",
     "Block",
     "Constant",
     "CosFace",
@@ -137,6 +139,7 @@ _HOMES = {
     "implicit": "audit explain",
     "kernels.dispatch": "use_kernels",
     "losses": "DecoupledLoss SampledDecoupledLoss SampledSoftmaxLoss SoftmaxLoss",
+    "rows.averaging": "AveragedModel",
     "rows.clipping": "clip_grad_norm_",
     "rows.optimizers": "RowAdagrad RowAdam RowSGD",
     "rows.split": "SplitOptimizer",

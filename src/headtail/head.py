@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headtail.answers.candidates import Candidates, best_of, candidates_of
-from headtail.answers.scored_table import ScoredTable
+from headtail.answers.scored_table import ScoredTable, check_hidden
 from headtail.answers.top_labels import TopLabels
 from headtail.answers.topk import best_labels, without_gradients
 from headtail.collectives.ranks import refuse_reducer
@@ -25,7 +25,6 @@ from headtail.errors import (
     check_kind,
     check_num_labels,
     check_number,
-    check_same_device,
 )
 from headtail.implicit.implied import implied_margin_of, lean_of, refuse_to_correct_twice
 from headtail.losses import ExactLoss, Loss, SampledLoss
@@ -33,6 +32,7 @@ from headtail.losses.captured import Call, Captured, HeadGraphs
 from headtail.losses.options import Options
 from headtail.rows.decay import catch_up, flush, forgive
 from headtail.rows.look_up import look_up
+from headtail.rows.new_rows import add_rows
 
 
 class LabelHead(nn.Module):
@@ -182,7 +182,7 @@ class LabelHead(nn.Module):
     @torch.no_grad()
     def logits(self, hidden: Float[Tensor, "b d"]) -> Float[Tensor, "b L"]:
         """Scores of all labels at once: `[b, L]`, so for small L only."""
-        self._check_hidden(hidden)
+        check_hidden(hidden, self.weight)
         self.flush()
         return self._table().scores(hidden, slice(None))
 
@@ -212,7 +212,7 @@ class LabelHead(nn.Module):
                 `+post-hoc` scheme.
             correct_twice: allow `post_hoc` on top of a loss that already leans to the tail.
         """
-        self._check_hidden(hidden)
+        check_hidden(hidden, self.weight)
         self._check_k(k)
         post_hoc = self._checked_post_hoc(post_hoc, correct_twice)
         shape = (hidden.shape[0], len(self.weight), hidden.device)
@@ -295,9 +295,9 @@ class LabelHead(nn.Module):
         fresh = torch.empty(
             new - old, self.weight.shape[1], device=self.weight.device, dtype=self.weight.dtype
         )
-        _grow(self.weight, nn.init.normal_(fresh, std=fresh.shape[1] ** -0.5), optimizer)
+        add_rows(self.weight, nn.init.normal_(fresh, std=fresh.shape[1] ** -0.5), optimizer)
         if self.bias is not None:
-            _grow(self.bias, self.bias.new_zeros(new - old, 1), optimizer)
+            add_rows(self.bias, self.bias.new_zeros(new - old, 1), optimizer)
         self.labels = labels
         self.loss = loss.to(self.weight.device).train(self.training)
         self._lean = None
@@ -344,20 +344,6 @@ class LabelHead(nn.Module):
         temperature = self.loss.temperature
         return ScoredTable(self.weight, self.bias, cosine, temperature, self.labels, post_hoc)
 
-    def _check_hidden(self, hidden: Tensor) -> None:
-        check_kind("hidden", hidden, Tensor, "encoder(features)")
-        if hidden.dim() != 2 or hidden.shape[1] != self.weight.shape[1]:
-            raise HeadtailError(
-                f"`hidden` must have shape [b, {self.weight.shape[1]}], but got "
-                f"{list(hidden.shape)}."
-            )
-        check_same_device("hidden", hidden, "head.weight", self.weight)
-        if hidden.dtype != self.weight.dtype and not torch.is_autocast_enabled(hidden.device.type):
-            raise HeadtailError(
-                f"`hidden` is {hidden.dtype}, but the head {self.weight.dtype}. Cast one, or use "
-                "`torch.autocast`."
-            )
-
     def _check_k(self, k: int) -> None:
         if check_count("k", k) > len(self.weight):
             raise HeadtailError(f"`k` is {k}, but there are only {len(self.weight)} labels.")
@@ -396,20 +382,3 @@ def _check_loss(loss: Loss, labels: Labels, sparse: bool) -> None:
         )
     if isinstance(loss, ExactLoss):
         check_num_labels("loss.margin", loss.margin.num_labels, "`labels` has", labels.num_labels)
-
-
-def _grow(table: Tensor, fresh: Tensor, optimizer: torch.optim.Optimizer | None) -> None:
-    """Put `fresh` rows behind a parameter's own, which stays the same object, and behind its
-    optimiser state.
-    """
-    old = len(table)
-    table.grad = None
-    table.set_(torch.cat([table, fresh]))  # pyright: ignore[reportArgumentType]
-    if optimizer is None:
-        return
-    group = next((g for g in optimizer.param_groups if any(p is table for p in g["params"])), {})
-    state = optimizer.state.get(table, {})
-    for name, value in state.items():
-        if isinstance(value, Tensor) and value.dim() and len(value) == old:
-            fill = group.get("initial_accumulator_value", 0.0) if name == "sum" else 0.0
-            state[name] = torch.cat([value, value.new_full((len(fresh), *value.shape[1:]), fill)])

@@ -10,6 +10,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from headtail.core.frequencies import LabelFrequencies
+from headtail.errors import HeadtailError, check_kind, check_same_device
 from headtail.losses.inputs import directions
 from headtail.rows.rounding import widened
 
@@ -112,3 +113,18 @@ class ScoredTable:
         if self.post_hoc:
             scores = scores - self.adjustment(rows).to(scores.dtype)
         return scores
+
+
+def check_hidden(hidden: Tensor, weight: Tensor) -> None:
+    """Refuse hidden states that do not fit a table."""
+    check_kind("hidden", hidden, Tensor, "encoder(features)")
+    if hidden.dim() != 2 or hidden.shape[1] != weight.shape[1]:
+        raise HeadtailError(
+            f"`hidden` must have shape [b, {weight.shape[1]}], but got {list(hidden.shape)}."
+        )
+    check_same_device("hidden", hidden, "head.weight", weight)
+    if hidden.dtype != weight.dtype and not torch.is_autocast_enabled(hidden.device.type):
+        raise HeadtailError(
+            f"`hidden` is {hidden.dtype}, but the head {weight.dtype}. Cast one, or use "
+            "`torch.autocast`."
+        )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headtail.answers.scored_table import ScoredTable
+from headtail.answers.scored_table import ScoredTable, check_hidden
 from headtail.answers.topk import best_labels, without_gradients
-from headtail.errors import HeadtailError
 from headtail.losses.inputs import directions
 
 
@@ -37,12 +36,8 @@ class TopLabels(nn.Module):
         """`[b, k]` values and `[b, k]` label ids, best first: a plain tuple, which any program that
         loads an exported graph can read.
         """
-        if hidden.dim() != 2 or hidden.shape[1] != self.vectors.shape[1]:
-            raise HeadtailError(
-                f"`hidden` must have shape [b, {self.vectors.shape[1]}], but got "
-                f"{list(hidden.shape)}."
-            )
         hidden = hidden.to(self.vectors.dtype)
+        check_hidden(hidden, self.vectors)
         if self.cosine:
             hidden = directions(hidden)
         table = ScoredTable(self.vectors, self.offset, False, 1.0, None)
