@@ -525,3 +525,10 @@ def test_settings_that_do_not_fit_are_refused(tmp_path):
     encoder().save_pretrained(tmp_path)
     with pytest.raises(HeadtailError, match="was not saved by a model of headtail"):
         HeadtailForSequenceClassification.from_pretrained(tmp_path)
+
+
+def test_sparse_heads_are_refused_where_gradients_are_sharded(tmp_path):
+    trainer = HeadtailTrainer(classifier(), arguments(tmp_path), train_dataset=texts())
+    trainer.args._n_gpu = 2
+    with pytest.raises(HeadtailError, match="one process each, started by `torchrun`"):
+        trainer._wrap_model(trainer.model)

@@ -13,7 +13,9 @@ from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.training_args import ParallelMode
 
+from headtail.distributed import replicate
 from headtail.errors import HeadtailError, Setting
 from headtail.files.tensors import load_tensors, save_tensors
 from headtail.head import LabelHead
@@ -22,7 +24,6 @@ from headtail.rows.decay import owed, owes
 from headtail.rows.optimizers import RowAdagrad
 from headtail.rows.split import SplitOptimizer, check_knows_rows
 
-PENDING_DECAY = "pending_decay.safetensors"
 TableOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 
 # A mixin, so that other trainers can have it, which for a type checker is a trainer.
@@ -37,6 +38,7 @@ class HeadtailTrainerMixin(_Base):
       the optimiser of the training arguments. Both are one `SplitOptimizer`.
     * The norm of gradients is that of dense and sparse ones together, and both are clipped.
     * Losses of accumulated batches are weighed as one batch would.
+    * Several processes, started by `torchrun`, train as one with a batch of all their examples.
     * A checkpoint also holds weight decay that rows are still due, so that training resumes bit for
       bit.
 
@@ -98,6 +100,20 @@ class HeadtailTrainerMixin(_Base):
         check_knows_rows(getattr(optimizer, "optimizer", optimizer), _sparse_tables(whole))
         return optimizer
 
+    def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> Any:
+        inner = _inner(model)
+        sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled or self.args.n_gpu > 1
+        if training and sharded and _sparse_tables(inner):
+            raise HeadtailError(
+                "Several GPUs train a sparse label head with one process each, started by "
+                "`torchrun`, without FSDP or DeepSpeed. Start it so, or write `sparse=False`."
+            )
+        replicated = self.args.parallel_mode == ParallelMode.DISTRIBUTED and not sharded
+        has_head = any(isinstance(module, LabelHead) for module in inner.modules())
+        if training and replicated and has_head and inner is model:
+            replicate(inner)
+        return super()._wrap_model(model, training, dataloader)
+
     def _set_signature_columns_if_needed(self) -> None:
         super()._set_signature_columns_if_needed()
         encoder = getattr(_inner(self.model), "encoder", None)
@@ -108,34 +124,27 @@ class HeadtailTrainerMixin(_Base):
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         # Saved weights have their decay, but training goes on as if nothing had been saved.
-        tables = _pending(_inner(self.model))
-        before = {name: table.detach().clone() for name, (table, *_) in tables.items()}
-        received = {name: debt[0].clone() for name, (_, debt) in tables.items()}
+        tables = {} if self.args.save_only_model else _pending(_inner(self.model))
+        tensors, due = _as_saved(tables)
         super()._save_checkpoint(model, trial)
-        if not tables:
-            return
-        due = {name: debt[1] for name, (_, debt) in tables.items()}
-        folder = Path(self._get_output_dir(trial)) / (
-            f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        )
-        if self.args.should_save and folder.is_dir():
-            tensors = {f"table.{name}": table for name, table in before.items()}
-            tensors |= {f"received.{name}": values for name, values in received.items()}
-            save_tensors(folder / PENDING_DECAY, tensors, {"due": due})
-        for name, (table, _) in tables.items():
-            _restore(table, before[name], received[name], due[name])
+        if tables:
+            folder = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            path = self._decay_file(Path(self._get_output_dir(trial)) / folder)
+            save_tensors(path, tensors, {"due": due})
+            _restore({name: table for name, (table, _) in tables.items()}, tensors, due)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None or not (Path(checkpoint) / PENDING_DECAY).exists():
-            return
-        advice = "Delete it to resume with all decay applied."
-        tensors, facts = load_tensors(
-            Path(checkpoint) / PENDING_DECAY, "pending weight decay", advice
-        )
-        tables = dict(_inner(self.model).named_parameters())
-        for name, due in facts["due"].items():
-            _restore(tables[name], tensors[f"table.{name}"], tensors[f"received.{name}"], due)
+        path = None if checkpoint is None else self._decay_file(Path(checkpoint))
+        if path is not None and path.exists():
+            advice = "Delete it to resume with all decay applied."
+            tensors, facts = load_tensors(path, "pending weight decay", advice)
+            _restore(dict(_inner(self.model).named_parameters()), tensors, facts["due"])
+
+    def _decay_file(self, checkpoint: Path) -> Path:
+        """Where this process keeps the decay that rows are due: each rank reads other rows."""
+        rank = f"_{self.args.process_index}" if self.args.world_size > 1 else ""
+        return checkpoint / f"pending_decay{rank}.safetensors"
 
 
 class HeadtailTrainer(HeadtailTrainerMixin, Trainer):
@@ -208,7 +217,19 @@ def _pending(model: nn.Module) -> dict[str, tuple[Tensor, tuple[Tensor, float]]]
     return {name: (p, debt) for name, p, debt in debts if debt is not None}
 
 
+def _as_saved(
+    tables: dict[str, tuple[Tensor, tuple[Tensor, float]]],
+) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """Copies of tables and of what rows have received, and what they are due."""
+    tensors: dict[str, Tensor] = {}
+    for name, (table, (received, _)) in tables.items():
+        tensors[f"table.{name}"] = table.detach().clone()
+        tensors[f"received.{name}"] = received.clone()
+    return tensors, {name: due for name, (_, (_, due)) in tables.items()}
+
+
 @torch.no_grad()
-def _restore(table: Tensor, values: Tensor, received: Tensor, due: float) -> None:
-    table.copy_(values)
-    owes(table, received, due)
+def _restore(tables: dict[str, Any], tensors: dict[str, Tensor], due: dict[str, float]) -> None:
+    for name, log_decay in due.items():
+        tables[name].copy_(tensors[f"table.{name}"])
+        owes(tables[name], tensors[f"received.{name}"], log_decay)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
@@ -170,11 +171,19 @@ class WithHead(PreTrainedModel):
         loss = None
         if labels is not None:
             used, target = self.aligned(hidden, labels, shifted)
-            loss = self.head(used, target)
-            if num_items_in_batch is not None:  # from a mean over this batch to one over all
-                loss = loss * (target.ne(IGNORE_INDEX).sum() / num_items_in_batch)
+            loss = self._loss(used, target, num_items_in_batch)
         best = None if self.training else self._best(hidden, self.config.top).indices
         return HeadtailOutput(loss=loss, top_labels=best)
+
+    def _loss(self, hidden: Tensor, target: Tensor, num_items: Tensor | int | None) -> Tensor:
+        """The mean over these targets, or their part of the mean over so many items."""
+        if num_items is None:
+            return self.head(hidden, target)
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            # A mean would be one over all ranks, which says nothing about this rank's sum.
+            return self.head.capture(False)(hidden, target, reduction="sum") / num_items
+        # Without options that change, a head runs as a CUDA graph.
+        return self.head(hidden, target) * (target.ne(IGNORE_INDEX).sum() / num_items)
 
     def topk(self, k: int, **inputs: Any) -> TopK:
         """The exact k best labels and their scores; `inputs` are those of the encoder."""
