@@ -17,7 +17,8 @@ def determinism(wanted: bool, device: torch.device) -> Iterator[None]:
     """
     deterministic_before = torch.are_deterministic_algorithms_enabled()
     benchmark_before = torch.backends.cudnn.benchmark
-    if wanted and device.type == "cuda":
+    switches = wanted and device.type == "cuda"
+    if switches:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch insists on it
         torch.use_deterministic_algorithms(True)
     # Shapes stay the same, so it pays to try which convolution is the fastest; which one wins
@@ -26,5 +27,6 @@ def determinism(wanted: bool, device: torch.device) -> Iterator[None]:
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(deterministic_before)
+        if switches:  # loads torch's compiler, which takes a second
+            torch.use_deterministic_algorithms(deterministic_before)
         torch.backends.cudnn.benchmark = benchmark_before

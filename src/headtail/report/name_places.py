@@ -84,11 +84,14 @@ class _Layout:
 
     def improve(self) -> None:
         """Give every label the place that is best, given the others."""
+        places = {name: self.places(name) for name in self.points}
+        # There are many lines, and they stay where they are.
+        crossed = {name: [self.crossed(name, at) for at in places[name]] for name in places}
         for _ in range(SWEEPS):
-            for name in self.points:
-                places = self.places(name)
-                costs = [self.clash(name, at) + self.crossed(name, at) for at in places]
-                self.at[name] = places[costs.index(min(costs))]
+            for name, around in places.items():
+                both = zip(around, crossed[name], strict=True)
+                costs = [self.clash(name, at) + covered for at, covered in both]
+                self.at[name] = around[costs.index(min(costs))]
 
     def places(self, name: str) -> list[Point]:
         """Around the point, the best side first."""

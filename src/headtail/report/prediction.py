@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scipy.stats import rankdata
+import numpy as np
 
 from headtail.report.chart import Figure, Frame, line, sized
 from headtail.report.look import looks
@@ -103,10 +103,17 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> float:
         return math.nan
     # Values that differ in their last digits only are equal.
     a, b = (
-        rankdata([round(value, 6) for value in values]) - (len(values) + 1) / 2 for values in (x, y)
+        _ranks([round(value, 6) for value in values]) - (len(values) + 1) / 2 for values in (x, y)
     )
     scale = math.sqrt(float(a @ a) * float(b @ b))
     return float(a @ b) / scale if scale else math.nan
+
+
+def _ranks(values: Sequence[float]) -> np.ndarray:
+    """From 1 on, ties sharing their mean: as scipy's `rankdata`, which takes a second to load."""
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    last = count.cumsum()
+    return (last - (count - 1) / 2)[place]
 
 
 def prediction(agreement: Agreement, reference: Reference) -> Figure | None:
