@@ -40,7 +40,7 @@ BELOW = {
     "metrics": "LabelErrors Ranked Ratio coverage filtered_ranks filtered_ratios hit_rate "
     "inverse_propensity label_errors mean_and_deviation most_popular mrr ndcg popularity "
     "popularity_lift precision psp ratios recall",
-    "report": "write_report",
+    "report": "plot write_report",
     "samplers": "Claims Draw FixedSampler ModelSampler Sampler Scorer Step TableSummary "
     f"every_label {TOP['fixed samplers']} {TOP['samplers that look at the model']}",
 }

@@ -13,7 +13,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from headtail.errors import HeadtailError
+from headtail.comparison.shown import comparison_html
+from headtail.errors import HeadtailError, Setting, nearest
 from headtail.files.atomic import write_text
 from headtail.files.records import read_csv, to_csv
 from headtail.training.config import to_toml
@@ -141,7 +142,7 @@ def read_rows(path: str | Path) -> list[Row]:
     return read_csv(path, Row)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Everything in a folder made by `headtail compare`.
 
@@ -212,6 +213,65 @@ class Comparison:
             raise HeadtailError(
                 f"`{folder}` is damaged: {error}. Run the comparison again; finished runs are kept."
             ) from error
+
+    @property
+    def metric(self) -> str:
+        """What head and tail are judged by: "balanced-error" (lower is better) for classification,
+        else "recall@10".
+        """
+        return "balanced-error" if self.data.get("task") == "classification" else "recall@10"
+
+    def means(self, metric: str | None = None) -> dict[str, dict[str, float]]:
+        """Scheme: slice: a metric on the test points, as the mean over seeds; NaN where nothing
+        decides it.
+
+        Args:
+            metric: for example "ndcg@10"; by default `metric`.
+        """
+        tested = [row for row in self.rows if row.split == "test"]
+        measured = {row.metric for row in tested}
+        if metric is not None and metric not in measured:
+            raise HeadtailError(
+                Setting("metric"), f" {metric!r} was not measured.{nearest(metric, measured)}"
+            )
+        metric = metric or self.metric
+        # Of a run that was tested more than once, the last test counts.
+        in_order = sorted(tested, key=lambda row: row.step)
+        last = {
+            (row.scheme, row.slice, row.seed): row.value for row in in_order if row.metric == metric
+        }
+        values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for row in tested:
+            if (value := last.pop((row.scheme, row.slice, row.seed), None)) is not None:
+                values[row.scheme][row.slice].append(value)
+        return {
+            scheme: {slice_: fmean(of_seeds) for slice_, of_seeds in by_slice.items()}
+            for scheme, by_slice in values.items()
+        }
+
+    def __repr__(self) -> str:
+        return f"Comparison({self._description})"
+
+    def _repr_html_(self) -> str:
+        """As a notebook shows it."""
+        lower = self.metric == "balanced-error"
+        notes = [f"{title} failed: {reason}" for title, reason in self.failures.items()]
+        notes += [f"{not_finished(self)}."] if self.missing else []
+        losses = {
+            scheme: (about.get("name") or "").partition(" (")[0]  # without its source
+            for scheme, about in self.schemes.items()
+        }
+        detail = f"{self._description}; {self.metric}, {'lower' if lower else 'higher'} is better"
+        return comparison_html(detail, self.means(), losses, lower_is_better=lower, notes=notes)
+
+    @property
+    def _description(self) -> str:
+        """Schemes, seeds and data in words."""
+        seeds = len({row.seed for row in self.rows if row.run}) or 1
+        of = f"{len(self.schemes)} schemes, {seeds} seed{'' if seeds == 1 else 's'}"
+        facts = {"labels": "num_labels", "training points": "train_points"}
+        sizes = [f"{self.data[key]:,} {word}" for word, key in facts.items() if key in self.data]
+        return ", ".join([f"{of} on {self.data.get('name', 'unknown data')}", *sizes])
 
     def _with_cells(self, folder: Path) -> Comparison:
         """With the results of the cells that are finished, and the names of the others."""

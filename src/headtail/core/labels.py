@@ -15,6 +15,7 @@ from torch import Tensor
 from headtail.core.columns import Names, as_target
 from headtail.core.counts import LARGEST_INT, as_counts, checked_counts, widened_counts
 from headtail.core.frequencies import LabelFrequencies
+from headtail.core.labels_html import describe_labels, labels_html
 from headtail.core.lookup import Table
 from headtail.core.names import check_names, counted_names, ids_of, index_of, joined_names
 from headtail.core.targets import IGNORE_INDEX, Pairs, Ragged, Target, looks_multi_hot
@@ -32,7 +33,7 @@ KEPT_LOGARITHMS = 2**24
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Labels(LabelFrequencies):
     r"""The label distribution: counts, and the prior
 
@@ -50,6 +51,8 @@ class Labels(LabelFrequencies):
         names: the name of each label, strings or whole numbers, or None where ids are the names.
 
     >>> labels = Labels.from_counts([70, 20, 10])
+    >>> labels
+    Labels(3 labels, 100 examples, 10 to 70 per label)
     >>> labels.prior
     tensor([0.7000, 0.2000, 0.1000], dtype=torch.float64)
     >>> Labels.from_counts([3, 1, 0], smoothing=1).prior.tolist()
@@ -58,16 +61,16 @@ class Labels(LabelFrequencies):
 
     counts: Tensor
     smoothing: float = 0.0
-    names: Names | None = field(default=None, repr=False)
-    total: float = field(init=False, repr=False)
+    names: Names | None = None
+    total: float = field(init=False)
     """N, the number of training examples."""
-    rarest: float = field(init=False, repr=False)
+    rarest: float = field(init=False)
     """The smallest prior, min π."""
-    never_seen: int = field(init=False, repr=False)
+    never_seen: int = field(init=False)
     """Number of labels without a single training example."""
-    _table: Table = field(init=False, repr=False)
-    _logs: dict[float, Table] = field(default_factory=dict, init=False, repr=False)
-    _index: dict[str | int, int] = field(default_factory=dict, init=False, repr=False)
+    _table: Table = field(init=False)
+    _logs: dict[float, Table] = field(default_factory=dict, init=False)
+    _index: dict[str | int, int] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         check_number("smoothing", self.smoothing, low=0)
@@ -271,6 +274,13 @@ class Labels(LabelFrequencies):
         if facts.get("kind") != "labels":
             raise HeadtailError(f"`{path}` does not hold labels. {advice}")
         return cls(tensors["counts"], facts["smoothing"], from_bytes(tensors["names"]))
+
+    def __repr__(self) -> str:
+        return f"Labels({describe_labels(self)})"
+
+    def _repr_html_(self) -> str:
+        """As a notebook shows it."""
+        return labels_html(self, describe_labels(self), self.names)
 
     @property
     def num_labels(self) -> int:

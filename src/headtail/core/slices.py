@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from headtail.core.html import HtmlCell, frame, percent, table
 from headtail.errors import HeadtailError, check_choice, check_number
 
 NAMES = ("head", "torso", "tail")
@@ -16,7 +17,7 @@ SliceRule = Literal["auto", "mass", "count"]
 """How labels are divided; auto: by count for classification, by mass otherwise."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Slices:
     """A split of the labels into head, torso and tail.
 
@@ -25,6 +26,8 @@ class Slices:
         rule: how the split was made, in words.
 
     >>> slices = Slices.by_count(torch.tensor([500, 30, 4]))
+    >>> slices
+    Slices(head 1, torso 1, tail 1 of 3 labels; head: at least 100 examples, tail: fewer than 20)
     >>> slices.sizes
     {'head': 1, 'torso': 1, 'tail': 1}
     >>> slices.tail
@@ -112,6 +115,21 @@ class Slices:
         """Number of labels in each slice."""
         sizes = torch.bincount(self.of_label.int(), minlength=3).tolist()
         return dict(zip(NAMES, sizes, strict=True))
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name} {size:,}" for name, size in self.sizes.items())
+        return f"Slices({sizes} of {len(self.of_label):,} labels; {self.rule})"
+
+    def _repr_html_(self) -> str:
+        """As a notebook shows it."""
+        total = len(self.of_label)
+        shares = {name: size / max(total, 1) for name, size in self.sizes.items()}
+        rows = [
+            [name, f"{size:,}", HtmlCell(percent(shares[name]), shares[name])]
+            for name, size in self.sizes.items()
+        ]
+        body = table(["slice", "labels", "share of all labels"], rows)
+        return frame("Slices", f"of {total:,} labels: {self.rule}", body)
 
     def examples(self, counts: Tensor) -> dict[str, float]:
         """Training examples of each slice, given those of each label."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float, Float64, Int
@@ -23,7 +22,8 @@ from headtail.errors import (
     check_number,
 )
 from headtail.implicit.by_score import named_with, positive_score
-from headtail.implicit.examples import Case, Example, Inspector, given_cases, untrained_cases
+from headtail.implicit.examples import Case, Inspector, given_cases, untrained_cases
+from headtail.implicit.explanation import Explanation
 from headtail.implicit.implied import (
     LEAN_FROM,
     implied_margin_of,
@@ -37,60 +37,6 @@ from headtail.samplers import FixedSampler, Sampler
 
 NOISE = 0.1
 """Standard deviation of the sampled loss, in nats, that `needed_m` is for by default."""
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """The result of `explain`.
-
-    Attributes:
-        family: "softmax", or the piece of a decoupled loss.
-        sampler: its name, or "all labels".
-        weighting: its name.
-        m: effective number of negatives.
-        margin: the implied ρ; `margin.log_positive` and `margin.log_negative` are its two vectors
-            if it splits.
-        name: the implicit loss, if it has a name.
-        rho: ρ as a formula.
-        equation: the implicit loss as an equation.
-        lean: log ρ(t, h) − log ρ(h, t) for labels of median count in tail and head, in nats.
-        leans: "tail", "head" or "neither".
-        never_drawn: number of labels that are never negatives.
-        scores: "given", or "untrained" where there were none: then all figures of the examples, and
-            q*, are those of a model with all scores equal, and do not apply to a trained one.
-        examples: bias and noise, for a median label of each slice or for the scores given.
-        notes: what does not hold here, in words.
-        sampled_share: share of the negatives that fall on head, torso and tail.
-        optimal_share: the same for the minimum-variance q* of the first example.
-        unbiased_with: the weighting that would make this sampler unbiased; None for all-label
-            losses.
-        logit_adjusted_with: the weighting that would make it logit-adjusted.
-    """
-
-    family: str
-    sampler: str
-    weighting: str
-    m: float | None
-    margin: Margin
-    name: str | None
-    rho: str
-    equation: str
-    lean: float
-    leans: str
-    never_drawn: int
-    scores: Literal["untrained", "given"]
-    examples: list[Example]
-    notes: list[str]
-    sampled_share: dict[str, float]
-    optimal_share: dict[str, float]
-    unbiased_with: str | None
-    logit_adjusted_with: str | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON: everything but the margin's vectors; NaN and infinities become None."""
-        fields = asdict(self)
-        del fields["margin"]
-        return _finite(fields)
 
 
 def explain(
@@ -259,11 +205,3 @@ def _equation(named: Name, loss: Loss) -> str:
     if loss.piece is None:
         return f"log[1 + Σ_{{y'≠y}} {rho}e^(f_y' − {positive_score(loss)})]"
     return f"φ(f_y) + Σ_{{y'≠y}} {rho}ϕ(−f_y')"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    return [_finite(inner) for inner in value] if isinstance(value, list) else value
