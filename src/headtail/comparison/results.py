@@ -216,13 +216,13 @@ class Comparison:
 
     @property
     def metric(self) -> str:
-        """What head and tail are judged by: "balanced-error" (lower is better) for classification,
-        else "recall@10".
+        """The metric that head and tail are judged by, "balanced-error" (lower is better) for
+        classification and else "recall@10".
         """
         return "balanced-error" if self.data.get("task") == "classification" else "recall@10"
 
     def means(self, metric: str | None = None) -> dict[str, dict[str, float]]:
-        """Scheme: slice: a metric on the test points, as the mean over seeds; NaN where nothing
+        """A metric on the test points by scheme and slice, as the mean over seeds; NaN where nothing
         decides it.
 
         Args:
