@@ -25,6 +25,8 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 nitpicky = False
+# Python's `slice` in a signature is not one of our attributes of that name.
+suppress_warnings = ["ref.python"]
 
 
 def _markdown_maths(app, what, name, obj, options, lines):

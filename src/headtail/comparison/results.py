@@ -222,8 +222,8 @@ class Comparison:
         return "balanced-error" if self.data.get("task") == "classification" else "recall@10"
 
     def means(self, metric: str | None = None) -> dict[str, dict[str, float]]:
-        """A metric on the test points by scheme and slice, as the mean over seeds; NaN where nothing
-        decides it.
+        """A metric on the test points by scheme and slice, as the mean over seeds; NaN where
+        nothing decides it.
 
         Args:
             metric: for example "ndcg@10"; by default `metric`.
