@@ -17,6 +17,8 @@ from headtail import (
     SoftmaxLoss,
     Uniform,
 )
+from headtail.data.bag import Bag
+from headtail.encoders import ItemHead
 
 LABELS = Labels.zipf(30)
 
@@ -51,7 +53,7 @@ def check(head, hidden, best, k, candidates, exclude, tau=0.0):
     assert torch.allclose(best.values[~missing], wanted[~missing], rtol=1e-4, atol=1e-5)
 
 
-EXCLUDE = [[], [3, 3, 19], list(range(30))]
+EXCLUDE = [[28], [3, 3, 19, 4], list(range(30))]  # 4 and 28 are in no list of candidates
 
 
 @pytest.mark.parametrize("score", ["dot", "cosine"])
@@ -130,6 +132,22 @@ def test_only_rows_of_candidates_are_read(candidates):
     wanted = (hidden[:, None] * start[best.indices]).sum(2) * 0.95**3
     wanted = wanted + head.bias.detach()[best.indices].squeeze(2)
     assert torch.allclose(best.values, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("candidates", [[1, 4, 2, 3], [[1, 4, 2, 3]] * 2])
+def test_candidates_of_a_head_that_computes_its_rows(candidates):
+    items = Bag(torch.arange(6), torch.arange(5).int(), torch.ones(5), 5)
+    head = ItemHead(Labels.from_counts([5, 4, 3, 2, 1]), 4, SoftmaxLoss(), items)
+    hidden = torch.randn(2, 4)
+    head.topk(hidden, 3)
+    optimiser = torch.optim.SGD(head.parameters(), lr=5.0)
+    head(hidden, torch.tensor([1, 2])).backward()
+    optimiser.step()  # rows that were computed before are old now
+    best = head.topk(hidden, 3, candidates=candidates)
+    rows = head.rows(torch.arange(5))
+    scores = (hidden @ rows.T)[:, 1:].topk(3)
+    assert torch.equal(best.indices, scores.indices + 1)
+    assert torch.allclose(best.values, scores.values, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,23 @@ def test_an_index_an_encoder_and_a_program_answer_as_the_model(run, tmp_path, ca
     assert torch.equal(torch.export.load(program / "model.pt2").module()(columns, values)[1], best)
 
 
+def test_an_approximate_index_has_its_recall_and_advice_where_it_is_low(run, tmp_path, capsys):
+    capsys.readouterr()
+    cells = ["--to", "faiss", "--index", "IVF8,Flat"]
+    exported(run, tmp_path / "low", *cells)
+    printed = capsys.readouterr()
+    recall = json.loads((tmp_path / "low" / "query.json").read_text())["recall@10"]
+    assert recall < 0.9
+    assert f"recall@10 {recall:.3f} (60 rows" in printed.out
+    words = " ".join(printed.err.split())
+    assert f"The index misses {1 - recall:.0%} of the best 10 labels." in words
+    assert "`--search nprobe=16` for cells" in words
+    exported(run, tmp_path / "high", *cells, "--search", "nprobe=8")
+    printed = capsys.readouterr()
+    assert "recall@10 1.000" in printed.out
+    assert "misses" not in printed.err
+
+
 def test_the_program_predicts_what_the_command_predicts(run, tmp_path):
     rows = tmp_path / "rows.txt"
     rows.write_text("3:1 5:2\n7:1 199:3\n")

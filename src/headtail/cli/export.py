@@ -114,4 +114,6 @@ class Export:
                 post_hoc=self.post_hoc,
                 progress=progress,
             )
+        if done.advice is not None:
+            show_notes([done.advice], Export, status)
         return f", recall@{done.k} {done.recall:.3f} ({done.asked})"

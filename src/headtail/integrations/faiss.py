@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headtail.answers.vectors import Vectors
 from headtail.data.progress import Progress
-from headtail.errors import HeadtailError, Setting, check_kind, need
+from headtail.errors import HeadtailError, Sentence, Setting, check_kind, need
 from headtail.files.atomic import new_folder
 from headtail.head import LabelHead
 
@@ -27,6 +27,8 @@ ASKED = 256
 """Label rows that recall is measured with, where no hidden states are given."""
 DEEPEST = 10
 """The k of recall@k."""
+ENOUGH = 0.95
+"""Recall below which there is advice."""
 
 
 class FaissExport(NamedTuple):
@@ -43,6 +45,20 @@ class FaissExport(NamedTuple):
     recall: float
     k: int
     asked: str
+
+    @property
+    def advice(self) -> Sentence | None:
+        """How to find more of the best labels, where the index misses many."""
+        if self.recall >= ENOUGH:
+            return None
+        return Sentence(
+            f"The index misses {1 - self.recall:.0%} of the best {self.k} labels. To miss fewer, "
+            "search more of it: ",
+            Setting("search", "nprobe=16"),
+            " for cells (IVF), ",
+            Setting("search", "efSearch=128"),
+            " for graphs (HNSW).",
+        )
 
 
 def export(
