@@ -119,7 +119,7 @@ def _points(
     names: list[str] | None,
     num_labels: int,
 ) -> Points:
-    features = _features(pair[0])
+    features = features_of(pair[0])
     values, lengths, _ = rows
     if len(lengths) != len(features):
         raise HeadtailError(
@@ -142,7 +142,8 @@ def _points(
     return Points(features, Ragged(labels, offsets), num_labels)
 
 
-def _features(features: Any) -> Bag | Tensor:
+def features_of(features: Any) -> Bag | Tensor:
+    """Rows of features as encoders take them, from a matrix of scipy or a dense one."""
     if hasattr(features, "tocsr"):
         matrix = features.tocsr()
         matrix.sum_duplicates()
