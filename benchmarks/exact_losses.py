@@ -101,7 +101,7 @@ def with_limits(mib: int, tile: int) -> Loss:
 
     def loss(batch: Batch) -> Tensor:
         before = chunked.CHUNK_BYTES, chunked.TILE_SCORES
-        chunked.CHUNK_BYTES = mib * MIB
+        chunked.CHUNK_BYTES = dict.fromkeys(before[0], mib * MIB)
         chunked.TILE_SCORES = dict.fromkeys(before[1], tile)
         try:
             return softmax_loss(*batch[:3], batch.margin)

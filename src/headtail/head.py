@@ -117,8 +117,8 @@ class LabelHead(nn.Module):
             generator: source of the negatives' randomness.
             **options: options that change from batch to batch: `known_positives`, `sample_weight`.
         """
-        loss = self.loss
-        weight = self.weight
+        loss = self._modules["loss"]  # as `self.loss`, without torch's detour
+        weight = self._parameters["weight"]
         bias = self.bias
         if self.sparse:
             refuse_reducer(weight)
@@ -126,13 +126,13 @@ class LabelHead(nn.Module):
             if draw is not None:
                 raise HeadtailError("`draw` has no meaning for an exact loss. Leave it out.")
             return loss(hidden, weight, target, bias=bias, **options)
-        if self.sparse and self.training and self._graphs.serves(hidden):
-            if draw is not None or generator is not None or options:
+        if self.sparse and self.training:
+            if draw is None and generator is None and not options:
+                value = self._graphs.loss(Call(loss, hidden, target, weight, bias))
+                if value is not None:
+                    return value
+            elif self._graphs.serves(hidden):
                 self._graphs.tell("options change from call to call")
-            else:
-                replayed = self._graphs.loss(Call(loss, hidden, target, weight, bias))
-                if replayed is not None:
-                    return replayed
         return loss(
             hidden,
             weight,

@@ -52,7 +52,7 @@ def small_chunks(monkeypatch):
 def cut(monkeypatch, name: str, fewest: int = 0) -> None:
     chunk_bytes, tile = CUTS[name]
     monkeypatch.setattr(chunked, "FEWEST_SCORES", {"cpu": fewest})
-    monkeypatch.setattr(chunked, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(chunked, "CHUNK_BYTES", {"cpu": chunk_bytes})
     monkeypatch.setattr(chunked, "TILE_SCORES", {"cpu": tile})
 
 
@@ -193,7 +193,7 @@ def test_scores_are_never_held_beyond_the_set_size(monkeypatch):
     tiles = chunked.Tiles
     monkeypatch.setattr(chunked, "Tiles", lambda *args: made.append(tiles(*args)) or made[0])
     losses()
-    assert made[0].flat[:-1].nbytes <= chunked.CHUNK_BYTES
+    assert made[0].flat[:-1].nbytes <= chunked.CHUNK_BYTES["cpu"]
     assert len(made[0].spare) <= chunked.TILE_SCORES["cpu"]
 
 

@@ -86,7 +86,8 @@ class use_kernels:  # noqa: N801 - reads like torch.set_grad_enabled
 
 def kernels_in_use() -> str:
     """The mode: "auto", "always" or "off"."""
-    check_choice("HEADTAIL_KERNELS", _switch.mode, MODES)
+    if _switch.mode not in MODES:
+        check_choice("HEADTAIL_KERNELS", _switch.mode, MODES)
     return _switch.mode
 
 
@@ -164,6 +165,15 @@ def targets_kernel(target: Tensor) -> Any:
     if not 0 < len(target) <= MOST_TARGETS:
         return None
     return _kernels("triton", "targets").counted
+
+
+def exact_kernels(device: torch.device, dtype: torch.dtype) -> Any:
+    """What the exact softmax does with scores of this type, on a GPU."""
+    if _engine(device) != "triton" or dtype == torch.float64:
+        return None
+    from headtail.kernels.triton import exact
+
+    return exact
 
 
 def bag_kernels(table: Tensor) -> Any:

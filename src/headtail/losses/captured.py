@@ -7,12 +7,12 @@ from operator import is_
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headtail.device.graphs import Pool, Record, record, stream_of
 from headtail.losses.graph import Call, Graph, Replayed
 from headtail.losses.modules import SampledLoss
-from headtail.rows.link import taker_of
+from headtail.rows.link import link_of
 from headtail.samplers.fixed.partial_fc import PartialFC
 from headtail.samplers.fixed.within_batch import WithinBatch
 
@@ -24,6 +24,8 @@ MOST_AT_ONCE = 4
 """Graphs of one shape: as many losses can wait for their backward pass at the same time."""
 MOST_CAPTURES = 32
 """Captures after which a head that keeps changing runs eagerly."""
+MODULE = frozenset(vars(nn.Module()))
+"""Attributes that every module has. What they hold is looked at, not where it is held."""
 
 
 class Watched:
@@ -34,18 +36,34 @@ class Watched:
         self.number = number
         self.settings = loss.settings
         self.sampler = loss.sampler
-        self._modules = list(loss.modules())
         self._parameters = list(loss.parameters())
-        self._parts = self._attributes()
-        self._within_batch = [m for m in self._modules if isinstance(m, WithinBatch | PartialFC)]
+        self._buffers = list(loss.buffers())
+        modules = list(loss.modules())
+        self._within_batch = [m for m in modules if isinstance(m, WithinBatch | PartialFC)]
+        self._sized = [vars(m) for m in modules if "num_negatives" in vars(m)]
+        self._kept = [
+            kept for m in modules for kept in (vars(m), m._parameters, m._buffers, m._modules)
+        ]
+        self._kept += _hooks(loss)
+        self._sizes = [*map(len, self._kept)]
+        self._points = [
+            (kept, name)
+            for kept in self._kept
+            for name in kept
+            if name not in MODULE and name != "num_negatives"
+        ]
+        self._parts = [kept[name] for kept, name in self._points]
         self.why_not = self._reason()
 
     def is_same(self, loss: SampledLoss) -> bool:
-        """Whether this loss still has the same parts."""
-        if loss is not self.loss:
+        """Whether this loss still has the same parts; `state` tells numbers of negatives apart."""
+        if loss is not self.loss or [*map(len, self._kept)] != self._sizes:
             return False
-        now = self._attributes()
-        return len(now) == len(self._parts) and all(map(is_, now, self._parts))
+        try:
+            parts = [kept[name] for kept, name in self._points]
+        except KeyError:
+            return False
+        return all(map(is_, parts, self._parts))
 
     @property
     def numbers(self) -> list[Tensor]:
@@ -56,8 +74,8 @@ class Watched:
         """Numbers of negatives, and where its tensors are."""
         return (
             self.number,
-            *[vars(module).get("num_negatives") for module in self._modules],
-            *[b.data_ptr() for m in self._modules for b in m._buffers.values() if b is not None],
+            *[kept["num_negatives"] for kept in self._sized],
+            *[buffer.data_ptr() for buffer in self._buffers],
             *[(p.data_ptr(), p.requires_grad) for p in self._parameters],
         )
 
@@ -70,17 +88,10 @@ class Watched:
             for part in self._within_batch
         )
 
-    def _attributes(self) -> list[Any]:
-        """Everything its modules hold but numbers of negatives and buffers, which `state` tells."""
-        parts: list[Any] = []
-        for module in self._modules:
-            parts += [value for name, value in vars(module).items() if name != "num_negatives"]
-            parts += module._parameters.values()
-            parts += module._modules.values()
-        return parts
-
     def _reason(self) -> str | None:
         """What keeps all calls out of graphs."""
+        if any(_hooks(self.loss)):
+            return "its loss has hooks, which run eagerly"
         if type(self.loss).forward is not SampledLoss.forward:
             return "the loss is your own"
         if not self.loss.weighting.replayable:
@@ -96,6 +107,10 @@ class Watched:
         if not claims.shared:
             return "each example has its own negatives (`exclude_target=True`)"
         return None
+
+
+def _hooks(loss: SampledLoss) -> list[dict[int, Any]]:
+    return [loss._forward_hooks, loss._forward_pre_hooks, loss._backward_hooks]
 
 
 class Captured(NamedTuple):
@@ -133,50 +148,39 @@ class HeadGraphs:
         self._captures = 0
         self._watched: list[Watched] = []
         self._losses = 0
-        self._tables: tuple[Tensor | None, ...] = ()
+        self._weight: Tensor | None = None
+        self._bias: Tensor | None = None
         self._gave_up = False
         self._told: set[str] = set()
 
-    def serves(self, hidden: Any) -> bool:
-        """Whether calls like this are captured at all."""
-        return (
-            self.on
-            and isinstance(hidden, Tensor)
-            and hidden.device.type in self.devices
-            and torch.is_grad_enabled()
-            and not torch.compiler.is_compiling()
-            and not (hidden.device.type == "cuda" and torch.cuda.is_current_stream_capturing())
-        )
-
     def loss(self, call: Call) -> Tensor | None:
         """The loss of a call by a graph; None where it has to run eagerly."""
-        tables = call.tables
-        takers = map(taker_of, tables)
-        if any(taker is not None and taker.at_once for taker in takers):
-            return None
-        reason = call.why_not()
-        if reason is not None:
-            self.tell(reason)
+        if not self.serves(call.hidden):
             return None
         watched = self._watched_for(call)
-        numbers = watched.numbers
-        if not (tables or numbers or call.hidden.requires_grad):
-            return None  # there is nothing to train
-        reason = watched.why_not
-        if reason is None and watched.waits(call.num_targets):
-            reason = (
-                "the number of within-batch negatives depends on how many targets count; write "
-                "`ignore_index=None` if all do"
-            )
-        if any(parameter._backward_hooks for parameter in (*tables, *numbers)):
-            reason = "its parameters have hooks, which run eagerly"
-        if reason is not None:
-            self.tell(reason)
-            return None
-        graph = self._graph_for(call, watched)
+        key = call.key(watched.state())
+        graphs = self._graphs.get(key)
+        if graphs is None:
+            graph = self._first(key, call, watched)
+        else:
+            graph = graphs[0]
+            if len(self._graphs) > 1 or graph.occupied:
+                graph = self._free(graphs, key, call)
         if graph is None:
             return None
-        return Replayed.apply(call.hidden, *tables, *numbers, graph, call.target)  # pyright: ignore[reportReturnType]
+        return Replayed.apply(call.hidden, *graph.parameters, graph, call.target)  # pyright: ignore[reportReturnType]
+
+    def serves(self, hidden: Any) -> bool:
+        """Whether calls like this are captured at all."""
+        if not (self.on and isinstance(hidden, Tensor)):
+            return False
+        kind = hidden.device.type
+        return (
+            kind in self.devices
+            and torch.is_grad_enabled()
+            and not torch.compiler.is_compiling()
+            and not (kind == "cuda" and torch.cuda.is_current_stream_capturing())
+        )
 
     def tell(self, reason: str) -> None:
         """Say once why something is not captured."""
@@ -193,7 +197,7 @@ class HeadGraphs:
     def captured(self) -> Captured:
         """Shapes that are captured, and the memory of their graphs."""
         held = (graph.nbytes for graphs in self._graphs.values() for graph in graphs)
-        return Captured([tuple(key[0][0]) for key in self._graphs], sum(held))
+        return Captured([tuple(key[0]) for key in self._graphs], sum(held))
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy: a copy captures its own graphs."""
@@ -205,12 +209,12 @@ class HeadGraphs:
         self._clear()
 
     def _watched_for(self, call: Call) -> Watched:
-        tables = call.weight, call.bias
-        if not all(map(is_, tables, self._tables or tables)):
+        if call.weight is not self._weight or call.bias is not self._bias:
             self._graphs.clear()  # they fill the `.grad` of the tables they were made for
             self._seen.clear()
             self._pools.clear()
-        self._tables = tables
+        self._weight = call.weight
+        self._bias = call.bias
         for watched in self._watched:
             if watched.is_same(call.loss):
                 return watched
@@ -218,12 +222,8 @@ class HeadGraphs:
         self._watched = [*self._watched[1 - MOST_SHAPES :], Watched(call.loss, self._losses)]
         return self._watched[-1]
 
-    def _graph_for(self, call: Call, watched: Watched) -> Graph | None:
-        """A graph of this shape that no other loss is waiting in."""
-        key = call.key(watched.state())
-        graphs = self._graphs.get(key)
-        if graphs is None:
-            return self._first(key, call)
+    def _free(self, graphs: list[Graph], key: Any, call: Call) -> Graph | None:
+        """A graph that no other loss is waiting in."""
         if len(self._graphs) > 1:  # the one used last is the last to be dropped
             self._graphs[key] = self._graphs.pop(key)
         for graph in graphs:
@@ -231,7 +231,24 @@ class HeadGraphs:
                 return graph
         return self._capture(key, call) if len(graphs) < MOST_AT_ONCE else None
 
-    def _first(self, key: Any, call: Call) -> Graph | None:
+    def _first(self, key: Any, call: Call, watched: Watched) -> Graph | None:
+        """A graph for calls of which there is none yet; all that decides this is in their key."""
+        if any(link is not None and link.at_once for link in map(link_of, call.tables)):
+            return None
+        numbers = watched.numbers
+        if not (call.tables or numbers or call.hidden.requires_grad):
+            return None  # there is nothing to train
+        reason = call.why_not() or watched.why_not
+        if reason is None and watched.waits(call.num_targets):
+            reason = (
+                "the number of within-batch negatives depends on how many targets count; write "
+                "`ignore_index=None` if all do"
+            )
+        if any(parameter._backward_hooks for parameter in (*call.tables, *numbers)):
+            reason = "its parameters have hooks, which run eagerly"
+        if reason is not None:
+            self.tell(reason)
+            return None
         if len(self._seen) > 4 * MOST_SHAPES:
             self._seen.clear()
         self._seen[key] = self._seen.get(key, 0) + 1

@@ -17,30 +17,36 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from headtail.core.margins import Separable, check_margin
+from headtail.core.targets import Pairs
+from headtail.kernels.dispatch import exact_kernels
+from headtail.losses.cross_entropy import CrossEntropy
 from headtail.losses.fused import handed_out
 from headtail.losses.inputs import Inputs, directions
 from headtail.losses.options import Settings
 from headtail.losses.tiles import LN_2, Chunk, Filled, Targets, Tiles, add_product
 from headtail.rows.rounding import widened
 
-FEWEST_SCORES = {"cpu": 2**20, "cuda": 2**28}
-"""Scores of a batch from which chunks are used; fewer take the plain path, which has fewer steps.
-On a GPU, where its speed is not measured yet, chunks save memory: from 1 GiB of scores on.
-"""
-CHUNK_BYTES = 2**30
+FEWEST_SCORES = {"cpu": 2**20, "cuda": 2**16}
+"""Scores of a batch from which the plain path, which has fewer steps, is not used."""
+FEWEST_IN_CHUNKS = {"cpu": 0, "cuda": 2**28}
+"""Scores of a chunk from which chunks are used: they have many small steps."""
+CHUNK_BYTES = {"cpu": 2**30, "cuda": 2**32}
 """The most memory that the scores of a batch take."""
-TILE_SCORES = {"cpu": 2**20, "cuda": 2**23}
-"""Scores of a tile: as many as a cache holds."""
+TILE_SCORES = {"cpu": 2**20, "cuda": 2**26}
+"""Scores of a tile: as many as a CPU's cache holds. A GPU's kernels need no tiles."""
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 """Types of the products. In float16 gradients need a loss scale, which only backward knows."""
 
 
 class Plan(NamedTuple):
-    """How a batch is cut: the type of its products, examples per chunk, labels per tile."""
+    """How a batch is cut: the type of its products, examples per chunk, labels per tile; and
+    whether all its scores are held, and passed over by kernels.
+    """
 
     dtype: torch.dtype
     rows: int
     width: int
+    whole: bool
 
 
 def chunked_softmax(
@@ -64,14 +70,19 @@ def chunked_softmax(
         bias = None if bias is None else bias / settings.temperature
     if apart:  # each pair has its own sum
         hidden = pairs.rows(hidden)
+    weighs = settings.sample_weight is not None and settings.sample_weight.requires_grad
+    by_backward = weighs or settings.reduction == "none"  # which says how much each pair counts
+    if plan.whole and pairs.example is None and not (apart or smoothing or by_backward):
+        return _cross_entropy(hidden, weight, bias, margin, settings, pairs, plan.dtype)
+    if plan.rows * plan.width < FEWEST_IN_CHUNKS[hidden.device.type]:
+        return None
     given = (hidden, weight, bias, settings.sample_weight)
     learns = any(tensor is not None and tensor.requires_grad for tensor in given)
     if not (learns and torch.is_grad_enabled()):
         targets = Targets.of(inputs, margin, settings, smoothing)
         return settings.reduce(_losses(hidden, weight, bias, targets, plan, None), pairs)
-    weighs = settings.sample_weight is not None and settings.sample_weight.requires_grad
-    if weighs or settings.reduction == "none":
-        return None  # only backward knows how much each pair counts
+    if by_backward:
+        return None
     targets = Targets.of(inputs, margin, settings, smoothing)
     return _ChunkedSoftmax.apply(hidden, weight, bias, targets, plan)  # pyright: ignore[reportReturnType]
 
@@ -87,11 +98,33 @@ def _plan(inputs: Inputs, num_rows: int) -> Plan | None:
         return None
     if num_rows * num_labels < FEWEST_SCORES[device]:
         return None
-    most = max(1, CHUNK_BYTES // (num_labels * dtype.itemsize))
+    most = max(1, CHUNK_BYTES[device] // (num_labels * dtype.itemsize))
     rows = -(-num_rows // -(-num_rows // most))  # chunks of equal size
+    if exact_kernels(inputs.hidden.device, dtype) is not None:
+        return Plan(dtype, rows, num_labels, whole=rows == num_rows)
     width = max(1, TILE_SCORES[device] // rows)
     width -= width % 64 if width > 64 else 0  # tiles begin where a cache line does
-    return Plan(dtype, rows, min(num_labels, width))
+    return Plan(dtype, rows, min(num_labels, width), whole=False)
+
+
+def _cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    margin: Separable,
+    settings: Settings,
+    pairs: Pairs,
+    dtype: torch.dtype,
+) -> Tensor:
+    """With ρ(y, y) = 1, and a label for each example."""
+    offset = bias
+    if not margin.one_for_negatives:
+        log_negative = margin.log_negative(torch.arange(len(weight), device=weight.device)).float()
+        offset = log_negative if bias is None else bias + log_negative
+    scale = settings.scale(pairs)
+    if not isinstance(scale, Tensor):
+        scale = torch.full(pairs.label.shape, scale, device=hidden.device)
+    return CrossEntropy.apply(hidden, weight, offset, pairs.label, scale.float(), dtype)  # pyright: ignore[reportReturnType]
 
 
 class _ChunkedSoftmax(torch.autograd.Function):
@@ -236,11 +269,11 @@ class Gradients:
     ) -> None:
         """Add those of a chunk, where the gradients of scores are numerators times factors."""
         weighed = (widened(chunk.states) * factor[:, None]).to(chunk.states.dtype)
-        grad_states = torch.zeros_like(chunk.states, dtype=factor.dtype)
+        grad_states = torch.empty_like(chunk.states, dtype=factor.dtype)
         first = chunk.rows.start == 0
         for labels, scores in numerators:
             if self.hidden is not None:
-                add_product(grad_states, scores, weight[labels])
+                add_product(grad_states, scores, weight[labels], fresh=labels.start == 0)
             if self.weight is not None:
                 add_product(self.weight[labels], scores.T, weighed, fresh=first)
             if self.bias is not None:

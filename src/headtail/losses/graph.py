@@ -16,7 +16,7 @@ from headtail.kernels.dispatch import kernels_in_use
 from headtail.kernels.gradient import RowGradient
 from headtail.losses.fused import UNSCALED, graph_is_kept
 from headtail.losses.modules import SampledLoss
-from headtail.rows.fixed_gradient import FixedGradient, fixed_gradient
+from headtail.rows.fixed_gradient import fixed_gradient
 from headtail.rows.gradients import as_sparse, is_accumulated
 from headtail.rows.link import link_of, twin
 
@@ -58,37 +58,58 @@ class Call(NamedTuple):
             return "targets are a boolean matrix; pass label ids"
         if not all(table.is_leaf for table in self.tables):
             return "its table is computed from other tensors"
-        loss = self.loss
-        if loss._forward_hooks or loss._forward_pre_hooks or loss._backward_hooks:
-            return "its loss has hooks, which run eagerly"
-        if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:  # pyright: ignore[reportAttributeAccessIssue]
+        if _saved_by_hooks():
             return "tensors are saved by hooks, as checkpointing does"
         return None
 
     def key(self, of_loss: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Everything that a graph holds on to: shapes, addresses, settings and the loss."""
+        """Everything that a graph holds on to, and that decides whether there is one: shapes,
+        addresses, settings, hooks and the loss.
+        """
         hidden = self.hidden
-        target = self.target
-        assert isinstance(target, Tensor)
-        device = hidden.device.type
+        device = hidden.device
+        kind = device.type
         return (
-            (hidden.shape, hidden.dtype, hidden.requires_grad, target.shape, target.dtype),
-            stream_of(hidden.device),
+            hidden.shape,
+            hidden.dtype,
+            hidden.requires_grad,
+            _of_target(self.target),
+            stream_of(device),
             failed_captures(),
-            torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None,
-            torch.are_deterministic_algorithms_enabled(),
-            torch.backends.cuda.matmul.fp32_precision,
+            torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind),
+            torch._C._get_deterministic_algorithms(),
+            torch._C._get_fp32_precision_getter("cuda", "matmul"),
             kernels_in_use(),
+            _saved_by_hooks(),
             of_loss,
-            _address(self.weight),
-            None if self.bias is None else _address(self.bias),
+            _of_table(self.weight),
+            None if self.bias is None else _of_table(self.bias),
         )
 
 
-def _address(table: Tensor) -> tuple[Any, ...]:
+def _of_target(target: Target) -> tuple[torch.Size, torch.dtype] | None:
+    """What a graph has to know of targets, which it takes as one tensor."""
+    is_one = isinstance(target, Tensor) and not target.is_nested
+    return (target.shape, target.dtype) if is_one else None
+
+
+def _of_table(table: Tensor) -> tuple[Any, ...]:
+    """Where a table and its pending decay are, and who asks for its gradient."""
     link = link_of(table)
-    decay = None if link is None or link.decay is None else link.decay.address
-    return table.data_ptr(), table.shape, table.dtype, table.requires_grad, decay
+    decay = None if link is None else link.decay
+    return (
+        table.data_ptr(),
+        table.shape,
+        table.dtype,
+        table.requires_grad,
+        bool(table._backward_hooks),
+        None if decay is None else decay.address,
+        link is not None and link.at_once,
+    )
+
+
+def _saved_by_hooks() -> bool:
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class Graph:
@@ -105,10 +126,11 @@ class Graph:
         ).requires_grad_(call.hidden.requires_grad)
         self.target = torch.empty_like(call.target)
         with torch.no_grad():
-            self._fill(call.hidden, call.target)
-        self.tables = call.tables
+            self.hidden.copy_(call.hidden)
+            self.target.copy_(call.target)
+        tables = call.tables
         self._inside: ref[Inside] | None = None
-        for table in self.tables:
+        for table in tables:
             link = link_of(table)
             if link is not None and link.decay is not None:
                 link.decay.settled = False  # rows catch up in every replay
@@ -119,8 +141,9 @@ class Graph:
         call = call._replace(
             hidden=self.hidden, target=self.target, weight=twin(call.weight), bias=bias
         )
-        named = call.loss.named_parameters()
-        numbers = {name: twin(p) for name, p in named if p.requires_grad}
+        learned = {name: p for name, p in call.loss.named_parameters() if p.requires_grad}
+        self.parameters = [*tables, *learned.values()]
+        numbers = {name: twin(p) for name, p in learned.items()}
         with kept_random(self.hidden.device):
             first = _differentiated(call, numbers)
         self.results = [result.clone() for result in first]
@@ -130,18 +153,19 @@ class Graph:
                 to.copy_(result)
 
         self._replay: Replay = record(work, self.hidden.device, pool)
-        rows = self.results[len(self.results) - 2 * len(self.tables) :: 2]
+        results = iter(self.results)
+        self.loss = next(results)
+        self.of_hidden = next(results) if self.hidden.requires_grad else None
+        self.of_numbers = [next(results) for _ in numbers]
         stream = stream_of(self.hidden.device)
-        self.rooms = [
-            fixed_gradient(table, len(of_table), stream)
-            for table, of_table in zip(self.tables, rows, strict=True)
-        ]
+        self.of_tables = [OfTable(table, next(results), next(results), stream) for table in tables]
 
     def run(self, hidden: Tensor, target: Tensor) -> Tensor:
         """The loss; gradients stay here until the next run."""
-        self._fill(hidden, target)
+        self.hidden.copy_(hidden)
+        self.target.copy_(target)
         self._replay.run()
-        return self.results[0].clone()
+        return self.loss.clone()
 
     @property
     def nbytes(self) -> int:
@@ -159,10 +183,6 @@ class Graph:
         inside = Inside()
         self._inside = ref(inside)
         return inside
-
-    def _fill(self, hidden: Tensor, target: Tensor) -> None:
-        self.hidden.copy_(hidden)
-        self.target.copy_(target)
 
 
 class Inside:
@@ -196,67 +216,74 @@ def _without_cached_casts(device: str) -> torch.autocast:
     return torch.autocast(device, dtype, enabled=enabled, cache_enabled=False)
 
 
-NOTHING = torch.empty(0)
-
-
 class Replayed(torch.autograd.Function):
     """A graph in place of the loss: forward replays it, backward scales the gradients it left."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, *rest: Any) -> Tensor:
         """The loss."""
-        *parameters, graph, target = rest
-        loss = graph.run(hidden, target)
+        graph: Graph = rest[-2]
         ctx.graph = graph
         ctx.inside = graph.occupy()
-        ctx.num_numbers = len(parameters) - len(graph.tables)
-        # So that autograd refuses a second backward pass. Not the loss, which may be changed.
-        ctx.save_for_backward(NOTHING)
-        return loss
+        return graph.run(hidden, rest[-1])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Gradients of hidden states and parameters; those of tables are in their `.grad`."""
-        assert ctx.saved_tensors
         if torch.is_grad_enabled():  # with `create_graph=True`, for a second derivative
             return _scaled_once(ctx, *grads)
         return _scaled(ctx, *grads)
 
 
-def _scaled(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+def _scaled(ctx: Any, scale: Tensor) -> tuple[Any, ...]:
     """The gradients that a graph left, times the gradient of the loss."""
+    if ctx.inside is None:
+        raise RuntimeError(
+            "The gradients of this loss are gone after its first backward pass. Write "
+            "`retain_graph=True` there to differentiate a second time."
+        )
     graph: Graph = ctx.graph
-    scale = grads[0]
-    results = iter(graph.results)
-    next(results)  # the loss
-    grad_hidden = next(results) * scale if graph.hidden.requires_grad else None
-    numbers = [next(results) * scale for _ in range(ctx.num_numbers)]
-    nodes = ctx.next_functions[1:]
+    of_hidden = None if graph.of_hidden is None else graph.of_hidden * scale
+    nodes = ctx.next_functions
     of_tables = [
-        _hand_over(table, room, next(results), next(results), scale, node)
-        for table, room, (node, _) in zip(graph.tables, graph.rooms, nodes, strict=False)
+        of_table.hand_over(scale, nodes[place][0])
+        for place, of_table in enumerate(graph.of_tables, 1)
     ]
+    of_numbers = [number * scale for number in graph.of_numbers]
     if not graph_is_kept():
         ctx.inside = None
-    return grad_hidden, *of_tables, *numbers, None, None
+    return of_hidden, *of_tables, *of_numbers, None, None
 
 
 _scaled_once = once_differentiable(_scaled)
 
 
-def _hand_over(
-    table: Tensor,
-    room: FixedGradient,
-    rows: Tensor,
-    values: Tensor,
-    scale: Tensor,
-    node: Any,
-) -> Tensor | None:
-    """Put a table's gradient into its `.grad`; where that is not possible, return it to autograd,
-    which adds it.
+class OfTable:
+    """A table's gradient in a graph's results.
+
+    Args:
+        table: `[T, d]`.
+        rows: `[n]` the row of each entry, and
+        values: `[n, d]` its values.
+        stream: that of the graph.
     """
-    hooks = table._backward_hooks or table._post_accumulate_grad_hooks
-    takes = not hooks and is_accumulated(node)
-    if takes and room.add(table, rows, values, scale):
-        return None
-    return as_sparse(table, RowGradient(rows.clone(), values * scale))
+
+    def __init__(self, table: Tensor, rows: Tensor, values: Tensor, stream: int) -> None:
+        self._table = table
+        self._rows = rows
+        self._values = values
+        self._room = fixed_gradient(table, len(rows), stream)
+
+    def hand_over(self, scale: Tensor, node: Any) -> Tensor | None:
+        """Put it times `scale` into the table's `.grad`; where that is not possible, return it to
+        autograd, which adds it.
+        """
+        table = self._table
+        takes = (
+            not table._backward_hooks
+            and not table._post_accumulate_grad_hooks
+            and is_accumulated(node)
+        )
+        if takes and self._room.add(table, self._rows, self._values, scale):
+            return None
+        return as_sparse(table, RowGradient(self._rows.clone(), self._values * scale))

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headtail.core.margins import Separable
+from headtail.kernels.dispatch import exact_kernels
 from headtail.losses.inputs import Inputs
 from headtail.losses.options import Settings
 from headtail.rows.rounding import widened
@@ -49,7 +50,12 @@ class Tiles:
         self.wide = widened(weight[:0]).dtype
         # The last number is where pairs of other chunks are written.
         self.flat = weight.new_empty(rows * len(weight) + 1)
-        self.spare = weight.new_empty(rows * width, dtype=self.wide)
+        self.kernels = exact_kernels(weight.device, weight.dtype)
+        room = 0 if self.kernels is not None else rows * width
+        # In fewer digits than float32, the sum would be rounded.
+        adds = self.kernels is None and weight.dtype == self.wide
+        self._product_adds = adds and offset is not None
+        self.spare = weight.new_empty(room, dtype=self.wide)
         self.highest: list[Tensor] = []
 
     def places(self, row: Int[Tensor, " p"], label: Int[Tensor, " p"], rows: int) -> Tensor:
@@ -59,7 +65,10 @@ class Tiles:
         return start * rows + row * width + (label - start)
 
     def fill(self, chunk: Chunk, *, with_positives: bool) -> Filled:
-        """Compute all numerators of a chunk, each relative to the largest score of its tile."""
+        """Compute all scores of a chunk, and what their numerators add up to.
+
+        Without kernels, scores become numerators here, relative to the largest of their tile.
+        """
         sums = []
         self.highest = []
         positive = torch.zeros_like(chunk.place, dtype=self.wide)
@@ -71,22 +80,38 @@ class Tiles:
                 positive = torch.where(first_label == labels.start, stored, positive)
             else:
                 self.flat.index_fill_(0, chunk.place, -torch.inf)
-            wide = scores
-            if scores.dtype != self.wide:
-                wide = spare.copy_(scores)
-                wide = wide if self.offset is None else wide.add_(self.offset[labels])
-            # A row without any label has the sum 0, and −inf − −inf would be no number.
-            high = wide.amax(1).clamp_(min=torch.finfo(self.wide).min)
-            sums.append(wide.sub_(high[:, None]).exp2_().sum(1))
+            if self.kernels is not None:  # which leave scores as they are
+                high, total = self.kernels.sums(scores, self._offset(labels))
+            else:
+                high, total = self._exponentials_(scores, spare, labels)
             self.highest.append(high)
-            if wide is not scores:
-                scores.copy_(wide)
-        high = torch.stack(self.highest)
-        largest = high.amax(0)
-        total = (torch.stack(sums) * (high - largest).exp2_()).sum(0)
-        if self.flat.dtype != self.wide and self.offset is not None:
+            sums.append(total)
+        largest = self.highest[0]
+        total = sums[0]
+        if len(sums) > 1:
+            high = torch.stack(self.highest)
+            largest = high.amax(0)
+            total = (torch.stack(sums) * (high - largest).exp2_()).sum(0)
+        if self.offset is not None and not self._product_adds:
             positive = positive + self.offset[chunk.label]
         return Filled(largest, total, (positive - largest[chunk.row]) * LN_2)
+
+    def _exponentials_(
+        self, scores: Tensor, spare: Tensor, labels: slice
+    ) -> tuple[Float[Tensor, " c"], Float[Tensor, " c"]]:
+        """Replace scores by e^(score − high), with the largest score of each row, which is
+        returned, and their sum.
+        """
+        wide = scores
+        if scores.dtype != self.wide:
+            wide = spare.copy_(scores)
+            wide = wide if self.offset is None else wide.add_(self.offset[labels])
+        # A row without any label has the sum 0, and −inf − −inf would be no number.
+        high = wide.amax(1).clamp_(min=torch.finfo(self.wide).min)
+        total = wide.sub_(high[:, None]).exp2_().sum(1)
+        if wide is not scores:
+            scores.copy_(wide)
+        return high, total
 
     def numerators(
         self, filled: Filled, place: Int[Tensor, " p"], value: Float[Tensor, " p"]
@@ -97,11 +122,15 @@ class Tiles:
         value = value.to(self.flat.dtype)
         tiles = self._each(len(filled.largest))
         for high, (labels, scores, spare) in zip(self.highest, tiles, strict=True):
-            # Multiplying types that differ is slow on a CPU.
-            wide = scores if scores.is_cuda or scores.dtype == self.wide else spare.copy_(scores)
-            wide.mul_((high - filled.largest).exp2_()[:, None])
-            if wide is not scores:
-                scores.copy_(wide)
+            if self.kernels is not None:
+                self.kernels.exponentials_(scores, self._offset(labels), filled.largest)
+            else:
+                # Multiplying types that differ is slow on a CPU.
+                is_wide = scores.is_cuda or scores.dtype == self.wide
+                wide = scores if is_wide else spare.copy_(scores)
+                wide.mul_((high - filled.largest).exp2_()[:, None])
+                if wide is not scores:
+                    scores.copy_(wide)
             # All places, whatever their tile: earlier tiles are done, and later ones are written
             # again.
             self.flat[place] = value
@@ -112,14 +141,18 @@ class Tiles:
         for start in range(0, num_labels, self.width):
             stop = min(start + self.width, num_labels)
             scores = self.flat[rows * start : rows * stop].view(rows, -1)
-            yield Tile(slice(start, stop), scores, self.spare[: scores.numel()].view(rows, -1))
+            spare = self.spare[: scores.numel()].view(rows, -1) if len(self.spare) else self.spare
+            yield Tile(slice(start, stop), scores, spare)
 
     def _multiply(self, states: Tensor, labels: slice, scores: Tensor) -> None:
-        """The scores of a tile; in fewer digits than float32 without the offset."""
-        fused = self.offset is not None and scores.dtype == self.wide
-        if fused:
+        """The scores of a tile, with the offset where the product adds it."""
+        if self._product_adds:
             scores.copy_(self.offset[labels])  # pyright: ignore[reportOptionalSubscript]
-        scores.addmm_(states, self.weight[labels].T, beta=int(fused), alpha=1 / LN_2)
+        beta = int(self._product_adds)
+        scores.addmm_(states, self.weight[labels].T, beta=beta, alpha=1 / LN_2)
+
+    def _offset(self, labels: slice) -> Tensor | None:
+        return None if self.offset is None else self.offset[labels]
 
 
 class Filled(NamedTuple):

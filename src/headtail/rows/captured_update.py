@@ -18,6 +18,8 @@ from headtail.rows.link import link_of
 
 STEPS_BEFORE = 2
 """Equal updates that run eagerly first: they make the state, and compile kernels."""
+NOT_OPTIONS = ("params", "lr")
+"""Entries of a group that say nothing about how tables are changed."""
 MOST_UPDATES = 16
 """Graphs that are kept: each belongs to a table and to a number of backward passes per step."""
 
@@ -50,19 +52,20 @@ class Update(NamedTuple):
 
     def key(self, place: tuple[Any, ...], rate: Tensor) -> tuple[Any, ...]:
         """Everything that a graph holds on to."""
-        options = (value for name, value in self.group.items() if name not in ("params", "lr"))
-        link = link_of(self.table)
-        decay = None if link is None or link.decay is None else link.decay.address
+        table = self.table
+        link = link_of(table)
         return (
-            (self.table.data_ptr(), self.table.shape, self.table.dtype),
+            table.data_ptr(),
+            table.shape,
+            table.dtype,
             place,
             rate.data_ptr(),
-            *map(_comparable, options),
-            *(value.data_ptr() for value in self.state.values() if isinstance(value, Tensor)),
-            decay,
-            stream_of(self.table.device),
+            _hashable([self.group[name] for name in self.group if name not in NOT_OPTIONS]),
+            *[value.data_ptr() for value in self.state.values() if isinstance(value, Tensor)],
+            None if link is None or link.decay is None else link.decay.address,
+            stream_of(table.device),
             failed_captures(),
-            torch.are_deterministic_algorithms_enabled(),
+            torch._C._get_deterministic_algorithms(),
             kernels_in_use(),
         )
 
@@ -161,9 +164,14 @@ class CapturedUpdates:
         return rate
 
 
-def _comparable(option: Any) -> Hashable:
-    """An option of a group as a part of a key: lists, for example of betas, as text."""
-    return option if isinstance(option, Hashable) else repr(option)
+def _hashable(options: list[Any]) -> Hashable:
+    """Options of a group as a part of a key: lists, for example of betas, as text."""
+    key = tuple(options)
+    try:
+        hash(key)
+    except TypeError:
+        return repr(key)
+    return key
 
 
 def _on_device(lr: float | Tensor) -> bool:

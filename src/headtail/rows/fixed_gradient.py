@@ -45,8 +45,9 @@ class FixedGradient:
         because `.grad` is another tensor, there are too many parts, or someone keeps a gradient of
         an earlier step.
         """
-        used = self._parts_before(table)
-        if used is None or (used == 0 and self._is_kept(but=table.grad)):
+        grad = table.grad
+        used = 0 if grad is None else self._parts_before(grad)
+        if used is None or (used == 0 and self._is_kept(but=grad)):
             return False
         if used == len(self._grads):
             if 2 * self._values.numel() > MOST_NUMBERS:
@@ -81,16 +82,16 @@ class FixedGradient:
         """Memory it holds."""
         return self._values.nbytes + self._rows.nbytes
 
-    def _parts_before(self, table: Tensor) -> int | None:
-        grad = table.grad
-        if grad is None or (grad.is_sparse and grad._nnz() == 0):  # set to zero
-            return 0
-        return self.parts_in(grad)
+    def _parts_before(self, grad: Tensor) -> int | None:
+        set_to_zero = grad.is_sparse and grad._nnz() == 0
+        return 0 if set_to_zero else self.parts_in(grad)
 
     def _is_kept(self, but: Tensor | None) -> bool:
         """Whether anyone else holds one of its tensors, such as a `.grad` put aside."""
-        counted = zip(self._grads, _references(self._grads), strict=True)
-        return any(count > IN_A_LIST and grad is not but for grad, count in counted)
+        for grad, count in zip(self._grads, _references(self._grads), strict=True):
+            if count > IN_A_LIST and grad is not but:
+                return True
+        return False
 
     def _grad(self, parts: int) -> Tensor:
         grad = self._grads[parts - 1]
@@ -123,7 +124,7 @@ class FixedGradient:
 
 def _references(listed: list[Any]) -> list[int]:
     """How many hold each of them."""
-    return [getrefcount(each) for each in listed]
+    return [*map(getrefcount, listed)]
 
 
 IN_A_LIST = _references([object()])[0]

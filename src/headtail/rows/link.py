@@ -115,6 +115,14 @@ class TableLink:
     def taker(self, taker: Taker | None) -> None:
         self._taker = None if taker is None else ref(taker)
 
+    @property
+    def at_once(self) -> bool:
+        """Whether an optimiser changes this table as soon as it gets a gradient."""
+        if self._taker is None:
+            return False
+        taker = self._taker()
+        return taker is not None and taker.at_once
+
     def hold(self, table: Tensor, gradient: RowGradient) -> None:
         """Keep entries until the next step; called during backward."""
         backward = torch._C._current_graph_task_id()
