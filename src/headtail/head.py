@@ -117,8 +117,8 @@ class LabelHead(nn.Module):
             generator: source of the negatives' randomness.
             **options: options that change from batch to batch: `known_positives`, `sample_weight`.
         """
-        loss = self._modules["loss"]  # as `self.loss`, without torch's detour
-        weight = self._parameters["weight"]
+        loss = self.loss
+        weight = self.weight
         bias = self.bias
         if self.sparse:
             refuse_reducer(weight)

@@ -89,8 +89,9 @@ class Call(NamedTuple):
 
 def _of_target(target: Target) -> tuple[torch.Size, torch.dtype] | None:
     """What a graph has to know of targets, which it takes as one tensor."""
-    is_one = isinstance(target, Tensor) and not target.is_nested
-    return (target.shape, target.dtype) if is_one else None
+    if not isinstance(target, Tensor) or target.is_nested:
+        return None
+    return target.shape, target.dtype
 
 
 def _of_table(table: Tensor) -> tuple[Any, ...]:

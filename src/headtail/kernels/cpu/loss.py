@@ -121,7 +121,7 @@ def _scored(
     biases = NO_BIAS if offset is None else offset.numpy()
     if negatives.dim() == 1:
         drawn = negatives.numpy()
-        rows = torch.empty(len(drawn), d)
+        rows = torch.empty(len(drawn), d, dtype=torch.float32)
         entries = np.empty(b + len(drawn), np.int64)
         _gather(*arrays, biases, f_y, drawn, rows.numpy(), entries)
         f = torch.mm(input, rows.T)
