@@ -34,6 +34,7 @@ from headtail import (
     WithinBatch,
 )
 from headtail.core.targets import Pairs
+from headtail.device.graphs import rerun
 from headtail.distributed import gather, replicate
 from headtail.functional import two_tower_softmax_loss
 from tests.collectives.replicas import (
@@ -233,6 +234,43 @@ def sparse_embeddings_of_an_encoder_are_averaged_too():
     for model, part in ((alone, batch), (wrapped, batch.part())):
         model(*part, **given_draw(alone, 0, part.target)).backward()
     _same_gradients(alone, together)
+
+
+def a_captured_head_learns_the_same():
+    for accumulated in (1, 2):
+        eager, captured = models(uniform, torch.float32)
+        captured.head._graphs.record = rerun
+        captured.head._graphs.devices = ("cpu",)
+        results = []
+        for model in (eager, captured):
+            torch.manual_seed(3)
+            wrapped = DistributedDataParallel(replicate(model))
+            optimizer = adagrad(model.parameters())
+            optimizer.graphs.record = rerun
+            optimizer.graphs.devices = ("cpu",)
+            for step in range(8 * accumulated):
+                batch = Batch.of(step, torch.float32).part()
+                if step % accumulated < accumulated - 1:
+                    with wrapped.no_sync():
+                        results.append(wrapped(*batch))
+                        results[-1].backward()
+                    continue
+                results.append(wrapped(*batch))
+                results[-1].backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        half = len(results) // 2
+        torch.testing.assert_close(torch.stack(results[half:]), torch.stack(results[:half]))
+        assert captured.head.captured.shapes
+        assert distance(eager, captured) < 1e-6
+
+
+def batches_of_all_ranks_stay_out_of_graphs():
+    loss = SampledSoftmaxLoss(WithinBatch(LABELS, group="world"), Importance(), ignore_index=None)
+    model = replicate(Model(loss, torch.float32))
+    model.head._graphs.devices = ("cpu",)
+    with pytest.warns(UserWarning, match="negatives come from the batches of all ranks"):
+        model(*Batch.of(0, torch.float32).part())
 
 
 def replicas_start_with_the_weights_of_the_first_rank():

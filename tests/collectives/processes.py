@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import traceback
@@ -17,12 +18,14 @@ import torch.multiprocessing as mp
 Check = Callable[[], None]
 
 
-def failures(checks: dict[str, Check], size: int, folder: Path) -> dict[str, str]:
+def failures(
+    checks: dict[str, Check], size: int, folder: Path, backend: str = "gloo"
+) -> dict[str, str]:
     """What failed, by the names of checks. One set of processes makes all checks in order."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(_run, (size, port, checks, folder), nprocs=size)  # pyright: ignore[reportPrivateImportUsage]
+    mp.spawn(_run, (size, port, checks, folder, backend), nprocs=size)  # pyright: ignore[reportPrivateImportUsage]
     failed: dict[str, str] = {}
     for path in sorted(folder.glob("rank-*.json")):
         for name, error in json.loads(path.read_text()).items():
@@ -30,10 +33,15 @@ def failures(checks: dict[str, Check], size: int, folder: Path) -> dict[str, str
     return failed
 
 
-def _run(rank: int, size: int, port: int, checks: dict[str, Check], folder: Path) -> None:
+def _run(
+    rank: int, size: int, port: int, checks: dict[str, Check], folder: Path, backend: str
+) -> None:
     torch.set_num_threads(1)
+    # As torchrun leaves it, for libraries that look there.
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     dist.init_process_group(
-        "gloo",
+        backend,
         init_method=f"tcp://127.0.0.1:{port}",
         rank=rank,
         world_size=size,

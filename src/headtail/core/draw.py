@@ -40,7 +40,7 @@ class Draw:
             excluded while drawing, and −log of the share of the batch in other groups (`groups`).
         slots: for within-batch negatives, the places of the batch they were taken from:
             `items[draw.slots]` are their embeddings in a two-tower model.
-        start: the place of the first target, where the places are those of all ranks.
+        start: the place of the first target, where targets are only a part of the batch.
         groups: for within-batch negatives, the group of each place: negatives of an example's own
             group do not count, which `log_keep` accounts for.
         void: `[m]` true for places that hold no negative, or None. A draw of a fixed size has them
@@ -112,8 +112,7 @@ class Draw:
         }
 
     def for_rows(self, start: int, stop: int) -> Draw:
-        """The draw as the targets from `start` to `stop` see it: their own log q, and the places of
-        negatives counted from the first of them.
+        """The draw as the targets from `start` to `stop` see it, with their own log q.
 
         >>> draw = Draw(torch.arange(3), torch.zeros(3).double(), torch.zeros(3).double(), 2.0)
         >>> draw.for_rows(1, 3).log_q_target
@@ -125,9 +124,7 @@ class Draw:
         }
         if not self.shared:
             own |= {"ids": self.ids[start:stop], "log_q": self.log_q[start:stop]}
-        if self.slots is not None:
-            own["slots"] = self.slots - start
-        return Draw(**(self.arguments() | own))
+        return Draw(**(self.arguments() | own | {"start": self.start + start}))
 
     def with_certain(
         self, ids: Int[Tensor, " k"], slots: Int[Tensor, " k"], void: Bool[Tensor, " k"]

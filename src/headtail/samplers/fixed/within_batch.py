@@ -74,12 +74,7 @@ class WithinBatch(FixedSampler):
             return self._pick_from(step)
         pairs, start = _of_all_ranks(step.pairs, self.ranks)
         draw = self._pick_from(step._replace(pairs=pairs))
-        assert draw.log_q_target is not None
-        own = slice(start, start + len(step.pairs.label))
-        of_targets: dict[str, Any] = {"log_q_target": draw.log_q_target[own], "start": start}
-        if isinstance(draw.log_keep, Tensor):
-            of_targets["log_keep"] = draw.log_keep[own]
-        return Draw(**(draw.arguments() | of_targets))
+        return draw.for_rows(start, start + len(step.pairs.label))
 
     def _pick_from(self, step: Step) -> Draw:
         if step.fixed_size and not step.pairs.all_count and self.takes_all(len(step.pairs.label)):
