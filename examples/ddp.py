@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import headtail as ht
 
-LABELS, DIM, BATCH, STEPS = 5_000, 32, 64, 150
+LABELS, DIM, BATCH, STEPS = 5_000, 32, 64, 60
 
 
 class Model(nn.Module):
@@ -48,7 +48,7 @@ def train(rank: int) -> None:
         loss.backward()
         ht.clip_grad_norm_(wrapped.parameters(), 1.0)
         optimizer.step()
-        if step % 50 == 49:
+        if step % 20 == 19:
             mean = ht.distributed.gather(loss.detach()[None]).mean()
             if rank == 0:
                 print(f"step {step + 1}: loss {mean:.3f}")
@@ -68,6 +68,7 @@ def main() -> None:
     """Train, then leave the other processes."""
     dist.init_process_group("gloo")
     train(dist.get_rank())
+    dist.barrier()  # until the last message of every process has arrived
     dist.destroy_process_group()
 
 

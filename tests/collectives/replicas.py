@@ -18,8 +18,11 @@ from headtail.rows.decay import catch_up
 
 L, D, F, N = 23, 4, 5, 11
 LABELS = Labels.zipf(L)
-LAST = -1
-"""The last rank."""
+
+
+def device() -> str:
+    """Where the backend of the process group expects tensors."""
+    return "cuda" if dist.get_backend() == "nccl" else "cpu"
 
 
 class Model(nn.Module):
@@ -47,13 +50,14 @@ class Batch(NamedTuple):
         generator = torch.Generator().manual_seed(seed)
         shape = shape or (N,)
         features = torch.randn(*shape, F, generator=generator, dtype=torch.float64).to(dtype)
-        return cls(features, torch.randint(1, L, shape, generator=generator))
+        target = torch.randint(1, L, shape, generator=generator)
+        return cls(features.to(device()), target.to(device()))
 
     def ignoring(self, seed: int) -> Batch:
         """With few ignored targets on the first rank, and many on the others."""
         ignored = torch.rand(self.target.shape, generator=torch.Generator().manual_seed(seed)) < 0.6
         ignored[: self.cuts()[1] - 1] = False
-        return self._replace(target=self.target.masked_fill(ignored, -100))
+        return self._replace(target=self.target.masked_fill(ignored.to(device()), -100))
 
     def cuts(self) -> list[int]:
         """Where parts begin and end: the first rank has more than the others."""
@@ -84,7 +88,7 @@ def uniform(**options: Any) -> SampledSoftmaxLoss:
 
 def given_draw(model: Model, seed: int, target: Tensor) -> dict[str, Any]:
     """The same negatives on all ranks."""
-    ids = torch.randint(1, L, (6,), generator=torch.Generator().manual_seed(seed))
+    ids = torch.randint(1, L, (6,), generator=torch.Generator().manual_seed(seed)).to(device())
     sampler = model.head.loss.sampler
     return {"draw": sampler.describe(ids, target.clamp(min=0).reshape(-1), 6.0)}
 
@@ -92,7 +96,7 @@ def given_draw(model: Model, seed: int, target: Tensor) -> dict[str, Any]:
 def models(loss: Callable[[], Loss], dtype: torch.dtype, **options: Any) -> tuple[Model, Model]:
     """Two equal models, one for this process alone and one for all ranks together."""
     torch.manual_seed(1)
-    alone = Model(loss(), dtype, **options)
+    alone = Model(loss(), dtype, **options).to(device())
     return alone, copy.deepcopy(alone)
 
 
