@@ -155,7 +155,7 @@ def _gradients(
         return LossGradients(losses, grad_input, grad_scores, None, in_all)
     b, d = input.shape
     grad_input = torch.mm(grad_f, scored.rows)
-    grad_rows = torch.empty(len(scored.entries), d)
+    grad_rows = torch.empty(len(scored.entries), d, dtype=torch.float32)
     torch.mm(grad_f.T, input, out=grad_rows[b:])
     _add_positives(grad_input.numpy(), grad_rows.numpy(), *scored.arrays, grad_positive)
     grad_scores = None
