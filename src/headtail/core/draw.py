@@ -124,7 +124,8 @@ class Draw:
         }
         if not self.shared:
             own |= {"ids": self.ids[start:stop], "log_q": self.log_q[start:stop]}
-        return Draw(**(self.arguments() | own | {"start": self.start + start}))
+        own["start"] = self.start + start
+        return Draw(**(self.arguments() | own))
 
     def with_certain(
         self, ids: Int[Tensor, " k"], slots: Int[Tensor, " k"], void: Bool[Tensor, " k"]
