@@ -37,6 +37,34 @@ def clip_grad_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float) -> T
     """
     if max_norm != math.inf:
         check_number("max_norm", max_norm, low=0)
+    with torch.no_grad():
+        return _clip(_with_gradient(parameters), max_norm)
+
+
+def clip_grad_value_(parameters: Iterable[Tensor] | Tensor, clip_value: float) -> None:
+    """`torch.nn.utils.clip_grad_value_` for row-sparse gradients too.
+
+    Entries of a row are summed before each of its numbers is clipped, as in a dense gradient; rows
+    without entries have a gradient of 0, which clipping would not change.
+
+    Args:
+        parameters: dense and sparse ones together.
+        clip_value: the largest absolute value of a number that is left alone.
+
+    >>> table = torch.nn.Parameter(torch.zeros(5, 1))
+    >>> torch.nn.functional.embedding(torch.tensor([1, 1]), table, sparse=True).sum().backward()
+    >>> clip_grad_value_([table], clip_value=1.5)
+    >>> table.grad.to_dense().flatten()
+    tensor([0.0000, 1.5000, 0.0000, 0.0000, 0.0000])
+    """
+    bound = check_number("clip_value", clip_value, low=0)
+    with torch.no_grad():
+        for p in _with_gradient(parameters):
+            _summed(p).clamp_(-bound, bound)
+
+
+def _with_gradient(parameters: Iterable[Tensor] | Tensor) -> list[Tensor]:
+    """Parameters that have a gradient, with all of it in `.grad`."""
     parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     for p in parameters:
         taker = taker_of(p)
@@ -45,8 +73,7 @@ def clip_grad_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float) -> T
                 "A table that is updated at once, inside backward, has no gradient left to clip. "
                 "Write `inside_backward()` without `at_once=True`."
             )
-    with torch.no_grad():
-        return _clip([p for p in parameters if _gather(p)], max_norm)
+    return [p for p in parameters if _gather(p)]
 
 
 def _clip(parameters: list[Tensor], max_norm: float) -> Tensor:
