@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 import headtail
@@ -274,6 +275,43 @@ def batches_of_all_ranks_stay_out_of_graphs():
         model(*Batch.of(0, torch.float32).part())
 
 
+def a_table_that_is_used_whole_is_averaged_whole():
+    alone, together = models(uniform, torch.float64)
+    wrapped = DistributedDataParallel(replicate(together))
+    batch = Batch.of(0, torch.float64)
+    part = batch.part()
+    first = alone(*batch, **given_draw(alone, 0, batch.target))
+    (first + alone.head.weight.square().sum()).backward()
+    own = wrapped(*part, **given_draw(alone, 0, part.target))
+    if dist.get_rank() == 0:  # the others have a sparse gradient
+        own = own + dist.get_world_size() * together.head.weight.square().sum()
+    own.backward()
+    _same_gradients(alone, together)
+
+
+def a_head_may_stay_outside_of_the_wrapper():
+    alone, together = models(uniform, torch.float64)
+    encoder = DistributedDataParallel(together.encoder)
+    replicate(together.head)
+    batch = Batch.of(0, torch.float64).ignoring(0)
+    part = batch.part()
+    alone(*batch, **given_draw(alone, 0, batch.target)).backward()
+    given = given_draw(alone, 0, part.target)
+    together.head(encoder(part.features), part.target, **given).backward()
+    _same_gradients(alone, together)
+
+
+def groups_and_meshes_are_taken_and_copied():
+    target = Batch.of(0, torch.float64)
+    for group in (dist.new_group(), init_device_mesh("cpu", (dist.get_world_size(),))):
+        sampler = copy.deepcopy(WithinBatch(LABELS, group=group))
+        assert torch.equal(sampler.draw(target.part().target).ids, target.target)
+        model = copy.deepcopy(replicate(Model(uniform(), torch.float64), group))
+        model(*target.part()).backward()
+        first, *others = gather(model.head.weight.grad.to_dense()[None])
+        assert all(torch.equal(first, other) for other in others)
+
+
 def replicas_start_with_the_weights_of_the_first_rank():
     torch.manual_seed(dist.get_rank())
     model = replicate(Model(uniform(), torch.float32))
@@ -486,6 +524,16 @@ def ranks_with_different_labels_say_so():
 def tensors_of_other_widths_are_not_gathered():
     _refused("differ in more than their first axis", gather, torch.ones(2, 3 + dist.get_rank()))
     _refused("must have rows", gather, torch.ones(()))
+
+
+def tensors_out_of_reach_are_refused():
+    _refused("backend 'gloo', which does not reach it", gather, torch.ones(2, device="meta"))
+
+
+def uneven_numbers_of_batches_are_refused():
+    wrapped = DistributedDataParallel(replicate(Model(uniform(), torch.float64)))
+    with wrapped.join():
+        _refused("the same number of batches", wrapped, *Batch.of(0, torch.float64).part())
 
 
 def updates_at_once_are_refused():

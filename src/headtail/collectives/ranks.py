@@ -142,4 +142,9 @@ def is_accumulating() -> bool:
     them follow.
     """
     wrapper = DistributedDataParallel._get_active_ddp_module()
+    if wrapper is not None and wrapper._join_config.enable:
+        raise HeadtailError(
+            "Ranks that have run out of batches cannot take part in the sums of a label head, so "
+            "`join()` does not work with it. Give every rank the same number of batches."
+        )
     return wrapper is not None and not wrapper.require_backward_grad_sync

@@ -42,11 +42,13 @@ class Step(NamedTuple):
 
     Attributes:
         hidden: its hidden states.
+        later: whether gradients are averaged after a later one.
         share: of the mean over all ranks; None where the loss is not a mean.
         random: puts torch's random state back when it is closed.
     """
 
     hidden: Tensor
+    later: bool
     share: Share | None
     random: ExitStack
 
@@ -86,7 +88,8 @@ class Replica:
         generator = given.pop("generator", None)
         ranks = self.replicas.ranks
         ranks.check_device("hidden", hidden)
-        self._step = Step(hidden, _share_of(ranks, head, hidden, **given), ExitStack())
+        later = is_accumulating()
+        self._step = Step(hidden, later, _share_of(ranks, head, hidden, **given), ExitStack())
         if draw is None and generator is None:
             seed = int(torch.randint(2**62, (), device="cpu")) + ranks.rank
             self._step.random.enter_context(kept_random(hidden.device))
@@ -110,7 +113,7 @@ class Replica:
                 # Or rows that are looked up for no target would have a gradient, of 0.
                 loss = _zero_from(loss, [step.hidden, *head.loss.parameters()])
         if self.replicas.tables:
-            loss = self.replicas.averaged_after(loss, later=is_accumulating())
+            loss = self.replicas.averaged_after(loss, later=step.later)
         return loss
 
 

@@ -95,6 +95,7 @@ def _keep_from_reducer(model: nn.Module, tables: list[nn.Parameter]) -> None:
         if isinstance(module, LabelHead):
             names.update(f"{name}.{of_buffer}" for of_buffer, _ in module.named_buffers())
     names |= {name.removeprefix(".") for name in names}  # of the model itself, by both its names
+    names |= {f"_orig_mod.{name}" for name in names}  # inside `torch.compile(model)`
     # torch's own way, until it has a public one.
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
 
