@@ -20,6 +20,7 @@ from headtail.core.targets import Target
 from headtail.core.topk import TopK
 from headtail.errors import (
     HeadtailError,
+    Setting,
     check_count,
     check_ids,
     check_kind,
@@ -346,7 +347,8 @@ class LabelHead(nn.Module):
 
     def _check_k(self, k: int) -> None:
         if check_count("k", k) > len(self.weight):
-            raise HeadtailError(f"`k` is {k}, but there are only {len(self.weight)} labels.")
+            message = f" is {k}, but there are only {len(self.weight)} labels."
+            raise HeadtailError(Setting("k"), message)
 
     def _checked_post_hoc(self, post_hoc: float | None, correct_twice: bool) -> float:
         """τ, by default that of the loss."""

@@ -108,7 +108,7 @@ def test_a_model_of_a_comparison_is_chosen_by_its_scheme(tmp_path, capsys):
         (["--to", "faiss", "--index", "Flatt"], "`--index Flatt` cannot be built for 60 labels"),
         (["--to", "faiss", "--search", "efSearch=2"], "`--search efSearch=2` does not fit the in"),
         (["--to", "torch", "--k", "0"], "`--k` must be a whole number of at least 1, but got 0."),
-        (["--to", "torch", "--k", "61"], "`k` is 61, but there are only 60 labels."),
+        (["--to", "torch", "--k", "61"], "`--k` is 61, but there are only 60 labels."),
     ],
 )
 def test_bad_use_gets_a_sentence_and_leaves_no_folder(run, tmp_path, capsys, options, sentence):

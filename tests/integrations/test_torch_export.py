@@ -67,7 +67,10 @@ def test_a_program_answers_as_the_model(tmp_path, name):
     assert torch.allclose(values, best.values, rtol=1e-4, atol=1e-5)
     assert json.loads((folder / "labels.json").read_text())[7] == "item 7"
     about = json.loads((folder / "query.json").read_text())
-    assert len(about["inputs"]) == len(inputs_of(features))
+    for described, value in zip(about["inputs"].values(), inputs_of(features), strict=True):
+        assert described["dtype"] == str(value.dtype).removeprefix("torch.")
+        assert described["shape"][0] == "batch"
+        assert described["shape"][1:] in (["width"], list(value.shape[1:]))
     assert about["outputs"] == ["values", "indices"]
     assert about["k"] == 3
 

@@ -58,7 +58,10 @@ def export(
     served = _served(model, best, features)
     with new_folder(Path(path)) as folder:
         _save(served, folder / MODEL_FILE)
-        inputs = {name: _described(value) for name, value in served.example.items()}
+        inputs = {
+            name: _described(value, sizes)
+            for (name, value), sizes in zip(served.example.items(), served.sizes, strict=True)
+        }
         facts = {"model": MODEL_FILE, "inputs": inputs, "outputs": outputs, "k": k}
         write_description(folder, facts, None if k is None else head.labels)
     return Path(path)
@@ -171,5 +174,7 @@ def _padded(bag: Bag) -> dict[str, Tensor]:
     return {"columns": columns, "values": values}
 
 
-def _described(value: Tensor) -> dict[str, Any]:
-    return {"dtype": str(value.dtype).removeprefix("torch."), "example_shape": list(value.shape)}
+def _described(value: Tensor, sizes: dict[int, Any]) -> dict[str, Any]:
+    """Type and shape of an input, with names for the sizes that vary."""
+    shape = [sizes[axis].__name__ if axis in sizes else n for axis, n in enumerate(value.shape)]
+    return {"dtype": str(value.dtype).removeprefix("torch."), "shape": shape}
