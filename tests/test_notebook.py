@@ -272,3 +272,17 @@ def test_a_comparison_read_from_its_folder_is_shown_the_same(tmp_path):
     example = replace(comparison(("softmax", "uniform:tail"), seeds=1), settings={"data": {}})
     example.write(tmp_path)
     assert texts_of(Comparison.read(tmp_path)) == texts_of(example)
+
+
+def test_a_data_set_shows_its_parts_and_notes():
+    data = ht.load("synthetic:points=60,test=20,features=80,labels=12")
+    data = replace(data, name="<b>", notes=("3 rows < 0 are left out.",), validation=data.test)
+    pairs = data.train.num_pairs
+    assert repr(data) == (
+        "DataSet(<b>: train 60 points, validation 20 points, test 20 points; 80 features, 12 "
+        "labels)"
+    )
+    assert repr(data.train) == f"Points(60 points, 80 features, 12 labels, {pairs} pairs)"
+    shown = texts_of(data)
+    assert shown[shown.index("train") :][:3] == ["train", "60", f"{pairs:,}"]
+    assert shown[-1] == "3 rows < 0 are left out."

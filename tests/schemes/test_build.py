@@ -258,3 +258,12 @@ def test_margins_on_the_score_are_losses_of_cosines():
 def test_wrong_margins_on_the_score_are_refused(text, sentence):
     with pytest.raises(HeadtailError, match=re.escape(sentence)):
         scheme(text, LABELS).draw(torch.zeros(1, 1), torch.zeros(1, 1), torch.tensor([1]))
+
+
+@pytest.mark.parametrize("name", ["negatives", "m"])
+@pytest.mark.parametrize("text", ["uniform:tail", "softmax", "hinge/uniform:importance"])
+def test_other_words_for_the_number_of_negatives_are_refused_with_the_right_one(name, text):
+    with pytest.raises(
+        HeadtailError, match=rf"^`{name}` is not.* Write `num_negatives=64`, or `@64`"
+    ):
+        scheme(text, LABELS, **{name: 64})

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from headtail.comparison.compare import Execution, compare
 from headtail.errors import HeadtailError
 from headtail.training.callbacks import Callback
 from headtail.training.engine import Engine
@@ -107,6 +108,22 @@ def test_a_run_that_is_stopped_ends_unfinished_and_every_callback_hears_it():
 def test_what_is_not_a_callback_is_refused_before_any_work(given, sentence):
     with pytest.raises(HeadtailError) as refused:
         Trainer(RUN, DATA, callbacks=given)
+    assert str(refused.value).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "sentence"),
+    [
+        ([Calls()], "`callbacks` must be a function from a cell to its callbacks, but got list."),
+        (lambda _: [print], "`callbacks` must be a Callback, but got builtin_function_or_method."),
+        (lambda _: None, "`callbacks` must be a list of callbacks, but got NoneType."),
+    ],
+)
+def test_a_comparison_refuses_what_is_not_callbacks_instead_of_failing_run_by_run(
+    callbacks, sentence, tmp_path
+):
+    with pytest.raises(HeadtailError) as refused:
+        compare(DATA, ["softmax"], out=tmp_path, execution=Execution(callbacks=callbacks))
     assert str(refused.value).startswith(sentence)
 
 

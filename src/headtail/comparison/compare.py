@@ -69,6 +69,13 @@ class Execution:
 
     def __post_init__(self) -> None:
         check_count("workers", self.workers)
+        if not callable(self.callbacks):
+            raise HeadtailError(
+                Setting("callbacks"),
+                " must be a function from a cell to its callbacks, but got "
+                f"{type(self.callbacks).__name__}. Write for example `callbacks=lambda cell: "
+                "[PrintEpochs(cell.title)]`.",
+            )
 
 
 DEFAULT_EXECUTION = Execution()

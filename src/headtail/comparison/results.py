@@ -268,7 +268,7 @@ class Comparison:
     def _description(self) -> str:
         """Schemes, seeds and data in words."""
         seeds = len({row.seed for row in self.rows if row.run}) or 1
-        of = f"{len(self.schemes)} schemes, {seeds} seed{'' if seeds == 1 else 's'}"
+        of = f"{_count(len(self.schemes), 'scheme')}, {_count(seeds, 'seed')}"
         facts = {"labels": "num_labels", "training points": "train_points"}
         sizes = [f"{self.data[key]:,} {word}" for word, key in facts.items() if key in self.data]
         return ", ".join([f"{of} on {self.data.get('name', 'unknown data')}", *sizes])
@@ -313,6 +313,10 @@ class Comparison:
             write_text(folder / CLASSES, to_csv(self.classes, ClassError))
         else:  # a file there is from other runs
             (folder / CLASSES).unlink(missing_ok=True)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def not_finished(comparison: Comparison) -> str:

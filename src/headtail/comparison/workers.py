@@ -101,8 +101,9 @@ def in_turn(
     torch.set_num_threads(threads)
     try:
         for cell in cells:
+            callback = follow(cell)  # not a fault of the cell
             try:
-                outcome = Outcome(cell, work(cell, data, follow(cell), None), None)
+                outcome = Outcome(cell, work(cell, data, callback, None), None)
             except Exception as error:
                 outcome = Outcome(cell, None, error)
             yield outcome

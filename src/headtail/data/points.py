@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from headtail.core.html import frame, sentences, table
 from headtail.core.targets import Ragged
 from headtail.data.bag import Bag, join_bags, join_ragged, ragged_rows
 from headtail.data.histories import Histories, join_histories
@@ -26,7 +27,7 @@ or images, uint8 `[n, 3, h, w]`.
 """
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Points:
     """Examples with any number of labels each.
 
@@ -71,6 +72,10 @@ class Points:
     def __len__(self) -> int:
         return len(self.features)
 
+    def __repr__(self) -> str:
+        sizes = f"{self.num_features:,} features, {self.num_labels:,} labels"
+        return f"Points({len(self):,} points, {sizes}, {self.num_pairs:,} pairs)"
+
     @property
     def num_features(self) -> int:
         """D; for images, their pixels in three colours."""
@@ -113,7 +118,7 @@ class Points:
         return replace(self, features=features.bag()) if isinstance(features, Histories) else self
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DataSet:
     """What a reader returns.
 
@@ -151,6 +156,29 @@ class DataSet:
     items: Bag | None = None
     relations: list[str] | list[int] | None = None
     feature_names: list[str] | None = None
+
+    @property
+    def parts(self) -> dict[str, Points]:
+        """The points by the names of their parts."""
+        parts = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {name: points for name, points in parts.items() if points is not None}
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name} {len(points):,} points" for name, points in self.parts.items())
+        return f"DataSet({self.name}: {sizes}; {self._sizes})"
+
+    def _repr_html_(self) -> str:
+        """As a notebook shows it."""
+        rows = [
+            [name, f"{len(points):,}", f"{points.num_pairs:,}"]
+            for name, points in self.parts.items()
+        ]
+        body = table(["part", "points", "labels of points"], rows)
+        return frame("DataSet", f"{self.name}: {self._sizes}", body, sentences(self.notes))
+
+    @property
+    def _sizes(self) -> str:
+        return f"{self.train.num_features:,} features, {self.train.num_labels:,} labels"
 
     @property
     def asked(self) -> Points:

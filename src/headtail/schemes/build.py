@@ -76,6 +76,12 @@ def _loss_options(parsed: Scheme, piece: Piece | None, options: dict[str, Any]) 
     if "piece" in options:
         write = f"hinge/{parsed.text.rpartition('/')[2]}"
         raise HeadtailError(f"`piece` is part of a scheme's name. Write for example `{write}`.")
+    for name in ("negatives", "m"):
+        if name in options:
+            raise HeadtailError(
+                f"`{name}` is not an option of a scheme. Write `num_negatives={options[name]!r}`, "
+                f"or `@{options[name]}` in its name."
+            )
     if parsed.post_hoc:
         options = {"post_hoc": 1.0} | options
     if piece is not None:

@@ -67,6 +67,28 @@ class Callback:
 
 
 @final
+class PrintEpochs(Callback):
+    """Prints a line at the end of every epoch.
+
+    Args:
+        title: what the lines begin with, for example the scheme.
+
+    >>> PrintEpochs("softmax").on_epoch(Progress(40, 2, 20, 5, 2, False), {"train/loss": 1.5})
+    softmax: epoch 2 of 5, train/loss 1.5
+    """
+
+    def __init__(self, title: str = "") -> None:
+        self.title = title
+
+    def on_epoch(self, progress: Progress, metrics: Mapping[str, float]) -> None:
+        """Print it."""
+        begin = f"{self.title}: " if self.title else ""
+        values = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        line = f"{begin}epoch {progress.epoch} of {progress.epochs}, {values}"
+        print(line, flush=True)  # noqa: T201 - what it is for
+
+
+@final
 class Callbacks(Callback):
     """Several callbacks as one.
 
