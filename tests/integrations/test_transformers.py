@@ -14,7 +14,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, TrainingArguments
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    T5Config,
+    T5EncoderModel,
+    TrainingArguments,
+)
 
 from headtail import HeadtailError, LabelHead, Labels, RowAdagrad, RowAdam, RowSGD, scheme
 from headtail.integrations.transformers import (
@@ -344,12 +354,85 @@ def test_samplers_are_saved_with_their_state(tmp_path, name):
     assert losses[0] == losses[1]
 
 
-def test_a_dtype_is_kept_or_chosen(tmp_path):
-    model = classifier().to(torch.bfloat16)
+def test_digits_are_kept_or_chosen(tmp_path):
+    model = HeadtailForSequenceClassification.of(
+        encoder().to(torch.bfloat16), LABELS, EVERY_LABEL, bias=True
+    )
+    model.encoder.encoder.layer[0].output.LayerNorm.float()
+    nn.init.normal_(model.head.bias)
     model.save_pretrained(tmp_path)
     load = HeadtailForSequenceClassification.from_pretrained
-    assert load(tmp_path).head.weight.dtype == torch.bfloat16
+    loaded = load(tmp_path)
+    assert_same(loaded, model)
+    assert (loaded.head.weight.dtype, loaded.head.bias.dtype) == (torch.bfloat16, torch.float32)
     assert load(tmp_path, dtype=torch.float32).head.weight.dtype == torch.float32
+
+
+def test_auto_classes_find_saved_models(tmp_path):
+    model = classifier()
+    model.save_pretrained(tmp_path / "classifier")
+    assert_same(AutoModelForSequenceClassification.from_pretrained(tmp_path / "classifier"), model)
+    model = language_model(True)
+    model.save_pretrained(tmp_path / "language model")
+    assert_same(AutoModelForCausalLM.from_pretrained(tmp_path / "language model"), model)
+
+
+def test_an_encoder_with_tied_weights_of_its_own_is_made_again(tmp_path):
+    sizes = {"vocab_size": TOKENS, "d_model": 16, "d_kv": 8, "d_ff": 16}
+    body = T5EncoderModel(T5Config(**sizes, num_layers=1, num_heads=2))
+    model = HeadtailForSequenceClassification.of(body, LABELS, EVERY_LABEL)
+    model.save_pretrained(tmp_path)
+    loaded = HeadtailForSequenceClassification.from_pretrained(tmp_path)
+    assert_same(loaded, model)
+    assert loaded.encoder.encoder.embed_tokens.weight is loaded.encoder.shared.weight
+
+
+class OwnEncoder(BertModel):
+    """Not a class of transformers."""
+
+
+def test_an_encoder_of_your_own_is_passed_again(tmp_path):
+    model = HeadtailForSequenceClassification.of(OwnEncoder(encoder().config), LABELS, EVERY_LABEL)
+    model.save_pretrained(tmp_path)
+    load = HeadtailForSequenceClassification.from_pretrained
+    with pytest.raises(HeadtailError, match=r"`OwnEncoder` is not one of .* as `encoder`\."):
+        load(tmp_path)
+    assert_same(load(tmp_path, encoder=OwnEncoder(encoder().config)), model)
+
+
+def test_several_labels_per_text_are_all_positives(tmp_path):
+    model = classifier("softmax", sparse=False)
+    ids = torch.arange(1, 13).reshape(2, 6)
+    labels = torch.tensor([[3, 4], [5, -100]])
+    scores = (model.hidden(input_ids=ids) @ model.head.weight.T)[[0, 0, 1]]
+    torch.testing.assert_close(
+        model(ids, labels=labels, num_items_in_batch=torch.tensor(6)).loss,
+        F.cross_entropy(scores, torch.tensor([3, 4, 5])) / 2,
+    )
+
+
+def test_the_best_model_is_loaded_at_the_end_and_checkpointing_of_activations_works(tmp_path):
+    plain = classifier()
+    model = copy.deepcopy(plain)
+    trained(plain, tmp_path / "plain")
+    trainer = HeadtailTrainer(
+        model,
+        arguments(
+            tmp_path,
+            gradient_checkpointing=True,
+            load_best_model_at_end=True,
+            eval_strategy="steps",
+            save_strategy="steps",
+            save_steps=2,
+            eval_steps=2,
+        ),
+        train_dataset=texts(),
+        eval_dataset=texts(),
+        table_optimizer=partial(RowAdagrad, lr=0.1),
+    )
+    trainer.train()
+    assert trainer.state.best_model_checkpoint == str(tmp_path / "checkpoint-4")
+    assert_same(model, plain, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first", "last", "pooler"])
@@ -524,6 +607,14 @@ def test_settings_that_do_not_fit_are_refused(tmp_path):
     model = HeadtailForSequenceClassification.of(llama(), LABELS, "frequency:tail", **settings)
     with pytest.raises(HeadtailError, match="`LlamaModel` has no pooler"):
         model(torch.ones(2, 3).long())
+    with pytest.raises(HeadtailError, match=r"`sprase` is not a setting of .* mean `sparse`"):
+        classifier(sprase=True)
+    with pytest.raises(HeadtailError, match="`options` must be numbers and strings"):
+        classifier(options={"temperature": torch.tensor(1.0)})
+    with pytest.raises(HeadtailError, match="`scheme` must be a str"):
+        classifier(scheme(EVERY_LABEL, LABELS))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(HeadtailError, match="`device_map` is not an argument here"):
+        HeadtailForSequenceClassification.from_pretrained(tmp_path, device_map="auto")
     encoder().save_pretrained(tmp_path)
     with pytest.raises(HeadtailError, match="was not saved by a model of headtail"):
         HeadtailForSequenceClassification.from_pretrained(tmp_path)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headtail.core.labels import Labels, check_labels
+from headtail.core.labels import Labels
 from headtail.errors import HeadtailError, check_kind
 from headtail.head import LabelHead
 from headtail.integrations.transformers.with_head import M, WithHead, states_of
@@ -39,18 +39,21 @@ class HeadtailForCausalLM(WithHead):
         The arguments are those of `HeadtailForSequenceClassification.of`.
         """
         check_kind("encoder", encoder, PreTrainedModel, 'AutoModel.from_pretrained("…")')
+        check_kind("labels", labels, Labels, "Labels.from_targets(tokens, num_labels=…)")
         vocabulary = encoder.config.get_text_config().vocab_size
-        if check_labels(labels) is None and labels.num_labels != vocabulary:
+        if labels.num_labels != vocabulary:
             raise HeadtailError(
                 f"`labels` has {labels.num_labels} labels, but the model {vocabulary} tokens. "
                 f"Write `Labels.from_targets(tokens, num_labels={vocabulary})`."
             )
         tied = settings.get("tied", False)
-        layer = encoder.get_input_embeddings() if tied else encoder.get_output_embeddings()
+        layer: Any = encoder.get_input_embeddings() if tied else encoder.get_output_embeddings()
+        if layer is not None:
+            settings.setdefault("dim", layer.weight.shape[1])
         model = super().of(encoder, labels, scheme, options=options, **settings)
         if layer is not None:
             with torch.no_grad():
-                model.head.weight.copy_(layer.weight)  # pyright: ignore[reportArgumentType]
+                model.head.weight.copy_(layer.weight)
         return model
 
     def fitted(self, encoder: PreTrainedModel) -> PreTrainedModel:

@@ -8,59 +8,30 @@ from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
+import transformers
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.generic import ModelOutput
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
-from headtail.core.labels import Labels, check_labels
+from headtail.core.labels import Labels
 from headtail.core.targets import IGNORE_INDEX
 from headtail.core.topk import TopK
-from headtail.errors import HeadtailError, check_count, check_kind
+from headtail.errors import HeadtailError, Setting, check_kind
 from headtail.files.tensors import as_bytes, from_bytes
 from headtail.head import LabelHead
+from headtail.integrations.transformers.config import HeadtailConfig, check_settings, width_of
 from headtail.schemes import scheme as build_loss
 
 COUNTS = "labels.counts"
 NAMES = "labels.names"
+HUB = frozenset(
+    ["cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token"]
+)
+"""What `from_pretrained` passes on to the Hub."""
 M = TypeVar("M", bound="WithHead")
-
-
-class HeadtailConfig(PreTrainedConfig):
-    """What makes a model with a label head again; the counts of its labels are with the weights.
-
-    Attributes:
-        encoder: the configuration of the encoder.
-        scheme: the name of the loss, for example `"frequency:tail@512"`.
-        options: keywords of the loss: `num_negatives`, `score`, `temperature`, ….
-        smoothing: of the labels' prior.
-        bias: whether labels have biases.
-        sparse: whether the label table gets row-sparse gradients.
-        pooling: how a text becomes one hidden state (classification).
-        tied: whether inputs and answers share a table (language models).
-        top: how many of the best labels a model returns in evaluation.
-    """
-
-    model_type = "headtail"
-    # Not one of `sub_configs`: what this one does not say would overwrite what the encoder's says.
-
-    encoder: Any = None
-    scheme: str = ""
-    options: dict[str, Any] | None = None
-    smoothing: float = 0.0
-    bias: bool = False
-    sparse: bool = True
-    pooling: str = "mean"
-    tied: bool = False
-    top: int = 10
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        """Make the encoder's configuration of what was read from JSON."""
-        if isinstance(self.encoder, dict):
-            self.encoder = AutoConfig.for_model(**self.encoder)
-        super().__post_init__(**kwargs)
 
 
 @dataclass
@@ -88,12 +59,16 @@ class WithHead(PreTrainedModel):
         self, config: HeadtailConfig, labels: Labels, encoder: PreTrainedModel | None = None
     ) -> None:
         super().__init__(config)
-        if encoder is None:
-            encoder = cast(PreTrainedModel, AutoModel.from_config(config.encoder))
+        encoder = _made_of(config) if encoder is None else encoder
         self.main_input_name = encoder.main_input_name
-        loss = build_loss(config.scheme, labels, **(config.options or {}))
         self.head = LabelHead(
-            labels, _width(config.encoder), loss, bias=config.bias, sparse=config.sparse
+            labels,
+            config.dim,
+            build_loss(config.scheme, labels, **(config.options or {})),
+            bias=config.bias,
+            sparse=config.sparse,
+            device=encoder.device,
+            dtype=encoder.dtype,
         )
         self.encoder = self.fitted(encoder)
         self.post_init()
@@ -116,22 +91,23 @@ class WithHead(PreTrainedModel):
             labels: the label distribution.
             scheme: the name of the loss, for example `"frequency:tail@512"`.
             options: keywords of the loss: `num_negatives`, `score`, `temperature`, ….
-            **settings: those of `HeadtailConfig`: `bias`, `sparse`, `pooling`, `tied`, `top`.
+            **settings: those of `HeadtailConfig`: `bias`, `sparse`, `pooling`, `tied`, `top`, and
+                `dim` where the encoder's own configuration has no `hidden_size`.
         """
         check_kind("encoder", encoder, PreTrainedModel, 'AutoModel.from_pretrained("…")')
-        check_labels(labels)
-        check_count("top", settings.get("top", 1))
-        if (options or {}).get("reduction", "mean") != "mean":
-            raise HeadtailError('`reduction` must be "mean", which trainers scale. Leave it out.')
+        check_kind("labels", labels, Labels, "Labels.from_counts(counts)")
+        check_kind("scheme", scheme, str, "frequency:tail@512")
+        check_settings(settings, options)
         body = cast(PreTrainedModel, encoder.base_model)
         config = HeadtailConfig(
             encoder=body.config,
+            encoder_class=type(body).__name__,
             scheme=scheme,
             options=options,
             smoothing=labels.smoothing,
-            **settings,
+            **{"dim": width_of(body.config, settings), **settings},
         )
-        return _moved(cls(config, labels, body), device=encoder.device, dtype=encoder.dtype)
+        return cls(config, labels, body)
 
     def fitted(self, encoder: PreTrainedModel) -> PreTrainedModel:
         """The encoder as this model uses it."""
@@ -168,6 +144,8 @@ class WithHead(PreTrainedModel):
             inputs["input_ids"] = input_ids
         shifted = {"shift_labels": inputs.pop("shift_labels", None)}
         hidden = self.hidden(**inputs)
+        if not torch.is_autocast_enabled(hidden.device.type):
+            hidden = hidden.to(self.head.weight.dtype)  # some layers may have more digits
         loss = None
         if labels is not None:
             used, target = self.aligned(hidden, labels, shifted)
@@ -226,6 +204,8 @@ class WithHead(PreTrainedModel):
         cls: type[M],
         pretrained_model_name_or_path: str | Path,
         *,
+        config: HeadtailConfig | None = None,
+        encoder: PreTrainedModel | None = None,
         dtype: torch.dtype | None = None,
         **hub: Any,
     ) -> M:
@@ -233,25 +213,36 @@ class WithHead(PreTrainedModel):
 
         Args:
             pretrained_model_name_or_path: a folder, or the name of a repository.
+            config: what to use instead of `config.json`.
+            encoder: to load the weights into, where its class is not one of transformers.
             dtype: of the weights; by default as they were saved.
             **hub: where and what to download: `revision`, `token`, `cache_dir`, ….
         """
         name = str(pretrained_model_name_or_path)
-        config = HeadtailConfig.from_pretrained(name, **hub)
+        hub = {key: value for key, value in hub.items() if value}  # transformers passes None on
+        for unknown in hub.keys() - HUB:
+            raise HeadtailError(
+                Setting(unknown),
+                " is not an argument here. Load without it, and move the model with "
+                "`model.to(…)`, or write one of "
+                f"{', '.join(sorted(HUB))}.",
+            )
+        config = HeadtailConfig.from_pretrained(name, **hub) if config is None else config
         tensors = _tensors(name, hub)
         if not isinstance(config, HeadtailConfig) or COUNTS not in tensors:
             raise HeadtailError(f"`{name}` was not saved by a model of headtail.")
-        saved = getattr(torch, str(config.dtype).removeprefix("torch."), None)
         labels = Labels(tensors[COUNTS], config.smoothing, from_bytes(tensors[NAMES]))
         # Not on torch's meta device, as transformers does it: samplers compute their tables.
-        model = _moved(cls(config, labels), dtype=saved or torch.float32)
-        loaded = model.load_state_dict(tensors, strict=False)
+        model = cls(config, labels, encoder)
+        # As saved, digits included: some layers may have more than others.
+        loaded = model.load_state_dict(tensors, strict=False, assign=True)
         missing = set(loaded.missing_keys) - set(model.all_tied_weights_keys)
         if missing or loaded.unexpected_keys:
             odd = sorted({*missing, *loaded.unexpected_keys})
             raise HeadtailError(f"`{name}` and its `config.json` do not fit together: {odd[:3]}.")
+        model.tie_weights()
         model.eval()
-        return model if dtype is None else _moved(model, dtype=dtype)
+        return model if dtype is None else cast(Any, model).to(dtype)
 
 
 def states_of(outputs: Any, encoder: nn.Module) -> Tensor:
@@ -265,17 +256,17 @@ def states_of(outputs: Any, encoder: nn.Module) -> Tensor:
     return states
 
 
-def _width(config: Any) -> int:
-    """The size of an encoder's hidden states."""
-    width = getattr(config.get_text_config(), "hidden_size", None)
-    if width is None:
-        raise HeadtailError(f"`{type(config).__name__}` names no `hidden_size`. Set it first.")
-    return width
-
-
-def _moved(model: M, **where: Any) -> M:
-    """`model.to(…)`, which transformers' decorator hides from type checkers."""
-    return cast(Any, model).to(**where)
+def _made_of(config: HeadtailConfig) -> PreTrainedModel:
+    """A new encoder of the saved class."""
+    kind = getattr(transformers, config.encoder_class, None)
+    if not (isinstance(kind, type) and issubclass(kind, PreTrainedModel)):
+        raise HeadtailError(
+            f"The encoder's class `{config.encoder_class}` is not one of transformers. Build one, "
+            "and pass it as ",
+            Setting("encoder"),
+            ".",
+        )
+    return kind(config.encoder)
 
 
 def _tensors(name: str, hub: dict[str, Any]) -> dict[str, Tensor]:
