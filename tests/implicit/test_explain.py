@@ -339,3 +339,17 @@ def test_two_parts_that_see_the_same_batch_have_no_variance_formula():
     assert explain(SampledSoftmaxLoss(twice, Tail(LABELS)), LABELS).examples[0].variance is None
     both = Mixture([WithinBatch(LABELS), Queue(LABELS, 16)])
     assert explain(SampledSoftmaxLoss(both, Tail(LABELS)), LABELS).examples[0].variance is not None
+
+
+def test_a_margin_without_a_formula_is_written_by_what_it_depends_on():
+    labels = Labels.zipf(20)
+    vary = torch.tensor([0.3, -1.0] * 10, dtype=torch.float64)
+    flat = torch.zeros(20, dtype=torch.float64)
+    never = torch.full((20,), -math.inf, dtype=torch.float64)
+    for positive, negative, rho in (
+        (vary, flat, "ρ₁(y)"),
+        (flat, vary, "ρ₂(y')"),
+        (vary, vary, "ρ₁(y) · ρ₂(y')"),
+        (vary, never, "ρ₁(y)"),
+    ):
+        assert recognise(CustomSeparable(positive, negative), labels).rho == rho

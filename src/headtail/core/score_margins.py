@@ -92,7 +92,7 @@ class ArcFace(ScoreMargin):
     neither side between labels that score alike.
 
     Where θ + m₂ > π, cos(θ + m₂) would rise again. There t is cos θ − m₂ sin m₂, as in the
-    authors' code.
+    authors' original code.
 
     Args:
         margin: m₂, an angle in radians.

@@ -61,8 +61,18 @@ def recognise(margin: Margin, labels: Labels, m: float | None = None) -> Name:
     return (
         _excluded(positive, negative, labels, m)
         or _increasing(positive, negative, labels.log_prior(ids))
-        or Name(None, None, "ρ₁(y) · ρ₂(y')")
+        or Name(None, None, _parts(positive, negative))
     )
+
+
+def _parts(positive: Tensor, negative: Tensor) -> str:
+    """A margin without a formula, by the labels that it depends on."""
+    varying = [
+        name
+        for name, part in (("ρ₁(y)", positive), ("ρ₂(y')", negative))
+        if float(part.max() - part.min()) > TOLERANCE
+    ]
+    return _join(*varying) or "ρ₁(y) · ρ₂(y')"
 
 
 @dataclass(frozen=True)
