@@ -222,6 +222,13 @@ def test_an_optimiser_that_does_not_know_sparse_rows_is_refused(tmp_path):
     fitted(tmp_path, Plain())
 
 
+def test_strategies_that_shard_are_refused(tmp_path, monkeypatch):
+    loop = trainer(tmp_path)
+    monkeypatch.setattr(type(loop), "world_size", 2)
+    with pytest.raises(HeadtailError, match='Write `Trainer\\(strategy="ddp"\\)`'):
+        SparseHeads().setup(loop, Classifier(), "fit")
+
+
 def test_a_module_without_a_head_is_refused(tmp_path):
     module = Classifier()
     del module.head

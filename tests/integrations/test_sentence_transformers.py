@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from headtail.integrations.sentence_transformers import (
     count_items,
     with_item_ids,
 )
-from tests.integrations.tiny_texts import pairs, text_model
+from tests.integrations.tiny_texts import pairs, saved_text_model, text_model
 
 f64 = torch.float64
 LABELS = Labels.from_counts([40, 25, 10, 5, 3, 1, 1, 1, 1, 1])
@@ -232,7 +233,22 @@ def of_one_rank(rank, folder):
         loss = kind(model, labels, gather_across_devices=True, **options)
         loss.model = wrapped
         torch.save(gradients(model, loss, mine), folder / f"{kind.__name__}{rank}.pt")
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    torch.save(trained_by_two(folder, data, labels, batch=4), folder / f"trained{rank}.pt")
     torch.distributed.destroy_process_group()
+
+
+def trained_by_two(folder, data, labels, batch):
+    """Weights that the trainer learns with the items of all processes as negatives."""
+
+    def gathering(model):
+        model.double()
+        return TwoTowerLoss(model, labels, gather_across_devices=True)
+
+    batches = {"per_device_train_batch_size": batch, "max_steps": 3, "max_grad_norm": 0.1}
+    trainer, _ = trained(folder, gathering, data, model=folder / "shared", **batches)
+    return trainer.model.state_dict()
 
 
 def ready(size):
@@ -242,6 +258,7 @@ def ready(size):
 
 
 def test_two_processes_that_gather_have_the_gradients_of_one(tmp_path):
+    text_model(tmp_path / "shared")
     torch.multiprocessing.spawn(of_one_rank, (tmp_path,), nprocs=2)
     model = text_model(tmp_path / "one").double().train()
     data, labels = ready(24)
@@ -253,20 +270,23 @@ def test_two_processes_that_gather_have_the_gradients_of_one(tmp_path):
         for _, got in results:
             for one, other in zip(got, wanted, strict=True):
                 assert (one - other).abs().max() <= 1e-12
+    wanted = trained_by_two(tmp_path, data, labels, batch=8)
+    for got in (torch.load(tmp_path / f"trained{rank}.pt") for rank in range(2)):
+        for name, weight in wanted.items():
+            assert (got[name] - weight).abs().max() <= 1e-10, name
 
 
-def trained(folder, loss_of, data, evaluated=None, **arguments):
-    model = text_model(folder / "model")
+def trained(folder, loss_of, data, evaluated=None, model=None, **arguments):
+    model = text_model(folder / "model") if model is None else saved_text_model(model)
     arguments = SentenceTransformerTrainingArguments(
         output_dir=str(folder / "out"),
-        per_device_train_batch_size=8,
         learning_rate=3e-3,
         report_to="none",
         save_strategy="no",
         disable_tqdm=True,
         logging_strategy="no",
         use_cpu=True,
-        **({"num_train_epochs": 1} | arguments),
+        **({"num_train_epochs": 1, "per_device_train_batch_size": 8} | arguments),
     )
     loss = loss_of(model)
     trainer = SentenceTransformerTrainer(model, arguments, data, evaluated, loss=loss)

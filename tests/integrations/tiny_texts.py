@@ -35,6 +35,11 @@ def text_model(folder: Path, dropout: float = 0.0, seed: int = 0) -> SentenceTra
         attention_probs_dropout_prob=dropout,
     )
     BertModel(config).save_pretrained(folder)
+    return saved_text_model(folder)
+
+
+def saved_text_model(folder: Path) -> SentenceTransformer:
+    """The model that `text_model` wrote there."""
     transformer = Transformer(str(folder))
     transformer.model.pooler = None  # unused: DistributedDataParallel would wait for its gradients
     pooling = Pooling(transformer.get_embedding_dimension())

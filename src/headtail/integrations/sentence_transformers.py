@@ -22,6 +22,7 @@ from headtail.core.labels import Labels, check_labels
 from headtail.core.margins import Separable
 from headtail.core.targets import IGNORE_INDEX
 from headtail.core.weightings import FromMargin, Weighting
+from headtail.distributed import gather
 from headtail.errors import HeadtailError, check_count, check_ids, check_number, need
 from headtail.integrations.datasets import count_items, with_item_ids
 from headtail.losses import ExactLoss, SampledDecoupledLoss, SampledLoss, SampledSoftmaxLoss
@@ -128,13 +129,16 @@ class TwoTowerLoss(nn.Module):
         """Anchors of this process, and the items of all processes that they are scored with."""
         anchors, *items = embeddings
         ids = _checked(labels, len(anchors), len(items) - 1, self.loss)
-        sizes = _sizes(anchors) if self.gather_across_devices else [len(anchors)]
-        items = [_gathered(column, sizes) for column in items]
-        ids = _gathered(ids, sizes)
+        world = _distributed.get_world_size() if self.gather_across_devices else 1
+        first = 0
+        if world > 1:  # ranks may end an epoch with batches of different sizes
+            sizes = gather(torch.tensor([len(anchors)], device=ids.device))
+            first = int(sizes[: _distributed.get_rank()].sum())
+            items = [gather(column) for column in items]
+            ids = gather(ids)
         draw = self.loss.sampler.draw(ids[:, 0], fixed_size=ids.is_cuda)
         draw = _with_hard_negatives(draw, ids, self.loss.weighting)
         assert draw.slots is not None, "within-batch draws know their places"
-        first = sum(sizes[: _distributed.get_rank()]) if len(sizes) > 1 else 0
         mine = slice(first, first + len(anchors))
         counted = (ids[:, 0] != IGNORE_INDEX).sum().clamp(min=1)
         return _Batch(
@@ -143,7 +147,7 @@ class TwoTowerLoss(nn.Module):
             draw=draw,
             first=first,
             # Gradients are averaged over processes, so this is the mean over all their examples.
-            share=len(sizes) / counted.double(),
+            share=world / counted.double(),
         )
 
 
@@ -325,22 +329,3 @@ def _with_hard_negatives(draw: Draw, ids: Tensor, weighting: Weighting) -> Draw:
     unseen = (hard < 0) & _reads_ids_of_negatives(weighting)
     places = len(ids) + torch.arange(len(hard), device=hard.device)
     return draw.with_certain(hard.masked_fill(unseen, 0), places, unseen)
-
-
-def _sizes(tensor: Tensor) -> list[int]:
-    """How many rows each process has."""
-    if _distributed.get_world_size() == 1:
-        return [len(tensor)]
-    own = torch.tensor([len(tensor)], device=tensor.device)
-    return _distributed.all_gather(own).tolist()
-
-
-def _gathered(tensor: Tensor, sizes: list[int]) -> Tensor:
-    """The rows of all processes; gradients flow back to each. Last batches may be shorter."""
-    if len(sizes) == 1:
-        return tensor
-    most = max(sizes)
-    padded = torch.cat([tensor, tensor.new_zeros(most - len(tensor), *tensor.shape[1:])])
-    whole = _distributed.all_gather(padded, with_grad=tensor.is_floating_point())
-    parts = zip(whole.split(most), sizes, strict=True)
-    return torch.cat([part[:size] for part, size in parts])
