@@ -205,15 +205,21 @@ def _accumulated(context):
             optimizer.step()
 
 
-def gradients_asked_for_by_name_are_left_alone():
+def without_sync_and_by_name_gradients_stay_those_of_the_rank():
     _, together = models(uniform, torch.float64)
     wrapped = DistributedDataParallel(replicate(together))
     part = Batch.of(0, torch.float64).part()
+    with wrapped.no_sync():
+        wrapped(*part).backward()
+    own = together.head.weight.grad.to_dense()
     hidden = together.encoder(part.features)
     torch.autograd.grad(together.head(hidden, part.target), hidden)
-    assert together.head.weight.grad is None
+    assert torch.equal(together.head.weight.grad.to_dense(), own)
+    of_ranks = gather(own[None])
+    assert not torch.equal(of_ranks[0], of_ranks[1])
     wrapped(*part).backward()
-    assert together.head.weight.grad is not None
+    of_ranks = gather(together.head.weight.grad.to_dense()[None])
+    assert torch.equal(of_ranks[0], of_ranks[1])
 
 
 def sparse_embeddings_of_an_encoder_are_averaged_too():
