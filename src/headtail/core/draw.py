@@ -77,11 +77,12 @@ class Draw:
                 f"{list(self.ids.shape)} and {list(shape)}. Pass one log-probability for each "
                 "negative."
             )
-        log_qs = {"log_q": self.log_q, "log_q_target": self.log_q_target}
-        same = {name: value for name, value in log_qs.items() if isinstance(value, Same)}
+        same = {}
+        for name, value in (("log_q", self.log_q), ("log_q_target", self.log_q_target)):
+            if isinstance(value, Same):
+                same[name] = value
+                object.__delattr__(self, name)  # it is written out for whoever reads it
         object.__setattr__(self, "_same", same)
-        for name in same:
-            object.__delattr__(self, name)  # it is written out for whoever reads it
         if not same:  # else the same holds for log m: kernels take it as a number
             object.__setattr__(self, "log_m", _log(self.m))
 

@@ -176,7 +176,7 @@ def _flattened(
         ragged = Ragged(target.values(), target.offsets())  # pyright: ignore[reportAttributeAccessIssue]
         return _from_ragged(ragged, name)
     if isinstance(target, Tensor) and target.dim() == 1:
-        return target, None, len(target)
+        return target, None, target.shape[0]
     if isinstance(target, Tensor) and target.dim() in (2, 3):  # [B, T, k]: of each position
         return _from_matrix(target.flatten(0, -2), num_labels, name)
     got = f"a {type(target).__name__}"

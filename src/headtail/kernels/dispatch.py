@@ -126,9 +126,12 @@ def updates_rows(device: torch.device) -> bool:
 def loss_kernels(*tensors: Tensor) -> Any:
     """Sampled losses with all their gradients, for inputs, a label table and perhaps biases."""
     engine = _engine(tensors[0].device)
-    fit = all(t.is_contiguous() and t.dtype in _floats(engine) for t in tensors)
-    if engine is None or not fit or torch.is_autocast_enabled(tensors[0].device.type):
+    if engine is None or torch.is_autocast_enabled(tensors[0].device.type):
         return None
+    floats = _floats(engine)
+    for tensor in tensors:
+        if tensor.dtype not in floats or not tensor.is_contiguous():
+            return None
     return _kernels(engine, "loss")
 
 

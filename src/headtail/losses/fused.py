@@ -215,7 +215,7 @@ def _places(
 
     None where no optimiser takes entries.
     """
-    grouped = grouping_kernel(weight.device)
+    grouped = grouping_kernel(weight.device) if weight.is_cuda else None
     if grouped is None or negatives.dim() != 1:
         return None
     if any(table is not None and taker_of(table) is None for table in (weight, bias)):

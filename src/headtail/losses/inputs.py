@@ -59,7 +59,7 @@ class Inputs:
             target = _by_position(target, positions)
             hidden = hidden.flatten(0, 1)
         _check_table(hidden, weight, bias)
-        pairs = Pairs.of(target, num_labels=len(weight), ignore_index=ignore_index)
+        pairs = Pairs.of(target, num_labels=weight.shape[0], ignore_index=ignore_index)
         check_hidden(hidden, pairs)
         if positions is not None:
             pairs = replace(pairs, positions=positions)
@@ -73,7 +73,7 @@ class Inputs:
     @property
     def decays(self) -> bool:
         """Whether a table has weight decay that its rows receive only when they are read."""
-        return any(decays(table) for table in self.tables)
+        return decays(self.weight) or (self.bias is not None and decays(self.bias))
 
     def catch_up(self, rows: Rows) -> None:
         """Give rows of all tables the weight decay that they are due, before they are read."""
@@ -106,7 +106,7 @@ def check_draw(
 def check_hidden(hidden: Tensor, pairs: Pairs) -> None:
     """Refuse hidden states that do not fit the targets."""
     check_kind("input", hidden, Tensor, "torch.randn(b, d)")
-    if hidden.dim() != 2 or len(hidden) != pairs.num_examples:
+    if hidden.dim() != 2 or hidden.shape[0] != pairs.num_examples:
         raise HeadtailError(
             f"`input` must have shape [b, d] with b = {pairs.num_examples} targets, but got "
             f"{list(hidden.shape)}. Flatten other axes into the first."

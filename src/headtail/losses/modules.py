@@ -129,15 +129,17 @@ class SampledLoss(Loss):
         """Draw (unless a draw is given), and take the loss."""
         settings = self.settings_with(options)
         inputs = Inputs.of(input, weight, bias, target, settings.ignore_index, sparse)
-        check_num_labels("sampler", self.sampler.num_labels, "`weight`", len(weight))
+        num_labels = weight.shape[0]
+        sampler = self.sampler
+        check_num_labels("sampler", sampler.num_labels, "`weight`", num_labels)
         if draw is not None:
-            check_draw(draw, self.weighting, inputs.pairs, len(weight))
+            check_draw(draw, self.weighting, inputs.pairs, num_labels)
         else:  # the sampler's own ids need no check
-            check_num_labels("weighting", self.weighting.num_labels, "`weight`", len(weight))
-            if self.sampler.claims.looks_at_model:
+            check_num_labels("weighting", self.weighting.num_labels, "`weight`", num_labels)
+            if sampler.claims.looks_at_model:
                 inputs.catch_up(...)
             # On a GPU the host would wait for the number of targets that count.
-            fixed_size = weight.device.type == "cuda"
+            fixed_size = weight.is_cuda
             draw = self.draw(
                 inputs.hidden, weight, inputs.pairs, generator, bias, fixed_size=fixed_size
             )
@@ -181,9 +183,10 @@ class SampledLoss(Loss):
         ignore_index = options.get("ignore_index", self.settings.ignore_index)
         fixed_size = options.get("fixed_size", False)
         model = None
-        if self.sampler.claims.looks_at_model:
+        sampler = self.sampler
+        if sampler.claims.looks_at_model:
             model = Scorer(input, weight, bias, self.temperature, self.settings.score)
-        return self.sampler.draw(
+        return sampler.draw(
             target,
             model=model,
             generator=generator,

@@ -183,7 +183,7 @@ class Settings:
         ones.
         """
         if self.sample_weight is None and pairs.all_count:
-            n = 1 if self.reduction == "sum" else max(1, len(pairs.label))
+            n = 1 if self.reduction == "sum" else max(1, pairs.label.shape[0])
             return 1 / n
         if self.sample_weight is None and pairs.share is not None and self.reduction == "mean":
             return pairs.share

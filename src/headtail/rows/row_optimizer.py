@@ -195,7 +195,7 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
         self._decay(p, ... if is_vector else gradient.rows, group)
         kernels = self._kernels_for(p) if is_vector or p.dim() == 2 else None
         if kernels is not None:
-            group_rows = grouping_kernel(p.device)
+            group_rows = grouping_kernel(p.device) if p.is_cuda else None
             if group_rows is not None:
                 num_rows = 1 if is_vector else len(p)
                 gradient = group_rows(gradient, num_rows, linked(p).counters)
