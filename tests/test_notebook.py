@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 
 import pytest
@@ -47,6 +48,12 @@ def texts_of(value) -> list[str]:
     parser.close()
     assert not parser.open
     return parser.found
+
+
+def bold_in(value) -> list[str]:
+    """The bold texts of its table."""
+    parts = value._repr_html_().split("bold")[1:]
+    return [part.split(">")[1].partition("<")[0] for part in parts]
 
 
 def explained(name: str, **options):
@@ -152,8 +159,7 @@ def test_a_comparison_shows_means_over_seeds_and_the_best_of_the_schemes():
         *("uniform:tail", "a loss", "25.0%", "45.0%"),
         *("most-popular", "90.0%", "90.0%"),
     ]
-    bold = [part.split(">")[1] for part in example._repr_html_().split("bold")[1:]]
-    assert [text.partition("<")[0] for text in bold] == ["60.0%", "45.0%"]
+    assert bold_in(example) == ["60.0%", "45.0%"]
 
 
 def test_the_last_test_of_a_run_counts():
@@ -165,6 +171,10 @@ def test_the_last_test_of_a_run_counts():
 
 
 def test_errors_of_images_are_best_where_they_are_lowest():
+    errors = {"softmax": [(0.1, 0.9)], "uniform:tail": [(0.2, 0.5)]}
+    about = {name: {} for name in errors}
+    task = {"task": "classification"}
+    assert bold_in(small(errors, "balanced-error", schemes=about, data=task)) == ["10.0%", "50.0%"]
     example = images()
     assert example.metric == "balanced-error"
     assert any("lower is better" in text for text in texts_of(example))
@@ -246,7 +256,16 @@ def test_any_comparison_is_plotted_or_refused_in_a_sentence(case):
 
 
 def test_harmful_names_stay_text_in_a_plot():
-    assert EVIL not in plot(evil()).to_json()
+    def strings(value) -> list[str]:
+        if isinstance(value, dict):
+            value = list(value.values())
+        if isinstance(value, list):
+            return [text for inner in value for text in strings(inner)]
+        return [value] if isinstance(value, str) else []
+
+    shown = strings(json.loads(plot(evil()).to_json()))
+    assert any(escape(EVIL) in text for text in shown)
+    assert not any("<script" in text or "<img" in text for text in shown)
 
 
 def test_only_explanations_and_comparisons_are_plotted():

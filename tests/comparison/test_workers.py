@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import queue
+import threading
 import time
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +16,7 @@ import torch
 from headtail import HeadtailError
 from headtail.comparison.compare import Execution, outcomes, sentence_of
 from headtail.comparison.grid import Cell
+from headtail.comparison.news import Followers, Reporter
 from headtail.comparison.workers import in_turn, pays, side_by_side
 from headtail.data.load import load
 from headtail.training.callbacks import Callback, Progress
@@ -117,6 +120,22 @@ def test_side_by_side_brings_results_failures_and_news_from_other_processes():
 def test_a_worker_that_dies_is_reported_with_a_way_out():
     with pytest.raises(HeadtailError, match=r"A worker process died.*fewer `workers`"):
         list(side_by_side(CELLS, nothing, die, quiet, workers=2, threads=1))
+
+
+def test_news_that_is_slower_than_the_result_is_waited_for():
+    news = queue.Queue()
+    calls = Calls()
+    reporter = Reporter("a cell", news)
+
+    def late():
+        time.sleep(0.2)
+        reporter.on_end(after(10, finished=True))
+        reporter.over()
+
+    threading.Thread(target=late).start()
+    followers = Followers({"a cell": calls}, news)
+    followers.wait_for("a cell")
+    assert calls.made == [("end", after(10, finished=True), None)]
 
 
 def test_a_cell_whose_process_dies_ends_where_it_was_last():
