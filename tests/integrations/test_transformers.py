@@ -26,7 +26,16 @@ from transformers import (
     TrainingArguments,
 )
 
-from headtail import HeadtailError, LabelHead, Labels, RowAdagrad, RowAdam, RowSGD, scheme
+from headtail import (
+    HeadtailError,
+    LabelHead,
+    Labels,
+    RowAdagrad,
+    RowAdam,
+    RowSGD,
+    SplitOptimizer,
+    scheme,
+)
 from headtail.integrations.transformers import (
     HeadtailForCausalLM,
     HeadtailForSequenceClassification,
@@ -233,6 +242,33 @@ def test_accumulation_does_not_double_the_loss_of_a_users_own_model(tmp_path):
     parts = trained(other, tmp_path, gradient_accumulation_steps=2, **settings)
     assert norms(whole) == pytest.approx(norms(parts), rel=1e-5)
     assert_same(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_a_model_of_transformers_itself_is_trained_as_always(tmp_path):
+    trainer = HeadtailTrainer(llama(), arguments(tmp_path), train_dataset=sequences())
+    trainer.train()
+    assert trainer.model_accepts_loss_kwargs
+    assert type(trainer.optimizer.optimizer) is torch.optim.AdamW
+
+
+def test_an_optimiser_of_your_own_is_used_as_it_is(tmp_path):
+    one = classifier()
+    other = copy.deepcopy(one)
+    trained(one, tmp_path, weight_decay=0.0)
+    optimizer = SplitOptimizer(
+        RowAdagrad(other.head.parameters(), lr=0.1),
+        torch.optim.AdamW(other.encoder.parameters(), lr=0.01, weight_decay=0.0),
+    )
+    trainer = HeadtailTrainer(
+        other, arguments(tmp_path), train_dataset=texts(), optimizers=(optimizer, None)
+    )
+    trainer.train()
+    assert_same(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_a_trainer_evaluates_without_training(tmp_path):
+    trainer = HeadtailTrainer(classifier(), arguments(tmp_path), compute_metrics=top_one)
+    assert 0 <= trainer.evaluate(texts(6))["eval_right"] <= 1
 
 
 DECAYED = partial(RowAdam, lr=0.05, weight_decay=0.3)

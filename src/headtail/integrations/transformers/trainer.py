@@ -68,11 +68,10 @@ class HeadtailTrainerMixin(_Base):
                 Setting("optimizers"),
                 " were given. Leave out one of them.",
             )
-        # With `**kwargs` a model seems to divide by the items of all accumulated batches.
-        parameters = inspect.signature(_inner(self.model).forward).parameters
-        if "num_items_in_batch" not in parameters and not hasattr(
-            _inner(self.model), "accepts_loss_kwargs"
-        ):
+        model = _inner(self.model)
+        says = hasattr(model, "accepts_loss_kwargs")
+        if not says and _has_head(model) and "num_items_in_batch" not in _arguments(model):
+            # With `**kwargs` it only seems to divide by the items of all accumulated batches.
             self.model_accepts_loss_kwargs = False
 
     def create_accelerator_and_postprocess(self) -> None:
@@ -109,8 +108,7 @@ class HeadtailTrainerMixin(_Base):
                 "`torchrun`, without FSDP or DeepSpeed. Start it so, or write `sparse=False`."
             )
         replicated = self.args.parallel_mode == ParallelMode.DISTRIBUTED and not sharded
-        has_head = any(isinstance(module, LabelHead) for module in inner.modules())
-        if training and replicated and has_head and inner is model:
+        if training and replicated and _has_head(inner) and inner is model:
             replicate(inner)
         return super()._wrap_model(model, training, dataloader)
 
@@ -119,7 +117,7 @@ class HeadtailTrainerMixin(_Base):
         encoder = getattr(_inner(self.model), "encoder", None)
         if isinstance(encoder, nn.Module):  # our models pass columns on to their encoder
             known = self._signature_columns or []
-            columns = inspect.signature(encoder.forward).parameters
+            columns = _arguments(encoder)
             self._signature_columns = [*known, *(name for name in columns if name not in known)]
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
@@ -183,6 +181,15 @@ def _inner(model: Any) -> nn.Module:
     while hasattr(model, "module") and isinstance(model.module, nn.Module):
         model = model.module
     return model
+
+
+def _arguments(model: nn.Module) -> list[str]:
+    """The names of what a model is called with."""
+    return list(inspect.signature(model.forward).parameters)
+
+
+def _has_head(model: nn.Module) -> bool:
+    return any(isinstance(module, LabelHead) for module in model.modules())
 
 
 def _table_groups(model: nn.Module) -> list[dict[str, Any]]:
