@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import headtail as ht
+from headtail.evaluation.samplers_on_model import SamplerSettings, measure_samplers
 from headtail.evaluation.validation import implicit_loss_of
 from headtail.implicit.implied import implied_margin_of
 from headtail.implicit.sampling_errors import variance_of_sums
@@ -115,3 +116,17 @@ def test_the_implied_margin_of_arcface_is_that_of_its_weights() -> None:
     margin = implied_margin_of(ht.scheme("arcface/uniform:importance@8", LABELS), 8)
     pairs = margin.log_rho(torch.arange(3), torch.arange(30))
     torch.testing.assert_close(pairs, torch.zeros_like(pairs), rtol=0, atol=1e-12)
+
+
+def test_samplers_on_a_model_are_measured_with_its_own_margin() -> None:
+    data = ht.load("synthetic:points=300,test=60,labels=20,features=80")
+    name = "arcface(0.5,easy)/uniform:importance@8"
+    model = ht.Trainer(ht.Run(scheme=name, epochs=1, dim=8, validation=0.0), data).fit().model
+    settings = SamplerSettings(samplers=("uniform",), numbers=(4,), batch_size=32, repeats=2)
+    found = measure_samplers(model, name, data.test, settings).results
+    assert [one.scheme for one in found] == [
+        "arcface(0.5, easy)/uniform:importance@4",
+        "arcface(0.5, easy)",
+    ]
+    exact = ht.scheme("arcface(0.5, easy)", model.head.labels)
+    assert exact.settings.score_margin == ht.ArcFace(0.5, easy=True)

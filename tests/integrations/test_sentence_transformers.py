@@ -14,7 +14,7 @@ from sentence_transformers.sentence_transformer import losses
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from torch import nn
 
-from headtail import Equalised, FromMargin, HeadtailError, Labels
+from headtail import ArcFace, Equalised, FromMargin, HeadtailError, Labels
 from headtail.integrations.sentence_transformers import (
     CachedTwoTowerLoss,
     TwoTowerLoss,
@@ -389,3 +389,11 @@ def test_a_static_embedding_needs_no_cache(tmp_path):
     static = nn.Sequential(StaticEmbedding(model.tokenizer, embedding_dim=4))
     with pytest.raises(HeadtailError, match="Write `TwoTowerLoss"):
         CachedTwoTowerLoss(static, LABELS)
+
+
+@pytest.mark.parametrize("weighting", ["arcface(0.3)/tail", "arcface(0.3)/logit-adjusted"])
+def test_a_margin_on_the_score_is_kept(weighting: str) -> None:
+    labels = Labels.zipf(20)
+    loss = TwoTowerLoss(nn.Identity(), labels, weighting).loss
+    assert loss.settings.score_margin == ArcFace(0.3)
+    assert loss.temperature == 1 / 20

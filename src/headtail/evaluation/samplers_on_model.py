@@ -88,7 +88,7 @@ def measure_samplers(
         settings: what to measure.
         progress: wraps the loop over schemes, for a progress bar.
     """
-    family = parse(trained_with).loss
+    family = parse(trained_with).family
     prefix = "" if family == "softmax" else f"{family}/"
     target = settings.target or target_of(trained_with) or "softmax"
     name = family if target == "softmax" else prefix + target

@@ -280,6 +280,7 @@ def _sampled_loss(weighting: str | Weighting, labels: Labels, **options: Any) ->
     assert isinstance(exact, ExactLoss)
     weights = FromMargin(exact.margin)
     if exact.piece is None:
+        options["score_margin"] = exact.settings.score_margin
         return SampledSoftmaxLoss(WithinBatch(labels), weights, **options)
     return SampledDecoupledLoss(WithinBatch(labels), weights, exact.piece, **options)
 

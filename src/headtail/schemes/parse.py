@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headtail.errors import HeadtailError, check_kind
-from headtail.schemes.grammar import Call, check_known, read_call, split_count
+from headtail.schemes.grammar import Call, check_known, read_call, split_count, text_of
 from headtail.schemes.request import Source
 from headtail.schemes.table import (
     LOSSES,
@@ -49,6 +49,11 @@ class Scheme:
     num_negatives: int | None = None
     post_hoc: bool = False
     score_margin: Call | None = None
+
+    @property
+    def family(self) -> str:
+        """What is written before the slash: the loss, or the margin on the positive's score."""
+        return self.loss if self.score_margin is None else text_of(self.score_margin)
 
     @property
     def source(self) -> Source | None:
