@@ -37,6 +37,13 @@ OPTIONS = {
     "temperature": {"temperature": 0.3, "bias": True},
     "learned temperature": {"temperature": torch.tensor(0.7), "bias": True},
     "cosine": {"score": "cosine", "temperature": 0.1},
+    "arcface": {"score": "cosine", "temperature": 0.1, "score_margin": ht.ArcFace(0.5)},
+    "cosface": {
+        "score": "cosine",
+        "temperature": torch.tensor(0.2),
+        "score_margin": ht.CosFace(0.3),
+        "bias": True,
+    },
     "sum": {"reduction": "sum"},
     "sample weights": {"sample_weight": True},
     "smoothing": {"label_smoothing": 0.2, "bias": True},

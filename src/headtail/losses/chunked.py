@@ -17,10 +17,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from headtail.core.margins import Separable, check_margin
+from headtail.core.score_margins import Scaled
 from headtail.core.targets import Pairs
 from headtail.kernels.dispatch import exact_kernels
 from headtail.losses.cross_entropy import CrossEntropy
-from headtail.losses.fused import handed_out
+from headtail.losses.fused import handed_out, margin_of_scores, slope_in_margin
 from headtail.losses.inputs import Inputs, directions
 from headtail.losses.options import Settings
 from headtail.losses.tiles import LN_2, Chunk, Filled, Targets, Tiles, add_product
@@ -54,6 +55,8 @@ def chunked_softmax(
 ) -> Tensor | None:
     """The reduced exact loss, chunk by chunk; None where the plain path has to compute it."""
     pairs = inputs.pairs
+    if settings.score_margin is not None:
+        margin = Scaled(margin, 0.0)  # the positive has another score than its term of the sum
     apart = not margin.neutral
     plan = _plan(inputs, len(pairs.label) if apart else len(inputs.hidden))
     if plan is None or (apart and smoothing):
@@ -76,15 +79,16 @@ def chunked_softmax(
         return _cross_entropy(hidden, weight, bias, margin, settings, pairs, plan.dtype)
     if plan.rows * plan.width < FEWEST_IN_CHUNKS[hidden.device.type]:
         return None
+    by_score = margin_of_scores(hidden, weight, pairs.label, settings)
     given = (hidden, weight, bias, settings.sample_weight)
     learns = any(tensor is not None and tensor.requires_grad for tensor in given)
     if not (learns and torch.is_grad_enabled()):
-        targets = Targets.of(inputs, margin, settings, smoothing)
+        targets = Targets.of(inputs, margin, settings, smoothing).with_margin(by_score)
         return settings.reduce(_losses(hidden, weight, bias, targets, plan, None), pairs)
     if by_backward:
         return None
     targets = Targets.of(inputs, margin, settings, smoothing)
-    return _ChunkedSoftmax.apply(hidden, weight, bias, targets, plan)  # pyright: ignore[reportReturnType]
+    return _ChunkedSoftmax.apply(hidden, weight, bias, by_score, targets, plan)  # pyright: ignore[reportReturnType]
 
 
 def _plan(inputs: Inputs, num_rows: int) -> Plan | None:
@@ -132,13 +136,21 @@ class _ChunkedSoftmax(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Targets, plan: Plan
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        by_score: Tensor | None,
+        targets: Targets,
+        plan: Plan,
     ) -> Tensor:
+        targets = targets.with_margin(by_score)
         gradients = Gradients.of(hidden, weight, bias, ctx.needs_input_grad, plan)
         loss = _losses(hidden, weight, bias, targets, plan, gradients)
         grad_weight = None if gradients.weight is None else gradients.weight.to(weight.dtype)
         grad_hidden = None if gradients.hidden is None else gradients.hidden.to(hidden.dtype)
-        ctx.save_for_backward(grad_hidden, grad_weight, gradients.bias)
+        grad_by_score = None if by_score is None else slope_in_margin(loss, targets.scale)
+        ctx.save_for_backward(grad_hidden, grad_weight, gradients.bias, grad_by_score)
         return torch.where(targets.scale == 0, 0.0, loss * targets.scale).sum()
 
     @staticmethod

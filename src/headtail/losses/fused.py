@@ -86,7 +86,7 @@ def fused_loss(
         code, margin = piece
         kernel = partial(kernels.sampled_decoupled, piece=code, margin=margin)
     tables = _tables_in_use(inputs, draw, settings)
-    by_score = _margin_of_scores(*tables[:2], settings)
+    by_score = margin_of_scores(*tables[:2], tables[3], settings)
     return _LossOfRows.apply(  # pyright: ignore[reportReturnType]
         kernel, *tables, Weighed(own, drawn, a, b, known, scale), by_score
     )
@@ -124,15 +124,27 @@ def _tables_in_use(
     return directions(hidden) / settings.temperature, weight, bias, place[: len(label)], negatives
 
 
-def _margin_of_scores(hidden: Tensor, weight: Tensor, settings: Settings) -> Tensor | None:
+def margin_of_scores(
+    hidden: Tensor, weight: Tensor, positive: Tensor, settings: Settings
+) -> Tensor | None:
     """The nats by which each positive must win more, by its own cosine; None without such a margin.
 
-    Cosines are those of the tables in use, which begin with the rows of the positives.
+    Args:
+        hidden: `[p, d]` directions, divided by the temperature.
+        weight: directions of labels.
+        positive: `[p]` the row of each positive there.
+        settings: options of the loss.
     """
     if settings.score_margin is None:
         return None
-    scores = (widened(hidden) * widened(weight[: len(hidden)])).sum(-1)
+    scores = (widened(hidden) * widened(weight[positive])).sum(-1)
     return settings.score_margin.log_rho(scores * settings.temperature, settings.temperature)
+
+
+def slope_in_margin(loss: Tensor, scale: Tensor | float) -> Tensor:
+    """The gradient of Σ scale · log(1 + e^a Σ) by a: 1 − e^(−loss) each."""
+    slope = -torch.expm1(-loss) * scale
+    return torch.where(scale == 0, 0.0, slope) if isinstance(scale, Tensor) else slope
 
 
 class _LossOfRows(torch.autograd.Function):
@@ -157,12 +169,9 @@ class _LossOfRows(torch.autograd.Function):
         # Autograd frees what is saved here after the last backward, and not before.
         rows, points = (result.rows, None) if places is None else (places.rows, places.points)
         gradients = result.grad_input, result.grad_scores, result.grad_rows
-        grad_by_score = None
-        if by_score is not None:  # the slope of log(1 + e^a Σ) in a is 1 − e^(−loss)
-            grad_by_score = -torch.expm1(-result.loss) * weighed.scale
-            if isinstance(weighed.scale, Tensor):
-                grad_by_score = torch.where(weighed.scale == 0, 0.0, grad_by_score)
-        gradients = *gradients, grad_by_score
+        if by_score is not None:
+            by_score = slope_in_margin(result.loss, weighed.scale)
+        gradients = *gradients, by_score
         ctx.save_for_backward(hidden, positive, negatives, *gradients, rows, points)
         ctx.tables = weight, bias
         if result.total is not None:

@@ -194,12 +194,12 @@ def softmax_loss(
 def exact_softmax(inputs: Inputs, margin: Margin, settings: SoftmaxSettings) -> Tensor:
     """The reduced loss over all labels."""
     everything_counts = settings.collisions in (None, "target") and settings.known_positives is None
-    as_scored = settings.score_margin is None  # the positive has one score, above and below
-    if everything_counts and as_scored and isinstance(margin, Separable):
+    if everything_counts and isinstance(margin, Separable):
         loss = chunked_softmax(inputs, margin, settings, settings.label_smoothing)
         if loss is not None:
             return loss
-        if margin.neutral and not settings.label_smoothing:
+        as_scored = settings.score_margin is None  # the positive has one score, above and below
+        if margin.neutral and as_scored and not settings.label_smoothing:
             return _cross_entropy(inputs, margin, settings)
     return _reduced(exact_terms(inputs, margin, settings), settings)
 

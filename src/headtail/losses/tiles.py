@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -221,6 +221,13 @@ class Targets:
         return cls(
             label, row, in_order, scale, row_scale, share, log_positive, log_negative, smoothing
         )
+
+    def with_margin(self, log_rho: Float[Tensor, " p"] | None) -> Targets:
+        """With a further margin of each pair, where there is one."""
+        if log_rho is None:
+            return self
+        assert self.log_positive is not None, "the positive is apart from the sum"
+        return replace(self, log_positive=self.log_positive + log_rho.to(self.log_positive.dtype))
 
 
 class Chunk(NamedTuple):
