@@ -13,6 +13,7 @@ from torch import Tensor
 from headtail.device.graphs import Pool, Record, Replay, failed_captures, record, stream_of
 from headtail.kernels.dispatch import kernels_in_use
 from headtail.kernels.gradient import RowGradient
+from headtail.rows.fixed_gradient import place_of
 from headtail.rows.gradients import as_rows
 from headtail.rows.link import link_of
 
@@ -43,12 +44,11 @@ class Update(NamedTuple):
 
     def place(self) -> tuple[Any, ...] | None:
         """Where its gradient is, if that stays there."""
-        link = link_of(self.table)
-        for fixed in () if link is None else link.fixed.values():
-            parts = fixed.parts_in(self.gradient)
-            if parts is not None:
-                return parts, *fixed.address
-        return None
+        found = place_of(self.table, self.gradient)
+        if found is None:
+            return None
+        room, parts = found
+        return parts, *room.address
 
     def key(self, place: tuple[Any, ...], rate: Tensor) -> tuple[Any, ...]:
         """Everything that a graph holds on to."""

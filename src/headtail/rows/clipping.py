@@ -12,6 +12,7 @@ from torch import Tensor
 from headtail.errors import HeadtailError, check_number
 from headtail.kernels.dispatch import row_kernels
 from headtail.kernels.gradient import RowGradient
+from headtail.rows.fixed_gradient import place_of
 from headtail.rows.gradients import as_rows, as_sparse, whole_gradient
 from headtail.rows.link import taker_of
 
@@ -119,7 +120,12 @@ def _norm_by_kernel(p: Tensor) -> Tensor | None:
     kernels = row_kernels(p, p.numel())
     if kernels is None:
         return None
-    return kernels.squares_of_rows(gradient, len(p)).sum().sqrt()
+
+    def norm() -> Tensor:
+        return kernels.squares_of_rows(gradient, len(p)).sum().sqrt()
+
+    place = place_of(p, p.grad)
+    return norm() if place is None else place[0].norm(place[1], norm)
 
 
 def _summed(p: Tensor) -> Tensor:

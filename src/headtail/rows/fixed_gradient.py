@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from sys import getrefcount
 from typing import Any
 
@@ -9,10 +10,14 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from headtail.rows.link import linked
+from headtail.device.graphs import Pool, Replay, failed_captures, record
+from headtail.kernels.dispatch import kernels_in_use
+from headtail.rows.link import link_of, linked
 
 MOST_SIZES = 4
 """Numbers of entries for which a table keeps room."""
+STEPS_BEFORE = 2
+"""Times that a norm is computed eagerly first, which compiles its kernels."""
 MOST_NUMBERS = 2**26
 """Numbers that a fixed gradient holds at most: 256 MiB of float32."""
 
@@ -32,6 +37,7 @@ class FixedGradient:
         self._rows = torch.empty(0, dtype=torch.int64, device=table.device)
         self._grads: list[Tensor] = []
         self._parts: list[tuple[Tensor, Tensor]] = []
+        self._norms: dict[Any, Norm] = {}
         self._enlarge()
 
     def add(
@@ -65,6 +71,13 @@ class FixedGradient:
             if own is grad:
                 return number if self._is_intact(grad, number) else None
         return None
+
+    def norm(self, parts: int, compute: Callable[[], Tensor]) -> Tensor:
+        """A number that is computed from so many parts, as a CUDA graph after a few times."""
+        key = parts, self.address, failed_captures(), kernels_in_use()
+        if key not in self._norms:
+            self._norms = dict([*self._norms.items()][1 - MOST_SIZES :]) | {key: Norm()}
+        return self._norms[key].of(compute, self._values.device)
 
     def fits(self, table: Tensor) -> bool:
         """Whether it is still for this table, which may have grown or moved."""
@@ -122,6 +135,33 @@ class FixedGradient:
         self._grads = [self._view(number) for number in range(1, parts + 1)]
 
 
+class Norm:
+    """A number that is computed again and again from the same memory."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._graph: Replay | None = None
+        self._result = torch.empty(0)
+
+    def of(self, compute: Callable[[], Tensor], device: torch.device) -> Tensor:
+        """The number; it is written to again the next time."""
+        self._seen += 1
+        if self._graph is None:
+            result = compute()
+            if self._seen == STEPS_BEFORE:
+                self._result = result.clone()
+                self._graph = self._captured(compute, device)
+            return result
+        self._graph.run()
+        return self._result
+
+    def _captured(self, compute: Callable[[], Tensor], device: torch.device) -> Replay | None:
+        try:
+            return record(lambda: self._result.copy_(compute()), device, Pool())
+        except RuntimeError:
+            return None  # it stays eager
+
+
 def _references(listed: list[Any]) -> list[int]:
     """How many hold each of them."""
     return [*map(getrefcount, listed)]
@@ -142,3 +182,13 @@ def fixed_gradient(table: Tensor, entries: int, stream: int) -> FixedGradient:
             rooms.pop(next(iter(rooms)))  # where it is a `.grad`, that keeps the memory
         room = rooms[key] = FixedGradient(table, entries)
     return room
+
+
+def place_of(table: Tensor, grad: Tensor) -> tuple[FixedGradient, int] | None:
+    """The fixed gradient of a table that this tensor is, and how many parts of it."""
+    link = link_of(table)
+    for room in () if link is None else link.fixed.values():
+        parts = room.parts_in(grad)
+        if parts is not None:
+            return room, parts
+    return None
