@@ -27,7 +27,7 @@ from headtail.losses.options import Settings
 from headtail.losses.tiles import LN_2, Chunk, Filled, Targets, Tiles, add_product
 from headtail.rows.rounding import widened
 
-FEWEST_SCORES = {"cpu": 2**20, "cuda": 2**16}
+FEWEST_SCORES = {"cpu": 2**20, "cuda": 2**26}
 """Scores of a batch from which the plain path, which has fewer steps, is not used."""
 FEWEST_IN_CHUNKS = {"cpu": 0, "cuda": 2**28}
 """Scores of a chunk from which chunks are used: they have many small steps."""
