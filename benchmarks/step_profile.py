@@ -3,9 +3,9 @@ memory traffic that no implementation can avoid.
 
 Two steps: the label head alone (b 1024, m 256, d 512), and the trainer's whole step in
 WikiLSHTC-325K's shape. `step_us` is the time of a step, replayed as CUDA graphs; `busy_us` that
-in which at least one kernel runs; `idle_us` the rest: a kernel that waits for another starts about a
-microsecond after it, and a graph about that after the graph before it. `us` of a kernel
-is the sum of its durations in a step, where streams run side by side. `least_us` is the traffic
+in which at least one kernel runs; `idle_us` the rest: a kernel that waits for another one starts
+about a microsecond after it, and so does a graph after the graph before it. `us` of a kernel is
+the sum of its durations in a step, where streams run side by side. `least_us` is the traffic
 that no implementation avoids: rows and their gradients, read and written, at the speed of a copy.
 
 Run: .venv/bin/python benchmarks/step_profile.py [--labels 325056] [--steps 64]
@@ -30,7 +30,7 @@ from headtail.data.synthetic import generate
 from headtail.device.graphs import graph_of
 from machine import append
 
-POINTS = 200_000
+SHAPE = "synthetic:wikilshtc-325k,points=400000,test=1000"
 Step = Callable[[], object]
 
 
@@ -149,16 +149,27 @@ def main() -> None:
         raise SystemExit("This measures kernels of a GPU, and there is none here.")
     speed = copy_gb_s()
     print(f"memory is copied at {speed:,.0f} GB/s")
+    data = generate(SHAPE)
     for optimiser in given.optimisers:
-        cell = Cell("", "headtail", optimiser, "graphed", "cuda", "float32", given.labels, 1024, 256, 512)  # fmt: skip
+        cell = Cell(
+            part="",
+            peer="headtail",
+            optimiser=optimiser,
+            how="graphed",
+            device="cuda",
+            dtype="float32",
+            labels=given.labels,
+            batch=1024,
+            negatives=256,
+            dim=512,
+            shape=SHAPE,
+        )
         found = rows_of("head", *head_of(cell), cell, given.steps)
         in_use = (cell.batch + cell.negatives) * cell.dim * 4
         passes = 4 if optimiser == "sgd" else 6  # rows and gradients, read and written; state too
         least = in_use * passes / speed / 1000
         found[0]["least_us"] = round(least, 1)
-        shape = f"synthetic:wikilshtc-325k,points={POINTS},test=1000"
-        wide = Cell("", "headtail", optimiser, "graphed", "cuda", "float32", given.labels, 1024, 256, 512, shape)  # fmt: skip
-        found += rows_of("whole step", whole_step(wide, generate(shape)), 1, wide, given.steps)
+        found += rows_of("whole step", whole_step(cell, data), 1, cell, given.steps)
         for row in found:
             print(*(f"{value!s:>12}" for value in row.values()))
         append("step_profile", found)
