@@ -334,6 +334,8 @@ def test_items_are_counted_and_become_the_label_column():
     stream = data.to_iterable_dataset()
     assert count_items(stream, "item").counts.tolist() == [1, 2]
     assert [row["label"] for row in with_item_ids(stream, "item", labels)] == [1, 0, 1]
+    assert list(with_item_ids(stream, "item", labels).features) == ["anchor", "positive", "label"]
+    assert [row["label"] for row in with_item_ids(stream, ["item"], labels)] == [[1], [0], [1]]
     assert with_item_ids(data.select([1, 0]), "item", labels)["label"][:] == [0, 1]
     new = Dataset.from_dict({"anchor": list("ab"), "item": [3, 8]})
     assert with_item_ids(new, "item", labels)["label"][:] == [0, -100]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headtail.core.labels import Labels, check_labels
 from headtail.core.targets import IGNORE_INDEX, Ragged
-from headtail.errors import HeadtailError, nearest
+from headtail.errors import HeadtailError, nearest, need
 
 
 def count_items(dataset: Any, column: str, smoothing: float = 0.0) -> Labels:
@@ -53,9 +53,22 @@ def with_item_ids(dataset: Any, column: str | Sequence[str], labels: Labels) -> 
     if hasattr(dataset, "add_column") and hasattr(dataset, "__len__"):
         ids = ids_of(lambda name: _column(dataset, name))
         return dataset.remove_columns(columns).add_column("label", ids)
+    # A stream forgets its features when it is mapped, and the trainer asks for them.
+    features = dataset.features and _with_label(dataset.features, columns, isinstance(column, str))
     return dataset.map(
-        lambda batch: {"label": ids_of(batch.__getitem__)}, batched=True, remove_columns=columns
+        lambda batch: {"label": ids_of(batch.__getitem__)},
+        batched=True,
+        remove_columns=columns,
+        features=features,
     )
+
+
+def _with_label(features: Any, columns: list[str], one_per_row: bool) -> Any:
+    """The features of a stream with `label` in place of columns of ids."""
+    kinds = need("datasets", extra="sentence-transformers", to="Reading a stream")
+    whole = kinds.Value("int64")
+    kept = {name: kind for name, kind in features.items() if name not in columns}
+    return kinds.Features(kept | {"label": whole if one_per_row else [whole]})
 
 
 def _check_column(dataset: Any, column: str) -> None:
