@@ -4,10 +4,12 @@
 """
 
 import os
+import time
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.run import main as torchrun
 from torch.nn.parallel import DistributedDataParallel
 
 import headtail as ht
@@ -57,18 +59,11 @@ def train(rank: int) -> None:
         print("tables are equal:", torch.equal(copies[0], copies[1]))
 
 
-def start(rank: int, size: int) -> None:
-    """One of several processes on this machine."""
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29411"}
-    main()
-
-
 def main() -> None:
     """Train, then leave the other processes."""
     dist.init_process_group("gloo")
     train(dist.get_rank())
-    dist.barrier()  # until the last message of every process has arrived
+    time.sleep(0.5)  # gloo's threads let go of the last tensors, which Python must outlive
     dist.destroy_process_group()
 
 
@@ -76,4 +71,5 @@ if __name__ == "__main__":
     if "RANK" in os.environ:
         main()
     else:
-        torch.multiprocessing.spawn(start, (2,), nprocs=2)
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        torchrun(["--standalone", "--nproc-per-node=2", __file__])

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -58,4 +59,6 @@ def _run(
         # A rank that failed must not leave the others waiting in its next check.
         dist.barrier()
     (folder / f"rank-{rank}.json").write_text(json.dumps(failed))
+    # A thread of gloo that lets go of a tensor after Python has ended would abort the process.
+    time.sleep(0.5)
     dist.destroy_process_group()
