@@ -41,7 +41,7 @@ CAPTURED = (
         "hard(4,frequency)",
         "mixture(uniform,hard)",
     ),
-    *("resampled(32)", "resampled(32,frequency(0.5))"),
+    *("resampled(32)", "resampled(32,frequency(0.5))", "partial-fc"),
 )
 """Their steps are one CUDA graph."""
 REFRESHED = (
