@@ -356,3 +356,26 @@ def test_another_default_dtype() -> None:
 
 def _silent() -> Any:
     return warnings.catch_warnings(action="ignore")
+
+
+def test_options_that_change_in_every_step_are_told_once() -> None:
+    loop = Loop("cpu", True, optimiser="adam")
+    schedule = torch.optim.lr_scheduler.OneCycleLR(loop.optimiser, 0.1, total_steps=100)
+    with pytest.warns(UserWarning, match="options change from step to step"):
+        for seed in range(30):
+            loop.step(seed)
+            schedule.step()
+    assert not loop.optimiser.graphs._graphs
+    loop.step(30)  # warnings are errors here: it is said only once
+
+
+def test_memory_is_counted_and_freed() -> None:
+    loop = Loop("cpu", True)
+    for seed in range(6):
+        loop.step(seed)
+    rooms = link_of(loop.head.weight).fixed
+    held = sum(room.nbytes for room in rooms.values())
+    assert 0 < held < loop.head.captured.nbytes
+    loop.head.capture(False)
+    assert not rooms
+    assert loop.head.captured.nbytes == 0

@@ -157,6 +157,7 @@ class LabelHead(nn.Module):
         Args:
             on: with False, every step runs eagerly, and graphs are freed.
         """
+        self._graphs.free()
         self._graphs = HeadGraphs(on)
         return self
 

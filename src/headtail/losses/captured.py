@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from headtail.device.graphs import Pool, Record, record, stream_of
 from headtail.losses.graph import Call, Graph, Replayed
 from headtail.losses.modules import SampledLoss
-from headtail.rows.link import link_of
+from headtail.rows.link import TableLink, link_of
 from headtail.samplers.fixed.partial_fc import PartialFC
 from headtail.samplers.fixed.within_batch import WithinBatch
 
@@ -118,7 +118,8 @@ class Captured(NamedTuple):
 
     Attributes:
         shapes: of hidden states.
-        nbytes: memory that the graphs of its loss hold on the device; at most four shapes are kept.
+        nbytes: memory that the graphs of its loss and the gradients they fill hold on the device; at
+            most four shapes are kept.
     """
 
     shapes: list[tuple[int, ...]]
@@ -196,8 +197,19 @@ class HeadGraphs:
     @property
     def captured(self) -> Captured:
         """Shapes that are captured, and the memory of their graphs."""
-        held = (graph.nbytes for graphs in self._graphs.values() for graph in graphs)
+        held = [graph.nbytes for graphs in self._graphs.values() for graph in graphs]
+        held += [room.nbytes for link in self._links() for room in link.fixed.values()]
         return Captured([tuple(key[0]) for key in self._graphs], sum(held))
+
+    def free(self) -> None:
+        """Free all graphs, and the room of the gradients that they fill."""
+        for link in self._links():
+            link.fixed.clear()
+        self._clear()
+
+    def _links(self) -> list[TableLink]:
+        tables = [table for table in (self._weight, self._bias) if table is not None]
+        return [link for link in map(link_of, tables) if link is not None]
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle and deepcopy: a copy captures its own graphs."""

@@ -112,6 +112,9 @@ class CapturedUpdates:
     def _captured(self, key: Any, update: Update, rate: Tensor) -> Replay | None:
         if len(self._seen) > MOST_UPDATES:
             self._seen.clear()
+            if not self._graphs:
+                self._refuse("its options change from step to step")
+                return None
         self._seen[key] = self._seen.get(key, 0) + 1
         if self._seen[key] <= STEPS_BEFORE:
             return None
@@ -134,17 +137,20 @@ class CapturedUpdates:
             if link is not None and link.decay is not None:
                 link.decay.replayed = False  # `replay` tells it
         except RuntimeError as error:
-            self._refused = True
-            warnings.warn(
-                f"The update of a table cannot be captured as a CUDA graph ({error}), so it runs "
-                "eagerly.",
-                stacklevel=2,
-            )
+            self._refuse(str(error))
             return None
         while len(self._graphs) >= MOST_UPDATES:
             self._graphs.pop(next(iter(self._graphs)))
         self._graphs[key] = graph
         return graph
+
+    def _refuse(self, reason: str) -> None:
+        self._refused = True
+        warnings.warn(
+            f"The update of a table cannot be captured as a CUDA graph ({reason}), so it runs "
+            "eagerly.",
+            stacklevel=2,
+        )
 
     def _rate(self, update: Update) -> Tensor:
         """The learning rate as a tensor on the device, which a graph sees change."""
