@@ -280,6 +280,22 @@ def test_copying_the_optimiser_first_loses_no_decay():
     assert twin[2].item() == pytest.approx(0.9**3)
 
 
+@each_optimiser
+def test_a_run_resumes_bit_for_bit_in_float64_with_weight_decay(make):
+    steps = list(batches(40))
+    weight = table()
+    optimiser = make([weight], weight_decay=0.3)
+    run(weight, optimiser, sparse=True, steps=steps[:20])
+    saved = copy.deepcopy(optimiser.state_dict())  # all rows have their decay now
+    again = torch.nn.Parameter(weight.detach().clone())
+    resumed = make([again], weight_decay=0.3)
+    resumed.load_state_dict(saved)
+    for one, its in ((weight, optimiser), (again, resumed)):
+        run(one, its, sparse=True, steps=steps[20:])
+        its.flush()
+    assert torch.equal(again, weight)
+
+
 def test_a_bfloat16_table_is_decayed_by_the_whole_factor():
     weight = torch.nn.Parameter(torch.ones(2, 8, dtype=torch.bfloat16))
     optimiser = RowSGD([weight], lr=0.1, weight_decay=0.03)

@@ -49,9 +49,10 @@ class PendingDecay:
         factor = (self.log_decay - self.received[rows]).exp().reshape(-1, *[1] * (table.dim() - 1))
         old = widened(table[rows])  # a bfloat16 factor would lose most of a small decay
         write_rows(table, rows, old * factor.to(old.dtype))
-        self.received[rows] = self.log_decay
         if rows is ...:
-            self.settled = True
+            self.forgive()
+        else:
+            self.received[rows] = self.log_decay
 
     @property
     def address(self) -> tuple[int, int]:
@@ -59,8 +60,13 @@ class PendingDecay:
         return self.received.data_ptr(), self.log_decay.data_ptr()
 
     def forgive(self) -> None:
-        """The table has new values, which are due nothing."""
-        self.received.copy_(self.log_decay.expand_as(self.received))
+        """No row is due anything, because all have received it or the table has new values.
+
+        The sum starts anew, in place, since graphs refer to it: later factors are then those of a
+        table that was loaded from a checkpoint, to the last digit.
+        """
+        self.received.zero_()
+        self.log_decay.zero_()
         self.settled = True
 
     def _fit(self, table: Tensor) -> None:
