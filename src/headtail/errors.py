@@ -186,10 +186,11 @@ def check_ids(name: str, ids: Any, num_labels: int | None) -> None:
 
     check_kind(name, ids, torch.Tensor, "torch.tensor([3, 1, 4])")
     if ids.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8):
+        advice = f"Floats lose ids above 16,777,216: use `{name}.long()` on the original integers."
+        if ids.dtype == torch.bool:
+            advice = f"For the ids of a mask, write `{name}.nonzero().flatten()`."
         raise HeadtailError(
-            Setting(name),
-            f" must hold integer label ids, but got {ids.dtype}. Floats lose ids above "
-            f"16,777,216: use `{name}.long()` on the original integers.",
+            Setting(name), f" must hold integer label ids, but got {ids.dtype}. {advice}"
         )
     if (
         num_labels is None

@@ -204,8 +204,9 @@ class LabelHead(nn.Module):
         Args:
             hidden: `[b, d]`.
             k: how many labels to return.
-            candidates: labels to choose from: `[c]` ids for all examples, or for each example a
-                `Ragged`, a list of lists, or `[b, c]` ids padded with −1. Only their rows are read.
+            candidates: labels to choose from: `[c]` ids or a mask `[L]` for all examples, or for
+                each example a `Ragged`, a list of lists, or `[b, c]` ids padded with −1. Only their
+                rows are read; where there are fewer than k, the rest is as for `exclude`.
             exclude: labels that must not be returned, for each example: a `Ragged`, a list of
                 lists, or `[b, e]` ids padded with −1. The answer is exact however many they are;
                 where fewer than k labels remain, the rest has index −1 and value −∞.
@@ -222,7 +223,7 @@ class LabelHead(nn.Module):
         if candidates is None:
             self.flush()
             return best_labels(self._table(post_hoc), hidden, k, excluded)
-        chosen = candidates_of(candidates, k, *shape)
+        chosen = candidates_of(candidates, *shape)
         rows = chosen if isinstance(chosen, Tensor) else chosen.label.unique()
         self._catch_up(rows)
         return best_of(self._table(post_hoc), hidden, k, chosen, excluded)

@@ -151,11 +151,44 @@ def test_candidates_of_a_head_that_computes_its_rows(candidates):
 
 
 @pytest.mark.parametrize(
+    "candidates",
+    [[7, 2, 7], torch.tensor([2, 7]), torch.tensor([[7, 2], [2, 7]]), [[2, 7, 7], [7, 2]]],
+)
+def test_where_there_are_fewer_candidates_than_k_the_rest_is_empty_in_every_form(candidates):
+    head = head_of()
+    hidden = torch.randn(2, 4)
+    best = head.topk(hidden, 3, candidates=candidates)
+    two = head.topk(hidden, 2, candidates=[2, 7])
+    assert torch.equal(best.indices[:, :2], two.indices)
+    assert torch.allclose(best.values[:, :2], two.values)
+    assert (best.indices[:, 2] == -1).all()
+    assert (best.values[:, 2] == -torch.inf).all()
+
+
+@pytest.mark.parametrize("candidates", [[], torch.tensor([], dtype=torch.int64), [[], []]])
+def test_no_candidates_have_no_best(candidates):
+    best = head_of().topk(torch.randn(2, 4), 3, candidates=candidates, exclude=[[1], []])
+    assert (best.indices == -1).all()
+    assert (best.values == -torch.inf).all()
+
+
+def test_a_mask_of_all_labels_names_the_candidates():
+    head = head_of()
+    hidden = torch.randn(2, 4)
+    in_stock = torch.arange(head.labels.num_labels) % 3 == 0
+    masked = head.topk(hidden, 3, candidates=in_stock)
+    assert torch.equal(masked.indices, head.topk(hidden, 3, candidates=range(0, 30, 3)).indices)
+
+
+@pytest.mark.parametrize(
     ("candidates", "sentence"),
     [
-        ([1, 2, 2], "`k` is 3, but there are only 2 different `candidates`."),
-        ([], "`k` is 3, but there are only 0 different `candidates`."),
-        (torch.ones(2, 2).long(), "`k` is 3, but there are only 2 different `candidates` per ex"),
+        (
+            torch.ones(7, dtype=torch.bool),
+            "`candidates` must hold integer label ids, but got torch.bool. For the ids of a mask, "
+            "write `candidates.nonzero().flatten()`.",
+        ),
+        ([True, False, True], "`candidates` must be a list of label ids for each example"),
         ([1, 2, 30], "`candidates` must hold label ids from 0 to 29, but got 30."),
         ([-1, 2, 3], "`candidates` must hold label ids from 0 to 29, but got -1."),
         ([[1, 2, 30], []], "`candidates` must hold label ids from 0 to 29, but got 30."),

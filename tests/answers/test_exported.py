@@ -185,3 +185,20 @@ def test_an_adjusted_topk_is_exported_once_its_loss_is_known_not_to_lean():
     best = model(hidden)
     program = torch.export.export(model, (torch.randn(2, 8),), dynamic_shapes=BATCH)
     assert torch.equal(program.module()(hidden), best)
+
+
+def test_a_program_that_returns_the_answer_as_it_is_can_be_saved(tmp_path):
+    class Served(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = head_of()
+
+        def forward(self, hidden):
+            return self.head.topk(hidden, 4)
+
+    served = Served().eval()
+    program = torch.export.export(served, (torch.randn(3, 8),), dynamic_shapes=BATCH)
+    torch.export.save(program, tmp_path / "model.pt2")
+    hidden = torch.randn(7, 8)
+    best = torch.export.load(tmp_path / "model.pt2").module()(hidden)
+    assert torch.equal(best.indices, served(hidden).indices)

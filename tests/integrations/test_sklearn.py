@@ -166,8 +166,9 @@ def test_explain_takes_what_was_trained(texts) -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"optimizer": "adam"}, "`settings` has `optimizer`, which is none. Did you mean `optim"),
-        ({"dim": 3}, "`settings` has `dim`, which is none"),
+        ({"optimizer": "adam"}, "`settings` has `optimizer`, which is no setting of a `Run`. Did "),
+        ({"dim": 3}, "`settings` has `dim`, which is an argument of its own: write `HeadtailCla"),
+        ({"seed": 3}, "`settings` has `seed`, which is an argument of its own: write `HeadtailCl"),
         (3, "`settings` must be a Mapping"),
     ],
 )

@@ -7,28 +7,28 @@ from numbers import Integral
 from typing import TypeAlias
 
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
+from torch.nn.functional import pad
 
 from headtail.answers.scored_table import ScoredTable
 from headtail.answers.topk import BLOCK_SCORES, best_labels
 from headtail.core.listed import Listed, PerExample
 from headtail.core.targets import Ragged
 from headtail.core.topk import TopK
-from headtail.errors import HeadtailError, Setting, check_ids
+from headtail.errors import check_ids
 
-Candidates: TypeAlias = Int[Tensor, " c"] | Sequence[int] | PerExample
+Candidates: TypeAlias = Int[Tensor, " c"] | Bool[Tensor, " L"] | Sequence[int] | PerExample
 """Labels to choose from: the same for all examples, or listed for each."""
 
 
 def candidates_of(
-    candidates: Candidates, k: int, num_rows: int, num_labels: int, device: torch.device
+    candidates: Candidates, num_rows: int, num_labels: int, device: torch.device
 ) -> Int64[Tensor, " c"] | Listed:
     """From any form of them, checked: ids that all examples share, distinct and in order, or pairs.
 
     Args:
         candidates: as the user gave them.
-        k: how many labels are to be chosen.
         num_rows: b.
         num_labels: L.
         device: where they go.
@@ -36,12 +36,10 @@ def candidates_of(
     if not isinstance(candidates, Ragged | Tensor) and _are_ids(candidates):
         candidates = torch.tensor([int(label) for label in candidates], dtype=torch.int64)  # pyright: ignore[reportArgumentType]
     if isinstance(candidates, Tensor) and candidates.dim() == 1 and not candidates.is_nested:
+        if candidates.dtype == torch.bool and len(candidates) == num_labels:
+            return candidates.to(device).nonzero().flatten()
         check_ids("candidates", candidates, num_labels)
-        shared = candidates.long().to(device).unique()
-        _check_enough(k, len(shared), "")
-        return shared
-    if isinstance(candidates, Tensor) and candidates.dim() == 2 and not candidates.is_nested:
-        _check_enough(k, candidates.shape[1], " per example")
+        return candidates.long().to(device).unique()
     return Listed.of("candidates", candidates, num_rows, num_labels, device)  # pyright: ignore[reportArgumentType]
 
 
@@ -64,28 +62,29 @@ def best_of(
     if isinstance(candidates, Listed):
         pairs = candidates.distinct(len(table), but=excluded)
         return _best_pairs(_scores_of(table, hidden, pairs), pairs, len(hidden), k)
+    if len(candidates) == 0:
+        return _filled_up(TopK(hidden[:, :0], candidates.expand(len(hidden), 0)), k)
     if excluded is not None:
         excluded = _within(excluded, candidates)
-    best = best_labels(table.part(candidates), hidden, k, excluded)
+    best = best_labels(table.part(candidates), hidden, min(k, len(candidates)), excluded)
     labels = candidates[best.indices.clamp(min=0)]
-    return TopK(best.values, labels.masked_fill(best.indices < 0, -1))
+    return _filled_up(TopK(best.values, labels.masked_fill(best.indices < 0, -1)), k)
+
+
+def _filled_up(best: TopK, k: int) -> TopK:
+    """Of k columns: index −1 and value −∞ where there are fewer."""
+    missing = (0, k - best.indices.shape[1])
+    return TopK(pad(best.values, missing, value=-torch.inf), pad(best.indices, missing, value=-1))
 
 
 def _are_ids(candidates: object) -> bool:
     try:
-        return all(isinstance(label, Integral) for label in candidates)  # pyright: ignore[reportGeneralTypeIssues]
+        return all(
+            isinstance(label, Integral) and not isinstance(label, bool)
+            for label in candidates  # pyright: ignore[reportGeneralTypeIssues]
+        )
     except TypeError:
         return False
-
-
-def _check_enough(k: int, number: int, of_each: str) -> None:
-    if k > number:
-        raise HeadtailError(
-            Setting("k"),
-            f" is {k}, but there are only {number} different ",
-            Setting("candidates"),
-            f"{of_each}.",
-        )
 
 
 def _within(excluded: Listed, candidates: Tensor) -> Listed:

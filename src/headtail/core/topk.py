@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.utils._pytree import _register_namedtuple
 
 
 class TopK(NamedTuple):
@@ -14,6 +15,10 @@ class TopK(NamedTuple):
 
     values: Float[Tensor, "b k"]
     indices: Int[Tensor, "b k"]
+
+
+# Without a name, torch cannot save an exported program that returns it.
+_register_namedtuple(TopK, serialized_type_name="headtail.TopK")
 
 
 def without_excluded(best: TopK) -> TopK:

@@ -158,11 +158,18 @@ class HeadtailClassifier(ClassifierMixin, BaseEstimator):
         for name in settings:
             if name not in known:
                 raise HeadtailError(
-                    Setting("settings"), f" has `{name}`, which is none.{nearest(name, known)}"
+                    Setting("settings"), f" has `{name}`, {self._instead(name, known)}"
                 )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         chosen = {"validation": 0.0, "normalise": sparse_features, **own, **settings}
         return Run(scheme=self.scheme, seed=seed, **chosen)
+
+    def _instead(self, name: str, known: list[str]) -> str:
+        """What to write where `settings` cannot have this name."""
+        own = {"seed": "random_state"}.get(name, name)
+        if own in self.get_params():
+            return f"which is an argument of its own: write `HeadtailClassifier({own}=…)`."
+        return f"which is no setting of a `Run`.{nearest(name, known)}"
 
     def _indicator(self, y: Any, num_points: int) -> sparse.csr_matrix:
         """`[n, L]` labels as a sparse matrix; sets what is known of them."""
