@@ -361,10 +361,14 @@ def _silent() -> Any:
 def test_options_that_change_in_every_step_are_told_once() -> None:
     loop = Loop("cpu", True, optimiser="adam")
     schedule = torch.optim.lr_scheduler.OneCycleLR(loop.optimiser, 0.1, total_steps=100)
-    with pytest.warns(UserWarning, match="options change from step to step"):
+
+    def steps() -> None:
         for seed in range(30):
             loop.step(seed)
             schedule.step()
+
+    with pytest.warns(UserWarning, match="options change from step to step"):
+        steps()
     assert not loop.optimiser.graphs._graphs
     loop.step(30)  # warnings are errors here: it is said only once
 

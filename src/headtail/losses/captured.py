@@ -118,8 +118,8 @@ class Captured(NamedTuple):
 
     Attributes:
         shapes: of hidden states.
-        nbytes: memory that the graphs of its loss and the gradients they fill hold on the device; at
-            most four shapes are kept.
+        nbytes: memory that the graphs of its loss, and the gradients they fill, hold on the device;
+            at most four shapes are kept.
     """
 
     shapes: list[tuple[int, ...]]

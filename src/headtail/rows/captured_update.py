@@ -19,6 +19,8 @@ from headtail.rows.link import link_of
 
 STEPS_BEFORE = 2
 """Equal updates that run eagerly first: they make the state, and compile kernels."""
+PLACE = 3
+"""Where the place of the gradient is in an update's key."""
 NOT_OPTIONS = ("params", "lr")
 """Entries of a group that say nothing about how tables are changed."""
 MOST_UPDATES = 16
@@ -111,8 +113,9 @@ class CapturedUpdates:
 
     def _captured(self, key: Any, update: Update, rate: Tensor) -> Replay | None:
         if len(self._seen) > MOST_UPDATES:
+            same_place = {seen[PLACE] for seen in self._seen} == {key[PLACE]}
             self._seen.clear()
-            if not self._graphs:
+            if same_place and not self._graphs:
                 self._refuse("its options change from step to step")
                 return None
         self._seen[key] = self._seen.get(key, 0) + 1
