@@ -38,6 +38,7 @@ from headtail.core.targets import Pairs
 from headtail.device.graphs import rerun
 from headtail.distributed import gather, replicate
 from headtail.functional import two_tower_softmax_loss
+from headtail.rows.decay import flush
 from tests.collectives.replicas import (
     LABELS,
     Batch,
@@ -242,6 +243,12 @@ def sparse_embeddings_of_an_encoder_are_averaged_too():
     for model, part in ((alone, batch), (wrapped, batch.part())):
         model(*part, **given_draw(alone, 0, part.target)).backward()
     _same_gradients(alone, together)
+    for model in (alone, together):
+        RowSGD(model.items.parameters(), lr=0.1, weight_decay=1.0).step()
+    flush(alone.items)
+    every = torch.arange(30, device=device())[:, None]
+    # Rows that no batch had have their weight decay when they are read.
+    assert (together.items(every) - alone.items.weight).abs().max() < 1e-12
 
 
 def a_captured_head_learns_the_same():

@@ -152,6 +152,30 @@ def test_an_average_of_weights_sees_all_weight_decay(tmp_path, first):
         assert (weight - hand.average[name]).abs().max() <= 1e-12
 
 
+class WithItems(Classifier):
+    """Reads one row of a sparse embedding in every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = torch.nn.Embedding(3, 6, sparse=True)
+
+    def training_step(self, batch, batch_idx):
+        features, target = batch
+        return super().training_step((features + self.items(target * 0), target), batch_idx)
+
+    def configure_optimizers(self):
+        tables = [*self.head.parameters(), self.items.weight]
+        rows = RowAdagrad(tables, lr=0.1, weight_decay=0.5)
+        return SplitOptimizer(rows, torch.optim.AdamW(self.encoder.parameters(), lr=0.01))
+
+
+def test_sparse_embeddings_have_their_weight_decay_too(tmp_path):
+    module = WithItems()
+    before = module.items.weight[2].detach().double()
+    fitted(tmp_path, module)
+    torch.testing.assert_close(module.items.weight[2].detach(), before * 0.95**12)
+
+
 def test_validation_does_not_change_training(tmp_path):
     module = Classifier("within-batch:tail", weight_decay=0.3)
     torch.manual_seed(5)

@@ -244,6 +244,19 @@ def test_accumulation_does_not_double_the_loss_of_a_users_own_model(tmp_path):
     assert_same(one, other, rtol=1e-3, atol=1e-5)
 
 
+def test_sparse_embeddings_are_saved_with_their_weight_decay(tmp_path):
+    model = OwnModel()
+    old = model.body.get_input_embeddings()
+    model.body.set_input_embeddings(nn.Embedding(*old.weight.shape, sparse=True))
+    used = {token for text in texts() for token in text["input_ids"]}
+    unused = min(set(range(len(old.weight))) - used)
+    before = model.body.get_input_embeddings().weight[unused].detach().clone()
+    table = partial(RowAdagrad, lr=0.1, weight_decay=0.5)
+    trained(model, tmp_path, table=table, lr_scheduler_type="constant")
+    saved = model.state_dict()["body.embeddings.word_embeddings.weight"][unused]
+    torch.testing.assert_close(saved, before * 0.95**4)
+
+
 def test_a_model_of_transformers_itself_is_trained_as_always(tmp_path):
     trainer = HeadtailTrainer(llama(), arguments(tmp_path), train_dataset=sequences())
     trainer.train()
@@ -599,6 +612,9 @@ def test_an_optimiser_that_does_not_know_sparse_rows_is_refused(tmp_path):
         HeadtailTrainer(
             model, arguments(tmp_path), optimizers=optimizers, table_optimizer=RowAdagrad
         )
+    made = RowAdagrad(model.head.parameters(), lr=0.1)
+    with pytest.raises(HeadtailError, match="`table_optimizer` must make an optimiser from param"):
+        HeadtailTrainer(model, arguments(tmp_path), table_optimizer=made)
 
 
 def test_a_dense_table_may_have_any_optimiser(tmp_path):

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from headtail import HeadtailError, RowAdagrad, RowAdam, RowSGD, clip_grad_norm_
-from headtail.rows.decay import catch_up, owed, owes
+from headtail.rows.decay import catch_up, catch_up_embeddings, owed, owes
 from headtail.rows.optimizers import DenseSGD
 
 f64 = torch.float64
@@ -294,6 +294,24 @@ def test_a_run_resumes_bit_for_bit_in_float64_with_weight_decay(make):
         run(one, its, sparse=True, steps=steps[20:])
         its.flush()
     assert torch.equal(again, weight)
+
+
+@pytest.mark.parametrize("kind", [torch.nn.Embedding, torch.nn.EmbeddingBag])
+def test_embeddings_of_torch_are_read_and_saved_with_their_weight_decay(kind):
+    layer = kind(3, 1, sparse=True, dtype=f64)
+    torch.nn.init.ones_(layer.weight)
+    model = torch.nn.Sequential(layer)
+    for _ in range(2):
+        catch_up_embeddings(model)
+    assert len(layer._forward_pre_hooks) == len(layer._state_dict_pre_hooks) == 1
+    optimiser = RowSGD(layer.parameters(), lr=0.1, weight_decay=1.0)
+    for _ in range(3):
+        optimiser.zero_grad()
+        model(torch.tensor([[0]])).sum().backward()
+        optimiser.step()
+    assert model(torch.tensor([[1, 1]])).mean().item() == pytest.approx(0.9**3, rel=1e-12)
+    assert layer(input=torch.tensor([[1]])).item() == pytest.approx(0.9**3, rel=1e-12)
+    assert model.state_dict()["0.weight"][2].item() == pytest.approx(0.9**3, rel=1e-12)
 
 
 def test_a_bfloat16_table_is_decayed_by_the_whole_factor():

@@ -16,7 +16,7 @@ from headtail.encoders.bottleneck import Bottleneck
 from headtail.encoders.sequence import SequenceEncoder
 from headtail.errors import HeadtailError, check_kind
 from headtail.head import LabelHead
-from headtail.rows.decay import catch_up
+from headtail.rows.decay import catch_up, catch_up_embeddings
 from headtail.rows.replicas import Replicas
 
 M = TypeVar("M", bound=nn.Module)
@@ -58,6 +58,7 @@ def replicate(model: M, group: Any = None) -> M:
             f"{got}."
         )
     ranks = Ranks.of(group)
+    catch_up_embeddings(model)
     tables = list(_tables(model))
     _check_equal(ranks, heads, tables)
     for table in tables:

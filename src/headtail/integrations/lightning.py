@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from headtail.errors import HeadtailError, need
 from headtail.head import LabelHead
 from headtail.rows.clipping import clip_grad_norm_, clip_grad_value_
+from headtail.rows.decay import catch_up_embeddings, flush
 from headtail.rows.split import check_knows_rows
 
 _lightning = need(
@@ -57,6 +58,7 @@ class SparseHeads(_lightning.Callback):
                 "The module has no `LabelHead` when training begins. Make it in `__init__`."
             )
         self._refuse_averaged_tables(trainer, pl_module)
+        catch_up_embeddings(pl_module)
         _clip_rows(trainer.precision_plugin)
         if trainer.world_size > 1:
             _replicate(trainer.strategy, pl_module)
@@ -129,8 +131,8 @@ def _averaging(trainer: Any) -> list[Any]:
 
 
 def _flush(module: nn.Module) -> None:
-    for head in _heads(module):
-        head.flush()
+    for part in module.modules():
+        flush(part)
 
 
 def _clip_rows(precision: Any) -> None:

@@ -28,6 +28,23 @@ def flush(module: nn.Module, *_: Any) -> None:
         catch_up(table)
 
 
+def catch_up_embeddings(model: nn.Module) -> None:
+    """Let sparse embeddings of torch give rows their weight decay before these are read or saved,
+    as label heads do.
+    """
+    for module in model.modules():
+        lazy = isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse
+        if lazy and _catch_up_looked_up not in module._forward_pre_hooks.values():
+            module.register_forward_pre_hook(_catch_up_looked_up, with_kwargs=True)
+            module.register_state_dict_pre_hook(flush)
+
+
+def _catch_up_looked_up(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    ids = args[0] if args else kwargs["input"]
+    for table in module.parameters(recurse=False):
+        catch_up(table, ids.flatten())
+
+
 @torch.no_grad()
 def forgive(table: Tensor) -> None:
     """Forget pending weight decay, because the table was given new values."""

@@ -20,7 +20,7 @@ from headtail.errors import HeadtailError, Setting
 from headtail.files.tensors import load_tensors, save_tensors
 from headtail.head import LabelHead
 from headtail.rows.clipping import clip_grad_norm_
-from headtail.rows.decay import owed, owes
+from headtail.rows.decay import catch_up_embeddings, owed, owes
 from headtail.rows.optimizers import RowAdagrad
 from headtail.rows.split import SplitOptimizer, check_knows_rows
 
@@ -53,6 +53,13 @@ class HeadtailTrainerMixin(_Base):
         self, *args: Any, table_optimizer: TableOptimizer | None = None, **kwargs: Any
     ) -> None:
         self.table_optimizer = table_optimizer or partial(RowAdagrad, lr=0.05)
+        if not callable(self.table_optimizer):
+            raise HeadtailError(
+                Setting("table_optimizer"),
+                f" must make an optimiser from parameter groups, but got an object of type "
+                f"{type(table_optimizer).__name__}. Write for example `partial(RowAdagrad, "
+                "lr=0.05)`.",
+            )
         super().__init__(*args, **kwargs)
         if self.args.label_smoothing_factor:
             raise HeadtailError(
@@ -86,6 +93,7 @@ class HeadtailTrainerMixin(_Base):
         whole: Any = self.model if model is None else model
         groups = _table_groups(whole)
         tables = [p for group in groups for p in group["params"]]
+        catch_up_embeddings(whole)
         if self.optimizer is None and tables:
             # The trainer leaves out what needs no gradient.
             _set_requires_grad(tables, False)
