@@ -181,7 +181,8 @@ def leaning() -> LabelHead:
         ({"head": nn.Linear(2, 3)}, "`head` must be a LabelHead, but got Linear"),
         ({"post_hoc": "much"}, "`post_hoc` must be a finite number"),
         ({"head": leaning(), "post_hoc": 1.0}, "`post_hoc` would correct twice"),
-        ({"queries": torch.randn(3, 4)}, "`hidden` must have shape [b, 8], but got [3, 4]."),
+        ({"queries": torch.randn(3, 4)}, "`queries` must have shape [b, 8], but got [3, 4]."),
+        ({"queries": [[1.0] * 8]}, "`queries` must be a Tensor, but got list"),
     ],
 )
 def test_bad_use_gets_a_sentence_and_leaves_no_folder(tmp_path, change, sentence):
@@ -190,6 +191,16 @@ def test_bad_use_gets_a_sentence_and_leaves_no_folder(tmp_path, change, sentence
         to_faiss.export(**arguments)
     assert str(error.value).startswith(sentence)
     assert "/project/" not in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("export", [to_faiss.export, to_safetensors.export])
+def test_a_table_that_diverged_is_refused(tmp_path, export):
+    head = head_of()
+    with torch.no_grad():
+        head.weight[7] = torch.nan
+    with pytest.raises(HeadtailError, match="The vector of label 7 is not a number, so that noth"):
+        export(head, tmp_path / "labels")
     assert not list(tmp_path.iterdir())
 
 

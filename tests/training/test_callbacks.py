@@ -77,6 +77,19 @@ def test_without_validation_on_epoch_gets_the_loss_alone():
     assert list(metrics) == ["train/loss"]
 
 
+def test_a_run_whose_last_epoch_a_callback_fails_in_ends_unfinished():
+    class Fails(Callback):
+        def on_epoch(self, progress, metrics):
+            if progress.finished:
+                raise RuntimeError("the tracking server is gone")
+
+    calls = Calls()
+    with pytest.raises(RuntimeError, match="gone"):
+        Trainer(RUN, DATA, callbacks=[calls, Fails()]).fit()
+    name, progress, _ = calls.made[-1]
+    assert (name, progress.epoch, progress.finished) == ("end", progress.epochs, False)
+
+
 def test_a_run_that_is_stopped_ends_unfinished_and_every_callback_hears_it():
     class Fails(Callback):
         def on_end(self, progress):

@@ -115,16 +115,16 @@ class ScoredTable:
         return scores
 
 
-def check_hidden(hidden: Tensor, weight: Tensor) -> None:
+def check_hidden(hidden: Tensor, weight: Tensor, name: str = "hidden") -> None:
     """Refuse hidden states that do not fit a table."""
-    check_kind("hidden", hidden, Tensor, "encoder(features)")
+    check_kind(name, hidden, Tensor, "encoder(features)")
     if hidden.dim() != 2 or hidden.shape[1] != weight.shape[1]:
         raise HeadtailError(
-            f"`hidden` must have shape [b, {weight.shape[1]}], but got {list(hidden.shape)}."
+            f"`{name}` must have shape [b, {weight.shape[1]}], but got {list(hidden.shape)}."
         )
-    check_same_device("hidden", hidden, "head.weight", weight)
+    check_same_device(name, hidden, "head.weight", weight)
     if hidden.dtype != weight.dtype and not torch.is_autocast_enabled(hidden.device.type):
         raise HeadtailError(
-            f"`hidden` is {hidden.dtype}, but the head {weight.dtype}. Cast one, or use "
+            f"`{name}` is {hidden.dtype}, but the head {weight.dtype}. Cast one, or use "
             "`torch.autocast`."
         )

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from headtail.answers.scored_table import ScoredTable
 from headtail.core.labels import Labels
+from headtail.errors import HeadtailError
 from headtail.files.atomic import write_text
 from headtail.losses.inputs import directions
 from headtail.rows.rounding import widened
@@ -58,6 +59,12 @@ class Vectors:
         folded = self.table.part(ids.to(self.table.weight.device)).folded()
         rows = folded.weight
         rows = rows if folded.bias is None else torch.cat([rows, folded.bias], 1)
+        broken = rows.isnan().any(1)
+        if broken.any():
+            raise HeadtailError(
+                f"The vector of label {int(ids[broken.nonzero()[0, 0].cpu()])} is not a number, so "
+                "that nothing can find it. Export a model whose training did not diverge."
+            )
         return F.pad(rows, (0, self.dim - rows.shape[1]))
 
     def queries(self, hidden: Float[Tensor, "b d"]) -> Float[Tensor, "b dim"]:

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from headtail.answers.scored_table import check_hidden
 from headtail.answers.vectors import Vectors
 from headtail.data.progress import Progress
 from headtail.errors import HeadtailError, Sentence, Setting, check_kind, need
@@ -96,6 +97,8 @@ def export(
     report = progress or (lambda what, share: None)
     check_kind("index", index, str, "Flat")
     check_kind("search", search, str, "nprobe=16")
+    if queries is not None:
+        check_hidden(queries, head.weight, "queries")
     vectors = Vectors(head.scored_table(post_hoc, correct_twice), _multiple(index))
     with new_folder(Path(path)) as folder:
         built = _build(faiss, vectors, index, report)

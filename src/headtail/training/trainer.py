@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -151,6 +151,7 @@ class Trainer:
         self.state = self.files.load_checkpoint(self.model, self.optimiser) or self.state
         determined = determinism(self.run.deterministic, self.device)
         listening = interrupts() if self.stop is None else nullcontext(self.stop)
+        ended = False
         try:
             with determined, explained_out_of_memory("A step"), listening as interrupted:
                 while not self.state.finished:
@@ -159,8 +160,9 @@ class Trainer:
                 checkpoint.restore_weights(self.files.best_weights(), self.model)
             self.optimiser.flush()
             self.model.eval()
-        finally:
-            self.callbacks.on_end(self.progress)
+            ended = True
+        finally:  # what fails after the last step fails too
+            self.callbacks.on_end(replace(self.progress, finished=ended))
         return Trained(self.model, self.labels, self.state, self.batches.steps)
 
     @property
