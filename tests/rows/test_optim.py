@@ -314,6 +314,12 @@ def test_embeddings_of_torch_are_read_and_saved_with_their_weight_decay(kind):
     assert model.state_dict()["0.weight"][2].item() == pytest.approx(0.9**3, rel=1e-12)
 
 
+def test_the_state_of_another_optimiser_is_refused():
+    saved = RowAdagrad([table()], lr=0.1).state_dict()
+    with pytest.raises(HeadtailError, match="no `betas`, which `RowAdam` needs: it is that of ano"):
+        RowAdam([table()], lr=0.1).load_state_dict(saved)
+
+
 def test_a_bfloat16_table_is_decayed_by_the_whole_factor():
     weight = torch.nn.Parameter(torch.ones(2, 8, dtype=torch.bfloat16))
     optimiser = RowSGD([weight], lr=0.1, weight_decay=0.03)

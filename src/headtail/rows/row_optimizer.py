@@ -256,9 +256,14 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
         torch casts state to the dtype of its parameter.
         """
         given: dict[str, Any] = {}
+
+        def look(_: Any, state: dict[str, Any]) -> None:
+            self._check_kind(state)
+            given.update(state)
+
         hooks = (
             # as other hooks leave it
-            self.register_load_state_dict_pre_hook(lambda _, state: given.update(state)),
+            self.register_load_state_dict_pre_hook(look),
             self.register_load_state_dict_post_hook(
                 lambda _: self._widen_state(given), prepend=True
             ),
@@ -268,6 +273,16 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
         finally:
             for hook in hooks:
                 hook.remove()
+
+    def _check_kind(self, state_dict: dict[str, Any]) -> None:
+        """Refuse the state of another optimiser, whose options would be missed in the next step."""
+        groups = state_dict["param_groups"]
+        missing = [name for name in self.defaults if any(name not in group for group in groups)]
+        if missing:
+            raise HeadtailError(
+                f"The saved state has no `{missing[0]}`, which `{type(self).__name__}` needs: it "
+                "is that of another optimiser. Load it into the one that it was saved from."
+            )
 
     def _widen_state(self, given: dict[str, Any]) -> None:
         keys = chain.from_iterable(group["params"] for group in given["param_groups"])
