@@ -203,3 +203,24 @@ def test_training_warns_of_nothing(texts) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         HeadtailClassifier("within-batch:importance", epochs=1, **SMALL).fit(*texts)
+
+
+@pytest.mark.parametrize(
+    ("y", "found"),
+    [
+        (2 * np.eye(4, dtype=int), "2"),
+        (-sparse.eye(4, format="csr"), "-1.0"),
+        (sparse.csr_matrix(np.diag([1, np.nan])), "nan"),
+    ],
+)
+def test_a_matrix_of_labels_holds_zeros_and_ones(y, found) -> None:
+    sentence = f"`y` as a matrix must hold zeros and ones, but has {found}. Write for example"
+    with pytest.raises(ht.HeadtailError, match=sentence):
+        HeadtailClassifier(**SMALL).fit(np.eye(y.shape[0]), y)
+
+
+@pytest.mark.parametrize("y", [np.eye(4)[:, :2], np.eye(4)[:2], np.arange(4)])
+def test_a_score_against_other_shapes_is_refused(y) -> None:
+    classifier = HeadtailClassifier(**SMALL).fit(np.eye(4), np.eye(4, dtype=int))
+    with pytest.raises(ht.HeadtailError, match=r"`y` must be a matrix of shape \[4, 4\], as in"):
+        classifier.score(np.eye(4), y)

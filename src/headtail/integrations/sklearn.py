@@ -145,7 +145,13 @@ class HeadtailClassifier(ClassifierMixin, BaseEstimator):
         if _one_label_each(self):
             return float(super().score(X, y, sample_weight))
         best = self.predict_topk(X, 1)[:, 0]
-        right = np.asarray(sparse.csr_matrix(y)[np.arange(len(best)), best]).reshape(-1) != 0
+        answers = y if sparse.issparse(y) else np.asarray(y)
+        if answers.shape != (len(best), self._num_labels):
+            raise HeadtailError(
+                f"`y` must be a matrix of shape [{len(best)}, {self._num_labels}], as in `fit`, "
+                f"but has shape {list(answers.shape)}."
+            )
+        right = np.asarray(sparse.csr_matrix(answers)[np.arange(len(best)), best]).reshape(-1) != 0
         return float(np.average(right, weights=sample_weight))
 
     def _run(self, sparse_features: bool) -> Run:
@@ -182,6 +188,12 @@ class HeadtailClassifier(ClassifierMixin, BaseEstimator):
         if many:
             indicator: Any = sparse.csr_matrix(y, copy=True)
             indicator.eliminate_zeros()
+            others = indicator.data[indicator.data != 1]
+            if len(others):
+                raise HeadtailError(
+                    f"`y` as a matrix must hold zeros and ones, but has {others[0]}. Write for "
+                    "example `(y > 0).astype(int)`."
+                )
             self.labels_per_point_ = max(1, round(indicator.nnz / num_points))
             self.classes_ = np.arange(indicator.shape[1])
             return indicator
