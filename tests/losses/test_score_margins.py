@@ -253,3 +253,8 @@ def test_a_head_trains_with_arcface_on_a_part_of_its_labels() -> None:
             first = value.item() if first is None else first
             last = value.item()
     assert last < first / 2
+
+
+def test_partial_fc_says_how_many_negatives_there_are():
+    with pytest.raises(ht.HeadtailError, match=r"drawn once at most.*`num_negatives=5`"):
+        ht.PartialFC(ht.Labels.zipf(5), 6)

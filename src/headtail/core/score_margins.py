@@ -109,7 +109,7 @@ class ArcFace(ScoreMargin):
     easy: bool = False
 
     def __post_init__(self) -> None:
-        check_number("margin", self.margin, low=0, high=math.pi / 2)
+        check_number("margin", self.margin, low=0, high=1.57)  # a right angle
         check_number("cosine_margin", self.cosine_margin, low=0, high=2)
 
     def moved(self, cosine: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels
-from headtail.errors import HeadtailError, check_kind
+from headtail.errors import HeadtailError, Setting, check_count, check_kind
 from headtail.samplers.fixed.uniform import Uniform
 from headtail.samplers.interfaces import FixedSampler
 from headtail.samplers.sampler import Claims, Step
@@ -48,6 +48,14 @@ class PartialFC(FixedSampler):
     def __init__(self, labels: Labels, num_negatives: int) -> None:
         super().__init__()
         check_kind("labels", labels, Labels, "Labels.from_counts(counts)")
+        if check_count("num_negatives", num_negatives) > labels.num_labels:
+            raise HeadtailError(
+                Setting("num_negatives"),
+                f" is {num_negatives}, but each label is drawn once at most, and there are only "
+                f"{labels.num_labels}. Write ",
+                Setting("num_negatives", labels.num_labels),
+                " or less.",
+            )
         self.labels = labels
         self.uniform = Uniform(labels, num_negatives, replacement=False)
         self.num_labels = labels.num_labels
