@@ -549,3 +549,12 @@ def test_many_weights_are_updated_together_as_one_by_one(decay):
         together.step()
     for weight, other in zip(weights, others, strict=True):
         torch.testing.assert_close(weight, other)
+
+
+def test_state_is_loaded_into_an_optimiser_that_has_loaded_before():
+    table = torch.nn.Parameter(torch.zeros(3, 2))
+    optimiser = RowAdam([table], lr=0.1)
+    state = optimiser.state_dict()
+    optimiser.load_state_dict(state)  # torch adds an option of its own here
+    optimiser.load_state_dict(state)
+    copy.deepcopy(optimiser).load_state_dict(state)

@@ -277,7 +277,8 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
     def _check_kind(self, state_dict: dict[str, Any]) -> None:
         """Refuse the state of another optimiser, whose options would be missed in the next step."""
         groups = state_dict["param_groups"]
-        missing = [name for name in self.defaults if any(name not in group for group in groups)]
+        own = self.defaults.keys() - {"differentiable"}  # which torch adds when it copies or loads
+        missing = sorted(name for name in own if any(name not in group for group in groups))
         if missing:
             raise HeadtailError(
                 f"The saved state has no `{missing[0]}`, which `{type(self).__name__}` needs: it "
