@@ -49,7 +49,11 @@ class PendingDecay:
         factor = (self.log_decay - self.received[rows]).exp().reshape(-1, *[1] * (table.dim() - 1))
         old = widened(table[rows])  # a bfloat16 factor would lose most of a small decay
         write_rows(table, rows, old * factor.to(old.dtype))
-        if rows is ...:
+        # A compiled step would take the sum that starts anew for the one it began with.
+        if rows is ... and torch.compiler.is_compiling():
+            self.received[rows] = self.log_decay
+            self.settled = True
+        elif rows is ...:
             self.forgive()
         else:
             self.received[rows] = self.log_decay
