@@ -24,7 +24,7 @@ class ScoredTable:
         bias: `[L, 1]` b, or None.
         cosine: whether s is the cosine; else it is the dot product.
         temperature: T.
-        labels: know π; None where there is no adjustment.
+        labels: they hold π; None without an adjustment.
         post_hoc: τ of post-hoc logit adjustment.
         ids: `[L]` the labels that the rows belong to, if the table is a part of another.
     """

@@ -44,7 +44,7 @@ class ScoreMargin(ABC):
     def log_rho(
         self, cosine: Float[Tensor, "*b"], temperature: float | Tensor
     ) -> Float[Tensor, "*b"]:
-        """The nats by which the positive must win more, at these cosines."""
+        """How many nats more the positive has to win by, at these cosines."""
         return (cosine - self.moved(cosine)) / temperature
 
 
