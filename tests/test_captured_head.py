@@ -106,7 +106,6 @@ def deterministic() -> Iterator[None]:
     torch.use_deterministic_algorithms(True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", message="Sparse invariant checks")  # torch 2.11
         yield
     torch.use_deterministic_algorithms(False)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import re
-import warnings
 from dataclasses import replace
 
 import pytest
@@ -571,6 +570,3 @@ def _refused(sentence, function, *args, **options):
 def _same_gradients(alone: nn.Module, together: nn.Module) -> None:
     for p, q in zip(alone.parameters(), together.parameters(), strict=True):
         torch.testing.assert_close(q.grad.to_dense(), p.grad.to_dense(), rtol=1e-12, atol=1e-12)
-
-
-warnings.filterwarnings("ignore", message=".*Sparse invariant checks.*")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 import time
-import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -22,16 +20,23 @@ Check = Callable[[], None]
 def failures(
     checks: dict[str, Check], size: int, folder: Path, backend: str = "gloo"
 ) -> dict[str, str]:
-    """What failed, by the names of checks. One set of processes makes all checks in order."""
+    """What failed, by the names of checks. One set of processes makes all checks in order.
+
+    A rank that fails leaves the others in the middle of a collective, so the first failure ends
+    the processes: the checks after it have failed too, as not made.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(_run, (size, port, checks, folder, backend), nprocs=size)  # pyright: ignore[reportPrivateImportUsage]
-    failed: dict[str, str] = {}
-    for path in sorted(folder.glob("rank-*.json")):
-        for name, error in json.loads(path.read_text()).items():
-            failed[name] = failed.get(name, "") + f"\n{path.stem}: {error}"
-    return failed
+    try:
+        mp.spawn(_run, (size, port, checks, folder, backend), nprocs=size)  # pyright: ignore[reportPrivateImportUsage]
+    except mp.ProcessRaisedException as error:  # pyright: ignore[reportPrivateImportUsage]
+        raised = str(error)
+    else:
+        return {}
+    made = [json.loads(path.read_text()) for path in folder.glob("rank-*.json")]
+    passed = set(checks).intersection(*made) if len(made) == size else set()
+    return {name: f"failed, or was not made: {raised}" for name in checks if name not in passed}
 
 
 def _run(
@@ -48,17 +53,13 @@ def _run(
         world_size=size,
         timeout=timedelta(seconds=60),
     )
-    failed = {}
+    passed = []
     for name, check in checks.items():
         torch.manual_seed(0)
-        try:
-            check()
-        except Exception:
-            failed[name] = traceback.format_exc()
-            print(f"rank {rank}: {name} failed", file=sys.stderr)
-        # A rank that failed must not leave the others waiting in its next check.
+        check()
+        passed.append(name)
+        (folder / f"rank-{rank}.json").write_text(json.dumps(passed))
         dist.barrier()
-    (folder / f"rank-{rank}.json").write_text(json.dumps(failed))
     # A thread of gloo that lets go of a tensor after Python has ended would abort the process.
     time.sleep(0.5)
     dist.destroy_process_group()

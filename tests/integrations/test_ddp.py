@@ -59,6 +59,7 @@ def accelerate_resumes_bit_for_bit(folder: str):
         for step in range(4):
             if stops and step == 2:
                 accelerator.save_state(folder)
+                accelerator.wait_for_everyone()  # the first rank writes the model for all
                 torch.manual_seed(99)
                 for parameter in model.parameters():
                     parameter.data.zero_()

@@ -227,7 +227,8 @@ def of_one_rank(rank, folder):
     )
     data, labels = ready(24)
     mine = data.select(range(16) if rank == 0 else range(16, 24))
-    wrapped = nn.parallel.DistributedDataParallel(model)
+    # As the trainer wraps it: buffers that are sent between two passes would be changed in between.
+    wrapped = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
     for kind in KINDS:
         options = {"mini_batch_size": 5} if kind is CachedTwoTowerLoss else {}
         loss = kind(model, labels, gather_across_devices=True, **options)

@@ -244,7 +244,6 @@ def test_a_head_trains_with_arcface_on_a_part_of_its_labels() -> None:
     first = last = None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", message="Sparse invariant checks")  # torch 2.11
         for _ in range(60):
             value = head(hidden, target)
             value.backward()

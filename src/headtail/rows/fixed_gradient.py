@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headtail.device.graphs import Pool, Replay, failed_captures, record
 from headtail.kernels.dispatch import kernels_in_use
+from headtail.rows.gradients import sparse_rows
 from headtail.rows.link import link_of, linked
 
 MOST_SIZES = 4
@@ -118,9 +119,7 @@ class FixedGradient:
 
     def _view(self, parts: int) -> Tensor:
         used = slice(0, parts * self.entries)
-        return torch.sparse_coo_tensor(
-            self._rows[None, used], self._values[used], self.shape, check_invariants=False
-        )
+        return sparse_rows(self._rows[used], self._values[used], self.shape)
 
     def _enlarge(self) -> None:
         """Make room for twice as many parts; those in use keep their entries."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -92,9 +93,16 @@ def as_sparse(table: Tensor, gradient: RowGradient) -> Tensor:
         gradient = RowGradient(
             gradient.rows[there], gradient.values, gradient.points[there], gradient.coefs[there]
         )
-    return torch.sparse_coo_tensor(
-        gradient.rows[None], values_of(gradient), table.shape, check_invariants=False
-    )
+    return sparse_rows(gradient.rows, values_of(gradient), table.shape)
+
+
+def sparse_rows(rows: Tensor, values: Tensor, shape: Sequence[int]) -> Tensor:
+    """A sparse tensor of rows that may repeat, over the given tensors themselves.
+
+    This is the operator that `nn.Embedding(sparse=True)` makes its gradient with:
+    `torch.sparse_coo_tensor` of torch 2.11 warns of checks even where they are turned off.
+    """
+    return torch.ops.aten._sparse_coo_tensor_unsafe(rows[None], values, list(shape))
 
 
 def as_dense(table: Tensor, gradient: RowGradient) -> Tensor:

@@ -13,7 +13,7 @@ from headtail.collectives.gather import gather_rows
 from headtail.collectives.ranks import Ranks
 from headtail.errors import HeadtailError
 from headtail.kernels.gradient import RowGradient
-from headtail.rows.gradients import as_sparse, is_accumulated, whole_gradient
+from headtail.rows.gradients import as_sparse, is_accumulated, sparse_rows, whole_gradient
 from headtail.rows.link import taker_of
 
 DENSE = -1
@@ -79,9 +79,7 @@ class Replicas:
         """
         rows = gather_rows(gradient._indices()[0], self.ranks, sizes)
         values = gather_rows(gradient._values(), self.ranks, sizes)
-        mean = torch.sparse_coo_tensor(
-            rows[None], values, gradient.shape, check_invariants=False
-        ).coalesce()
+        mean = sparse_rows(rows, values, gradient.shape).coalesce()
         mean._values().div_(len(sizes))
         return mean
 
