@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from headtail.data import cache
-from headtail.data.cache import Store, cached, digest
+from headtail.data import cache, digests
+from headtail.data.cache import Store, cached
+from headtail.data.digests import digest
 from headtail.errors import HeadtailError
+from headtail.files.checksums import DamagedWarning
+from headtail.files.leftovers import temporary_name
 
 
 @pytest.fixture(autouse=True)
@@ -103,17 +106,101 @@ def test_a_folder_left_without_its_facts_is_written_again(source, folder):
     assert entries(folder) == [key]
 
 
-def test_a_damaged_entry_is_reported_with_its_folder(source, folder):
+def flip(path: Path, place: int = -1) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGE = {
+    "a bit of an array": lambda entry: flip(entry / "a"),
+    "a bit of another array": lambda entry: flip(entry / "b", 0),
+    "a bit of the facts": lambda entry: flip(entry / "about.json", 30),
+    "an array cut short": lambda entry: os.truncate(entry / "a", 4),
+    "facts cut short": lambda entry: os.truncate(entry / "about.json", 9),
+    "a missing array": lambda entry: (entry / "none").unlink(),
+    "other facts": lambda entry: (entry / "about.json").write_text('{"facts": {}}'),
+    "a list": lambda entry: (entry / "about.json").write_text("[]"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_entry_is_made_again_with_a_warning(source, folder, damage):
+    build = Builder()
+    key = cached([source], {}, build).key
+    DAMAGE[damage](folder / key)
+    with pytest.warns(DamagedWarning, match="A part of the cache was damaged"):
+        entry = cached([source], {}, build)
+    assert build.calls == 2
+    assert entry.arrays["a"].tolist() == [0, 1, 2, 0, 1]
+    assert entry.facts == {"answer": 42}
+    cached([source], {}, build)
+    assert build.calls == 2
+
+
+def test_an_entry_is_compared_with_its_checksums_once_per_identity_of_its_files(
+    source, folder, monkeypatch
+):
     key = cached([source], {}, Builder()).key
-    (folder / key / "about.json").write_text("{")
-    with pytest.raises(HeadtailError, match=f"{key}` is damaged. Delete that folder"):
-        cached([source], {}, Builder())
-    (folder / key / "about.json").unlink()
+    compared = []
+    checksum_of = cache.checksum_of
+
+    def counted(path):
+        compared.append(path.name)
+        return checksum_of(path)
+
+    monkeypatch.setattr(cache, "checksum_of", counted)
     cached([source], {}, Builder())
-    with (folder / key / "a").open("r+b") as file:
-        file.truncate(4)
-    with pytest.raises(HeadtailError, match="is damaged"):
-        cached([source], {}, Builder())
+    assert compared == []  # it was just written
+    os.utime(folder / key / "a")
+    cached([source], {}, Builder())
+    assert sorted(compared) == ["a", "b", "none"]
+    cached([source], {}, Builder())
+    assert len(compared) == 3
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(source, folder):
+    before = source.stat()
+
+    def build(store: Store) -> None:
+        Builder()(store)
+        source.write_text("CONTENT")
+        os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    with pytest.raises(HeadtailError, match=r"source` changed while it was read\. Read it again"):
+        cached([source], {}, build)
+    assert entries(folder) == []
+
+
+def test_a_change_within_one_tick_of_the_clock_is_seen(source, monkeypatch):
+    same = digests.identity_of(source)
+    monkeypatch.setattr(digests, "identity_of", lambda _: same)
+
+    def build(store: Store) -> None:
+        Builder()(store)
+        source.write_text("CONTENT")
+
+    with pytest.raises(HeadtailError, match="changed while it was read"):
+        cached([source], {}, build)
+
+
+def test_an_edit_in_place_with_the_old_size_and_time_is_seen(source):
+    os.utime(source, ns=(1, 1))
+    first = digest(source)
+    source.write_text("CONTENT")
+    os.utime(source, ns=(1, 1))
+    assert digest(source) != first
+
+
+def test_a_digest_is_remembered_and_a_damaged_memo_is_not_believed(source, folder, monkeypatch):
+    monkeypatch.setattr(digests, "SETTLED", -1.0)
+    first = digest(source)
+    [memo] = (folder / "digests").iterdir()
+    monkeypatch.setattr(digests, "checksum_of", lambda _: "computed")
+    assert digest(source) == first
+    for content in ("", memo.read_text()[:-9], memo.read_text().replace(first, first[::-1])):
+        memo.write_text(content)
+        assert digest(source) == "computed"
 
 
 def test_a_cache_that_cannot_be_written_is_reported_with_the_way_out(source, tmp_path, monkeypatch):
@@ -144,14 +231,16 @@ def test_an_array_may_not_change_its_dtype_while_it_is_written(source):
         cached([source], {}, build)
 
 
-def test_what_a_killed_process_left_is_removed_a_day_later(source, folder):
+def test_what_a_killed_process_left_is_removed(source, folder):
     folder.mkdir(parents=True, exist_ok=True)
-    old = folder / ".entry.old"
-    young = folder / ".entry.young"
-    for left in (old, young):
+    mine = temporary_name(folder / "entry")
+    host, pid, started = mine.name.removesuffix(".part").rpartition(".")[2].split("-")
+    gone = folder / f".entry.{host}-{pid}-{int(started) - 1}.part"
+    old = folder / ".entry.00000000-1-1.part"
+    young = folder / ".entry.00000001-1-1.part"
+    for left in (mine, gone, old, young):
         left.mkdir()
         (left / "values").write_bytes(b"half")
     os.utime(old, (0, 0))
     cached([source], {"reader": "test"}, lambda store: store.append("values", np.arange(3)))
-    assert not old.exists()
-    assert young.exists()
+    assert [left.exists() for left in (mine, gone, old, young)] == [True, False, False, True]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from headtail import Labels, Mixture, Queue, RowAdam, Uniform
 from headtail.data.cache import cached
 from headtail.errors import HeadtailError
 from headtail.files.atomic import write_text
+from headtail.files.tensors import save_tensors
 from headtail.rows.decay import owed
 from headtail.training import checkpoint
 
@@ -30,7 +30,7 @@ FACTS = {"curve": [[1, "loss", 0.1]], "best": float("inf"), "first": None}
 
 def test_what_is_loaded_is_what_was_saved(tmp_path):
     path = tmp_path / "deep" / "er" / "checkpoint.safetensors"
-    checkpoint.save(path, TENSORS, FACTS)
+    save_tensors(path, TENSORS, FACTS)
     tensors, facts = checkpoint.load(path)
     assert facts == FACTS
     assert tensors.keys() == TENSORS.keys()
@@ -72,13 +72,13 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     where, what, how, tmp_path, monkeypatch
 ):
     path = tmp_path / "checkpoint.safetensors"
-    checkpoint.save(path, TENSORS, FACTS)
+    save_tensors(path, TENSORS, FACTS)
     before = path.read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr(where, what, how)
         kind = KeyboardInterrupt if how is interrupted else HeadtailError
         with pytest.raises(kind) as raised:
-            checkpoint.save(path, {"weight": torch.ones(2)}, {})
+            save_tensors(path, {"weight": torch.ones(2)}, {})
     if kind is HeadtailError:
         assert "checkpoint.safetensors` cannot be written" in str(raised.value)
         assert "No space left on device" in str(raised.value)
@@ -92,14 +92,15 @@ def test_files_may_be_read_by_whoever_may_read_a_plain_one(tmp_path, monkeypatch
     before = os.umask(mask)
     try:
         (tmp_path / "plain").write_text("")
-        checkpoint.save(tmp_path / "model.safetensors", {"a": torch.zeros(2)}, {})
+        save_tensors(tmp_path / "model.safetensors", {"a": torch.zeros(2)}, {})
         write_text(tmp_path / "run.toml", "")
         cached([], {"reader": str(tmp_path)}, lambda store: store.append("a", np.zeros(2)))
     finally:
         os.umask(before)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     modes = {file.name: file.stat().st_mode & 0o777 for file in files}
-    assert {"plain", "model.safetensors", "run.toml", "about.json", "a"} == modes.keys()
+    names = {"plain", "model.safetensors", "run.toml", "about.json", "verified.json", "a"}
+    assert names == modes.keys()
     assert set(modes.values()) == {0o666 & ~mask}
 
 
@@ -110,20 +111,7 @@ def test_a_folder_that_is_a_file_gets_a_sentence(tmp_path):
         tmp_path / "file" / "deep" / "checkpoint.safetensors",
     ):
         with pytest.raises(HeadtailError, match=r"cannot be written: `.*file` is not a folder"):
-            checkpoint.save(path, TENSORS, FACTS)
-
-
-def test_what_a_killed_process_left_half_written_is_swept_away_in_time(tmp_path):
-    path = tmp_path / "checkpoint.safetensors"
-    left, recent, other = (
-        tmp_path / name for name in (f".{path.name}.123", f".{path.name}.124", ".other")
-    )
-    for file in (left, recent, other):
-        file.write_text("half")
-        os.utime(file, (time.time() - 7200,) * 2)
-    os.utime(recent)
-    checkpoint.save(path, TENSORS, FACTS)
-    assert {file.name for file in tmp_path.iterdir()} == {path.name, recent.name, other.name}
+            save_tensors(path, TENSORS, FACTS)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +119,7 @@ def test_what_a_killed_process_left_half_written_is_swept_away_in_time(tmp_path)
 )
 def test_a_file_that_is_not_a_checkpoint_gets_a_sentence(content, tmp_path):
     path = tmp_path / "checkpoint.safetensors"
-    checkpoint.save(path, TENSORS, FACTS)
+    save_tensors(path, TENSORS, FACTS)
     if content == "missing":
         path.unlink()
     elif content == "another program's":
@@ -147,7 +135,7 @@ def test_a_file_that_is_not_a_checkpoint_gets_a_sentence(content, tmp_path):
     ) as raised:
         checkpoint.load(path)
     if content.startswith("an"):
-        assert "not written by headtail" in str(raised.value)
+        assert "not written by this version of headtail" in str(raised.value)
 
 
 def test_weights_of_another_shape_are_refused_by_name():

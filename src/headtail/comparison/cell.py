@@ -6,12 +6,22 @@ import json
 import threading
 from collections.abc import Iterable
 from dataclasses import asdict, replace
+from pathlib import Path
 
 from jaxtyping import Int
 from torch import Tensor
 
 from headtail.comparison.grid import Cell, check_same_run
-from headtail.comparison.results import ABOUT, ANSWERS, CLASSES, TIMES, ClassError, Row, read_rows
+from headtail.comparison.results import (
+    ABOUT,
+    ANSWERS,
+    CLASSES,
+    RESULTS,
+    TIMES,
+    ClassError,
+    Row,
+    read_rows,
+)
 from headtail.comparison.rows import class_errors, dial_rows, rows_of
 from headtail.comparison.stopwatch import Stopwatch
 from headtail.core.slices import Slices
@@ -22,15 +32,22 @@ from headtail.evaluation.dial import dial_of
 from headtail.evaluation.examples import examples_of
 from headtail.evaluation.measures import Measure, best_labels, measure_model, measures_of
 from headtail.evaluation.ranks import ranks_of_model
-from headtail.files.atomic import write_text
+from headtail.files.atomic import delete, write_text
+from headtail.files.checksums import SUMS, damage_of, write_sums
+from headtail.files.locks import held
 from headtail.files.records import to_csv
+from headtail.files.tensors import save_tensors
 from headtail.schemes import parse
 from headtail.training import checkpoint
 from headtail.training.callbacks import Callback, Callbacks
 from headtail.training.config import to_toml
+from headtail.training.run_files import CHECKPOINT_FILES
 from headtail.training.saved_model import load_model
 from headtail.training.tensorboard import TensorBoard
 from headtail.training.trainer import Trainer
+
+FILES = ("run.toml", ABOUT, TIMES, ANSWERS, CLASSES, RESULTS)
+"""The files of a cell that have a checksum beside them; its model has one inside."""
 
 
 def run_cell(
@@ -53,26 +70,49 @@ def run_cell(
         stop: an event that asks the run to save and stop; without one, Ctrl-C does.
     """
     check_same_run(cell, data)
-    if cell.done and cell.about.get("slices") == slices.rule:
-        return read_rows(cell.folder / "results.csv")
-    if cell.done:
+    done = cell.done
+    if done:
+        _tidy(cell.folder)
+    if done and cell.about.get("slices") == slices.rule:
+        return read_rows(cell.folder / RESULTS)
+    if done:
         return _measured_again(cell, data, slices, device)
+    with held(cell.folder):
+        return _run_held(cell, data, slices, device, Callbacks(callbacks), stop)
+
+
+def _run_held(
+    cell: Cell,
+    data: DataSet,
+    slices: Slices,
+    device: str,
+    callbacks: Callbacks,
+    stop: threading.Event | None,
+) -> list[Row]:
+    """As `run_cell`, for a cell that is not done, in a folder that is held."""
+    for name in (SUMS, RESULTS):
+        delete(cell.folder / name)
     settings = to_toml(asdict(cell.run), data.read_as | {"slices": slices.rule})
     write_text(cell.folder / "run.toml", settings)
     write_text(cell.folder / ABOUT, json.dumps({"data": data.digest, "slices": slices.rule}))
     if cell.adjusts:
         top, rows = _adjust(cell, data, slices, device)
     else:
-        top, rows = _train(cell, data, slices, device, Callbacks(callbacks), stop)
+        top, rows = _train(cell, data, slices, device, callbacks, stop)
     examples = {cell.run.scheme: examples_of(top, data, slices)}
     write_text(cell.folder / ANSWERS, json.dumps(examples))
     if task_of(data) == "classification":
         write_text(cell.folder / CLASSES, to_csv(class_errors(cell.run, data, top), ClassError))
-    write_text(cell.folder / "results.csv", to_csv(rows, Row))  # the last: the cell is then done
-    # Only the model is needed from here on; a killed process may have left unfinished files.
-    for path in (cell.folder / "checkpoint.safetensors", *cell.folder.glob(".*.safetensors.*")):
-        path.unlink(missing_ok=True)
+    write_text(cell.folder / RESULTS, to_csv(rows, Row))
+    write_sums(cell.folder, FILES)  # the last: the cell is then done
+    _tidy(cell.folder)
     return rows
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what only an unfinished run needs."""
+    for name in CHECKPOINT_FILES:
+        delete(folder / name)
 
 
 def _train(
@@ -87,7 +127,7 @@ def _train(
     stopwatch = Stopwatch()
     every = (stopwatch, TensorBoard(cell.folder / "events"), callbacks)
     trainer = Trainer(cell.run, data, cell.folder, device=device, callbacks=every, stop=stop)
-    trained = trainer.fit()
+    trained = trainer.fit(hold=False)
     if (times := stopwatch.times(trained.state, trained.steps_per_epoch)) is not None:
         write_text(cell.folder / TIMES, json.dumps({cell.run.scheme: times}))
     top = best_labels(trained.model, data)
@@ -104,15 +144,15 @@ def _adjust(
     assert other is not None, "such a cell adjusts another"
     unadjusted = parse(cell.run.scheme).unadjusted
     needs = f"`{cell.run.scheme}` answers with the model of `{unadjusted}`, but"
-    if not (other / "results.csv").exists():
+    if damage_of(other) is not None:
         raise HeadtailError(f"{needs} that run failed. Run the comparison again.")
     if not (other / "model.safetensors").exists():
         raise HeadtailError(
             f"{needs} `{other}` has lost it. Delete that folder and run the comparison again."
         )
-    before = read_rows(other / "results.csv")
+    before = read_rows(other / RESULTS)
     tensors, facts = checkpoint.load(other / "model.safetensors")
-    checkpoint.save(cell.folder / "model.safetensors", tensors, {**facts, "run": asdict(cell.run)})
+    save_tensors(cell.folder / "model.safetensors", tensors, {**facts, "run": asdict(cell.run)})
     if (other / TIMES).exists():
         [times] = json.loads((other / TIMES).read_text()).values()
         write_text(cell.folder / TIMES, json.dumps({cell.run.scheme: times}))
@@ -127,7 +167,7 @@ def _measured_again(cell: Cell, data: DataSet, slices: Slices, device: str) -> l
     """The rows of a finished run with its model measured by other slices; its files stay as they
     are.
     """
-    before = read_rows(cell.folder / "results.csv")
+    before = read_rows(cell.folder / RESULTS)
     model, *_ = load_model(cell.folder)
     model.to(device)
     rows = _with_test_measures(before, measure_model(model, data, slices))

@@ -32,7 +32,7 @@ from headtail.device.choice import Device, choose_device
 from headtail.device.shared_gpu import shared_gpu
 from headtail.errors import HeadtailError, Setting, check_count
 from headtail.evaluation.measures import check_measurable
-from headtail.files.atomic import check_writable
+from headtail.files.locks import held
 from headtail.schemes import PAPER, check_batch
 from headtail.training.build_model import check_encoder
 from headtail.training.callbacks import Callback, Callbacks
@@ -177,9 +177,24 @@ def run_grid(
         execution: as for `compare`.
     """
     folder = Path(folder)
-    check_writable(folder, "Choose another folder.")
-    check_measurable(data)
-    check_same_data(folder, data)
+    with held(folder):
+        check_measurable(data)
+        check_same_data(folder, data)
+        for cell in grid:
+            if (damage := cell.damage) is not None:
+                execution.note(f"`{cell.folder}` is damaged ({damage}), so it is run again.")
+        return _run_held(grid, data, folder, slices, device, execution)
+
+
+def _run_held(
+    grid: Sequence[Cell],
+    data: DataSet,
+    folder: Path,
+    slices: SliceRule,
+    device: str,
+    execution: Execution,
+) -> Comparison:
+    """As `run_grid`, in a folder that is held."""
     by = data_slices(data, slices)
     explained = explain_schemes([cell.run for cell in grid], data, by)
     begun = Comparison(

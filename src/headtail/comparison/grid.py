@@ -14,6 +14,7 @@ from headtail.comparison.results import ABOUT
 from headtail.data.points import DataSet
 from headtail.data.reading import told_apart, what_changed
 from headtail.errors import HeadtailError, Sentence, Setting
+from headtail.files.checksums import SUMS, damage_of
 from headtail.schemes import parse
 from headtail.training.config import Run, SettledRun, Training, data_of
 from headtail.training.recipes import with_defaults
@@ -44,8 +45,13 @@ class Cell:
 
     @property
     def done(self) -> bool:
-        """Whether its results are there."""
-        return (self.folder / "results.csv").exists()
+        """Whether its results are there and match their checksums."""
+        return damage_of(self.folder) is None
+
+    @property
+    def damage(self) -> str | None:
+        """What is wrong with the results that it had, in words; None if it had none."""
+        return damage_of(self.folder) if (self.folder / SUMS).exists() else None
 
     @property
     def about(self) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from headtail.errors import HeadtailError, Setting, check_exists, nearest
+from headtail.files.checksums import damage_of
 from headtail.training.config import Run
 from headtail.training.saved_model import MODEL_FILE
 
@@ -24,7 +25,7 @@ def model_folder(folder: Path, scheme: str | None = None, seed: int | None = Non
     runs = {
         path.parent: Run.read(path.with_name("run.toml"))
         for path in sorted(folder.glob(f"cells/*/{MODEL_FILE}"))
-        if (path.parent / "results.csv").exists()
+        if damage_of(path.parent) is None
     }
     schemes = list(dict.fromkeys(run.scheme for run in runs.values()))
     if not schemes:

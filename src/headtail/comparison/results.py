@@ -15,7 +15,8 @@ from typing import Any
 
 from headtail.comparison.shown import comparison_html
 from headtail.errors import HeadtailError, Setting, nearest
-from headtail.files.atomic import write_text
+from headtail.files.atomic import delete, write_text
+from headtail.files.checksums import SUMS, check_sums, damage_of, write_sums
 from headtail.files.records import read_csv, to_csv
 from headtail.training.config import to_toml
 
@@ -33,6 +34,8 @@ UNFINISHED = "unfinished.json"
 """File of a comparison that runs or was stopped: folder of each cell: its scheme and seed."""
 BEGUN = "unfinished.csv"
 """The rows of such a comparison that need no training; `results.csv` is there once it is done."""
+TABLES = ("data.json", "schemes.json", "run.toml", "made_by.json", "failures.json", ANSWERS)
+"""The other files of a comparison."""
 DIAL = "post-hoc"
 """The split of answers that are adjusted after training, followed by τ: "post-hoc(0.25)"."""
 POPULAR = "most-popular"
@@ -189,9 +192,11 @@ class Comparison:
         """From a folder. Of a comparison that was stopped, or still runs, the finished cells."""
         folder = Path(folder)
         try:
-            stopped = (folder / UNFINISHED).exists()
+            data = _json(folder / "data.json")
+            check_sums(folder, "Run the comparison again; finished runs are kept.")
+            stopped = not (folder / RESULTS).exists()
             comparison = cls(
-                data=_json(folder / "data.json"),
+                data=data,
                 schemes=_json(folder / "schemes.json"),
                 settings=tomllib.loads((folder / "run.toml").read_text(encoding="utf-8")),
                 made_by=_json(folder / "made_by.json"),
@@ -277,7 +282,7 @@ class Comparison:
         """With the results of the cells that are finished, and the names of the others."""
         titles = {folder / name: title for name, title in _json(folder / UNFINISHED).items()}
         rule = self.data.get("slices", {}).get("rule")
-        done = [cell for cell in titles if (cell / RESULTS).exists() and _slices(cell) == rule]
+        done = [cell for cell in titles if damage_of(cell) is None and _slices(cell) == rule]
         return replace(
             self,
             rows=self.rows + [row for cell in done for row in read_rows(cell / RESULTS)],
@@ -292,17 +297,21 @@ class Comparison:
         be read; `cells` maps each folder to scheme and seed.
         """
         titles = {os.path.relpath(cell, folder): title for cell, title in cells.items()}
-        (folder / RESULTS).unlink(missing_ok=True)
+        for name in (SUMS, RESULTS):
+            delete(folder / name)
         self._write_tables(folder)
         write_text(folder / BEGUN, to_csv(self.rows, Row))
         write_text(folder / UNFINISHED, json.dumps(titles, indent=1))
+        write_sums(folder, (*TABLES, CLASSES, TRIES, BEGUN, UNFINISHED))
 
     def write(self, folder: Path) -> None:
         """To a folder; `read` gives it back."""
+        delete(folder / SUMS)
         self._write_tables(folder)
         write_text(folder / RESULTS, to_csv(self.rows, Row))
+        write_sums(folder, (*TABLES, CLASSES, TRIES, RESULTS))
         for name in (UNFINISHED, BEGUN):
-            (folder / name).unlink(missing_ok=True)
+            delete(folder / name)
 
     def _write_tables(self, folder: Path) -> None:
         settings = {name: value for name, value in self.settings.items() if name != "data"}
@@ -312,7 +321,7 @@ class Comparison:
         if self.classes:
             write_text(folder / CLASSES, to_csv(self.classes, ClassError))
         else:  # a file there is from other runs
-            (folder / CLASSES).unlink(missing_ok=True)
+            delete(folder / CLASSES)
 
 
 def _count(number: int, noun: str) -> str:

@@ -18,13 +18,15 @@ from headtail.comparison.compare import (
     outcomes,
 )
 from headtail.comparison.grid import Cell, folder_name
-from headtail.comparison.results import TRIES, Row, Try, read_rows
+from headtail.comparison.results import RESULTS, TRIES, Row, Try, read_rows
 from headtail.comparison.rows import rows_of
 from headtail.data.load import load
 from headtail.data.points import DataSet
 from headtail.device.choice import Device, choose_device
 from headtail.errors import HeadtailError, Setting
-from headtail.files.atomic import check_writable, write_text
+from headtail.files.atomic import delete, write_text
+from headtail.files.checksums import add_sum, write_sums
+from headtail.files.locks import held
 from headtail.files.records import to_csv
 from headtail.schemes import parse
 from headtail.training.callbacks import Callback
@@ -78,7 +80,6 @@ def tune(
     data = data if isinstance(data, DataSet) else load(data)
     check_held_out(data, training)
     folder = Path(out)
-    check_writable(folder, "Choose another folder.")
     # An adjusted scheme is trained as the scheme that it adjusts.
     trained = {name: parse(name).unadjusted for name in names}
     usual = {
@@ -86,15 +87,17 @@ def tune(
         for name in dict.fromkeys(trained.values())
     }
     tries: list[Try] = []
-    for runs_of in (_rates, _lengths):
-        runs = [
-            run
-            for name, default in usual.items()
-            for run in runs_of(default, training, _of_scheme(tries, name))
-        ]
-        tries += _tried(runs, data, folder, choose_device(device), execution)
-    best = {name: best_of(_of_scheme(tries, name)) for name in usual}
-    _write(folder / TRIES, tries, best)
+    with held(folder):
+        for runs_of in (_rates, _lengths):
+            runs = [
+                run
+                for name, default in usual.items()
+                for run in runs_of(default, training, _of_scheme(tries, name))
+            ]
+            tries += _tried(runs, data, folder, choose_device(device), execution)
+        best = {name: best_of(_of_scheme(tries, name)) for name in usual}
+        _write(folder / TRIES, tries, best)
+        add_sum(folder, TRIES)
     return {
         name: replace(training, lr=best[other].lr, epochs=best[other].epochs)
         for name, other in trained.items()
@@ -218,7 +221,7 @@ class TryWork:
 
     def __call__(self, cell: Cell, data: DataSet, callback: Callback, stop: Any) -> list[Row]:
         """The learning curve of a try; none if it diverged."""
-        results = cell.folder / "results.csv"
+        results = cell.folder / RESULTS
         if not cell.done:
             try:
                 with warnings.catch_warnings():
@@ -231,6 +234,7 @@ class TryWork:
                     raise
                 rows = []
             write_text(results, to_csv(rows, Row))
-            for path in cell.folder.glob("*.safetensors"):
-                path.unlink()
+            write_sums(cell.folder, [RESULTS])
+        for path in cell.folder.glob("*.safetensors"):
+            delete(path)
         return read_rows(results)

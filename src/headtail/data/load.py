@@ -7,7 +7,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from headtail.data.cache import content_of
+from headtail.data.digests import content_of
 from headtail.data.find import WHAT, find, kind_of
 from headtail.data.image_catalogue import (
     compare_images,

@@ -1,46 +1,47 @@
-"""Files that are whole or absent: written under another name, then renamed."""
+"""Files that are whole or absent: written under another name, forced to disk, then renamed."""
 
 from __future__ import annotations
 
+import errno
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headtail.errors import HeadtailError
+from headtail.files.leftovers import remove, sweep, temporary_name
 
 
 def write_text(path: Path, text: str) -> None:
     """Write text to a file; a reader sees the old content or the new, never a part of it."""
 
     def write(temporary: Path) -> None:
-        with temporary.open("w", encoding="utf-8") as file:
+        with temporary.open("w", encoding="utf-8", newline="") as file:
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
 
     replace_file(path, write)
 
 
 def replace_file(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` make a temporary file next to `path`, and rename it once it is complete.
+    """Let `write` make a temporary file next to `path`, and rename it once it is on the disk.
 
     If writing fails, the temporary file is removed and `path` keeps its old content.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = temporary_name(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
+        sweep(path.parent)
         temporary.touch()
         # Some writers make files that only their owner may read: restore the user's own default.
         mode = temporary.stat().st_mode & 0o777
         write(temporary)
         temporary.chmod(mode)
+        sync(temporary)
         temporary.replace(path)
+        sync(path.parent)
     except BaseException as error:  # Ctrl-C too leaves nothing behind
-        with suppress(OSError):
-            temporary.unlink()
+        remove(temporary)
         if not isinstance(error, OSError):
             raise
         raise HeadtailError(
@@ -57,17 +58,81 @@ def new_folder(path: Path) -> Iterator[Path]:
     path = path.absolute()
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise HeadtailError(f"`{path}` exists already. Name another folder, or delete it first.")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = temporary_name(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
+        sweep(path.parent)
         temporary.mkdir()
         yield temporary
+        sync_all(temporary)
         temporary.replace(path)
+        sync(path.parent)
     except BaseException as error:  # Ctrl-C too leaves nothing behind
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove(temporary)
         if not isinstance(error, OSError):
             raise
         raise HeadtailError(f"`{path}` cannot be written: {_why(path, error)}.") from error
+
+
+def keep(path: Path, name: Path) -> None:
+    """Keep the present content of a file, if there is one, under another name too.
+
+    It is not copied; on file systems where a file has one name only, it is not kept.
+    """
+    temporary = temporary_name(name)
+    with suppress(OSError):
+        os.link(path, temporary)
+        temporary.replace(name)
+
+
+def delete(path: Path) -> None:
+    """Delete a file, for good once this returns; one that does not exist is no error."""
+    try:
+        path.unlink()
+        sync(path.parent)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise HeadtailError(f"`{path}` cannot be deleted: {error.strerror}.") from error
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it that are missing, for good once this returns."""
+    missing = []
+    while not path.exists():
+        missing.append(path)
+        path = path.parent
+    for folder in reversed(missing):
+        with suppress(FileExistsError):  # another process made it meanwhile
+            folder.mkdir()
+        sync(folder.parent)
+    if missing:
+        path = missing[0]
+    if not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "it is not a folder", str(path))
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's content, or a folder's list of files, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some file systems have no such thing for folders.
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def sync_all(folder: Path) -> None:
+    """Wait until a folder and all that it holds are on the disk."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            sync_all(path)
+        else:
+            sync(path)
+    sync(folder)
 
 
 def _why(path: Path, error: OSError) -> str:
@@ -82,7 +147,7 @@ def _why(path: Path, error: OSError) -> str:
 def check_writable(folder: Path, advice: str) -> None:
     """Make a folder, and refuse one that cannot be written to before any work is done for it."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"x")
             file.flush()

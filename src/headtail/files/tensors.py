@@ -1,9 +1,11 @@
-"""Tensors and facts in one safetensors file, whole or absent; nothing is unpickled."""
+"""Tensors and facts in one safetensors file, whole or absent, with a checksum; nothing is
+unpickled.
+"""
 
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from torch import Tensor
 
 from headtail.errors import HeadtailError
 from headtail.files.atomic import replace_file
+from headtail.files.checksums import new_checksum, opened, sealed
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
@@ -20,13 +23,12 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) 
     from safetensors.torch import save_file
 
     def write(temporary: Path) -> None:
-        contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+        on_host = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        metadata = {"facts": sealed(facts), "checksum": _checksum(on_host)}
         try:
-            save_file(contiguous, temporary, {"facts": json.dumps(facts)})
+            save_file(on_host, temporary, metadata)
         except SafetensorError as error:  # it reports a full disk in its own way
             raise OSError(str(error)) from error
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
 
     replace_file(path, write)
 
@@ -34,7 +36,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) 
 def load_tensors(
     path: Path, what: str, advice: str, only_facts: bool = False
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and facts of a file.
+    """Tensors and facts of a file; one that does not match its checksum is refused.
 
     Args:
         path: the file.
@@ -46,13 +48,29 @@ def load_tensors(
 
     try:
         with safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {}).get("facts", "null"))
+            metadata = file.metadata() or {}
+            if not {"facts", "checksum"} <= metadata.keys():
+                raise ValueError("it was not written by this version of headtail")
+            facts = opened(metadata["facts"])
             if not isinstance(facts, dict):
-                raise ValueError("it was not written by headtail")
+                raise ValueError("its facts are not a JSON object")
             names = [] if only_facts else file.keys()
-            return {name: file.get_tensor(name) for name in names}, facts
-    except (OSError, SafetensorError, ValueError) as error:
+            tensors = {name: file.get_tensor(name) for name in names}
+        if not only_facts and _checksum(tensors) != metadata["checksum"]:
+            raise ValueError("its content does not match its checksum, so it is damaged")
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
         raise HeadtailError(f"`{path}` cannot be read as {what}: {error}. {advice}") from error
+    return tensors, facts
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    """Of names, types, shapes and values of tensors on the host."""
+    checksum = new_checksum()
+    for name, tensor in sorted(tensors.items()):
+        checksum.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        if tensor.numel():
+            checksum.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))  # pyright: ignore[reportArgumentType]
+    return checksum.hexdigest()
 
 
 def as_bytes(value: Any) -> Tensor:

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from headtail.data.cache import cache_folder
 from headtail.errors import HeadtailError, PythonName, Sentence
 from headtail.files.atomic import write_text
+from headtail.files.cache_folder import cache_folder
 from headtail.machine.shape import METHODS, Method, Shape
 
 MEASURE = Sentence(PythonName("headtail.machine.bench.measure"), " to measure again")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from headtail.errors import HeadtailError
-from headtail.files.tensors import load_tensors, save_tensors
+from headtail.files.tensors import load_tensors
 from headtail.rows.decay import forgive, owed, owes
-
-ABANDONED = 3600
-"""Seconds after which a half-written file is taken to be left by a killed process."""
-
-
-def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    """Write tensors and facts (as JSON) atomically, and remove what a killed process left."""
-    save_tensors(path, tensors, facts)
-    for left in path.parent.glob(f".{path.name}.*"):
-        with suppress(OSError):
-            if time.time() - left.stat().st_mtime > ABANDONED:
-                left.unlink()
 
 
 def load(path: Path, only_facts: bool = False) -> tuple[dict[str, Tensor], dict[str, Any]]:

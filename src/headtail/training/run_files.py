@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
@@ -14,12 +15,17 @@ from headtail.data.known import Users
 from headtail.data.text_features import TextFeatures
 from headtail.encoders import Model
 from headtail.errors import HeadtailError
-from headtail.files.tensors import as_bytes
+from headtail.files.atomic import keep
+from headtail.files.checksums import DamagedWarning
+from headtail.files.tensors import as_bytes, save_tensors
 from headtail.training import checkpoint
 from headtail.training.saved_model import MODEL_FILE, save_model
 from headtail.training.state import State
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
+PREVIOUS_FILE = "checkpoint-before.safetensors"
+"""The checkpoint before the last, for a disk that damages the last."""
+CHECKPOINT_FILES = (CHECKPOINT_FILE, PREVIOUS_FILE)
 
 
 def note_if_stopped(folder: Path) -> list[str]:
@@ -36,6 +42,23 @@ def note_if_stopped(folder: Path) -> list[str]:
         f"{state['epoch']} of {facts['run']['epochs']} epochs. To finish it, train again with the "
         "same settings and folder."
     ]
+
+
+def _last_good(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """A checkpoint; where it is damaged, the one before it, if there is one."""
+    try:
+        return checkpoint.load(path)
+    except HeadtailError as damage:
+        before = path.with_name(PREVIOUS_FILE)
+        if not before.exists():
+            raise
+        loaded = checkpoint.load(before)
+        warnings.warn(
+            f"{damage.args[0].partition(': ')[0]}, so the run goes on from the checkpoint before.",
+            DamagedWarning,
+            stacklevel=3,
+        )
+        return loaded
 
 
 @final
@@ -86,14 +109,16 @@ class RunFiles:
         assert self.folder is not None
         tensors, facts = checkpoint.training_state(model, optimiser)
         facts = {**facts, **self.facts, "state": asdict(state)}
-        checkpoint.save(self.folder / CHECKPOINT_FILE, tensors, facts)
+        path = self.folder / CHECKPOINT_FILE
+        keep(path, self.folder / PREVIOUS_FILE)
+        save_tensors(path, tensors, facts)
 
     def load_checkpoint(self, model: Model, optimiser: torch.optim.Optimizer) -> State | None:
-        """Restore the last checkpoint; None if there is none."""
+        """Restore the last checkpoint that is not damaged; None if there is none."""
         path = None if self.folder is None else self.folder / CHECKPOINT_FILE
         if path is None or not path.exists():
             return None
-        tensors, facts = checkpoint.load(path)
+        tensors, facts = _last_good(path)
         if not {"run", "data", "state", "optimiser"} <= facts.keys():
             raise HeadtailError(
                 f"`{path}` is not a checkpoint of a run. Delete it to start that run again."

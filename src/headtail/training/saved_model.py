@@ -15,7 +15,7 @@ from headtail.data.known import Users
 from headtail.data.text_features import TextFeatures
 from headtail.encoders import Model
 from headtail.errors import HeadtailError
-from headtail.files.tensors import as_bytes, from_bytes
+from headtail.files.tensors import as_bytes, from_bytes, save_tensors
 from headtail.rows.decay import catch_up
 from headtail.training import checkpoint
 from headtail.training.build_model import build_model, with_second_tower
@@ -60,7 +60,7 @@ def save_model(
         # Copies, because saved tensors must not share memory with each other.
         tensors["users.had"] = users.had.values.clone()
         tensors["users.had_offsets"] = users.had.offsets.clone()
-    checkpoint.save(folder / MODEL_FILE, tensors, facts)
+    save_tensors(folder / MODEL_FILE, tensors, facts)
 
 
 def load_model(

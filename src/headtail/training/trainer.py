@@ -25,6 +25,7 @@ from headtail.device.memory import explained_out_of_memory
 from headtail.encoders import Model, ResNet, SequenceEncoder
 from headtail.errors import HeadtailError, Setting
 from headtail.evaluation.validation import Validation
+from headtail.files.locks import held
 from headtail.kernels import dispatch
 from headtail.losses import ExactLoss
 from headtail.training import checkpoint
@@ -143,10 +144,20 @@ class Trainer:
         # Random numbers that are drawn elsewhere before `fit` change nothing.
         self._random = checkpoint.random_state(self.device)
 
-    def fit(self) -> Trained:
+    def fit(self, *, hold: bool = True) -> Trained:
         """Train to the end, or continue from the last checkpoint; the returned model has its best
         weights.
+
+        Args:
+            hold: keep other processes from training in the same folder meanwhile; False where the
+                caller does.
         """
+        if not hold or self.folder is None:
+            return self._fit()
+        with held(self.folder):
+            return self._fit()
+
+    def _fit(self) -> Trained:
         checkpoint.restore_random_state(self._random)
         self.state = self.files.load_checkpoint(self.model, self.optimiser) or self.state
         determined = determinism(self.run.deterministic, self.device)

@@ -13,7 +13,8 @@ import torch
 from scipy import sparse
 
 from headtail.data.bag import Bag
-from headtail.data.cache import Store, cached, digest, key_of
+from headtail.data.cache import Store, cached, key_of
+from headtail.data.digests import digest
 from headtail.data.facts import label_counts
 from headtail.data.points import DataSet, Progress
 from headtail.data.readers.raw_text_folder import holds_records, is_lines

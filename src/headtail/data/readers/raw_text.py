@@ -15,7 +15,7 @@ import numpy as np
 from headtail.core.targets import Ragged
 from headtail.data.bag import Bag
 from headtail.data.cache import Entry, Store, cached, key_of
-from headtail.data.cache import digest as file_digest
+from headtail.data.digests import digest as file_digest
 from headtail.data.points import DataSet, Points, Progress
 from headtail.data.readers.text_sources import Texts, TextSource
 from headtail.data.reading import Reading

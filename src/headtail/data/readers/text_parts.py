@@ -13,8 +13,8 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from headtail.data.bag import Bag
-from headtail.data.cache import digest
 from headtail.data.catalogue import compare_counts, recognise
+from headtail.data.digests import digest
 from headtail.data.points import DataSet, Points, Progress
 from headtail.data.readers.label_names import with_label_names
 from headtail.data.readers.text import TextFile, existing, read_text

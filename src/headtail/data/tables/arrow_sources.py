@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headtail.data.cache import digest
+from headtail.data.digests import digest
 from headtail.data.packed import is_packed, unpacked
 from headtail.data.tables.table import Source, in_pieces
 from headtail.errors import HeadtailError
@@ -67,6 +67,10 @@ class ParquetSource(Source):
         """As for `Source`."""
         return digest(self.path)
 
+    def files(self) -> list[Path]:
+        """As for `Source`."""
+        return [self.path]
+
     @contextmanager
     def _open(self) -> Iterator[pq.ParquetFile]:
         with _readable(self.path, "Parquet"), _seekable(self.path) as file:
@@ -105,6 +109,10 @@ class ArrowSource(Source):
     def digest(self) -> str:
         """As for `Source`."""
         return digest(self.path)
+
+    def files(self) -> list[Path]:
+        """As for `Source`."""
+        return [self.path]
 
     @contextmanager
     def _open(self) -> Iterator[tuple[Any, int | None]]:
@@ -154,6 +162,10 @@ class MemorySource(Source):
             for batch in self.make():
                 writer.write_batch(batch.replace_schema_metadata(None))
         return content.hexdigest()
+
+    def files(self) -> list[Path]:
+        """As for `Source`: none."""
+        return []
 
 
 class _HashedWrites:

@@ -140,6 +140,10 @@ class Columns:
         content = self.table.digest()
         return [content, self.chosen] if self.chosen else content
 
+    def files(self) -> list[Path]:
+        """Those that it is read from."""
+        return self.table.files()
+
     def kind(self, column: str) -> pa.DataType:
         """The type of a column."""
         return id_type(self.table.schema.field(column).type)

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv
 
-from headtail.data.cache import Store, cached, digest
+from headtail.data.cache import Store, cached
+from headtail.data.digests import digest
 from headtail.data.packed import first_lines, line_blocks
 from headtail.data.progress import Progress
 from headtail.data.tables.dialects import NUMBER, Dialect
@@ -102,6 +103,10 @@ class DelimitedSource(Source):
     def digest(self) -> Any:
         """As for `Source`."""
         return [digest(self.path), self.dialect.recipe, self.skip]
+
+    def files(self) -> list[Path]:
+        """As for `Source`."""
+        return [self.path]
 
     def _look(self, progress: Progress | None, store: Store) -> None:
         """Find types that fit every value: those of the first block, or wider ones."""

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json
 
-from headtail.data.cache import Store, cached, digest
+from headtail.data.cache import Store, cached
+from headtail.data.digests import digest
 from headtail.data.packed import first_lines, unpacked
 from headtail.data.tables.table import Source, in_pieces
 from headtail.errors import HeadtailError
@@ -44,6 +45,10 @@ class JsonSource(Source):
     def digest(self) -> str:
         """As for `Source`."""
         return digest(self.path)
+
+    def files(self) -> list[Path]:
+        """As for `Source`."""
+        return [self.path]
 
     def _count(self, store: Store) -> None:
         store.facts["rows"] = sum(len(batch) for batch, _ in self._read())

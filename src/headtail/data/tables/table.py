@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -48,6 +49,10 @@ class Source(ABC):
     @abstractmethod
     def digest(self) -> Any:
         """Changes with the content; JSON."""
+
+    @abstractmethod
+    def files(self) -> list[Path]:
+        """Those that it is read from; none for an object in memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +157,10 @@ class Table:
         """Changes with the content; JSON."""
         digests = [source.digest() for source in self.sources]
         return digests[0] if len(digests) == 1 else digests
+
+    def files(self) -> list[Path]:
+        """Those that it is read from."""
+        return [path for source in self.sources for path in source.files()]
 
 
 def _other_columns(
