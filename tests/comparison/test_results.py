@@ -10,6 +10,7 @@ import pytest
 from headtail import HeadtailError
 from headtail.comparison.results import CLASSES, COLUMNS, ClassError, Comparison, Row, read_rows
 from headtail.files.atomic import write_text
+from headtail.files.checksums import write_sums
 from headtail.files.records import read_csv, to_csv
 
 ROWS = [
@@ -120,6 +121,7 @@ def comparison(folder):
     write_text(folder / "schemes.json", json.dumps({"softmax": {"name": "softmax"}}))
     write_text(folder / "run.toml", 'schemes = ["softmax"]\n')
     write_text(folder / "results.csv", to_csv(ROWS[:2], Row))
+    write_sums(folder, ["data.json", "results.csv", "run.toml"], ["made_by.json"])
     return folder
 
 
@@ -139,8 +141,9 @@ def test_a_comparison_is_read_from_its_folder(tmp_path):
             None,
             "is not a finished comparison: `.*data.json` cannot be read. Pass the folder of one",
         ),
-        ("results.csv", None, "results.csv` cannot be read: No such file"),
-        ("results.csv", "x", "results.csv` is not a results file of headtail"),
+        ("results.csv", None, r"is damaged: `results.csv` cannot be read \(No such file"),
+        ("results.csv", "x", "is damaged: `results.csv` does not match its checksum"),
+        ("made_by.json", "{}", "is damaged: `made_by.json` does not match its checksum"),
         (
             "schemes.json",
             "{",

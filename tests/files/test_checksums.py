@@ -36,7 +36,8 @@ FACTS = {"epochs": 3, "names": ["a", "ü", "\ud800"]}
 def folder(tmp_path):
     for name in ("results.csv", "run.toml"):
         (tmp_path / name).write_text(f"{name}\n1\n2\n")
-    write_sums(tmp_path, ["results.csv", "run.toml", "missing.csv"])
+    (tmp_path / "times.json").write_text("{ }")
+    write_sums(tmp_path, ["results.csv", "run.toml", "missing.csv"], ["times.json"])
     return tmp_path
 
 
@@ -95,7 +96,8 @@ DAMAGE = {
     "`results.csv` does not match": lambda f: (f / "results.csv").write_text("results.csv\n1\n"),
     "`run.toml` cannot be read": lambda f: (f / "run.toml").unlink(),
     "`SHA256SUMS` is missing": lambda f: (f / SUMS).unlink(),
-    "`SHA256SUMS` is empty": lambda f: (f / SUMS).write_text(""),
+    "`SHA256SUMS` is not a list": lambda f: (f / SUMS).write_text(""),
+    "`times.json` does not match": lambda f: (f / "times.json").write_text("{}"),
     "is not a list of checksums": lambda f: (f / SUMS).write_text("x\n"),
 }
 

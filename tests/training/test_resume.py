@@ -17,6 +17,8 @@ import torch
 from headtail.cli import main
 from headtail.errors import HeadtailError
 from headtail.files.cache_folder import cache_folder
+from headtail.files.checksums import DamagedWarning
+from headtail.files.locks import held
 from headtail.kernels.cpu import bag as cpu_bag  # noqa: F401 - compiled before a test sends the cache elsewhere
 from headtail.training import checkpoint
 from headtail.training.callbacks import Callback
@@ -76,6 +78,36 @@ def test_saving_and_checking_after_every_step_change_nothing(run, tmp_path):
     assert_same_run(tmp_path / "never", tmp_path / "always")
     assert_same_model(never, always)
     assert_same_model(never, without)
+
+
+def test_a_damaged_checkpoint_is_replaced_by_the_one_before_and_the_run_ends_the_same(tmp_path):
+    run = RUNS["adam with lazy decay"]
+    Trainer(run, DATA, tmp_path / "whole").fit()
+    stop = Stop(9)
+    with pytest.raises(Stopped):
+        Trainer(run, DATA, tmp_path / "parts", engine=SAVING, callbacks=stop, stop=stop.event).fit()
+    last = tmp_path / "parts" / "checkpoint.safetensors"
+    content = bytearray(last.read_bytes())
+    content[-5] ^= 1
+    last.write_bytes(content)
+    with pytest.warns(DamagedWarning, match="so the run goes on from the checkpoint before"):
+        Trainer(run, DATA, tmp_path / "parts").fit()
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_without_a_good_checkpoint_a_damaged_one_is_refused(tmp_path):
+    run = RUNS["adam with lazy decay"]
+    Trainer(run, DATA, tmp_path, engine=Engine(save_every=math.inf)).fit()
+    (tmp_path / "checkpoint-before.safetensors").unlink(missing_ok=True)
+    os.truncate(tmp_path / "checkpoint.safetensors", 500)
+    with pytest.raises(HeadtailError, match=r"cannot be read as a checkpoint: .* Delete it to"):
+        Trainer(run, DATA, tmp_path).fit()
+
+
+def test_two_runs_at_once_in_one_folder_are_refused(tmp_path):
+    run = RUNS["adam with lazy decay"]
+    with held(tmp_path), pytest.raises(HeadtailError, match="is in use by process"):
+        Trainer(run, DATA, tmp_path).fit()
 
 
 @pytest.mark.parametrize("after", [1, 7, 13])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
 from contextlib import redirect_stderr
 from typing import Any
 
@@ -30,6 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     if words in ([], ["--help"], ["-h"]):
         sys.stdout.write(overview())
         return 0
+    warnings.formatwarning = _warning
     try:
         _check_command(words[0])
         command = _parse(words)
@@ -41,12 +43,28 @@ def main(argv: list[str] | None = None) -> int:
             raise
         sys.stderr.write(f"headtail: {_sentence(error, words[0])}\n")
         return 2
+    except MemoryError:
+        if debug:
+            raise
+        sys.stderr.write("headtail: the computer ran out of memory.\n")
+        return 2
     except BrokenPipeError:  # the reader of our output left: `headtail … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if debug:
+            raise
+        where = f"`{error.filename}`: " if error.filename else ""
+        sys.stderr.write(f"headtail: {where}{error.strerror or error}.\n")
+        return 2
     except KeyboardInterrupt:
         sys.stderr.write("headtail: stopped.\n")
         return 130
+
+
+def _warning(message: Warning | str, *_: Any) -> str:
+    """A warning as people read it, without the line of code that gave it."""
+    return f"{message}\n"
 
 
 def _sentence(error: HeadtailError, name: str) -> str:

@@ -32,6 +32,7 @@ from headtail.data.slices import SliceRule, data_slices
 from headtail.device.choice import Device, choose_device
 from headtail.errors import HeadtailError
 from headtail.files.atomic import check_writable
+from headtail.files.checksums import DamagedWarning
 from headtail.files.records import read_csv
 from headtail.schemes import parse
 from headtail.training.config import Run, SettledRun
@@ -131,6 +132,7 @@ class Train:
         try:
             with bars.bar, warnings.catch_warnings():
                 warnings.simplefilter("ignore")
+                warnings.simplefilter("always", DamagedWarning)
                 bars.begin(cell)
                 callbacks = bars.callbacks(cell)
                 return run_cell(cell, data, slices, device=device, callbacks=callbacks)

@@ -46,7 +46,7 @@ from headtail.training.saved_model import load_model
 from headtail.training.tensorboard import TensorBoard
 from headtail.training.trainer import Trainer
 
-FILES = ("run.toml", ABOUT, TIMES, ANSWERS, CLASSES, RESULTS)
+FILES = ("run.toml", ABOUT, ANSWERS, CLASSES, RESULTS)
 """The files of a cell that have a checksum beside them; its model has one inside."""
 
 
@@ -104,7 +104,7 @@ def _run_held(
     if task_of(data) == "classification":
         write_text(cell.folder / CLASSES, to_csv(class_errors(cell.run, data, top), ClassError))
     write_text(cell.folder / RESULTS, to_csv(rows, Row))
-    write_sums(cell.folder, FILES)  # the last: the cell is then done
+    write_sums(cell.folder, FILES, [TIMES])  # the last: the cell is then done
     _tidy(cell.folder)
     return rows
 

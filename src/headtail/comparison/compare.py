@@ -32,6 +32,7 @@ from headtail.device.choice import Device, choose_device
 from headtail.device.shared_gpu import shared_gpu
 from headtail.errors import HeadtailError, Setting, check_count
 from headtail.evaluation.measures import check_measurable
+from headtail.files.checksums import DamagedWarning
 from headtail.files.locks import held
 from headtail.schemes import PAPER, check_batch
 from headtail.training.build_model import check_encoder
@@ -256,6 +257,7 @@ class CellWork:
         """Do the cell."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what schemes warn of is in their notes
+            warnings.simplefilter("always", DamagedWarning)
             slices = data_slices(data, self.slices)
             return run_cell(cell, data, slices, device=self.device, callbacks=callback, stop=stop)
 

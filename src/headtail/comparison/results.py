@@ -34,7 +34,7 @@ UNFINISHED = "unfinished.json"
 """File of a comparison that runs or was stopped: folder of each cell: its scheme and seed."""
 BEGUN = "unfinished.csv"
 """The rows of such a comparison that need no training; `results.csv` is there once it is done."""
-TABLES = ("data.json", "schemes.json", "run.toml", "made_by.json", "failures.json", ANSWERS)
+TABLES = ("data.json", "schemes.json", "run.toml", "failures.json", ANSWERS)
 """The other files of a comparison."""
 DIAL = "post-hoc"
 """The split of answers that are adjusted after training, followed by τ: "post-hoc(0.25)"."""
@@ -302,14 +302,14 @@ class Comparison:
         self._write_tables(folder)
         write_text(folder / BEGUN, to_csv(self.rows, Row))
         write_text(folder / UNFINISHED, json.dumps(titles, indent=1))
-        write_sums(folder, (*TABLES, CLASSES, TRIES, BEGUN, UNFINISHED))
+        write_sums(folder, (*TABLES, CLASSES, TRIES, BEGUN, UNFINISHED), ["made_by.json"])
 
     def write(self, folder: Path) -> None:
         """To a folder; `read` gives it back."""
         delete(folder / SUMS)
         self._write_tables(folder)
         write_text(folder / RESULTS, to_csv(self.rows, Row))
-        write_sums(folder, (*TABLES, CLASSES, TRIES, RESULTS))
+        write_sums(folder, (*TABLES, CLASSES, TRIES, RESULTS), ["made_by.json"])
         for name in (UNFINISHED, BEGUN):
             delete(folder / name)
 

@@ -18,6 +18,9 @@ SUMS = "SHA256SUMS"
 them.
 """
 
+OTHER_SUMS = "SHA256SUMS.other"
+"""The checksums of files that hold times, so that equal runs have equal `SHA256SUMS`."""
+
 
 class DamagedWarning(UserWarning):
     """Something on disk did not match its checksum, and what was done about it."""
@@ -57,16 +60,24 @@ def _checksum(text: str) -> str:
     return xxhash.xxh3_128_hexdigest(text.encode())
 
 
-def write_sums(folder: Path, names: Iterable[str]) -> None:
-    """Write the checksums of these files of a folder, of which there may be fewer."""
-    there = [name for name in names if (folder / name).exists()]
-    _write(folder, {name: _sha256(folder / name) for name in there})
+def write_sums(folder: Path, names: Iterable[str], others: Iterable[str] = ()) -> None:
+    """Write the checksums of files of a folder; those that do not exist are left out.
+
+    Args:
+        folder: of results.
+        names: files that are equal for equal runs.
+        others: files that hold times.
+    """
+    for file, listed in ((OTHER_SUMS, others), (SUMS, names)):
+        there = [name for name in listed if (folder / name).exists()]
+        if there:
+            _write(folder / file, {name: _sha256(folder / name) for name in there})
 
 
 def add_sum(folder: Path, name: str) -> None:
     """Write the checksum of one more file, where the folder has checksums."""
     if (folder / SUMS).exists():
-        _write(folder, _read(folder) | {name: _sha256(folder / name)})
+        _write(folder / SUMS, _read(folder / SUMS) | {name: _sha256(folder / name)})
 
 
 def check_sums(folder: Path, advice: str) -> None:
@@ -82,14 +93,15 @@ def check_sums(folder: Path, advice: str) -> None:
 
 def damage_of(folder: Path) -> str | None:
     """What is wrong with a folder of results, in words; None if all its files match."""
-    try:
-        sums = _read(folder)
-    except OSError:
+    if not (folder / SUMS).exists():
         return f"`{SUMS}` is missing"
-    except ValueError:
-        return f"`{SUMS}` is not a list of checksums"
-    if not sums:
-        return f"`{SUMS}` is empty"
+    sums = {}
+    for file in (SUMS, OTHER_SUMS):
+        if (folder / file).exists():
+            try:
+                sums |= _read(folder / file)
+            except (OSError, ValueError):
+                return f"`{file}` is not a list of checksums"
     for name, wanted in sums.items():
         try:
             actual = _sha256(folder / name)
@@ -100,18 +112,20 @@ def damage_of(folder: Path) -> str | None:
     return None
 
 
-def _write(folder: Path, sums: dict[str, str]) -> None:
+def _write(path: Path, sums: dict[str, str]) -> None:
     lines = [f"{digest}  {name}\n" for name, digest in sorted(sums.items())]
-    write_text(folder / SUMS, "".join(lines))
+    write_text(path, "".join(lines))
 
 
-def _read(folder: Path) -> dict[str, str]:
+def _read(path: Path) -> dict[str, str]:
     sums = {}
-    for line in (folder / SUMS).read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines():
         digest, separator, name = line.partition("  ")
         if not separator or "/" in name or len(digest) != 64:
             raise ValueError("it has other lines")
         sums[name] = digest
+    if not sums:
+        raise ValueError("it is empty")
     return sums
 
 
