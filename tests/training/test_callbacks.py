@@ -212,3 +212,11 @@ def test_without_tensorboard_a_run_is_trained_and_one_line_says_that_no_events_a
         trained = trained_with_events(tmp_path / "without")
     assert trained.state.curve == wanted.state.curve
     assert not (tmp_path / "without" / "events").exists()
+
+
+def test_a_run_goes_on_without_event_files_where_none_can_be_written(tmp_path):
+    (tmp_path / "events").write_text("in the way")
+    with pytest.warns(UserWarning, match="No more TensorBoard event files are written to") as noted:
+        trained = Trainer(RUN, DATA, tmp_path, callbacks=TensorBoard(tmp_path / "events")).fit()
+    assert trained.state.finished
+    assert len(noted) == 1

@@ -298,6 +298,7 @@ def test_what_is_no_checkpoint_or_model_of_ours_is_refused_with_a_sentence(tmp_p
     Trainer(SMALL, DATA, tmp_path).fit()
     model = (tmp_path / "model.safetensors").read_bytes()
     path = tmp_path / "checkpoint.safetensors"
+    (tmp_path / "checkpoint-before.safetensors").unlink()
     whole = path.read_bytes()
     (tmp_path / "model.safetensors").write_bytes(whole)
     with pytest.raises(HeadtailError, match="is not a trained model"):

@@ -197,7 +197,7 @@ def _read(folder: Path, key: str) -> Entry:
             name: _map(folder / name, dtype, about["shapes"][name])
             for name, dtype in about["dtypes"].items()
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _DamagedError(str(error) or type(error).__name__) from error
     return Entry(arrays, about["facts"], key)
 

@@ -24,14 +24,18 @@ def write_text(path: Path, text: str) -> None:
 
 
 def replace_file(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` make a temporary file next to `path`, and rename it once it is on the disk.
+    """Let `write` make a file in a temporary folder next to `path`, and rename it once it is on the
+    disk.
 
-    If writing fails, the temporary file is removed and `path` keeps its old content.
+    If writing fails, the folder is removed and `path` keeps its old content. It is a folder because
+    some writers make temporary files of their own beside the one they are asked for.
     """
-    temporary = temporary_name(path)
+    aside = temporary_name(path)
+    temporary = aside / "new"
     try:
         make_folder(path.parent)
         sweep(path.parent)
+        aside.mkdir()
         temporary.touch()
         # Some writers make files that only their owner may read: restore the user's own default.
         mode = temporary.stat().st_mode & 0o777
@@ -39,13 +43,19 @@ def replace_file(path: Path, write: Callable[[Path], None]) -> None:
         temporary.chmod(mode)
         sync(temporary)
         temporary.replace(path)
-        sync(path.parent)
     except BaseException as error:  # Ctrl-C too leaves nothing behind
-        remove(temporary)
+        remove(aside)
         if not isinstance(error, OSError):
             raise
         raise HeadtailError(
             f"`{path}` cannot be written: {_why(path, error)}. What was there before is untouched."
+        ) from error
+    try:
+        aside.rmdir()
+        sync(path.parent)
+    except OSError as error:
+        raise HeadtailError(
+            f"`{path}` may not be on the disk yet: {error.strerror}. Check the disk."
         ) from error
 
 
@@ -82,7 +92,8 @@ def keep(path: Path, name: Path) -> None:
     temporary = temporary_name(name)
     with suppress(OSError):
         os.link(path, temporary)
-        temporary.replace(name)
+        temporary.replace(name)  # leaves both if they are the same file already
+        temporary.unlink(missing_ok=True)
 
 
 def delete(path: Path) -> None:

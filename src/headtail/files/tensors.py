@@ -24,9 +24,10 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) 
 
     def write(temporary: Path) -> None:
         on_host = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        metadata = {"facts": sealed(facts), "checksum": _checksum(on_host)}
+        # One entry: safetensors writes several in any order, and equal runs write equal files.
+        facts_with_checksum = sealed([facts, _checksum(on_host)])
         try:
-            save_file(on_host, temporary, metadata)
+            save_file(on_host, temporary, {"facts": facts_with_checksum})
         except SafetensorError as error:  # it reports a full disk in its own way
             raise OSError(str(error)) from error
 
@@ -48,17 +49,16 @@ def load_tensors(
 
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if not {"facts", "checksum"} <= metadata.keys():
-                raise ValueError("it was not written by this version of headtail")
-            facts = opened(metadata["facts"])
+            if "facts" not in (metadata := file.metadata() or {}):
+                raise ValueError("it was not written by headtail")
+            facts, checksum = opened(metadata["facts"])
             if not isinstance(facts, dict):
                 raise ValueError("its facts are not a JSON object")
             names = [] if only_facts else file.keys()
             tensors = {name: file.get_tensor(name) for name in names}
-        if not only_facts and _checksum(tensors) != metadata["checksum"]:
+        if not only_facts and _checksum(tensors) != checksum:
             raise ValueError("its content does not match its checksum, so it is damaged")
-    except (OSError, SafetensorError, ValueError, RecursionError) as error:
+    except (OSError, SafetensorError, ValueError, TypeError, RecursionError) as error:
         raise HeadtailError(f"`{path}` cannot be read as {what}: {error}. {advice}") from error
     return tensors, facts
 

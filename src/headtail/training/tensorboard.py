@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 import warnings
 from collections.abc import Mapping
@@ -16,7 +18,8 @@ from headtail.training.callbacks import Callback, Progress
 class TensorBoard(Callback):
     """Writes a run's losses and validation values as it goes.
 
-    Without TensorBoard, nothing is written and a warning of one line says so.
+    Without TensorBoard, nothing is written and a warning of one line says so. Where the files
+    cannot be written, a warning says so too, and the run goes on without them.
 
     Args:
         folder: for the event files; made with the first of them.
@@ -25,8 +28,8 @@ class TensorBoard(Callback):
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.writer: Any = None
-        self._installed = find_spec("tensorboard") is not None
-        if not self._installed:
+        self._writes = find_spec("tensorboard") is not None
+        if not self._writes:
             warnings.warn(
                 "No TensorBoard event files are written, because tensorboard is not installed. Run "
                 "`pip install 'headtail[tensorboard]'` to have them.",
@@ -42,24 +45,50 @@ class TensorBoard(Callback):
         self._write(metrics, progress.step)
 
     def on_end(self, progress: Progress) -> None:
-        """Write what is still buffered."""
-        if self.writer is not None:
-            self.writer.close()
-            self.writer = None
+        """Close the file."""
+        writer = self.writer
+        self.writer = None
+        if writer is not None:
+            self._try(writer.close)
 
     def _write(self, values: Mapping[str, float], step: int) -> None:
-        if not self._installed:
-            return
-        if self.writer is None:
-            self.writer = self._open(step)
+        if self._writes:
+            self._try(lambda: self._write_events(values, step))
+
+    def _write_events(self, values: Mapping[str, float], step: int) -> None:
+        writer = self.writer or self._opened(step)
         for tag, value in values.items():
-            self.writer.add_scalar(tag, value, step)
+            self._event(step=step, summary={"value": [{"tag": tag, "simple_value": value}]})
+        writer.flush()
 
-    def _open(self, step: int) -> Any:
-        from torch.utils.tensorboard import SummaryWriter  # slow to load
+    def _opened(self, step: int) -> Any:
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
+        self.folder.mkdir(parents=True, exist_ok=True)
         # TensorBoard reads files in the order of the seconds in their names.
         while any(self.folder.glob(f"*.{int(time.time())}.*")):
             time.sleep(0.02)
+        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}.0"
+        # In this thread: that of TensorBoard's own writer prints a traceback if a disk is full.
+        self.writer = RecordWriter((self.folder / name).open("wb"))
+        self._event(file_version="brain.Event:2")
         # What an interrupted run wrote beyond its checkpoint is dropped.
-        return SummaryWriter(self.folder, purge_step=step)
+        self._event(step=step, session_log={"status": "START"})
+        return self.writer
+
+    def _event(self, **fields: Any) -> None:
+        from tensorboard.compat.proto import event_pb2
+
+        event = event_pb2.Event(wall_time=time.time(), **fields)  # pyright: ignore[reportAttributeAccessIssue]
+        self.writer.write(event.SerializeToString())
+
+    def _try(self, write: Any) -> None:
+        try:
+            write()
+        except OSError as error:
+            self._writes = False
+            warnings.warn(
+                f"No more TensorBoard event files are written to `{self.folder}`: "
+                f"{error.strerror}.",
+                stacklevel=2,
+            )
