@@ -74,8 +74,10 @@ def fused_loss(
         return None
     pairs = inputs.pairs
     a, b = kernel_log_weights(weighting, draw, pairs.label)
-    if isinstance(b, Tensor) and b.dim() != draw.ids.dim():
-        return None  # a margin that does not split
+    if isinstance(b, Tensor) and b.shape != draw.ids.shape:
+        return None  # a margin that does not split, or a weighting of your own that does not fit
+    if isinstance(a, Tensor) and a.shape != pairs.label.shape:
+        return None
     own, drawn = settings.compared(pairs, draw, weighting) or (None, draw.ids)
     more_masked = settings.looks_for_known or draw.groups is not None
     known = settings.masks(pairs, draw, weighting) if more_masked else None

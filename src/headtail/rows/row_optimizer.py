@@ -13,7 +13,7 @@ import torch.optim.optimizer as hooks
 from torch import Tensor
 
 from headtail.device.side_streams import side_stream, wait_for
-from headtail.errors import HeadtailError, check_number, check_rate
+from headtail.errors import HeadtailError, check_inside, check_number, check_rate
 from headtail.kernels.dispatch import grouping_kernel, row_kernels
 from headtail.kernels.gradient import RowGradient
 from headtail.rows.captured_update import CapturedUpdates, Update
@@ -185,6 +185,8 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
             assert isinstance(grad, Tensor), "only a dense gradient has no entries"
             self._change_all(p, grad, group)
             return
+        if isinstance(grad, Tensor):  # it may come from anywhere
+            check_inside("grad", gradient.rows, len(p), "rows of its table")
         # Entries of a vector, such as a bias, all belong to its one row.
         is_vector = isinstance(grad, RowGradient) and p.dim() == 1
         self._change_rows(p, gradient, group, is_vector)
@@ -358,6 +360,11 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
             new = like[len(state[name]) :]
             state[name] = torch.cat(
                 [state[name], torch.full_like(new, fill, dtype=state[name].dtype)]
+            )
+        if state[name].shape != like.shape:
+            raise HeadtailError(
+                f"The optimiser's `{name}` has the shape {list(state[name].shape)}, but its table "
+                f"{list(like.shape)}. Load the state of an optimiser of this table."
             )
         return state[name]
 

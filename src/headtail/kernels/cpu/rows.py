@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit, prange
 from torch import Tensor
 
+from headtail.errors import HeadtailError
 from headtail.kernels.compiled import keep_compiled, uses_threads
 from headtail.kernels.cpu.prefetch import AHEAD, prefetch
 from headtail.kernels.gradient import RowGradient
@@ -72,6 +73,7 @@ def _update(
     eps: float = 0.0,
 ) -> None:
     """Sum the entries of each row and take its step; x and y are the numbers of the rule."""
+    _check_shapes(p, gradient)
     rows = gradient.rows.numpy()
     values = gradient.values.detach().contiguous().numpy()
     points = EACH_ITS_OWN if gradient.points is None else gradient.points.numpy()
@@ -83,14 +85,35 @@ def _update(
         table if second is p else second.detach().numpy(),
     )
     update = _many_threads if uses_threads(len(rows) * p.shape[1], WORTH_THREADS) else _one_thread
-    update(rule, *tables, rows, values, points, coefs, lr, x, y, eps)
+    try:
+        update(rule, *tables, rows, values, points, coefs, lr, x, y, eps)
+    except IndexError as error:
+        raise HeadtailError(
+            f"A gradient has the row {int(rows.max())}, but its table only {len(table)} rows. Do "
+            "not replace a table by a smaller one between `backward()` and `step()`."
+        ) from error
+
+
+def _check_shapes(p: Tensor, gradient: RowGradient) -> None:
+    """Refuse entries that do not fit the table, or each other."""
+    entries = len(gradient.rows)
+    values = gradient.values
+    listed = [part for part in (gradient.points, gradient.coefs) if part is not None]
+    fits = all(len(part) == entries for part in listed)
+    if gradient.points is None:
+        fits = fits and len(values) >= entries
+    if not fits or values.dim() != 2 or values.shape[1] != p.shape[1]:
+        raise HeadtailError(
+            f"A gradient has {entries:,} rows and values of the shape {list(values.shape)}, but "
+            f"its table has the shape {list(p.shape)}. Give one value of that width for each row."
+        )
 
 
 @njit(cache=True)
 @no_type_check
-def by_row(rows):
+def by_row(rows, num_rows):
     """(distinct rows in the order they come, starts, order): entries order[starts[c]:starts[c+1]]
-    belong to the c-th of them.
+    belong to the c-th of them. A row that the table does not have is an IndexError.
 
     A hash table with room for the entries, not for the table, so that nothing of size L is
     allocated or read.
@@ -108,6 +131,8 @@ def by_row(rows):
         owner[e] = -1
         if rows[e] < 0:
             continue
+        if rows[e] >= num_rows:
+            raise IndexError
         hashed = np.uint64(rows[e]) * np.uint64(0x9E3779B97F4A7C15)
         slot = np.int64(hashed >> np.uint64(64 - bits))
         while slots[slot] >= 0 and distinct[slots[slot]] != rows[e]:
@@ -210,9 +235,9 @@ def _step(rule, p, first, second, r, g, s, lr, x, y, eps):
 
 @njit(cache=True)
 @no_type_check
-def _grouped(rows, points, coefs):
+def _grouped(rows, points, coefs, num_rows):
     """(distinct rows, starts, points, coefs): the entries of a row are neighbours."""
-    distinct, starts, order = by_row(rows)
+    distinct, starts, order = by_row(rows, num_rows)
     own = points[order] if len(points) else order
     factors = coefs[order] if len(coefs) else np.ones(len(order), np.float32)
     return distinct, starts, own, factors
@@ -232,7 +257,7 @@ def _fetch(rule, p, first, second, row):
 @njit(cache=True)
 @no_type_check
 def _one_thread(rule, p, first, second, rows, values, points, coefs, lr, x, y, eps):
-    distinct, starts, points, coefs = _grouped(rows, points, coefs)
+    distinct, starts, points, coefs = _grouped(rows, points, coefs, len(p))
     last = len(distinct) - 1
     # Rows with one entry are most rows of a label table: nothing is added up. A loop of their own,
     # because with both kinds in one loop the compiler makes each twice as slow.
@@ -254,7 +279,7 @@ def _one_thread(rule, p, first, second, rows, values, points, coefs, lr, x, y, e
 @njit(parallel=True, cache=True)
 @no_type_check
 def _many_threads(rule, p, first, second, rows, values, points, coefs, lr, x, y, eps):
-    distinct, starts, points, coefs = _grouped(rows, points, coefs)
+    distinct, starts, points, coefs = _grouped(rows, points, coefs, len(p))
     last = len(distinct) - 1
     for c in prange(len(distinct)):
         _fetch(rule, p, first, second, distinct[min(c + AHEAD, last)])
