@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from headtail import (
     HeadtailError,
@@ -58,12 +59,16 @@ def encoder(**options) -> Bottleneck:
     return Bottleneck(D, DIM, sparse=True, **options)
 
 
-def decayed() -> Bottleneck:
+def encoded(features: Bag | Picked, **options) -> Tensor:
+    return encoder(**options)(features)
+
+
+def encoded_after_decay(features: Bag) -> Tensor:
     bottleneck = encoder()
     optimizer = RowSGD(bottleneck.parameters(), lr=0.1, weight_decay=0.1)
     bottleneck(bag()).sum().backward()
     optimizer.step()
-    return bottleneck
+    return bottleneck(features)
 
 
 def item_head(items: Bag) -> ItemHead:
@@ -94,13 +99,12 @@ BAG_DOORS: dict[str, Callable[[Bag], object]] = {
     "weighted_bag of picked rows": lambda bag: weighted_bag(
         Picked(bag, torch.tensor([0, 2])), torch.randn(D, DIM), sparse=True
     ),
-    "Bottleneck": lambda bag: encoder()(bag),
-    "Bottleneck in evaluation": lambda bag: encoder().eval()(bag),
-    "Bottleneck with dropout": lambda bag: encoder(dropout=0.5)(
-        Picked(bag, torch.tensor([0, 1, 2]))
+    "Bottleneck": encoded,
+    "Bottleneck with dropout": lambda bag: encoded(
+        Picked(bag, torch.tensor([0, 1, 2])), dropout=0.5
     ),
-    "Bottleneck with dropout of features": lambda bag: encoder(feature_dropout=0.5)(bag),
-    "Bottleneck with weight decay": lambda bag: decayed()(bag),
+    "Bottleneck with dropout of features": lambda bag: encoded(bag, feature_dropout=0.5),
+    "Bottleneck with weight decay": encoded_after_decay,
     "rows": lambda bag: bag.rows(torch.tensor([0, 2])),
     "a row of one that was copied": lambda bag: bag.to("cpu").rows(torch.tensor([2])),
     "features of items": lambda bag: item_head(bag).rows(torch.tensor([0, 2])),
@@ -194,8 +198,8 @@ def test_features_of_items_are_looked_at_again_after_they_were_loaded():
     [
         lambda ids: bag().rows(ids),
         lambda ids: weighted_bag(Picked(bag(), ids), torch.randn(D, DIM), sparse=True),
-        lambda ids: encoder(dropout=0.5)(Picked(bag(), ids)),
-        lambda ids: encoder(feature_dropout=0.5)(Picked(bag(), ids)),
+        lambda ids: encoded(Picked(bag(), ids), dropout=0.5),
+        lambda ids: encoded(Picked(bag(), ids), feature_dropout=0.5),
     ],
     ids=["rows", "weighted_bag", "fused", "gathered"],
 )
