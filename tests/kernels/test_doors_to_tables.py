@@ -194,6 +194,12 @@ def test_weights_of_another_shape_never_reach_a_kernel(sizes, called):
     assert not called
 
 
+def test_negatives_for_another_number_of_targets_never_reach_a_kernel(called):
+    with pytest.raises(RuntimeError):  # torch's own: they cannot be broadcast
+        loss_of(Drawn(torch.zeros(9, 4).long()))
+    assert not called
+
+
 @pytest.mark.parametrize("number", OUT)
 @pytest.mark.parametrize("argument", ["candidates", "exclude"])
 def test_best_labels_are_not_sought_among_labels_that_do_not_exist(argument, number, called):
