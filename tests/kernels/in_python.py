@@ -25,7 +25,17 @@ OUT = {
 }
 """Indices that are out of range for tables of fewer than a million rows."""
 
-MODULES = ("bag", "candidates", "dropout", "exponential", "loss", "products", "rows", "topk")
+MODULES = (
+    "bag",
+    "candidates",
+    "dropout",
+    "exponential",
+    "inside",
+    "loss",
+    "products",
+    "rows",
+    "topk",
+)
 
 
 def run_in_python(monkeypatch: pytest.MonkeyPatch) -> list[str]:

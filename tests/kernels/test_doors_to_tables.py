@@ -131,7 +131,7 @@ def test_a_negative_that_is_no_label_is_refused_by_every_door(door, shape, numbe
     ids.view(-1)[-1] = wrong(number, L)
     with pytest.raises(HeadtailError, match="ids` must hold label ids from 0 to 6, but got"):
         ID_DOORS[door](ids)
-    assert not called
+    assert called[-1:] in ([], ["refuse_outside"])  # nothing was read after it
 
 
 TARGET_DOORS: dict[str, Callable[[object], object]] = {

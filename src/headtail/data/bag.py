@@ -147,11 +147,6 @@ class Picked:
         """The rows one after the other, as a bag."""
         return self.bag.rows(self.ids)
 
-    def check(self) -> None:
-        """Refuse rows that the bag does not have, and a bag that is not right."""
-        self.bag.check()
-        check_inside("ids", self.ids, len(self.bag), "rows of the bag")
-
 
 def offsets_of_rows(
     offsets: Int64[Tensor, " n1"], ids: Int64[Tensor, " k"]

@@ -51,14 +51,14 @@ def weighted_bag(
 
 
 def check_bag(bag: Bag | Picked, weight: Tensor) -> None:
-    """Refuse a table of another size, and rows and columns that are not there: a kernel would read
-    beyond their end.
+    """Refuse a table of another size, and a bag that is not right: a kernel would read beyond their
+    end. Kernels refuse picked rows that the bag does not have.
     """
-    num_columns = bag.bag.num_columns if isinstance(bag, Picked) else bag.num_columns
-    if num_columns != len(weight):
+    bag = bag.bag if isinstance(bag, Picked) else bag
+    if bag.num_columns != len(weight):
         raise HeadtailError(
-            f"The features have {num_columns:,} columns, but the table {len(weight):,} rows. Make "
-            "them equal."
+            f"The features have {bag.num_columns:,} columns, but the table {len(weight):,} rows. "
+            "Make them equal."
         )
     bag.check()
 

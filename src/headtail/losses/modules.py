@@ -15,7 +15,7 @@ from headtail.core.margins import Margin, Unit
 from headtail.core.pieces import Piece, logistic
 from headtail.core.targets import Pairs, Target
 from headtail.core.weightings import FromMargin, WeighedDraw, Weighting
-from headtail.errors import check_inside, check_kind, check_num_labels, check_number
+from headtail.errors import check_kind, check_num_labels, check_number
 from headtail.losses.decoupled import (
     DecoupledSettings,
     decoupled_of_draw,
@@ -134,7 +134,7 @@ class SampledLoss(Loss):
         check_num_labels("sampler", sampler.num_labels, "`weight`", num_labels)
         if draw is not None:
             check_draw(draw, self.weighting, inputs.pairs, num_labels)
-        else:
+        else:  # kernels, and plain PyTorch, refuse ids of a sampler that are no labels
             check_num_labels("weighting", self.weighting.num_labels, "`weight`", num_labels)
             if sampler.claims.looks_at_model:
                 inputs.catch_up(...)
@@ -143,8 +143,6 @@ class SampledLoss(Loss):
             draw = self.draw(
                 inputs.hidden, weight, inputs.pairs, generator, bias, fixed_size=fixed_size
             )
-            # A sampler of your own, or one with a restored state, may draw anything.
-            check_inside("draw.ids", draw.ids, num_labels, "label ids")
         if inputs.decays:
             inputs.catch_up(inputs.rows_with(draw))
         return self.equation(inputs, draw, self.weighting, settings)

@@ -185,7 +185,7 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
             assert isinstance(grad, Tensor), "only a dense gradient has no entries"
             self._change_all(p, grad, group)
             return
-        if isinstance(grad, Tensor):  # it may come from anywhere
+        if isinstance(grad, Tensor):  # it may come from anywhere, and kernels skip negative rows
             check_inside("grad", gradient.rows, len(p), "rows of its table")
         # Entries of a vector, such as a bias, all belong to its one row.
         is_vector = isinstance(grad, RowGradient) and p.dim() == 1
