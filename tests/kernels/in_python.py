@@ -45,8 +45,8 @@ def run_in_python(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     from numba.core.dispatcher import Dispatcher
 
     called: list[str] = []
-    for name in MODULES:
-        module = import_module(f"headtail.kernels.cpu.{name}")
+    # All are imported before the first is changed, or one would take over a changed function.
+    for module in [import_module(f"headtail.kernels.cpu.{name}") for name in MODULES]:
         for function, value in vars(module).copy().items():
             if isinstance(value, Dispatcher):
                 monkeypatch.setattr(module, function, _noted(value.py_func, called))

@@ -242,6 +242,7 @@ def test_positions_outside_their_sequence_are_refused_before_training(part):
     ends = torch.tensor([1, 2, 3])
     histories = Histories(items, torch.tensor([0, 4]), torch.zeros(3).long(), ends, 3, D)
     points(histories).check()
+    histories.rows(torch.arange(0)).check()
     with pytest.raises(HeadtailError):
         train(dataset(replace(histories, **part)))
 

@@ -268,7 +268,7 @@ def test_a_gradient_of_a_row_that_does_not_exist_is_refused(rule, kernels, numbe
     ):
         RULES[rule](p).step()
     assert torch.equal(p, before)
-    assert not called
+    assert called[-1:] in ([], ["by_row"])  # nothing was read after it
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -278,7 +278,9 @@ def test_entries_that_wait_for_a_table_which_has_shrunk_are_refused(rule):
     loss = SampledSoftmaxLoss(Given(L, torch.tensor([6]), torch.zeros(1) - 1), Importance())
     loss(torch.randn(1, DIM), p, torch.tensor([5]), sparse=True).backward()
     p.data = p.data[:4].contiguous()
-    with pytest.raises(HeadtailError, match="has the row 6, but its table only 4 rows"):
+    with pytest.raises(
+        HeadtailError, match="`grad` must hold rows of its table from 0 to 3, but got 6"
+    ):
         optimizer.step()
 
 

@@ -53,10 +53,10 @@ class Bag:
 
         On a GPU the host would wait for the values: there it does nothing.
         """
-        if torch.compiler.is_compiling() or self.device.type != "cpu":
+        if torch.compiler.is_compiling():
             return self
         versions = self._versions()
-        if self._checked != versions:
+        if self._checked != versions and self.device.type == "cpu":
             self._check_all()
             object.__setattr__(self, "_checked", versions)
         return self

@@ -80,7 +80,7 @@ class Histories:
         parts = zip(self.row.split(CHECKED_AT_ONCE), self.end.split(CHECKED_AT_ONCE), strict=True)
         for row, end in parts:
             after = lengths.index_select(0, row) - end  # items at and after each point
-            if int(end.min()) < 0 or int(after.min()) < 0:
+            if len(end) and min(int(end.min()), int(after.min())) < 0:
                 raise HeadtailError(
                     "`end` must be at most the number of items of its sequence and at least 0, "
                     "but some numbers are not. Count positions within each sequence."

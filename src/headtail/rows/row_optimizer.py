@@ -185,8 +185,6 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
             assert isinstance(grad, Tensor), "only a dense gradient has no entries"
             self._change_all(p, grad, group)
             return
-        if isinstance(grad, Tensor):  # it may come from anywhere, and kernels skip negative rows
-            check_inside("grad", gradient.rows, len(p), "rows of its table")
         # Entries of a vector, such as a bias, all belong to its one row.
         is_vector = isinstance(grad, RowGradient) and p.dim() == 1
         self._change_rows(p, gradient, group, is_vector)
@@ -194,8 +192,10 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
     def _change_rows(
         self, p: Tensor, gradient: RowGradient, group: dict[str, Any], is_vector: bool = False
     ) -> None:
-        self._decay(p, ... if is_vector else gradient.rows, group)
         kernels = self._kernels_for(p) if is_vector or p.dim() == 2 else None
+        if kernels is None or group["weight_decay"]:  # kernels look at rows themselves, but later
+            check_inside("grad", gradient.rows, 1 if is_vector else len(p), "rows of its table")
+        self._decay(p, ... if is_vector else gradient.rows, group)
         if kernels is not None:
             group_rows = grouping_kernel(p.device) if p.is_cuda else None
             if group_rows is not None:
