@@ -192,19 +192,32 @@ def check_ids(name: str, ids: Any, num_labels: int | None) -> None:
         raise HeadtailError(
             Setting(name), f" must hold integer label ids, but got {ids.dtype}. {advice}"
         )
-    if (
-        num_labels is None
-        or torch.compiler.is_compiling()
-        or ids.device.type != "cpu"
-        or ids.numel() == 0
-    ):
+    if num_labels is not None:
+        check_inside(name, ids, num_labels, "label ids")
+
+
+def check_inside(name: str, ids: Any, size: int, what: str, *, low: int = 0) -> None:
+    """Refuse integers outside low … size − 1, with which a compiled kernel would read or write
+    memory that is not its own.
+
+    Values are checked on the CPU only, as in `check_ids`.
+
+    Args:
+        name: of the argument.
+        ids: integers of any shape.
+        size: one more than the largest that is allowed.
+        what: the integers are, in words.
+        low: the smallest that is allowed.
+    """
+    import torch
+
+    if torch.compiler.is_compiling() or ids.device.type != "cpu" or ids.numel() == 0:
         return
-    low, high = (int(bound) for bound in ids.aminmax())
-    if low < 0 or high >= num_labels:
-        bad = low if low < 0 else high
-        raise HeadtailError(
-            Setting(name), f" must hold label ids from 0 to {num_labels - 1}, but got {bad}."
-        )
+    least, most = (int(bound) for bound in ids.aminmax())
+    if least < low or most >= size:
+        bad = least if least < low else most
+        allowed = f" from {low} to {size - 1}" if size > low else ", of which there are none"
+        raise HeadtailError(Setting(name), f" must hold {what}{allowed}, but got {bad}.")
 
 
 def check_num_labels(name: str, size: int | None, other: str, num_labels: int | None) -> None:

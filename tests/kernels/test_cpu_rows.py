@@ -97,7 +97,8 @@ def test_entries_with_points_and_factors_are_summed_by_row_and_padding_counts_no
     ids=["one row", "one entry", "none", "huge ids", "all different"],
 )
 def test_entries_are_grouped_by_row_in_the_order_they_come(rows):
-    different, starts, order = cpu_rows.by_row(torch.tensor(rows, dtype=torch.int64).numpy())
+    array = torch.tensor(rows, dtype=torch.int64).numpy()
+    different, starts, order = cpu_rows.by_row(array, 0, 2**34)
     assert different.tolist() == list(dict.fromkeys(rows))
     grouped = [order[starts[c] : starts[c + 1]].tolist() for c in range(len(different))]
     assert sorted(e for one in grouped for e in one) == list(range(len(rows)))

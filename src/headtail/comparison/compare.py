@@ -128,6 +128,7 @@ def compare(
     check_count("seeds", seeds)
     device = choose_device(device)
     data = data if isinstance(data, DataSet) else load(data)
+    data.check()
     for each in how.values():
         check_encoder(each, data.train)  # refused once, and not by every run
     grid = cells(training, names, seeds, data, out)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -68,6 +68,8 @@ class Pairs:
     positions: tuple[int, int] | None = None
     group: Int[Tensor, " p"] | None = None
     share: Float32[Tensor, " p"] | None = None
+    _below: int = field(default=0, init=False, repr=False, compare=False)
+    """Its labels were seen to be below this number; 0 where nobody has looked."""
 
     @classmethod
     def of(
@@ -82,24 +84,46 @@ class Pairs:
 
         With `ignore_index=None` every target counts, and none is compared.
         """
-        if isinstance(target, Pairs):  # checked already, with whatever it ignores
-            return target
+        if isinstance(target, Pairs):  # with whatever it ignores
+            return target._checked_for(num_labels, name)
         flat, example, num_examples = _flattened(target, num_labels, name)
         check_ids(name, flat, None)
         label = flat.long()  # before comparing: in uint8, −100 is 156
         if _seen_to_count(label, num_labels, ignore_index):
-            return cls(label, example, None, num_examples)
+            return cls(label, example, None, num_examples)._seen_below(num_labels)
         kernel = None if ignore_index is None else targets_kernel(label)
         if kernel is not None:
             label, skipped, share = kernel(label, ignore_index)
             check_ids(name, label, num_labels)
-            return cls(label, example, skipped, num_examples, share=share)
+            pairs = cls(label, example, skipped, num_examples, share=share)
+            return pairs._seen_below(num_labels)
         skipped = None if ignore_index is None else label == ignore_index
         if skipped is not None and len(label):
             first_counted = label.gather(0, (~skipped).int().argmax().reshape(1))
             label = torch.where(skipped, torch.where(skipped.all(), 0, first_counted), label)
         check_ids(name, label, num_labels)
-        return cls(label, example, skipped, num_examples)
+        return cls(label, example, skipped, num_examples)._seen_below(num_labels)
+
+    def _checked_for(self, num_labels: int | None, name: str) -> Pairs:
+        """These pairs, which may have been made by hand or for other labels."""
+        if self._below and (num_labels is None or self._below <= num_labels):
+            return self
+        own = (self.example, self.skipped, self.group, self.share)
+        lengths = [self.num_examples] if self.example is None else []
+        lengths += [len(part) for part in own if part is not None]
+        if any(length != len(self.label) for length in lengths):
+            raise HeadtailError(
+                f"`{name}` has {len(self.label)} labels, but its other parts have "
+                f"{', '.join(map(str, lengths))} numbers. Give one for each label."
+            )
+        check_ids(name, self.label, num_labels)
+        return self._seen_below(num_labels)
+
+    def _seen_below(self, num_labels: int | None) -> Pairs:
+        """These pairs, which need no check for as many labels or more."""
+        if not torch.compiler.is_compiling():
+            object.__setattr__(self, "_below", num_labels or 0)
+        return self
 
     @property
     def all_count(self) -> bool:

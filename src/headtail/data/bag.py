@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float32, Int, Int64
 from torch import Tensor
 
+from headtail.core.offsets import check_offsets
 from headtail.core.targets import Ragged
+from headtail.errors import HeadtailError, check_ids, check_inside
 from headtail.kernels.dispatch import gather_kernels
 
 
@@ -17,6 +19,10 @@ class Bag:
     """Sparse rows of features, one after the other.
 
     Row i holds `values[offsets[i]:offsets[i+1]]` in columns `columns[offsets[i]:offsets[i+1]]`.
+
+    Whatever reads entries of a bag calls `check` first. That is one pass over the offsets and
+    columns of a bag that was made by hand or read from a file, and nothing from then on: `rows`,
+    `to` and `with_tensors` make bags of it that are known to be right.
 
     Attributes:
         offsets: `[n + 1]`.
@@ -36,9 +42,50 @@ class Bag:
     columns: Int[Tensor, " nnz"]
     values: Float32[Tensor, " nnz"]
     num_columns: int
+    _checked: tuple[int, int] | None = field(default=None, init=False, repr=False)
+    """The versions of the offsets and columns that were checked: writing to them raises these."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    def check(self) -> Bag:
+        """Refuse offsets and columns with which a kernel would leave its memory; returns the bag.
+
+        On a GPU the host would wait for the values: there it does nothing.
+        """
+        if torch.compiler.is_compiling():
+            return self
+        versions = self._versions()
+        if self._checked != versions and self.device.type == "cpu":
+            self._check_all()
+            object.__setattr__(self, "_checked", versions)
+        return self
+
+    def with_tensors(self, offsets: Tensor, columns: Tensor, values: Tensor) -> Bag:
+        """A bag of entries of this one: if this one has been checked, it needs no check."""
+        bag = Bag(offsets, columns, values, self.num_columns)
+        if self._checked is not None:
+            object.__setattr__(bag, "_checked", bag._versions())
+        return bag
+
+    def _versions(self) -> tuple[int, int]:
+        # Tensors of `torch.inference_mode()` count no versions.
+        offsets = 0 if self.offsets.is_inference() else self.offsets._version
+        return offsets, 0 if self.columns.is_inference() else self.columns._version
+
+    def _check_all(self) -> None:
+        check_ids("columns", self.columns, None)
+        if self.columns.dim() != 1 or self.values.shape != self.columns.shape:
+            raise HeadtailError(
+                "`columns` and `values` must have one number for each entry, but have the shapes "
+                f"{list(self.columns.shape)} and {list(self.values.shape)}. Make them equal."
+            )
+        if not self.values.is_floating_point():
+            raise HeadtailError(
+                f"`values` must be float32, but got {self.values.dtype}. Write `values.float()`."
+            )
+        check_offsets("offsets", self.offsets, len(self.columns))
+        check_inside("columns", self.columns, self.num_columns, "columns")
 
     @property
     def device(self) -> torch.device:
@@ -47,21 +94,23 @@ class Bag:
 
     def rows(self, ids: Int64[Tensor, " k"]) -> Bag:
         """These rows, in this order."""
+        self.check()
+        check_inside("ids", ids, len(self), "rows of the bag")
         kernels = gather_kernels(self.device, len(ids))
         if kernels is None:
             picked = pick(self.offsets, ids)
             columns = self.columns[picked.values]
-            values = self.values[picked.values]
-            return Bag(picked.offsets, columns, values, self.num_columns)
+            return self.with_tensors(picked.offsets, columns, self.values[picked.values])
         offsets = offsets_of_rows(self.offsets, ids)
         columns = self.columns.new_empty(int(offsets[-1]))
         values = self.values.new_empty(int(offsets[-1]))
         arrays = (self.offsets, self.columns, self.values, ids, offsets, columns, values)
         kernels.take(*(array.numpy() for array in arrays))
-        return Bag(offsets, columns, values, self.num_columns)
+        return self.with_tensors(offsets, columns, values)
 
     def to_dense(self) -> Float32[Tensor, "n D"]:
         """`[n, D]`; repeated columns are summed."""
+        self.check()
         every_row = torch.arange(len(self), device=self.device)
         row = every_row.repeat_interleave(self.offsets.diff(), output_size=len(self.columns))
         dense = torch.zeros(len(self), self.num_columns, device=self.device)
@@ -69,8 +118,8 @@ class Bag:
 
     def to(self, device: torch.device | str) -> Bag:
         """The same rows on another device."""
-        columns = self.columns.to(device)
-        return Bag(self.offsets.to(device), columns, self.values.to(device), self.num_columns)
+        tensors = (self.offsets, self.columns, self.values)
+        return self.check().with_tensors(*(tensor.to(device) for tensor in tensors))
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,11 +9,16 @@ import torch
 from jaxtyping import Int, Int64
 from torch import Tensor
 
+from headtail.core.offsets import check_offsets
 from headtail.data.bag import Bag
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, check_ids, check_inside
 
 AT_ONCE = 1 << 20
 """Entries of bags that are computed at a time."""
+CHECKED_AT_ONCE = 1 << 16
+"""Points whose positions are checked at a time: few enough to stay in cache."""
+MOST_ITEMS = 2**31
+"""Bags hold items as int32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +64,27 @@ class Histories:
 
     def __len__(self) -> int:
         return len(self.row)
+
+    def check(self) -> None:
+        """Refuse items, sequences and positions that are not there; `Points.check` calls it."""
+        if self.num_columns > MOST_ITEMS:
+            raise HeadtailError(
+                f"`num_columns` must be at most {MOST_ITEMS:,}, but got {self.num_columns:,}."
+            )
+        for name in ("items", "row", "end"):
+            check_ids(name, getattr(self, name), None)
+        check_offsets("offsets", self.offsets, len(self.items))
+        check_inside("items", self.items, self.num_columns, "item ids", low=-1)
+        check_inside("row", self.row, len(self.offsets) - 1, "sequences")
+        lengths = self.offsets.diff()
+        parts = zip(self.row.split(CHECKED_AT_ONCE), self.end.split(CHECKED_AT_ONCE), strict=True)
+        for row, end in parts:
+            after = lengths.index_select(0, row) - end  # items at and after each point
+            if len(end) and min(int(end.min()), int(after.min())) < 0:
+                raise HeadtailError(
+                    "`end` must be at most the number of items of its sequence and at least 0, "
+                    "but some numbers are not. Count positions within each sequence."
+                )
 
     @property
     def device(self) -> torch.device:

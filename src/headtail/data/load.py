@@ -153,6 +153,7 @@ def _read_object(
     tested_on = reading.test if test is None else test
     loaded, used = read_object(data, tested_on, reading, progress, trained)
     _refuse(reading, "data", sorted(set(MEANT_FOR) - used - {"test", "format"}))
+    loaded.check()
     return loaded
 
 

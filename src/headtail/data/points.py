@@ -10,13 +10,14 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from headtail.core.html import frame, sentences, table
+from headtail.core.offsets import check_offsets
 from headtail.core.targets import Ragged
 from headtail.data.bag import Bag, join_bags, join_ragged, ragged_rows
 from headtail.data.histories import Histories, join_histories
 from headtail.data.image_files import ImageFiles
 from headtail.data.progress import Progress  # noqa: F401 (imported from here)
 from headtail.data.text_features import TextFeatures
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, check_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +31,9 @@ or images, uint8 `[n, 3, h, w]`.
 @dataclass(frozen=True, eq=False, repr=False)
 class Points:
     """Examples with any number of labels each.
+
+    Lengths are compared when points are made. `check` also looks at ids: training, comparing and
+    evaluating call it first, and `load` does for objects in memory.
 
     Attributes:
         features: sparse or dense rows, histories, images, or image files: one per point.
@@ -53,6 +57,7 @@ class Points:
     users: pa.Array | None = None
     known: Ragged | None = None
     times: pa.Array | None = None
+    _checked: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         n = len(self.features)
@@ -71,6 +76,21 @@ class Points:
 
     def __len__(self) -> int:
         return len(self.features)
+
+    def check(self) -> None:
+        """Refuse labels, columns, items and offsets that are out of range: one pass over all of
+        them, the first time.
+        """
+        if self._checked:
+            return
+        if isinstance(self.features, Bag | Histories):
+            self.features.check()
+        for name in ("labels", "seen", "known"):
+            ragged = getattr(self, name)
+            if ragged is not None:
+                check_ids(f"{name}.values", ragged.values, self.num_labels)
+                check_offsets(f"{name}.offsets", ragged.offsets, len(ragged.values))
+        object.__setattr__(self, "_checked", True)
 
     def __repr__(self) -> str:
         sizes = f"{self.num_features:,} features, {self.num_labels:,} labels"
@@ -162,6 +182,22 @@ class DataSet:
         """The points by the names of their parts."""
         parts = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: points for name, points in parts.items() if points is not None}
+
+    def check(self) -> None:
+        """Check all points, and refuse parts that count features or labels differently."""
+        whole = {**self.parts, "unlabelled": self.unlabelled, "whole": self.whole}
+        sizes = (self.train.num_features, self.train.num_labels)
+        for name, points in whole.items():
+            if points is None:
+                continue
+            if (points.num_features, points.num_labels) != sizes:
+                raise HeadtailError(
+                    f"`{name}` has {points.num_features:,} features and {points.num_labels:,} "
+                    f"labels, but `train` {sizes[0]:,} and {sizes[1]:,}. Make them equal."
+                )
+            points.check()
+        if self.items is not None:
+            self.items.check()
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name} {len(points):,} points" for name, points in self.parts.items())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from headtail.data.bag import Bag, Picked
 from headtail.data.points import Features
 from headtail.device.side_streams import side_stream, wait_for
 from headtail.encoders.dropout import dropout, shift_and_drop, sum_of_parts
-from headtail.encoders.weighted_bag import check_columns, length_of_each_entry, weighted_bag
+from headtail.encoders.weighted_bag import check_bag, length_of_each_entry, weighted_bag
 from headtail.errors import check_count
 from headtail.kernels.dispatch import bag_kernels, dropout_kernels
 from headtail.kernels.gradient import RowGradient
@@ -100,13 +99,15 @@ class Bottleneck(nn.Module):
         normalise = self.normalise
         if isinstance(features, Picked) and (drops or lazy):
             features = features.gathered()
+        if drops or lazy:
+            check_bag(features, self.weight)
         if isinstance(features, Bag) and lazy:  # lazy weight decay reaches a row before it is read
             catch_up(self.weight, features.columns.long().unique())
         if isinstance(features, Bag) and drops:
             values = dropout(features.values, self.feature_dropout)
             if normalise:  # by the length that the features had before dropout
                 values = values / length_of_each_entry(features)
-            features = replace(features, values=values)
+            features = features.with_tensors(features.offsets, features.columns, values)
             normalise = False
         return weighted_bag(features, self.weight, normalise=normalise, sparse=self.sparse)
 
@@ -130,7 +131,7 @@ class _Encode(torch.autograd.Function):
         normalise: bool,
         share: float,
     ) -> Tensor:
-        check_columns(picked.bag, weight)
+        check_bag(picked, weight)
         rows = picked.bag.offsets, picked.bag.columns, picked.bag.values, picked.ids
         out = torch.empty(len(picked), weight.shape[1], device=weight.device)
         # The rows that get a gradient follow from the ids: found while the sum is computed.

@@ -45,7 +45,8 @@ def dropout(input: Tensor, share: float, training: bool = True) -> Tensor:
 
 def shift_and_drop(input: Tensor, bias: Tensor, share: float, training: bool = True) -> Tensor:
     """`dropout(input + bias, share)`; kernels do both in one pass, which overwrites `input`."""
-    kernels = dropout_kernels(input) if training and share > 0 and input.dim() == 2 else None
+    fits = input.dim() == 2 and bias.shape == input.shape[1:]
+    kernels = dropout_kernels(input) if training and share > 0 and fits else None
     if kernels is None:
         return dropout(input + bias, share, training)
     return _ShiftAndDrop.apply(kernels, input, bias, share)  # pyright: ignore[reportReturnType]

@@ -63,13 +63,17 @@ class ItemHead(LabelHead):
         self.register_buffer("is_seen", labels.counts > 0)
         for name in ("offsets", "columns", "values"):
             self.register_buffer(f"item_{name}", getattr(items, name))
+        self._items = items.check()
         self._is_current = False
 
     @property
     def items(self) -> Bag:
-        """The features of each label."""
+        """The features of each label, checked again only where new ones were loaded."""
         tensors = (self.item_offsets, self.item_columns, self.item_values)
-        return Bag(*tensors, len(self.tower.weight))  # pyright: ignore[reportArgumentType, reportCallIssue]
+        kept = (self._items.offsets, self._items.columns, self._items.values)
+        if any(new is not old for new, old in zip(tensors, kept, strict=True)):
+            self._items = Bag(*tensors, len(self.tower.weight))  # pyright: ignore[reportArgumentType, reportCallIssue]
+        return self._items
 
     def rows(self, ids: Int[Tensor, ...]) -> Float[Tensor, "... d"]:
         """The rows of these labels; gradients flow into tower and residuals."""

@@ -39,7 +39,7 @@ def weighted_bag(
     tensor([[1.0000, 0.0000, 0.5000],
             [0.0000, 0.0000, 0.0000]])
     """
-    check_columns(bag.bag if isinstance(bag, Picked) else bag, weight)
+    check_bag(bag, weight)
     kernels = bag_kernels(weight) if sparse or weight.device.type == "cuda" else None
     if kernels is not None:
         if isinstance(bag, Bag):
@@ -50,13 +50,17 @@ def weighted_bag(
     return plain_weighted_bag(bag, weight, normalise=normalise, sparse=sparse)
 
 
-def check_columns(bag: Bag, weight: Tensor) -> None:
-    """Refuse a table of another size: a kernel would read beyond its end."""
+def check_bag(bag: Bag | Picked, weight: Tensor) -> None:
+    """Refuse a table of another size, and a bag that is not right: a kernel would read beyond their
+    end. Kernels refuse picked rows that the bag does not have.
+    """
+    bag = bag.bag if isinstance(bag, Picked) else bag
     if bag.num_columns != len(weight):
         raise HeadtailError(
             f"The features have {bag.num_columns:,} columns, but the table {len(weight):,} rows. "
             "Make them equal."
         )
+    bag.check()
 
 
 def plain_weighted_bag(

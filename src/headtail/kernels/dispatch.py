@@ -208,7 +208,7 @@ def topk_kernel(hidden: Tensor, table: Tensor, k: int) -> Any:
     floats = hidden.dtype == table.dtype == torch.float32
     if engine is None or not floats or torch.is_autocast_enabled(hidden.device.type):
         return None
-    if len(table) < LARGE_TABLE or k > MOST_BEST or not table.is_contiguous():
+    if len(table) < LARGE_TABLE or not 0 < k <= MOST_BEST or not table.is_contiguous():
         return None
     return _kernels(engine, "topk").topk
 

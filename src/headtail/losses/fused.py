@@ -74,8 +74,8 @@ def fused_loss(
         return None
     pairs = inputs.pairs
     a, b = kernel_log_weights(weighting, draw, pairs.label)
-    if isinstance(b, Tensor) and b.dim() != draw.ids.dim():
-        return None  # a margin that does not split
+    if not _fit(draw, pairs.label, a, b):
+        return None
     own, drawn = settings.compared(pairs, draw, weighting) or (None, draw.ids)
     more_masked = settings.looks_for_known or draw.groups is not None
     known = settings.masks(pairs, draw, weighting) if more_masked else None
@@ -101,6 +101,16 @@ def _has_kernel_form(bias: Tensor | None, draw: Draw, settings: Settings) -> boo
     if isinstance(settings.temperature, Tensor):
         return False
     return bias is None or (bias.dim() != 1 and settings.temperature == 1)
+
+
+def _fit(draw: Draw, label: Tensor, a: Tensor | float, b: Tensor | float) -> bool:
+    """Whether all sizes are those that kernels rely on. They are not where a margin does not split,
+    nor where a sampler or a weighting of your own returns others: plain PyTorch refuses these.
+    """
+    if not draw.shared and len(draw.ids) != len(label):
+        return False
+    fits = not isinstance(a, Tensor) or a.shape == label.shape
+    return fits and (not isinstance(b, Tensor) or b.shape == draw.ids.shape)
 
 
 def _tables_in_use(

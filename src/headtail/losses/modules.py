@@ -134,7 +134,7 @@ class SampledLoss(Loss):
         check_num_labels("sampler", sampler.num_labels, "`weight`", num_labels)
         if draw is not None:
             check_draw(draw, self.weighting, inputs.pairs, num_labels)
-        else:  # the sampler's own ids need no check
+        else:  # kernels, and plain PyTorch, refuse ids of a sampler that are no labels
             check_num_labels("weighting", self.weighting.num_labels, "`weight`", num_labels)
             if sampler.claims.looks_at_model:
                 inputs.catch_up(...)

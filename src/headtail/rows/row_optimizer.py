@@ -13,7 +13,7 @@ import torch.optim.optimizer as hooks
 from torch import Tensor
 
 from headtail.device.side_streams import side_stream, wait_for
-from headtail.errors import HeadtailError, check_number, check_rate
+from headtail.errors import HeadtailError, check_inside, check_number, check_rate
 from headtail.kernels.dispatch import grouping_kernel, row_kernels
 from headtail.kernels.gradient import RowGradient
 from headtail.rows.captured_update import CapturedUpdates, Update
@@ -192,8 +192,10 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
     def _change_rows(
         self, p: Tensor, gradient: RowGradient, group: dict[str, Any], is_vector: bool = False
     ) -> None:
-        self._decay(p, ... if is_vector else gradient.rows, group)
         kernels = self._kernels_for(p) if is_vector or p.dim() == 2 else None
+        if kernels is None or group["weight_decay"]:  # kernels look at rows themselves, but later
+            check_inside("grad", gradient.rows, 1 if is_vector else len(p), "rows of its table")
+        self._decay(p, ... if is_vector else gradient.rows, group)
         if kernels is not None:
             group_rows = grouping_kernel(p.device) if p.is_cuda else None
             if group_rows is not None:
@@ -358,6 +360,11 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
             new = like[len(state[name]) :]
             state[name] = torch.cat(
                 [state[name], torch.full_like(new, fill, dtype=state[name].dtype)]
+            )
+        if state[name].shape != like.shape:
+            raise HeadtailError(
+                f"The optimiser's `{name}` has the shape {list(state[name].shape)}, but its table "
+                f"{list(like.shape)}. Load the state of an optimiser of this table."
             )
         return state[name]
 

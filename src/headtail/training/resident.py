@@ -171,5 +171,5 @@ def pad_labels(labels: Ragged) -> Tensor:
 
 
 def _pinned(bag: Bag) -> Bag:
-    offsets = bag.offsets.pin_memory()
-    return Bag(offsets, bag.columns.pin_memory(), bag.values.pin_memory(), bag.num_columns)
+    tensors = (bag.offsets, bag.columns, bag.values)
+    return bag.check().with_tensors(*(tensor.pin_memory() for tensor in tensors))

@@ -99,6 +99,7 @@ class Trainer:
         stop: threading.Event | None = None,
     ) -> None:
         run.check_together()
+        data.check()
         run = with_defaults(run, data)
         self.run = run
         self.engine = Engine() if engine is None else engine

@@ -12,7 +12,9 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
+from headtail.errors import check_inside
 from headtail.kernels.compiled import keep_compiled, uses_threads
+from headtail.kernels.cpu.inside import refuse_outside
 from headtail.kernels.cpu.rows import add_up
 from headtail.kernels.gradient import RowCounters
 
@@ -40,7 +42,11 @@ def weighted_bag(
     arrays = [tensor.detach().numpy() for tensor in tensors]
     multiplications = len(columns) * out.shape[1]
     bag = _many_threads if uses_threads(multiplications, WORTH_THREADS) else _one_thread
-    bag(normalise, *arrays)
+    try:
+        bag(normalise, *arrays)
+    except IndexError:
+        check_inside("ids", ids, len(offsets) - 1, "rows of the bag")
+        raise
 
 
 def entries(
@@ -58,7 +64,11 @@ def entries(
     room in advance.
     """
     bag = offsets.numpy(), columns.numpy(), values.detach().numpy(), ids.numpy()
-    n = int(count(bag[0], bag[3]))
+    try:
+        n = int(count(bag[0], bag[3]))
+    except IndexError:
+        check_inside("ids", ids, len(offsets) - 1, "rows of the bag")
+        raise
     rows = np.empty(n, np.int64)
     points = np.empty(n, np.int64)
     coefs = np.empty(n, np.float32)
@@ -88,6 +98,7 @@ def _row(start, stop, columns, values, weight, normalise, row):
 @njit(cache=True)
 @no_type_check
 def _one_thread(normalise, offsets, columns, values, ids, weight, out):
+    refuse_outside(ids, len(offsets) - 1)
     for i in range(len(ids)):
         _row(offsets[ids[i]], offsets[ids[i] + 1], columns, values, weight, normalise, out[i])
 
@@ -95,6 +106,7 @@ def _one_thread(normalise, offsets, columns, values, ids, weight, out):
 @njit(parallel=True, cache=True)
 @no_type_check
 def _many_threads(normalise, offsets, columns, values, ids, weight, out):
+    refuse_outside(ids, len(offsets) - 1)
     for i in prange(len(ids)):
         _row(offsets[ids[i]], offsets[ids[i] + 1], columns, values, weight, normalise, out[i])
 
@@ -103,6 +115,7 @@ def _many_threads(normalise, offsets, columns, values, ids, weight, out):
 @no_type_check
 def count(offsets, ids):
     """The number of entries in these rows."""
+    refuse_outside(ids, len(offsets) - 1)
     total = 0
     for i in range(len(ids)):
         total += offsets[ids[i] + 1] - offsets[ids[i]]

@@ -12,8 +12,10 @@ import torch
 from numba import njit
 from torch import Tensor
 
+from headtail.errors import check_ids
 from headtail.kernels.compiled import keep_compiled
 from headtail.kernels.cpu.exponential import exp
+from headtail.kernels.cpu.inside import refuse_outside
 from headtail.kernels.cpu.prefetch import AHEAD, prefetch
 from headtail.kernels.cpu.products import product
 from headtail.kernels.gradient import CONTRASTIVE, LOGISTIC, SQUARED_HINGE, LossGradients
@@ -112,6 +114,17 @@ def _scored(
     input: Tensor, table: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor
 ) -> _Scored:
     """The scores of positives and negatives."""
+    try:
+        return _scores(input, table, bias, positive, negatives)
+    except IndexError:
+        check_ids("target", positive, len(table))
+        check_ids("draw.ids", negatives, len(table))
+        raise
+
+
+def _scores(
+    input: Tensor, table: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor
+) -> _Scored:
     input = input.detach()
     arrays = input.numpy(), table.detach().numpy(), positive.numpy()
     b, d = input.shape
@@ -119,8 +132,8 @@ def _scored(
     entries = NO_LABEL
     offset = None if bias is None else bias.detach().reshape(-1)
     biases = NO_BIAS if offset is None else offset.numpy()
+    drawn = negatives.numpy()
     if negatives.dim() == 1:
-        drawn = negatives.numpy()
         rows = torch.empty(len(drawn), d, dtype=torch.float32)
         entries = np.empty(b + len(drawn), np.int64)
         _gather(*arrays, biases, f_y, drawn, rows.numpy(), entries)
@@ -131,7 +144,7 @@ def _scored(
         rows = None
         f = input.new_empty(negatives.shape)
         _dot(*arrays, biases, f_y)
-        _dots(*arrays[:2], negatives.numpy(), biases, f.numpy())
+        _dots(*arrays[:2], drawn, biases, f.numpy())
     return _Scored(input, negatives, rows, entries, f, f_y, arrays, bias is not None)
 
 
@@ -235,6 +248,7 @@ def _gather(input, table, positive, bias, f_y, negatives, rows, entries):
     """f_y[i] = input[i] · table[positive[i]] + bias; rows[j] = table[negatives[j]]; and the rows
     of the table that were read.
     """
+    refuse_outside(negatives, len(table))
     entries[: len(positive)] = positive
     entries[len(positive) :] = negatives
     for j in range(len(negatives)):
@@ -249,6 +263,7 @@ def _gather(input, table, positive, bias, f_y, negatives, rows, entries):
 @no_type_check
 def _dot(input, table, rows, bias, out):
     """out[i] = input[i] · table[rows[i]] + bias."""
+    refuse_outside(rows, len(table))
     for i in range(len(rows)):
         prefetch(table, rows[min(i + AHEAD, len(rows) - 1)])
         out[i] = product(input[i], table[rows[i]])
@@ -267,6 +282,7 @@ def _dots(input, table, rows, bias, out):
 @njit(cache=True)
 @no_type_check
 def _dot_one(x, table, bias, rows, out):
+    refuse_outside(rows, len(table))
     for j in range(len(rows)):
         out[j] = product(x, table[rows[j]])
         if len(bias):

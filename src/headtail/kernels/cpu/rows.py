@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit, prange
 from torch import Tensor
 
+from headtail.errors import HeadtailError, check_inside
 from headtail.kernels.compiled import keep_compiled, uses_threads
 from headtail.kernels.cpu.prefetch import AHEAD, prefetch
 from headtail.kernels.gradient import RowGradient
@@ -82,15 +83,36 @@ def _update(
         table if first is p else first.detach().numpy(),
         table if second is p else second.detach().numpy(),
     )
+    _check_shapes(table, rows, values, points, coefs)
+    # Only entries that share values are padded.
+    least = 0 if gradient.points is None else -1
     update = _many_threads if uses_threads(len(rows) * p.shape[1], WORTH_THREADS) else _one_thread
-    update(rule, *tables, rows, values, points, coefs, lr, x, y, eps)
+    try:
+        update(rule, *tables, rows, least, values, points, coefs, lr, x, y, eps)
+    except IndexError:
+        check_inside("grad", gradient.rows, len(table), "rows of its table", low=least)
+        raise
+
+
+def _check_shapes(
+    table: np.ndarray, rows: np.ndarray, values: np.ndarray, points: np.ndarray, coefs: np.ndarray
+) -> None:
+    """Refuse entries that do not fit the table, or each other."""
+    n = len(rows)
+    as_many = len(points) == n or (not len(points) and len(values) >= n)
+    as_wide = values.ndim == 2 and values.shape[1] == table.shape[1]
+    if not (as_many and as_wide and len(coefs) in (0, n)):
+        raise HeadtailError(
+            f"A gradient has {n:,} rows and values of the shape {list(values.shape)}, but its "
+            f"table has the shape {list(table.shape)}. Give one value of that width for each row."
+        )
 
 
 @njit(cache=True)
 @no_type_check
-def by_row(rows):
+def by_row(rows, least, num_rows):
     """(distinct rows in the order they come, starts, order): entries order[starts[c]:starts[c+1]]
-    belong to the c-th of them.
+    belong to the c-th of them. A row below `least` or not in the table is an IndexError.
 
     A hash table with room for the entries, not for the table, so that nothing of size L is
     allocated or read.
@@ -106,6 +128,8 @@ def by_row(rows):
     count = 0
     for e in range(n):
         owner[e] = -1
+        if rows[e] < least or rows[e] >= num_rows:
+            raise IndexError
         if rows[e] < 0:
             continue
         hashed = np.uint64(rows[e]) * np.uint64(0x9E3779B97F4A7C15)
@@ -210,9 +234,9 @@ def _step(rule, p, first, second, r, g, s, lr, x, y, eps):
 
 @njit(cache=True)
 @no_type_check
-def _grouped(rows, points, coefs):
+def _grouped(rows, least, points, coefs, num_rows):
     """(distinct rows, starts, points, coefs): the entries of a row are neighbours."""
-    distinct, starts, order = by_row(rows)
+    distinct, starts, order = by_row(rows, least, num_rows)
     own = points[order] if len(points) else order
     factors = coefs[order] if len(coefs) else np.ones(len(order), np.float32)
     return distinct, starts, own, factors
@@ -231,8 +255,8 @@ def _fetch(rule, p, first, second, row):
 
 @njit(cache=True)
 @no_type_check
-def _one_thread(rule, p, first, second, rows, values, points, coefs, lr, x, y, eps):
-    distinct, starts, points, coefs = _grouped(rows, points, coefs)
+def _one_thread(rule, p, first, second, rows, least, values, points, coefs, lr, x, y, eps):
+    distinct, starts, points, coefs = _grouped(rows, least, points, coefs, len(p))
     last = len(distinct) - 1
     # Rows with one entry are most rows of a label table: nothing is added up. A loop of their own,
     # because with both kinds in one loop the compiler makes each twice as slow.
@@ -253,8 +277,8 @@ def _one_thread(rule, p, first, second, rows, values, points, coefs, lr, x, y, e
 
 @njit(parallel=True, cache=True)
 @no_type_check
-def _many_threads(rule, p, first, second, rows, values, points, coefs, lr, x, y, eps):
-    distinct, starts, points, coefs = _grouped(rows, points, coefs)
+def _many_threads(rule, p, first, second, rows, least, values, points, coefs, lr, x, y, eps):
+    distinct, starts, points, coefs = _grouped(rows, least, points, coefs, len(p))
     last = len(distinct) - 1
     for c in prange(len(distinct)):
         _fetch(rule, p, first, second, distinct[min(c + AHEAD, last)])

@@ -16,6 +16,7 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
+from headtail.errors import HeadtailError
 from headtail.kernels.compiled import keep_compiled, uses_threads
 from headtail.kernels.cpu.candidates import (
     Pairs,
@@ -62,6 +63,10 @@ def topk(
         and the label any.
     """
     base = bias if shift is None else shift if bias is None else bias + shift
+    if base is not None and len(base) != len(table):
+        raise HeadtailError(
+            f"There are {len(base):,} biases for {len(table):,} labels. Give one for each label."
+        )
     hidden = hidden.detach().contiguous()
     table = table.detach()
     if not screens(hidden):

@@ -124,7 +124,13 @@ class Queue(FixedSampler):
 
     def set_extra_state(self, state: Tensor) -> None:
         """Restore fill level and write position."""
-        self._filled, self._next = (int(v) for v in state)
+        filled, position = (int(v) for v in state)
+        if not 0 <= filled <= self.capacity or not 0 <= position < self.capacity:
+            raise HeadtailError(
+                f"The saved queue holds {filled} labels and writes at place {position}, but has "
+                f"room for {self.capacity}. Load the state of a queue of this capacity."
+            )
+        self._filled, self._next = filled, position
 
     def _taken(self) -> int:
         return self._filled if self.num_negatives is None else min(self.num_negatives, self._filled)
