@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from rich.console import Console
 
+from headtail.cli.console import Console
 from headtail.cli.progress import reading, show_notes
 from headtail.cli.unused import refuse
 from headtail.comparison.models import model_folder
@@ -71,10 +71,10 @@ class Export:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about labels that are never drawn: training warned
             model, _, facts = load_model(folder)
-        status = Console(stderr=True, highlight=False)
+        status = Console(stderr=True)
         show_notes(note_if_stopped(folder), Export, status)
         about = self._write(model, facts, status)
-        Console(highlight=False).print(
+        Console().print(
             f"{len(model.head.weight):,} labels: {self.out}{about}", soft_wrap=True, markup=False
         )
         return 0

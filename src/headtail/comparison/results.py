@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -18,7 +17,7 @@ from headtail.errors import HeadtailError, Setting, nearest
 from headtail.files.atomic import delete, write_text
 from headtail.files.checksums import SUMS, check_sums, damage_of, write_sums
 from headtail.files.records import read_csv, to_csv
-from headtail.training.config import to_toml
+from headtail.training.config import read_toml, to_toml
 
 RESULTS = "results.csv"
 CLASSES = "classes.csv"
@@ -198,7 +197,7 @@ class Comparison:
             comparison = cls(
                 data=data,
                 schemes=_json(folder / "schemes.json"),
-                settings=tomllib.loads((folder / "run.toml").read_text(encoding="utf-8")),
+                settings=read_toml((folder / "run.toml").read_text(encoding="utf-8")),
                 made_by=_json(folder / "made_by.json"),
                 failures=_json(folder / "failures.json"),
                 rows=read_rows(folder / (BEGUN if stopped else RESULTS)),
