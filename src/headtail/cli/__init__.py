@@ -83,8 +83,11 @@ def _sentence(error: HeadtailError | OSError, name: str) -> str:
 
 
 def _check_words(words: list[str]) -> None:
-    """A misspelt command is answered with the right one, and no path holds a NUL."""
+    """A misspelt command is answered with the right one; empty words and NULs name nothing."""
     name = words[0]
+    if empty := [i for i, word in enumerate(words) if _is_empty(word)]:
+        before = words[empty[0]] or (words[empty[0] - 1] if empty[0] else "headtail")
+        raise HeadtailError(f"The value after `{before}` is empty. Write one, or leave both out.")
     if broken := [word for word in words if "\0" in word]:
         raise HeadtailError(
             f"`{broken[0]}` holds a NUL character, which no name of a file can. Leave it out."
@@ -129,3 +132,8 @@ def _parse(words: list[str]) -> Any:
             raise HeadtailError(sentence) from None
         sys.stderr.write(shown_lines(message))
         raise
+
+
+def _is_empty(word: str) -> bool:
+    """Whether a word is no value, or an option with none: `--out=`."""
+    return not word or (word.startswith("--") and word.endswith("="))

@@ -24,6 +24,7 @@ from headtail.data.slices import SliceRule
 from headtail.device.choice import Device, choose_device
 from headtail.errors import HeadtailError, check_count
 from headtail.files.names import shown
+from headtail.files.outputs import check_out_folder
 from headtail.training.config import Training
 
 
@@ -112,6 +113,7 @@ class Compare:
 
     def _check(self, training: Training, typed: Sequence[str]) -> None:
         """Refuse what makes no sense before the data are read."""
+        check_out_folder(self.out)
         for name in self.schemes:
             if "," in name.partition("(")[0]:
                 apart = name.replace(",", " ")

@@ -22,6 +22,7 @@ from headtail.device.choice import Device, choose_device
 from headtail.evaluation.measures import check_measurable, measure_model, unmeasured_rows
 from headtail.files.atomic import write_text
 from headtail.files.names import shown
+from headtail.files.outputs import check_out_file
 from headtail.files.records import to_csv
 from headtail.training.open_model import OpenedModel, open_model
 from headtail.training.run_files import note_if_stopped
@@ -55,6 +56,8 @@ class Evaluate:
 
     def run(self) -> int:
         """Measure and print."""
+        if self.out is not None:
+            check_out_file(self.out)
         folder = model_folder(self.model, self.scheme, self.seed)
         model, run, data, _ = open_with_progress(folder, self.data, self.reading, self.device)
         check_measurable(data)

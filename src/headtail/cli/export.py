@@ -15,6 +15,7 @@ from headtail.cli.unused import refuse
 from headtail.comparison.models import model_folder
 from headtail.encoders import Model
 from headtail.errors import check_number
+from headtail.files.outputs import check_out_folder
 from headtail.training.run_files import note_if_stopped
 from headtail.training.saved_model import load_model
 
@@ -67,6 +68,7 @@ class Export:
                 refuse([f"--{name.replace('_', '-')}"], because)
         if self.post_hoc is not None:
             check_number("post_hoc", self.post_hoc, low=0)
+        check_out_folder(self.out)
         folder = model_folder(self.model, self.scheme, self.seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about labels that are never drawn: training warned

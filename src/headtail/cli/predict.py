@@ -25,6 +25,7 @@ from headtail.evaluation.predictions import (
     predict,
     write_predictions,
 )
+from headtail.files.outputs import check_out_file
 from headtail.training.open_model import open_rows
 from headtail.training.run_files import note_if_stopped
 
@@ -76,6 +77,7 @@ class Predict:
         if self.post_hoc is not None:
             check_number("post_hoc", self.post_hoc, low=0)
         check_predictions_file(self.out)
+        check_out_file(self.out)
         folder = model_folder(self.model, self.scheme, self.seed)
         model, points, names = self._open(folder)
         show_notes(note_if_stopped(folder), Predict, Console(stderr=True))

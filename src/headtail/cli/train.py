@@ -34,6 +34,7 @@ from headtail.errors import HeadtailError
 from headtail.files.atomic import check_writable
 from headtail.files.checksums import DamagedWarning
 from headtail.files.names import shown
+from headtail.files.outputs import check_out_folder
 from headtail.files.records import read_csv
 from headtail.schemes import parse
 from headtail.training.config import Run, SettledRun
@@ -78,6 +79,7 @@ class Train:
         Args:
             typed: the arguments of the command, which go on with it.
         """
+        check_out_folder(self.out)
         parse(self.run_.scheme)
         settings = with_recipe(self.recipe, self.run_, typed)
         schemes = [settings.scheme]
