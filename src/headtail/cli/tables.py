@@ -140,7 +140,7 @@ def _results(comparison: Comparison, columns: Sequence[Column], room: int | None
     seeds = len({row.seed for row in comparison.rows if row.split == "test"})
     names = [name for name in [*comparison.schemes, POPULAR] if name in values]
     what, sign = ("Error", -1) if columns[0] in ERRORS else ("Recall@10", 1)
-    table = _table(f"{comparison.data['name']}: {what} by slice, in percent")
+    table = _table(f"{comparison.data.get('name', 'comparison')}: {what} by slice, in percent")
     table.add_column("scheme", overflow="fold")
     table.add_column("leans", no_wrap=True)
     for heading, *_ in columns:
@@ -168,9 +168,11 @@ def _results(comparison: Comparison, columns: Sequence[Column], room: int | None
     spread = "One seed; intervals are in the report"
     if seeds > 1:
         spread = f"Mean ± deviation over {seeds} seeds"
-    slices = comparison.data["slices"]
-    shares = describe_slices(slices["sizes"], slices["pairs"])
-    table.caption = Text(shown(f"Slices: {shares}; {slices['rule']}. {spread}."))
+    slices = comparison.data.get("slices", {})
+    if {"sizes", "pairs", "rule"} <= slices.keys():
+        shares = describe_slices(slices["sizes"], slices["pairs"])
+        spread = f"Slices: {shares}; {slices['rule']}. {spread}"
+    table.caption = Text(shown(f"{spread}."))
     return table
 
 
