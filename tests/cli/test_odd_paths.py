@@ -9,6 +9,7 @@ import pytest
 
 from headtail.cli import main
 from headtail.comparison.kept_json import SHAPES
+from headtail.files.checksums import OTHER_SUMS, write_sums
 
 DATA = "synthetic:points=120,test=30,features=80,labels=12"
 SMALL = ["--dim", "4", "--epochs", "1", "--device", "cpu"]
@@ -85,12 +86,15 @@ def test_a_file_of_a_comparison_with_other_values_is_refused_by_name(made, capsy
     refused = 0
     for text in WRONG:
         path.write_text(text)
+        (path.parent / OTHER_SUMS).unlink(missing_ok=True)
+        write_sums(path.parent, [file.name for file in path.parent.glob("*.json")])
         capsys.readouterr()
         code = main(["report", str(path.parent)])
         error = capsys.readouterr().err
         assert (code, error) == (0, "") or (code == 2 and name in error and error.count("\n") == 1)
         refused += code == 2
     path.write_bytes(whole)
+    write_sums(path.parent, [name])
     assert refused >= 5
     assert main(["report", str(path.parent)]) == 0
 

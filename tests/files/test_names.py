@@ -122,3 +122,9 @@ def test_a_notebook_shows_names_as_visible_text():
     assert "&lt;b&gt;\\u202e" in page
     assert "a\\x1b" in page
     page.encode()
+
+
+def test_a_file_with_a_name_that_is_not_utf_8_can_be_written(tmp_path):
+    path = tmp_path / "caf\udce9.txt"
+    write_text(path, "x")
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
