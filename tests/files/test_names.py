@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headtail import Labels
+from headtail.core.html import frame, sentences
 from headtail.files.atomic import write_text
 from headtail.files.names import csv_cell, encodable, original, shown
 from headtail.files.records import read_csv, to_csv
@@ -122,6 +123,7 @@ def test_a_notebook_shows_names_as_visible_text():
     assert "&lt;b&gt;\\u202e" in page
     assert "a\\x1b" in page
     page.encode()
+    assert "\u202e" not in frame("x\u202e", "y\u202e", sentences(["z\u202e"]))
 
 
 def test_a_file_with_a_name_that_is_not_utf_8_can_be_written(tmp_path):

@@ -135,5 +135,5 @@ def _parse(words: list[str]) -> Any:
 
 
 def _is_empty(word: str) -> bool:
-    """Whether a word is no value, or an option with none: `--out=`."""
+    """Whether a word is empty, or an option without its value: `--out=`."""
     return not word or (word.startswith("--") and word.endswith("="))
