@@ -53,7 +53,7 @@ def commands(made, out):
         ("", "is empty"),
         ("pipe", "pipe"),
         ("/dev/null", "/dev/null"),
-        ("file/inside", "file`, which is not a folder"),
+        ("file/inside", "file` cannot be written: it is not a folder"),
         ("name\udce9", "must be a name in UTF-8"),
     ],
 )

@@ -50,9 +50,11 @@ def _check_above(folder: Path) -> None:
     existing = next(above for above in (folder, *folder.parents) if _exists(above))
     if not existing.is_dir():
         raise HeadtailError(
-            Setting("out"), f" cannot be in `{existing}`, which is not a folder. Choose another."
+            Setting("out"),
+            f": `{existing}` cannot be written: it is not a folder. Choose another folder.",
         )
     if not os.access(existing, os.W_OK | os.X_OK):
         raise HeadtailError(
-            Setting("out"), f" cannot be in `{existing}`, which is read-only. Choose another."
+            Setting("out"),
+            f": `{existing}` cannot be written: it is read-only. Choose another folder.",
         )
