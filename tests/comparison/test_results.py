@@ -147,9 +147,9 @@ def test_a_comparison_is_read_from_its_folder(tmp_path):
         (
             "schemes.json",
             "{",
-            "is damaged: .* Run the comparison again; finished runs are kept",
+            "is damaged: .* Delete it and run the same command again; finished runs are kept",
         ),
-        ("failures.json", "[]", "is damaged: failures.json holds no JSON object"),
+        ("failures.json", "[]", "failures.json` is damaged: it holds no JSON object"),
         ("run.toml", "x", "is damaged"),
     ],
 )

@@ -95,6 +95,6 @@ def write_description(folder: Path, facts: dict[str, Any], labels: object) -> No
     """Write facts about an export, and the names of its labels where they have any, as JSON."""
     names = labels.names if isinstance(labels, Labels) else None
     if names is not None:
-        write_text(folder / NAMES, json.dumps(list(names), ensure_ascii=False))
+        write_text(folder / NAMES, json.dumps(list(names)))
     facts = {**facts, "label_names": None if names is None else NAMES}
     write_text(folder / RECIPE, json.dumps(facts, indent=1) + "\n")

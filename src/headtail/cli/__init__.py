@@ -18,11 +18,13 @@ from typing import Any
 from headtail import __version__
 from headtail.cli.overview import COMMANDS, overview
 from headtail.errors import HeadtailError, nearest
+from headtail.files.names import shown, shown_lines
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run `headtail …`; bad input gives one sentence and exit code 2."""
     argv = sys.argv[1:] if argv is None else argv
+    _escape_what_streams_lack()
     if argv == ["--version"]:
         sys.stdout.write(f"headtail {__version__}\n")
         return 0
@@ -33,16 +35,11 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     warnings.formatwarning = _warning
     try:
-        _check_command(words[0])
+        _check_words(words)
         command = _parse(words)
         if words[0] in ("compare", "train"):
             return command.run(argv)  # they print how to go on
         return command.run()
-    except HeadtailError as error:
-        if debug:
-            raise
-        sys.stderr.write(f"headtail: {_sentence(error, words[0])}\n")
-        return 2
     except MemoryError:
         if debug:
             raise
@@ -51,24 +48,33 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output left: `headtail … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
-        if debug:
-            raise
-        where = f"`{error.filename}`: " if error.filename else ""
-        sys.stderr.write(f"headtail: {where}{error.strerror or error}.\n")
-        return 2
     except KeyboardInterrupt:
         sys.stderr.write("headtail: stopped.\n")
         return 130
+    except (HeadtailError, OSError) as error:
+        if debug:
+            raise
+        sys.stderr.write(f"headtail: {shown(_sentence(error, words[0]))}\n")
+        return 2
 
 
 def _warning(message: Warning | str, *_: Any) -> str:
     """A warning as people read it, without the line of code that gave it."""
-    return f"{message}\n"
+    return f"{shown(message)}\n"
 
 
-def _sentence(error: HeadtailError, name: str) -> str:
+def _escape_what_streams_lack() -> None:
+    """Escape é where the output is not UTF-8, as with `LC_ALL=C`, instead of raising."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _sentence(error: HeadtailError | OSError, name: str) -> str:
     """The error with the options of the command in use, if there is one."""
+    if isinstance(error, OSError):
+        where = f"`{os.fsdecode(error.filename)}`: " if error.filename else ""
+        return f"{where}{error.strerror or error}."
     if name not in COMMANDS:
         return str(error)
     from headtail.cli.options import with_options
@@ -76,8 +82,16 @@ def _sentence(error: HeadtailError, name: str) -> str:
     return with_options(error, COMMANDS[name].load())
 
 
-def _check_command(name: str) -> None:
-    """A misspelt command is answered with the right one."""
+def _check_words(words: list[str]) -> None:
+    """A misspelt command is answered with the right one; empty words and NULs name nothing."""
+    name = words[0]
+    if empty := [i for i, word in enumerate(words) if _is_empty(word)]:
+        before = words[empty[0]] or (words[empty[0] - 1] if empty[0] else "headtail")
+        raise HeadtailError(f"The value after `{before}` is empty. Write one, or leave both out.")
+    if broken := [word for word in words if "\0" in word]:
+        raise HeadtailError(
+            f"`{broken[0]}` holds a NUL character, which no name of a file can. Leave it out."
+        )
     if name not in COMMANDS:
         raise HeadtailError(
             f"`{name}` is not a command.{nearest(name, COMMANDS)} There are: {', '.join(COMMANDS)}."
@@ -93,7 +107,7 @@ def _parse(words: list[str]) -> Any:
     check_options(words)
     about = COMMANDS[words[0]]
     command = about.load()
-    messages = io.TextIOWrapper(io.BytesIO(), encoding=sys.stderr.encoding)
+    messages = io.TextIOWrapper(io.BytesIO(), sys.stderr.encoding, "backslashreplace")
     try:
         with redirect_stderr(messages):
             return tyro.cli(
@@ -116,5 +130,10 @@ def _parse(words: list[str]) -> Any:
         message = messages.read()
         if sentence := sentence_of(message, words[0]):
             raise HeadtailError(sentence) from None
-        sys.stderr.write(message)
+        sys.stderr.write(shown_lines(message))
         raise
+
+
+def _is_empty(word: str) -> bool:
+    """Whether a word is empty, or an option without its value: `--out=`."""
+    return not word or (word.startswith("--") and word.endswith("="))

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 import torch
 import tyro
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from headtail.cli.bench import BATCHES, HEADINGS, milliseconds
+from headtail.cli.console import Console
 from headtail.cli.on_model import NUMBERS, WITH_MODEL, OnTrained, advice, measured_table, to_dict
 from headtail.cli.options import with_options
 from headtail.cli.source import Chosen, Source
@@ -109,12 +109,9 @@ class Advise:
             schemes, missing = self._approximations(chosen, batch)
         advice = choose(shape, self._fewer_than(labels.num_labels), schemes, machine, memory)
         if self.json:
-            sys.stdout.write(
-                json.dumps(_dict(advice, basis, memory, missing), indent=2, ensure_ascii=False)
-                + "\n"
-            )
+            sys.stdout.write(json.dumps(_dict(advice, basis, memory, missing), indent=2) + "\n")
             return 0
-        console = Console(highlight=False)
+        console = Console()
         console.print(Text(chosen.about, style="dim"))
         console.print(Text(basis, style="dim"), soft_wrap=True)
         console.print(_costs(advice, shape, memory, measured=machine is not REFERENCES[device]))
@@ -152,9 +149,9 @@ class Advise:
                 **to_dict(found, missing, options.budget),
                 "best": None if best is None else best.scheme,
             }
-            sys.stdout.write(json.dumps(answer, indent=2, ensure_ascii=False) + "\n")
+            sys.stdout.write(json.dumps(answer, indent=2) + "\n")
             return 0
-        console = Console(highlight=False)
+        console = Console()
         console.print(Text(about, style="dim"))
         best_of = frontier(found)
         console.print(measured_table(best_of, target, console.width))

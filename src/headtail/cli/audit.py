@@ -12,11 +12,11 @@ from typing import Annotated
 
 import torch
 import tyro
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
+from headtail.cli.console import Console
 from headtail.cli.source import DEFAULT_ZIPF, Chosen, Source
 from headtail.core.labels import Labels
 from headtail.errors import check_count
@@ -83,7 +83,7 @@ class Audit:
                 facts["worst"] = [(names[label], *counts) for label, *counts in result.worst]
             sys.stdout.write(json.dumps(facts, indent=2) + "\n")
             return 0 if result.passed else 1
-        console = Console(highlight=False)
+        console = Console()
         console.print(Text(chosen.about, style="dim"))
         if looks_at_model and (source is not self.source or self.draws is None):
             console.print(Text(self._smaller(source, draws), style="dim"))
@@ -146,7 +146,7 @@ class Audit:
 
 def _bar(draws: int, calls: Iterable[int]) -> Iterator[int]:
     """A bar with the time left; without a terminal, a line once it clearly takes long."""
-    console = Console(highlight=False, stderr=True)
+    console = Console(stderr=True)
     if console.is_terminal:
         yield from track(calls, "drawing", total=draws, console=console, transient=True)
         return

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
+from headtail.cli.console import Console
 from headtail.cli.options import with_options
 from headtail.cli.progress import read_data, show_notes
 from headtail.cli.unused import (
@@ -20,6 +20,7 @@ from headtail.cli.unused import (
 from headtail.comparison.compare import check_schemes
 from headtail.comparison.tune import check_tunable
 from headtail.data.points import DataSet
+from headtail.files.names import shown
 from headtail.training.config import Training
 from headtail.training.notes import notes_on, warnings_on
 
@@ -49,5 +50,5 @@ def read_with_notes(
     check_features(data.train.image_size, typed)
     show_notes(notes_on(data, settings, schemes, command.slices), type(command), console)
     for note in warnings_on(schemes, settings, data, device):
-        console.print(Text(with_options(note, type(command)), style="yellow"))
+        console.print(Text(shown(with_options(note, type(command))), style="yellow"))
     return data

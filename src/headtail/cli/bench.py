@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from headtail.cli.console import Console
 from headtail.device.choice import Device, choose_device
 from headtail.errors import check_count
 from headtail.files.atomic import check_writable
@@ -66,7 +66,7 @@ class Bench:
             sys.stdout.write(machine.to_json())
             return 0
         shape = Shape(sizes[-1], self.dim, batch, self.negatives)
-        console = Console(highlight=False)
+        console = Console()
         console.print(Text(f"{machine.name}, torch {machine.torch}", style="dim"))
         console.print(_table(machine, shape))
         console.print(_sentence(machine, shape))
@@ -77,7 +77,7 @@ class Bench:
 @contextmanager
 def _bar(total: int) -> Iterator[Report]:
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:

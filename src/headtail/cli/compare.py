@@ -10,10 +10,10 @@ from typing import Annotated
 
 import torch
 import tyro
-from rich.console import Console
 from rich.text import Text
 
 from headtail.cli.before_training import check_settings, read_with_notes
+from headtail.cli.console import Console
 from headtail.cli.progress import TrainingBars, stopped
 from headtail.cli.recipe import Recipe, with_recipe
 from headtail.cli.report import publish
@@ -23,6 +23,8 @@ from headtail.data.reading import Reading
 from headtail.data.slices import SliceRule
 from headtail.device.choice import Device, choose_device
 from headtail.errors import HeadtailError, check_count
+from headtail.files.names import shown
+from headtail.files.outputs import check_out_folder
 from headtail.training.config import Training
 
 
@@ -76,7 +78,7 @@ class Compare:
         training = with_recipe(self.recipe, self.training, typed)
         self._check(training, typed)
         device = choose_device(self.device)
-        console = Console(stderr=True, highlight=False)
+        console = Console(stderr=True)
         data = read_with_notes(self, training, self.schemes, typed, device, console)
         command = shlex.join(["headtail", *typed])
         execution = Execution(
@@ -84,7 +86,7 @@ class Compare:
             if_it_pays=self.workers is None,
             strict="--debug" in typed,
             command=command,
-            note=lambda line: console.print(Text(line, style="dim")),
+            note=lambda line: console.print(Text(shown(line), style="dim")),
         )
         bars = TrainingBars(console, len(set(self.schemes)) * self.seeds, Compare)
         how: Training | dict[str, Training] = training
@@ -111,6 +113,7 @@ class Compare:
 
     def _check(self, training: Training, typed: Sequence[str]) -> None:
         """Refuse what makes no sense before the data are read."""
+        check_out_folder(self.out)
         for name in self.schemes:
             if "," in name.partition("(")[0]:
                 apart = name.replace(",", " ")

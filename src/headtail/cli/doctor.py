@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from headtail.cli.console import Console
 from headtail.device import environment
 from headtail.errors import HeadtailError
 from headtail.files.atomic import check_writable
 from headtail.files.cache_folder import cache_folder
+from headtail.files.names import shown
 from headtail.training.config import Run
 
 
@@ -29,7 +30,7 @@ class Doctor:
 
     def run(self) -> int:
         """Check and print."""
-        console = Console(highlight=False)
+        console = Console()
         table = Table(header_style="bold", box=None, padding=(0, 2))
         for column in ("", "what", "found"):
             table.add_column(column)
@@ -44,7 +45,7 @@ class Doctor:
                 result = f"{kind}{error}"
                 mark = Text("✗", style="red")
                 passed = False
-            table.add_row(mark, name, Text(result))
+            table.add_row(mark, name, Text(shown(result)))
         console.print(table)
         console.print("All is well." if passed else "Something is missing: see the lines marked ✗.")
         return 0 if passed else 1

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
+from headtail.cli.console import Console
 from headtail.cli.options import with_options
 from headtail.cli.progress import reading, show_notes
 from headtail.cli.tables import measures_table
@@ -21,6 +21,8 @@ from headtail.data.slices import SliceRule, data_slices
 from headtail.device.choice import Device, choose_device
 from headtail.evaluation.measures import check_measurable, measure_model, unmeasured_rows
 from headtail.files.atomic import write_text
+from headtail.files.names import shown
+from headtail.files.outputs import check_out_file
 from headtail.files.records import to_csv
 from headtail.training.open_model import OpenedModel, open_model
 from headtail.training.run_files import note_if_stopped
@@ -54,10 +56,12 @@ class Evaluate:
 
     def run(self) -> int:
         """Measure and print."""
+        if self.out is not None:
+            check_out_file(self.out)
         folder = model_folder(self.model, self.scheme, self.seed)
         model, run, data, _ = open_with_progress(folder, self.data, self.reading, self.device)
         check_measurable(data)
-        status = Console(stderr=True, highlight=False)
+        status = Console(stderr=True)
         show_notes(note_if_stopped(folder), Evaluate, status)
         unmeasured, total = unmeasured_rows(data)
         if unmeasured:
@@ -70,7 +74,7 @@ class Evaluate:
         rows = [row_of(run, data, "test", each, name=folder.name) for each in measures]
         if self.out is not None:
             write_text(self.out, to_csv(rows, Row))
-        console = Console(highlight=False)
+        console = Console()
         title = f"{run.scheme} on {data.name}"
         console.print(measures_table(title, rows, console.width, task_of(data)))
         return 0
@@ -80,7 +84,7 @@ def open_with_progress(
     folder: Path, data: str, how: Reading, device: Device, only_answers: bool = False
 ) -> OpenedModel:
     """`open_model` with a progress bar; how the data differ from those of training is printed."""
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True)
     chosen = choose_device(device)
     with reading(console) as progress:
         opened = open_model(
@@ -92,5 +96,5 @@ def open_with_progress(
             only_answers=only_answers,
         )
     if opened.note is not None:
-        console.print(with_options(opened.note, Reading), soft_wrap=True, markup=False)
+        console.print(shown(with_options(opened.note, Reading)), soft_wrap=True)
     return opened

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 import tyro
-from rich.console import Console, Group
+from rich.console import Group
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from headtail.cli.console import Console
 from headtail.cli.drawing import HEAD, TAIL, head_to_tail, lean_bar, number
 from headtail.cli.on_model import (
     NUMBERS,
@@ -86,11 +87,9 @@ class Explain:
         if self.json:
             rows = [{"scheme": name, **about.to_dict()} for name, about in explanations.items()]
             rows += [{"scheme": name, "left_out": sentence} for name, sentence in missing.items()]
-            sys.stdout.write(
-                json.dumps(rows[0] if self.scheme else rows, indent=2, ensure_ascii=False) + "\n"
-            )
+            sys.stdout.write(json.dumps(rows[0] if self.scheme else rows, indent=2) + "\n")
             return 0
-        console = Console(highlight=False)
+        console = Console()
         console.print(Text(chosen.about, style="dim"))
         console.print(
             _table(explanations, wide=console.width >= 118)
@@ -112,12 +111,9 @@ class Explain:
         )
         missing = {name: with_options(sentence, Explain) for name, sentence in missing.items()}
         if self.json:
-            sys.stdout.write(
-                json.dumps(to_dict(results, missing, options.budget), indent=2, ensure_ascii=False)
-                + "\n"
-            )
+            sys.stdout.write(json.dumps(to_dict(results, missing, options.budget), indent=2) + "\n")
             return 0
-        console = Console(highlight=False)
+        console = Console()
         console.print(Text(about, style="dim"))
         console.print(measured_table(results, target, console.width))
         for line in left_out(missing):
@@ -231,7 +227,11 @@ def _panel(name: str, about: Explanation, chosen: Chosen) -> Panel:
         parts += [Text(), advice]
     parts += [Text(f"Note: {with_options(note, Explain)}", style="yellow") for note in about.notes]
     return Panel(
-        Group(*parts), title=f"[bold]{name}[/]", border_style=style, expand=False, padding=(1, 1)
+        Group(*parts),
+        title=Text(name, style="bold"),
+        border_style=style,
+        expand=False,
+        padding=(1, 1),
     )
 
 

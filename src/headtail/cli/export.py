@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from rich.console import Console
 
+from headtail.cli.console import Console
 from headtail.cli.progress import reading, show_notes
 from headtail.cli.unused import refuse
 from headtail.comparison.models import model_folder
 from headtail.encoders import Model
 from headtail.errors import check_number
+from headtail.files.outputs import check_out_folder
 from headtail.training.run_files import note_if_stopped
 from headtail.training.saved_model import load_model
 
@@ -67,14 +68,15 @@ class Export:
                 refuse([f"--{name.replace('_', '-')}"], because)
         if self.post_hoc is not None:
             check_number("post_hoc", self.post_hoc, low=0)
+        check_out_folder(self.out)
         folder = model_folder(self.model, self.scheme, self.seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about labels that are never drawn: training warned
             model, _, facts = load_model(folder)
-        status = Console(stderr=True, highlight=False)
+        status = Console(stderr=True)
         show_notes(note_if_stopped(folder), Export, status)
         about = self._write(model, facts, status)
-        Console(highlight=False).print(
+        Console().print(
             f"{len(model.head.weight):,} labels: {self.out}{about}", soft_wrap=True, markup=False
         )
         return 0

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import tyro
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
+from headtail.cli.console import Console
 from headtail.cli.evaluate import open_with_progress
 from headtail.cli.tables import broken
 from headtail.cli.unused import changed, refuse

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
+from headtail.cli.console import Console
 from headtail.cli.evaluate import open_with_progress
 from headtail.cli.progress import reading, show_notes
 from headtail.cli.unused import changed, refuse
@@ -25,6 +25,7 @@ from headtail.evaluation.predictions import (
     predict,
     write_predictions,
 )
+from headtail.files.outputs import check_out_file
 from headtail.training.open_model import open_rows
 from headtail.training.run_files import note_if_stopped
 
@@ -76,21 +77,22 @@ class Predict:
         if self.post_hoc is not None:
             check_number("post_hoc", self.post_hoc, low=0)
         check_predictions_file(self.out)
+        check_out_file(self.out)
         folder = model_folder(self.model, self.scheme, self.seed)
         model, points, names = self._open(folder)
-        show_notes(note_if_stopped(folder), Predict, Console(stderr=True, highlight=False))
+        show_notes(note_if_stopped(folder), Predict, Console(stderr=True))
         with Console(stderr=True).status(f"scoring {len(points):,} points"):
             predictions = predict(model, points, self.k, post_hoc=self.post_hoc)
             write_predictions(self.out, predictions, names)
         k = predictions.labels.shape[1]
-        Console(highlight=False).print(
+        Console().print(
             f"{len(points):,} points × {k} labels: {self.out}", soft_wrap=True, markup=False
         )
         return 0
 
     def _open(self, folder: Path) -> tuple[Model, Points, list[str] | list[int] | None]:
         """The model, the points to answer, and the names of the labels."""
-        console = Console(stderr=True, highlight=False)
+        console = Console(stderr=True)
         if self.points == "auto" and self.reading.test is None:
             device = choose_device(self.device)
             with reading(console) as progress:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -17,11 +16,13 @@ from rich.progress import (
 from rich.progress import Progress as ProgressBar
 from rich.text import Text
 
+from headtail.cli.console import Console
 from headtail.cli.options import with_options
 from headtail.comparison.grid import Cell
 from headtail.data.load import load
 from headtail.data.points import DataSet, Progress
 from headtail.data.reading import Reading
+from headtail.files.names import NAME, shown
 from headtail.training.callbacks import Callback
 from headtail.training.callbacks import Progress as TrainingProgress
 
@@ -29,14 +30,14 @@ from headtail.training.callbacks import Progress as TrainingProgress
 @contextmanager
 def reading(console: Console) -> Iterator[Progress]:
     """A bar for a reader, shown on terminals only."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with ProgressBar(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
         task = bar.add_task("reading", total=1.0)
 
         def show(what: str, share: float) -> None:
-            bar.update(task, description=what, completed=share)
+            bar.update(task, description=shown(what, NAME), completed=share)
 
         yield show
 
@@ -52,12 +53,12 @@ def read_data(data: str, how: Reading, console: Console) -> DataSet:
 def show_notes(notes: Iterable[str], options: type, console: Console) -> None:
     """Print sentences a user should see; `options` is the command, or a part of its options."""
     for note in notes:
-        console.print(Text(with_options(note, options), style="dim"))
+        console.print(Text(shown(with_options(note, options)), style="dim"))
 
 
 def stopped(console: Console, command: str) -> None:
     """Print how to go on after Ctrl-C."""
-    console.print(f"Stopped, and saved. To go on: {command}", soft_wrap=True, markup=False)
+    console.print(f"Stopped, and saved. To go on: {command}", soft_wrap=True)
 
 
 class TrainingBars:
@@ -75,7 +76,7 @@ class TrainingBars:
         self.command = command
         self.running = {}
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[facts]}"),
@@ -107,11 +108,11 @@ class TrainingBars:
             self.bar.remove_task(self.running.pop(cell.title))
         if sentence is not None:
             self.console.print(
-                Text(f"{cell.title} failed: ", style="yellow")
-                + Text(with_options(sentence, self.command), style="")
+                Text(f"{shown(cell.title, NAME)} failed: ", style="yellow")
+                + Text(shown(with_options(sentence, self.command)), style="")
             )
         elif not self.console.is_terminal:
-            self.console.print(f"{cell.title}: done", highlight=False)
+            self.console.print(f"{cell.title}: done")
 
 
 class _CellBar(Callback):

@@ -10,6 +10,7 @@ import tyro
 
 from headtail.cli.tables import show_results
 from headtail.comparison.results import Comparison
+from headtail.files.outputs import check_out_file
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,10 @@ class Report:
 
     def run(self) -> int:
         """Write it."""
-        publish(Comparison.read(self.folder), self.out or self.folder / "report.html")
+        path = self.out or self.folder / "report.html"
+        if self.out is not None:
+            check_out_file(path)
+        publish(Comparison.read(self.folder), path)
         return 0
 
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.console import Console
-
 from headtail.cli import progress as progress_bars
+from headtail.cli.console import Console
 from headtail.cli.progress import read_data
 from headtail.cli.unused import changed, refuse
 from headtail.core.labels import Labels
@@ -18,6 +17,7 @@ from headtail.data.facts import label_counts
 from headtail.data.reading import DEFAULTS, Reading
 from headtail.data.slices import data_slices
 from headtail.errors import HeadtailError, check_count
+from headtail.files.names import NAME, shown
 
 DEFAULT_ZIPF = 10_000
 OWN = ("counts", "column", "zipf", "exponent")
@@ -30,7 +30,7 @@ class Chosen(NamedTuple):
     Attributes:
         labels: their frequencies.
         slices: head, torso and tail.
-        about: where they come from, in a line.
+        about: where they come from, in a line to show.
     """
 
     labels: Labels
@@ -40,7 +40,7 @@ class Chosen(NamedTuple):
     def name(self, label: int) -> str:
         """A label as people know it."""
         names = self.labels.names
-        return f"{label:,}" if names is None else str(names[label])
+        return f"{label:,}" if names is None else shown(names[label], NAME)
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ class Source:
         """The labels of these data; without data, those that the options describe."""
         labels, about, slices = self._described() if data is None else self._of(data, reading)
         number = f"{labels.num_labels:,} labels ({about}), {labels.total:,.0f} examples"
-        return Chosen(labels, slices, f"{number}: {slices.describe(labels.counts)}")
+        return Chosen(labels, slices, shown(f"{number}: {slices.describe(labels.counts)}"))
 
     def _of(self, path: str, reading: Reading) -> tuple[Labels, str, Slices]:
         refuse(changed(self, *OWN), "the labels are those of `--data`")
-        data = read_data(path, reading, Console(stderr=True, highlight=False))
+        data = read_data(path, reading, Console(stderr=True))
         labels = Labels.from_counts(label_counts(data), self.smoothing, data.label_names)
         return labels, data.name, data_slices(data, self.slices)
 
@@ -108,5 +108,5 @@ class Source:
     def _counted(self, path: Path) -> Labels:
         if self.column is None and not path.is_dir():
             return read_counts(path, self.smoothing)
-        with progress_bars.reading(Console(stderr=True, highlight=False)) as progress:
+        with progress_bars.reading(Console(stderr=True)) as progress:
             return count_labels(path, self.column, self.smoothing, progress)

@@ -10,18 +10,18 @@ from typing import Annotated, Any
 
 import torch
 import tyro
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from headtail.cli.console import Console
 from headtail.cli.drawing import sparkline
-from headtail.cli.options import with_options
-from headtail.cli.progress import reading
+from headtail.cli.progress import reading, show_notes
 from headtail.data.facts import facts_of
 from headtail.data.image_files import ImageFiles
 from headtail.data.load import load
 from headtail.data.reading import Reading
 from headtail.data.slices import SliceRule, data_slices
+from headtail.files.names import NAME, shown
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,13 @@ class Stats:
             data = load(self.data, self.reading, progress)
         facts = facts_of(data, data_slices(data, self.slices))
         if self.json:
-            sys.stdout.write(json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
+            sys.stdout.write(json.dumps(facts, indent=2) + "\n")
             return 0
-        console = Console(highlight=False)
-        console.print(Text(data.name, style="bold"))
+        console = Console()
+        console.print(Text(shown(data.name), style="bold"))
         console.print(_facts_table(facts, isinstance(data.train.features, ImageFiles)))
         console.print(_slices_table(facts["slices"]))
-        for note in [f"Slices: {facts['slices']['rule']}.", *data.notes]:
-            console.print(Text(with_options(note, Stats), style="dim"))
+        show_notes([f"Slices: {facts['slices']['rule']}.", *data.notes], Stats, console)
         return 0
 
 
@@ -100,7 +99,7 @@ def _facts_table(facts: dict[str, Any], resized: bool) -> Table:
 
 
 def _named(labels: list[list[Any]]) -> str:
-    return ", ".join(f"{name} ({count:,})" for name, count in labels) or "–"
+    return ", ".join(f"{shown(name, NAME)} ({count:,})" for name, count in labels) or "–"
 
 
 def _imbalance(facts: dict[str, Any]) -> str:
@@ -113,8 +112,8 @@ def _curve(facts: dict[str, Any]) -> list[tuple[str, Text]]:
     """The rank–frequency curve as a line of characters, and what its axes are."""
     counts = [count for _, count in facts["curve"]]
     heights = torch.tensor([math.log10(count) if count else -math.inf for count in counts])
-    shown = torch.linspace(0, len(heights) - 1, min(50, len(heights))).long()
-    line = Text("head ") + sparkline(heights[shown]) + Text(" tail", style="")
+    drawn = torch.linspace(0, len(heights) - 1, min(50, len(heights))).long()
+    line = Text("head ") + sparkline(heights[drawn]) + Text(" tail", style="")
     every_rank = len(heights) == facts["num_labels"]  # then ranks are evenly spaced
     axes = "heights logarithmic" if every_rank else "both axes logarithmic"
     return [("rank–frequency", line), ("", Text(axes, style="dim"))]

@@ -9,15 +9,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from headtail.cli.console import Console
 from headtail.cli.drawing import HEAD, TAIL
 from headtail.comparison.cautions import cautions_of
 from headtail.comparison.results import POPULAR, Comparison, Row, Try, not_finished
 from headtail.core.slices import describe_slices
 from headtail.data.facts import Task
+from headtail.files.names import NAME, shown
 from headtail.metrics import mean_and_deviation
 
 LIFT = "popularity-lift@10"
@@ -57,7 +58,7 @@ def left_out(missing: dict[str, str]) -> list[Text]:
     for name, reason in missing.items():
         names_of[reason].append(name)
     return [
-        Text(f"Left out: {', '.join(names)}. {reason}", style="yellow")
+        Text(shown(f"Left out: {', '.join(names)}. {reason}"), style="yellow")
         for reason, names in names_of.items()
     ]
 
@@ -89,13 +90,13 @@ def tries_table(tries: Iterable[Try]) -> Table:
         numbers = (f"{one.lr:g}", str(one.epochs), str(one.best_epoch), value)
         chosen = one.chosen == "yes"
         mark = f"chosen by {one.metric}" if chosen else ""
-        table.add_row(one.scheme, *numbers, mark, style="bold" if chosen else "")
+        table.add_row(shown(one.scheme, NAME), *numbers, mark, style="bold" if chosen else "")
     return table
 
 
 def show_results(comparison: Comparison, report: Path) -> None:
     """The table of a comparison, if anything was trained, warnings, and where its report is."""
-    console = Console(highlight=False)
+    console = Console()
     if any(row.split == "test" and row.scheme != POPULAR for row in comparison.rows):
         console.print(results_table(comparison, console.width))
     elif comparison.failures:
@@ -103,10 +104,10 @@ def show_results(comparison: Comparison, report: Path) -> None:
         runs = "the only run" if number == 1 else f"all {number:,} runs"
         console.print(Text(f"Nothing was trained: {runs} failed.", style="yellow"))
     for sentence in cautions_of(comparison):
-        console.print(Text(sentence, style="yellow"))
+        console.print(Text(shown(sentence), style="yellow"))
     if comparison.missing:
-        console.print(Text(f"{not_finished(comparison)}.", style="yellow"))
-    console.print(f"report: {report}", soft_wrap=True, markup=False)
+        console.print(Text(shown(f"{not_finished(comparison)}."), style="yellow"))
+    console.print(f"report: {report}", soft_wrap=True)
 
 
 def results_table(comparison: Comparison, width: int = 120) -> Table:
@@ -122,7 +123,7 @@ def results_table(comparison: Comparison, width: int = 120) -> Table:
         if _width(_results(comparison, columns[:number])) <= width
     )
     number = next(fits, FEWEST)
-    longest = max(map(len, [*comparison.schemes, POPULAR]))
+    longest = max(len(shown(name, NAME)) for name in [*comparison.schemes, POPULAR])
     table = _results(comparison, columns[:number])
     room = width - (_width(table) - longest)
     if room < longest:
@@ -139,7 +140,7 @@ def _results(comparison: Comparison, columns: Sequence[Column], room: int | None
     seeds = len({row.seed for row in comparison.rows if row.split == "test"})
     names = [name for name in [*comparison.schemes, POPULAR] if name in values]
     what, sign = ("Error", -1) if columns[0] in ERRORS else ("Recall@10", 1)
-    table = _table(f"{comparison.data['name']}: {what} by slice, in percent")
+    table = _table(f"{comparison.data.get('name', 'comparison')}: {what} by slice, in percent")
     table.add_column("scheme", overflow="fold")
     table.add_column("leans", no_wrap=True)
     for heading, *_ in columns:
@@ -157,16 +158,21 @@ def _results(comparison: Comparison, columns: Sequence[Column], room: int | None
             _cell(values[name].get((metric, slice_), []), best[(metric, slice_)])
             for _, metric, slice_ in columns
         ]
-        shown = name if room is None else broken(name, room)
+        visible = shown(name, NAME)
+        lines = visible if room is None else broken(visible, room)
         table.add_row(
-            Text(shown, style="dim" if name == POPULAR else ""), Text(leans, style=style), *cells
+            Text(lines, style="dim" if name == POPULAR else ""),
+            Text(shown(leans, NAME), style=style),
+            *cells,
         )
     spread = "One seed; intervals are in the report"
     if seeds > 1:
         spread = f"Mean ± deviation over {seeds} seeds"
-    slices = comparison.data["slices"]
-    shares = describe_slices(slices["sizes"], slices["pairs"])
-    table.caption = Text(f"Slices: {shares}; {slices['rule']}. {spread}.")
+    slices = comparison.data.get("slices", {})
+    if {"sizes", "pairs", "rule"} <= slices.keys():
+        shares = describe_slices(slices["sizes"], slices["pairs"])
+        spread = f"Slices: {shares}; {slices['rule']}. {spread}"
+    table.caption = Text(shown(f"{spread}."))
     return table
 
 
@@ -206,14 +212,20 @@ def _measures(title: str, rows: list[Row], interval: str, where: str) -> Table:
     for name in slices:
         table.add_column(name.capitalize(), justify="right", no_wrap=True)
     for metric in dict.fromkeys(row.metric for row in rows):
-        table.add_row(metric, *(_interval(by.get((metric, name)), interval) for name in slices))
+        table.add_row(
+            shown(metric, NAME), *(_interval(by.get((metric, name)), interval) for name in slices)
+        )
     table.caption = Text(f"{where}: {INTERVALS}")
     return table
 
 
 def _table(title: str) -> Table:
     table = Table(
-        title=Text(title), title_style="bold", header_style="bold", box=SIMPLE_HEAD, pad_edge=False
+        title=Text(shown(title)),
+        title_style="bold",
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
     )
     table.collapse_padding = True
     table.title_justify = table.caption_justify = "left"

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 from rich.text import Text
 
 from headtail.cli.before_training import check_settings, read_with_notes
+from headtail.cli.console import Console
 from headtail.cli.progress import TrainingBars, stopped
 from headtail.cli.recipe import Recipe, with_recipe
 from headtail.cli.tables import measures_table
@@ -33,6 +33,8 @@ from headtail.device.choice import Device, choose_device
 from headtail.errors import HeadtailError
 from headtail.files.atomic import check_writable
 from headtail.files.checksums import DamagedWarning
+from headtail.files.names import shown
+from headtail.files.outputs import check_out_folder
 from headtail.files.records import read_csv
 from headtail.schemes import parse
 from headtail.training.config import Run, SettledRun
@@ -77,12 +79,13 @@ class Train:
         Args:
             typed: the arguments of the command, which go on with it.
         """
+        check_out_folder(self.out)
         parse(self.run_.scheme)
         settings = with_recipe(self.recipe, self.run_, typed)
         schemes = [settings.scheme]
         check_settings(settings, schemes, typed, self.tune)
         device = choose_device(self.device)
-        console = Console(stderr=True, highlight=False)
+        console = Console(stderr=True)
         data = read_with_notes(self, settings, schemes, typed, device, console)
         check_writable(self.out, "Choose another folder.")
         try:
@@ -94,13 +97,13 @@ class Train:
         except KeyboardInterrupt:
             stopped(console, shlex.join(["headtail", *typed]))
             return 130
-        console = Console(highlight=False)
+        console = Console()
         tested = [row for row in rows if row.split == "test"]
         title = f"{self.run_.scheme} on {data.name}"
         console.print(measures_table(title, tested, console.width, task_of(data)))
         for sentence in self._cautions(with_defaults(settings, data), data, rows):
-            console.print(Text(sentence, style="yellow"))
-        console.print(f"model: {self._model}", soft_wrap=True, markup=False)
+            console.print(Text(shown(sentence), style="yellow"))
+        console.print(f"model: {self._model}", soft_wrap=True)
         return 0
 
     def _cautions(self, run: SettledRun, data: DataSet, rows: list[Row]) -> list[str]:

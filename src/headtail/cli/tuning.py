@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
+from headtail.cli.console import Console
 from headtail.cli.progress import TrainingBars
 from headtail.cli.tables import tries_table
 from headtail.comparison.compare import Execution

@@ -12,6 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from headtail.comparison.grid import Cell, check_same_run
+from headtail.comparison.kept_json import read_object
 from headtail.comparison.results import (
     ABOUT,
     ANSWERS,
@@ -154,7 +155,7 @@ def _adjust(
     tensors, facts = checkpoint.load(other / "model.safetensors")
     save_tensors(cell.folder / "model.safetensors", tensors, {**facts, "run": asdict(cell.run)})
     if (other / TIMES).exists():
-        [times] = json.loads((other / TIMES).read_text()).values()
+        [times] = read_object(other / TIMES).values()
         write_text(cell.folder / TIMES, json.dumps({cell.run.scheme: times}))
     model = load_model(cell.folder)[0].to(device)
     top = best_labels(model, data)

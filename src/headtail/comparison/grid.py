@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from headtail.comparison.kept_json import read_object
 from headtail.comparison.results import ABOUT
 from headtail.data.points import DataSet
 from headtail.data.reading import told_apart, what_changed
@@ -170,6 +171,6 @@ def check_same_data(folder: Path, data: DataSet) -> None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
+        return read_object(path)
+    except OSError:
         return {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -13,12 +12,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from headtail.comparison.kept_json import read_object
 from headtail.comparison.shown import comparison_html
 from headtail.errors import HeadtailError, Setting, nearest
 from headtail.files.atomic import delete, write_text
 from headtail.files.checksums import SUMS, check_sums, damage_of, write_sums
 from headtail.files.records import read_csv, to_csv
-from headtail.training.config import to_toml
+from headtail.training.config import read_toml, to_toml
 
 RESULTS = "results.csv"
 CLASSES = "classes.csv"
@@ -192,15 +192,15 @@ class Comparison:
         """From a folder. Of a comparison that was stopped, or still runs, the finished cells."""
         folder = Path(folder)
         try:
-            data = _json(folder / "data.json")
+            data = read_object(folder / "data.json")
             check_sums(folder, "Run the comparison again; finished runs are kept.")
             stopped = not (folder / RESULTS).exists()
             comparison = cls(
                 data=data,
-                schemes=_json(folder / "schemes.json"),
-                settings=tomllib.loads((folder / "run.toml").read_text(encoding="utf-8")),
-                made_by=_json(folder / "made_by.json"),
-                failures=_json(folder / "failures.json"),
+                schemes=read_object(folder / "schemes.json"),
+                settings=read_toml((folder / "run.toml").read_text(encoding="utf-8")),
+                made_by=read_object(folder / "made_by.json"),
+                failures=read_object(folder / "failures.json"),
                 rows=read_rows(folder / (BEGUN if stopped else RESULTS)),
                 classes=read_classes(folder),
                 answers=first_answers([folder]),
@@ -280,7 +280,7 @@ class Comparison:
 
     def _with_cells(self, folder: Path) -> Comparison:
         """With the results of the cells that are finished, and the names of the others."""
-        titles = {folder / name: title for name, title in _json(folder / UNFINISHED).items()}
+        titles = {folder / name: title for name, title in read_object(folder / UNFINISHED).items()}
         rule = self.data.get("slices", {}).get("rule")
         done = [cell for cell in titles if damage_of(cell) is None and _slices(cell) == rule]
         return replace(
@@ -351,7 +351,7 @@ def mean_times(cells: Iterable[Path]) -> dict[str, dict[str, float]]:
     gathered: dict[str, list[dict[str, float]]] = defaultdict(list)
     for cell in cells:
         if (cell / TIMES).exists():
-            for scheme, times in _json(cell / TIMES).items():
+            for scheme, times in read_object(cell / TIMES).items():
                 gathered[scheme].append(times)
     return {
         scheme: {name: fmean(times[name] for times in all_times) for name in all_times[0]}
@@ -364,17 +364,10 @@ def first_answers(folders: Iterable[Path]) -> dict[str, list[dict[str, Any]]]:
     answers: dict[str, list[dict[str, Any]]] = {}
     for folder in folders:
         if (folder / ANSWERS).exists():
-            answers = _json(folder / ANSWERS) | answers
+            answers = read_object(folder / ANSWERS) | answers
     return answers
 
 
 def _slices(cell: Path) -> str | None:
     """The rule of the slices that a finished cell was measured by."""
-    return _json(cell / ABOUT).get("slices")
-
-
-def _json(path: Path) -> dict[str, Any]:
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(content, dict):
-        raise ValueError(f"{path.name} holds no JSON object")
-    return content
+    return read_object(cell / ABOUT).get("slices")

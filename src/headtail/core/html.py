@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from html import escape
+
+from headtail.files.names import shown
 
 BAR = "rgba(86,180,233,.45)"
 """A sky blue (Okabe and Ito) that text stays readable on, in any theme."""
@@ -37,7 +39,7 @@ def frame(title: str, detail: str, *parts: str) -> str:
         detail: its most important facts.
         *parts: HTML below.
     """
-    first = f"<b>{html.escape(title)}</b> <span style='opacity:.75'>{html.escape(detail)}</span>"
+    first = f"<b>{_text(title)}</b> <span style='opacity:.75'>{_text(detail)}</span>"
     style = "font-size:13px;line-height:1.5;max-width:60em;margin:.3em 0"
     return f"<div style='{style}'><div>{first}</div>{''.join(parts)}</div>"
 
@@ -73,13 +75,18 @@ def _cell(tag: str, cell: HtmlCell, numeric: bool) -> str:
     if cell.share > 0:
         end = f"{100 * min(cell.share, 1):.1f}%"
         style += f"background:linear-gradient(to right,{BAR} {end},transparent {end});"
-    return f"<{tag} style='{style}'>{html.escape(cell.text)}</{tag}>"
+    return f"<{tag} style='{style}'>{_text(cell.text)}</{tag}>"
+
+
+def _text(text: str) -> str:
+    """Text that is neither HTML nor able to change the direction or the lines of text around it."""
+    return escape(shown(text))
 
 
 def sentences(lines: Iterable[str]) -> str:
     """A paragraph for each line, in small print."""
     style = "opacity:.75;margin:.2em 0"
-    return "".join(f"<div style='{style}'>{html.escape(line)}</div>" for line in lines)
+    return "".join(f"<div style='{style}'>{_text(line)}</div>" for line in lines)
 
 
 def curve(values: Sequence[float], alt: str) -> str:
@@ -98,7 +105,7 @@ def curve(values: Sequence[float], alt: str) -> str:
     points = " ".join(f"{2 + i * step:.1f},{2 + (high - y) * tall:.1f}" for i, y in enumerate(logs))
     return (
         f"<svg width='{WIDTH}' height='{HEIGHT}' role='img' style='display:block;margin:.4em 0'>"
-        f"<title>{html.escape(alt)}</title><polyline points='{points}' fill='none' "
+        f"<title>{_text(alt)}</title><polyline points='{points}' fill='none' "
         "stroke='currentColor' stroke-width='1.5'/></svg>" + sentences([alt])
     )
 

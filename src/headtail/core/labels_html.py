@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from headtail.core.columns import Names
 from headtail.core.frequencies import LabelFrequencies
 from headtail.core.html import curve, frame, table
+from headtail.files.names import shown
 
 POINTS = 80
 """Points of the curve."""
 FEW = 10
 """Labels below which a curve shows less than the table."""
+LONGEST = 60
+"""Characters of a name."""
 FIRST = 3
 """Labels that are shown from the beginning."""
 
@@ -64,8 +67,7 @@ def labels_html(labels: LabelFrequencies, description: str, names: Names | None)
 
 
 def _name(label: int, names: Sequence[str | int] | None) -> str:
-    text = str(label if names is None else names[label])
-    return text if len(text) <= 60 else f"{text[:59]}…"
+    return str(label) if names is None else shown(names[label], LONGEST)
 
 
 def _number(value: float) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -16,6 +17,10 @@ from headtail.encoders import Model
 from headtail.errors import HeadtailError, Setting, check_choice, check_count, need
 from headtail.evaluation.topk import scores_of, top_labels
 from headtail.files.atomic import replace_file
+from headtail.files.names import csv_cell, encodable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Part = Literal["auto", "test", "train"]
 
@@ -80,7 +85,8 @@ def write_predictions(
     Its columns are point (the row of its source, from 0), where the points have them position (how
     many items of the row's sequence are before it, if a row has several points), user, time and
     path, then rank from 1, label (by its name where it has one) and score. Places without a label
-    (−1) are left out.
+    (−1) are left out. Names are written so that UTF-8 can hold them, and in CSV so that no
+    spreadsheet runs them as a formula; `headtail.files.names.original` restores them.
 
     Args:
         path: file to write, .parquet or .csv.
@@ -96,13 +102,16 @@ def write_predictions(
     k = top.shape[1]
     place = np.flatnonzero(top.reshape(-1).numpy() >= 0)
     label = top.reshape(-1).numpy()[place]
-    columns = {name: values.take(place // k) for name, values in _sources(points).items()} | {
+    as_csv = path.suffix == ".csv"
+    write_name = csv_cell if as_csv else encodable
+    sources = _sources(points, write_name)
+    columns = {name: values.take(place // k) for name, values in sources.items()} | {
         "rank": place % k + 1,
-        "label": label if names is None else pa.array(names).take(label),
+        "label": label if names is None else _written(names, write_name).take(label),
         "score": scores.reshape(-1).float().numpy()[place],
     }
     table = pa.table(columns)
-    write = parquet.write_table if path.suffix == ".parquet" else csv.write_csv
+    write = csv.write_csv if as_csv else parquet.write_table
     replace_file(path, lambda temporary: write(table, temporary))
 
 
@@ -115,19 +124,32 @@ def check_predictions_file(path: Path) -> None:
         )
 
 
-def _sources(points: Points) -> dict[str, Any]:
+def _sources(points: Points, write_name: Callable[[str], str]) -> dict[str, Any]:
     """What identifies each point in its source, by column."""
-    import pyarrow as pa
-
     columns = {"point": np.arange(len(points)) if points.rows is None else points.rows.numpy()}
     if isinstance(points.features, Histories) and len(np.unique(columns["point"])) < len(points):
         columns["position"] = points.features.end.numpy()
     if points.users is not None:
-        users = points.users
-        coded = isinstance(users, pa.DictionaryArray)
-        columns["user"] = users.dictionary_decode() if coded else users
+        columns["user"] = _users(points.users, write_name)
     if points.times is not None:
         columns["time"] = points.times
     if isinstance(points.features, ImageFiles):
-        columns["path"] = pa.array(points.features.paths)
+        columns["path"] = _written(points.features.paths, write_name)
     return columns
+
+
+def _users(users: pa.Array, write_name: Callable[[str], str]) -> pa.Array:
+    """The users as they are written; each different name is looked at once."""
+    import pyarrow as pa
+
+    coded = users if isinstance(users, pa.DictionaryArray) else users.dictionary_encode()
+    if not pa.types.is_string(kind := coded.dictionary.type) and not pa.types.is_large_string(kind):
+        return coded.dictionary_decode()
+    return _written(coded.dictionary.to_pylist(), write_name).cast(kind).take(coded.indices)
+
+
+def _written(names: Sequence[str | int | None], write_name: Callable[[str], str]) -> pa.Array:
+    """Names as they are written; numbers stay numbers."""
+    import pyarrow as pa
+
+    return pa.array([write_name(name) if isinstance(name, str) else name for name in names])

@@ -25,7 +25,7 @@ def temporary_name(path: Path) -> Path:
     """A hidden name beside `path` for what this process is still writing."""
     pid = os.getpid()
     maker = f"{_host()}-{pid}-{_started(pid) or 0}"
-    short = path.name.encode()[:_LONGEST].decode(errors="ignore")
+    short = os.fsencode(path.name)[:_LONGEST].decode(errors="ignore")
     return path.with_name(f".{short}.{maker}.part")
 
 

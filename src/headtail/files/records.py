@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
-import io
+import re
+import sys
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headtail.errors import HeadtailError
+from headtail.files.names import csv_cell, original
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -27,13 +29,12 @@ def to_csv(records: Iterable[Record], kind: type[Record]) -> str:
         records: what to write.
         kind: their class, which decides the columns even if there are no records.
     """
-    text = io.StringIO()
     columns = [(field.name, str(field.type)) for field in fields(kind)]
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([name for name, _ in columns])
+    lines = [",".join(name for name, _ in columns)]
     for record in records:
-        writer.writerow([_text(type_, getattr(record, name)) for name, type_ in columns])
-    return text.getvalue()
+        cells = (_text(type_, getattr(record, name)) for name, type_ in columns)
+        lines.append(",".join(map(_quoted, cells)))
+    return "\n".join([*lines, ""])
 
 
 def read_csv(path: str | Path, kind: type[Record]) -> list[Record]:
@@ -41,7 +42,7 @@ def read_csv(path: str | Path, kind: type[Record]) -> list[Record]:
     columns = tuple(field.name for field in fields(kind))
     try:
         with Path(path).open(newline="", encoding="utf-8") as file:
-            lines = list(csv.reader(file))
+            lines = _lines(file)
     except OSError as error:
         raise HeadtailError(
             f"`{path}` cannot be read: {error.strerror}. Is it in the folder of a comparison?"
@@ -58,6 +59,20 @@ def read_csv(path: str | Path, kind: type[Record]) -> list[Record]:
         for number, line in enumerate(lines[1:], start=2)
         if line
     ]
+
+
+def _lines(file: Iterable[str]) -> list[list[str]]:
+    """All lines of a file; a name may be longer than what Python's reader takes by default."""
+    usual = csv.field_size_limit(sys.maxsize)
+    try:
+        return list(csv.reader(file))
+    finally:
+        csv.field_size_limit(usual)
+
+
+def _quoted(cell: str) -> str:
+    """A cell in quotes where it needs them; Python's writer forgets a carriage return."""
+    return '"' + cell.replace('"', '""') + '"' if re.search('[,"\r\n]', cell) else cell
 
 
 def _record(line: list[str], kind: type[Record], damaged: str) -> Record:
@@ -77,10 +92,10 @@ def _text(type_: str, value: Any) -> str:
     """As it would be written again after reading it: 1.0, not 1, for a float."""
     if value is None:
         return ""
-    return repr(_NUMBERS[type_](value)) if type_ in _NUMBERS else value
+    return repr(_NUMBERS[type_](value)) if type_ in _NUMBERS else csv_cell(value)
 
 
 def _value(type_: str, text: str) -> Any:
     if type_ not in _NUMBERS:
-        return text
+        return original(text)
     return None if text == "" and type_.endswith("None") else _NUMBERS[type_](text)

@@ -31,6 +31,7 @@ from headtail.report.seed_mean import percent
 from headtail.report.slice_bars import slice_bars
 from headtail.report.table import Table
 from headtail.report.trade_off import Dial, trade_off
+from headtail.report.visible import visible
 
 FACTS = ("num_features", "num_pairs", "features_per_point", "digest")
 """Facts of the data that have no card."""
@@ -48,6 +49,7 @@ def write_report(comparison: Comparison, path: str | Path) -> None:
 
 def render(comparison: Comparison) -> str:
     """The page as text."""
+    comparison = visible(comparison)
     jinja2 = need("jinja2", extra="report", to="Writing a report")
     # jinja2 brings markupsafe, which marks text that is HTML already.
     markup = need("markupsafe", extra="report", to="Writing a report").Markup

@@ -11,6 +11,7 @@ from headtail.errors import HeadtailError, Setting, need
 from headtail.implicit import Example, Explanation
 from headtail.report.measured import SLICES, Measured, Reference
 from headtail.report.seed_mean import SeedMean, points, with_error
+from headtail.report.visible import visible
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -62,7 +63,7 @@ def plot(thing: Explanation | Comparison) -> Figure:
     if isinstance(thing, Explanation):
         return _explanation(thing)
     if isinstance(thing, Comparison):
-        return _comparison(thing)
+        return _comparison(visible(thing))
     raise HeadtailError(
         Setting("thing"),
         " must be what `headtail.explain` or `headtail.compare` returned, but got "

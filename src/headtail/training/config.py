@@ -19,6 +19,7 @@ from headtail.errors import (
     check_number,
     nearest,
 )
+from headtail.files.names import encodable, original
 
 Optimiser = Literal["adagrad", "rowwise-adagrad", "adam", "sgd"]
 Schedule = Literal["constant", "linear", "cosine", "steps"]
@@ -237,7 +238,7 @@ class Run(Training):
         is skipped.
         """
         try:
-            values: dict[str, Any] = tomllib.loads(text)
+            values = read_toml(text)
         except tomllib.TOMLDecodeError as error:
             raise HeadtailError(f"`{where}` is not valid TOML: {error}.") from error
         values.pop("data", None)
@@ -253,7 +254,7 @@ class Run(Training):
     def read(cls, path: str | Path) -> Run:
         """From a file."""
         try:
-            return cls.from_toml(Path(path).read_text(), str(path))
+            return cls.from_toml(Path(path).read_text(encoding="utf-8"), str(path))
         except OSError as error:
             raise HeadtailError(f"`{path}` cannot be read: {error.strerror}.") from error
         except UnicodeDecodeError as error:
@@ -298,16 +299,39 @@ def _toml_lines(values: dict[str, Any]) -> str:
 
 
 def _toml_value(value: Any) -> str:
-    if not isinstance(value, dict):
-        return json.dumps(value)
-    inside = ", ".join(f"{json.dumps(key)} = {json.dumps(one)}" for key, one in value.items())
-    return f"{{ {inside} }}"
+    if isinstance(value, dict):
+        inside = (f"{_toml_value(key)} = {_toml_value(one)}" for key, one in value.items())
+        return f"{{ {', '.join(inside)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    return _toml_string(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _toml_string(text: str) -> str:
+    """Text in quotes; JSON's escapes of characters above U+FFFF are not TOML's."""
+    quoted = json.dumps(encodable(text), ensure_ascii=False)
+    escapes = (c if c.isprintable() else f"\\U{ord(c):08x}" for c in quoted)
+    return quoted if quoted.isprintable() else "".join(escapes)
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """The inverse of `to_toml`."""
+    return _originals(tomllib.loads(text))
+
+
+def _originals(value: Any) -> Any:
+    """Names as they were before `encodable` made them fit for a file."""
+    if isinstance(value, dict):
+        return {original(key): _originals(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_originals(inner) for inner in value]
+    return original(value) if isinstance(value, str) else value
 
 
 def data_of(path: Path) -> dict[str, Any]:
     """The options that a run's data were read with, from its `run.toml`; empty if it has none."""
     try:
-        options = tomllib.loads(path.read_text(encoding="utf-8")).get("data", {})
+        options = read_toml(path.read_text(encoding="utf-8")).get("data", {})
     except (OSError, ValueError):
         return {}
     return options if isinstance(options, dict) else {}
