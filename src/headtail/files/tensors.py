@@ -5,6 +5,8 @@ unpickled.
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,10 +30,18 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) 
         facts_with_checksum = sealed([facts, _checksum(on_host)])
         try:
             save_file(on_host, temporary, {"facts": facts_with_checksum})
-        except SafetensorError as error:  # it reports a full disk in its own way
-            raise OSError(str(error)) from error
+        except SafetensorError as error:
+            raise _as_os_error(error) from error
 
     replace_file(path, write)
+
+
+def _as_os_error(error: Exception) -> OSError:
+    """A full disk, which safetensors reports in its own way."""
+    number = re.search(r"os error (\d+)", str(error))
+    if number is None:
+        return OSError(str(error))
+    return OSError(int(number[1]), os.strerror(int(number[1])))
 
 
 def load_tensors(
