@@ -29,7 +29,7 @@ COMMANDS: dict[str, list[str]] = {
 BEFORE = {"extend": [*COMPARED, "--schemes", "softmax", "--workers", "1", *SMALL]}
 TIMED = {"times.json", "made_by.json", "report.html", "verified.json"}
 """Files that hold times."""
-OPTIONAL = "times.json"
+OPTIONAL = ("times.json", "SHA256SUMS.other")
 """Missing where training was over before it was killed: nobody saw how long it took."""
 SUMS = "SHA256SUMS"
 PATIENCE = 60.0
@@ -245,7 +245,7 @@ def same(name: str, wanted: Files, found: Files) -> bool:
     """Whether a file is there and holds the same, times aside."""
     if name not in found or Path(name).name in TIMED:
         return name in found
-    if Path(name).name == SUMS:
+    if Path(name).name.startswith(SUMS):
         return _lasting(wanted[name]) == _lasting(found[name])
     return wanted[name] == found[name]
 
@@ -261,7 +261,7 @@ def _mismatches(found: Files) -> list[str]:
     wrong = []
     for name in found:
         folder, _, last = name.rpartition("/")
-        for line in found[name].decode().splitlines() if last == SUMS else ():
+        for line in found[name].decode().splitlines() if last.startswith(SUMS) else ():
             digest, _, other = line.partition("  ")
             content = found.get(f"{folder}/{other}", b"")
             if hashlib.sha256(content).hexdigest() != digest:
@@ -271,7 +271,8 @@ def _mismatches(found: Files) -> list[str]:
 
 def differences(wanted: Files, found: Files, when: str) -> list[str]:
     """Files that are missing, left over or different, in sentences."""
-    missing = [name for name in sorted(wanted.keys() - found.keys()) if OPTIONAL not in name]
+    absent = sorted(wanted.keys() - found.keys())
+    missing = [name for name in absent if Path(name).name not in OPTIONAL]
     left = sorted(found.keys() - wanted.keys())
     both = sorted(wanted.keys() & found.keys())
     changed = [name for name in both if not same(name, wanted, found)]
