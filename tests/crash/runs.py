@@ -30,7 +30,7 @@ BEFORE = {"extend": [*COMPARED, "--schemes", "softmax", "--workers", "1", *SMALL
 TIMED = {"times.json", "made_by.json", "report.html", "verified.json"}
 """Files that hold times."""
 OPTIONAL = ("times.json", "SHA256SUMS.other")
-"""Missing where training was over before it was killed: nobody saw how long it took."""
+"""Missing where a run was killed after its last step: no process saw how long it took."""
 SUMS = "SHA256SUMS"
 PATIENCE = 60.0
 """Seconds after which a command hangs."""
@@ -109,10 +109,12 @@ class Warm:
 
     def start(self, argv: list[str], plan: Plan | None = None, name: str = "run") -> int:
         """Start a command and return its process."""
-        plan = asdict(plan or Plan())
-        folder = str(self.folder)
         return self._order(
-            do="start", argv=[*argv, "--out", "out"], folder=folder, plan=plan, name=name
+            do="start",
+            argv=[*argv, "--out", "out"],
+            folder=str(self.folder),
+            plan=asdict(plan or Plan()),
+            name=name,
         )
 
     def wait(self, child: int, seconds: float = PATIENCE) -> int | str | None:
