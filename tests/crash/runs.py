@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -36,6 +37,8 @@ PATIENCE = 60.0
 """Seconds after which a command hangs."""
 UNPLAIN = re.compile(r"Traceback|\b[A-Z]\w*(Error|Exception)\b|Fatal Python|\[Errno|os error")
 """What no user should see."""
+SETTLED = 2.5
+"""Seconds after which the cache remembers the digest of a new file."""
 Files = dict[str, bytes]
 
 
@@ -84,6 +87,7 @@ class Warm:
         self._calls: dict[str, int] = {}
         self.clear()
         self._order(do="warm", folder=str(self.folder), commands=[*COMMANDS.values()])
+        time.sleep(SETTLED)
 
     def close(self) -> None:
         """End the process."""
