@@ -51,6 +51,14 @@ def test_tensors_and_facts_come_back(tmp_path):
         assert tensors[name].dtype == tensor.dtype
 
 
+def test_equal_tensors_and_facts_give_equal_files(tmp_path):
+    contents = set()
+    for number in range(20):
+        save_tensors(tmp_path / f"{number}", TENSORS, FACTS)
+        contents.add((tmp_path / f"{number}").read_bytes())
+    assert len(contents) == 1
+
+
 def test_no_flipped_bit_of_a_tensor_file_goes_unseen(tmp_path):
     path = tmp_path / "model"
     save_tensors(path, TENSORS, FACTS)

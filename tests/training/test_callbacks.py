@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -220,3 +221,15 @@ def test_a_run_goes_on_without_event_files_where_none_can_be_written(tmp_path):
         trained = Trainer(RUN, DATA, tmp_path, callbacks=TensorBoard(tmp_path / "events")).fit()
     assert trained.state.finished
     assert len(noted) == 1
+
+
+def test_events_of_a_resumed_run_come_after_those_before_it_though_the_clock_was_set_back(
+    tmp_path, monkeypatch
+):
+    earlier = time.time() - 86_400
+    with pytest.raises(Stopped):
+        trained_with_events(tmp_path, every=1, stop=Stop(1))
+    monkeypatch.setattr(time, "time", lambda: earlier)
+    steps = trained_with_events(tmp_path).steps_per_epoch
+    found = written(tmp_path / "events")
+    assert [step for step, _ in found["train/loss"]] == [steps, 2 * steps, 3 * steps, 4 * steps]

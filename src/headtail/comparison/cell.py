@@ -35,6 +35,7 @@ from headtail.evaluation.measures import Measure, best_labels, measure_model, me
 from headtail.evaluation.ranks import ranks_of_model
 from headtail.files.atomic import delete, write_text
 from headtail.files.checksums import SUMS, damage_of, write_sums
+from headtail.files.leftovers import sweep
 from headtail.files.locks import held
 from headtail.files.records import to_csv
 from headtail.files.tensors import save_tensors
@@ -111,7 +112,8 @@ def _run_held(
 
 
 def _tidy(folder: Path) -> None:
-    """Remove what only an unfinished run needs."""
+    """Remove what only an unfinished run needs, and what killed processes have left."""
+    sweep(folder)
     for name in CHECKPOINT_FILES:
         delete(folder / name)
 

@@ -24,18 +24,15 @@ def write_text(path: Path, text: str) -> None:
 
 
 def replace_file(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` make a file in a temporary folder next to `path`, and rename it once it is on the
-    disk.
+    """Let `write` make a temporary file next to `path`, and rename it once it is on the disk.
 
-    If writing fails, the folder is removed and `path` keeps its old content. It is a folder because
-    some writers make temporary files of their own beside the one they are asked for.
+    If writing fails, the temporary file is removed and `path` keeps its old content. The rename is
+    the last change: a process that is killed after it has left nothing to remove.
     """
-    aside = temporary_name(path)
-    temporary = aside / "new"
+    temporary = temporary_name(path)
     try:
         make_folder(path.parent)
         sweep(path.parent)
-        aside.mkdir()
         temporary.touch()
         # Some writers make files that only their owner may read: restore the user's own default.
         mode = temporary.stat().st_mode & 0o777
@@ -44,14 +41,13 @@ def replace_file(path: Path, write: Callable[[Path], None]) -> None:
         sync(temporary)
         temporary.replace(path)
     except BaseException as error:  # Ctrl-C too leaves nothing behind
-        remove(aside)
+        remove(temporary)
         if not isinstance(error, OSError):
             raise
         raise HeadtailError(
             f"`{path}` cannot be written: {_why(path, error)}. What was there before is untouched."
         ) from error
     try:
-        aside.rmdir()
         sync(path.parent)
     except OSError as error:
         raise HeadtailError(

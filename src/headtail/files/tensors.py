@@ -5,6 +5,8 @@ unpickled.
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from torch import Tensor
 from headtail.errors import HeadtailError
 from headtail.files.atomic import replace_file
 from headtail.files.checksums import new_checksum, opened, sealed
+from headtail.files.leftovers import remove, temporary_name
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
@@ -26,12 +29,27 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) 
         on_host = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         # One entry: safetensors writes several in any order, and equal runs write equal files.
         facts_with_checksum = sealed([facts, _checksum(on_host)])
+        # safetensors makes a temporary file of its own beside the one it is asked for: in a folder
+        # it is swept with the folder.
+        aside = temporary_name(path.with_name(f"{path.name}.folder"))
         try:
-            save_file(on_host, temporary, {"facts": facts_with_checksum})
-        except SafetensorError as error:  # it reports a full disk in its own way
-            raise OSError(str(error)) from error
+            aside.mkdir()
+            save_file(on_host, aside / "new", {"facts": facts_with_checksum})
+            (aside / "new").replace(temporary)
+        except SafetensorError as error:
+            raise _as_os_error(error) from error
+        finally:
+            remove(aside)
 
     replace_file(path, write)
+
+
+def _as_os_error(error: Exception) -> OSError:
+    """A full disk, which safetensors reports in its own way."""
+    number = re.search(r"os error (\d+)", str(error))
+    if number is None:
+        return OSError(str(error))
+    return OSError(int(number[1]), os.strerror(int(number[1])))
 
 
 def load_tensors(

@@ -65,16 +65,20 @@ class TensorBoard(Callback):
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads files in the order of the seconds in their names.
-        while any(self.folder.glob(f"*.{int(time.time())}.*")):
-            time.sleep(0.02)
-        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}.0"
+        name = f"events.out.tfevents.{self._second():010d}.{socket.gethostname()}.{os.getpid()}.0"
         # In this thread: that of TensorBoard's own writer prints a traceback if a disk is full.
         self.writer = RecordWriter((self.folder / name).open("wb"))
         self._event(file_version="brain.Event:2")
         # What an interrupted run wrote beyond its checkpoint is dropped.
         self._event(step=step, session_log={"status": "START"})
         return self.writer
+
+    def _second(self) -> int:
+        """The present second, or one after those of the files that are there: TensorBoard reads
+        files in the order of the seconds in their names, and clocks are set back.
+        """
+        before = [path.name.split(".")[3] for path in self.folder.glob("events.out.tfevents.*.*")]
+        return max([int(time.time()), *(int(text) + 1 for text in before if text.isdecimal())])
 
     def _event(self, **fields: Any) -> None:
         from tensorboard.compat.proto import event_pb2
