@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from headtail.answers.candidates import Candidates, best_of, candidates_of
 from headtail.answers.scored_table import ScoredTable, check_hidden
 from headtail.answers.top_labels import TopLabels
-from headtail.answers.topk import best_labels, without_gradients
+from headtail.answers.topk import best_labels, refuse_not_finite, without_gradients
 from headtail.collectives.ranks import refuse_reducer
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels, check_labels

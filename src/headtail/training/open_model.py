@@ -95,7 +95,7 @@ def open_model(
     if (other := _other_label(names, data.label_names)) is not None:
         raise _other_labels(typed, folder, other, origin)
     # New texts are read with the model's own terms, so that nothing differs.
-    expected = facts["data"] == data.digest or (only_answers and "text" in facts)
+    expected = facts.get("data") == data.digest or (only_answers and "text" in facts)
     note = None if expected else _difference(trained_on, data.read_as)
     if shape != wanted:
         data = _widened(data, *wanted)
@@ -185,7 +185,7 @@ def _trained(facts: dict[str, Any], num_labels: int) -> Trained | None:
     if "text" not in facts:
         return None
     names = facts.get("label_names") or list(range(num_labels))
-    return Trained(facts["text"], names, facts["data"])
+    return Trained(facts["text"], names, facts.get("data", ""))
 
 
 def _check_order(data: DataSet, model: Model, folder: str | Path) -> None:
