@@ -222,11 +222,17 @@ class LabelHead(nn.Module):
         excluded = None if exclude is None else Listed.of("exclude", exclude, *shape)
         if candidates is None:
             self.flush()
-            return best_labels(self._table(post_hoc), hidden, k, excluded)
+            table = self._table(post_hoc)
+            best = best_labels(table, hidden, k, excluded)
+            refuse_not_finite(table, hidden, best.values)
+            return best
         chosen = candidates_of(candidates, *shape)
         rows = chosen if isinstance(chosen, Tensor) else chosen.label.unique()
         self._catch_up(rows)
-        return best_of(self._table(post_hoc), hidden, k, chosen, excluded)
+        table = self._table(post_hoc)
+        best = best_of(table, hidden, k, chosen, excluded)
+        refuse_not_finite(table, hidden, best.values)
+        return best
 
     def exported(
         self, k: int, *, post_hoc: float | None = None, correct_twice: bool = False

@@ -170,6 +170,7 @@ def check_same_data(folder: Path, data: DataSet) -> None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return {}
+    return content if isinstance(content, dict) else {}

@@ -42,9 +42,8 @@ def checked_run(saved: Saved) -> SettledRun:
     known = {field.name: field for field in fields(SettledRun)}
     for name, value in settings.items():
         if name not in known:
-            saved.refuse(
-                f"its run has the setting `{name}`, which is unknown{nearest(name, known)}"
-            )
+            near = nearest(name, known)
+            saved.refuse(f"its run has the setting `{name[:60]}`, which is unknown.{near}")
         if value is None and known[name].default is not None:
             saved.refuse(f"its run has no value for `{name}`")
     with saved.explained("the settings of its run"):

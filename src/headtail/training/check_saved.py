@@ -48,9 +48,8 @@ class Saved:
 
     def refuse(self, why: str, error: BaseException | None = None) -> NoReturn:
         """Say what is wrong with the file."""
-        raise HeadtailError(
-            f"`{self.path}` is damaged: {why.rstrip('.')}. {self.advice}"
-        ) from error
+        why = why if why.endswith("?") else f"{why.rstrip('.')}."
+        raise HeadtailError(f"`{self.path}` is damaged: {why} {self.advice}") from error
 
     @contextmanager
     def explained(self, what: str) -> Iterator[None]:
