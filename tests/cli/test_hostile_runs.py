@@ -16,6 +16,7 @@ import safetensors
 import torch
 
 from headtail.cli import main
+from headtail.files.tensors import save_tensors
 from headtail.training import checkpoint
 
 DATA = "synthetic:points=200,test=50,features=80,labels=20"
@@ -58,7 +59,7 @@ def test_weights_that_are_not_finite_are_reported_by_every_command(run, tmp_path
     shutil.copytree(run, folder)
     tensors, facts = checkpoint.load(folder / "model.safetensors")
     tensors["model.head.weight"][2, :3] = float("nan")
-    checkpoint.save(folder / "model.safetensors", tensors, facts)
+    save_tensors(folder / "model.safetensors", tensors, facts)
     assert main(commands(folder, tmp_path)[command]) == 2
     said = capsys.readouterr()
     assert "3 of the 160 values of `model.head.weight` are NaN or infinite" in said.err
@@ -145,7 +146,7 @@ class Opened:
 
 
 @pytest.mark.parametrize("command", [*commands(Path(), Path()), "report", "compare"])
-def test_only_safetensors_json_toml_and_csv_are_read_from_a_run(
+def test_only_safetensors_json_toml_csv_and_checksums_are_read_from_a_run(
     run, comparison, tmp_path, monkeypatch, command
 ):
     folder = comparison if command in ("report", "compare") else run
@@ -158,7 +159,7 @@ def test_only_safetensors_json_toml_and_csv_are_read_from_a_run(
     with monkeypatch.context() as patch:
         opened = Opened(folder, patch)
         assert main(lines[command]) == 0
-    read = {name for name in opened.names if not name.startswith(".")}
+    read = {name for name in opened.names if not name.startswith((".", "SHA256SUMS"))}
     suffixes = {Path(name).suffix for name in read} - ({".html"} if command == "compare" else set())
     assert read, "the folder is read at all"
     assert suffixes <= READ_FROM_A_RUN, read

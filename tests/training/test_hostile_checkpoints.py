@@ -11,6 +11,7 @@ import torch
 
 from headtail import HeadtailError
 from headtail.data.load import load
+from headtail.files.tensors import save_tensors
 from headtail.training import checkpoint
 from headtail.training.config import Run
 from headtail.training.run_files import note_if_stopped
@@ -41,7 +42,7 @@ def resumed(source: Path, folder: Path, change: Any, name: str = "adagrad") -> N
     tensors, facts = checkpoint.load(path)
     tensors = {key: tensor.clone() for key, tensor in tensors.items()}
     change(tensors, facts)
-    checkpoint.save(path, tensors, facts)
+    save_tensors(path, tensors, facts)
     Trainer(RUNS[name], load(DATA), folder).fit()
 
 
@@ -155,6 +156,6 @@ def test_weights_that_are_not_finite_are_refused(runs, tmp_path):
 
 
 def test_a_note_about_a_stopped_run_needs_to_know_how_far_it_came(tmp_path):
-    checkpoint.save(tmp_path / "checkpoint.safetensors", {}, {"state": [], "run": {}})
+    save_tensors(tmp_path / "checkpoint.safetensors", {}, {"state": [], "run": {}})
     with pytest.raises(HeadtailError, match="is damaged"):
         note_if_stopped(tmp_path)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headtail import HeadtailError, Labels
 from headtail.data.load import load
-from headtail.files.tensors import as_bytes
+from headtail.files.tensors import as_bytes, save_tensors
 from headtail.training import checkpoint
 from headtail.training.config import Run
 from headtail.training.saved_model import load_model
@@ -46,7 +46,7 @@ def changed(source: Path, folder: Path, change: Change) -> Path:
     tensors, facts = checkpoint.load(source / "model.safetensors")
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     change(tensors, facts)
-    checkpoint.save(folder / "model.safetensors", tensors, facts)
+    save_tensors(folder / "model.safetensors", tensors, facts)
     return folder
 
 
@@ -261,7 +261,7 @@ def test_names_of_labels_are_text_or_whole_numbers(runs, tmp_path, kind):
 def test_labels_with_such_names_are_refused_too(tmp_path, kind):
     path = tmp_path / "labels.safetensors"
     tensors = {"counts": torch.ones(20, dtype=torch.int64), "names": NAMES[kind]}
-    checkpoint.save(path, tensors, {"kind": "labels", "smoothing": 0.0})
+    save_tensors(path, tensors, {"kind": "labels", "smoothing": 0.0})
     with pytest.raises(HeadtailError, match="is damaged") as raised:
         Labels.load(path)
     assert str(path) in str(raised.value)
@@ -273,7 +273,7 @@ def test_labels_without_a_part_are_refused(tmp_path, missing):
     tensors = {"counts": torch.ones(2, dtype=torch.int64), "names": as_bytes(None)}
     tensors.pop(missing, None)
     facts = {"kind": "labels"} if missing == "smoothing" else {"kind": "labels", "smoothing": 0.0}
-    checkpoint.save(path, tensors, facts)
+    save_tensors(path, tensors, facts)
     with pytest.raises(HeadtailError, match="it lacks counts or names"):
         Labels.load(path)
 

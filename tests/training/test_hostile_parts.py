@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headtail import HeadtailError
 from headtail.cli import main
-from headtail.files.tensors import as_bytes
+from headtail.files.tensors import as_bytes, save_tensors
 from headtail.training import checkpoint
 from headtail.training.saved_model import load_model
 
@@ -52,7 +52,7 @@ def refused(source: Path, folder: Path, change: Change) -> str:
     tensors, facts = checkpoint.load(source / "model.safetensors")
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     change(tensors, facts)
-    checkpoint.save(folder / "model.safetensors", tensors, facts)
+    save_tensors(folder / "model.safetensors", tensors, facts)
     with pytest.raises(HeadtailError) as raised:
         load_model(folder)
     assert str(folder / "model.safetensors") in str(raised.value)
