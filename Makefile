@@ -31,7 +31,7 @@ docs: .venv/installed  ## Into docs/_build; a warning is an error
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet -c constraints.txt --upgrade pip
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet -c constraints.txt --build-constraint constraints.txt -e '.[dev]'
 	touch $@
 
 clean:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from headtail.answers.candidates import Candidates, best_of, candidates_of
 from headtail.answers.scored_table import ScoredTable, check_hidden
 from headtail.answers.top_labels import TopLabels
-from headtail.answers.topk import best_labels, without_gradients
+from headtail.answers.topk import best_labels, refuse_not_finite, without_gradients
 from headtail.collectives.ranks import refuse_reducer
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels, check_labels
@@ -222,11 +222,17 @@ class LabelHead(nn.Module):
         excluded = None if exclude is None else Listed.of("exclude", exclude, *shape)
         if candidates is None:
             self.flush()
-            return best_labels(self._table(post_hoc), hidden, k, excluded)
+            table = self._table(post_hoc)
+            best = best_labels(table, hidden, k, excluded)
+            refuse_not_finite(table, hidden, best.values)
+            return best
         chosen = candidates_of(candidates, *shape)
         rows = chosen if isinstance(chosen, Tensor) else chosen.label.unique()
         self._catch_up(rows)
-        return best_of(self._table(post_hoc), hidden, k, chosen, excluded)
+        table = self._table(post_hoc)
+        best = best_of(table, hidden, k, chosen, excluded)
+        refuse_not_finite(table, hidden, best.values)
+        return best
 
     def exported(
         self, k: int, *, post_hoc: float | None = None, correct_twice: bool = False

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from headtail.cli import main
+from headtail.files.tensors import save_tensors
 from headtail.training import checkpoint
 from tests.cli.test_image_commands import QUICK, painted
 
@@ -115,7 +116,7 @@ def test_a_model_from_before_names_were_kept_is_still_read(tmp_path):
     run = train(sequences(tmp_path / "shop", [10, 20, 30]), tmp_path / "run")
     tensors, facts = checkpoint.load(run / "model.safetensors")
     del tensors["labels.names"]
-    checkpoint.save(run / "model.safetensors", tensors, facts)
+    save_tensors(run / "model.safetensors", tensors, facts)
     other = sequences(tmp_path / "other", [10, 20, 31])
     out = tmp_path / "best.parquet"
     assert main(["evaluate", str(run), str(other), "--device", "cpu"]) == 0

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from headtail.cli import main
-from headtail.training.checkpoint import save
+from headtail.files.tensors import save_tensors
 
 QUICK = ["--dim", "8", "--epochs", "3", "--batch", "32", "--lr", "0.5"]
 QUICK += ["--device", "cpu"]
@@ -305,7 +305,7 @@ def test_columns_without_a_head_are_refused(graph, tmp_path, capsys):
 @pytest.mark.parametrize("finished", [False, True])
 def test_answers_of_a_run_that_was_stopped_come_with_a_note(text_run, tmp_path, capsys, finished):
     facts = {"run": {"epochs": 9}, "state": {"epoch": 2, "finished": finished}}
-    save(text_run / "checkpoint.safetensors", {"unused": torch.zeros(1)}, facts)
+    save_tensors(text_run / "checkpoint.safetensors", {"unused": torch.zeros(1)}, facts)
     rows = tmp_path / "new.txt"
     rows.write_text("2:1\n")
     assert answers(text_run, rows, "--k", "1")[0]["label"] == "2"

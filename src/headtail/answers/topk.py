@@ -13,6 +13,7 @@ from torch import Tensor
 from headtail.answers.scored_table import ScoredTable
 from headtail.core.listed import Listed
 from headtail.core.topk import TopK, better, without_excluded
+from headtail.errors import HeadtailError, Setting
 from headtail.kernels.dispatch import topk_kernel
 
 BLOCK_SCORES = 2**24
@@ -63,6 +64,41 @@ def best_labels(
         values, indices = kernel(hidden, table.weight, bias, shift, k, excluded)
         best = TopK(values / table.temperature, indices)
     return best if excluded is None else without_excluded(best)
+
+
+def refuse_not_finite(
+    table: ScoredTable, hidden: Float[Tensor, "b d"], best: Float[Tensor, "b k"]
+) -> None:
+    """Refuse answers whose best score is NaN or infinite, which says nothing about the labels.
+
+    NaN counts as the highest score everywhere, so the first column shows all of them. On a GPU the
+    host would wait for it.
+
+    Args:
+        table: what scored the labels.
+        hidden: `[b, d]` the hidden states.
+        best: `[b, k]` the best scores, highest first.
+    """
+    if torch.compiler.is_compiling() or best.device.type != "cpu" or not best.shape[1]:
+        return
+    highest = best[:, 0]
+    wrong = highest.isnan() | (highest == torch.inf)
+    if not bool(wrong.any()):
+        return
+    named = {"hidden": hidden, "head.weight": table.weight, "head.bias": table.bias}
+    for name, values in named.items():
+        number = 0 if values is None else int((~values.isfinite()).sum())
+        if values is not None and number:
+            raise HeadtailError(
+                Setting(name),
+                f" has {number:,} of {values.numel():,} values that are NaN or infinite, so that "
+                "labels have no order. Look for the step at which training diverged.",
+            )
+    raise HeadtailError(
+        Setting("hidden"),
+        f" and the label table are so large that {int(wrong.sum()):,} of {len(wrong):,} rows have "
+        "scores beyond the largest number. Scale them down.",
+    )
 
 
 def _by_blocks(table: ScoredTable, hidden: Tensor, k: int, excluded: Listed | None) -> TopK:

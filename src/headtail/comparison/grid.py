@@ -57,7 +57,10 @@ class Cell:
     @property
     def about(self) -> dict[str, str]:
         """The data it was begun on, and the slices it is measured by; empty where unknown."""
-        return _read_json(self.folder / ABOUT)
+        try:
+            return _read_json(self.folder / ABOUT)
+        except HeadtailError:  # damaged: the cell is run again
+            return {}
 
 
 def cells(

@@ -17,7 +17,14 @@ from headtail.core.counts import LARGEST_INT, as_counts, checked_counts, widened
 from headtail.core.frequencies import LabelFrequencies
 from headtail.core.labels_html import describe_labels, labels_html
 from headtail.core.lookup import Table
-from headtail.core.names import check_names, counted_names, ids_of, index_of, joined_names
+from headtail.core.names import (
+    check_names,
+    counted_names,
+    ids_of,
+    index_of,
+    joined_names,
+    saved_names,
+)
 from headtail.core.targets import IGNORE_INDEX, Pairs, Ragged, Target, looks_multi_hot
 from headtail.errors import (
     HeadtailError,
@@ -26,7 +33,7 @@ from headtail.errors import (
     check_kind,
     check_number,
 )
-from headtail.files.tensors import as_bytes, from_bytes, load_tensors, save_tensors
+from headtail.files.tensors import as_bytes, load_tensors, save_tensors
 
 KEPT_LOGARITHMS = 2**24
 """Labels up to which all logarithms of the prior are kept, in 128 MiB."""
@@ -273,7 +280,14 @@ class Labels(LabelFrequencies):
         tensors, facts = load_tensors(Path(path), "labels", advice)
         if facts.get("kind") != "labels":
             raise HeadtailError(f"`{path}` does not hold labels. {advice}")
-        return cls(tensors["counts"], facts["smoothing"], from_bytes(tensors["names"]))
+        if not {"counts", "names"} <= tensors.keys() or "smoothing" not in facts:
+            raise HeadtailError(f"`{path}` is damaged: it lacks counts or names. {advice}")
+        counts = tensors["counts"]
+        try:
+            names = saved_names(tensors["names"], counts.shape[0] if counts.dim() else 0)
+            return cls(counts, facts["smoothing"], names)
+        except HeadtailError as error:
+            raise HeadtailError(f"`{path}` is damaged: {error} {advice}") from error
 
     def __repr__(self) -> str:
         return f"Labels({describe_labels(self)})"

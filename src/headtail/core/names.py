@@ -10,8 +10,10 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from headtail.core.columns import Names, read_column, refuse_missing
+from headtail.core.counts import LARGEST_INT
 from headtail.core.targets import Ragged
 from headtail.errors import HeadtailError, PythonName
+from headtail.files.tensors import from_bytes
 
 
 def counted_names(column: Any) -> tuple[Names, Int64[np.ndarray, " L"]]:
@@ -43,6 +45,29 @@ def check_names(names: Names | None, num_labels: int) -> None:
         raise HeadtailError(
             f"`names` has {len(names):,} names, but there are {num_labels:,} labels. Name each."
         )
+
+
+def saved_names(content: Tensor, num_labels: int) -> Names | None:
+    """The names that `as_bytes` wrote to a file, which is not trusted; None for none.
+
+    >>> from headtail.files.tensors import as_bytes
+    >>> saved_names(as_bytes(["cat", "dog"]), 2)
+    ['cat', 'dog']
+    """
+    if content.dtype != torch.uint8 or content.dim() != 1:
+        raise HeadtailError("The names of the labels are not text. Save them again.")
+    try:
+        names = from_bytes(content)
+    except (ValueError, RecursionError) as error:
+        raise HeadtailError("The names of the labels cannot be read. Save them again.") from error
+    check_names(names, num_labels)
+    kinds = {type(name) for name in names or ()}
+    too_large = kinds == {int} and max(map(abs, names)) > LARGEST_INT
+    if names is not None and (kinds not in ({str}, {int}) or too_large):
+        raise HeadtailError(
+            "The names of the labels must be all text or all whole numbers. Save them again."
+        )
+    return names
 
 
 def joined_names(names: Names | None, more: Names | None, number: int) -> Names | None:

@@ -1,13 +1,103 @@
-"""Where the cache is."""
+"""Where the cache is, and whether others may have written there.
+
+What is in the cache is believed: arrays of data sets are trained on, and compiled kernels, which
+numba keeps as pickles, are run. A folder is therefore used only if it belongs to the user, or to
+root, and nobody else may write to it. The folder itself is what counts, not those above it: whoever
+replaces it leaves one that is theirs, which is refused.
+
+New folders are made for the user alone. A folder of the user that the group may write to is common
+where every user has a group of their own (umask 002); as nobody else is in that group, it is
+tightened and used. In all other cases somebody may have changed what is in the folder already, so
+that tightening it would be no help: it is refused.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
+
+from headtail.errors import HeadtailError
+
+INSTEAD = "set HEADTAIL_CACHE to a folder of your own"
 
 
 def cache_folder() -> Path:
-    """`$HEADTAIL_CACHE`, or `headtail` in the user's cache folder."""
+    """`$HEADTAIL_CACHE`, or `headtail` in the user's cache folder; one that others may write to is
+    refused.
+    """
     if chosen := os.environ.get("HEADTAIL_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headtail"
+        return own_folder(Path(chosen))
+    return own_folder(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headtail")
+
+
+@lru_cache
+def own_folder(path: Path, instead: str = INSTEAD, below: bool = False) -> Path:
+    """A folder that nobody else can have written to; made if there is none. Once found to be safe,
+    it is not looked at again in this process.
+
+    Args:
+        path: of the folder.
+        instead: what to do if it is refused, beside making it safe.
+        below: look at all that is in it, too.
+    """
+    with suppress(OSError):  # whoever writes there says why it cannot be made
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        if path.is_symlink() and (why := _doubt(path.lstat(), is_link=True)):
+            raise _refused(path, f"is a link that {why}", instead)
+        _check(path, instead)
+        for folder, names, files in os.walk(path) if below else ():
+            for name in (*names, *files):
+                _check(Path(folder, name), instead)
+    except FileNotFoundError:
+        pass  # there is nothing to believe
+    except OSError as error:
+        raise HeadtailError(
+            f"The cache folder `{path}` cannot be looked at: {error.strerror}. Make it readable, "
+            f"or {instead}."
+        ) from error
+    return path
+
+
+def _check(path: Path, instead: str) -> None:
+    found = path.stat()
+    why = _doubt(found)
+    if why is None:
+        return
+    if found.st_uid == os.geteuid() and not found.st_mode & stat.S_IWOTH and _is_own_group(found):
+        path.chmod(stat.S_IMODE(found.st_mode) & ~stat.S_IWGRP)
+        return
+    raise _refused(path, why, instead)
+
+
+def _doubt(found: os.stat_result, is_link: bool = False) -> str | None:
+    """Why somebody else may have written there, or None."""
+    if found.st_uid not in (0, os.geteuid()):
+        return f"belongs to another user (id {found.st_uid})"
+    if not is_link and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "can be written to by other users"
+    return None
+
+
+def _is_own_group(found: os.stat_result) -> bool:
+    """Whether the group is the user's private one: of the same name, with no other member."""
+    import grp
+    import pwd
+
+    try:
+        user = pwd.getpwuid(os.geteuid())
+        group = grp.getgrgid(found.st_gid)
+    except KeyError:
+        return False
+    own = user.pw_gid == group.gr_gid and user.pw_name == group.gr_name
+    return own and not {*group.gr_mem} - {user.pw_name}
+
+
+def _refused(path: Path, why: str, instead: str) -> HeadtailError:
+    return HeadtailError(
+        f"The cache `{path}` {why}, and what is in it could be theirs. Delete it; or run `chmod -R "
+        f"go-w` on it if you trust what is there and it is yours; or {instead}."
+    )

@@ -239,7 +239,7 @@ class Run(Training):
         """
         try:
             values = read_toml(text)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise HeadtailError(f"`{where}` is not valid TOML: {error}.") from error
         values.pop("data", None)
         names = [field.name for field in fields(cls)]
@@ -248,7 +248,10 @@ class Run(Training):
                 raise HeadtailError(
                     f"`{name}` in `{where}` is not a setting of a run.{nearest(name, names)}"
                 )
-        return cls(**values)
+        try:
+            return cls(**values)
+        except HeadtailError as error:
+            raise HeadtailError(f"In `{where}`, ", error.sentence) from error
 
     @classmethod
     def read(cls, path: str | Path) -> Run:
@@ -332,6 +335,6 @@ def data_of(path: Path) -> dict[str, Any]:
     """The options that a run's data were read with, from its `run.toml`; empty if it has none."""
     try:
         options = read_toml(path.read_text(encoding="utf-8")).get("data", {})
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return options if isinstance(options, dict) else {}

@@ -95,7 +95,7 @@ def open_model(
     if (other := _other_label(names, data.label_names)) is not None:
         raise _other_labels(typed, folder, other, origin)
     # New texts are read with the model's own terms, so that nothing differs.
-    expected = facts["data"] == data.digest or (only_answers and "text" in facts)
+    expected = facts.get("data") == data.digest or (only_answers and "text" in facts)
     note = None if expected else _difference(trained_on, data.read_as)
     if shape != wanted:
         data = _widened(data, *wanted)
@@ -165,11 +165,24 @@ def open_rows(
     sizes = (facts["num_features"], len(model.head.weight))
     names = ("label_names", "users", "relations", "picture", "feature_names")
     known = Known(facts["features"], *sizes, *(facts.get(name) for name in names))
+    _check_options(trained_with, folder)
     read = rows_to_answer(Path(path), known, _as_in_training(reading, trained_with), progress)
     if read is None:
         return None
     points, notes = read
     return OpenedRows(model.to(device), run, points, known.label_names, notes)
+
+
+def _check_options(trained_with: dict[str, Any], folder: str | Path) -> None:
+    """Refuse options of the wrong kind, which somebody else has written."""
+    for name in trained_with.keys() & {"last", "user", "item", "time", "session", "root"}:
+        value = trained_with[name]
+        whole = type(value) is int and value > 0
+        if not (whole if name == "last" else isinstance(value, str)):
+            raise HeadtailError(
+                f"`{Path(folder) / 'run.toml'}` is damaged: `{name}` under `[data]` is "
+                f"{str(value)[:60]!r}. Correct it, or delete that line."
+            )
 
 
 def _as_in_training(reading: Reading, trained_with: dict[str, Any]) -> Reading:
@@ -185,7 +198,7 @@ def _trained(facts: dict[str, Any], num_labels: int) -> Trained | None:
     if "text" not in facts:
         return None
     names = facts.get("label_names") or list(range(num_labels))
-    return Trained(facts["text"], names, facts["data"])
+    return Trained(facts["text"], names, facts.get("data", ""))
 
 
 def _check_order(data: DataSet, model: Model, folder: str | Path) -> None:

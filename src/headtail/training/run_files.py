@@ -19,13 +19,17 @@ from headtail.files.atomic import keep
 from headtail.files.checksums import DamagedWarning
 from headtail.files.tensors import as_bytes, save_tensors
 from headtail.training import checkpoint
-from headtail.training.saved_model import MODEL_FILE, save_model
+from headtail.training.check_checkpoint import check_optimiser, check_random, checked_state
+from headtail.training.check_saved import Saved
+from headtail.training.saved_model import AGAIN, MODEL_FILE, save_model
 from headtail.training.state import State
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
 PREVIOUS_FILE = "checkpoint-before.safetensors"
 """The checkpoint before the last, for a disk that damages the last."""
 CHECKPOINT_FILES = (CHECKPOINT_FILE, PREVIOUS_FILE)
+ANEW = "Delete it to start that run again."
+"""What to do about a checkpoint that cannot be used."""
 
 
 def note_if_stopped(folder: Path) -> list[str]:
@@ -34,12 +38,14 @@ def note_if_stopped(folder: Path) -> list[str]:
     if not path.exists():
         return []
     _, facts = checkpoint.load(path, only_facts=True)
-    state = facts.get("state", {})
+    state, run = (facts.get(name) for name in ("state", "run"))
+    if not isinstance(state, dict) or not isinstance(run, dict):
+        raise HeadtailError(f"`{path}` is damaged: it does not say how far the run came. {ANEW}")
     if state.get("finished", True):
         return []
     return [
         f"The run in `{folder}` has not reached its end: its model is the best of the first "
-        f"{state['epoch']} of {facts['run']['epochs']} epochs. To finish it, train again with the "
+        f"{state.get('epoch')} of {run.get('epochs')} epochs. To finish it, train again with the "
         "same settings and folder."
     ]
 
@@ -98,11 +104,14 @@ class RunFiles:
         weights = checkpoint.weights_of(model)
         self._best = {name: tensor.detach().clone() for name, tensor in weights.items()}
 
-    def best_weights(self) -> dict[str, Tensor]:
-        """The weights that were kept last."""
+    def best_weights(self, model: Model) -> dict[str, Tensor]:
+        """The weights that were kept last, which fit this model."""
         if self.folder is None:
             return self._best
-        return checkpoint.load(self.folder / MODEL_FILE)[0]
+        path = self.folder / MODEL_FILE
+        tensors, facts = checkpoint.load(path)
+        Saved(path, tensors, facts, AGAIN).check_weights(model)
+        return tensors
 
     def save_checkpoint(self, model: Model, optimiser: torch.optim.Optimizer, state: State) -> None:
         """Save all that the run needs to continue; there must be a folder."""
@@ -113,21 +122,32 @@ class RunFiles:
         keep(path, self.folder / PREVIOUS_FILE)
         save_tensors(path, tensors, facts)
 
-    def load_checkpoint(self, model: Model, optimiser: torch.optim.Optimizer) -> State | None:
-        """Restore the last checkpoint that is not damaged; None if there is none."""
+    def load_checkpoint(
+        self, model: Model, optimiser: torch.optim.Optimizer, steps: int
+    ) -> State | None:
+        """Restore the last checkpoint that is not damaged; None if there is none.
+
+        Args:
+            model: of the run.
+            optimiser: of the run.
+            steps: in an epoch.
+        """
         path = None if self.folder is None else self.folder / CHECKPOINT_FILE
         if path is None or not path.exists():
             return None
         tensors, facts = _last_good(path)
         if not {"run", "data", "state", "optimiser"} <= facts.keys():
-            raise HeadtailError(
-                f"`{path}` is not a checkpoint of a run. Delete it to start that run again."
-            )
+            raise HeadtailError(f"`{path}` is not a checkpoint of a run. {ANEW}")
         if any(facts[name] != self.facts[name] for name in ("run", "data")):
             raise HeadtailError(
                 f"`{path}` belongs to a run with other settings or other data. Choose another "
                 "folder, or delete it."
             )
-        checkpoint.restore_training_state(tensors, facts, model, optimiser)
-        saved: dict[str, Any] = facts["state"]
-        return State(**{**saved, "curve": [tuple(point) for point in saved["curve"]]})
+        saved = Saved(path, tensors, facts, ANEW)
+        state = checked_state(saved, self.facts["run"]["epochs"], steps)
+        saved.check_weights(model)
+        check_optimiser(saved, model, optimiser)
+        check_random(saved)
+        with saved.explained("the memories of its sampler"):
+            checkpoint.restore_training_state(tensors, facts, model, optimiser)
+        return state

@@ -9,19 +9,29 @@ from typing import Any
 from torch import Tensor, nn
 
 from headtail.core.labels import Labels
-from headtail.core.targets import Ragged
-from headtail.data.bag import Bag
 from headtail.data.known import Users
 from headtail.data.text_features import TextFeatures
 from headtail.encoders import Model
 from headtail.errors import HeadtailError
-from headtail.files.tensors import as_bytes, from_bytes, save_tensors
+from headtail.files.tensors import as_bytes, save_tensors
 from headtail.rows.decay import catch_up
 from headtail.training import checkpoint
 from headtail.training.build_model import build_model, with_second_tower
+from headtail.training.check_model import (
+    check_features,
+    check_sizes,
+    checked_labels,
+    checked_run,
+    items_of,
+    text_of,
+    users_of,
+)
+from headtail.training.check_saved import Saved
 from headtail.training.config import SettledRun
 
 MODEL_FILE = "model.safetensors"
+AGAIN = "Train the model again, or restore the file from a copy."
+"""What to do about a model that cannot be used."""
 
 
 def save_model(
@@ -72,6 +82,9 @@ def load_model(
     headtail did not save them. A model that was trained on raw texts has as `text` how these become
     features (`TextFeatures`), and one with users as features has them as `users` (`Users`).
 
+    The file is not trusted: whatever contradicts its settings, ids out of range, and weights that
+    are not finite are refused, and nothing is allocated that is larger than the file.
+
     Args:
         folder: of the run.
         encoder: the module that was trained, if it was not one of headtail's.
@@ -85,36 +98,27 @@ def load_model(
     tensors, facts = checkpoint.load(path)
     if not {"run", "smoothing", "num_features"} <= facts.keys() or "labels.counts" not in tensors:
         raise HeadtailError(f"`{path}` is not a trained model. Pass the folder of a finished run.")
-    run = SettledRun(**facts["run"])
-    if "labels.names" in tensors:
-        facts["label_names"] = from_bytes(tensors["labels.names"])
-    labels = Labels(tensors["labels.counts"], facts["smoothing"], facts.get("label_names"))
-    size = facts.get("picture")
-    model = build_model(
-        run,
-        labels,
-        facts["num_features"],
-        image_size=None if size is None else (size[0], size[1]),
-        encoder=encoder,
-        sparse=False,
-    )
-    model = with_second_tower(model, _items_of(tensors))
-    checkpoint.restore_weights(tensors, model)
-    if "text" in facts:
-        facts["text"] = TextFeatures.saved(tensors, facts["text"])
-    if "users.names" in tensors:
-        had = Ragged(tensors["users.had"], tensors["users.had_offsets"])
-        facts["users"] = Users(from_bytes(tensors["users.names"]), had)
+    saved = Saved(path, tensors, facts, AGAIN)
+    run = checked_run(saved)
+    labels = checked_labels(saved)
+    image_size = check_features(saved, labels.num_labels)
+    check_sizes(saved, run, labels.num_labels, image_size, encoder)
+    items = items_of(saved, labels.num_labels)
+    number = facts["num_features"]
+    about = {
+        "text": text_of(saved, number),
+        "users": users_of(saved, number, labels.num_labels),
+    }
+    with saved.explained("the settings of its run"):
+        model = build_model(
+            run, labels, number, image_size=image_size, encoder=encoder, sparse=False
+        )
+        model = with_second_tower(model, items)
+    saved.check_weights(model)
+    with saved.explained("the memories of its sampler"):
+        checkpoint.restore_weights(tensors, model)
+    facts |= {name: value for name, value in about.items() if value is not None}
     return model.eval(), run, facts
-
-
-def _items_of(tensors: dict[str, Tensor]) -> Bag | None:
-    """The features of the labels, where the model has a second tower."""
-    names = [f"model.head.item_{name}" for name in ("offsets", "columns", "values")]
-    if names[0] not in tensors:
-        return None
-    offsets, columns, values = (tensors[name] for name in names)
-    return Bag(offsets, columns, values, len(tensors["model.head.tower.weight"]))
 
 
 def settings_of(run: SettledRun) -> dict[str, Any]:

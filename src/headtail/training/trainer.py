@@ -160,7 +160,9 @@ class Trainer:
 
     def _fit(self) -> Trained:
         checkpoint.restore_random_state(self._random)
-        self.state = self.files.load_checkpoint(self.model, self.optimiser) or self.state
+        steps = self.batches.steps
+        state = self.files.load_checkpoint(self.model, self.optimiser, steps)
+        self.state = state or self.state
         determined = determinism(self.run.deterministic, self.device)
         listening = interrupts() if self.stop is None else nullcontext(self.stop)
         ended = False
@@ -169,7 +171,7 @@ class Trainer:
                 while not self.state.finished:
                     self._train_epoch(interrupted)
             if self.validation is not None and self.state.best_epoch:
-                checkpoint.restore_weights(self.files.best_weights(), self.model)
+                checkpoint.restore_weights(self.files.best_weights(self.model), self.model)
             self.optimiser.flush()
             self.model.eval()
             ended = True

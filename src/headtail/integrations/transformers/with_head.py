@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 import transformers
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -17,10 +18,11 @@ from transformers.utils.generic import ModelOutput
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
 from headtail.core.labels import Labels
+from headtail.core.names import saved_names
 from headtail.core.targets import IGNORE_INDEX
 from headtail.core.topk import TopK
 from headtail.errors import HeadtailError, Setting, check_kind
-from headtail.files.tensors import as_bytes, from_bytes
+from headtail.files.tensors import as_bytes
 from headtail.head import LabelHead
 from headtail.integrations.transformers.config import HeadtailConfig, check_settings, width_of
 from headtail.schemes import scheme as build_loss
@@ -229,9 +231,11 @@ class WithHead(PreTrainedModel):
             )
         config = HeadtailConfig.from_pretrained(name, **hub) if config is None else config
         tensors = _tensors(name, hub)
-        if not isinstance(config, HeadtailConfig) or COUNTS not in tensors:
+        if not isinstance(config, HeadtailConfig) or not {COUNTS, NAMES} <= tensors.keys():
             raise HeadtailError(f"`{name}` was not saved by a model of headtail.")
-        labels = Labels(tensors[COUNTS], config.smoothing, from_bytes(tensors[NAMES]))
+        labels = _labels(name, tensors, config)
+        if encoder is None:
+            _check_sizes(name, tensors, config)
         # Not on torch's meta device, as transformers does it: samplers compute their tables.
         model = cls(config, labels, encoder)
         # As saved, digits included: some layers may have more than others.
@@ -243,6 +247,34 @@ class WithHead(PreTrainedModel):
         model.tie_weights()
         model.eval()
         return model if dtype is None else cast(Any, model).to(dtype)
+
+
+def _labels(name: str, tensors: dict[str, Tensor], config: HeadtailConfig) -> Labels:
+    """The labels that were saved, checked."""
+    counts = tensors[COUNTS]
+    try:
+        names = saved_names(tensors[NAMES], counts.shape[0] if counts.dim() else 0)
+        return Labels(counts, config.smoothing, names)
+    except HeadtailError as error:
+        raise HeadtailError(f"`{name}` is damaged: {error}") from error
+
+
+def _check_sizes(name: str, tensors: dict[str, Tensor], config: HeadtailConfig) -> None:
+    """Refuse a configuration of other sizes than the weights, before anything is allocated."""
+    with torch.device("meta"):
+        expected = {f"encoder.{key}": value for key, value in _made_of(config).state_dict().items()}
+        expected["head.weight"] = torch.empty(len(tensors[COUNTS]), config.dim)
+    wrong = [
+        key
+        for key, value in expected.items()
+        if key in tensors and tensors[key].shape != value.shape
+    ]
+    # Tables that are tied to another are not saved, and no larger than that.
+    missing = [key for key in expected if key not in tensors]
+    saved = sum(tensor.numel() for tensor in tensors.values())
+    if wrong or sum(expected[key].numel() for key in missing) > saved:
+        odd = sorted(wrong or missing)[:3]
+        raise HeadtailError(f"`{name}` and its `config.json` do not fit together: {odd}.")
 
 
 def states_of(outputs: Any, encoder: nn.Module) -> Tensor:
@@ -273,7 +305,14 @@ def _tensors(name: str, hub: dict[str, Any]) -> dict[str, Tensor]:
     """All saved tensors, from one file or from several."""
     whole = cached_file(name, SAFE_WEIGHTS_NAME, _raise_exceptions_for_missing_entries=False, **hub)
     if whole is not None:
-        return load_file(whole)
+        return _read(whole)
     index = cached_file(name, SAFE_WEIGHTS_INDEX_NAME, **hub)
     files, _ = get_checkpoint_shard_files(name, index, **hub)
-    return {key: tensor for file in files for key, tensor in load_file(file).items()}
+    return {key: tensor for file in files for key, tensor in _read(file).items()}
+
+
+def _read(path: str) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise HeadtailError(f"`{path}` cannot be read: {error}. Save the model again.") from error

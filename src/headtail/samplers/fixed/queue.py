@@ -124,13 +124,13 @@ class Queue(FixedSampler):
 
     def set_extra_state(self, state: Tensor) -> None:
         """Restore fill level and write position."""
-        filled, position = (int(v) for v in state)
-        if not 0 <= filled <= self.capacity or not 0 <= position < self.capacity:
+        filled, place = (int(v) for v in state) if state.shape == (2,) else (-1, -1)
+        if not (0 <= filled <= self.capacity and 0 <= place < self.capacity):
             raise HeadtailError(
-                f"The saved queue holds {filled} labels and writes at place {position}, but has "
-                f"room for {self.capacity}. Load the state of a queue of this capacity."
+                f"This is not the state of a queue of {self.capacity:,} labels. Load that of an "
+                "equal queue."
             )
-        self._filled, self._next = filled, position
+        self._filled, self._next = filled, place
 
     def _taken(self) -> int:
         return self._filled if self.num_negatives is None else min(self.num_negatives, self._filled)

@@ -165,7 +165,7 @@ class Adversarial(Scheduled):
 
     def set_extra_state(self, state: Tensor) -> None:
         """Restore them."""
-        self._steps_done, self._next_refresh, d = (int(number) for number in state[:3])
+        d = self._restore_schedule(state, 2, self.dim)
         if d:  # without projections the next draw makes them
             now, later = state[3:].reshape(2, d, self.dim).float()
             self._store("_projection", now.to(self._projection.device))

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from headtail.errors import HeadtailError
 from headtail.samplers.interfaces import ModelSampler
 from headtail.samplers.sampler import Claims, Step
 
@@ -96,6 +97,24 @@ class Scheduled(ModelSampler):
         """The values of `[n]` or `[p, n]` ids for each example, from `[G, L]` of each group."""
         of_each = self._of_each(of_group, len(step.pairs.label))
         return of_each.gather(1, ids) if ids.dim() == 2 else of_each[:, ids.reshape(-1)]
+
+    def _restore_schedule(self, state: Tensor, projections: int, dim: int) -> int:
+        """Take over the steps of a saved state, and return d of the projections behind them.
+
+        Args:
+            state: steps done, the step of the next refresh, d, and `[projections, d, dim]` numbers.
+            projections: how many.
+            dim: their width.
+        """
+        numbers = state[:3].tolist() if state.dim() == 1 and bool(state.isfinite().all()) else []
+        whole = len(numbers) == 3 and all(0 <= n < 2**53 and n == int(n) for n in numbers)
+        if not whole or len(state) - 3 != projections * int(numbers[2]) * dim:
+            raise HeadtailError(
+                f"This is the state of a sampler with another `dim` than {dim}. Create both with "
+                "the same `dim`."
+            )
+        self._steps_done, self._next_refresh, d = map(int, numbers)
+        return d
 
     def _schedule_next(self) -> None:
         self._next_refresh = next_refresh(self._steps_done, self.num_labels, self.interval)

@@ -144,12 +144,7 @@ class Summarised(Scheduled):
 
     def set_extra_state(self, state: Tensor) -> None:
         """Restore them."""
-        self._steps_done, self._next_refresh, d = (int(number) for number in state[:3])
-        if len(state) - 3 != d * self.dim:
-            raise HeadtailError(
-                f"This is the state of a sampler with another `dim` than {self.dim}. Create both "
-                "with the same `dim`."
-            )
+        d = self._restore_schedule(state, 1, self.dim)
         if d:  # without a projection the next draw makes one
             saved = state[3:].reshape(d, self.dim).float()
             self._store("_projection", saved.to(self._projection.device))
