@@ -20,6 +20,7 @@ from headtail.cli import main
 from headtail.comparison.results import Comparison, Row, read_rows
 from headtail.data.load import load
 from headtail.evaluation.topk import top_labels
+from headtail.files.checksums import add_sum
 from headtail.files.records import to_csv
 from headtail.training.config import Training
 from headtail.training.notes import slow_on_cpu
@@ -89,6 +90,7 @@ def test_the_table_of_a_comparison_fits_80_columns_and_cuts_no_word(
     folder = shutil.copytree(finished, tmp_path / "copy")
     rows = [row for row in read_rows(folder / "results.csv") if row.seed < seeds]
     (folder / "results.csv").write_text(to_csv(rows, Row))
+    add_sum(folder, "results.csv")
     assert main(["report", str(folder), "--out", str(tmp_path / "report.html")]) == 0
     table = capsys.readouterr().out.partition("report:")[0]
     assert widest(table) <= 80
@@ -730,7 +732,9 @@ def test_a_full_disk_costs_a_sentence_and_no_results(finished, tmp_path, capsys,
 def test_a_damaged_comparison_is_refused(finished, tmp_path, capsys):
     folder = shutil.copytree(finished, tmp_path / "comparison")
     (folder / "results.csv").write_text((folder / "results.csv").read_text()[:-40])
-    assert "results.csv` is damaged in row" in told(capsys, ["report", str(folder)])
+    assert "is damaged: `results.csv` does not match its checksum" in told(
+        capsys, ["report", str(folder)]
+    )
     (folder / "results.csv").write_text("something else\n")
     assert "is not a results file of headtail" in told(capsys, ["report", str(folder)])
 

@@ -81,16 +81,23 @@ class Points:
         """Refuse labels, columns, items and offsets that are out of range: one pass over all of
         them, the first time.
         """
-        if self._checked:
-            return
+        if not self._checked:
+            self.check_questions()
+            self._check_ids("labels", "known")
+            object.__setattr__(self, "_checked", True)
+
+    def check_questions(self) -> None:
+        """As `check`, for all but the right answers, which may be labels that a model lacks."""
         if isinstance(self.features, Bag | Histories):
             self.features.check()
-        for name in ("labels", "seen", "known"):
+        self._check_ids("seen")
+
+    def _check_ids(self, *names: str) -> None:
+        for name in names:
             ragged = getattr(self, name)
             if ragged is not None:
                 check_ids(f"{name}.values", ragged.values, self.num_labels)
                 check_offsets(f"{name}.offsets", ragged.offsets, len(ragged.values))
-        object.__setattr__(self, "_checked", True)
 
     def __repr__(self) -> str:
         sizes = f"{self.num_features:,} features, {self.num_labels:,} labels"

@@ -37,7 +37,7 @@ def blocks(points: Points, model: Model, most: int) -> Iterator[tuple[Int[Tensor
     """
     if len(points) == 0:
         return
-    points.check()
+    points.check_questions()
     if points.image_size is not None:
         most = min(most, max(1, IMAGE_NUMBERS_AT_ONCE // points.num_features))
     parts = torch.arange(len(points)).split(most)
