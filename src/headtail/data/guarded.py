@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -25,6 +24,7 @@ from headtail.data.file_kinds import HELD_OUT, TEST, TRAIN, VALIDATION
 from headtail.data.packed import ending_of
 from headtail.data.progress import Progress
 from headtail.data.reading import DEFAULTS, LIMITS, Reading
+from headtail.data.shards import shards_of
 from headtail.errors import HeadtailError, Setting, check_number
 from headtail.files.atomic import write_text
 from headtail.files.cache_folder import cache_folder
@@ -113,17 +113,27 @@ def check_limits(reading: Reading) -> None:
 
 def _files_at(path: Path) -> Iterator[Path]:
     if not path.is_dir():
-        # Shards lie beside each other.
-        pattern = f"*{path.suffix}" if re.search(r"-\d{5}-of-\d{5}", path.name) else None
-        yield from [path] if pattern is None else sorted(path.parent.glob(pattern))
+        yield from _with_shards(path)
         return
-    for inside in sorted(path.iterdir()):
+    for inside in _entries(path):
         if not inside.is_dir():
             yield inside
         elif inside.name == "data":
             yield from _files_at(inside)
         elif _ROLES.search(inside.name.lower()):
-            yield from (file for file in sorted(inside.iterdir()) if not file.is_dir())
+            yield from (file for file in _entries(inside) if not file.is_dir())
+
+
+def _with_shards(path: Path) -> list[Path]:
+    with suppress(HeadtailError):  # some are missing, and the reader says so
+        return shards_of(path)
+    return [path]
+
+
+def _entries(folder: Path) -> list[Path]:
+    with suppress(OSError):  # it may not be looked into, and the reader says so
+        return sorted(folder.iterdir())
+    return []
 
 
 def _is_fragile(path: Path) -> bool:
@@ -160,14 +170,14 @@ def _error(failure: Failure, files: list[Path], limits: Limits, size: int) -> He
         return HeadtailError(
             f"{name} needs more than {limits.memory / GIB:.3g} GiB of memory to be read, too much "
             f"for {_as_size(size)}: it may be damaged. If it is not, allow more (",
-            Setting("max_memory", math.ceil(2 * limits.memory / GIB)),
+            Setting("max_memory", _doubled(limits.memory / GIB)),
             ").",
         )
     if failure.reason == "seconds":
         return HeadtailError(
             f"{name} could not be read within {limits.seconds:,.3g} seconds, too long for "
             f"{_as_size(size)}: it may be damaged. If it is not, allow more (",
-            Setting("max_seconds", math.ceil(2 * limits.seconds)),
+            Setting("max_seconds", _doubled(limits.seconds)),
             ").",
         )
     if failure.reason == "exception":
@@ -183,7 +193,7 @@ def _error(failure: Failure, files: list[Path], limits: Limits, size: int) -> He
     return HeadtailError(
         f"{name} cannot be read: the process that read it crashed ({failure.about}). It is "
         "probably damaged: write or copy it again. If it is not, allow more memory (",
-        Setting("max_memory", math.ceil(2 * limits.memory / GIB)),
+        Setting("max_memory", _doubled(limits.memory / GIB)),
         ").",
     )
 
@@ -226,6 +236,11 @@ def _named(files: list[Path]) -> str:
         return f"`{files[0]}`"
     more = f" ({len(files):,} files)" if len(files) > 2 else ""
     return f"`{files[0]}` or {'another' if more else f'`{files[1].name}`'}{more}"
+
+
+def _doubled(limit: float) -> int:
+    """A limit that is worth a try."""
+    return max(1, round(2 * limit))
 
 
 def _as_size(size: int) -> str:
