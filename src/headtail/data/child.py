@@ -33,7 +33,7 @@ LONGEST_TEXT = 1 << 14
 """Characters of a part of a sentence, and of a traceback."""
 LOOK_EVERY = 0.1
 """Seconds between two looks at the clock."""
-PATIENCE = 1.0
+PATIENCE = 2.0
 """Seconds that a child gets to remove what it has half written."""
 
 
@@ -217,7 +217,7 @@ class _Reports:
 
 
 def _outcome(work: Work, progress: Progress) -> dict[str, Any]:
-    """The last message of the child: what became of its work."""
+    """The last message of the child: success, or why there is none."""
     try:
         work(progress)
     except HeadtailError as error:

@@ -214,19 +214,19 @@ def _culprits(files: list[Path], limits: Limits) -> list[Path]:
     return files
 
 
-def _read_through(path: Path, _: Progress) -> None:
+def _read_through(path: Path, progress: Progress | None) -> None:
     """Read all that is in a file."""
     if path.suffix.lower() == ".npz":
         import numpy as np
 
         with np.load(path, allow_pickle=False) as arrays:
             for name in arrays.files:
-                _ = arrays[name]
+                arrays[name].sum()
         return
     from headtail.data.tables.open import open_table
 
     table = open_table(path)
-    for _ in table.read(table.schema.names):
+    for _ in table.read(table.schema.names, progress):
         pass
 
 
