@@ -5,6 +5,7 @@ documented.
 from __future__ import annotations
 
 import math
+import os
 from io import BytesIO
 
 import numpy as np
@@ -114,7 +115,7 @@ def test_an_image_cut_anywhere_is_reported(recwarn):
 def test_a_missing_file_and_a_folder_are_reported(tmp_path):
     with pytest.raises(HeadtailError, match=r"`it` does not exist"):
         open_rgb(str(tmp_path / "nowhere.jpg"), "it")
-    with pytest.raises(HeadtailError, match=r"`it` cannot be decoded as an image"):
+    with pytest.raises(HeadtailError, match=r"`it` is not a file, but a folder"):
         open_rgb(str(tmp_path), "it")
 
 
@@ -160,3 +161,28 @@ def test_the_middle_is_what_scaling_and_cropping_gives():
     assert np.abs(found.astype(int) - wanted).max() <= 1
     assert np.array_equal(cut(image, centre_box(*image.size), 28, flipped=True), found[:, :, ::-1])
     assert math.isclose(centre_box(320, 256)[2] - centre_box(320, 256)[0], 224)
+
+
+def test_an_image_with_a_huge_number_of_pixels_is_reported_before_it_is_decoded(monkeypatch):
+    content = encoded(Image.new("RGB", (30, 40)))
+    monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 1000)
+    with pytest.raises(HeadtailError, match=r"`it` has 30 × 40 pixels, more than Pillow may"):
+        open_rgb(content, "it")
+    monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 500)
+    with pytest.raises(HeadtailError, match=r"`it` has a huge number of pixels, more than Pillow"):
+        open_rgb(content, "it")
+    monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", None)
+    assert open_rgb(content, "it").size == (30, 40)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "WEBP"])
+def test_of_several_frames_the_first_is_decoded(kind):
+    frames = [Image.new("RGB", (8, 8), (shade, shade, shade)) for shade in (255, 0, 0)]
+    content = encoded(frames[0], kind, save_all=True, append_images=frames[1:])
+    assert open_rgb(content, "it").getpixel((4, 4)) == (255, 255, 255)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    with pytest.raises(HeadtailError, match=r"`it` is not a file, but a folder, a pipe or"):
+        open_rgb(str(tmp_path / "pipe.jpg"), "it")

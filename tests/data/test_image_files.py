@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from headtail import HeadtailError
+from headtail.data import decode
 from headtail.data.image_files import ImageFiles
 
 
@@ -110,3 +111,25 @@ def test_every_bad_file_is_found(files, workers, tmp_path):
     assert set(found) == {3, 9}
     assert "is empty" in found[3]
     assert "does not exist" in found[9]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_image_that_kills_its_process_is_among_those_that_cannot_be_decoded(
+    files, monkeypatch, workers
+):
+    here = os.getpid()
+    real = decode.open_rgb
+
+    def fatal(source, name):
+        if os.getpid() != here and source.endswith("/7.png"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(source, name)
+
+    monkeypatch.setattr(decode, "open_rgb", fatal)
+    monkeypatch.setattr("headtail.data.image_files.CHECKED_AT_ONCE", 4)
+    with open(files.paths[3], "wb") as file:
+        file.write(b"no image")
+    errors = {i: error for some in files.undecodable(workers) for i, error in some.items()}
+    assert list(errors) == [3, 7]
+    assert "is not an image" in errors[3]
+    assert "7.png` crashes the process that decodes it (SIGKILL)" in errors[7]

@@ -287,3 +287,11 @@ def test_labels_have_the_names_that_a_hub_notes(folder, labels, names, wanted):
         )
         pq.write_table(table, path)
     assert load(folder).label_names == wanted
+
+
+def test_deeply_nested_notes_of_a_hub_give_no_names(folder):
+    path = folder / "train.parquet"
+    write(path, pixels(4), [2, 0, 2, 0])
+    table = pq.read_table(path)
+    pq.write_table(table.replace_schema_metadata({b"huggingface": b"[" * 200_000}), path)
+    assert load(folder).label_names == [0, 2]

@@ -463,3 +463,21 @@ def test_lists_in_a_file_of_semicolons_are_no_fractions(tmp_path):
 def same(one, other):
     assert torch.equal(one.labels.values, other.labels.values)
     assert torch.equal(one.features.items, other.features.items)
+
+
+def test_a_shard_with_two_columns_of_one_name_is_refused(tmp_path):
+    twice = pa.Table.from_arrays([*ARROW.columns, ARROW.column(0)], [*ALL, "user_id"])
+    for number, table in enumerate((ARROW, twice)):
+        pq.write_table(table, tmp_path / f"train-{number:05}-of-00002.parquet")
+    with pytest.raises(HeadtailError, match=r"-00001-of-00002.parquet` has two columns `user_id`"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "feather"])
+def test_a_column_with_a_name_that_is_not_utf_8_is_refused(tmp_path, ending):
+    path = tmp_path / f"log.{ending}"
+    write = pq.write_table if ending == "parquet" else pyarrow.feather.write_feather
+    write(ARROW.rename_columns([*ALL[:-1], "tiXme"]), path)
+    path.write_bytes(path.read_bytes().replace(b"tiXme", b"ti\xffme"))
+    with pytest.raises(HeadtailError, match=r"has a column with a name that is not UTF-8\. Rename"):
+        load(path)

@@ -7,11 +7,13 @@ in a note.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from headtail.data.bag import Bag
+from headtail.data.guarded import fragile_files, read_in_child_first
 from headtail.data.known import Known, dense_rows, left_out, unlabelled
 from headtail.data.packed import ending_of
 from headtail.data.points import Points, Progress
@@ -34,6 +36,15 @@ def rows_to_answer(
         reading: how to read the file.
         progress: called with what is being done and the share of it that is done.
     """
+    fragile = fragile_files([path])
+    work = partial(_rows, path, known, reading)
+    read_in_child_first(work, fragile, reading, progress, purpose=f"answer with {known.kind}")
+    return _rows(path, known, reading, progress)
+
+
+def _rows(
+    path: Path, known: Known, reading: Reading, progress: Progress | None
+) -> tuple[Points, list[str]] | None:
     if known.kind == "images":
         return _image_rows(path, known, reading, progress)
     if known.kind == "dense" and path.suffix.lower() in (".npz", ".safetensors"):

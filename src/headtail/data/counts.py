@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from headtail.core.labels import Labels
+from headtail.data.guarded import fragile_files, read_in_child_first
 from headtail.data.progress import Progress
 from headtail.errors import HeadtailError, Setting, check_exists, need
 from headtail.files.cache_folder import cache_folder
@@ -35,6 +36,9 @@ def read_counts(path: Path, smoothing: float = 0.0) -> Labels:
             "per line."
         )
     read = {".npy": _from_npy, ".parquet": _from_parquet}.get(path.suffix, _from_text)
+    if read is _from_parquet:
+        work = partial(_check_parquet, path)
+        read_in_child_first(work, fragile_files([path]), purpose="read counts")
     counts, names = read(path)
     try:
         return Labels.from_counts(counts, smoothing, names)
@@ -63,12 +67,23 @@ def count_labels(
     Returns:
         Labels with their names, sorted.
     """
+    path = check_exists(Path(path))
+    work = partial(_count_column, path, column)
+    fragile = fragile_files([path])
+    read_in_child_first(work, fragile, progress=progress, purpose=f"count {column or ''}")
+    counts, names = _count_column(path, column, progress)
+    return Labels.from_counts(counts, smoothing, names)
+
+
+def _count_column(
+    path: Path, column: str | None, progress: Progress | None
+) -> tuple[np.ndarray, list[str]]:
     need("pyarrow", extra="data", to="Reading tables")
     from headtail.data.processes import Processes, processes_for
     from headtail.data.tables.columns import Columns
     from headtail.data.tables.tally import ColumnPiece, add_up, tally_column
 
-    columns = Columns.of(check_exists(Path(path)))
+    columns = Columns.of(path)
     chosen = column or columns.roles.label or columns.lists or columns.item
     if chosen not in columns.names:
         wrong = "none of them is one of labels" if column is None else f"none is called `{column}`"
@@ -92,7 +107,7 @@ def count_labels(
         if not written:
             raise HeadtailError(f"`{path}`, column `{chosen}` holds no label.")
         names, counts = add_up(written)
-    return Labels.from_counts(counts, smoothing, names.names.to_pylist())
+    return counts, names.names.to_pylist()
 
 
 def _from_npy(path: Path) -> Counted:
@@ -114,6 +129,10 @@ def _from_npy(path: Path) -> Counted:
     return counts if counts.dtype.kind in "iu" else counts.astype(np.float64), None
 
 
+def _check_parquet(path: Path, _: Progress | None) -> None:
+    _from_parquet(path)
+
+
 def _from_parquet(path: Path) -> Counted:
     need("pyarrow", extra="data", to="Reading Parquet files")
     import pyarrow as pa
@@ -126,6 +145,8 @@ def _from_parquet(path: Path) -> Counted:
             f"{path} is not a readable Parquet file; it may be cut short. Write or copy it again."
         ) from error
     names = table.column_names
+    if names.count("count") > 1 or names.count("label") > 1:
+        raise HeadtailError(f"{path} has two columns of the same name. Rename one of them.")
     column = "count" if "count" in names else names[0] if len(names) == 1 else None
     kind = None if column is None else table.schema.field(column).type
     if kind is None or not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import stat
 import warnings
 from io import BytesIO
 from pathlib import Path
@@ -31,7 +33,7 @@ TEST_SHARE = 224 / 256
 
 
 def open_rgb(source: str | bytes, name: str) -> Image:
-    """Decode an image, whatever its pixel mode, into 8-bit RGB.
+    """Decode an image, whatever its pixel mode, into 8-bit RGB; of several frames, the first.
 
     Args:
         source: path of the file, or its content.
@@ -44,6 +46,8 @@ def open_rgb(source: str | bytes, name: str) -> Image:
     need("pillow", module="PIL", extra="data", to="Decoding images")
     from PIL import Image, UnidentifiedImageError
 
+    if isinstance(source, str) and _is_special(source):
+        raise bad_image(name, "is not a file, but a folder, a pipe or a device")
     file = BytesIO(source) if isinstance(source, bytes) else source
     try:
         # What Pillow warns about, such as a camera's damaged metadata, does not change the pixels.
@@ -52,6 +56,9 @@ def open_rgb(source: str | bytes, name: str) -> Image:
                 raise bad_image(
                     name, f"has pixels of mode {image.mode}, which have no meaning in 8-bit RGB"
                 )
+            width, height = image.size
+            if width * height > (Image.MAX_IMAGE_PIXELS or math.inf):
+                raise bad_image(name, f"has {width:,} × {height:,} pixels{_TOO_LARGE}")
             # A palette may hold transparent colours, which Pillow wants to convert first.
             if image.mode == "P":
                 return image.convert("RGBA").convert("RGB")
@@ -61,6 +68,8 @@ def open_rgb(source: str | bytes, name: str) -> Image:
     except UnidentifiedImageError as error:
         problem = "is empty" if _is_empty(source) else f"is not an image ({', '.join(FORMATS)})"
         raise bad_image(name, problem) from error
+    except Image.DecompressionBombError as error:
+        raise bad_image(name, f"has a huge number of pixels{_TOO_LARGE}") from error
     except FileNotFoundError as error:
         raise bad_image(name, "does not exist") from error
     except Exception as error:  # what a decoder raises about a damaged file depends on the damage
@@ -68,6 +77,9 @@ def open_rgb(source: str | bytes, name: str) -> Image:
             raise bad_image(name, "is cut off before the image is complete") from error
         why = str(error).rstrip(".") or type(error).__name__
         raise bad_image(name, f"cannot be decoded as an image ({why})") from error
+
+
+_TOO_LARGE = ", more than Pillow may decode (`PIL.Image.MAX_IMAGE_PIXELS`)"
 
 
 def bad_image(name: str, problem: str) -> HeadtailError:
@@ -129,6 +141,14 @@ def random_box(width: int, height: int, rng: np.random.Generator) -> Box:
     w = min(width, height * RATIO[1])
     h = min(height, width / RATIO[0])
     return (width - w) / 2, (height - h) / 2, (width + w) / 2, (height + h) / 2
+
+
+def _is_special(path: str) -> bool:
+    """Whether reading this path might wait for ever, or never end."""
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode)
+    except (OSError, ValueError):  # Pillow's own error says more
+        return False
 
 
 def _is_empty(source: str | bytes) -> bool:

@@ -13,12 +13,17 @@ import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
-from headtail.errors import HeadtailError, check_count
+from headtail.data.child import Limits, run
+from headtail.data.decode import bad_image
+from headtail.data.progress import Progress
+from headtail.errors import HeadtailError, Setting, check_count
 
 SIZE = 224
 """Pixels per side of what the network sees."""
 CHECKED_AT_ONCE = 64
 """Images that a worker checks before it reports."""
+LIMITS = Limits(memory=3 << 30, seconds=20.0)
+"""Of a process that decodes images that may be damaged."""
 
 T = TypeVar("T")
 
@@ -94,8 +99,19 @@ class ImageFiles:
             yield decoded
 
     def undecodable(self, workers: int) -> Iterator[dict[int, str]]:
-        """Decode every image once, in blocks; ids of those that cannot be, with their errors."""
-        yield from _ahead(self._errors, torch.arange(len(self)).split(CHECKED_AT_ONCE), workers)
+        """Decode every image once, in blocks; ids of those that cannot be, with their errors.
+
+        Where an image takes a worker with it, the rest is decoded in child processes with limits,
+        so that this image gets its sentence too.
+        """
+        blocks = torch.arange(len(self)).split(CHECKED_AT_ONCE)
+        done = 0
+        try:
+            for errors in _ahead(self._errors, blocks, workers):
+                yield errors
+                done += 1
+        except HeadtailError:  # a worker died
+            yield from (self._errors_in_children(block) for block in blocks[done:])
 
     def _decoded_or_error(self, ids: Tensor, *, train: bool, seed: int) -> Tensor | str:
         """Errors are returned as text: an exception would leave a worker with a traceback in it."""
@@ -114,6 +130,28 @@ class ImageFiles:
             except HeadtailError as error:
                 errors[i] = error.sentence
         return errors
+
+    def _errors_in_children(self, ids: Tensor) -> dict[int, str]:
+        """As `_errors`, but nothing here dies of a damaged image."""
+        failure = run(partial(self._decode, ids), LIMITS)
+        if failure is None:
+            return {}
+        if len(ids) > 1:
+            return {i: e for one in ids.split(1) for i, e in self._errors_in_children(one).items()}
+        path = self.paths[int(ids)]
+        how = {
+            "error": failure.about,
+            "memory": bad_image(path, "takes too much memory to be decoded").sentence,
+            "seconds": bad_image(path, "takes too long to be decoded").sentence,
+        }
+        died = bad_image(path, f"crashes the process that decodes it ({failure.about})").sentence
+        return {int(ids): how.get(failure.reason, died)}
+
+    def _decode(self, ids: Tensor, _: Progress) -> None:
+        from headtail.data.decode import open_rgb
+
+        for i in ids.tolist():
+            open_rgb(self.paths[i], self.paths[i])
 
 
 def _ahead(work: Callable[[Tensor], T], items: Iterable[Tensor], workers: int) -> Iterator[T]:
@@ -138,7 +176,9 @@ def _ahead(work: Callable[[Tensor], T], items: Iterable[Tensor], workers: int) -
             raise
         raise HeadtailError(
             "A worker process that decodes images died, probably because memory (or /dev/shm) is "
-            "full. Use fewer workers."
+            "full: use fewer workers. If a damaged image is the cause, leave such images out (",
+            Setting("skip_bad_images"),
+            ").",
         ) from error
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headtail.data.digests import content_of
 from headtail.data.find import WHAT, find, kind_of
+from headtail.data.guarded import check_limits, fragile_files, read_in_child_first
 from headtail.data.image_catalogue import (
     compare_images,
     compare_profile,
@@ -21,7 +23,7 @@ from headtail.data.readers.image_kinds import is_bare
 from headtail.data.readers.raw_text_folder import as_texts
 from headtail.data.readers.table import opened, reader_of
 from headtail.data.readers.table_files import holds_table
-from headtail.data.reading import DEFAULTS, DataFiles, Reading
+from headtail.data.reading import DEFAULTS, LIMITS, DataFiles, Reading
 from headtail.data.shards import shards_of
 from headtail.data.text_features import Trained
 from headtail.errors import HeadtailError, Setting, check_exists, check_number, nearest, need
@@ -49,9 +51,13 @@ MEANT_FOR = {
     "text_features": "raw text",
     "max_terms": "raw text",
     "ngrams": "raw text",
+    "max_memory": "files that are read in a process of their own (Parquet, Arrow, .npz, zstd)",
+    "max_seconds": "files that are read in a process of their own (Parquet, Arrow, .npz, zstd)",
 }
 """Options that only some data have a use for."""
-SOME_READERS = tuple(name for name in MEANT_FOR if name not in ("test", "format", "holdout"))
+SOME_READERS = tuple(
+    name for name in MEANT_FOR if name not in ("test", "format", "holdout", *LIMITS)
+)
 """Those that a reader uses or does not use, whatever its files hold."""
 
 WHOLE = ("table", "text", "dense")
@@ -99,12 +105,14 @@ def load(
     if is_in_memory(data):
         return _with_items(_read_object(data, test, reading, progress, trained), reading, progress)
     # Shown to people, and kept with results: paths as they were typed.
-    how = {name: _written(value) for name, value in asdict(reading).items()}
+    options = {name: value for name, value in asdict(reading).items() if name not in LIMITS}
+    how = {name: _written(value) for name, value in options.items()}
     if _is_generated(data):
         loaded = _generate(data, reading, progress)
+        loaded = _with_items(loaded, reading, progress)
     else:
-        loaded = _read(data, reading, progress, trained)
-    loaded = _with_items(loaded, reading, progress)
+        _guard(data, reading, progress, trained)
+        loaded = _read_files(data, reading, trained, progress)
     if loaded.train.num_labels == 1:
         loaded = _with_notes(loaded, "There is a single label: every answer is right.")
     loaded = replace(loaded, read_as={"path": str(data), **how, **loaded.read_as})
@@ -179,6 +187,7 @@ def _check(reading: Reading) -> None:
             Setting("profile", "step"),
             " too, or leave it out.",
         )
+    check_limits(reading)
     if reading.root is not None:
         check_exists(reading.root)
 
@@ -192,6 +201,25 @@ def _generate(data: str | Path, reading: Reading, progress: Progress | None) -> 
 
     _refuse(reading, data, MEANT_FOR)
     return generate(str(data), progress)
+
+
+def _guard(
+    data: str | Path, reading: Reading, progress: Progress | None, trained: Trained | None
+) -> None:
+    """Read files that may crash their reader in another process first, which fills the cache."""
+    path = check_exists(Path(data), WHAT)
+    fragile = fragile_files([path, reading.test, reading.item_features])
+    if not fragile:
+        _refuse(reading, data, LIMITS)
+    purpose = "load" if trained is None else "load for a model"
+    work = partial(_read_files, data, reading, trained)
+    read_in_child_first(work, fragile, reading, progress, purpose=purpose)
+
+
+def _read_files(
+    data: str | Path, reading: Reading, trained: Trained | None, progress: Progress | None
+) -> DataSet:
+    return _with_items(_read(data, reading, progress, trained), reading, progress)
 
 
 def _read(

@@ -98,7 +98,7 @@ class Processes:
         if self._pool is None:
             return _in_turn(work, tasks, report)
         self._done.value = 0.0
-        with sigint_blocked(), _without_main():
+        with sigint_blocked(), without_main():
             futures = [self._pool.submit(_perform, work, task) for task in tasks]
         try:
             self._watch(futures, report)
@@ -188,7 +188,7 @@ def sigint_blocked() -> Iterator[None]:
 
 
 @contextmanager
-def _without_main() -> Iterator[None]:
+def without_main() -> Iterator[None]:
     """Processes that start in here do not run the user's script, which may read data at its top
     level, again.
     """

@@ -95,9 +95,19 @@ class Reading:
     """For raw text: the most terms, or the number of hashes."""
     ngrams: int = 2
     """For raw text: the most words in a row that are one term."""
+    max_memory: float | None = None
+    """For Parquet, Arrow, Feather, .npz and zstd files, which a process of its own reads first: GiB
+    that it may take. By default 3, and 64 times the size of the files.
+    """
+    max_seconds: float | None = None
+    """For the same files: seconds that reading them may take. By default 20, and 8 per MiB of the
+    files.
+    """
 
 
 DEFAULTS = Reading()
+LIMITS = ("max_memory", "max_seconds")
+"""Options that do not change what is read."""
 
 
 class DataFiles(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from multiprocessing import current_process
 from pathlib import Path
 
 import numpy as np
@@ -114,7 +115,9 @@ def _undecodable(files: ImageFiles, mark: str, progress: Progress | None) -> tup
 
     def build(store: Store) -> None:
         errors: dict[int, str] = {}
-        workers = _cores() if len(files) > 4 * CHECKED_AT_ONCE else 0
+        workers = _cores() if len(files) > 4 * CHECKED_AT_ONCE else 1
+        if current_process().daemon:  # which may have no workers
+            workers = 0
         for done, some in enumerate(files.undecodable(workers)):
             errors |= some
             if progress is not None:

@@ -103,6 +103,8 @@ class ArrowSource(Source):
         with self._open() as (reader, count):
             of_file = (reader.get_batch(i) for i in range(count or 0))
             for number, batch in enumerate(of_file if count is not None else reader):
+                # Unlike Parquet's, these bytes are used as they are: offsets may point anywhere.
+                batch.validate(full=True)
                 for piece in in_pieces(batch.select(columns), at_once):
                     yield piece, (number + 1) / (count or number + 2)
 
@@ -209,6 +211,10 @@ def _readable(path: Path, kind: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, IsADirectoryError) as error:
         raise HeadtailError(f"`{path}` is not a file. Name a {kind} file.") from error
+    except UnicodeDecodeError as error:
+        raise HeadtailError(
+            f"`{path}` has a column with a name that is not UTF-8. Rename it."
+        ) from error
     except (pa.ArrowException, OSError) as error:
         raise HeadtailError(
             f"`{path}` is not a readable {kind} file; it may be cut short. Write or copy it again."

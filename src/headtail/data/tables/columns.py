@@ -318,7 +318,7 @@ class Columns:
         noted = (self.table.schema.metadata or {}).get(b"huggingface", b"{}")
         try:
             names = json.loads(noted)["info"]["features"][column]["names"]
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, RecursionError):
             return None
         named = isinstance(names, list) and all(isinstance(name, str) for name in names)
         return names if named else None

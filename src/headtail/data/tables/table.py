@@ -73,10 +73,8 @@ class Table:
 
     def __post_init__(self) -> None:
         first = self.sources[0]
-        names = first.schema.names
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise HeadtailError(f"`{first.name}` has two columns `{twice}`. Rename one of them.")
+        for source in self.sources:
+            _check_names(source)
         wanted = {field.name: field.type for field in first.schema}
         for source in self.sources[1:]:
             # In any order: columns are read by their names.
@@ -161,6 +159,19 @@ class Table:
     def files(self) -> list[Path]:
         """Those that it is read from."""
         return [path for source in self.sources for path in source.files()]
+
+
+def _check_names(source: Source) -> None:
+    """Refuse columns with the same name, or with a name that is not text."""
+    try:
+        names = source.schema.names
+    except UnicodeDecodeError as error:
+        raise HeadtailError(
+            f"`{source.name}` has a column with a name that is not UTF-8. Rename it."
+        ) from error
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise HeadtailError(f"`{source.name}` has two columns `{twice}`. Rename one of them.")
 
 
 def _other_columns(
