@@ -736,6 +736,7 @@ def test_a_damaged_comparison_is_refused(finished, tmp_path, capsys):
         capsys, ["report", str(folder)]
     )
     (folder / "results.csv").write_text("something else\n")
+    add_sum(folder, "results.csv")
     assert "is not a results file of headtail" in told(capsys, ["report", str(folder)])
 
 
