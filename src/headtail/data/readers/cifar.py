@@ -17,7 +17,8 @@ from headtail.core.targets import Ragged
 from headtail.data.cache import Store, cached
 from headtail.data.file_kinds import FileKind
 from headtail.data.points import DataSet, Points, Progress
-from headtail.data.readers.safe_unpickle import PickledArray, PickledType, unpickle
+from headtail.data.readers.pickle_stack import PickledArray, PickledType
+from headtail.data.readers.safe_unpickle import unpickle
 from headtail.data.reading import DataFiles, Reading
 from headtail.errors import HeadtailError
 
@@ -154,7 +155,17 @@ def _content_of(layout: Layout, place: Path) -> Callable[..., bytes]:
 
 def _read_bytes(folder: Path, name: str, optional: bool = False) -> bytes:
     path = folder / name
-    return b"" if optional and not path.is_file() else path.read_bytes()
+    if optional and not path.is_file():
+        return b""
+    try:
+        if path.stat().st_size >= LARGEST:
+            raise HeadtailError(
+                f"`{path}` has {path.stat().st_size:,} bytes, more than any CIFAR file. Fetch it "
+                "again."
+            )
+        return path.read_bytes()
+    except OSError as error:
+        raise HeadtailError(f"`{path}` cannot be read: {error.strerror}.") from error
 
 
 def _unpacked(layout: Layout, place: Path) -> dict[str, bytes]:
@@ -181,7 +192,8 @@ def _unpacked(layout: Layout, place: Path) -> dict[str, bytes]:
 def _checked(path: Path, entries: dict[str, Any], layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     """`[n, 3, 32, 32]` uint8 images and `[n]` int32 labels."""
     if not {"data", layout.labels} <= entries.keys():
-        held = ", ".join(f"`{key}`" for key in sorted(entries)) or "nothing"
+        shown = [f"`{key[:40]}`" for key in sorted(entries)]
+        held = ", ".join([*shown[:8], *(["…"] if len(shown) > 8 else [])]) or "nothing"
         raise HeadtailError(
             f"`{path}` holds {held}, but `data` and `{layout.labels}` are needed. Fetch "
             f"{layout.name} again."
@@ -208,8 +220,10 @@ def _images(path: Path, data: Any, number: int) -> np.ndarray:
         raise HeadtailError(f"`{path}`: `data` is not an array. Fetch the file again.")
     _, shape, kind, by_column, raw = state
     code = kind.code if isinstance(kind, PickledType) else f"a {type(kind).__name__}"
-    if shape != wanted or code not in ("u1", "|u1") or not isinstance(raw, bytes):
-        held = f"{code:.20} of shape {shape!s:.60}"
+    # Only numbers are compared and written: a shape that is anything else may be endless.
+    numbers = isinstance(shape, tuple) and all(type(size) is int for size in shape)
+    if not numbers or shape != wanted or code not in ("u1", "|u1") or not isinstance(raw, bytes):
+        held = f"{code:.20} of shape {shape!s:.60}" if numbers else f"{code:.20} without a shape"
         raise HeadtailError(
             f"`{path}`: `data` must be bytes (u1) of shape {wanted}, but is {held}. Fetch the file "
             "again."
@@ -220,7 +234,9 @@ def _images(path: Path, data: Any, number: int) -> np.ndarray:
             "file again."
         )
     pixels = np.frombuffer(raw, np.uint8)
-    rows = pixels.reshape(wanted[::-1]).T if by_column else pixels
+    rows = (
+        pixels.reshape(wanted[::-1]).T if type(by_column) in (bool, int) and by_column else pixels
+    )
     return rows.reshape(number, 3, SIDE, SIDE)
 
 
