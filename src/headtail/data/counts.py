@@ -13,6 +13,7 @@ import numpy as np
 from headtail.core.labels import Labels
 from headtail.data.guarded import fragile_files, read_in_child_first
 from headtail.data.progress import Progress
+from headtail.data.readers.npz_files import npy_array
 from headtail.errors import HeadtailError, Setting, check_exists, need
 from headtail.files.cache_folder import cache_folder
 
@@ -112,8 +113,8 @@ def _count_column(
 
 def _from_npy(path: Path) -> Counted:
     try:
-        counts = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+        counts = npy_array(path)
+    except HeadtailError as error:
         raise HeadtailError(
             f"{path} is not a readable `.npy` array of numbers. Save it with `numpy.save(path, "
             "counts)`."

@@ -14,7 +14,7 @@ import pyarrow.csv
 
 from headtail.data.cache import Store, cached
 from headtail.data.digests import digest
-from headtail.data.packed import first_lines, line_blocks
+from headtail.data.packed import MAX_EXPANSION, first_lines, line_blocks
 from headtail.data.progress import Progress
 from headtail.data.tables.dialects import NUMBER, Dialect
 from headtail.data.tables.list_columns import split_note
@@ -45,6 +45,7 @@ class DelimitedSource(Source):
         dialect: how its lines hold columns.
         skip_bad_lines: leave out lines with another number of columns, and count them.
         progress: called while its types are looked for.
+        max_expansion: how many times its size a compressed file may become.
     """
 
     is_text = True
@@ -55,12 +56,14 @@ class DelimitedSource(Source):
         dialect: Dialect,
         skip_bad_lines: bool,
         progress: Progress | None = None,
+        max_expansion: float = MAX_EXPANSION,
     ) -> None:
         self.path = path
         self.name = str(path)
         self.dialect = dialect
         self.guess = {str(role): column for role, column in dialect.guess.items()}
         self.skip = skip_bad_lines
+        self.max_expansion = max_expansion
         recipe = {"reader": "delimited", "dialect": dialect.recipe, "skip": skip_bad_lines}
         self.nulls = NULLS
         facts = cached([path], recipe | {"with": "nulls"}, partial(self._look, progress)).facts
@@ -197,7 +200,9 @@ class DelimitedSource(Source):
         known = {name: kind for name, kind in as_text.items() if name in columns}
         share = [0.0]
         delimiter = dialect.delimiter if dialect.delimiter in ",\t;|" else SEPARATOR
-        file = io.BufferedReader(_Blocks(_rewritten(self.path, dialect, share)), BLOCK)
+        file = io.BufferedReader(
+            _Blocks(_rewritten(self.path, dialect, share, self.max_expansion)), BLOCK
+        )
         reader = pyarrow.csv.open_csv(
             pa.PythonFile(file, mode="r"),
             pyarrow.csv.ReadOptions(
@@ -277,11 +282,13 @@ def _too_large(value: str) -> bool:
     return value.isascii() and value.isdigit() and int(value) >= 1 << 63
 
 
-def _rewritten(path: Path, dialect: Dialect, share: list[float]) -> Iterator[bytes]:
+def _rewritten(
+    path: Path, dialect: Dialect, share: list[float], max_expansion: float
+) -> Iterator[bytes]:
     """The lines with a single character between columns."""
     separator = SEPARATOR.encode()
     first = True
-    for block, done in line_blocks(path, BLOCK):
+    for block, done in line_blocks(path, BLOCK, max_expansion=max_expansion):
         share[0] = done
         if b"\0" in block:
             raise HeadtailError(

@@ -11,7 +11,7 @@ import pyarrow.json
 
 from headtail.data.cache import Store, cached
 from headtail.data.digests import digest
-from headtail.data.packed import first_lines, unpacked
+from headtail.data.packed import MAX_EXPANSION, first_lines, unpacked
 from headtail.data.tables.table import Source, in_pieces
 from headtail.errors import HeadtailError
 
@@ -22,8 +22,9 @@ BLOCK = 1 << 22
 class JsonSource(Source):
     """A file of JSON lines; the types of its columns are those of its first block."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, max_expansion: float = MAX_EXPANSION) -> None:
         self.path = path
+        self.max_expansion = max_expansion
         self.name = str(path)
         self.guess = {}
         start = next((line for line in first_lines(path) if line.strip()), "")
@@ -33,7 +34,7 @@ class JsonSource(Source):
                 'object per line, `{"user": 3, "item": 17}`.'
             )
         self.rows = cached([path], {"reader": "json"}, self._count).facts["rows"]
-        with unpacked(path) as (file, _):
+        with unpacked(path, max_expansion) as (file, _):
             self.schema = _open(file).schema
 
     def batches(self, columns: list[str], at_once: int) -> Iterator[tuple[pa.RecordBatch, float]]:
@@ -55,7 +56,7 @@ class JsonSource(Source):
 
     def _read(self) -> Iterator[tuple[pa.RecordBatch, float]]:
         size = max(1, self.path.stat().st_size)
-        with unpacked(self.path) as (file, raw):
+        with unpacked(self.path, self.max_expansion) as (file, raw):
             try:
                 for batch in _open(file):
                     yield batch, raw.tell() / size
