@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tarfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +15,7 @@ import numpy as np
 from headtail.core.targets import Ragged
 from headtail.data.cache import Store, cached
 from headtail.data.file_kinds import FileKind
+from headtail.data.packed import MAX_EXPANSION, unpacked
 from headtail.data.points import DataSet, Points, Progress
 from headtail.data.readers.pickle_stack import PickledArray, PickledType
 from headtail.data.readers.safe_unpickle import unpickle
@@ -63,11 +63,11 @@ HUNDRED = Layout(
 )
 
 
-def read_files(files: DataFiles, _: Reading, progress: Progress | None) -> DataSet:
+def read_files(files: DataFiles, reading: Reading, progress: Progress | None) -> DataSet:
     """Read the folder or archive that `find_cifar` found."""
     layout = _layout_of(files.train)
     assert layout is not None
-    return read_cifar(layout, files.train, progress)
+    return read_cifar(layout, files.train, progress, reading.max_expansion)
 
 
 def find_cifar(path: Path) -> tuple[Layout, Path] | None:
@@ -89,13 +89,19 @@ def find_cifar(path: Path) -> tuple[Layout, Path] | None:
     return min(sets, key=lambda layout_and_place: layout_and_place[1].is_file(), default=None)
 
 
-def read_cifar(layout: Layout, place: Path, progress: Progress | None = None) -> DataSet:
+def read_cifar(
+    layout: Layout,
+    place: Path,
+    progress: Progress | None = None,
+    max_expansion: float = MAX_EXPANSION,
+) -> DataSet:
     """Read one of the sets from its folder or its archive, or take it from the cache.
 
     Args:
         layout: `TEN` or `HUNDRED`.
         place: the folder, or the archive.
         progress: called with what is being done and the share of it that is done.
+        max_expansion: how many times its size an archive may become.
     """
     needed = (*layout.train, layout.test)
     files = [place] if place.is_file() else [place / name for name in needed]
@@ -106,7 +112,8 @@ def read_cifar(layout: Layout, place: Path, progress: Progress | None = None) ->
             f"`{missing}` is missing. {layout.name.upper()} has the files {', '.join(needed)}. "
             "Fetch it again."
         )
-    entry = cached(files, {"reader": layout.name}, partial(_build, layout, place, progress))
+    build = partial(_build, layout, place, max_expansion, progress)
+    entry = cached(files, {"reader": layout.name}, build)
     arrays = entry.arrays
     points = {}
     for part in ("train", "test"):
@@ -128,8 +135,10 @@ def _layout_of(place: Path) -> Layout | None:
     return HUNDRED if place.name == HUNDRED.folder or complete else None
 
 
-def _build(layout: Layout, place: Path, progress: Progress | None, store: Store) -> None:
-    content = _content_of(layout, place)
+def _build(
+    layout: Layout, place: Path, max_expansion: float, progress: Progress | None, store: Store
+) -> None:
+    content = _content_of(layout, place, max_expansion)
     for part, names in {"train": layout.train, "test": (layout.test,)}.items():
         number = 0
         for done, name in enumerate(names, start=1):
@@ -145,11 +154,11 @@ def _build(layout: Layout, place: Path, progress: Progress | None, store: Store)
     store.facts["names"] = _names(place / layout.about, about, layout)
 
 
-def _content_of(layout: Layout, place: Path) -> Callable[..., bytes]:
+def _content_of(layout: Layout, place: Path, max_expansion: float) -> Callable[..., bytes]:
     """A function from the name of a file to its content, which may be empty if it is optional."""
     if place.is_dir():
         return partial(_read_bytes, place)
-    held = _unpacked(layout, place)
+    held = _unpacked(layout, place, max_expansion)
     return lambda name, optional=False: held.get(name, b"") if optional else held[name]
 
 
@@ -168,19 +177,25 @@ def _read_bytes(folder: Path, name: str, optional: bool = False) -> bytes:
         raise HeadtailError(f"`{path}` cannot be read: {error.strerror}.") from error
 
 
-def _unpacked(layout: Layout, place: Path) -> dict[str, bytes]:
+def _unpacked(layout: Layout, place: Path, max_expansion: float) -> dict[str, bytes]:
     """The content of the archive's files, by their names."""
     wanted = {*layout.train, layout.test, layout.about}
     held = {}
     try:
-        with tarfile.open(place) as archive:
+        # As a stream, so that headers that ask for gigabytes end with what is there.
+        with (
+            unpacked(place, max_expansion) as (content, _),
+            tarfile.open(fileobj=content, mode="r|") as archive,
+        ):
             for member in archive:
                 name = Path(member.name).name
                 if name not in wanted or not member.isfile() or member.size >= LARGEST:
                     continue
                 if file := archive.extractfile(member):
                     held[name] = file.read()
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+    except HeadtailError:
+        raise
+    except (tarfile.TarError, EOFError, OSError, ValueError, OverflowError) as error:
         raise HeadtailError(
             f"`{place}` is cut off or damaged ({error}). Fetch it again."
         ) from error
