@@ -51,13 +51,12 @@ def refused(path, sentence, **options):
     return error.value
 
 
+LINES = [(row % 9, row // 9 % 9) for row in range(60_000)]
 BOMBS = {
     "train.txt": b"0 1:1\n1 0:1\n" + b"\n" * 1_500_000,
-    "fast.txt": b"__label__a some words\n__label__b other words\n" * 4 + b"\n" * 1_500_000,
-    "log.csv": b"user,item\n" + b"1,1\n1,2\n2,1\n2,2\n" * 100_000,
-    "log.jsonl": b"".join(
-        b'{"user": %d, "item": %d}\n' % (row // 2 % 2, row % 2) for row in range(60_000)
-    ),
+    "fast.txt": b"__label__a some words\n__label__b other words\n" * 4 + b" " * 1_500_000 + b"\n",
+    "log.csv": b"user,item\n" + b"".join(b"%d,%020d\n" % line for line in LINES),
+    "log.jsonl": b"".join(b'{"user": %d, "item": %d}\n' % line for line in LINES),
 }
 
 
@@ -73,7 +72,7 @@ def test_a_file_that_unpacks_to_far_more_than_it_is_names_the_limit(
         path, r"unpack to more than 20 times as many.*raise `max_expansion`", max_expansion=20
     )
     assert error.argument == "max_expansion"
-    assert load(path, max_expansion=2 * ratio).train.num_labels == 2
+    assert load(path, max_expansion=2 * ratio).train.num_labels in (2, 9)
 
 
 def test_usual_compression_stays_below_the_limit(tmp_path, small_limit):

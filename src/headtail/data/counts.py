@@ -205,7 +205,7 @@ def _in_label_order(path: Path, names: list[str], counts: np.ndarray) -> Counted
     """Counts by label id where labels are ids; labels with other names keep the file's order."""
     if not names:
         return counts, None
-    if not all(name.isdigit() for name in names):
+    if not all(name.isascii() and name.isdigit() and len(name) < 19 for name in names):
         return counts, names
     ids = np.array([int(name) for name in names])
     if len(ids) != len(counts) or not np.array_equal(np.sort(ids), np.arange(len(counts))):

@@ -279,7 +279,7 @@ def _seen_in_words(path: Path, dialect: Dialect) -> tuple[dict[str, pa.DataType]
 
 
 def _too_large(value: str) -> bool:
-    return value.isascii() and value.isdigit() and int(value) >= 1 << 63
+    return value.isascii() and value.isdigit() and (len(value) > 19 or int(value) >= 1 << 63)
 
 
 def _rewritten(
