@@ -273,3 +273,17 @@ def test_a_table_of_very_many_columns_is_looked_at_quickly(tmp_path):
     rows = [",".join(["1"] * 9_000), ",".join(["2"] * 9_000)]
     (tmp_path / "wide.csv").write_text("\n".join([names, *rows]) + "\n")
     refused(tmp_path / "wide.csv", "wide.csv")
+
+
+def test_json_lines_that_are_not_utf8_get_a_sentence(tmp_path):
+    rows = b"".join(b'{"user": %d, "item": "i%d"}\n' % line for line in LINES[:200])
+    for damaged in (rows.replace(b"i1", b"i\xff"), rows.replace(b"item", b"it\xddm")):
+        (tmp_path / "log.jsonl").write_bytes(damaged)
+        refused(tmp_path / "log.jsonl", "is not UTF-8 text. Convert it")
+
+
+def test_a_number_of_thousands_of_digits_is_a_name(tmp_path):
+    rows = "user,item\n" + "".join(f"{user},{item}\n" for user, item in LINES[:200])
+    (tmp_path / "log.csv").write_text(rows + "1," + "7" * 5000 + "\n")
+    data = load(tmp_path / "log.csv")
+    assert data.label_names[0] == "0"

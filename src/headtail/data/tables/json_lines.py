@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,8 @@ class JsonSource(Source):
                 f"`{path}` is not JSON lines: it begins with `{start.strip()[:20]}`. Write one "
                 'object per line, `{"user": 3, "item": 17}`.'
             )
-        self.rows = cached([path], {"reader": "json"}, self._count).facts["rows"]
+        recipe = {"reader": "json", "with": "checked text"}
+        self.rows = cached([path], recipe, self._count).facts["rows"]
         with unpacked(path, max_expansion) as (file, _):
             self.schema = _open(file).schema
 
@@ -52,7 +54,22 @@ class JsonSource(Source):
         return [self.path]
 
     def _count(self, store: Store) -> None:
+        self._check_text()
         store.facts["rows"] = sum(len(batch) for batch, _ in self._read())
+
+    def _check_text(self) -> None:
+        """Refuse what is not UTF-8, which pyarrow does not look at."""
+        decoder = getincrementaldecoder("utf-8")()
+        with unpacked(self.path, self.max_expansion) as (file, _):
+            try:
+                while block := file.read(BLOCK):
+                    decoder.decode(block)
+                decoder.decode(b"", final=True)
+            except UnicodeDecodeError as error:
+                raise HeadtailError(
+                    f"`{self.path}` is not UTF-8 text. Convert it, for example with `iconv -f "
+                    "latin1 -t utf-8`."
+                ) from error
 
     def _read(self) -> Iterator[tuple[pa.RecordBatch, float]]:
         size = max(1, self.path.stat().st_size)
@@ -60,7 +77,7 @@ class JsonSource(Source):
             try:
                 for batch in _open(file):
                     yield batch, raw.tell() / size
-            except pa.ArrowInvalid as error:
+            except pa.ArrowException as error:
                 raise HeadtailError(
                     f"`{self.path}` is not readable as JSON lines: {str(error).rstrip('.')}. Write "
                     "one object per line, with the same fields and types."
