@@ -287,3 +287,26 @@ def test_a_number_of_thousands_of_digits_is_a_name(tmp_path):
     (tmp_path / "log.csv").write_text(rows + "1," + "7" * 5000 + "\n")
     data = load(tmp_path / "log.csv")
     assert data.label_names[0] == "0"
+
+
+def test_a_table_of_many_mixed_columns_is_read_a_few_times_only(tmp_path, monkeypatch):
+    from headtail.data.tables.delimited import DelimitedSource
+
+    number = 60
+    header = ["user", "item", *(f"c{i}" for i in range(number))]
+    rows = [[user, item, *[1] * number] for user, item in LINES[:60_000:20]]
+    rows.append([1, 2, *["word"] * number])
+    text = "\n".join(",".join(map(str, row)) for row in [header, *rows])
+    (tmp_path / "log.csv").write_text(text + "\n")
+    reads = []
+    read = DelimitedSource._read
+
+    def counted(self, *given):
+        reads.append(1)
+        return read(self, *given)
+
+    monkeypatch.setattr(DelimitedSource, "_read", counted)
+    monkeypatch.setattr("headtail.data.tables.delimited.BLOCK", 1 << 16)
+    source = load(tmp_path / "log.csv", format="interactions")
+    assert source.train.num_labels == 9
+    assert len(reads) < 40

@@ -31,6 +31,8 @@ ALSO_NULLS = ["NA", "N/A", "#N/A", "n/a", "None", "none", "<NA>"]
 """Words for what is missing in columns of numbers; a column of words may mean them."""
 _WIDER = {"null": "int64", "int64": "double", "double": "string"}
 """The next type to try for a column with a value that does not fit."""
+MOST_MISFITS = 16
+"""Columns that get a wider type one by one."""
 _MISFIT = re.compile(r"CSV column #(\d+):.* CSV conversion error to (\S+): invalid value '(.*)'")
 
 
@@ -121,6 +123,7 @@ class DelimitedSource(Source):
             if line.strip()
         ]
         bad: list[tuple[int, str]] = []
+        misfits = 0
         while True:
             bad[:] = above
             rows = 0
@@ -134,6 +137,9 @@ class DelimitedSource(Source):
                     seen = {name: batch.schema.field(name).type for name in batch.schema.names}
             except pa.ArrowInvalid as error:
                 types = self._widened(types, error)
+                misfits += 1
+                if misfits == MOST_MISFITS:
+                    types = self._fitting(types)
                 continue
             break
         if bad and not self.skip:
@@ -168,6 +174,23 @@ class DelimitedSource(Source):
         if misfit[2] == "int64" and re.fullmatch(r"[-+]?\d+", misfit[3]):
             return types | {name: pa.string()}  # too large for a number: it is a name
         return types | {name: pa.type_for_alias(_WIDER.get(misfit[2], "string"))}
+
+    def _fitting(self, types: dict[str, pa.DataType]) -> dict[str, pa.DataType]:
+        """Types that fit every value of every column, in one pass: a file with very many columns
+        would otherwise be read once for each.
+        """
+        every = {name: pa.string() for name in self.dialect.names}
+        fitting = {name: types.get(name, pa.int64()) for name in self.dialect.names}
+        for batch, _ in self._read(every, list(every), lambda _: "skip"):
+            for name in fitting:
+                while fitting[name] != pa.string():
+                    try:
+                        batch.column(name).cast(fitting[name])
+                        break
+                    except pa.ArrowInvalid:
+                        wider = _WIDER.get(str(fitting[name]), "string")
+                        fitting[name] = pa.type_for_alias(wider)
+        return fitting
 
     def _list_type(self, name: str) -> pa.DataType:
         """Whole numbers if all values of a list column are."""
