@@ -164,9 +164,8 @@ class DelimitedSource(Source):
     ) -> dict[str, pa.DataType]:
         misfit = _MISFIT.search(str(error))
         if misfit is None:
-            raise HeadtailError(
-                f"`{self.path}` is not readable as a table: {str(error).rstrip('.')}."
-            ) from error
+            why = " ".join(str(error).split())[:300].rstrip(".")
+            raise HeadtailError(f"`{self.path}` is not readable as a table: {why}.") from error
         name = self.dialect.names[int(misfit[1])]
         if misfit[3] in ALSO_NULLS and self.nulls == NULLS:
             self.nulls = NULLS + ALSO_NULLS
@@ -182,7 +181,7 @@ class DelimitedSource(Source):
         every = {name: pa.string() for name in self.dialect.names}
         fitting = {name: types.get(name, pa.int64()) for name in self.dialect.names}
         for batch, _ in self._read(every, list(every), lambda _: "skip"):
-            for name in fitting:
+            for name in every:
                 while fitting[name] != pa.string():
                     try:
                         batch.column(name).cast(fitting[name])

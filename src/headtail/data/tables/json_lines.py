@@ -78,9 +78,10 @@ class JsonSource(Source):
                 for batch in _open(file):
                     yield batch, raw.tell() / size
             except pa.ArrowException as error:
+                why = " ".join(str(error).split())[:300].rstrip(".")
                 raise HeadtailError(
-                    f"`{self.path}` is not readable as JSON lines: {str(error).rstrip('.')}. Write "
-                    "one object per line, with the same fields and types."
+                    f"`{self.path}` is not readable as JSON lines: {why}. Write one object per "
+                    "line, with the same fields and types."
                 ) from error
 
 
