@@ -85,6 +85,7 @@ def _too_many(
 @contextmanager
 def one_sentence(source: Any) -> Iterator[None]:
     """Turn what the system says about files that cannot be read into one sentence."""
+    source = source if isinstance(source, str | Path) else "data"
     try:
         yield
     except (BrokenPipeError, InterruptedError):
