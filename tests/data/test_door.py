@@ -107,10 +107,11 @@ def test_a_file_that_turns_unreadable_gets_a_sentence(tmp_path, train, monkeypat
         refused(path, r"cannot be read: Permission denied")
 
 
-def test_a_folder_that_cannot_be_listed_still_gets_a_sentence(tmp_path, monkeypatch):
-    def no_permission(_):
-        raise PermissionError(13, "Permission denied")
+def test_a_folder_that_cannot_be_listed_gets_a_sentence(tmp_path, train, monkeypatch):
+    def no_permission(path):
+        raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "iterdir", no_permission)
+    refused(tmp_path, "cannot be read: Permission denied")
     with pytest.raises(HeadtailError, match=r"nothing` does not exist\.$"):
         check_exists(tmp_path / "nothing")

@@ -82,7 +82,7 @@ def unpacked(
 
 
 class _Expanding(io.RawIOBase):
-    """What a compressed file becomes, up to a limit: a few bytes can stand for gigabytes."""
+    """What a compressed file becomes, up to a limit: a few bytes can become gigabytes."""
 
     def __init__(self, content: io.BufferedIOBase, path: Path, max_expansion: float) -> None:
         self.content = content

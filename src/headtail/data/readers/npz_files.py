@@ -103,7 +103,7 @@ def read_npy(file: IO[bytes], size: int) -> np.ndarray:
             f"{max(0, size - start):,}"
         )
     room = np.empty(header.size, np.uint8)
-    place = memoryview(room)
+    place = room.data
     done = 0
     while done < len(room):
         read = file.read(min(_AT_ONCE, len(room) - done))

@@ -208,13 +208,14 @@ class PickleStack:
         """How Python 3 writes bytes in an old protocol: text, and how it is encoded."""
         if not given:
             return b""
-        if type(given[0]) is not str or len(given) > 2 or given[1:] not in ((), ("latin1",)):
+        text, *encoding = given
+        if type(text) is not str or encoding not in ([], ["latin1"]):
             raise NotAdmittedError("_codecs.encode to something else than latin1")
-        self.made += len(given[0])
+        self.made += len(text)
         if self.made > len(self.content):
             raise NotCifarError("it encodes the same text again and again")
         try:
-            return given[0].encode("latin1")
+            return text.encode("latin1")
         except UnicodeEncodeError as error:
             raise NotCifarError("bytes are not in latin1") from error
 

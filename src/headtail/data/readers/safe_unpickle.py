@@ -190,6 +190,19 @@ def _protocol(pickle: PickleStack) -> None:
         raise NotCifarError(f"it is written in protocol {number}")
 
 
+def _frame(pickle: PickleStack) -> None:
+    """The size of a frame, which is not needed."""
+    pickle.take(8)
+
+
+def _drop(pickle: PickleStack) -> None:
+    pickle.pop()
+
+
+def _drop_marked(pickle: PickleStack) -> None:
+    pickle.above_mark()
+
+
 def _dict(pickle: PickleStack) -> None:
     values = pickle.above_mark()
     pickle.stack.append({})
@@ -213,10 +226,10 @@ def _stack_global(pickle: PickleStack) -> None:
 _STOP = ord(".")
 _STEPS: dict[int, Callable[[PickleStack], None]] = {
     0x80: _protocol,
-    0x95: lambda pickle: pickle.take(8) and None,  # the size of a frame, which is not needed
+    0x95: _frame,
     ord("("): lambda pickle: pickle.marks.append(len(pickle.stack)),
-    ord("0"): lambda pickle: pickle.pop() and None,
-    ord("1"): lambda pickle: pickle.above_mark() and None,
+    ord("0"): _drop,
+    ord("1"): _drop_marked,
     ord("2"): lambda pickle: pickle.stack.append(pickle.top()),
     ord("N"): _value(lambda: None),
     0x88: _value(lambda: True),
