@@ -7,8 +7,11 @@ An error holds its parts, and the surface that shows it renders them: Python wri
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import math
+import os
+import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -241,13 +244,50 @@ def check_same_device(name: str, tensor: Any, other_name: str, other: Any) -> No
 
 
 def check_exists(path: Path, otherwise: str = "") -> Path:
-    """Refuse a path that does not exist; suggest the nearest name, or else say `otherwise`."""
-    if not path.exists():
-        folder = path.parent
-        siblings = folder.iterdir() if folder.is_dir() else ()
-        near = nearest(path.name, (sibling.name for sibling in siblings))
-        raise HeadtailError(f"`{path}` does not exist.{near or otherwise}")
+    """Refuse a path that is not a readable file or folder; where it does not exist, suggest the
+    nearest name, or else say `otherwise`.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError) as error:
+        near = nearest(path.name, _names_beside(path))
+        raise HeadtailError(f"`{path}` does not exist.{near or otherwise}") from error
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    except ValueError as error:
+        raise HeadtailError(f"{str(path)[:200]!r} is not a path: it has a NUL in it.") from error
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        pipe = stat.S_ISFIFO(mode)
+        kind = "a named pipe (FIFO)" if pipe else "a socket" if stat.S_ISSOCK(mode) else "a device"
+        raise HeadtailError(
+            f"`{path}` is {kind}, and reading it may never end. Write what it holds into a file, "
+            "and name that."
+        )
+    if not os.access(path, os.R_OK | os.X_OK if stat.S_ISDIR(mode) else os.R_OK):
+        raise cannot_read(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
     return path
+
+
+def cannot_read(path: Path | str, error: OSError) -> HeadtailError:
+    """The error about a file or folder that the system does not let us read."""
+    advice = {
+        errno.EACCES: " Ask its owner for permission to read it, or copy it.",
+        errno.ENAMETOOLONG: " Check what was passed.",
+        errno.ELOOP: " Its links point at each other: name the file itself.",
+        errno.EISDIR: " It is a folder: name a file in it.",
+    }
+    shown = str(path)
+    shown = shown if len(shown) <= 200 else f"{shown[:120]}…{shown[-60:]}"
+    why = error.strerror or str(error)
+    return HeadtailError(f"`{shown}` cannot be read: {why}.{advice.get(error.errno or 0, '')}")
+
+
+def _names_beside(path: Path) -> list[str]:
+    """The names in the folder of a path, where it can be listed."""
+    try:
+        return [sibling.name for sibling in path.parent.iterdir()]
+    except OSError:
+        return []
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

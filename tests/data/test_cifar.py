@@ -143,7 +143,7 @@ def test_the_archive_is_read_without_unpacking(tmp_path):
     assert data.label_names == unpacked.label_names
     whole = (tmp_path / "cifar-10-python.tar.gz").read_bytes()
     (tmp_path / "cifar-10-python.tar.gz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(HeadtailError, match=r"cifar-10-python.tar.gz` is cut off or damaged"):
+    with pytest.raises(HeadtailError, match=r"cifar-10-python.tar.gz` is cut off"):
         load(tmp_path / "cifar-10-python.tar.gz")
     with tarfile.open(tmp_path / "cifar-10-python.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "a" / TEN.folder / "data_batch_1", "data_batch_1")

@@ -453,3 +453,35 @@ def test_progress_is_reported(folder):
     files_of(listing, None, True, lambda *report: reports.append(report), report_every=1)
     assert ("looking for the images of a_train.txt", 0.5) in reports
     assert ("decoding every image once", 0.0) in reports
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value", "sentence"),
+    [
+        ("annotations", "image_id", [1], "`image_id` is a list, not a whole number"),
+        ("annotations", "category_id", float("inf"), "`category_id` is inf, not a whole number"),
+        ("annotations", "category_id", 1.5, "`category_id` is 1.5, not a whole number"),
+        ("annotations", "category_id", 10**30, "`category_id` is a int, not a whole number"),
+        ("annotations", "category_id", None, "`category_id` is None"),
+        ("categories", "id", 0.9, "`id` is 0.9, not a whole number"),
+        ("images", "file_name", ["a"], "`file_name` is a list, not text"),
+        ("images", "id", {}, "`id` is a dict, not a whole number"),
+    ],
+)
+def test_numbers_of_a_json_list_that_are_none_get_a_sentence(tmp_path, part, name, value, sentence):
+    held = {
+        "images": [{"id": 1, "file_name": "a.png"}, {"id": 2, "file_name": "b.png"}],
+        "annotations": [{"image_id": 1, "category_id": 0}, {"image_id": 2, "category_id": 1}],
+        "categories": [{"id": 0, "name": "a"}, {"id": 1, "name": "b"}],
+    }
+    held[part][0][name] = value
+    (tmp_path / "train.json").write_text(json.dumps(held))
+    with pytest.raises(HeadtailError, match=sentence):
+        load(tmp_path / "train.json")
+
+
+def test_a_label_of_fifty_digits_is_not_one(tmp_path):
+    for label in ("1" * 50, "0" * 30 + "1" * 20):
+        (tmp_path / "train.txt").write_text(f"a.png 0\nb.png {label}\n")
+        with pytest.raises(HeadtailError, match=r"line 2: .* is not a path followed by a label id"):
+            load(tmp_path / "train.txt")

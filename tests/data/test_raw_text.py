@@ -330,7 +330,7 @@ def test_a_large_file_is_read_block_by_block_with_progress(folder, monkeypatch):
     place = folder(train__txt=lines, test__txt=FAST)
     whole = load(place)
     reports = []
-    monkeypatch.setattr(text.line_blocks, "__defaults__", (1000, 1 << 20))
+    monkeypatch.setattr(text.line_blocks, "__defaults__", (1000, 1 << 20, 200.0))
     monkeypatch.setenv("HEADTAIL_CACHE", str(place / "other"))
     blocks = load(place, progress=lambda *report: reports.append(report))
     assert len(reports) > 20

@@ -15,13 +15,14 @@ import torch
 from headtail.data.bag import Bag
 from headtail.data.guarded import fragile_files, read_in_child_first
 from headtail.data.known import Known, dense_rows, left_out, unlabelled
+from headtail.data.limits import one_sentence
 from headtail.data.packed import ending_of
 from headtail.data.points import Points, Progress
 from headtail.data.readers.image_kinds import IMAGE_FOLDERS, IMAGE_LISTS, is_bare
 from headtail.data.readers.table_files import holds_table
 from headtail.data.readers.text_folder import TEXT
 from headtail.data.reading import Reading
-from headtail.errors import HeadtailError, need
+from headtail.errors import HeadtailError, check_exists, need
 
 
 def rows_to_answer(
@@ -36,10 +37,12 @@ def rows_to_answer(
         reading: how to read the file.
         progress: called with what is being done and the share of it that is done.
     """
-    fragile = fragile_files([path])
-    work = partial(_rows, path, known, reading)
-    read_in_child_first(work, fragile, reading, progress, purpose=f"answer with {known.kind}")
-    return _rows(path, known, reading, progress)
+    with one_sentence(path):
+        check_exists(path)
+        fragile = fragile_files([path])
+        work = partial(_rows, path, known, reading)
+        read_in_child_first(work, fragile, reading, progress, purpose=f"answer with {known.kind}")
+        return _rows(path, known, reading, progress)
 
 
 def _rows(
@@ -48,7 +51,7 @@ def _rows(
     if known.kind == "images":
         return _image_rows(path, known, reading, progress)
     if known.kind == "dense" and path.suffix.lower() in (".npz", ".safetensors"):
-        return _arrays(path, known)
+        return _arrays(path, known, reading)
     if known.kind == "sparse" and known.relations is None:
         return _lines(path, known, reading, progress) if TEXT.holds(path, True) else None
     if not holds_table(path, True):
@@ -90,7 +93,7 @@ def _images(
     return replace(unlabelled(files, known), rows=torch.from_numpy(kept)), notes
 
 
-def _arrays(path: Path, known: Known) -> tuple[Points, list[str]]:
+def _arrays(path: Path, known: Known, reading: Reading) -> tuple[Points, list[str]]:
     from headtail.data.readers.array_files import Part, names_in
 
     names = names_in(path)
@@ -98,7 +101,8 @@ def _arrays(path: Path, known: Known) -> tuple[Points, list[str]]:
     if prefix is None:
         listed = ", ".join(f"`{name}`" for name in names) or "no arrays"
         raise HeadtailError(f"`{path}` holds {listed}, but `features` is needed.")
-    return dense_rows(Part(path, prefix).features, known, path), []
+    part = Part(path, prefix, reading.max_expansion)
+    return dense_rows(part.features, known, path), []
 
 
 def _lines(
@@ -107,7 +111,12 @@ def _lines(
     """Lines of features, with labels or without; those of unknown features are left out."""
     from headtail.data.readers.text import read_text
 
-    file = read_text(path, skip_bad_lines=reading.skip_bad_lines, progress=progress)
+    file = read_text(
+        path,
+        skip_bad_lines=reading.skip_bad_lines,
+        max_expansion=reading.max_expansion,
+        progress=progress,
+    )
     bag = file.points.features
     assert isinstance(bag, Bag)
     inside = bag.columns < known.num_features

@@ -13,6 +13,7 @@ import numpy as np
 from headtail.core.labels import Labels
 from headtail.data.guarded import fragile_files, read_in_child_first
 from headtail.data.progress import Progress
+from headtail.data.readers.npz_files import npy_array
 from headtail.errors import HeadtailError, Setting, check_exists, need
 from headtail.files.cache_folder import cache_folder
 
@@ -112,8 +113,8 @@ def _count_column(
 
 def _from_npy(path: Path) -> Counted:
     try:
-        counts = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+        counts = npy_array(path)
+    except HeadtailError as error:
         raise HeadtailError(
             f"{path} is not a readable `.npy` array of numbers. Save it with `numpy.save(path, "
             "counts)`."
@@ -204,7 +205,7 @@ def _in_label_order(path: Path, names: list[str], counts: np.ndarray) -> Counted
     """Counts by label id where labels are ids; labels with other names keep the file's order."""
     if not names:
         return counts, None
-    if not all(name.isdigit() for name in names):
+    if not all(name.isascii() and name.isdigit() and len(name) < 19 for name in names):
         return counts, names
     ids = np.array([int(name) for name in names])
     if len(ids) != len(counts) or not np.array_equal(np.sort(ids), np.arange(len(counts))):

@@ -126,9 +126,11 @@ class Histories:
         ids = self.items.cpu().numpy()
         ends = self.end.cpu().numpy()
         targets = self.offsets.cpu().numpy()[self.row.cpu().numpy()] + ends
-        blocks = -(-len(targets) * self.last // AT_ONCE) or 1
+        # No history is longer than the longest, however many items may be looked at.
+        last = min(self.last, max(1, int(ends.max(initial=0))))
+        blocks = -(-len(targets) * last // AT_ONCE) or 1
         parts = [
-            recent(ids, targets[block], ends[block], self.last)
+            recent(ids, targets[block], ends[block], last)
             for block in np.array_split(np.arange(len(targets)), blocks)
         ]
         lengths, columns, values = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import asdict, fields, replace
 from functools import partial
@@ -17,13 +18,14 @@ from headtail.data.image_catalogue import (
     recognise_images,
 )
 from headtail.data.in_memory import is_in_memory, read_object
+from headtail.data.limits import check_size_limits, check_sizes, one_sentence
 from headtail.data.longtail import long_tail
 from headtail.data.points import DataSet, Progress
 from headtail.data.readers.image_kinds import is_bare
 from headtail.data.readers.raw_text_folder import as_texts
 from headtail.data.readers.table import opened, reader_of
 from headtail.data.readers.table_files import holds_table
-from headtail.data.reading import DEFAULTS, LIMITS, DataFiles, Reading
+from headtail.data.reading import DEFAULTS, LIMITS, SIZES, DataFiles, Reading
 from headtail.data.shards import shards_of
 from headtail.data.text_features import Trained
 from headtail.errors import HeadtailError, Setting, check_exists, check_number, nearest, need
@@ -101,11 +103,19 @@ def load(
     (7, 3, 3)
     """
     reading = _with_options(reading, test, options)
-    _check(reading)
+    with one_sentence(data):
+        _check(reading)
+        return _load(data, reading, progress, test, trained)
+
+
+def _load(
+    data: Any, reading: Reading, progress: Progress | None, test: Any, trained: Trained | None
+) -> DataSet:
     if is_in_memory(data):
         return _with_items(_read_object(data, test, reading, progress, trained), reading, progress)
     # Shown to people, and kept with results: paths as they were typed.
-    options = {name: value for name, value in asdict(reading).items() if name not in LIMITS}
+    kept = [name for name in asdict(reading) if name not in (*LIMITS, *SIZES)]
+    options = {name: getattr(reading, name) for name in kept}
     how = {name: _written(value) for name, value in options.items()}
     if _is_generated(data):
         loaded = _generate(data, reading, progress)
@@ -152,7 +162,7 @@ def _with_items(data: DataSet, reading: Reading, progress: Progress | None) -> D
     need("pyarrow", extra="data", to="Reading features of items")
     from headtail.data.readers.item_features import with_items
 
-    return with_items(data, reading.item_features, progress)
+    return with_items(data, reading.item_features, progress, reading.max_expansion)
 
 
 def _read_object(
@@ -160,6 +170,7 @@ def _read_object(
 ) -> DataSet:
     tested_on = reading.test if test is None else test
     loaded, used = read_object(data, tested_on, reading, progress, trained)
+    check_sizes(loaded, reading, "data", trained is not None)
     _refuse(reading, "data", sorted(set(MEANT_FOR) - used - {"test", "format"}))
     loaded.check()
     return loaded
@@ -188,12 +199,14 @@ def _check(reading: Reading) -> None:
             " too, or leave it out.",
         )
     check_limits(reading)
-    if reading.root is not None:
-        check_exists(reading.root)
+    check_size_limits(reading)
+    for path in (reading.root, reading.item_features):
+        if path is not None:
+            check_exists(path)
 
 
 def _is_generated(data: str | Path) -> bool:
-    return str(data).startswith("synthetic") and not Path(data).exists()
+    return str(data).startswith("synthetic") and not os.path.exists(data)
 
 
 def _generate(data: str | Path, reading: Reading, progress: Progress | None) -> DataSet:
@@ -238,6 +251,7 @@ def _read(
     used = reader.used(source, reading)
     _refuse(reading, data, [name for name in SOME_READERS if name not in used])
     loaded = reader.read(source, reading, progress, trained)
+    check_sizes(loaded, reading, data, trained is not None)
     # Interactions are held out; other readers hold out points, and `whole` has them all.
     if "holdout" not in used and (loaded.whole is None or files.kind == "table"):
         _refuse(reading, data, ["holdout"])

@@ -11,15 +11,22 @@ import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from headtail.errors import HeadtailError, need
+from headtail.errors import HeadtailError, Setting, need
 
 PACKED = re.compile(r"\.(gz|bz2|xz|zst)$", re.IGNORECASE)
 """How the names of compressed files end."""
 BLOCK = 4 << 20
 """Bytes read at a time."""
+LOOK = 1 << 17
+"""Bytes unpacked at least."""
 LONGEST_LINE = 256 << 20
 """Bytes that are read in search of a newline."""
+MAX_EXPANSION = 200.0
+"""Bytes that a byte of a compressed file may become; text of repeated words becomes 10 to 100."""
+UNCHECKED = 64 << 20
+"""Bytes that any compressed file may become."""
 _MAGIC = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")
 """The first bytes of gzip, bzip2, xz and zstd."""
 
@@ -49,13 +56,22 @@ def is_packed(path: Path) -> bool:
 
 
 @contextmanager
-def unpacked(path: Path) -> Iterator[tuple[io.BufferedIOBase, io.BufferedReader]]:
+def unpacked(
+    path: Path, max_expansion: float = MAX_EXPANSION
+) -> Iterator[tuple[io.BufferedIOBase, io.BufferedReader]]:
     """The content, decompressed as its first bytes show (names can be wrong), and the file itself,
     which shows how far reading has come.
+
+    Args:
+        path: of the file.
+        max_expansion: how many times the size of the file its content may have, beyond `UNCHECKED`.
     """
     try:
         with path.open("rb") as raw:
-            yield _unpacked(path, raw), raw
+            content = _unpacked(path, raw)
+            if content is not raw:
+                content = io.BufferedReader(_Expanding(content, path, max_expansion), LOOK)
+            yield content, raw
     except EOFError as error:
         raise HeadtailError(
             f"`{path}` is cut off: the archive ends too early. Fetch it again."
@@ -63,6 +79,40 @@ def unpacked(path: Path) -> Iterator[tuple[io.BufferedIOBase, io.BufferedReader]
     except (zlib.error, lzma.LZMAError, OSError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise HeadtailError(f"`{path}` cannot be read: {why}. Fetch it again.") from error
+
+
+class _Expanding(io.RawIOBase):
+    """What a compressed file becomes, up to a limit: a few bytes can become gigabytes."""
+
+    def __init__(self, content: io.BufferedIOBase, path: Path, max_expansion: float) -> None:
+        self.content = content
+        self.path = path
+        self.max_expansion = max_expansion
+        self.left = max(UNCHECKED, int(max_expansion * path.stat().st_size))
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, room: Any) -> int:
+        """Fill the room with the next bytes; 0 at the end."""
+        number = self.content.readinto(room)
+        self.left -= number
+        if self.left < 0:
+            raise too_expanded(self.path, self.max_expansion)
+        return number
+
+
+def too_expanded(path: Path, max_expansion: float) -> HeadtailError:
+    """The error about a file that becomes far larger than it is."""
+    size = path.stat().st_size
+    return HeadtailError(
+        f"`{path}` has {size:,} bytes that unpack to more than {max_expansion:g} times as many, "
+        f"and to more than {UNCHECKED >> 20} MiB, as files do that are made to fill up a machine. "
+        "If you trust it, raise ",
+        Setting("max_expansion"),
+        ".",
+    )
 
 
 def _unpacked(path: Path, raw: io.BufferedReader) -> io.BufferedIOBase:
@@ -86,12 +136,15 @@ def _unpacked(path: Path, raw: io.BufferedReader) -> io.BufferedIOBase:
 
 
 def line_blocks(
-    path: Path, block: int = BLOCK, longest_line: int = LONGEST_LINE
+    path: Path,
+    block: int = BLOCK,
+    longest_line: int = LONGEST_LINE,
+    max_expansion: float = MAX_EXPANSION,
 ) -> Generator[tuple[bytes, float]]:
     """Whole lines, about `block` bytes at a time, each ended by a newline, with the share of the
     file read so far.
     """
-    with unpacked(path) as (file, raw):
+    with unpacked(path, max_expansion) as (file, raw):
         size = max(path.stat().st_size, 1)
         rest = b""
         while read := file.read(block):

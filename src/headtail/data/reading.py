@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from headtail.data.packed import MAX_EXPANSION
 from headtail.errors import Sentence, Setting
 
 Format: TypeAlias = Literal[
@@ -103,11 +104,25 @@ class Reading:
     """For the same files: seconds that reading them may take. By default 20, and 8 per MiB of the
     files.
     """
+    max_expansion: float = MAX_EXPANSION
+    """For compressed files: how many times its own size a file may become, where it becomes more
+    than 64 MiB.
+    """
+    max_labels: int | None = None
+    """The most labels. By default a file may claim 1,000,000 labels, and 100 more for each label
+    that is really there; names of labels count as labels that are there.
+    """
+    max_features: int | None = None
+    """The most features. By default a file may claim 1,000,000 features, and 100 more for each
+    value that is really there.
+    """
 
 
 DEFAULTS = Reading()
 LIMITS = ("max_memory", "max_seconds")
 """Options that do not change what is read."""
+SIZES = ("max_expansion", "max_labels", "max_features")
+"""Options that only refuse data, and do not change what is read."""
 
 
 class DataFiles(NamedTuple):

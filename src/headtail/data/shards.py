@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from headtail.data.packed import ending_of, stem_of
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, check_exists
 
 TABLES = (
     ".parquet",
@@ -74,7 +74,7 @@ def shards_of(path: Path) -> list[Path]:
             f"`{path.parent}` holds {names}: more than the {total} files of one {shard['part']}. "
             "Remove the others."
         )
-    return list(held)
+    return [check_exists(file) for file in held]
 
 
 def tables_in(folder: Path) -> list[Path]:

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from headtail.data.packed import MAX_EXPANSION
+from headtail.data.readers.npz_files import npz_array, npz_names
 from headtail.errors import HeadtailError
 
 _UNREADABLE = (
     SafetensorError,
-    zipfile.BadZipFile,
-    zlib.error,
     OSError,
     ValueError,
     TypeError,
     AttributeError,
-    EOFError,
+    OverflowError,
+    MemoryError,
 )
 """What reading a damaged file may raise."""
 
@@ -35,11 +33,12 @@ class Part:
 
     path: Path
     prefix: str
+    max_expansion: float = MAX_EXPANSION
 
     @property
     def features(self) -> Tensor:
         """`[N, D]`, as they are in the file."""
-        return _array(self.path, f"{self.prefix}features")
+        return _array(self.path, f"{self.prefix}features", self.max_expansion)
 
     @property
     def mapped(self) -> bool:
@@ -48,11 +47,13 @@ class Part:
 
     def whole(self, name: str) -> Tensor:
         """An array of whole numbers, as int64; one of booleans, as it is."""
-        array = _array(self.path, f"{self.prefix}{name}")
+        array = _array(self.path, f"{self.prefix}{name}", self.max_expansion)
         if array.is_floating_point() or array.is_complex():
             raise self.wrong(
                 name, f" must hold whole numbers, but holds {type_of(array)}. Save it as int64."
             )
+        if array.dtype == torch.uint64 and bool((array.view(torch.int64) < 0).any()):
+            raise self.wrong(name, " has numbers above int64. Number labels from 0.")
         return array if array.dtype == torch.bool else array.long()
 
     def wrong(self, name: str, sentence: str) -> HeadtailError:
@@ -60,13 +61,17 @@ class Part:
         return HeadtailError(f"`{self.path}`, `{self.prefix}{name}`{sentence}")
 
 
-def parts_of(train: Path, test: Path | None) -> dict[str, Part]:
+def parts_of(
+    train: Path, test: Path | None, max_expansion: float = MAX_EXPANSION
+) -> dict[str, Part]:
     """The parts that these files hold, by their names: train, and test where there is one."""
     names = {path: names_in(path) for path in (train, test) if path is not None}
-    parts = {"train": Part(train, "train_" if "train_features" in names[train] else "")}
+    prefix = "train_" if "train_features" in names[train] else ""
+    parts = {"train": Part(train, prefix, max_expansion)}
     if test is not None or "test_features" in names[train]:
         path = test or train
-        parts["test"] = Part(path, "test_" if "test_features" in names[path] else "")
+        prefix = "test_" if "test_features" in names[path] else ""
+        parts["test"] = Part(path, prefix, max_expansion)
     for role, part in parts.items():
         prefixed = [name for name in names[part.path] if name.startswith(part.prefix)]
         held = {name.removeprefix(part.prefix) for name in prefixed}
@@ -88,22 +93,18 @@ def _is_safetensors(path: Path) -> bool:
 
 def names_in(path: Path) -> list[str]:
     """The names of the arrays in a file."""
-    with _readable(path):
-        if _is_safetensors(path):
-            with safe_open(path, framework="pt") as file:
-                return list(file.keys())
-        with np.load(path, allow_pickle=False) as file:
-            return file.files
+    if not _is_safetensors(path):
+        return npz_names(path)
+    with _readable(path), safe_open(path, framework="pt") as file:
+        return list(file.keys())
 
 
-def _array(path: Path, name: str) -> Tensor:
+def _array(path: Path, name: str, max_expansion: float) -> Tensor:
     """An array of a file; those of safetensors are memory-mapped."""
-    with _readable(path):
-        if _is_safetensors(path):
-            with safe_open(path, framework="pt") as file:
-                return file.get_tensor(name)
-        with np.load(path, allow_pickle=False) as file:
-            array = file[name]
+    if _is_safetensors(path):
+        with _readable(path), safe_open(path, framework="pt") as file:
+            return file.get_tensor(name)
+    array = npz_array(path, name, max_expansion)
     if array.dtype.kind in "US":
         raise HeadtailError(
             f"`{path}`, `{name}` holds strings, but arrays must hold numbers. Number them, or "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tarfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,8 +15,10 @@ import numpy as np
 from headtail.core.targets import Ragged
 from headtail.data.cache import Store, cached
 from headtail.data.file_kinds import FileKind
+from headtail.data.packed import MAX_EXPANSION, unpacked
 from headtail.data.points import DataSet, Points, Progress
-from headtail.data.readers.safe_unpickle import PickledArray, PickledType, unpickle
+from headtail.data.readers.pickle_stack import PickledArray, PickledType
+from headtail.data.readers.safe_unpickle import unpickle
 from headtail.data.reading import DataFiles, Reading
 from headtail.errors import HeadtailError
 
@@ -62,11 +63,11 @@ HUNDRED = Layout(
 )
 
 
-def read_files(files: DataFiles, _: Reading, progress: Progress | None) -> DataSet:
+def read_files(files: DataFiles, reading: Reading, progress: Progress | None) -> DataSet:
     """Read the folder or archive that `find_cifar` found."""
     layout = _layout_of(files.train)
     assert layout is not None
-    return read_cifar(layout, files.train, progress)
+    return read_cifar(layout, files.train, progress, reading.max_expansion)
 
 
 def find_cifar(path: Path) -> tuple[Layout, Path] | None:
@@ -88,13 +89,19 @@ def find_cifar(path: Path) -> tuple[Layout, Path] | None:
     return min(sets, key=lambda layout_and_place: layout_and_place[1].is_file(), default=None)
 
 
-def read_cifar(layout: Layout, place: Path, progress: Progress | None = None) -> DataSet:
+def read_cifar(
+    layout: Layout,
+    place: Path,
+    progress: Progress | None = None,
+    max_expansion: float = MAX_EXPANSION,
+) -> DataSet:
     """Read one of the sets from its folder or its archive, or take it from the cache.
 
     Args:
         layout: `TEN` or `HUNDRED`.
         place: the folder, or the archive.
         progress: called with what is being done and the share of it that is done.
+        max_expansion: how many times its size an archive may become.
     """
     needed = (*layout.train, layout.test)
     files = [place] if place.is_file() else [place / name for name in needed]
@@ -105,7 +112,8 @@ def read_cifar(layout: Layout, place: Path, progress: Progress | None = None) ->
             f"`{missing}` is missing. {layout.name.upper()} has the files {', '.join(needed)}. "
             "Fetch it again."
         )
-    entry = cached(files, {"reader": layout.name}, partial(_build, layout, place, progress))
+    build = partial(_build, layout, place, max_expansion, progress)
+    entry = cached(files, {"reader": layout.name}, build)
     arrays = entry.arrays
     points = {}
     for part in ("train", "test"):
@@ -127,8 +135,10 @@ def _layout_of(place: Path) -> Layout | None:
     return HUNDRED if place.name == HUNDRED.folder or complete else None
 
 
-def _build(layout: Layout, place: Path, progress: Progress | None, store: Store) -> None:
-    content = _content_of(layout, place)
+def _build(
+    layout: Layout, place: Path, max_expansion: float, progress: Progress | None, store: Store
+) -> None:
+    content = _content_of(layout, place, max_expansion)
     for part, names in {"train": layout.train, "test": (layout.test,)}.items():
         number = 0
         for done, name in enumerate(names, start=1):
@@ -144,32 +154,48 @@ def _build(layout: Layout, place: Path, progress: Progress | None, store: Store)
     store.facts["names"] = _names(place / layout.about, about, layout)
 
 
-def _content_of(layout: Layout, place: Path) -> Callable[..., bytes]:
+def _content_of(layout: Layout, place: Path, max_expansion: float) -> Callable[..., bytes]:
     """A function from the name of a file to its content, which may be empty if it is optional."""
     if place.is_dir():
         return partial(_read_bytes, place)
-    held = _unpacked(layout, place)
+    held = _unpacked(layout, place, max_expansion)
     return lambda name, optional=False: held.get(name, b"") if optional else held[name]
 
 
 def _read_bytes(folder: Path, name: str, optional: bool = False) -> bytes:
     path = folder / name
-    return b"" if optional and not path.is_file() else path.read_bytes()
+    if optional and not path.is_file():
+        return b""
+    try:
+        if path.stat().st_size >= LARGEST:
+            raise HeadtailError(
+                f"`{path}` has {path.stat().st_size:,} bytes, more than any CIFAR file. Fetch it "
+                "again."
+            )
+        return path.read_bytes()
+    except OSError as error:
+        raise HeadtailError(f"`{path}` cannot be read: {error.strerror}.") from error
 
 
-def _unpacked(layout: Layout, place: Path) -> dict[str, bytes]:
+def _unpacked(layout: Layout, place: Path, max_expansion: float) -> dict[str, bytes]:
     """The content of the archive's files, by their names."""
     wanted = {*layout.train, layout.test, layout.about}
     held = {}
     try:
-        with tarfile.open(place) as archive:
+        # As a stream, so that headers that ask for gigabytes end with what is there.
+        with (
+            unpacked(place, max_expansion) as (content, _),
+            tarfile.open(fileobj=content, mode="r|") as archive,
+        ):
             for member in archive:
                 name = Path(member.name).name
                 if name not in wanted or not member.isfile() or member.size >= LARGEST:
                     continue
                 if file := archive.extractfile(member):
                     held[name] = file.read()
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+    except HeadtailError:
+        raise
+    except (tarfile.TarError, EOFError, OSError, ValueError, OverflowError) as error:
         raise HeadtailError(
             f"`{place}` is cut off or damaged ({error}). Fetch it again."
         ) from error
@@ -181,7 +207,8 @@ def _unpacked(layout: Layout, place: Path) -> dict[str, bytes]:
 def _checked(path: Path, entries: dict[str, Any], layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     """`[n, 3, 32, 32]` uint8 images and `[n]` int32 labels."""
     if not {"data", layout.labels} <= entries.keys():
-        held = ", ".join(f"`{key}`" for key in sorted(entries)) or "nothing"
+        shown = [f"`{key[:40]}`" for key in sorted(entries)]
+        held = ", ".join([*shown[:8], *(["…"] if len(shown) > 8 else [])]) or "nothing"
         raise HeadtailError(
             f"`{path}` holds {held}, but `data` and `{layout.labels}` are needed. Fetch "
             f"{layout.name} again."
@@ -208,8 +235,10 @@ def _images(path: Path, data: Any, number: int) -> np.ndarray:
         raise HeadtailError(f"`{path}`: `data` is not an array. Fetch the file again.")
     _, shape, kind, by_column, raw = state
     code = kind.code if isinstance(kind, PickledType) else f"a {type(kind).__name__}"
-    if shape != wanted or code not in ("u1", "|u1") or not isinstance(raw, bytes):
-        held = f"{code:.20} of shape {shape!s:.60}"
+    # Only numbers are compared and written: a shape that is anything else may be endless.
+    numbers = isinstance(shape, tuple) and all(type(size) is int for size in shape)
+    if not numbers or shape != wanted or code not in ("u1", "|u1") or not isinstance(raw, bytes):
+        held = f"{code:.20} of shape {shape!s:.60}" if numbers else f"{code:.20} without a shape"
         raise HeadtailError(
             f"`{path}`: `data` must be bytes (u1) of shape {wanted}, but is {held}. Fetch the file "
             "again."
@@ -220,7 +249,9 @@ def _images(path: Path, data: Any, number: int) -> np.ndarray:
             "file again."
         )
     pixels = np.frombuffer(raw, np.uint8)
-    rows = pixels.reshape(wanted[::-1]).T if by_column else pixels
+    rows = (
+        pixels.reshape(wanted[::-1]).T if type(by_column) in (bool, int) and by_column else pixels
+    )
     return rows.reshape(number, 3, SIDE, SIDE)
 
 

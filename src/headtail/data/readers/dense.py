@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headtail.core.targets import Ragged
 from headtail.data.cache import Entry, Store, cached
+from headtail.data.packed import MAX_EXPANSION
 from headtail.data.points import DataSet, Points, Progress
 from headtail.data.readers.array_files import Part, parts_of, type_of
 from headtail.data.readers.dense_labels import labels_of
@@ -24,7 +25,13 @@ SEED = 0
 
 def read_files(files: DataFiles, reading: Reading, progress: Progress | None) -> DataSet:
     """Read files of arrays as `reading` says."""
-    data = read_dense(files.train, files.test, holdout=reading.holdout, progress=progress)
+    data = read_dense(
+        files.train,
+        files.test,
+        holdout=reading.holdout,
+        progress=progress,
+        max_expansion=reading.max_expansion,
+    )
     return replace(data, name=data_name(files.train, data.name))
 
 
@@ -35,6 +42,7 @@ def read_dense(
     holdout: float = 0.2,
     progress: Progress | None = None,
     at_once: int = AT_ONCE,
+    max_expansion: float = MAX_EXPANSION,
 ) -> DataSet:
     """Read `features`, floats `[N, D]`, and `labels` in one of these forms.
 
@@ -55,6 +63,7 @@ def read_dense(
         holdout: share of the points that is kept for testing where there are no test points.
         progress: called with what is being done and the share of it that is done.
         at_once: numbers checked or copied at once.
+        max_expansion: how many times the size of its file an array may have.
 
     >>> folder = getfixture("tmp_path")
     >>> getfixture("monkeypatch").setenv("HEADTAIL_CACHE", str(folder / "cache"))
@@ -65,7 +74,7 @@ def read_dense(
     (8, 2, 3)
     """
     check_number("holdout", holdout, low=0, high=1)
-    parts = parts_of(train, test)
+    parts = parts_of(train, test, max_expansion)
     recipe = {
         "reader": "dense",
         "parts": {name: [part.prefix, part.mapped] for name, part in parts.items()},

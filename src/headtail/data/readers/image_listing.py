@@ -15,6 +15,8 @@ from headtail.data.readers.image_kinds import folders_in, images_under, is_bare,
 from headtail.errors import HeadtailError
 
 MOST_LABELS = 10_000_000
+LONGEST_NAME = 1000
+"""Characters of a label's name that are kept."""
 NO_LABEL = "-1"
 """The label of an image that has none."""
 
@@ -91,7 +93,7 @@ def _from_lines(may_lack: bool, path: Path) -> Listing:
 def _is_label(text: str, may_lack: bool) -> bool:
     if may_lack and text == NO_LABEL:
         return True
-    return text.isascii() and text.isdigit() and int(text[:20]) < MOST_LABELS
+    return text.isascii() and text.isdigit() and len(text) < 20 and int(text) < MOST_LABELS
 
 
 def _without_labels(path: Path) -> Listing:
@@ -109,15 +111,19 @@ def _from_json(path: Path) -> Listing:
     try:
         held = json.loads(path.read_bytes())
         categories = {
-            int(row["id"]): str(row.get("name", row["id"])) for row in _rows(held, "categories")
+            _whole(row, "id"): str(row.get("name", row["id"]))[:LONGEST_NAME]
+            for row in _rows(held, "categories")
         }
-        files = {row["id"]: str(row["file_name"]) for row in _rows(held, "images")}
-        pairs = [(row["image_id"], int(row["category_id"])) for row in _rows(held, "annotations")]
+        files = {_image(row, "id"): _text(row, "file_name") for row in _rows(held, "images")}
+        pairs = [
+            (_image(row, "image_id"), _whole(row, "category_id"))
+            for row in _rows(held, "annotations")
+        ]
     except KeyError as error:
         raise HeadtailError(
-            f"`{path}` lacks {error}; a JSON list has `images` (id, file_name), `annotations` "
-            "(image_id, category_id) and `categories` (id, name). Give the file of training or "
-            "validation."
+            f"`{path}` lacks {str(error)[:60]}; a JSON list has `images` (id, file_name), "
+            "`annotations` (image_id, category_id) and `categories` (id, name). Give the file of "
+            "training or validation."
         ) from error
     except (ValueError, TypeError, RecursionError) as error:
         raise HeadtailError(
@@ -126,7 +132,7 @@ def _from_json(path: Path) -> Listing:
     place = {category: i for i, category in enumerate(sorted(categories))}
     for image, category in pairs:
         if image not in files:
-            problem = f"the image {image!r}, which is not among its images"
+            problem = f"the image {image!r:.60}, which is not among its images"
         elif category not in place:
             problem = f"the category {category}, but its {len(place):,} categories do not hold it"
         else:
@@ -138,6 +144,38 @@ def _from_json(path: Path) -> Listing:
     return Listing(
         path, path.parent, names, labels, classes, [categories[category] for category in place]
     )
+
+
+def _whole(row: Any, name: str) -> int:
+    """A whole number, which may be written as text; a fraction is not rounded."""
+    value = row[name]
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
+        return int(value)
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    if type(value) is not int or abs(value) >= 2**63:
+        raise TypeError(f"`{name}` is {_shown(value)}, not a whole number")
+    return value
+
+
+def _image(row: Any, name: str) -> int | str:
+    """The id of an image."""
+    value = row[name]
+    return value if isinstance(value, str) else _whole(row, name)
+
+
+def _text(row: Any, name: str) -> str:
+    value = row[name]
+    if not isinstance(value, str):
+        raise TypeError(f"`{name}` is {_shown(value)}, not text")
+    return value
+
+
+def _shown(value: Any) -> str:
+    """A value of any size, in a few words."""
+    if value is None or isinstance(value, bool | float):
+        return str(value)
+    return f"a {type(value).__name__}"
 
 
 def _rows(held: Any, name: str) -> list[Any]:

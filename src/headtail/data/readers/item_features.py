@@ -16,6 +16,7 @@ from headtail.data.bag import Bag
 from headtail.data.cache import Store, cached, key_of
 from headtail.data.digests import digest
 from headtail.data.facts import label_counts
+from headtail.data.packed import MAX_EXPANSION
 from headtail.data.points import DataSet, Progress
 from headtail.data.readers.raw_text_folder import holds_records, is_lines
 from headtail.data.readers.text_sources import lines_of, read_records, text_of
@@ -45,14 +46,17 @@ class Items:
     digest: str
 
 
-def read_items(path: Path, progress: Progress | None = None) -> Items:
+def read_items(
+    path: Path, progress: Progress | None = None, max_expansion: float = MAX_EXPANSION
+) -> Items:
     """Read features of items.
 
     The words of all columns of strings become tf-idf weights; columns of numbers are scaled to mean
     0 and deviation 1. The item is in the column that is called so, or else in the first. Lines of
     text and JSON records without a column of items belong to label 0, 1, ….
     """
-    entry = cached([check_exists(path)], {"reader": "items"}, partial(_build, path, progress))
+    build = partial(_build, path, max_expansion, progress)
+    entry = cached([check_exists(path)], {"reader": "items"}, build)
     arrays = entry.arrays
     features = Bag(
         arrays["offsets"], arrays["columns"], arrays["values"], entry.facts["num_columns"]
@@ -65,7 +69,7 @@ def described_items(reading: Reading) -> pa.Array | None:
     """The names of items that have features, int64 or strings; None where there are none."""
     if reading.item_features is None:
         return None
-    names = read_items(reading.item_features).names
+    names = read_items(reading.item_features, max_expansion=reading.max_expansion).names
     if names is None:
         return None
     whole = all(isinstance(name, int) for name in names)
@@ -89,9 +93,14 @@ def items_recipe(reading: Reading) -> dict[str, str]:
     return {} if reading.item_features is None else {"items": digest(reading.item_features)}
 
 
-def with_items(data: DataSet, path: Path, progress: Progress | None) -> DataSet:
+def with_items(
+    data: DataSet,
+    path: Path,
+    progress: Progress | None,
+    max_expansion: float = MAX_EXPANSION,
+) -> DataSet:
     """Data with the features of their labels."""
-    items = read_items(path, progress)
+    items = read_items(path, progress, max_expansion)
     number = data.train.num_labels
     own = data.label_names or list(range(number))
     rows = range(len(items.features)) if items.names is None else items.names
@@ -123,13 +132,13 @@ def with_items(data: DataSet, path: Path, progress: Progress | None) -> DataSet:
     )
 
 
-def _build(path: Path, progress: Progress | None, store: Store) -> None:
+def _build(path: Path, max_expansion: float, progress: Progress | None, store: Store) -> None:
     if holds_records(path) or (is_lines(path) and not _is_table(path)):
         names = None
-        texts = _plain_texts(path)
+        texts = _plain_texts(path, max_expansion)
         numbers = np.zeros((len(texts), 0), np.float32)
     else:
-        names, texts, numbers = _of_table(path, progress)
+        names, texts, numbers = _of_table(path, max_expansion, progress)
     if not texts:
         raise HeadtailError(f"`{path}` is empty. Write one item per line or row.")
     parts = []
@@ -156,17 +165,17 @@ def _is_table(path: Path) -> bool:
     return holds_table(path, False)
 
 
-def _plain_texts(path: Path) -> list[str]:
+def _plain_texts(path: Path, max_expansion: float) -> list[str]:
     if holds_records(path):
-        return [text_of(record) for record in read_records(path)]
-    return [line for lines, _ in lines_of(path) for line in lines]
+        return [text_of(record) for record in read_records(path, max_expansion)]
+    return [line for lines, _ in lines_of(path, max_expansion) for line in lines]
 
 
 def _of_table(
-    path: Path, progress: Progress | None
+    path: Path, max_expansion: float, progress: Progress | None
 ) -> tuple[list[str] | list[int], list[str], np.ndarray]:
     """Names, texts and `[n, c]` numbers of the items in a table."""
-    columns = Columns.of(path)
+    columns = Columns.of(path, reading=Reading(max_expansion=max_expansion))
     item = columns.roles.item or columns.roles.label or columns.names[0]
     kinds = {name: columns.kind(name) for name in columns.names if name != item}
     words = [

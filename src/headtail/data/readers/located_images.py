@@ -6,6 +6,7 @@ import hashlib
 import os
 from multiprocessing import current_process
 from pathlib import Path
+from stat import S_ISREG
 
 import numpy as np
 
@@ -81,6 +82,8 @@ def _located(
                 stat = os.stat(path)
             except (OSError, ValueError):
                 continue
+            if not S_ISREG(stat.st_mode):  # a pipe would make the reader wait for ever
+                continue
             sizes[i] = stat.st_size
             times[i] = stat.st_mtime_ns
             break
@@ -94,7 +97,10 @@ def _located(
 
 def _about_missing(listing: Listing, missing: np.ndarray, root: Path | None) -> Sentence:
     where = f"not in `{listing.base}`"
-    if root is not None:
+    first = os.path.join(listing.base if root is None else root, listing.names[int(missing[0])])
+    if "\0" not in first and os.path.exists(first):
+        where = "not a file, but a folder, a pipe or a device"
+    elif root is not None:
         where = f"neither in `{root}` nor in `{listing.base}`"
     more = f", and {len(missing) - 1:,} more of its {len(listing.names):,}"
     return Sentence(

@@ -13,6 +13,7 @@ from torch import Tensor
 from headtail.core.targets import Ragged
 from headtail.data.bag import Bag
 from headtail.data.points import DataSet, Points
+from headtail.data.readers.parsed import MOST
 from headtail.data.reading import Reading
 from headtail.data.split import with_test_part
 from headtail.errors import HeadtailError
@@ -108,7 +109,14 @@ def _num_labels(
         raise HeadtailError(
             f"The labels of the parts have different numbers of columns: {sorted(widths)}."
         )
-    highest = max(int(values.max(initial=-1)) for values, _, _ in rows.values()) + 1
+    highest = 1 + max(
+        (int(values.max()) for values, _, _ in rows.values() if len(values)), default=-1
+    )
+    if max([highest, *widths]) > MOST:
+        raise HeadtailError(
+            f"Labels go up to {max([highest, *widths]) - 1:,}, but ids must be below {MOST:,}. "
+            "Number labels from 0."
+        )
     return max([highest, *widths])
 
 

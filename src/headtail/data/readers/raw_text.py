@@ -41,7 +41,7 @@ class LabelCodes:
     @classmethod
     def learnt(cls, labels: set[str]) -> LabelCodes:
         """Labels that are named by themselves, in order: whole numbers by size, words as usual."""
-        if all(label.isdecimal() and str(int(label)) == label for label in labels):
+        if all(_is_number(label) for label in labels):
             numbers = sorted(map(int, labels))
             return cls(numbers, {str(number): i for i, number in enumerate(numbers)})
         names = sorted(labels)
@@ -133,18 +133,20 @@ def _fit(
 ) -> tuple[TextFeatures, set[str]]:
     """Features and labels of the training part."""
     source = parts["train"]
-    held_out = set()
+    held_out = np.zeros(0, bool)
     if "test" not in parts:
         number = sum(len(block.texts) for block in source.blocks())
         if number < 2:
             raise HeadtailError(
                 f"`{source.name}` holds {number} texts, too few to hold some out. Pass a test file."
             )
-        held_out = set(held_out_rows(number, reading.holdout)[1].tolist())
+        held_out = np.zeros(number, bool)
+        held_out[held_out_rows(number, reading.holdout)[1].numpy()] = True
     counter = TermCounter(reading.ngrams) if reading.text_features == "tfidf" else None
     labels: set[str] = set()
     for first, block in _blocks(source, f"counting words in {source.name}", progress):
-        own = [i for i in range(len(block.texts)) if first + i not in held_out]
+        tested = held_out[first : first + len(block.texts)]
+        own = np.flatnonzero(~tested).tolist() if len(tested) else range(len(block.texts))
         labels.update(str(label) for i in own for label in block.labels[i])
         if counter is not None:
             counter.add(block.texts[i] for i in own)
@@ -279,6 +281,11 @@ def _notes(
                 f"Labels in {source.name} that never occur in training and are left out: "
                 f"{facts['unknown']:,}."
             )
+
+
+def _is_number(label: str) -> bool:
+    """Whether a label is a whole number as it is usually written; one above int64 is a name."""
+    return label.isdecimal() and len(label) < 20 and str(int(label)) == label and int(label) < 2**63
 
 
 def _checked_id(label: str | int, number: int, where: Callable[[], str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from headtail.data.packed import MAX_EXPANSION
 from headtail.data.points import DataSet, Progress
 from headtail.data.readers.raw_text import read_texts
 from headtail.data.readers.raw_text_folder import (
@@ -37,7 +38,11 @@ def read_for_model(
 ) -> DataSet:
     """Read files of raw text with the terms and labels of a model that was trained on others."""
     paths = {"train": files.train, "test": files.test, "validation": files.validation}
-    parts = {part: text_source(path) for part, path in paths.items() if path is not None}
+    parts = {
+        part: text_source(path, reading.max_expansion)
+        for part, path in paths.items()
+        if path is not None
+    }
     own_labels = holds_records(files.train) or holds_fasttext(files.train, False)
     labels = None if own_labels else labels_file(files.train)
     if trained is None and not own_labels and labels is None:
@@ -47,19 +52,19 @@ def read_for_model(
         )
     by_number = labels is not None or holds_records(files.train)
     named = names_file(files.train.parent, but=labels) if by_number else None
-    names = None if named is None else read_names(named)
+    names = None if named is None else read_names(named, reading.max_expansion)
     data = read_texts(parts, reading, progress, names=names, trained=trained)
     notes = data.notes if named is None else (*data.notes, f"Label names are from {named.name}.")
     return replace(data, name=data_name(files.train, part_name(files.train)), notes=notes)
 
 
-def text_source(path: Path) -> TextSource:
+def text_source(path: Path, max_expansion: float = MAX_EXPANSION) -> TextSource:
     """The texts in a file, with their labels where it or a file beside it has them."""
     if holds_records(path):
-        return json_source(path)
+        return json_source(path, max_expansion)
     if holds_fasttext(path, False):
-        return fasttext_source(path)
-    return lines_source(path, labels_file(path))
+        return fasttext_source(path, max_expansion)
+    return lines_source(path, labels_file(path), max_expansion)
 
 
 def _example(texts: Path) -> str:

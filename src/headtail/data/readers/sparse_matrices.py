@@ -17,7 +17,7 @@ from headtail.errors import HeadtailError
 
 def read_files(files: DataFiles, reading: Reading, progress: Progress | None) -> DataSet:
     """Read the matrices of the training and of the test points."""
-    train, mark = _points(files.train, progress)
+    train, mark = _points(files.train, reading, progress)
     notes = ["Read as sparse matrices: one of features, one of labels."]
     whole = None
     if files.test is None:
@@ -28,18 +28,21 @@ def read_files(files: DataFiles, reading: Reading, progress: Progress | None) ->
             f"There is no test file: {reading.holdout:.0%} of the points are held out for testing."
         )
     else:
-        test, other_mark = _points(files.test, progress)
+        test, other_mark = _points(files.test, reading, progress)
         mark += f"-{other_mark}"
         _check_sizes(files.train, train, files.test, test)
     name = data_name(files.train, "")
     data = DataSet(name, train, test, notes=tuple(notes), digest=mark, whole=whole)
-    return with_label_names(data, files.train.parent)
+    return with_label_names(data, files.train.parent, reading.max_expansion)
 
 
-def _points(path: Path, progress: Progress | None) -> tuple[Points, str]:
+def _points(path: Path, reading: Reading, progress: Progress | None) -> tuple[Points, str]:
     """Points, and a digest of their content."""
     labels_path = matrix_of_labels(path)
-    features, labels = (read_text(file, progress=progress) for file in (path, labels_path))
+    features, labels = (
+        read_text(file, max_expansion=reading.max_expansion, progress=progress)
+        for file in (path, labels_path)
+    )
     rows, marks = features.points.features, labels.points.features
     assert isinstance(rows, Bag)
     assert isinstance(marks, Bag)

@@ -11,7 +11,7 @@ from pathlib import Path
 from headtail.core.targets import Ragged
 from headtail.data.bag import Bag
 from headtail.data.cache import Entry, Store, cached, key_of
-from headtail.data.packed import BLOCK, LONGEST_LINE, line_blocks
+from headtail.data.packed import BLOCK, LONGEST_LINE, MAX_EXPANSION, line_blocks
 from headtail.data.points import Points, Progress
 from headtail.data.readers.text_lines import Header, LineStore
 from headtail.errors import HeadtailError, check_count, check_exists
@@ -46,6 +46,7 @@ def read_text(
     progress: Progress | None = None,
     block: int = BLOCK,
     longest_line: int = LONGEST_LINE,
+    max_expansion: float = MAX_EXPANSION,
 ) -> TextFile:
     r"""Read one text file, plain or compressed (gzip, bzip2, xz, zstd), or take it from the cache.
 
@@ -62,6 +63,7 @@ def read_text(
         progress: called after each block.
         block: bytes parsed at a time.
         longest_line: bytes that are read in search of a newline.
+        max_expansion: how many times its size a compressed file may become.
 
     >>> folder = getfixture("tmp_path")
     >>> getfixture("monkeypatch").setenv("HEADTAIL_CACHE", str(folder / "cache"))
@@ -81,7 +83,7 @@ def read_text(
 
     def build(store: Store) -> None:
         lines = LineStore(path, store, skip_bad_lines, num_features, num_labels)
-        for text, share in line_blocks(path, block, longest_line):
+        for text, share in line_blocks(path, block, longest_line, max_expansion):
             lines.take(text)
             if progress is not None:
                 progress(f"reading {path.name}", share)

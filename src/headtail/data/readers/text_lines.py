@@ -44,7 +44,7 @@ class LineStore:
         self.lines = self.points = self.features = self.labels = self.bad = 0
         # Blank lines since the last point, held back: at the end of a file they may not be points.
         self.blank = 0
-        self.blank_rows = np.empty(0, np.int64)
+        self.blank_rows: list[np.ndarray] = []
         self.highest = [-1, -1]
         self.first_bad = ""
         self._append([0], [0], [])
@@ -93,8 +93,9 @@ class LineStore:
             labels_end = room.labels_end[:kept] + self.labels
             self._append(features_end, labels_end, rows[:kept])
             self.blank = 0
-            self.blank_rows = rows[:0]
-        self.blank_rows = np.r_[self.blank_rows, rows[kept:]]
+            self.blank_rows = []
+        if self.skip:  # else point i is row i
+            self.blank_rows.append(rows[kept:])
 
     def finish(self) -> None:
         """Decide about blank lines at the end, compare with the header, write down the facts."""
@@ -186,7 +187,8 @@ class LineStore:
     def _append_blank(self, count: int) -> None:
         features_end = np.full(count, self.features)
         labels_end = np.full(count, self.labels)
-        self._append(features_end, labels_end, self.blank_rows[:count])
+        rows = np.concatenate([np.empty(0, np.int64), *self.blank_rows])[:count]
+        self._append(features_end, labels_end, rows)
 
 
 def _what_is_wrong(block: bytes, parsed: Parsed, limits: tuple[int, int]) -> str:

@@ -6,6 +6,7 @@ import hashlib
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from headtail.data.bag import Bag
 from headtail.data.catalogue import compare_counts, recognise
 from headtail.data.digests import digest
+from headtail.data.packed import MAX_EXPANSION
 from headtail.data.points import DataSet, Points, Progress
 from headtail.data.readers.label_names import with_label_names
 from headtail.data.readers.text import TextFile, existing, read_text
@@ -26,16 +28,16 @@ from headtail.errors import HeadtailError
 
 def read_files(files: DataFiles, reading: Reading, progress: Progress | None) -> DataSet:
     """Read text files as `reading` says."""
-    skip = reading.skip_bad_lines
     if files.test is None and files.splits is None:
-        data = _read_one_file(files.train, skip, reading.holdout, progress)
+        data = _read_one_file(files.train, reading, progress)
     else:
         data = read_xc(
             files.train,
             files.test,
             splits=files.splits,
             split_column=reading.split_column,
-            skip_bad_lines=skip,
+            skip_bad_lines=reading.skip_bad_lines,
+            max_expansion=reading.max_expansion,
             progress=progress,
         )
     if data.train.num_pairs == 0:
@@ -47,13 +49,18 @@ def read_files(files: DataFiles, reading: Reading, progress: Progress | None) ->
     known = recognise(data.train.num_features, data.train.num_labels)
     if known is not None:
         notes.append(compare_counts(known, data.train, data.test))
-    return with_label_names(replace(data, notes=tuple(notes)), files.train.parent)
+    data = replace(data, notes=tuple(notes))
+    return with_label_names(data, files.train.parent, reading.max_expansion)
 
 
-def _read_one_file(
-    path: Path, skip_bad_lines: bool, holdout: float, progress: Progress | None
-) -> DataSet:
-    file = read_text(path, skip_bad_lines=skip_bad_lines, progress=progress)
+def _read_one_file(path: Path, reading: Reading, progress: Progress | None) -> DataSet:
+    holdout = reading.holdout
+    file = read_text(
+        path,
+        skip_bad_lines=reading.skip_bad_lines,
+        max_expansion=reading.max_expansion,
+        progress=progress,
+    )
     train, test = hold_out(file.points, holdout)
     note = f"There is no test file: {holdout:.0%} of the points are held out for testing."
     return DataSet(
@@ -73,6 +80,7 @@ def read_xc(
     splits: tuple[Path, Path] | None = None,
     split_column: int = 0,
     skip_bad_lines: bool = False,
+    max_expansion: float = MAX_EXPANSION,
     progress: Progress | None = None,
 ) -> DataSet:
     r"""Read training and test points, from two text files, or from one and the rows of each part.
@@ -83,6 +91,7 @@ def read_xc(
         splits: files with the rows of the training and of the test points.
         split_column: which of the splits in those files, from 0.
         skip_bad_lines: as for `read_text`.
+        max_expansion: likewise.
         progress: called after each block.
 
     >>> folder = getfixture("tmp_path")
@@ -100,9 +109,14 @@ def read_xc(
             f"`read_xc` needs `test` or `splits`, but got {passed}. To hold out points of one "
             "file, use `hold_out`."
         )
-    first = read_text(train, skip_bad_lines=skip_bad_lines, progress=progress)
+    options: dict[str, Any] = {
+        "skip_bad_lines": skip_bad_lines,
+        "max_expansion": max_expansion,
+        "progress": progress,
+    }
+    first = read_text(train, **options)
     if test is not None:
-        second = read_text(test, skip_bad_lines=skip_bad_lines, progress=progress)
+        second = read_text(test, **options)
         parts = _same_width(train, first, test, second)
         notes = first.notes + second.notes
         marks = [first.digest, second.digest]

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from headtail.data.bag import Bag
 from headtail.data.cache import Keyed
-from headtail.data.packed import line_blocks
+from headtail.data.packed import MAX_EXPANSION, line_blocks
+from headtail.data.readers.npz_files import matrix_rows
 from headtail.data.readers.text import read_text
 from headtail.errors import HeadtailError
 
@@ -51,7 +52,7 @@ class TextSource:
     blocks: Callable[[], Iterator[Texts]]
 
 
-def fasttext_source(path: Path) -> TextSource:
+def fasttext_source(path: Path, max_expansion: float = MAX_EXPANSION) -> TextSource:
     r"""Lines of words, among them labels: `__label__cat __label__pet my cat sleeps`.
 
     >>> path = getfixture("tmp_path") / "train.txt"
@@ -61,7 +62,7 @@ def fasttext_source(path: Path) -> TextSource:
     """
 
     def blocks() -> Iterator[Texts]:
-        for lines, share in lines_of(path):
+        for lines, share in lines_of(path, max_expansion):
             texts, labels = [], []
             for line in lines:
                 words = line.split()
@@ -73,14 +74,14 @@ def fasttext_source(path: Path) -> TextSource:
     return TextSource(path.name, (path,), blocks)
 
 
-def json_source(path: Path) -> TextSource:
+def json_source(path: Path, max_expansion: float = MAX_EXPANSION) -> TextSource:
     """JSON lines of the Extreme Classification Repository, with `title`, `content` and
     `target_ind`.
     """
 
     def blocks() -> Iterator[Texts]:
         before = 0
-        for lines, share in lines_of(path):
+        for lines, share in lines_of(path, max_expansion):
             records = [
                 _record(path, before + number, line) for number, line in enumerate(lines, start=1)
             ]
@@ -91,19 +92,22 @@ def json_source(path: Path) -> TextSource:
     return TextSource(path.name, (path,), blocks)
 
 
-def lines_source(path: Path, labels: Path | None) -> TextSource:
+def lines_source(
+    path: Path, labels: Path | None, max_expansion: float = MAX_EXPANSION
+) -> TextSource:
     """One text per line; line i of a second file holds the labels of text i."""
     if labels is None:
-        return TextSource(path.name, (path,), lambda: _unlabelled(path))
+        return TextSource(path.name, (path,), lambda: _unlabelled(path, max_expansion))
 
     def blocks() -> Iterator[Texts]:
-        rows = label_lists(labels)
+        rows = label_lists(labels, max_expansion)
         number = 0
-        for lines, share in lines_of(path):
+        for lines, share in lines_of(path, max_expansion):
             taken = [row for _, row in zip(lines, rows, strict=False)]
             number += len(taken)
             if len(taken) < len(lines):
-                raise _unequal(path, sum(len(block) for block, _ in lines_of(path)), labels, number)
+                texts = sum(len(block) for block, _ in lines_of(path, max_expansion))
+                raise _unequal(path, texts, labels, number)
             yield Texts(lines, taken, share)
         if more := sum(1 for _ in rows):
             raise _unequal(path, number, labels, number + more)
@@ -111,18 +115,20 @@ def lines_source(path: Path, labels: Path | None) -> TextSource:
     return TextSource(path.name, (path, labels), blocks)
 
 
-def label_lists(path: Path) -> Iterator[list[str] | list[int]]:
+def label_lists(
+    path: Path, max_expansion: float = MAX_EXPANSION
+) -> Iterator[list[str] | list[int]]:
     """The labels of each line: of a sparse matrix (`3:1 17:1`, `.npz`) the columns; otherwise what
     commas separate, or blanks where the file's first lines have no comma.
     """
     if path.suffix.lower() == ".npz":
-        yield from _columns(*_matrix(path))
+        yield from _columns(*matrix_rows(path, max_expansion))
         return
     separator = None
-    for lines, _ in lines_of(path):
+    for lines, _ in lines_of(path, max_expansion):
         if separator is None:
             if any(re.match(r"\d+:\S", line) for line in lines):
-                bag = read_text(path).points.features
+                bag = read_text(path, max_expansion=max_expansion).points.features
                 assert isinstance(bag, Bag)
                 yield from _columns(bag.offsets.tolist(), bag.columns.tolist())
                 return
@@ -132,18 +138,18 @@ def label_lists(path: Path) -> Iterator[list[str] | list[int]]:
             yield list(dict.fromkeys(label for label in labels if label))
 
 
-def read_names(path: Path) -> list[str]:
+def read_names(path: Path, max_expansion: float = MAX_EXPANSION) -> list[str]:
     """The name of each label: a line, or the `title` of a JSON line, `uid` where that is empty."""
     if re.search(r"\.jsonl?(\.\w+)?$", path.name.lower()):
-        records = read_records(path)
+        records = read_records(path, max_expansion)
         return [str(record.get("title") or record.get("uid", "")) for record in records]
-    return [line for lines, _ in lines_of(path) for line in lines]
+    return [line for lines, _ in lines_of(path, max_expansion) for line in lines]
 
 
-def read_records(path: Path) -> Iterator[dict[str, Any]]:
+def read_records(path: Path, max_expansion: float = MAX_EXPANSION) -> Iterator[dict[str, Any]]:
     """The records of JSON lines."""
     number = 0
-    for lines, _ in lines_of(path):
+    for lines, _ in lines_of(path, max_expansion):
         for line in lines:
             number += 1
             yield _record(path, number, line)
@@ -154,15 +160,15 @@ def text_of(record: dict[str, Any]) -> str:
     return " ".join(str(record[key]) for key in TEXT_KEYS if record.get(key))
 
 
-def _unlabelled(path: Path) -> Iterator[Texts]:
-    for lines, share in lines_of(path):
+def _unlabelled(path: Path, max_expansion: float) -> Iterator[Texts]:
+    for lines, share in lines_of(path, max_expansion):
         yield Texts(lines, [[] for _ in lines], share)
 
 
-def lines_of(path: Path) -> Iterator[tuple[list[str], float]]:
+def lines_of(path: Path, max_expansion: float = MAX_EXPANSION) -> Iterator[tuple[list[str], float]]:
     """Blocks of lines as text."""
     before = 0
-    for block, share in line_blocks(path):
+    for block, share in line_blocks(path, max_expansion=max_expansion):
         try:
             # Not `splitlines`, which also splits at other characters than line ends.
             lines = [line.rstrip("\r") for line in block.decode().split("\n")[:-1]]
@@ -181,7 +187,7 @@ def lines_of(path: Path) -> Iterator[tuple[list[str], float]]:
 def _record(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         record = None
     labels = record.get(LABEL_KEY, []) if isinstance(record, dict) else None
     whole = isinstance(labels, list) and all(type(label) is int for label in labels)
@@ -191,18 +197,6 @@ def _record(path: Path, number: int, line: str) -> dict[str, Any]:
             f'`{{"title": "red shoes", "{LABEL_KEY}": [3, 17]}}`.'
         )
     return record
-
-
-def _matrix(path: Path) -> tuple[list[int], list[int]]:
-    from scipy.sparse import load_npz
-
-    try:
-        matrix = load_npz(path).tocsr()
-    except (OSError, ValueError, KeyError) as error:
-        raise HeadtailError(
-            f"`{path}` is not a sparse matrix. Save it with `scipy.sparse.save_npz`."
-        ) from error
-    return matrix.indptr.tolist(), matrix.indices.tolist()
 
 
 def _columns(offsets: list[int], columns: list[int]) -> Iterator[list[int]]:

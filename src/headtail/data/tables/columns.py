@@ -268,8 +268,9 @@ class Columns:
         except pa.ArrowInvalid as error:
             wrong = first_that_is_no_time(array)
             name, row = self.table.at(_row(first, wrong))
+            held = str(array[wrong].as_py())[:60]
             raise HeadtailError(
-                f"`{name}`, row {row:,} (from 0): `{array[wrong].as_py()}` in column `{column}` is "
+                f"`{name}`, row {row:,} (from 0): `{held}` in column `{column}` is "
                 "not a time, or not written like those of the other rows. Write seconds since "
                 "1970, or dates such as `2026-01-31 12:00:00`."
             ) from error

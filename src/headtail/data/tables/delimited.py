@@ -14,7 +14,7 @@ import pyarrow.csv
 
 from headtail.data.cache import Store, cached
 from headtail.data.digests import digest
-from headtail.data.packed import first_lines, line_blocks
+from headtail.data.packed import MAX_EXPANSION, first_lines, line_blocks
 from headtail.data.progress import Progress
 from headtail.data.tables.dialects import NUMBER, Dialect
 from headtail.data.tables.list_columns import split_note
@@ -31,6 +31,8 @@ ALSO_NULLS = ["NA", "N/A", "#N/A", "n/a", "None", "none", "<NA>"]
 """Words for what is missing in columns of numbers; a column of words may mean them."""
 _WIDER = {"null": "int64", "int64": "double", "double": "string"}
 """The next type to try for a column with a value that does not fit."""
+MOST_MISFITS = 16
+"""Columns that get a wider type one by one."""
 _MISFIT = re.compile(r"CSV column #(\d+):.* CSV conversion error to (\S+): invalid value '(.*)'")
 
 
@@ -45,6 +47,7 @@ class DelimitedSource(Source):
         dialect: how its lines hold columns.
         skip_bad_lines: leave out lines with another number of columns, and count them.
         progress: called while its types are looked for.
+        max_expansion: how many times its size a compressed file may become.
     """
 
     is_text = True
@@ -55,12 +58,14 @@ class DelimitedSource(Source):
         dialect: Dialect,
         skip_bad_lines: bool,
         progress: Progress | None = None,
+        max_expansion: float = MAX_EXPANSION,
     ) -> None:
         self.path = path
         self.name = str(path)
         self.dialect = dialect
         self.guess = {str(role): column for role, column in dialect.guess.items()}
         self.skip = skip_bad_lines
+        self.max_expansion = max_expansion
         recipe = {"reader": "delimited", "dialect": dialect.recipe, "skip": skip_bad_lines}
         self.nulls = NULLS
         facts = cached([path], recipe | {"with": "nulls"}, partial(self._look, progress)).facts
@@ -118,6 +123,7 @@ class DelimitedSource(Source):
             if line.strip()
         ]
         bad: list[tuple[int, str]] = []
+        misfits = 0
         while True:
             bad[:] = above
             rows = 0
@@ -131,6 +137,9 @@ class DelimitedSource(Source):
                     seen = {name: batch.schema.field(name).type for name in batch.schema.names}
             except pa.ArrowInvalid as error:
                 types = self._widened(types, error)
+                misfits += 1
+                if misfits == MOST_MISFITS:
+                    types = self._fitting(types)
                 continue
             break
         if bad and not self.skip:
@@ -155,9 +164,8 @@ class DelimitedSource(Source):
     ) -> dict[str, pa.DataType]:
         misfit = _MISFIT.search(str(error))
         if misfit is None:
-            raise HeadtailError(
-                f"`{self.path}` is not readable as a table: {str(error).rstrip('.')}."
-            ) from error
+            why = " ".join(str(error).split())[:300].rstrip(".")
+            raise HeadtailError(f"`{self.path}` is not readable as a table: {why}.") from error
         name = self.dialect.names[int(misfit[1])]
         if misfit[3] in ALSO_NULLS and self.nulls == NULLS:
             self.nulls = NULLS + ALSO_NULLS
@@ -165,6 +173,23 @@ class DelimitedSource(Source):
         if misfit[2] == "int64" and re.fullmatch(r"[-+]?\d+", misfit[3]):
             return types | {name: pa.string()}  # too large for a number: it is a name
         return types | {name: pa.type_for_alias(_WIDER.get(misfit[2], "string"))}
+
+    def _fitting(self, types: dict[str, pa.DataType]) -> dict[str, pa.DataType]:
+        """Types that fit every value of every column, in one pass: a file with very many columns
+        would otherwise be read once for each.
+        """
+        every = {name: pa.string() for name in self.dialect.names}
+        fitting = {name: types.get(name, pa.int64()) for name in self.dialect.names}
+        for batch, _ in self._read(every, list(every), lambda _: "skip"):
+            for name in every:
+                while fitting[name] != pa.string():
+                    try:
+                        batch.column(name).cast(fitting[name])
+                        break
+                    except pa.ArrowInvalid:
+                        wider = _WIDER.get(str(fitting[name]), "string")
+                        fitting[name] = pa.type_for_alias(wider)
+        return fitting
 
     def _list_type(self, name: str) -> pa.DataType:
         """Whole numbers if all values of a list column are."""
@@ -197,7 +222,9 @@ class DelimitedSource(Source):
         known = {name: kind for name, kind in as_text.items() if name in columns}
         share = [0.0]
         delimiter = dialect.delimiter if dialect.delimiter in ",\t;|" else SEPARATOR
-        file = io.BufferedReader(_Blocks(_rewritten(self.path, dialect, share)), BLOCK)
+        file = io.BufferedReader(
+            _Blocks(_rewritten(self.path, dialect, share, self.max_expansion)), BLOCK
+        )
         reader = pyarrow.csv.open_csv(
             pa.PythonFile(file, mode="r"),
             pyarrow.csv.ReadOptions(
@@ -274,14 +301,16 @@ def _seen_in_words(path: Path, dialect: Dialect) -> tuple[dict[str, pa.DataType]
 
 
 def _too_large(value: str) -> bool:
-    return value.isascii() and value.isdigit() and int(value) >= 1 << 63
+    return value.isascii() and value.isdigit() and (len(value) > 19 or int(value) >= 1 << 63)
 
 
-def _rewritten(path: Path, dialect: Dialect, share: list[float]) -> Iterator[bytes]:
+def _rewritten(
+    path: Path, dialect: Dialect, share: list[float], max_expansion: float
+) -> Iterator[bytes]:
     """The lines with a single character between columns."""
     separator = SEPARATOR.encode()
     first = True
-    for block, done in line_blocks(path, BLOCK):
+    for block, done in line_blocks(path, BLOCK, max_expansion=max_expansion):
         share[0] = done
         if b"\0" in block:
             raise HeadtailError(

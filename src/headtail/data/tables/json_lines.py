@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pyarrow.json
 
 from headtail.data.cache import Store, cached
 from headtail.data.digests import digest
-from headtail.data.packed import first_lines, unpacked
+from headtail.data.packed import MAX_EXPANSION, first_lines, unpacked
 from headtail.data.tables.table import Source, in_pieces
 from headtail.errors import HeadtailError
 
@@ -22,8 +23,9 @@ BLOCK = 1 << 22
 class JsonSource(Source):
     """A file of JSON lines; the types of its columns are those of its first block."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, max_expansion: float = MAX_EXPANSION) -> None:
         self.path = path
+        self.max_expansion = max_expansion
         self.name = str(path)
         self.guess = {}
         start = next((line for line in first_lines(path) if line.strip()), "")
@@ -32,8 +34,9 @@ class JsonSource(Source):
                 f"`{path}` is not JSON lines: it begins with `{start.strip()[:20]}`. Write one "
                 'object per line, `{"user": 3, "item": 17}`.'
             )
-        self.rows = cached([path], {"reader": "json"}, self._count).facts["rows"]
-        with unpacked(path) as (file, _):
+        recipe = {"reader": "json", "with": "checked text"}
+        self.rows = cached([path], recipe, self._count).facts["rows"]
+        with unpacked(path, max_expansion) as (file, _):
             self.schema = _open(file).schema
 
     def batches(self, columns: list[str], at_once: int) -> Iterator[tuple[pa.RecordBatch, float]]:
@@ -51,18 +54,34 @@ class JsonSource(Source):
         return [self.path]
 
     def _count(self, store: Store) -> None:
+        self._check_text()
         store.facts["rows"] = sum(len(batch) for batch, _ in self._read())
+
+    def _check_text(self) -> None:
+        """Refuse what is not UTF-8, which pyarrow does not look at."""
+        decoder = getincrementaldecoder("utf-8")()
+        with unpacked(self.path, self.max_expansion) as (file, _):
+            try:
+                while block := file.read(BLOCK):
+                    decoder.decode(block)
+                decoder.decode(b"", final=True)
+            except UnicodeDecodeError as error:
+                raise HeadtailError(
+                    f"`{self.path}` is not UTF-8 text. Convert it, for example with `iconv -f "
+                    "latin1 -t utf-8`."
+                ) from error
 
     def _read(self) -> Iterator[tuple[pa.RecordBatch, float]]:
         size = max(1, self.path.stat().st_size)
-        with unpacked(self.path) as (file, raw):
+        with unpacked(self.path, self.max_expansion) as (file, raw):
             try:
                 for batch in _open(file):
                     yield batch, raw.tell() / size
-            except pa.ArrowInvalid as error:
+            except pa.ArrowException as error:
+                why = " ".join(str(error).split())[:300].rstrip(".")
                 raise HeadtailError(
-                    f"`{self.path}` is not readable as JSON lines: {str(error).rstrip('.')}. Write "
-                    "one object per line, with the same fields and types."
+                    f"`{self.path}` is not readable as JSON lines: {why}. Write one object per "
+                    "line, with the same fields and types."
                 ) from error
 
 

@@ -45,7 +45,7 @@ def _open(path: Path, reading: Reading, progress: Progress | None) -> Source:
     if ending in (".feather", ".arrow", ".ipc"):
         return ArrowSource(path)
     if ending in (".json", ".jsonl", ".ndjson"):
-        return JsonSource(path)
+        return JsonSource(path, reading.max_expansion)
     if not path.is_file():
         raise HeadtailError(f"`{path}` is not a file. Name a table.")
     lines = first_lines(path)
@@ -59,7 +59,7 @@ def _open(path: Path, reading: Reading, progress: Progress | None) -> Source:
             "line."
         )
     dialect = _as_requested(dialect, reading)
-    return DelimitedSource(path, dialect, reading.skip_bad_lines, progress)
+    return DelimitedSource(path, dialect, reading.skip_bad_lines, progress, reading.max_expansion)
 
 
 def _as_requested(dialect: Dialect, reading: Reading) -> Dialect:
