@@ -61,6 +61,7 @@ def judge(target: Target, case: Case, folder: Path, memory: int) -> Verdict:
     """Run one case in this process, in a folder of its own."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    os.chdir(folder)
     os.environ["HEADTAIL_CACHE"] = str(folder / ".cache")
     _limit_memory(memory)
     try:

@@ -23,7 +23,19 @@ from tests.fuzz.engine import Case, output
 from tests.fuzz.mutate import NUMBERS, WORDS
 from tests.fuzz.readers import run_command, use
 
-NAMES = "user item time session rating label text features items head relation tail target image"
+TOGETHER: list[dict[str, pa.DataType]] = [
+    {"user": pa.int64(), "item": pa.string()},
+    {"user": pa.string(), "item": pa.int64(), "time": pa.timestamp("ns")},
+    {"session": pa.int64(), "item": pa.int64(), "time": pa.int64(), "rating": pa.float64()},
+    {"items": pa.list_(pa.int64()), "target": pa.int64()},
+    {"user": pa.string(), "items": pa.list_(pa.string())},
+    {"label": pa.string(), "text": pa.string()},
+    {"label": pa.list_(pa.string()), "features": pa.list_(pa.float32(), 2)},
+    {"head": pa.string(), "relation": pa.string(), "tail": pa.string()},
+    {"image": pa.binary(), "label": pa.int64()},
+]
+"""Columns that make data, by the kinds that they usually have."""
+NAMES = sorted({name for roles in TOGETHER for name in roles})
 FIELDS = {
     "user": ["user", "item", "1", "nope", ""],
     "item": ["item", "items", "label", "2"],
@@ -68,8 +80,8 @@ def drawn(strategy: st.SearchStrategy, case: Case) -> Any:
     return values[-1]
 
 
-def _columns(rows: int) -> st.SearchStrategy[pa.Array]:
-    """Columns of every kind that Arrow has, with nulls among them."""
+def _columns(rows: int, of: pa.DataType | None = None) -> st.SearchStrategy[pa.Array]:
+    """Columns of one kind, or of every kind that Arrow has; some with nulls."""
     whole = st.integers(0, 5)
     words = st.sampled_from(["a", "b", "the cat", *WORDS])
     kinds: dict[pa.DataType, st.SearchStrategy] = {
@@ -104,19 +116,34 @@ def _columns(rows: int) -> st.SearchStrategy[pa.Array]:
         values = st.lists(some, min_size=rows, max_size=rows)
         return values.map(lambda held: pa.array(held, kind))
 
-    common = st.sampled_from([pa.int64(), pa.string(), pa.list_(pa.int64()), pa.float64()])
-    return (common | st.sampled_from(list(kinds))).flatmap(column)
+    if of is not None:
+        return column(of)
+    return st.sampled_from(list(kinds)).flatmap(column)
 
 
 def tables() -> st.SearchStrategy[pa.Table]:
-    """Tables of up to 30 rows whose columns have names that mean something, or odd ones."""
-    names = st.sampled_from(NAMES.split()) | st.sampled_from(WORDS)
+    """Tables of up to 30 rows: columns that belong together, and others with odd names."""
+    names = st.sampled_from(NAMES) | st.sampled_from(WORDS)
 
     def of_size(rows: int) -> st.SearchStrategy[pa.Table]:
-        columns = st.lists(st.tuples(names, _columns(rows)), min_size=1, max_size=5)
-        return columns.map(lambda held: pa.table([c for _, c in held], [n for n, _ in held]))
+        other = st.tuples(names, _columns(rows))
+        kind = st.sampled_from(TOGETHER)
 
-    return st.sampled_from([0, 1, 2, 8, 30]).flatmap(of_size)
+        def known(roles: dict[str, pa.DataType]) -> st.SearchStrategy[list]:
+            columns = [
+                st.tuples(
+                    st.just(name), _columns(rows, kind) | _columns(rows, kind) | _columns(rows)
+                )
+                for name, kind in roles.items()
+            ]
+            return st.tuples(*columns).map(list)
+
+        some = kind.flatmap(known)
+        both = st.tuples(some, st.lists(other, max_size=2)).map(lambda lists: lists[0] + lists[1])
+        chosen = some | both | st.lists(other, min_size=1, max_size=5)
+        return chosen.map(lambda held: pa.table([c for _, c in held], [n for n, _ in held]))
+
+    return st.sampled_from([0, 1, 2, 8, 30, 31]).flatmap(of_size)
 
 
 def options() -> st.SearchStrategy[dict[str, Any]]:
@@ -153,16 +180,70 @@ def load_table(folder: Path, case: Case) -> bool:
     return True
 
 
-_OPTIONS = """
-    --out --k --scheme --schemes --seed --seeds --lr --dim --epochs --batch --device --split
-    --holdout --last --format --label --user --item --time --slices --json --post-hoc --points
-    --min-rating --to --model --data --target --help --debug --no-such --tune --recipe --workers
-    --negatives --test --features --root --profile --imbalance --encoder --optimizer -h -- - --=
-""".split()
-_SCHEMES = """
-    softmax within-batch:tail uniform:importance@4 hard(2):tail@16 logit-adjusted tail:tail
-    uniform:tail@0 uniform:tail@-1 uniform@1e99 hard(hard(hard(1))) :::: @ () mixture(
-""".split()
+_OPTIONS = (
+    "--out",
+    "--k",
+    "--scheme",
+    "--schemes",
+    "--seed",
+    "--seeds",
+    "--lr",
+    "--dim",
+    "--epochs",
+    "--batch",
+    "--device",
+    "--split",
+    "--holdout",
+    "--last",
+    "--format",
+    "--label",
+    "--user",
+    "--item",
+    "--time",
+    "--slices",
+    "--json",
+    "--post-hoc",
+    "--points",
+    "--min-rating",
+    "--to",
+    "--model",
+    "--data",
+    "--target",
+    "--help",
+    "--debug",
+    "--no-such",
+    "--tune",
+    "--recipe",
+    "--workers",
+    "--negatives",
+    "--test",
+    "--features",
+    "--root",
+    "--profile",
+    "--imbalance",
+    "--encoder",
+    "--optimizer",
+    "-h",
+    "--",
+    "-",
+    "--=",
+)
+_SCHEMES = (
+    "softmax",
+    "within-batch:tail",
+    "uniform:importance@4",
+    "hard(2):tail@16",
+    "logit-adjusted",
+    "tail:tail",
+    "uniform:tail@0",
+    "uniform:tail@-1",
+    "uniform@1e99",
+    "hard(hard(hard(1)))",
+    "::::",
+    "@",
+    "()",
+    "mixture(",
+)
 
 
 def _words() -> st.SearchStrategy[str]:
@@ -207,6 +288,5 @@ class RunArguments:
         }.get(command, [[]])
         if command in ("bench", "advise", "doctor", "audit", "tune"):
             words = ["--no-such", *words]  # they measure for seconds where nothing stops them
-        os.chdir(folder)
         first = rng.choice(given) if rng.random() < 0.8 else []
         return run_command([command, *first, *words], folder).accepted
