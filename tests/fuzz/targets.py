@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from pathlib import Path
 
@@ -44,8 +45,6 @@ def prepare(folder: Path) -> dict[str, Target]:
 
 
 def _write(folder: Path) -> None:
-    import os
-
     os.environ["HEADTAIL_CACHE"] = str(folder / "prepare" / "cache")
     quieten(folder / "prepare")
     try:
