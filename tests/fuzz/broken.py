@@ -106,12 +106,12 @@ EXPECTED = {
 
 
 def main() -> None:
-    """Try each twice, in an order that has a good case behind each bad one."""
+    """Try each, in an order that has a good case behind each bad one."""
     targets = {target.__name__: target for target in EXPECTED}
-    cases = [Case(one, number) for number in (0, 1) for name in targets for one in (name, "read")]
+    cases = [Case(name, 0) for bad in targets for name in (bad, "read")]
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     found = {name: set() for name in targets}
-    for case, verdict, _ in run_cases(targets, cases, folder, Limits(seconds=0.5), jobs=2):
+    for case, verdict, _ in run_cases(targets, cases, folder, Limits(seconds=2), jobs=2):
         found[case.target].add(verdict.kind)
     shutil.rmtree(folder)
     json.dump({name: sorted(kinds) for name, kinds in found.items()}, sys.stdout)
