@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import traceback
+from importlib import import_module
 from pathlib import Path
 
 import torch
 
+from headtail.cli.overview import COMMANDS
 from tests.fuzz.engine import FORK, Target, quieten
 from tests.fuzz.readers import ReadDamaged, ReadDamagedCache, write_seeds
 from tests.fuzz.saved import (
@@ -26,6 +28,10 @@ def prepare(folder: Path) -> dict[str, Target]:
     They are written by another process: one that workers are forked from must have no threads.
     """
     torch.set_num_threads(1)
+    for module in ("pandas", "sklearn.feature_extraction.text", "scipy.sparse", "jinja2"):
+        import_module(module)  # or every worker would
+    for command in COMMANDS.values():
+        command.load()
     process = FORK.Process(target=_write, args=(folder,))
     process.start()
     process.join()
