@@ -46,7 +46,7 @@ def main() -> int:
             return 2
         began = time.monotonic()
         tally = Tally(arguments.keep)
-        limits = Limits(arguments.seconds, arguments.memory << 20)
+        limits = Limits(arguments.seconds, memory=arguments.memory << 20)
         cases = _cases(names, arguments)
         for case, verdict, inputs in run_cases(targets, cases, folder, limits, arguments.jobs):
             tally.add(case, verdict, inputs)

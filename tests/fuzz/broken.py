@@ -111,7 +111,7 @@ def main() -> None:
     cases = [Case(name, 0) for bad in targets for name in (bad, "read")]
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     found = {name: set() for name in targets}
-    for case, verdict, _ in run_cases(targets, cases, folder, Limits(seconds=2), jobs=2):
+    for case, verdict, _ in run_cases(targets, cases, folder, Limits(seconds=2, waiting=6), jobs=2):
         found[case.target].add(verdict.kind)
     shutil.rmtree(folder)
     json.dump({name: sorted(kinds) for name, kinds in found.items()}, sys.stdout)

@@ -24,8 +24,6 @@ from headtail.errors import HeadtailError
 from tests.fuzz.verdicts import OK, REFUSED, Verdict, Wrong, leftovers, of_exception, of_sentence
 
 FORK = get_context("fork")
-PATIENCE = 3
-"""A case may take this many times its limit of processor time before it counts as waiting."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +43,12 @@ class Limits:
 
     Attributes:
         seconds: of processor time.
+        waiting: seconds in all; processors may be busy with other work.
         memory: bytes above what the worker has before the case.
     """
 
     seconds: float = 10.0
+    waiting: float = 90.0
     memory: int = 2 << 30
 
 
@@ -140,7 +140,7 @@ class _Worker:
             return self._crashed()
         used = _processor_time(self.process.pid) - self.used
         waited = time.monotonic() - self.began
-        if used < self.limits.seconds and waited < PATIENCE * self.limits.seconds:
+        if used < self.limits.seconds and waited < self.limits.waiting:
             return None
         self._restart()
         what = "computes" if used >= self.limits.seconds else "waits"

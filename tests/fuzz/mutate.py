@@ -74,10 +74,10 @@ WORDS = (
 """Words that are escape codes, markup, paths or nothing."""
 SIZES = (0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)
 """What a binary count or offset is replaced by."""
-BOMB = 64 << 20
-"""Bytes that a bomb unpacks to."""
-BLOCKS = 256
-"""Parts of a bomb."""
+BOMBS = {b"\n": 256 << 20, b"0": 256 << 20, b" ": 256 << 20, b"1,2\n": 4 << 20, b"1 2:3\n": 4 << 20}
+"""What bombs are filled with, and bytes that they unpack to: many of nothing, fewer of rows."""
+BLOCK = 1 << 20
+"""Bytes of the parts of a bomb."""
 
 
 def flip_bits(content: bytes, rng: random.Random) -> bytes:
@@ -233,7 +233,8 @@ def encoding_of_text(content: bytes, rng: random.Random) -> bytes:
 def one_long_line(content: bytes, rng: random.Random) -> bytes:
     """The first line goes on and on."""
     first, _, rest = content.partition(b"\n")
-    return first + (rng.choice((b",", b" ", b"\t", b":")) + first) * 3000 + b"\n" + rest
+    more = rng.choice((b",", b" ", b"\t", b":")) + first
+    return first + more * min(3000, (1 << 20) // len(more)) + b"\n" + rest
 
 
 TEXT: tuple[Mutation, ...] = (
@@ -257,7 +258,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 def packed(content: bytes, ending: str, rng: random.Random) -> bytes:
     """Compressed content, which may be damaged, in two parts, or a bomb."""
     pack = PACKERS[ending]
-    match rng.randrange(8):
+    match rng.randrange(16):
         case 0:
             return pack(content) + bomb(pack, rng)
         case 1:
@@ -272,9 +273,9 @@ def packed(content: bytes, ending: str, rng: random.Random) -> bytes:
 
 def bomb(pack: Callable[[bytes], bytes], rng: random.Random) -> bytes:
     """A small file that unpacks to a large one."""
-    unit = rng.choice((b"\n", b"0", b"1,2\n", b"1 2:3\n", b" "))
-    once = pack(unit * (BOMB // BLOCKS // len(unit)))
-    return once * BLOCKS  # parts one after the other are one file, and are packed faster
+    unit, size = rng.choice(list(BOMBS.items()))
+    part = pack(unit * (BLOCK // len(unit)))
+    return part * (size // BLOCK)  # parts one after the other are one file, and are packed faster
 
 
 def _span(content: bytes, rng: random.Random) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from headtail.data.points import DataSet, Points
 from tests.fuzz.damage import damage_content, damage_files, files_in
 from tests.fuzz.engine import Case, output
 from tests.fuzz.seeds import FORMATS, Seed
-from tests.fuzz.verdicts import Wrong, of_output, of_sentence
+from tests.fuzz.verdicts import LONGEST, Wrong, of_output, of_sentence
 
 CACHED = ("xc", "fasttext", "delimited", "interactions", "npz", "triples", "cifar")
 """Formats whose cache entries are damaged."""
@@ -123,8 +123,10 @@ class Ran(NamedTuple):
     printed: str
 
 
-def run_command(arguments: list[str], folder: Path) -> Ran:
-    """Run a command of headtail. What it prints must be plain, and an error one sentence."""
+def run_command(arguments: list[str], folder: Path, longest: int = LONGEST) -> Ran:
+    """Run a command of headtail. What it prints must be plain, and an error one sentence of at most
+    `longest` characters, which may repeat what was typed.
+    """
     door = f"headtail {arguments[0]}"
     try:
         code = main(arguments)
@@ -138,7 +140,7 @@ def run_command(arguments: list[str], folder: Path) -> Ran:
     last = said.strip().split("\n")[-1]
     if not last.startswith("headtail: "):
         raise Wrong("not a sentence", f"{door} leaves with {code}", said[-400:])
-    verdict = of_sentence(last, folder, door)
+    verdict = of_sentence(last, folder, door, longest)
     if verdict.is_finding:
         raise Wrong(verdict.kind, verdict.key, verdict.detail)
     return Ran(False, printed)

@@ -289,4 +289,4 @@ class RunArguments:
         if command in ("bench", "advise", "doctor", "audit", "tune"):
             words = ["--no-such", *words]  # they measure for seconds where nothing stops them
         first = rng.choice(given) if rng.random() < 0.8 else []
-        return run_command([command, *first, *words], folder).accepted
+        return run_command([command, *first, *words], folder, longest=10_000).accepted

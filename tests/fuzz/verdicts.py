@@ -60,14 +60,14 @@ def of_exception(error: BaseException) -> Verdict:
     )
 
 
-def of_sentence(text: str, folder: Path, door: str) -> Verdict:
+def of_sentence(text: str, folder: Path, door: str, longest: int = LONGEST) -> Verdict:
     """Whether an error is one plain sentence that can be shown anywhere."""
     plain = text.replace(str(folder), "")
     if odd := odd_characters(plain):
         return Verdict("odd characters", f"{odd} in {_gist(plain)}", repr(plain[:300]))
     if _SPEECH.search(plain):
         return Verdict("not a sentence", f"{door}: {_gist(plain)}", plain[:300])
-    if len(plain) > LONGEST:
+    if len(plain) > longest:
         return Verdict("long", f"{_gist(plain)}", f"{len(plain):,} characters: {plain[:300]}")
     return REFUSED
 
