@@ -48,7 +48,7 @@ class PythonName:
 
 LONGEST_NAME = 300
 """Characters of a name or path in a sentence; of longer ones, both ends are shown."""
-_QUOTED = re.compile("`([^`]*)`")
+_WORD = re.compile(r"`[^`]*`|[^\s`]+")
 _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, line ends, marks that reverse text, and halves of characters."""
 
@@ -97,13 +97,13 @@ def _on_one_line(text: str) -> str:
     `\x1b[31mred\n` is not a label.
     """
     if len(text) > LONGEST_NAME:
-        text = _QUOTED.sub(_shortened, text)
+        text = _WORD.sub(_shortened, text)
     return text if text.isprintable() else _OBEYED.sub(_as_source, text)
 
 
-def _shortened(quoted: re.Match[str]) -> str:
-    name = quoted[1]
-    return quoted[0] if len(name) <= LONGEST_NAME else f"`{name[:100]}…{name[-100:]}`"
+def _shortened(word: re.Match[str]) -> str:
+    name = word[0]
+    return name if len(name) <= LONGEST_NAME else f"{name[:100]}…{name[-100:]}"
 
 
 def _as_source(character: re.Match[str]) -> str:
