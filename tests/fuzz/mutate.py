@@ -249,7 +249,7 @@ TEXT: tuple[Mutation, ...] = (
 )
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
-    ".gz": lambda content: gzip.compress(content, 1),
+    ".gz": lambda content: gzip.compress(content, 9),
     ".bz2": lambda content: bz2.compress(content, 1),
     ".xz": lambda content: lzma.compress(content, preset=0),
 }
