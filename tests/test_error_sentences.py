@@ -55,3 +55,20 @@ def test_options_and_commands_are_recognised():
         assert names_the_command_line(text)
     for text in ("a -- b", "`headtail.load` reads it", "of headtail runs"):
         assert not names_the_command_line(text)
+
+
+@pytest.mark.parametrize("odd", ["\n", "\r", "\x1b[31m", "\x00", "\u202e", "\u2028", "\udce9"])
+def test_names_from_files_cannot_break_a_sentence_or_reach_the_terminal(odd):
+    error = headtail.HeadtailError(f"`a{odd}b` is not a label.")
+    assert str(error).isprintable()
+    assert str(error) == f"`a{odd.encode('unicode_escape').decode()}b` is not a label."
+    assert error.sentence.render(str) == str(error)
+
+
+@pytest.mark.parametrize("mark", ["`", "'"])
+def test_the_middle_of_a_long_name_is_left_out(mark):
+    error = headtail.HeadtailError(
+        f"{mark}{'a' * 3000}{mark} is not a label, and `{'b' * 298}` is."
+    )
+    shown = f"{mark}{'a' * 99}…{'a' * 99}{mark}"
+    assert str(error) == f"{shown} is not a label, and `{'b' * 298}` is."

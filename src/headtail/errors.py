@@ -11,6 +11,7 @@ import errno
 import importlib
 import math
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -48,6 +49,12 @@ class PythonName:
         return f"`{self.name}`"
 
 
+LONGEST_NAME = 300
+"""Characters of a name or path in a sentence; of longer ones, both ends are shown."""
+_WORD = re.compile(r"`[^`]*`|[^\s`]+")
+_OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, line ends, marks that reverse text, and halves of characters."""
+
 Word = Setting | PythonName
 Write = Callable[[Word], str]
 """How a surface, such as the command line, writes a setting or a name."""
@@ -56,7 +63,9 @@ Write = Callable[[Word], str]
 class Sentence(str):
     """A sentence for people that remembers which of its words are settings and names.
 
-    It is a string in the words of Python; `render` writes it in other words.
+    It is a string in the words of Python; `render` writes it in other words. It is one line: names
+    that it quotes may come from anywhere, so characters that a terminal obeys are written as in
+    Python's source, and the middle of long names is left out.
 
     >>> sentence = Sentence("Try a smaller ", Setting("lr"), ", or ", Setting("clip", 1), ".")
     >>> print(sentence)
@@ -71,7 +80,10 @@ class Sentence(str):
         """Join the parts; a part that is a sentence itself keeps its own parts."""
         flat: list[str | Word] = []
         for part in parts:
-            flat += part.parts if isinstance(part, Sentence) else [part]
+            if isinstance(part, Sentence):
+                flat += part.parts
+            else:
+                flat.append(_on_one_line(part) if isinstance(part, str) else part)
         sentence = super().__new__(cls, "".join(map(str, flat)))
         sentence.parts = tuple(flat)
         return sentence
@@ -79,6 +91,26 @@ class Sentence(str):
     def render(self, write: Write) -> str:
         """The sentence with its settings and names as `write` writes them."""
         return "".join(part if isinstance(part, str) else write(part) for part in self.parts)
+
+
+def _on_one_line(text: str) -> str:
+    r"""Text without line ends, characters that a terminal obeys, and very long names.
+
+    >>> print(_on_one_line("`\x1b[31mred\n` is not a label."))
+    `\x1b[31mred\n` is not a label.
+    """
+    if len(text) > LONGEST_NAME:
+        text = _WORD.sub(_shortened, text)
+    return text if text.isprintable() else _OBEYED.sub(_as_source, text)
+
+
+def _shortened(word: re.Match[str]) -> str:
+    name = word[0]
+    return name if len(name) <= LONGEST_NAME else f"{name[:100]}…{name[-100:]}"
+
+
+def _as_source(character: re.Match[str]) -> str:
+    return character[0].encode("unicode_escape").decode()
 
 
 class HeadtailError(ValueError):

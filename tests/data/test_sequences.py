@@ -346,3 +346,9 @@ def test_lists_with_a_validation_part_alone_are_tested_on_it():
     data = load({"train": lists, "validation": lists})
     assert "The validation part is the only test part." in data.notes
     assert "last item of each sequence for testing" not in data.notes[0]
+
+
+def test_lists_of_words_with_numbers_as_targets_are_refused():
+    table = pa.table({"items": [["a", "b"]] * 8, "target": [1] * 8})
+    with pytest.raises(HeadtailError, match=r"column `target` holds numbers, but training has str"):
+        load(table)

@@ -225,3 +225,11 @@ def test_a_share_that_leaves_no_example_is_told_which_way_to_go(holdout, sentenc
     frame = pd.DataFrame({"user": users, "item": 1, "time": range(len(users))})
     with pytest.raises(HeadtailError, match=f"gives {sentence} `holdout`"):
         load(frame, holdout=holdout)
+
+
+@pytest.mark.parametrize("options", [{}, {"user": "nobody"}])
+def test_an_error_names_twenty_of_many_columns(options):
+    frame = pd.DataFrame([["a"] * 3000], columns=[f"c{i}x" for i in range(3000)])
+    with pytest.raises(HeadtailError, match=r"`c19x` and 2,980 more") as raised:
+        load(frame, **options)
+    assert len(str(raised.value)) < 1000

@@ -89,7 +89,9 @@ def test_sealed_values_come_back(value):
     assert opened(sealed(value)) == value
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"content": 3}', '{"content": "3"}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"content": 3}', '{"content": "3"}', "[" * 10_000]
+)
 def test_text_without_a_checksum_is_refused(text):
     with pytest.raises(ValueError):
         opened(text)

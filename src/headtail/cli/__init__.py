@@ -18,7 +18,7 @@ from typing import Any
 from headtail import __version__
 from headtail.cli.overview import COMMANDS, overview
 from headtail.errors import HeadtailError, nearest
-from headtail.files.names import shown, shown_lines
+from headtail.files.names import shown
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -126,12 +126,9 @@ def _parse(words: list[str]) -> Any:
             raise HeadtailError(error.sentence) from error
         if leaving.code in (None, 0):  # after `--help`
             sys.stdout.write(f"\nExample: {about.example}\n")
+            raise
         messages.seek(0)
-        message = messages.read()
-        if sentence := sentence_of(message, words[0]):
-            raise HeadtailError(sentence) from None
-        sys.stderr.write(shown_lines(message))
-        raise
+        raise HeadtailError(sentence_of(messages.read(), words[0])) from None
 
 
 def _is_empty(word: str) -> bool:

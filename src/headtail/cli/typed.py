@@ -19,6 +19,8 @@ NO_NUMBER = re.compile(
     r"(?:invalid literal for (int)\(\) with base 10|could not convert string to float): '(.*?)'"
 )
 NO_VALUE = re.compile(r"Missing value for argument '(--\S+?)'")
+NO_CHOICE = re.compile(r"invalid choice '(.*)' for argument '(--\S+)'\. Expected one of \((.*?)\)")
+MISSING = re.compile(r"^ *(\S+)\n.*?\(required\)", re.MULTILINE | re.DOTALL)
 TOO_MANY = re.compile(r"Unrecognized options: (.*?) (?:-{3}|For full)")
 
 
@@ -59,21 +61,30 @@ def _instead(setting: str, known: frozenset[str]) -> str:
     return f"{meant} `{as_option(setting)}` is an option of {others}."
 
 
-def sentence_of(message: str, name: str) -> str | None:
-    """A message of tyro in one sentence, where it says nothing that helps; else None.
+def sentence_of(message: str, name: str) -> str:
+    """A message of tyro in one sentence.
+
+    Args:
+        message: as tyro prints it, in a box.
+        name: of the command.
 
     >>> sentence_of("Error parsing --k: invalid literal for int() with base 10: 'x'", "predict")
     '`--k` must be a whole number, but got `x`.'
     """
-    flat = " ".join(line.strip(" │╭╮╰╯─") for line in message.splitlines())
+    lines = [line.strip(" │╭╮╰╯─") for line in message.splitlines()]
+    flat = " ".join(lines)
     if found := NO_NUMBER.search(flat):
         option, whole, given = found.groups()
         return f"`{option}` must be {'a whole number' if whole else 'a number'}, but got `{given}`."
     if found := NO_VALUE.search(flat):
         return f"`{found[1]}` needs a value. `headtail {name} --help` shows which."
+    if found := NO_CHOICE.search(flat):
+        return f"`{found[2]}` must be one of {found[3]}, but got `{found[1]}`."
+    example = f"Write for example `{COMMANDS[name].example}`."
+    if f"Missing from headtail {name}:" in flat:
+        missing = MISSING.findall("\n".join(lines).partition(":\n")[2])
+        return f"`headtail {name}` needs {' and '.join(missing) or 'more arguments'}. {example}"
     if found := TOO_MANY.search(flat):
-        return (
-            f"`{found[1].strip()}` is more than `headtail {name}` takes. Write for example "
-            f"`{COMMANDS[name].example}`."
-        )
-    return None
+        return f"`{found[1].strip()}` is more than `headtail {name}` takes. {example}"
+    why = flat.partition(" For full helptext")[0].strip()
+    return f"`headtail {name}` does not take these arguments ({why}). {example}"

@@ -48,7 +48,10 @@ def opened(text: str) -> Any:
     Traceback (most recent call last):
     ValueError: its checksum does not match
     """
-    outer = json.loads(text)
+    try:
+        outer = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     if not isinstance(outer, dict) or not isinstance(outer.get("content"), str):
         raise ValueError("it has no checksum")
     if outer.get("checksum") != _checksum(outer["content"]):

@@ -296,6 +296,7 @@ def _training_items(
             rows = ~tested[first : first + len(rows)]
         yield items.filter(pa.array(rows.repeat(np.diff(offsets))))
         if targets is not None:
+            check_same_kind(Vocabulary(items), targets, source, source.target or "target")
             yield targets.filter(pa.array(rows))
 
 

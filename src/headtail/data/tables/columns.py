@@ -15,6 +15,7 @@ import pyarrow as pa
 from headtail.data.progress import Progress
 from headtail.data.reading import DEFAULTS, Reading
 from headtail.data.tables.arrow_types import holds_ids, id_type, is_bytes, is_list, is_string
+from headtail.data.tables.names import listed
 from headtail.data.tables.open import open_table
 from headtail.data.tables.roles import Roles, chosen_columns, roles_of
 from headtail.data.tables.table import AT_ONCE, Table
@@ -114,8 +115,8 @@ class Columns:
 
     @property
     def listed(self) -> str:
-        """The names of the columns, for errors."""
-        return ", ".join(f"`{name}`" for name in self.names) or "no columns"
+        """The names of the columns, for errors; of many, the first."""
+        return listed(self.names)
 
     @property
     def called(self) -> str:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+from itertools import islice
 from typing import Literal, TypeAlias
+
+MOST_LISTED = 20
+"""Columns that an error names."""
 
 Role: TypeAlias = Literal[
     "user",
@@ -68,3 +73,14 @@ def candidates(role: Role, names: list[str]) -> list[str]:
     order = {f"{word}{end}": place for place, word in enumerate(words) for end in ("id", "")}
     fitting = [name for name in names if plain(name) in order]
     return sorted(fitting, key=lambda name: order[plain(name)])
+
+
+def listed(names: Collection[str]) -> str:
+    """The names of columns, for errors; of many, the first.
+
+    >>> listed(["user", "item"]), listed([])
+    ('`user`, `item`', 'no columns')
+    """
+    first = ", ".join(f"`{name}`" for name in islice(names, MOST_LISTED))
+    more = len(names) - MOST_LISTED
+    return f"{first} and {more:,} more" if more > 0 else first or "no columns"

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headtail.data.reading import Reading
 from headtail.data.tables.arrow_types import holds_ids, id_type, is_list, is_string
-from headtail.data.tables.names import ORDERED_LISTS, TOKENS, Role, candidates, plain
+from headtail.data.tables.names import ORDERED_LISTS, TOKENS, Role, candidates, listed, plain
 from headtail.data.tables.table import Table
 from headtail.errors import HeadtailError, Setting, nearest
 
@@ -121,10 +121,10 @@ def _chosen(table: Table, reading: Reading) -> dict[str, str]:
     names = table.schema.names
     for setting, name in (*chosen.items(), *(("features", name) for name in features)):
         if name not in names:
-            listed = ", ".join(f"`{column}`" for column in names)
             raise HeadtailError(
                 Setting(setting),
-                f" is `{name}`, but `{table.name}` has the columns {listed}.{nearest(name, names)}",
+                f" is `{name}`, but `{table.name}` has the columns {listed(names)}."
+                f"{nearest(name, names)}",
             )
     return chosen
 
