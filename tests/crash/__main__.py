@@ -38,25 +38,33 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="for the files; by default a temporary one")
     options = parser.parse_args()
     cases: dict[tuple[str, str], list[Case]] = defaultdict(list)
-    with (
-        tempfile.TemporaryDirectory(dir=options.folder) as folder,
-        warm(Path(folder)) as at,
-    ):
-        for command in options.commands:
-            calls = at.calls(command)
-            print(f"{command}: {calls} calls change files", flush=True)
-            for kind in KINDS:
-                if kind.kind not in options.kinds:
-                    continue
-                for n in range(1, calls + 1, options.every):
-                    plan = Plan(kind.action, n, kind.error, kind.lasting)
-                    _note(cases, kind.kind, disturb(at, command, plan))
-            for action in ("lose-content", "lose-names"):
-                plan = Plan(action, after_end=True)
-                _note(cases, plan.kind, disturb(at, command, plan))
-        _random_kills(at, cases, options)
-    _print(cases)
+    try:
+        with (
+            tempfile.TemporaryDirectory(dir=options.folder) as folder,
+            warm(Path(folder)) as at,
+        ):
+            for command in options.commands:
+                _disturb_all(at, command, cases, options)
+            _random_kills(at, cases, options)
+    finally:  # after Ctrl-C too
+        _print(cases)
     return int(any(case.findings for every in cases.values() for case in every))
+
+
+def _disturb_all(
+    at: Warm, command: str, cases: dict[tuple[str, str], list[Case]], options: argparse.Namespace
+) -> None:
+    calls = at.calls(command)
+    print(f"{command}: {calls} calls change files", flush=True)
+    for kind in KINDS:
+        if kind.kind not in options.kinds:
+            continue
+        for n in range(1, calls + 1, options.every):
+            plan = Plan(kind.action, n, kind.error, kind.lasting)
+            _note(cases, kind.kind, disturb(at, command, plan))
+    for action in ("lose-content", "lose-names"):
+        plan = Plan(action, after_end=True)
+        _note(cases, plan.kind, disturb(at, command, plan))
 
 
 def _random_kills(
