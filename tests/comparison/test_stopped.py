@@ -7,6 +7,7 @@ import pytest
 from headtail.cli import main
 from headtail.comparison.compare import Execution, compare
 from headtail.comparison.results import Comparison
+from headtail.files.leftovers import temporary_name
 from headtail.training.config import Training
 
 DATA = "synthetic:points=60,test=20,features=80,labels=12"
@@ -83,3 +84,11 @@ def test_times_of_training_and_of_a_step_are_kept_for_every_scheme(tmp_path):
     assert set(times) == set(SCHEMES)
     assert times["softmax+post-hoc"] == times["softmax"], "the model is the same"
     assert all(0 < each["step_seconds"] < each["training_seconds"] for each in times.values())
+
+
+def test_what_a_killed_process_left_beside_a_finished_cell_is_removed(stopped):
+    [cell] = [path.parent for path in stopped.glob("cells/*/SHA256SUMS")]
+    left = cell / f".SHA256SUMS.{temporary_name(cell).name.split('.')[-2].split('-')[0]}-1-1.part"
+    left.mkdir()
+    compare(DATA, SCHEMES, out=stopped, training=QUICK)
+    assert not left.exists()

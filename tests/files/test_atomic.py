@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 
 import pytest
 
@@ -25,6 +26,21 @@ def test_a_failing_disk_leaves_what_was_there_and_nothing_else(tmp_path, monkeyp
         write_text(path, "after")
     assert path.read_text() == "before"
     assert [path.name for path in tmp_path.iterdir()] == ["results.csv"]
+
+
+def test_nothing_is_left_to_remove_once_the_file_has_its_name(tmp_path, monkeypatch):
+    """A process that is killed between the two could not remove it."""
+    path = tmp_path / "results.csv"
+    found = []
+    rename = os.replace
+
+    def then_look(*names):
+        rename(*names)
+        found.extend(tmp_path.iterdir())
+
+    monkeypatch.setattr("os.replace", then_look)
+    write_text(path, "content")
+    assert found == [path]
 
 
 def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path):

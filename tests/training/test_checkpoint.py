@@ -81,7 +81,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
             save_tensors(path, {"weight": torch.ones(2)}, {})
     if kind is HeadtailError:
         assert "checkpoint.safetensors` cannot be written" in str(raised.value)
-        assert "No space left on device" in str(raised.value)
+        assert "cannot be written: No space left on device. What" in str(raised.value)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
