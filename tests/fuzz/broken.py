@@ -20,6 +20,17 @@ from tests.fuzz.readers import run_command
 from tests.fuzz.verdicts import Wrong
 
 
+class Raw(HeadtailError):
+    """An error that shows what it was given as it is, as HeadtailError does not."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
 def read(folder: Path, case: Case) -> bool:
     return True
 
@@ -65,11 +76,11 @@ def write_to_the_error_stream(folder: Path, case: Case) -> bool:
 
 
 def obey(folder: Path, case: Case) -> bool:
-    raise HeadtailError("`\x1b[31m` is not a label.")
+    raise Raw("`\x1b[31m` is not a label.")
 
 
 def break_the_line(folder: Path, case: Case) -> bool:
-    raise HeadtailError("One.\nTwo.")
+    raise Raw("One.\nTwo.")
 
 
 def say_too_much(folder: Path, case: Case) -> bool:

@@ -6,6 +6,7 @@ cases. What kills or blocks it is attributed to its case, and the next case gets
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import resource
@@ -24,6 +25,8 @@ from headtail.errors import HeadtailError
 from tests.fuzz.verdicts import OK, REFUSED, Verdict, Wrong, leftovers, of_exception, of_sentence
 
 FORK = get_context("fork")
+END_WITH_PARENT = 1
+"""`PR_SET_PDEATHSIG` of prctl(2): a run that is killed leaves no workers behind."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +174,7 @@ class _Worker:
 
 def _work(targets: dict[str, Target], pipe: Any, folder: Path, memory: int) -> None:
     os.setpgid(0, 0)
+    ctypes.CDLL(None).prctl(END_WITH_PARENT, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     quieten(folder.parent)
     while True:
