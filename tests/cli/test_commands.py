@@ -639,19 +639,16 @@ def test_bad_arguments_get_one_sentence(tmp_path, monkeypatch, capsys, arguments
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["stats", DATA, "--format", "xcc"], "'svmlight'"),
-        (["predict"], "--out"),
+        (["stats", DATA, "--format", "xcc"], "`--format` must be one of 'auto', 'xc', 'svmlight'"),
+        (["predict"], "`headtail predict` needs `RUN` and `FILE` and `--out`. Write for example"),
+        (["predict", "run", "rows"], "`headtail predict` needs `--out`."),
+        (["export", "run"], "`headtail export` needs `--to` and `--out`."),
     ],
 )
 def test_missing_options_and_misspelt_choices_are_answered_with_the_right_ones(
     capsys, arguments, words
 ):
-    with pytest.raises(SystemExit) as left:
-        main(arguments)
-    assert left.value.code == 2
-    captured = capsys.readouterr()
-    assert words in captured.err
-    assert "Traceback" not in captured.err
+    assert words in told(capsys, arguments)
 
 
 def test_a_run_is_not_trained_into_a_file(tmp_path, capsys):

@@ -206,7 +206,7 @@ def test_a_digest_is_remembered_and_a_damaged_memo_is_not_believed(source, folde
 def test_a_cache_that_cannot_be_written_is_reported_with_the_way_out(source, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("HEADTAIL_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(HeadtailError, match="set the environment variable HEADTAIL_CACHE"):
+    with pytest.raises(HeadtailError, match="set HEADTAIL_CACHE to a folder of your own"):
         cached([], {}, Builder())
 
 

@@ -130,6 +130,8 @@ class Train:
         cell = Cell(with_defaults(settings, data), self.out)
         check_batches([cell], settings)
         slices = data_slices(data, self.slices)
+        if note := cell.note_on_damage():
+            console.print(Text(note, style="yellow"))
         bars = TrainingBars(console, 1, Train)
         existed = self._model.exists()
         try:

@@ -20,7 +20,7 @@ NO_NUMBER = re.compile(
 )
 NO_VALUE = re.compile(r"Missing value for argument '(--\S+?)'")
 NO_CHOICE = re.compile(r"invalid choice '(.*)' for argument '(--\S+)'\. Expected one of \((.*?)\)")
-MISSING = re.compile(r"^ *(\S+)\n.*?\(required\)", re.MULTILINE | re.DOTALL)
+MISSING = re.compile(r"^│ {5}(?!headtail )(\S+)", re.MULTILINE)
 TOO_MANY = re.compile(r"Unrecognized options: (.*?) (?:-{3}|For full)")
 
 
@@ -82,8 +82,8 @@ def sentence_of(message: str, name: str) -> str:
         return f"`{found[2]}` must be one of {found[3]}, but got `{found[1]}`."
     example = f"Write for example `{COMMANDS[name].example}`."
     if f"Missing from headtail {name}:" in flat:
-        missing = MISSING.findall("\n".join(lines).partition(":\n")[2])
-        return f"`headtail {name}` needs {' and '.join(missing) or 'more arguments'}. {example}"
+        missing = " and ".join(f"`{each}`" for each in MISSING.findall(message))
+        return f"`headtail {name}` needs {missing or 'more arguments'}. {example}"
     if found := TOO_MANY.search(flat):
         return f"`{found[1].strip()}` is more than `headtail {name}` takes. {example}"
     why = flat.partition(" For full helptext")[0].strip()

@@ -183,8 +183,8 @@ def run_grid(
         check_measurable(data)
         check_same_data(folder, data)
         for cell in grid:
-            if (damage := cell.damage) is not None:
-                execution.note(f"`{cell.folder}` is damaged ({damage}), so it is run again.")
+            if note := cell.note_on_damage():
+                execution.note(note)
         return _run_held(grid, data, folder, slices, device, execution)
 
 

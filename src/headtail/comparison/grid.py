@@ -49,10 +49,10 @@ class Cell:
         """Whether its results are there and match their checksums."""
         return damage_of(self.folder) is None
 
-    @property
-    def damage(self) -> str | None:
-        """What is wrong with the results that it had, in words; None if it had none."""
-        return damage_of(self.folder) if (self.folder / SUMS).exists() else None
+    def note_on_damage(self) -> str | None:
+        """A sentence about results that it had and that are damaged; None if there are none."""
+        damage = damage_of(self.folder) if (self.folder / SUMS).exists() else None
+        return damage and f"`{self.folder}` is damaged ({damage}), so it is run again."
 
     @property
     def about(self) -> dict[str, str]:
