@@ -20,7 +20,7 @@ NO_NUMBER = re.compile(
 )
 NO_VALUE = re.compile(r"Missing value for argument '(--\S+?)'")
 NO_CHOICE = re.compile(r"invalid choice '(.*)' for argument '(--\S+)'\. Expected one of \((.*?)\)")
-MISSING = re.compile(r"^│ {5}(?!headtail )(\S+)", re.MULTILINE)
+MISSING = re.compile(r"^[│ ] {5}(?![ ]|headtail )(\S+)", re.MULTILINE)  # in a box, or without one
 TOO_MANY = re.compile(r"Unrecognized options: (.*?) (?:-{3}|For full)")
 
 
