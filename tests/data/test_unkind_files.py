@@ -191,3 +191,10 @@ def test_ids_of_another_type_are_refused_by_their_column():
 def test_names_in_arrays_are_refused(tmp_path):
     np.savez(tmp_path / "a.npz", features=np.eye(6), labels=np.array(list("abcabc")))
     refused(tmp_path / "a.npz", r"`labels` holds strings, but arrays must hold numbers\.")
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_bad_line_that_is_not_utf_8_is_refused_without_a_traceback(path):
+    LOG.to_csv(path, index=False)
+    path.write_bytes(path.read_bytes() + b"1,2,\xff3,4,5\n")
+    refused(path, r"log.csv` is not readable as a table: CSV parse error: Row #302: Expected 3 col")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -225,8 +227,7 @@ class DelimitedSource(Source):
         file = io.BufferedReader(
             _Blocks(_rewritten(self.path, dialect, share, self.max_expansion)), BLOCK
         )
-        reader = pyarrow.csv.open_csv(
-            pa.PythonFile(file, mode="r"),
+        options = (
             pyarrow.csv.ReadOptions(
                 use_threads=False,
                 block_size=BLOCK,
@@ -247,7 +248,9 @@ class DelimitedSource(Source):
                 decimal_point=dialect.decimal,
             ),
         )
-        for batch in reader:
+        with _without_tracebacks():
+            reader = pyarrow.csv.open_csv(pa.PythonFile(file, mode="r"), *options)
+        while (batch := _next(reader)) is not None:
             yield batch, share[0]
 
 
@@ -271,6 +274,29 @@ def _common(kinds: set[pa.DataType]) -> pa.DataType:
     if len(kinds) == 1:
         return next(iter(kinds))
     return pa.float64() if kinds == {pa.int64(), pa.float64()} else pa.string()
+
+
+def _next(reader: pyarrow.csv.CSVStreamingReader) -> pa.RecordBatch | None:
+    with _without_tracebacks():
+        return next(reader, None)
+
+
+@contextmanager
+def _without_tracebacks() -> Iterator[None]:
+    """Let pyarrow print nothing about a bad line that is not UTF-8: it cannot show it to `_note`,
+    prints why, and then raises.
+    """
+    before = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        if not isinstance(unraisable.exc_value, UnicodeDecodeError):
+            before(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def _note(bad: list[tuple[int, str]], row: Any) -> str:
