@@ -86,8 +86,8 @@ def tune(
         name: with_defaults(Run.of(training, name), data)
         for name in dict.fromkeys(trained.values())
     }
-    tries: list[Try] = []
     with held(folder):
+        tries: list[Try] = []
         for runs_of in (_rates, _lengths):
             runs = [
                 run
@@ -96,8 +96,7 @@ def tune(
             ]
             tries += _tried(runs, data, folder, choose_device(device), execution)
         best = {name: best_of(_of_scheme(tries, name)) for name in usual}
-        _write(folder / TRIES, tries, best)
-        add_sum(folder, TRIES)
+        _write(folder, tries, best)
     return {
         name: replace(training, lr=best[other].lr, epochs=best[other].epochs)
         for name, other in trained.items()
@@ -108,11 +107,12 @@ def _of_scheme(tries: Sequence[Try], scheme: str) -> list[Try]:
     return [each for each in tries if each.scheme == scheme]
 
 
-def _write(path: Path, tries: Sequence[Try], best: dict[str, Try]) -> None:
+def _write(folder: Path, tries: Sequence[Try], best: dict[str, Try]) -> None:
     """Write the tries in the order of the schemes, with the chosen ones marked."""
     marked = [replace(each, chosen="yes") if each == best[each.scheme] else each for each in tries]
     marked.sort(key=lambda each: (list(best).index(each.scheme), each.epochs, each.lr))
-    write_text(path, to_csv(marked, Try))
+    write_text(folder / TRIES, to_csv(marked, Try))
+    add_sum(folder, TRIES)
 
 
 def _tried(

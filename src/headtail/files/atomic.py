@@ -93,7 +93,7 @@ def keep(path: Path, name: Path) -> None:
 
 
 def delete(path: Path) -> None:
-    """Delete a file, for good once this returns; one that does not exist is no error."""
+    """Delete a file if it exists, for good once this returns."""
     try:
         path.unlink()
         sync(path.parent)

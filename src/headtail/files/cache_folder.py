@@ -2,13 +2,13 @@
 
 What is in the cache is believed: arrays of data sets are trained on, and compiled kernels, which
 numba keeps as pickles, are run. A folder is therefore used only if it belongs to the user, or to
-root, and nobody else may write to it. The folder itself is what counts, not those above it: whoever
+root, and no one else may write to it. The folder itself is what counts, not those above it: whoever
 replaces it leaves one that is theirs, which is refused.
 
 New folders are made for the user alone. A folder of the user that the group may write to is common
-where every user has a group of their own (umask 002); as nobody else is in that group, it is
-tightened and used. In all other cases somebody may have changed what is in the folder already, so
-that tightening it would be no help: it is refused.
+where every user has a group of their own (umask 002); as no one else is in that group, it is
+tightened and used. In all other cases its content may have been changed already, so that tightening
+it would not help: it is refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def cache_folder() -> Path:
 
 @lru_cache
 def own_folder(path: Path, instead: str = INSTEAD, below: bool = False) -> Path:
-    """A folder that nobody else can have written to; made if there is none. Once found to be safe,
+    """A folder that no one else can have written to; made if there is none. Once found to be safe,
     it is not looked at again in this process.
 
     Args:
@@ -74,7 +74,7 @@ def _check(path: Path, instead: str) -> None:
 
 
 def _doubt(found: os.stat_result, is_link: bool = False) -> str | None:
-    """Why somebody else may have written there, or None."""
+    """Why another user may have written there, or None."""
     if found.st_uid not in (0, os.geteuid()):
         return f"belongs to another user (id {found.st_uid})"
     if not is_link and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

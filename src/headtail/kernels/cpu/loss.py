@@ -110,21 +110,18 @@ class _Scored(NamedTuple):
     has_bias: bool
 
 
-def _scored(
-    input: Tensor, table: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor
-) -> _Scored:
+def _scored(input: Tensor, table: Tensor, bias: Tensor | None, *ids: Tensor) -> _Scored:
     """The scores of positives and negatives."""
     try:
-        return _scores(input, table, bias, positive, negatives)
+        return _scores(input, table, bias, *ids)
     except IndexError:
-        check_ids("target", positive, len(table))
-        check_ids("draw.ids", negatives, len(table))
+        for name, each in zip(("target", "draw.ids"), ids, strict=True):
+            check_ids(name, each, len(table))
         raise
 
 
-def _scores(
-    input: Tensor, table: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor
-) -> _Scored:
+def _scores(input: Tensor, table: Tensor, bias: Tensor | None, *ids: Tensor) -> _Scored:
+    positive, negatives = ids
     input = input.detach()
     arrays = input.numpy(), table.detach().numpy(), positive.numpy()
     b, d = input.shape
