@@ -8,6 +8,7 @@ import lzma
 import os
 import subprocess
 import sys
+import time
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -19,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headtail.data.bag import Bag
+from headtail.data.packed import line_blocks
 from headtail.data.points import Points
 from headtail.data.readers.parse_lines import parse_block
 from headtail.data.readers.parsed import Room
@@ -435,3 +437,19 @@ def test_delicious_is_read_as_the_obvious_reader_does(part, pairs):
     assert torch.bincount(points.labels.values, minlength=983).tolist() == [
         counted[label] for label in range(983)
     ]
+
+
+def test_a_line_without_an_end_is_read_in_time_that_grows_with_its_length(write):
+    path = write(b"0" * (32 << 20))
+    began = time.process_time()
+    [(line, share)] = line_blocks(path, block=1 << 12)
+    assert time.process_time() - began < 5, "8,192 pieces, each of them copied once"
+    assert (len(line), share) == ((32 << 20) + 1, 1.0)
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 7, 100])
+def test_lines_are_whole_whatever_is_read_at_once(write, block):
+    content = b"one\n\ntwo three\nfour"
+    blocks = [lines for lines, _ in line_blocks(write(content), block)]
+    assert b"".join(blocks) == content + b"\n"
+    assert all(lines.endswith(b"\n") for lines in blocks)

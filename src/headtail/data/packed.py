@@ -146,19 +146,21 @@ def line_blocks(
     """
     with unpacked(path, max_expansion) as (file, raw):
         size = max(path.stat().st_size, 1)
-        rest = b""
+        begun: list[bytes] = []  # pieces of a line that goes on, joined once
+        length = 0
         while read := file.read(block):
-            text = rest + read
-            cut = text.rfind(b"\n") + 1
-            rest = text[cut:]
-            if len(rest) > longest_line:
+            cut = read.rfind(b"\n") + 1
+            length = len(read) - cut if cut else length + len(read)
+            if length > longest_line:
                 raise HeadtailError(
                     f"`{path}` has a line of more than {longest_line >> 20} MiB. Write one "
                     "point per line."
                 )
             if cut:
-                yield text[:cut], raw.tell() / size
-        if rest:
+                yield b"".join([*begun, read[:cut]]), raw.tell() / size
+                begun = []
+            begun.append(read[cut:])
+        if rest := b"".join(begun):
             yield rest + b"\n", 1.0
 
 
