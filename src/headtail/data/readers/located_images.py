@@ -85,7 +85,7 @@ def _located(
             if not S_ISREG(stat.st_mode):  # a pipe would make the reader wait for ever
                 continue
             sizes[i] = stat.st_size
-            times[i] = stat.st_mtime_ns
+            times[i] = stat.st_ctime_ns  # which an edit changes, whatever time it sets
             break
         else:
             path = candidates[0]
