@@ -198,3 +198,16 @@ def test_a_bad_line_that_is_not_utf_8_is_refused_without_a_traceback(path):
     LOG.to_csv(path, index=False)
     path.write_bytes(path.read_bytes() + b"1,2,\xff3,4,5\n")
     refused(path, r"log.csv` is not readable as a table: CSV parse error: Row #302: Expected 3 col")
+
+
+@pytest.mark.parametrize("token", ["9" * 5000, "²"])
+def test_lines_with_ids_that_python_cannot_convert_are_refused(path, token):
+    path.write_text(f"1 2 3\n2 3\n{token} 4 5 6\n")
+    with pytest.raises(HeadtailError):
+        load(path)
+
+
+def test_json_that_is_nested_deeply_is_refused(tmp_path):
+    path = tmp_path / "log.json"
+    path.write_text('{"a": ' * 10_000 + "1" + "}" * 10_000)
+    refused(path, "log.json")

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count, islice
 from pathlib import Path
 
@@ -48,8 +49,9 @@ def main() -> int:
         tally = Tally(arguments.keep)
         limits = Limits(arguments.seconds, memory=arguments.memory << 20)
         cases = _cases(names, arguments)
-        for case, verdict, inputs in run_cases(targets, cases, folder, limits, arguments.jobs):
-            tally.add(case, verdict, inputs)
+        with suppress(KeyboardInterrupt):  # what was found until then is shown
+            for case, verdict, inputs in run_cases(targets, cases, folder, limits, arguments.jobs):
+                tally.add(case, verdict, inputs)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     seconds = time.monotonic() - began

@@ -84,13 +84,13 @@ def safetensors_header(content: bytes, rng: random.Random) -> bytes:
     except (ValueError, RecursionError):
         return flip_bits(content, rng)
     data = content[8 + size :]
-    names = [name for name in header if name != "__metadata__"]
-    if not names:
+    names = [name for name in header if name != "__metadata__"] if isinstance(header, dict) else []
+    if not names or not all(isinstance(header[name], dict) for name in names):
         return flip_bits(content, rng)
     about = header[rng.choice(names)]
     match rng.randrange(9):
         case 0:
-            about["shape"] = rng.choice(([], [0], [2**40], [2**62, 4], [1, *about["shape"]], "x"))
+            about["shape"] = rng.choice(([], [0], [2**40], [2**62, 4], [1, 2, 3], "x"))
         case 1:
             about["dtype"] = rng.choice(("F64", "I64", "BOOL", "F8_E4M3", "BF16", "U8", "X", 3))
         case 2:

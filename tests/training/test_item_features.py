@@ -16,7 +16,7 @@ from headtail.core.draw import every_label
 from headtail.data.bag import Bag
 from headtail.data.facts import label_counts
 from headtail.data.load import load
-from headtail.data.readers.item_features import read_items
+from headtail.data.readers.item_features import _standardised, read_items
 from headtail.data.reading import Reading
 from headtail.encoders import ItemHead
 from headtail.errors import HeadtailError
@@ -161,3 +161,11 @@ def test_lists_of_items_keep_cold_targets_that_have_features(tmp_path):
     data = load(train, Reading(test=test, item_features=tmp_path / "about.csv"))
     assert data.label_names == [1, 2, 3, 7]
     assert data.test.labels.values.tolist() == [3]
+
+
+def test_numbers_near_the_largest_float_are_standardised_too():
+    rng = np.random.default_rng(0)
+    numbers = rng.normal(size=(9, 2))
+    huge = numbers * [1.0, 2.0**1000]
+    with np.errstate(over="raise"):
+        assert np.array_equal(_standardised(huge), _standardised(numbers))

@@ -41,7 +41,7 @@ def holds_json_lines(path: Path) -> bool:
     first = next((line for line in first_lines(path) if line.strip()), "")
     try:
         row = json.loads(first)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(row, dict) and not {"annotations", "images"} & row.keys()
 

@@ -210,6 +210,9 @@ def _standardised(numbers: np.ndarray) -> np.ndarray:
     """Mean 0 and deviation 1 of each column; what is missing is 0."""
     missing = ~np.isfinite(numbers)
     known = np.where(missing, 0.0, numbers)
+    # Squares of numbers this large would overflow; a power of two changes no digit.
+    huge = np.abs(known).max(0, initial=0.0) > 1e150
+    known = np.ldexp(known, np.where(huge, -600, 0))
     count = np.maximum((~missing).sum(0), 1)
     centred = np.where(missing, 0.0, known - known.sum(0) / count)
     deviation = np.sqrt((centred**2).sum(0) / count)

@@ -241,10 +241,14 @@ def _like_ratings(column: tuple[str, ...]) -> bool:
     return halves and len(values) <= 2 * _RATINGS
 
 
+_WHOLE = re.compile(r"[0-9]{1,100}")
+"""An id in a line of ids; Python refuses to convert thousands of digits."""
+
+
 def _of_lists(lines: list[str]) -> Dialect | None:
     """Lines of a user and its items, all of them numbers."""
     rows = [line.split() for line in lines]
-    if not all(token.isdigit() for row in rows for token in row):
+    if not all(_WHOLE.fullmatch(token) for row in rows for token in row):
         return None
     users = [int(row[0]) for row in rows]
     known = len(set(users)) == len(users) and users == sorted(users)
