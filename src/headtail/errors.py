@@ -251,7 +251,7 @@ def check_inside(name: str, ids: Any, size: int, what: str, *, low: int = 0) -> 
     least, most = (int(bound) for bound in ids.aminmax())
     if least < low or most >= size:
         bad = least if least < low else most
-        allowed = f" from {low} to {size - 1}" if size > low else ", of which there are none"
+        allowed = f" from {low} to {size - 1}" if size > low else ", but there are none"
         raise HeadtailError(Setting(name), f" must hold {what}{allowed}, but got {bad}.")
 
 

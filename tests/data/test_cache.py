@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -234,7 +237,7 @@ def test_an_array_may_not_change_its_dtype_while_it_is_written(source):
 def test_what_a_killed_process_left_is_removed(source, folder):
     folder.mkdir(parents=True, exist_ok=True)
     mine = temporary_name(folder / "entry")
-    host, pid, started = mine.name.removesuffix(".part").rpartition(".")[2].split("-")
+    host, pid, started, _ = mine.name.removesuffix(".part").rpartition(".")[2].split("-")
     gone = folder / f".entry.{host}-{pid}-{int(started) - 1}.part"
     old = folder / ".entry.00000000-1-1.part"
     young = folder / ".entry.00000001-1-1.part"
@@ -244,3 +247,25 @@ def test_what_a_killed_process_left_is_removed(source, folder):
     os.utime(old, (0, 0))
     cached([source], {"reader": "test"}, lambda store: store.append("values", np.arange(3)))
     assert [left.exists() for left in (mine, gone, old, young)] == [True, False, False, True]
+
+
+def test_threads_may_read_the_same_file_at_once(source):
+    def build(store: Store) -> None:
+        time.sleep(0.05)
+        Builder()(store)
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: cached([source], {}, build).facts, range(8)))
+    assert found == [{"answer": 42}] * 8
+
+
+def test_an_entry_that_the_system_cannot_open_just_now_is_kept(source, folder, monkeypatch):
+    key = cached([source], {}, Builder()).key
+
+    def exhausted(*_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(cache, "_map", exhausted)
+    with pytest.raises(HeadtailError, match="Too many open files"):
+        cached([source], {}, Builder())
+    assert (folder / key / "about.json").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from headtail.files.atomic import write_text
@@ -53,3 +54,16 @@ def test_a_long_name_leaves_room_for_the_temporary_one(tmp_path):
     path = tmp_path / ("é" * 120)
     write_text(path, "x")
     assert path.read_text() == "x"
+
+
+def test_threads_write_the_same_file_without_disturbing_each_other(tmp_path):
+    path = tmp_path / "file"
+
+    def write(text: str) -> None:
+        for _ in range(20):
+            write_text(path, text)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, ["a" * 50, "b" * 50, "c" * 50, "d" * 50]))
+    assert path.read_text() in {letter * 50 for letter in "abcd"}
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]

@@ -59,3 +59,15 @@ def test_a_file_cannot_be_held(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(HeadtailError, match="it is not a folder"), held(tmp_path / "file"):
         pass
+
+
+def test_a_folder_is_free_again_though_a_process_that_was_forked_meanwhile_lives(tmp_path):
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    with held(tmp_path):
+        child = context.Process(target=there.recv)
+        child.start()
+    with held(tmp_path):
+        pass
+    here.send("done")
+    child.join()

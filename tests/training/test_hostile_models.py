@@ -84,7 +84,7 @@ def test_an_unchanged_copy_is_loaded(runs, tmp_path, name):
         (setting("dim", None), "has no value for `dim`"),
         (setting("dim", 10**9), "has shape"),
         (setting("dim", 10**400), "the settings of its"),
-        (setting("lr", 10**400), "the settings of its run make no sense"),
+        (setting("lr", 10**400), "the settings of its run are invalid"),
         (setting("scheme", "no-such-scheme"), "no-such-scheme"),
         (setting("scheme", "mixture(" * 3000 + "uniform" + ")" * 3000), "the settings of its run"),
         (setting("encoder", "sasrec"), "it has no tensor `model.encoder.positions`"),

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from headtail.cli import main
+from headtail.encoders import Bottleneck
 from headtail.errors import HeadtailError
 from headtail.files.cache_folder import cache_folder
 from headtail.files.checksums import DamagedWarning
@@ -24,6 +25,7 @@ from headtail.training import checkpoint
 from headtail.training.callbacks import Callback
 from headtail.training.engine import Engine
 from headtail.training.interrupts import Stopped
+from headtail.training.saved_model import load_model
 from headtail.training.trainer import Trainer
 from tests.training.test_train import DATA, RUNS, SMALL, Stop, assert_same_model
 
@@ -104,6 +106,20 @@ def test_without_a_good_checkpoint_a_damaged_one_is_refused(tmp_path):
         Trainer(run, DATA, tmp_path).fit()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_an_encoder_with_a_mask_of_minus_infinity_is_saved_and_resumed(tmp_path, dtype):
+    class Masked(Bottleneck):
+        def __init__(self) -> None:
+            torch.manual_seed(0)
+            super().__init__(DATA.train.num_features, SMALL.dim)
+            self.register_buffer("mask", torch.full((3,), -math.inf, dtype=dtype))
+
+    Trainer(SMALL, DATA, tmp_path, encoder=Masked()).fit()
+    model, *_ = load_model(tmp_path, encoder=Masked())
+    assert Trainer(SMALL, DATA, tmp_path, encoder=Masked()).fit().state.finished
+    assert model.encoder.mask.isinf().all()
+
+
 def test_two_runs_at_once_in_one_folder_are_refused(tmp_path):
     run = RUNS["adam with lazy decay"]
     with held(tmp_path), pytest.raises(HeadtailError, match="is in use by process"):
@@ -135,6 +151,7 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from headtail.training.engine import Engine
+from headtail.training.saved_model import load_model
 from headtail.training.trainer import Trainer
 from tests.training.test_train import DATA, RUNS
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from headtail.data.digests import Seen, checksum_of, digest_of, identity_of, look_at
 from headtail.data.shards import shards_of
-from headtail.errors import HeadtailError
-from headtail.files.atomic import make_folder, sync, sync_all, write_text
+from headtail.errors import HeadtailError, cannot_read
+from headtail.files.atomic import make_folder, sync, sync_all, write_memo
 from headtail.files.cache_folder import cache_folder
 from headtail.files.checksums import DamagedWarning, new_checksum, opened, sealed
 from headtail.files.leftovers import remove, sweep, temporary_name
@@ -36,6 +36,19 @@ VERIFIED = "verified.json"
 
 class _DamagedError(Exception):
     """An entry cannot be used."""
+
+
+_DAMAGED = (
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+)
+"""What reading an entry that is not whole may raise."""
 
 
 @runtime_checkable
@@ -197,8 +210,10 @@ def _read(folder: Path, key: str) -> Entry:
             name: _map(folder / name, dtype, about["shapes"][name])
             for name, dtype in about["dtypes"].items()
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except _DAMAGED as error:
         raise _DamagedError(str(error) or type(error).__name__) from error
+    except OSError as error:  # the entry may be whole, and the system short of something
+        raise cannot_read(folder, error) from error
     return Entry(arrays, about["facts"], key)
 
 
@@ -212,8 +227,7 @@ def _verify(folder: Path, checksums: dict[str, str]) -> None:
     for name, wanted in checksums.items():
         if checksum_of(folder / name) != wanted:
             raise ValueError(f"`{name}` does not match its checksum")
-    with suppress(HeadtailError):  # where it cannot be written, it is compared again next time
-        write_text(memo, sealed(identities))
+    write_memo(memo, sealed(identities))
 
 
 def _map(path: Path, dtype: str, shape: list[int]) -> Tensor:

@@ -6,14 +6,13 @@ import json
 import os
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headtail.data.shards import shards_of
 from headtail.errors import HeadtailError
-from headtail.files.atomic import write_text
+from headtail.files.atomic import write_memo
 from headtail.files.cache_folder import cache_folder
 from headtail.files.checksums import new_checksum, opened, sealed
 
@@ -63,8 +62,7 @@ def look_at(path: Path) -> Seen:
         raise HeadtailError(f"`{path}` cannot be read: {error.strerror}.") from error
     seen = Seen(path, identity, content, settled)
     if settled:
-        with suppress(HeadtailError):  # it is found out again where it cannot be kept
-            write_text(memo, sealed([mark, content]))
+        write_memo(memo, sealed([mark, content]))
     return seen
 
 

@@ -26,7 +26,7 @@ from headtail.data.progress import Progress
 from headtail.data.reading import DEFAULTS, LIMITS, Reading
 from headtail.data.shards import shards_of
 from headtail.errors import HeadtailError, Setting, check_number
-from headtail.files.atomic import write_text
+from headtail.files.atomic import write_memo
 from headtail.files.cache_folder import cache_folder
 
 VERSION = 1
@@ -85,9 +85,7 @@ def read_in_child_first(
     failure = run(work, limits, progress)
     if failure is not None:
         raise _error(failure, files, limits, size) from _cause(failure)
-    # A cache that cannot be written is refused by those who need it; the memo only saves time.
-    with suppress(HeadtailError):
-        write_text(memo, "")
+    write_memo(memo, "")
 
 
 def limits_for(size: int, reading: Reading) -> Limits:

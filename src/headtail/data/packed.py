@@ -108,7 +108,7 @@ def too_expanded(path: Path, max_expansion: float) -> HeadtailError:
     size = path.stat().st_size
     return HeadtailError(
         f"`{path}` has {size:,} bytes that unpack to more than {max_expansion:g} times as many, "
-        f"and to more than {UNCHECKED >> 20} MiB, as files do that are made to fill up a machine. "
+        f"and to more than {UNCHECKED >> 20} MiB, which is typical of a decompression bomb. "
         "If you trust it, raise ",
         Setting("max_expansion"),
         ".",

@@ -12,6 +12,16 @@ from pathlib import Path
 from headtail.errors import HeadtailError
 from headtail.files.leftovers import remove, sweep, temporary_name
 
+_NOT_FOR_FOLDERS = (
+    errno.EINVAL,
+    errno.ENOTSUP,
+    errno.ENOSYS,
+    errno.EBADF,
+    errno.EACCES,
+    errno.EPERM,
+)
+"""What file systems that cannot force a folder to disk answer."""
+
 
 def write_text(path: Path, text: str) -> None:
     """Write text to a file; a reader sees the old content or the new, never a part of it."""
@@ -21,6 +31,19 @@ def write_text(path: Path, text: str) -> None:
             file.write(text)
 
     replace_file(path, write)
+
+
+def write_memo(path: Path, text: str) -> None:
+    """As `write_text`, for what saves time only and is checked when it is read: nothing waits for
+    the disk, and if it cannot be written, it is not.
+    """
+    temporary = temporary_name(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError:
+        remove(temporary)
 
 
 def replace_file(path: Path, write: Callable[[Path], None]) -> None:
@@ -121,15 +144,15 @@ def make_folder(path: Path) -> None:
 
 def sync(path: Path) -> None:
     """Wait until a file's content, or a folder's list of files, is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     except OSError as error:
-        # Some file systems have no such thing for folders.
-        if error.errno != errno.EINVAL:
+        if error.errno not in _NOT_FOR_FOLDERS or not path.is_dir():
             raise
-    finally:
-        os.close(descriptor)
 
 
 def sync_all(folder: Path) -> None:

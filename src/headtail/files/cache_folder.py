@@ -51,12 +51,13 @@ def own_folder(path: Path, instead: str = INSTEAD, below: bool = False) -> Path:
         _check(path, instead)
         for folder, names, files in os.walk(path) if below else ():
             for name in (*names, *files):
-                _check(Path(folder, name), instead)
+                with suppress(FileNotFoundError):  # removed meanwhile; the others still count
+                    _check(Path(folder, name), instead)
     except FileNotFoundError:
         pass  # there is nothing to believe
     except OSError as error:
         raise HeadtailError(
-            f"The cache folder `{path}` cannot be looked at: {error.strerror}. Make it readable, "
+            f"The cache folder `{path}` cannot be inspected: {error.strerror}. Make it readable, "
             f"or {instead}."
         ) from error
     return path
@@ -98,6 +99,6 @@ def _is_own_group(found: os.stat_result) -> bool:
 
 def _refused(path: Path, why: str, instead: str) -> HeadtailError:
     return HeadtailError(
-        f"The cache `{path}` {why}, and what is in it could be theirs. Delete it; or run `chmod -R "
+        f"The cache `{path}` {why}, so its contents cannot be trusted. Delete it; or run `chmod -R "
         f"go-w` on it if you trust what is there and it is yours; or {instead}."
     )

@@ -4,6 +4,7 @@ can be removed.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -16,7 +17,11 @@ from pathlib import Path
 
 ABANDONED = 86_400
 """Seconds after which the unfinished work of another machine counts as abandoned."""
-_LEFT = re.compile(r"^\..*\.(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-(?P<started>\d+)\.part$")
+_LEFT = re.compile(
+    r"^\..*\.(?P<host>[0-9a-f]{8})-(?P<pid>\d+)-(?P<started>\d+)(-\d+)?\.part$", re.DOTALL
+)
+_NUMBERS = itertools.count()
+"""So that two threads never write under the same name."""
 _LONGEST = 120
 """Characters of a name that its temporary name repeats: file systems allow 255 bytes in all."""
 
@@ -24,7 +29,7 @@ _LONGEST = 120
 def temporary_name(path: Path) -> Path:
     """A hidden name beside `path` for what this process is still writing."""
     pid = os.getpid()
-    maker = f"{_host()}-{pid}-{_started(pid) or 0}"
+    maker = f"{_host()}-{pid}-{_started(pid) or 0}-{next(_NUMBERS)}"
     short = os.fsencode(path.name)[:_LONGEST].decode(errors="ignore")
     return path.with_name(f".{short}.{maker}.part")
 
@@ -64,8 +69,13 @@ def _is_abandoned(path: Path, made_by: re.Match[str]) -> bool:
 
 @cache
 def _host() -> str:
-    """This machine, in a few letters."""
-    return blake2b(socket.gethostname().encode(), digest_size=4).hexdigest()
+    """This machine, and the part of it whose processes we see (a container), in a few letters."""
+    parts = [socket.gethostname()]
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text())
+    with suppress(OSError):
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return blake2b("\n".join(parts).encode(), digest_size=4).hexdigest()
 
 
 def _started(pid: int) -> str | None:

@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headtail.errors import HeadtailError, Setting
@@ -21,7 +21,8 @@ if sys.platform != "win32":
 def held(folder: Path) -> Iterator[None]:
     """Make a folder if there is none, and hold it: another process that tries to is refused.
 
-    The system drops the lock of a process that ends in whatever way, and no file is needed for it.
+    The system drops the lock of a process that ends, with those forked from it, in whatever way; no
+    file is needed for it.
     What killed processes have left in the folder is removed. File systems without locks are taken
     as they are.
     """
@@ -34,6 +35,9 @@ def held(folder: Path) -> Iterator[None]:
         _hold(descriptor, folder)
         yield
     finally:
+        # Not by closing alone: a process that was forked meanwhile has the same lock.
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 

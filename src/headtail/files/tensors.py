@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, cannot_read
 from headtail.files.atomic import replace_file
 from headtail.files.checksums import new_checksum, opened, sealed
 from headtail.files.leftovers import remove, temporary_name
@@ -76,7 +76,11 @@ def load_tensors(
             tensors = {name: file.get_tensor(name) for name in names}
         if not only_facts and _checksum(tensors) != checksum:
             raise ValueError("its content does not match its checksum, so it is damaged")
-    except (OSError, SafetensorError, ValueError, TypeError, RecursionError) as error:
+    except OSError as error:
+        if isinstance(error, FileNotFoundError | IsADirectoryError):
+            raise HeadtailError(f"`{path}` cannot be read as {what}: {error}. {advice}") from error
+        raise cannot_read(path, error) from error  # which says nothing of what the file holds
+    except (SafetensorError, ValueError, TypeError, RecursionError) as error:
         raise HeadtailError(f"`{path}` cannot be read as {what}: {error}. {advice}") from error
     return tensors, facts
 

@@ -1,7 +1,7 @@
 """What a saved file may hold: every name, shape, dtype and id is checked before it is used.
 
-A run's folder may be damaged, or come from somebody else. Tensors are never larger than their file,
-so a setting is compared with them before anything of its size is allocated.
+A run's folder may be damaged, or come from another source. Tensors are never larger than their
+file, so a setting is compared with them before anything of its size is allocated.
 """
 
 from __future__ import annotations
@@ -56,11 +56,13 @@ class Saved:
         """Blame the file for what goes wrong meanwhile."""
         try:
             yield
+        except torch.OutOfMemoryError:  # a runtime error too, but not the file's fault
+            raise
         except RecursionError as error:
             self.refuse(f"{what} are nested too deeply", error)
         except NOT_SAVED as error:
             reason = str(error).strip().splitlines() or [type(error).__name__]
-            self.refuse(f"{what} make no sense ({reason[0].rstrip('.')})", error)
+            self.refuse(f"{what} are invalid ({reason[0].rstrip('.')})", error)
 
     def fact(self, name: str, *kinds: type) -> Any:
         """A fact of one of these kinds; True is not a number."""
@@ -140,13 +142,16 @@ class Saved:
         """Refuse weights that are not those of this model, one by one, before any is copied."""
         expected = weights_of(model)
         memories = {f"model.{name}.extra" for name, _ in remembering(model)}
+        buffers = {f"model.{name}" for name, buffer in model.named_buffers() if not buffer.is_meta}
         for name in self.tensors:
             if name.startswith("model.") and name not in expected:
                 self.refuse(f"its `{name}` belongs to another model")
         for name, value in expected.items():
             shape = (None,) if name in memories else tuple(value.shape)
-            dtypes = FLOATS if value.is_floating_point() else (value.dtype,)
+            dtypes = (*FLOATS, value.dtype) if value.is_floating_point() else (value.dtype,)
             saved = self.tensor(name, shape, dtypes)
+            if name in buffers and saved.dtype == value.dtype and torch.equal(saved, value.cpu()):
+                continue  # such as a mask of −inf, which a user's encoder may have
             if not name.startswith("model.head.loss."):
                 self.check_finite(name, saved)
             elif bool(saved.isnan().any()):  # a probability of 0 has a logarithm of −inf

@@ -28,7 +28,7 @@ CHECKPOINT_FILE = "checkpoint.safetensors"
 PREVIOUS_FILE = "checkpoint-before.safetensors"
 """The checkpoint before the last, for a disk that damages the last."""
 CHECKPOINT_FILES = (CHECKPOINT_FILE, PREVIOUS_FILE)
-ANEW = "Delete it to start that run again."
+START_AGAIN = "Delete it to start that run again."
 """What to do about a checkpoint that cannot be used."""
 
 
@@ -40,7 +40,9 @@ def note_if_stopped(folder: Path) -> list[str]:
     _, facts = checkpoint.load(path, only_facts=True)
     state, run = (facts.get(name) for name in ("state", "run"))
     if not isinstance(state, dict) or not isinstance(run, dict):
-        raise HeadtailError(f"`{path}` is damaged: it does not say how far the run came. {ANEW}")
+        raise HeadtailError(
+            f"`{path}` is damaged: it does not say how far the run came. {START_AGAIN}"
+        )
     if state.get("finished", True):
         return []
     return [
@@ -137,17 +139,17 @@ class RunFiles:
             return None
         tensors, facts = _last_good(path)
         if not {"run", "data", "state", "optimiser"} <= facts.keys():
-            raise HeadtailError(f"`{path}` is not a checkpoint of a run. {ANEW}")
+            raise HeadtailError(f"`{path}` is not a checkpoint of a run. {START_AGAIN}")
         if any(facts[name] != self.facts[name] for name in ("run", "data")):
             raise HeadtailError(
                 f"`{path}` belongs to a run with other settings or other data. Choose another "
                 "folder, or delete it."
             )
-        saved = Saved(path, tensors, facts, ANEW)
+        saved = Saved(path, tensors, facts, START_AGAIN)
         state = checked_state(saved, self.facts["run"]["epochs"], steps)
         saved.check_weights(model)
         check_optimiser(saved, model, optimiser)
         check_random(saved)
-        with saved.explained("the memories of its sampler"):
+        with saved.explained("the states of its samplers"):
             checkpoint.restore_training_state(tensors, facts, model, optimiser)
         return state

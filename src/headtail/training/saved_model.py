@@ -115,7 +115,7 @@ def load_model(
         )
         model = with_second_tower(model, items)
     saved.check_weights(model)
-    with saved.explained("the memories of its sampler"):
+    with saved.explained("the states of its samplers"):
         checkpoint.restore_weights(tensors, model)
     facts |= {name: value for name, value in about.items() if value is not None}
     return model.eval(), run, facts

@@ -91,6 +91,7 @@ class TensorBoard(Callback):
             write()
         except OSError as error:
             self._writes = False
+            self.writer = None
             warnings.warn(
                 f"No more TensorBoard event files are written to `{self.folder}`: "
                 f"{error.strerror}.",
