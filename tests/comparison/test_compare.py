@@ -271,6 +271,28 @@ def test_a_cell_cut_at_the_end_of_a_row_is_run_again_and_the_others_are_kept(
     assert "is damaged (`results.csv` does not match its checksum), so it is run again." in said
 
 
+def test_a_damaged_cell_is_not_answered_for_by_another_seed(folder, tmp_path, capsys):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    about = next((copy / "cells").glob("softmax-seed0*")) / "about.json"
+    about.write_text(about.read_text() + "\n")
+    answers = ["predict", str(copy), DATA, "--scheme", "softmax", "--out", str(tmp_path / "a.csv")]
+    assert main(answers) == 2
+    said = capsys.readouterr().err
+    assert "is damaged: `about.json` does not match its checksum. The same comparison" in said
+    assert main([*answers, "--seed", "1"]) == 0
+
+
+@pytest.mark.parametrize("name", ["run.toml", "about.json"])
+def test_a_cell_that_no_longer_says_what_it_is_is_run_again(folder, tmp_path, name, trained):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    damaged = next((copy / "cells").glob("softmax-seed1*")) / name
+    damaged.write_text("null")
+    trained.clear()
+    assert main(arguments(copy, "--seeds", "2")) == 0
+    assert trained == [("softmax", 1)]
+    assert (copy / "results.csv").read_text() == (folder / "results.csv").read_text()
+
+
 def test_a_model_that_does_not_suit_the_data_is_refused_once_and_nothing_is_begun(tmp_path, capsys):
     assert main(arguments(tmp_path / "out", "--encoder", "resnet20")) == 2
     assert capsys.readouterr().err.count("takes images, but the features are rows of numbers") == 1

@@ -17,8 +17,10 @@ from headtail.data.reading import told_apart, what_changed
 from headtail.errors import HeadtailError, Sentence, Setting
 from headtail.files.checksums import SUMS, damage_of
 from headtail.schemes import parse
+from headtail.training import checkpoint
 from headtail.training.config import Run, SettledRun, Training, data_of
 from headtail.training.recipes import with_defaults
+from headtail.training.saved_model import MODEL_FILE, settings_of
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,7 @@ class Cell:
     @property
     def about(self) -> dict[str, str]:
         """The data it was begun on, and the slices it is measured by; empty where unknown."""
-        try:
-            return _read_json(self.folder / ABOUT)
-        except HeadtailError:  # damaged: the cell is run again
-            return {}
+        return _about(self.folder)
 
 
 def cells(
@@ -124,13 +123,12 @@ def check_same_run(cell: Cell, data: DataSet) -> None:
         return
     if (cell.folder / "data.json").exists():
         raise HeadtailError(f"`{cell.folder}` holds a comparison. Choose another folder for a run.")
-    settings = cell.folder / "run.toml"
-    before = asdict(Run.read(settings) if settings.exists() else cell.run)
+    before, digest = _begun_with(cell)
     other: list[str | Setting] = []
-    for name, value in asdict(cell.run).items():
-        if value != before[name]:
+    for name, value in settings_of(cell.run).items():
+        if value != before.get(name, value):
             other += [", ", Setting(name)]
-    if cell.about.get("data", data.digest) != data.digest:
+    if digest not in (None, data.digest):
         other += [", ", "data"]
     if other:
         raise HeadtailError(
@@ -138,6 +136,22 @@ def check_same_run(cell: Cell, data: DataSet) -> None:
             *other[1:],
             ". Choose another folder, or delete it.",
         )
+
+
+def _begun_with(cell: Cell) -> tuple[dict[str, Any], str | None]:
+    """The settings and the digest of the data that a folder was begun with, where they are known.
+
+    Where its files are damaged, its model knows them.
+    """
+    if cell.note_on_damage() is None:
+        path = cell.folder / "run.toml"
+        run = Run.read(path) if path.exists() else cell.run
+        return settings_of(run), cell.about.get("data")
+    try:
+        _, facts = checkpoint.load(cell.folder / MODEL_FILE, only_facts=True)
+    except HeadtailError:
+        return {}, None
+    return facts.get("run", {}), facts.get("data")
 
 
 def check_same_data(folder: Path, data: DataSet) -> None:
@@ -150,7 +164,7 @@ def check_same_data(folder: Path, data: DataSet) -> None:
         )
     tables = _read_json(folder / "data.json")
     begun = {
-        path.parent: _read_json(path).get("data")
+        path.parent: _about(path.parent).get("data")
         for path in sorted(folder.glob(f"cells/*/{ABOUT}"))
     }
     digests = {folder: tables["digest"]} if "digest" in tables else begun
@@ -170,6 +184,14 @@ def check_same_data(folder: Path, data: DataSet) -> None:
         Setting("out"),
         ", or delete it.",
     )
+
+
+def _about(cell: Path) -> dict[str, Any]:
+    """What a cell says about itself; nothing if that is damaged, because it is then run again."""
+    try:
+        return _read_json(cell / ABOUT)
+    except HeadtailError:
+        return {}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headtail.errors import HeadtailError
+from headtail.files.regular import regular
 
 NUMBER = (int, float)
 TIMES = {"*": {"*": NUMBER, "training_seconds": NUMBER, "step_seconds": NUMBER}}
@@ -32,7 +33,7 @@ and a key with `?` may be missing. Other keys and other files may hold anything.
 
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file; one that holds something else is refused by its name."""
-    text = path.read_bytes()
+    text = regular(path).read_bytes()
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:

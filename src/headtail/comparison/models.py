@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from headtail.errors import HeadtailError, Setting, check_exists, nearest
-from headtail.files.checksums import damage_of
+from headtail.files.checksums import SUMS, check_sums
 from headtail.training.config import Run
 from headtail.training.saved_model import MODEL_FILE
+
+AGAIN = "The same comparison again repairs it."
 
 
 def model_folder(folder: Path, scheme: str | None = None, seed: int | None = None) -> Path:
@@ -23,9 +25,9 @@ def model_folder(folder: Path, scheme: str | None = None, seed: int | None = Non
         _check_single(folder, scheme, seed)
         return folder
     runs = {
-        path.parent: Run.read(path.with_name("run.toml"))
+        path.parent: _run_of(path.parent)
         for path in sorted(folder.glob(f"cells/*/{MODEL_FILE}"))
-        if damage_of(path.parent) is None
+        if (path.parent / SUMS).exists()  # else it is not finished
     }
     schemes = list(dict.fromkeys(run.scheme for run in runs.values()))
     if not schemes:
@@ -46,7 +48,16 @@ def model_folder(folder: Path, scheme: str | None = None, seed: int | None = Non
             Setting("seed", seed),
             f". There are: {there}.",
         )
+    check_sums(by_seed[seed], AGAIN)
     return by_seed[seed]
+
+
+def _run_of(cell: Path) -> Run:
+    try:
+        return Run.read(cell / "run.toml")
+    except HeadtailError:
+        check_sums(cell, AGAIN)
+        raise
 
 
 def _check_single(folder: Path, scheme: str | None, seed: int | None) -> None:

@@ -18,6 +18,7 @@ from headtail.errors import HeadtailError, Setting, nearest
 from headtail.files.atomic import delete, write_text
 from headtail.files.checksums import SUMS, check_sums, damage_of, write_sums
 from headtail.files.records import read_csv, to_csv
+from headtail.files.regular import regular
 from headtail.training.config import read_toml, to_toml
 
 RESULTS = "results.csv"
@@ -198,7 +199,7 @@ class Comparison:
             comparison = cls(
                 data=data,
                 schemes=read_object(folder / "schemes.json"),
-                settings=read_toml((folder / "run.toml").read_text(encoding="utf-8")),
+                settings=read_toml(regular(folder / "run.toml").read_text(encoding="utf-8")),
                 made_by=read_object(folder / "made_by.json"),
                 failures=read_object(folder / "failures.json"),
                 rows=read_rows(folder / (BEGUN if stopped else RESULTS)),

@@ -12,6 +12,7 @@ import xxhash
 
 from headtail.errors import HeadtailError
 from headtail.files.atomic import write_text
+from headtail.files.regular import regular
 
 SUMS = "SHA256SUMS"
 """The last file of a folder of results: the checksums of the others, as `sha256sum --check` reads
@@ -122,7 +123,7 @@ def _write(path: Path, sums: dict[str, str]) -> None:
 
 def _read(path: Path) -> dict[str, str]:
     sums = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in regular(path).read_text(encoding="utf-8").splitlines():
         digest, separator, name = line.partition("  ")
         if not separator or "/" in name or len(digest) != 64:
             raise ValueError("it has other lines")
@@ -133,5 +134,5 @@ def _read(path: Path) -> dict[str, str]:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with regular(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headtail.errors import HeadtailError
 from headtail.files.names import csv_cell, original
+from headtail.files.regular import regular
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -41,7 +42,7 @@ def read_csv(path: str | Path, kind: type[Record]) -> list[Record]:
     """The records in a file that `to_csv` made; a damaged file is refused with its row."""
     columns = tuple(field.name for field in fields(kind))
     try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
+        with regular(Path(path)).open(newline="", encoding="utf-8") as file:
             lines = _lines(file)
     except OSError as error:
         raise HeadtailError(

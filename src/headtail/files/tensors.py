@@ -18,6 +18,7 @@ from headtail.errors import HeadtailError, cannot_read
 from headtail.files.atomic import replace_file
 from headtail.files.checksums import new_checksum, opened, sealed
 from headtail.files.leftovers import remove, temporary_name
+from headtail.files.regular import regular
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
@@ -66,6 +67,7 @@ def load_tensors(
     from safetensors import SafetensorError, safe_open
 
     try:
+        regular(path).open("rb").close()  # which says why a file cannot be read
         with safe_open(path, framework="pt") as file:
             if "facts" not in (metadata := file.metadata() or {}):
                 raise ValueError("it was not written by headtail")

@@ -20,6 +20,7 @@ from headtail.errors import (
     nearest,
 )
 from headtail.files.names import encodable, original
+from headtail.files.regular import regular
 
 Optimiser = Literal["adagrad", "rowwise-adagrad", "adam", "sgd"]
 Schedule = Literal["constant", "linear", "cosine", "steps"]
@@ -257,7 +258,7 @@ class Run(Training):
     def read(cls, path: str | Path) -> Run:
         """From a file."""
         try:
-            return cls.from_toml(Path(path).read_text(encoding="utf-8"), str(path))
+            return cls.from_toml(regular(Path(path)).read_text(encoding="utf-8"), str(path))
         except OSError as error:
             raise HeadtailError(f"`{path}` cannot be read: {error.strerror}.") from error
         except UnicodeDecodeError as error:
@@ -334,7 +335,7 @@ def _originals(value: Any) -> Any:
 def data_of(path: Path) -> dict[str, Any]:
     """The options that a run's data were read with, from its `run.toml`; empty if it has none."""
     try:
-        options = read_toml(path.read_text(encoding="utf-8")).get("data", {})
+        options = read_toml(regular(path).read_text(encoding="utf-8")).get("data", {})
     except (OSError, ValueError, RecursionError):
         return {}
     return options if isinstance(options, dict) else {}

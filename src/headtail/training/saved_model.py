@@ -27,7 +27,7 @@ from headtail.training.check_model import (
     users_of,
 )
 from headtail.training.check_saved import Saved
-from headtail.training.config import SettledRun
+from headtail.training.config import Run, SettledRun
 
 MODEL_FILE = "model.safetensors"
 AGAIN = "Train the model again, or restore the file from a copy."
@@ -121,7 +121,7 @@ def load_model(
     return model.eval(), run, facts
 
 
-def settings_of(run: SettledRun) -> dict[str, Any]:
+def settings_of(run: Run) -> dict[str, Any]:
     """A run's settings as they come back from JSON."""
     return {
         name: list(value) if isinstance(value, tuple) else value
