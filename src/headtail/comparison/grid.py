@@ -164,8 +164,9 @@ def check_same_data(folder: Path, data: DataSet) -> None:
         )
     tables = _read_json(folder / "data.json")
     begun = {
-        path.parent: _about(path.parent).get("data")
+        path.parent: digest
         for path in sorted(folder.glob(f"cells/*/{ABOUT}"))
+        if (digest := _about(path.parent).get("data")) is not None
     }
     digests = {folder: tables["digest"]} if "digest" in tables else begun
     if not digests or data.digest in digests.values():

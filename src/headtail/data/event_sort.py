@@ -115,6 +115,8 @@ def kth_smallest(blocks: Callable[[], Iterable[np.ndarray]], k: int) -> tuple[in
 
     >>> kth_smallest(lambda: [np.array([5, 90]), np.array([-3, 7])], 2)
     (7, 2)
+    >>> kth_smallest(lambda: [np.array([-(2**63), 2**63 - 1, 4])], 1)
+    (4, 1)
     """
     low, high = _extremes(blocks())
     below = 0
@@ -123,7 +125,10 @@ def kth_smallest(blocks: Callable[[], Iterable[np.ndarray]], k: int) -> tuple[in
         counts = np.zeros(BINS, np.int64)
         for block in blocks():
             inside = block[(block >= low) & (block <= high)]
-            counts += np.bincount((inside - low) // width, minlength=BINS)
+            # Without a sign: the difference of two times may be larger than any time.
+            above = inside.astype(np.int64, copy=False).view(np.uint64) - np.uint64(low % 2**64)
+            places = (above // np.uint64(width)).astype(np.int64)
+            counts += np.bincount(places, minlength=BINS)
         ends = np.cumsum(counts)
         within = int(np.searchsorted(ends, k - below, side="right"))
         below += int(ends[within - 1]) if within else 0
