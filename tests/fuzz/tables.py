@@ -276,7 +276,7 @@ def _words() -> st.SearchStrategy[str]:
 
 @dataclass(frozen=True)
 class RunArguments:
-    """Commands with odd arguments do what they are told or refuse it; none of them trains, because
+    """Commands with odd arguments are run or refused; none of them trains, because
     data that could be trained on are only named to commands that look at them.
     """
 
