@@ -453,3 +453,9 @@ def test_lines_are_whole_whatever_is_read_at_once(write, block):
     blocks = [lines for lines, _ in line_blocks(write(content), block)]
     assert b"".join(blocks) == content + b"\n"
     assert all(lines.endswith(b"\n") for lines in blocks)
+
+
+def test_a_small_file_of_very_many_empty_lines_is_refused_before_any_is_parsed(write):
+    path = write(gzip.compress(b"\n" * (65 << 20)), "train.txt.gz")
+    with pytest.raises(HeadtailError, match="unpack to more than 200 times as many"):
+        next(line_blocks(path))

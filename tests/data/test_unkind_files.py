@@ -211,3 +211,10 @@ def test_json_that_is_nested_deeply_is_refused(tmp_path):
     path = tmp_path / "log.json"
     path.write_text('{"a": ' * 10_000 + "1" + "}" * 10_000)
     refused(path, "log.json")
+
+
+@pytest.mark.parametrize("items", ["[null, 1, 2]", '[null, "a"]', "[null, null, 2.0, 0.0]"])
+def test_a_list_in_json_that_begins_with_null_is_refused(tmp_path, items):
+    path = tmp_path / "log.jsonl"
+    path.write_text(f'{{"items": {items}, "target": 3}}\n' + '{"items": [], "target": 2}\n')
+    refused(path, "has a list that begins with null, which cannot be read. Drop it")

@@ -165,7 +165,7 @@ def zip_members(content: bytes, rng: random.Random) -> bytes:
 
 
 def npy_header(content: bytes, rng: random.Random) -> bytes:
-    """The header of a `.npy` file lies about type, order or shape, or is no literal."""
+    """The header of a `.npy` file lies about type, order or shape, or is not a literal."""
     size = int.from_bytes(content[8:10], "little")
     shape = (
         "()",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -16,6 +17,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from hypothesis.internal.conjecture import providers
 
 import headtail
 from headtail.cli.overview import COMMANDS
@@ -55,6 +57,14 @@ FIELDS = {
     "skip_bad_lines": [True, 3],
 }
 """Options of reading, right and wrong."""
+
+
+# hypothesis also draws constants that it finds in the source of the modules that are imported, so
+# that a case would change with them.
+with suppress(ImportError):  # older ones do not
+    from hypothesis.internal.constants_ast import Constants
+
+    providers._get_local_constants = Constants  # pyright: ignore[reportPrivateUsage]
 
 
 def drawn(strategy: st.SearchStrategy, case: Case) -> Any:
@@ -266,7 +276,7 @@ def _words() -> st.SearchStrategy[str]:
 
 @dataclass(frozen=True)
 class RunArguments:
-    """Commands with odd arguments do what they are told or refuse it; none of them trains, because
+    """Commands with odd arguments are run or refused; none of them trains, because
     data that could be trained on are only named to commands that look at them.
     """
 

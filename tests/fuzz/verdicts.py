@@ -1,4 +1,4 @@
-"""What became of a case: it was read, it was refused in one plain sentence, or it is a finding."""
+"""The result of a case: it was read, it was refused in one plain sentence, or it is a finding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SPEECH = re.compile(r"Traceback \(most recent|\b[A-Z]\w*Warning: |Fatal Python 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a case.
+    """The result of a case.
 
     Attributes:
         kind: "ok", "refused", or the kind of a finding.

@@ -144,6 +144,7 @@ def line_blocks(
     """Whole lines, about `block` bytes at a time, each ended by a newline, with the share of the
     file read so far.
     """
+    _refuse_bomb(path, max_expansion)
     with unpacked(path, max_expansion) as (file, raw):
         size = max(path.stat().st_size, 1)
         begun: list[bytes] = []  # pieces of a line that goes on, joined once
@@ -162,6 +163,16 @@ def line_blocks(
             begun.append(read[cut:])
         if rest := b"".join(begun):
             yield rest + b"\n", 1.0
+
+
+def _refuse_bomb(path: Path, max_expansion: float) -> None:
+    """Unpack a small file once before its lines are parsed, which takes a hundred times as long: it
+    may be one that becomes `UNCHECKED` bytes of empty lines, and only then too many.
+    """
+    with unpacked(path, max_expansion) as (file, raw):
+        small = path.stat().st_size * max_expansion < UNCHECKED
+        while file is not raw and small and file.read(BLOCK):
+            pass
 
 
 def first_lines(path: Path, most: int = 1 << 16) -> list[str]:

@@ -76,6 +76,7 @@ class JsonSource(Source):
         with unpacked(self.path, self.max_expansion) as (file, raw):
             try:
                 for batch in _open(file):
+                    self._check_lists(batch)
                     yield batch, raw.tell() / size
             except pa.ArrowException as error:
                 why = " ".join(str(error).split())[:300].rstrip(".")
@@ -83,6 +84,17 @@ class JsonSource(Source):
                     f"`{self.path}` is not readable as JSON lines: {why}. Write one object per "
                     "line, with the same fields and types."
                 ) from error
+
+    def _check_lists(self, batch: pa.RecordBatch) -> None:
+        """Refuse lists that begin with null: pyarrow loses it, and its lists then go beyond
+        their values.
+        """
+        try:
+            batch.validate()
+        except pa.ArrowInvalid as error:
+            raise HeadtailError(
+                f"`{self.path}` has a list that begins with null, which cannot be read. Drop it."
+            ) from error
 
 
 def _open(file: object) -> Any:
