@@ -46,8 +46,11 @@ HELP = (
     [
         (["train", DATA, "--scheme", "modell:importance"], "Did you mean `model`?"),
         (["train", "--device", "x'y"], "`--device` must be one of 'auto', 'cpu', 'cuda', but got"),
-        (["evaluate"], "`headtail evaluate` needs RUN and DATA. Write for example `headtail eval"),
-        (["predict", "run"], "`headtail predict` needs FILE. Write for example"),
+        (
+            ["evaluate"],
+            "`headtail evaluate` needs `RUN` and `DATA`. Write for example `headtail eval",
+        ),
+        (["predict", "run"], "`headtail predict` needs `FILE` and `--out`. Write for example"),
         (
             ["train", DATA, "--scheme", "model"],
             "`model` is not a scheme, only its sampler. Write a weighting too, for example "

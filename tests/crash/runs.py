@@ -28,8 +28,10 @@ COMMANDS: dict[str, list[str]] = {
 }
 """What is disturbed. `extend` starts in the folder of a finished comparison of one scheme."""
 BEFORE = {"extend": [*COMPARED, "--schemes", "softmax", "--workers", "1", *SMALL]}
-TIMED = {"times.json", "made_by.json", "report.html", "verified.json"}
+TIMED = {"times.json", "made_by.json", "report.html"}
 """Files that hold times."""
+MEMOS = ("digests", "safe")
+"""Folders of the cache whose files save time only: they may be lost, and are checked when read."""
 OPTIONAL = ("times.json", "SHA256SUMS.other")
 """Missing where a run was killed after its last step: no process saw how long it took."""
 SUMS = "SHA256SUMS"
@@ -154,6 +156,8 @@ class Warm:
             if name.partition("/")[0] not in ("out", "cache"):
                 continue
             if "events" in (path.name, path.parent.name):  # a run does without them
+                continue
+            if path.name == "verified.json" or path.parent.name in MEMOS:  # these save time only
                 continue
             found[f"{name}/" if path.is_dir() else name] = (
                 b"" if path.is_dir() else path.read_bytes()

@@ -34,16 +34,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_memo(path: Path, text: str) -> None:
-    """As `write_text`, for what saves time only and is checked when it is read: nothing waits for
-    the disk, and if it cannot be written, it is not.
+    """Write what only saves time and is checked when it is read: nothing waits for the disk, a part
+    of it counts as nothing, and if it cannot be written, it is not.
     """
-    temporary = temporary_name(path)
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError:
-        remove(temporary)
+        path.write_text(text, encoding="utf-8")
 
 
 def replace_file(path: Path, write: Callable[[Path], None]) -> None:
