@@ -70,5 +70,11 @@ def test_the_middle_of_a_long_name_is_left_out(mark):
     error = headtail.HeadtailError(
         f"{mark}{'a' * 3000}{mark} is not a label, and `{'b' * 298}` is."
     )
-    shown = f"{mark}{'a' * 99}…{'a' * 99}{mark}"
+    shown = f"{mark}{'a' * 49}…{'a' * 49}{mark}"
     assert str(error) == f"{shown} is not a label, and `{'b' * 298}` is."
+
+
+def test_the_middle_of_a_long_value_of_a_setting_is_left_out():
+    setting = headtail.errors.Setting("item", "a" * 3000)
+    error = headtail.HeadtailError("Write ", setting, ".")
+    assert str(error) == f"Write `item='{'a' * 50}…{'a' * 50}'`."

@@ -14,7 +14,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
 from types import ModuleType
@@ -83,7 +83,7 @@ class Sentence(str):
             if isinstance(part, Sentence):
                 flat += part.parts
             else:
-                flat.append(_on_one_line(part) if isinstance(part, str) else part)
+                flat.append(_on_one_line(part) if isinstance(part, str) else _bounded(part))
         sentence = super().__new__(cls, "".join(map(str, flat)))
         sentence.parts = tuple(flat)
         return sentence
@@ -104,9 +104,19 @@ def _on_one_line(text: str) -> str:
     return text if text.isprintable() else _OBEYED.sub(_as_source, text)
 
 
+def _bounded(word: Word) -> Word:
+    """A setting whose value, such as the name of a column, is not too long."""
+    if isinstance(word, Setting) and isinstance(word.value, str):
+        return replace(word, value=_ends(word.value))
+    return word
+
+
 def _shortened(word: re.Match[str]) -> str:
-    name = word[0]
-    return name if len(name) <= LONGEST_NAME else f"{name[:100]}…{name[-100:]}"
+    return _ends(word[0])
+
+
+def _ends(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[:50]}…{name[-50:]}"
 
 
 def _as_source(character: re.Match[str]) -> str:

@@ -9,8 +9,10 @@ import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
-LONGEST = 600
-"""Characters of an error, without the path of its file: one that lists all formats has 500."""
+LONGEST = 1000
+"""Characters of an error, without the path of its file: one that lists all formats has 500, and
+one that shows two ways to read a column repeats its name.
+"""
 _BIDI = set(range(0x202A, 0x202F)) | set(range(0x2066, 0x206A)) | {0x2028, 0x2029}
 _SPEECH = re.compile(r"Traceback \(most recent|\b[A-Z]\w*Warning: |Fatal Python error")
 
