@@ -84,7 +84,7 @@ def break_the_line(folder: Path, case: Case) -> bool:
 
 
 def say_too_much(folder: Path, case: Case) -> bool:
-    raise HeadtailError("much " * 200)
+    raise HeadtailError("much " * 300)
 
 
 def leave(folder: Path, case: Case) -> bool:
