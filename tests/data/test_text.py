@@ -458,4 +458,4 @@ def test_lines_are_whole_whatever_is_read_at_once(write, block):
 def test_a_small_file_of_very_many_empty_lines_is_refused_before_any_is_parsed(write):
     path = write(gzip.compress(b"\n" * (65 << 20)), "train.txt.gz")
     with pytest.raises(HeadtailError, match="unpack to more than 200 times as many"):
-        next(line_blocks(path))
+        next(line_blocks(path, max_expansion=200))

@@ -139,13 +139,16 @@ def line_blocks(
     path: Path,
     block: int = BLOCK,
     longest_line: int = LONGEST_LINE,
-    max_expansion: float = MAX_EXPANSION,
+    max_expansion: float | None = None,
 ) -> Generator[tuple[bytes, float]]:
     """Whole lines, about `block` bytes at a time, each ended by a newline, with the share of the
     file read so far.
+
+    Without `max_expansion`, for a look at the first lines, the default holds as far as they go.
     """
-    _refuse_bomb(path, max_expansion)
-    with unpacked(path, max_expansion) as (file, raw):
+    if max_expansion is not None:
+        _refuse_bomb(path, max_expansion)
+    with unpacked(path, MAX_EXPANSION if max_expansion is None else max_expansion) as (file, raw):
         size = max(path.stat().st_size, 1)
         begun: list[bytes] = []  # pieces of a line that goes on, joined once
         length = 0
