@@ -69,7 +69,7 @@ class Pairs:
     group: Int[Tensor, " p"] | None = None
     share: Float32[Tensor, " p"] | None = None
     _below: int = field(default=0, init=False, repr=False, compare=False)
-    """Its labels were seen to be below this number; 0 where nobody has looked."""
+    """Its labels were seen to be below this number; 0 if unchecked."""
 
     @classmethod
     def of(

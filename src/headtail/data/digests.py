@@ -82,8 +82,8 @@ def digest_of(value: Any) -> str:
 
 
 def identity_of(path: Path) -> tuple[int, ...]:
-    """What changes when a file is edited or replaced: its inode, size and times, of which a program
-    can set back the first, but not the second.
+    """What changes when a file is edited or replaced: its inode, size, modification time, which a
+    program can set back, and change time, which it cannot.
     """
     stat = os.stat(path)
     return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
