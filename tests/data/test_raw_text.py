@@ -13,6 +13,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from headtail.data.load import load
 from headtail.data.points import Points
+from headtail.data.readers.text_sources import fasttext_source
 from headtail.data.reading import Reading
 from headtail.data.text_features import TermCounter, TextFeatures
 from headtail.errors import HeadtailError
@@ -116,6 +117,21 @@ def test_fasttext_files_have_many_names(folder, name):
     data = load(folder(**{name: FAST * 3}))
     assert len(data.train) + len(data.test) == 9
     assert len(data.whole) == 9
+
+
+def test_blank_lines_of_fasttext_are_no_texts(folder):
+    blank = "\n  \r\n\t\n"
+    data = load(folder(train__txt=blank + FAST.replace("\n", "\n" + blank), test__txt=FAST))
+    assert names_of(data.train, data.label_names) == names_of(data.test, data.label_names)
+    assert data.train.features.to_dense().tolist() == data.test.features.to_dense().tolist()
+    assert not any("Empty texts" in note for note in data.notes)
+
+
+def test_blocks_of_blank_lines_are_passed_over(tmp_path):
+    path = tmp_path / "train.txt"
+    path.write_text(FAST + "\n" * (9 << 20) + FAST)
+    texts = [text for block in fasttext_source(path).blocks() for text in block.texts]
+    assert len(texts) == 6
 
 
 def test_labels_and_terms_are_those_of_the_training_part(folder):

@@ -38,7 +38,6 @@ def damage_files(folder: Path, rng: random.Random, data: str = ".") -> str:
             path.with_name(name).write_bytes(whole or packed(content, ending, rng))
             if folder / data == path:
                 data += ending
-            return data  # half a bomb is only a large file, which may take its time
         else:
             damage_content(path, rng)
     return data

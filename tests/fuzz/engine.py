@@ -51,7 +51,7 @@ class Limits:
     """
 
     seconds: float = 10.0
-    waiting: float = 90.0
+    waiting: float = 60.0
     memory: int = 2 << 30
 
 

@@ -74,7 +74,7 @@ WORDS = (
 """Words that are escape codes, markup, paths or nothing."""
 SIZES = (0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)
 """What a binary count or offset is replaced by."""
-BOMBS = {b"\n": 256 << 20, b"0": 256 << 20, b" ": 256 << 20, b"1,2\n": 1 << 20, b"1 2:3\n": 1 << 20}
+BOMBS = {b"\n": 256 << 20, b"0": 256 << 20, b" ": 256 << 20, b"1,2\n": 4 << 20, b"1 2:3\n": 4 << 20}
 """What bombs are filled with, and bytes that they unpack to: many of nothing, fewer of rows."""
 BLOCK = 1 << 20
 """Bytes of the parts of a bomb."""

@@ -25,8 +25,8 @@ LONGEST_LINE = 256 << 20
 """Bytes that are read in search of a newline."""
 MAX_EXPANSION = 200.0
 """Bytes that a byte of a compressed file may become; text of repeated words becomes 10 to 100."""
-UNCHECKED = 64 << 20
-"""Bytes that any compressed file may become."""
+UNCHECKED = 4 << 20
+"""Bytes that any compressed text may become: so many are parsed in seconds, even as empty lines."""
 _MAGIC = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")
 """The first bytes of gzip, bzip2, xz and zstd."""
 
@@ -103,12 +103,18 @@ class _Expanding(io.RawIOBase):
         return number
 
 
-def too_expanded(path: Path, max_expansion: float) -> HeadtailError:
-    """The error about a file that becomes far larger than it is."""
+def too_expanded(path: Path, max_expansion: float, unchecked: int = UNCHECKED) -> HeadtailError:
+    """The error about a file that becomes far larger than it is.
+
+    Args:
+        path: of the file.
+        max_expansion: how many times its size it may become.
+        unchecked: bytes that it may become in any case.
+    """
     size = path.stat().st_size
     return HeadtailError(
         f"`{path}` has {size:,} bytes that unpack to more than {max_expansion:g} times as many, "
-        f"and to more than {UNCHECKED >> 20} MiB, which is typical of a decompression bomb. "
+        f"and to more than {unchecked >> 20} MiB, which is typical of a decompression bomb. "
         "If you trust it, raise ",
         Setting("max_expansion"),
         ".",

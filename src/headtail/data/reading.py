@@ -106,7 +106,7 @@ class Reading:
     """
     max_expansion: float = MAX_EXPANSION
     """For compressed files: how many times its own size a file may become, where it becomes more
-    than 64 MiB.
+    than 4 MiB (an array in an `.npz` file: 64 MiB).
     """
     max_labels: int | None = None
     """The most labels. By default a file may claim 1,000,000 labels, and 100 more for each label

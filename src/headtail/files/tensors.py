@@ -8,6 +8,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +22,28 @@ from headtail.files.leftovers import remove, temporary_name
 from headtail.files.regular import regular
 
 
+_NO_CHECKSUM = "0" * 32
+
+
 def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    """Write tensors and facts (as JSON) atomically."""
+    """Write tensors and facts (as JSON) atomically. The checksum is computed while they are written,
+    and then put in its place.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     def write(temporary: Path) -> None:
         on_host = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        # One entry: safetensors writes several in any order, and equal runs write equal files.
-        facts_with_checksum = sealed([facts, _checksum(on_host)])
         # safetensors makes a temporary file of its own beside the one it is asked for: in a folder
         # it is swept with the folder.
         aside = temporary_name(path.with_name(f"{path.name}.folder"))
         try:
             aside.mkdir()
-            save_file(on_host, aside / "new", {"facts": facts_with_checksum})
+            with ThreadPoolExecutor(1) as beside:
+                checksum = beside.submit(_checksum, on_host)
+                # One entry: safetensors writes several in any order, and equal runs write equal files.
+                save_file(on_host, aside / "new", {"facts": sealed([facts, _NO_CHECKSUM])})
+            _put_checksum(aside / "new", facts, checksum.result())
             (aside / "new").replace(temporary)
         except SafetensorError as error:
             raise _as_os_error(error) from error
@@ -43,6 +51,17 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) 
             remove(aside)
 
     replace_file(path, write)
+
+
+def _put_checksum(path: Path, facts: dict[str, Any], checksum: str) -> None:
+    """Replace the facts in a file's header by equally long ones with the checksum."""
+    before, after = (
+        json.dumps(sealed([facts, value])).encode() for value in (_NO_CHECKSUM, checksum)
+    )
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        file.seek(8 + file.read(size).index(before))
+        file.write(after)
 
 
 def _as_os_error(error: Exception) -> OSError:

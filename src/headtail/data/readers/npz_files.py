@@ -19,7 +19,7 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from headtail.data.packed import MAX_EXPANSION, UNCHECKED, too_expanded
+from headtail.data.packed import MAX_EXPANSION, too_expanded
 from headtail.errors import HeadtailError
 
 _UNREADABLE = (
@@ -42,6 +42,8 @@ _HEADER = re.compile(
     rb"'shape': \((?P<shape>(\d{1,19}L?(, ?|(?=\))))*)\), ?\}\s*"
 )
 _LONGEST_HEADER = 1 << 12
+UNCHECKED = 64 << 20
+"""Bytes that any compressed array may become."""
 _AT_ONCE = 1 << 22
 """Bytes read at a time."""
 
@@ -83,7 +85,7 @@ def npz_array(path: Path, name: str, max_expansion: float = MAX_EXPANSION) -> np
         names = archive.namelist()
         member = archive.getinfo(f"{name}.npy" if f"{name}.npy" in names else name)
         if member.file_size > max(UNCHECKED, max_expansion * path.stat().st_size):
-            raise too_expanded(path, max_expansion)
+            raise too_expanded(path, max_expansion, UNCHECKED)
         with archive.open(member) as file:
             return read_npy(file, member.file_size)
 

@@ -53,7 +53,8 @@ class TextSource:
 
 
 def fasttext_source(path: Path, max_expansion: float = MAX_EXPANSION) -> TextSource:
-    r"""Lines of words, among them labels: `__label__cat __label__pet my cat sleeps`.
+    r"""Lines of words, among them labels: `__label__cat __label__pet my cat sleeps`. Blank lines are
+    no texts.
 
     >>> path = getfixture("tmp_path") / "train.txt"
     >>> _ = path.write_text("__label__cat __label__pet my cat sleeps\n")
@@ -66,10 +67,13 @@ def fasttext_source(path: Path, max_expansion: float = MAX_EXPANSION) -> TextSou
             texts, labels = [], []
             for line in lines:
                 words = line.split()
+                if not words:
+                    continue
                 named = [word.removeprefix(MARK) for word in words if word.startswith(MARK)]
                 labels.append(list(dict.fromkeys(named)))
                 texts.append(" ".join(word for word in words if not word.startswith(MARK)))
-            yield Texts(texts, labels, share)
+            if texts:
+                yield Texts(texts, labels, share)
 
     return TextSource(path.name, (path,), blocks)
 
@@ -171,13 +175,15 @@ def lines_of(path: Path, max_expansion: float = MAX_EXPANSION) -> Iterator[tuple
     for block, share in line_blocks(path, max_expansion=max_expansion):
         try:
             # Not `splitlines`, which also splits at other characters than line ends.
-            lines = [line.rstrip("\r") for line in block.decode().split("\n")[:-1]]
+            lines = block.decode().split("\n")[:-1]
         except UnicodeDecodeError as error:
             number = before + block.count(b"\n", 0, error.start) + 1
             raise HeadtailError(
                 f"`{path}`, line {number:,} is not UTF-8 text. Convert the file, for example with "
                 "`iconv -f latin1 -t utf-8`."
             ) from error
+        if b"\r" in block:
+            lines = [line.rstrip("\r") for line in lines]
         if not before:
             lines[0] = lines[0].removeprefix("\ufeff")
         before += len(lines)
