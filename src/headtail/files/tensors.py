@@ -21,13 +21,13 @@ from headtail.files.checksums import new_checksum, opened, sealed
 from headtail.files.leftovers import remove, temporary_name
 from headtail.files.regular import regular
 
-
 _NO_CHECKSUM = "0" * 32
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    """Write tensors and facts (as JSON) atomically. The checksum is computed while they are written,
-    and then put in its place.
+    """Write tensors and facts (as JSON) atomically.
+
+    The checksum is computed while they are written, and then put in its place.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -41,7 +41,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) 
             aside.mkdir()
             with ThreadPoolExecutor(1) as beside:
                 checksum = beside.submit(_checksum, on_host)
-                # One entry: safetensors writes several in any order, and equal runs write equal files.
+                # One entry: several are written in any order, and equal runs write equal files.
                 save_file(on_host, aside / "new", {"facts": sealed([facts, _NO_CHECKSUM])})
             _put_checksum(aside / "new", facts, checksum.result())
             (aside / "new").replace(temporary)

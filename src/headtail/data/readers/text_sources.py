@@ -53,8 +53,9 @@ class TextSource:
 
 
 def fasttext_source(path: Path, max_expansion: float = MAX_EXPANSION) -> TextSource:
-    r"""Lines of words, among them labels: `__label__cat __label__pet my cat sleeps`. Blank lines are
-    no texts.
+    r"""Lines of words, among them labels: `__label__cat __label__pet my cat sleeps`.
+
+    Blank lines are no texts.
 
     >>> path = getfixture("tmp_path") / "train.txt"
     >>> _ = path.write_text("__label__cat __label__pet my cat sleeps\n")
