@@ -14,6 +14,7 @@ from headtail.answers.top_labels import TopLabels
 from headtail.answers.topk import best_labels, refuse_not_finite, without_gradients
 from headtail.collectives.ranks import refuse_reducer
 from headtail.core.draw import Draw
+from headtail.core.frequencies import LabelFrequencies
 from headtail.core.labels import Labels, check_labels
 from headtail.core.listed import Listed, PerExample
 from headtail.core.targets import Target
@@ -73,7 +74,7 @@ class LabelHead(nn.Module):
     ) -> None:
         super().__init__()
         check_labels(labels)
-        _check_loss(loss, labels, sparse)
+        check_loss(loss, labels, sparse)
         self.labels = labels
         self.loss = loss
         self.sparse = sparse
@@ -299,7 +300,7 @@ class LabelHead(nn.Module):
                 "added, not removed."
             )
         loss = self.loss.for_labels(labels) if loss is None else loss
-        _check_loss(loss, labels, self.sparse)
+        check_loss(loss, labels, self.sparse)
         self.flush()
         fresh = torch.empty(
             new - old, self.weight.shape[1], device=self.weight.device, dtype=self.weight.dtype
@@ -378,7 +379,8 @@ class LabelHead(nn.Module):
         refuse_to_correct_twice(self._lean[1])
 
 
-def _check_loss(loss: Loss, labels: Labels, sparse: bool) -> None:
+def check_loss(loss: Loss, labels: LabelFrequencies, sparse: bool) -> None:
+    """Refuse a loss that does not fit these labels, or a sparse table."""
     check_kind("loss", loss, Loss, "SampledSoftmaxLoss(WithinBatch(labels), Tail(labels))")
     if sparse and not isinstance(loss, SampledLoss):
         raise HeadtailError(

@@ -1,10 +1,13 @@
-"""Training on several processes: a head that every rank has a copy of.
+"""Training on several processes: a head that every rank has a copy of, or one whose rows are spread
+over ranks.
 
-`replicate` prepares a model for `DistributedDataParallel`; `gather` puts the tensors of all ranks
-together. Launching is torchrun's business.
+`replicate` prepares a model for `DistributedDataParallel`; `ShardedLabelHead` is a label table too
+large for one rank; `gather` puts the tensors of all ranks together. Launching is torchrun's
+business.
 """
 
 from headtail.collectives.gather import gather
 from headtail.distributed.replicate import replicate
+from headtail.distributed.sharded_head import ShardedLabelHead
 
-__all__ = ["gather", "replicate"]
+__all__ = ["ShardedLabelHead", "gather", "replicate"]

@@ -56,7 +56,7 @@ class Inputs:
         positions = None
         if isinstance(hidden, Tensor) and hidden.dim() == 3:
             positions = (hidden.shape[0], hidden.shape[1])
-            target = _by_position(target, positions)
+            target = by_position(target, positions)
             hidden = hidden.flatten(0, 1)
         _check_table(hidden, weight, bias)
         pairs = Pairs.of(target, num_labels=weight.shape[0], ignore_index=ignore_index)
@@ -135,7 +135,7 @@ def check_embeddings(
     _check_dtypes(hidden, embeddings, name)
 
 
-def _by_position(target: Target, positions: tuple[int, int]) -> Target:
+def by_position(target: Target, positions: tuple[int, int]) -> Target:
     """`[B, T]` targets of `[B, T, d]` hidden states, one position after the other."""
     if isinstance(target, Pairs):
         return target

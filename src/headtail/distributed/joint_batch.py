@@ -1,0 +1,139 @@
+"""The batches of all ranks as one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headtail.collectives.gather import gather_rows
+from headtail.collectives.ranks import Ranks
+from headtail.collectives.shared import states_of_all
+from headtail.core.targets import Pairs, Target
+from headtail.errors import HeadtailError, check_same_device
+from headtail.losses.inputs import by_position, check_hidden
+from headtail.losses.options import Settings
+
+NOBODY = -1
+"""The label of a target that does not count, while it travels."""
+
+
+@dataclass(frozen=True, eq=False)
+class OwnBatch:
+    """The batch of this rank, checked.
+
+    Attributes:
+        hidden: `[b, d]` hidden states.
+        pairs: its targets.
+        settings: options of the loss, with those of this call.
+        known: labels of its examples that are no negatives, or None.
+        positions: B and T of hidden states `[B, T, d]`, or None.
+    """
+
+    hidden: Float[Tensor, "b d"]
+    pairs: Pairs
+    settings: Settings
+    known: Pairs | None
+    positions: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, hidden: Tensor, target: Target, num_labels: int, settings: Settings) -> OwnBatch:
+        """From the arguments of a head."""
+        positions = None
+        if isinstance(hidden, Tensor) and hidden.dim() == 3:
+            positions = (hidden.shape[0], hidden.shape[1])
+            target = by_position(target, positions)
+            hidden = hidden.flatten(0, 1)
+        ignore_index = settings.ignore_index
+        pairs = Pairs.of(target, num_labels=num_labels, ignore_index=ignore_index)
+        check_hidden(hidden, pairs)
+        if positions is not None:
+            pairs = replace(pairs, positions=positions)
+        known = None
+        if settings.known_positives is not None:
+            given = settings.known_positives
+            known = Pairs.of(given, ignore_index=ignore_index, name="known_positives")
+        if settings.sample_weight is not None:
+            check_same_device("sample_weight", settings.sample_weight, "target", pairs.label)
+        return cls(hidden, pairs, settings, known, positions)
+
+    def numbers(self, seed: int) -> list[int]:
+        """What other ranks must know before anything else travels."""
+        options = [
+            self.pairs.multi_label,
+            self.pairs.group is not None,
+            self.settings.sample_weight is not None,
+            self.known is not None,
+        ]
+        flags = sum(bool(option) << place for place, option in enumerate(options))
+        known = 0 if self.known is None else len(self.known.label)
+        return [len(self.hidden), len(self.pairs.label), known, self.hidden.shape[1], flags, seed]
+
+
+@dataclass(frozen=True, eq=False)
+class JointBatch:
+    """The batches of all ranks, one behind the other: equal on all of them.
+
+    Attributes:
+        hidden: `[B, d]` hidden states; their gradients travel back.
+        pairs: the targets of all ranks.
+        settings: options of the loss, for all examples.
+        own: which of the pairs are this rank's.
+        seed: a number that all ranks know, for randomness that they share.
+        ranks: they.
+    """
+
+    hidden: Float[Tensor, "B d"]
+    pairs: Pairs
+    settings: Settings
+    own: slice
+    seed: int
+    ranks: Ranks
+
+    @classmethod
+    def of(cls, batch: OwnBatch, ranks: Ranks, seed: int) -> JointBatch:
+        """Gather the batches of all ranks. Every rank must call it."""
+        ranks.check_device("hidden", batch.hidden)
+        table = ranks.numbers(batch.numbers(seed), batch.hidden.device)
+        examples, pairs, known, dims, flags, seeds = (
+            list(column) for column in zip(*table, strict=True)
+        )
+        if len(set(dims)) > 1 or len(set(flags)) > 1:
+            raise HeadtailError(
+                "Ranks have different batches: hidden states of another size, or options such as "
+                "`sample_weight` on some ranks only. Call the head in the same way on all ranks."
+            )
+        first = sum(examples[: ranks.rank])
+        joint = _gathered(batch.pairs, ranks, pairs, first, sum(examples))
+        options: dict[str, Any] = {}
+        if batch.settings.sample_weight is not None:
+            weight = batch.settings.sample_weight.flatten()
+            options["sample_weight"] = gather_rows(weight, ranks, examples)
+        if batch.known is not None:
+            options["known_positives"] = _gathered(batch.known, ranks, known, first, sum(examples))
+        start = sum(pairs[: ranks.rank])
+        return cls(
+            states_of_all(batch.hidden, ranks, examples),
+            joint,
+            replace(batch.settings, **options) if options else batch.settings,
+            slice(start, start + pairs[ranks.rank]),
+            seeds[0],
+            ranks,
+        )
+
+
+def _gathered(pairs: Pairs, ranks: Ranks, sizes: list[int], first: int, examples: int) -> Pairs:
+    """Pairs of all ranks, whose examples are counted on from those of the ranks before."""
+    columns = [pairs.label.masked_fill(pairs.ignored, NOBODY)]
+    if pairs.example is not None:
+        columns.append(pairs.example + first)
+    if pairs.group is not None:
+        columns.append(pairs.group + sum(sizes[: ranks.rank]))
+    rows = gather_rows(torch.stack(columns, 1), ranks, sizes)
+    label, *others = rows.unbind(1)
+    example = others.pop(0) if pairs.example is not None else None
+    group = others.pop(0) if pairs.group is not None else None
+    return Pairs(label, example, label == NOBODY, examples, group=group)

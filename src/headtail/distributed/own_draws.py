@@ -1,0 +1,166 @@
+"""The negatives that one rank scores: those of its own labels."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float64, Int
+from torch import Tensor, nn
+
+from headtail.core.draw import Draw
+from headtail.core.placement import Share
+from headtail.core.sharded_labels import ShardedLabels
+from headtail.distributed.joint_batch import JointBatch
+from headtail.samplers.fixed.mixture import Mixture, mean_of
+from headtail.samplers.fixed.queue import Queue
+from headtail.samplers.fixed.stratified import Stratum, check_sampler, strata_sizes
+from headtail.samplers.fixed.within_batch import WithinBatch
+from headtail.samplers.sampler import Sampler, Step
+
+
+class OwnPart(nn.Module):
+    """A sampler as one rank sees it: the draws that are labels of its own."""
+
+    @abstractmethod
+    def pick(self, batch: JointBatch) -> Draw:
+        """Own labels with the q and m of all ranks' draws together; log q of other ranks' targets
+        is NaN.
+        """
+
+    @abstractmethod
+    def log_q(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
+        """log q of own labels; NaN for others."""
+
+    def remember(self, batch: JointBatch) -> None:
+        """Add a batch to the memory, where there is one."""
+
+
+class FromStratum(OwnPart):
+    """Draws that each rank makes by itself.
+
+    Args:
+        sampler: of all labels.
+        share: the rank's rows.
+        rank: its number.
+        ranks: how many there are.
+        labels: the rank's labels.
+    """
+
+    def __init__(
+        self, sampler: Sampler, share: Share, rank: int, ranks: int, labels: ShardedLabels
+    ) -> None:
+        super().__init__()
+        checked = check_sampler(sampler)
+        self.m = float(checked.num_negatives)
+        own = strata_sizes(checked.num_negatives, ranks)[rank]
+        self.stratum = Stratum(checked, share, own, labels)
+        self.rank = rank
+
+    def pick(self, batch: JointBatch) -> Draw:
+        """This rank's draws."""
+        label = batch.pairs.label
+        # All ranks know the seed, and each draws with its own.
+        generator = torch.Generator(label.device).manual_seed(batch.seed + 1 + self.rank)
+        ids = self.stratum.pick(generator, label.device)
+        return Draw(ids, self.log_q(ids), self.log_q(label), self.m)
+
+    def log_q(self, ids: Tensor) -> Tensor:
+        """That of the stratum."""
+        return self.stratum.log_q(ids)
+
+
+class FromBatches(OwnPart):
+    """Labels of the joint batch, or of past ones: every rank knows them all, and takes its own.
+
+    Args:
+        sampler: `WithinBatch` or `Queue`, over the rank's labels.
+        share: the rank's rows.
+    """
+
+    def __init__(self, sampler: WithinBatch | Queue, share: Share) -> None:
+        super().__init__()
+        self.sampler = sampler
+        self.share = share
+
+    def pick(self, batch: JointBatch) -> Draw:
+        """What one process would draw, without the labels of other ranks."""
+        # All ranks draw alike, so that together they take what one process would.
+        generator = torch.Generator(batch.pairs.label.device).manual_seed(batch.seed)
+        draw = self.sampler.pick(Step(batch.pairs, generator=generator))
+        return own_part(draw, self.share)
+
+    def log_q(self, ids: Tensor) -> Tensor:
+        """The frequency of own labels."""
+        return self.sampler.log_q(ids)
+
+    def remember(self, batch: JointBatch) -> None:
+        """Put the joint batch into a queue."""
+        self.sampler.remember(Step(batch.pairs))
+
+
+class Together(OwnPart):
+    """The parts of a mixture.
+
+    Args:
+        parts: its samplers as this rank sees them.
+    """
+
+    def __init__(self, parts: list[OwnPart]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    def pick(self, batch: JointBatch) -> Draw:
+        """The draws of all parts, each with the q of their sum."""
+        draws = [part.pick(batch) for part in self._parts]
+        sizes = [float(draw.m) for draw in draws]
+        ids = torch.cat([draw.ids for draw in draws])
+        log_q, of_targets = (self._log_q(t, sizes) for t in (ids, batch.pairs.label))
+        return Draw(ids, log_q, of_targets, sum(sizes))
+
+    def log_q(self, ids: Tensor) -> Tensor:
+        """Not known without a batch, which decides the parts' sizes."""
+        raise NotImplementedError
+
+    def remember(self, batch: JointBatch) -> None:
+        """In all parts."""
+        for part in self._parts:
+            part.remember(batch)
+
+    def _log_q(self, ids: Tensor, sizes: list[float]) -> Tensor:
+        return mean_of([part.log_q(ids) for part in self._parts], sizes)
+
+    @property
+    def _parts(self) -> list[OwnPart]:
+        return [part for part in self.parts if isinstance(part, OwnPart)]
+
+
+def own_part_of(sampler: Sampler, labels: ShardedLabels, rank: int, ranks: int) -> OwnPart:
+    """A sampler of all labels as one rank sees it."""
+    share = labels.share
+    if isinstance(sampler, Mixture):
+        parts = [own_part_of(part, labels, rank, ranks) for part in sampler.samplers]
+        return Together(parts)
+    if isinstance(sampler, WithinBatch):
+        return FromBatches(WithinBatch(labels, sampler.num_negatives), share)  # pyright: ignore[reportArgumentType]
+    if isinstance(sampler, Queue):
+        return FromBatches(Queue(labels, sampler.capacity, sampler.num_negatives), share)  # pyright: ignore[reportArgumentType]
+    return FromStratum(sampler, share, rank, ranks, labels)
+
+
+def own_part(draw: Draw, share: Share) -> Draw:
+    """A shared draw without the labels of other ranks."""
+    own = share.holds(share.places(draw.ids))
+    if draw.void is not None:
+        own &= ~draw.void
+    slots = None if draw.slots is None else draw.slots[own]
+    return replace(draw, ids=draw.ids[own], log_q=draw.log_q[own], slots=slots, void=None)
+
+
+def every_own_label(share: Share, num_labels: int, device: torch.device) -> Draw:
+    """Every label of this rank once, m·q = 1: with it, a sampled loss is the exact one."""
+    ids = share.labels().to(device)
+    log_q = torch.full((len(ids),), -math.log(num_labels), dtype=torch.float64, device=device)
+    return Draw(ids, log_q, None, float(num_labels))

@@ -1,0 +1,172 @@
+"""Equations 5 and 6 where every rank has a part of the labels.
+
+A rank scores its own positives and negatives. What travels is a number or two for each target: the
+positive's logit and log-weight from the rank that holds it, and each rank's part of the sum over
+negatives. From these every rank computes the same loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from headtail.collectives.shared import for_all, log_sum_exp_of, sum_of
+from headtail.core.draw import Draw
+from headtail.core.margins import Separable
+from headtail.core.placement import Share
+from headtail.core.weightings import FromMargin, Importance, Weighting, log_weights
+from headtail.distributed.joint_batch import JointBatch
+from headtail.losses.decoupled import DecoupledSettings
+from headtail.losses.inputs import directions
+from headtail.losses.softmax import SoftmaxSettings
+from headtail.rows.decay import catch_up
+from headtail.rows.rounding import widened
+
+
+@dataclass(frozen=True, eq=False)
+class OwnRows:
+    """The tables of one rank.
+
+    Attributes:
+        weight: `[n, d]` rows of its labels.
+        bias: `[n, 1]`, or None.
+        share: which rows they are.
+        sparse: whether gradients hold only the rows in use.
+    """
+
+    weight: Float[Tensor, "n d"]
+    bias: Float[Tensor, "n 1"] | None
+    share: Share
+    sparse: bool
+
+    def look_up(self, places: Int64[Tensor, " k"]) -> tuple[Tensor, Tensor | None]:
+        """Rows and biases at these places, with their weight decay."""
+        tables = [self.weight] if self.bias is None else [self.weight, self.bias]
+        for table in tables:
+            catch_up(table, places)
+        weight = F.embedding(places, self.weight, sparse=self.sparse)
+        if self.bias is None:
+            return weight, None
+        return weight, F.embedding(places, self.bias, sparse=self.sparse).squeeze(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class OwnTerms:
+    """What one rank knows of the equations, and what it was told about positives.
+
+    Attributes:
+        positive: `[P]` logits of all positives.
+        a: `[P]` their log-weights.
+        negatives: `[P, m]` logits of own negatives.
+        b: `[m]` or `[P, m]` their log-weights.
+        mask: `[P, m]` those that do not count.
+        draw: the own negatives.
+    """
+
+    positive: Float[Tensor, " P"]
+    a: Float[Tensor, " P"]
+    negatives: Float[Tensor, "P m"]
+    b: Float[Tensor, "*P m"]
+    mask: Bool[Tensor, "P m"]
+    draw: Draw
+
+
+def sharded_loss(batch: JointBatch, rows: OwnRows, draw: Draw, weighting: Weighting) -> Tensor:
+    """The reduced loss of all ranks' batches, the same number on each of them.
+
+    Args:
+        batch: of all ranks.
+        rows: the tables of this rank.
+        draw: this rank's negatives.
+        weighting: their weights.
+    """
+    terms = _terms(batch, rows, draw, weighting)
+    settings = batch.settings
+    if isinstance(settings, DecoupledSettings):
+        loss = _decoupled(terms, settings, batch)
+    else:
+        assert isinstance(settings, SoftmaxSettings)
+        loss = _softmax(terms, settings, batch, rows.share.placement.num_labels)
+    return settings.reduce(loss, batch.pairs)
+
+
+def _softmax(
+    terms: OwnTerms, settings: SoftmaxSettings, batch: JointBatch, num_labels: int
+) -> Tensor:
+    """log(1 + e^(a − f_y) · Σ e^(f_y' + b)): a sum over ranks of sums over their negatives."""
+    b = terms.b.to(terms.negatives.dtype)
+    weighed = (terms.negatives + b).masked_fill(terms.mask, -torch.inf)
+    total = log_sum_exp_of(torch.logsumexp(weighed, 1), batch.ranks)
+    gap = total + (terms.a - terms.positive)
+    loss = torch.logaddexp(torch.zeros_like(gap), gap)
+    if settings.label_smoothing:
+        above = _above_mean(terms, batch) / num_labels
+        loss = loss + settings.label_smoothing * above
+    return loss
+
+
+def _above_mean(terms: OwnTerms, batch: JointBatch) -> Tensor:
+    """Σ (f_y − f_c) over all labels c, estimated from all ranks' draws with importance weights."""
+    a, b = Importance().offsets(terms.draw, batch.pairs.label)
+    weights = (a[:, None] + b).masked_fill(terms.mask, 0.0).to(terms.negatives.dtype).exp()
+    weights = weights.masked_fill(terms.mask, 0.0)
+    scores = (weights * terms.negatives.masked_fill(terms.mask, 0.0)).sum(1)
+    sums = sum_of(torch.stack([weights.sum(1), scores]), batch.ranks)
+    return sums[0] * terms.positive - sums[1]
+
+
+def _decoupled(terms: OwnTerms, settings: DecoupledSettings, batch: JointBatch) -> Tensor:
+    """φ(f_y) + Σ w · ϕ(−f_y'): a sum over ranks of sums over their negatives."""
+    b = terms.b.to(terms.negatives.dtype)
+    weights = (terms.a[:, None] + b).masked_fill(terms.mask, 0.0).exp()
+    pushed = weights * settings.piece.negative(-terms.negatives)
+    part = pushed.masked_fill(terms.mask, 0.0).sum(1)
+    return settings.piece.positive(terms.positive) + sum_of(part, batch.ranks)
+
+
+def _terms(batch: JointBatch, rows: OwnRows, draw: Draw, weighting: Weighting) -> OwnTerms:
+    pairs = batch.pairs
+    settings = batch.settings
+    places = rows.share.places(pairs.label)
+    own = (rows.share.holds(places) & ~pairs.ignored).nonzero().squeeze(1)
+    drawn = rows.share.places(draw.ids)
+    split = [len(own), len(drawn)]
+    weight, bias = rows.look_up(torch.cat([places[own], drawn]))
+    positive, negatives = weight.split(split)
+    hidden = batch.hidden
+    if settings.score == "cosine":
+        hidden, positive, negatives = map(directions, (hidden, positive, negatives))
+    f_y = (widened(pairs.rows(hidden)[own]) * widened(positive)).sum(-1)
+    if settings.score_margin is not None:
+        f_y = settings.score_margin.moved(f_y)
+    f = widened(pairs.rows(hidden @ negatives.T))
+    if bias is not None:
+        b_y, b = bias.split(split)
+        f_y = f_y + b_y
+        f = f + b
+    temperature: Any = settings.temperature
+    if isinstance(temperature, Tensor):
+        temperature = for_all(temperature, batch.ranks)
+    f_y = f_y / temperature
+    f = f / temperature
+    a, b = _log_weights(weighting, draw, batch)
+    known = torch.stack([f_y, a[own].to(f_y.dtype)])
+    everyone = known.new_zeros(2, len(pairs.label)).index_copy(1, own, known)
+    positive, a = sum_of(everyone, batch.ranks)
+    mask = settings.masks(pairs, draw, weighting)
+    return OwnTerms(positive, a, f, b, mask, draw)
+
+
+def _log_weights(weighting: Weighting, draw: Draw, batch: JointBatch) -> tuple[Tensor, Tensor]:
+    """(a, b): a of own positives, b of own negatives."""
+    label = batch.pairs.label
+    if isinstance(weighting, FromMargin) and not isinstance(weighting.margin, Separable):
+        return log_weights(weighting, draw, label)
+    # Labels of targets that do not count are none, and are looked up nowhere.
+    counted = label.masked_fill(batch.pairs.ignored, 0)
+    return log_weights(weighting, draw, counted)
