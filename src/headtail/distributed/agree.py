@@ -18,10 +18,11 @@ def check_agreement(
 ) -> None:
     """Refuse ranks that would train different things; every rank raises the same error."""
     totals = labels.totals
+    counts = (totals.total, totals.lowest, totals.never_seen, labels.smoothing)
     facts = {
         "versions of headtail or torch": f"{version('headtail')} {torch.__version__}",
         "numbers of labels": f"{labels.placement.grown}",
-        "counts of labels": f"{totals.total!r} {totals.lowest!r} {totals.never_seen} {labels.smoothing}",
+        "counts of labels": f"{counts}",
         "sizes of hidden states": f"{dim}",
         "losses": f"{loss} {bias}",
     }

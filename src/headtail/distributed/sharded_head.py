@@ -58,7 +58,9 @@ class ShardedLabelHead(nn.Module):
         sparse: give the table row-sparse gradients; False for exact losses.
         device: where the rank's rows are made.
         dtype: of the table, and of the hidden states.
-        seed: of the first weights, which are the same for any number of ranks.
+
+    The first weights follow from torch's random state on rank 0, and are the same for any number of
+    ranks.
     """
 
     def __init__(
@@ -72,7 +74,6 @@ class ShardedLabelHead(nn.Module):
         sparse: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        seed: int = 0,
     ) -> None:
         super().__init__()
         self.ranks = Ranks.of(mesh)
@@ -92,7 +93,7 @@ class ShardedLabelHead(nn.Module):
         if bias:
             wide = torch.promote_types(self.weight.dtype, torch.float32)
             self.bias = nn.Parameter(torch.empty(shape[0], 1, device=device, dtype=wide))
-        self.reset_parameters(seed)
+        self.reset_parameters()
         self.register_state_dict_pre_hook(flush)
         self.register_load_state_dict_pre_hook(flush)
 
@@ -107,10 +108,12 @@ class ShardedLabelHead(nn.Module):
         return self.labels.placement
 
     @torch.no_grad()
-    def reset_parameters(self, seed: int = 0) -> None:
-        """Start with random directions of length about 1 and no bias; a row's values depend on its
-        number alone.
+    def reset_parameters(self) -> None:
+        """Start with random directions of length about 1 and no bias. Every rank must call it.
+
+        The values of a row depend on its number and on torch's random state on rank 0.
         """
+        seed = self.ranks.numbers([int(torch.randint(2**30, ()))], torch.device("cpu"))[0][0]
         start, stop = self.share.start, self.share.stop
         first = start - start % ROWS_AT_ONCE
         for block in range(first, stop, ROWS_AT_ONCE):

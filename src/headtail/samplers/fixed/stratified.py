@@ -60,12 +60,12 @@ class Stratum(nn.Module):
 
 @final
 class Stratified(FixedSampler):
-    r"""What the ranks of a `ShardedLabelHead` draw together: rank r makes $m_r$ of the m draws, from
-    its own labels alone.
+    r"""What the ranks of a `ShardedLabelHead` draw together: rank r makes $m_r$ of the m draws,
+    from its own labels alone.
 
-    Nothing is biased by it, because $q_{y'} = \frac{m_r}{m} \cdot q(y' \mid r)$ is known, and there is
-    less noise: no rank's labels are drawn too often or too rarely. `explain` and `audit` take it
-    in place of the sampler.
+    Nothing is biased by it, because $q_{y'} = \frac{m_r}{m} \cdot q(y' \mid r)$ is known, and
+    there is less noise: no rank's labels are drawn too often or too rarely. `explain` and `audit`
+    take it in place of the sampler.
 
     Args:
         sampler: `Uniform`, `Frequency` or `LogUniform`.
@@ -133,7 +133,8 @@ class Stratified(FixedSampler):
     def for_labels(self, labels: Labels) -> Stratified:
         """The same over the grown label set."""
         added = labels.num_labels - self.num_labels
-        return Stratified(self.sampler.for_labels(labels), self.ranks, self.placement.grow(added))
+        grown = check_sampler(self.sampler.for_labels(labels))
+        return Stratified(grown, self.ranks, self.placement.grow(added))
 
     @property
     def _strata(self) -> list[Stratum]:
@@ -208,8 +209,8 @@ def _counts(labels: LabelFrequencies, share: Share) -> Tensor:
 def _labels(counts: Tensor, smoothing: float = 0.0) -> Labels:
     if not smoothing and not bool((counts > 0).any()):
         raise HeadtailError(
-            f"A rank holds {len(counts):,} labels, none of which occurs, so it has nothing to draw. "
-            "Count with ",
+            f"A rank holds {len(counts):,} labels, none of which occurs, so it has nothing to "
+            "draw. Count with ",
             Setting("smoothing", 1),
             ", or use fewer ranks.",
         )
