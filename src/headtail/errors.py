@@ -313,7 +313,7 @@ def check_exists(path: Path, otherwise: str = "") -> Path:
 def cannot_read(path: Path | str, error: OSError) -> HeadtailError:
     """The error about a file or folder that the system does not let us read."""
     advice = {
-        errno.EACCES: " Ask its owner for permission to read it, or copy it.",
+        errno.EACCES: " Make it readable, for example with `chmod u+r`, or ask its owner to.",
         errno.ENAMETOOLONG: " Check what was passed.",
         errno.ELOOP: " Its links point at each other: name the file itself.",
         errno.EISDIR: " It is a folder: name a file in it.",

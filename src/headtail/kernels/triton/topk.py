@@ -226,7 +226,7 @@ def _maxima(
         score = tl.load(scores + i * num_tiles * tile + label, mask=inside, other=0.0)
         bound = score + offset + per_length * tl.load(length + i)
         # NaN counts as the highest, as in torch's topk: a maximum on a GPU would pass over it
-        bound = tl.where(bound == bound, bound, float("inf"))
+        bound = tl.where(bound == bound, bound, float("inf"))  # noqa: PLR0124
         tl.store(out + i * num_tiles + t, tl.max(bound, 1), mask=t < num_tiles)
 
 
