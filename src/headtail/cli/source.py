@@ -70,9 +70,8 @@ class Source:
 
     def choose(self, data: str | None = None, reading: Reading = DEFAULTS) -> Chosen:
         """The labels of these data; without data, those that the options describe."""
-        labels, about, slices = (
-            self._described(reading) if data is None else self._of(data, reading)
-        )
+        described = self._described(reading) if data is None else self._of(data, reading)
+        labels, about, slices = described
         number = f"{labels.num_labels:,} labels ({about}), {labels.total:,.0f} examples"
         return Chosen(labels, slices, shown(f"{number}: {slices.describe(labels.counts)}"))
 
