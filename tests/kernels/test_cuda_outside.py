@@ -160,6 +160,20 @@ def test_a_point_that_does_not_exist_is_nan_and_has_no_entries(wrong, out):
 
 
 @in_triton
+def test_a_point_with_more_columns_than_values_is_nan():
+    from headtail.kernels.triton.bag import list_entries, weighted_bag
+
+    offsets, columns, values = bag()
+    result = torch.zeros(3, DIM, device=DEVICE)
+    weighted_bag(
+        offsets, columns, values[:4], None, torch.ones(L, DIM, device=DEVICE), True, result
+    )
+    assert result.isnan().all(1).tolist() == [False, False, True]
+    rows, _, _ = list_entries(offsets, columns, values[:4], None, True, 4)
+    assert rows.tolist() == [0, 3, -1, -1]
+
+
+@in_triton
 def test_a_table_without_rows_is_not_read():
     from headtail.kernels.triton.bag import weighted_bag
 

@@ -55,7 +55,7 @@ def weighted_bag(
         out.zero_()
     elif n and d:
         grid = n, triton.cdiv(d, width)
-        sizes = len(offsets) - 1, len(columns), len(weight), d
+        sizes = *_sizes(offsets, columns, values), len(weight), d
         tensors = offsets, columns, values, ids, weight, out
         _bag[grid](*tensors, *sizes, normalise=normalise, **options)
 
@@ -117,7 +117,7 @@ def list_entries(
     rows = torch.empty(capacity, dtype=torch.int64, device=device)
     points = torch.empty_like(rows)
     coefs = torch.empty(capacity, device=device)
-    sizes = len(offsets) - 1, len(columns)
+    sizes = _sizes(offsets, columns, values)
     _starts[(1,)](offsets, ids, starts, n, *sizes, block=1024)
     grid = (n + triton.cdiv(capacity, ENTRIES),)
     _entries[grid](
@@ -125,6 +125,11 @@ def list_entries(
         normalise=normalise, block=ENTRIES,
     )  # fmt: skip
     return rows, points, coefs
+
+
+def _sizes(offsets: Tensor, columns: Tensor, values: Tensor) -> tuple[int, int]:
+    """Points, and the entries that they may have."""
+    return len(offsets) - 1, min(len(columns), len(values))
 
 
 @triton.jit
