@@ -13,6 +13,7 @@ import math
 import os
 import re
 import stat
+import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
@@ -52,8 +53,10 @@ class PythonName:
 LONGEST_NAME = 300
 """Characters of a name or path in a sentence; of longer ones, both ends are shown."""
 _WORD = re.compile(r"`[^`]*`|[^\s`]+")
-_OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, line ends, marks that reverse text, and halves of characters."""
+_KEPT = ("Zs", "Co")
+"""Not printable for Python, but harmless: spaces, and characters that some fonts have."""
+_JOINERS = "\u200c\u200d"
+"""Zero-width, but part of how words are written in several scripts, and of emoji."""
 
 Word = Setting | PythonName
 Write = Callable[[Word], str]
@@ -101,7 +104,34 @@ def _on_one_line(text: str) -> str:
     """
     if len(text) > LONGEST_NAME:
         text = _WORD.sub(_shortened, text)
-    return text if text.isprintable() else _OBEYED.sub(_as_source, text)
+    return visible(text)
+
+
+def visible(text: str) -> str:
+    r"""Text as one line in which every character is visible.
+
+    Control characters, line ends, lone surrogates, and characters that have no width or change the
+    direction of text are written as in Python's source.
+
+    >>> visible("caf\udce9 \x1b[31mred\u202e\n")
+    'caf\\udce9 \\x1b[31mred\\u202e\\n'
+    """
+    if text.isprintable():
+        return text
+    return "".join(_visible(text, place) for place in range(len(text)))
+
+
+def _visible(text: str, place: int) -> str:
+    character = text[place]
+    if character.isprintable() or unicodedata.category(character) in _KEPT:
+        return character
+    # Between two ASCII characters a joiner joins nothing: it only makes two names look equal.
+    if (
+        character in _JOINERS
+        and not text[max(0, place - 1) : place + 2].replace(character, "").isascii()
+    ):
+        return character
+    return character.encode("unicode_escape").decode()
 
 
 def _bounded(word: Word) -> Word:
@@ -117,10 +147,6 @@ def _shortened(word: re.Match[str]) -> str:
 
 def _ends(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[:50]}…{name[-50:]}"
-
-
-def _as_source(character: re.Match[str]) -> str:
-    return character[0].encode("unicode_escape").decode()
 
 
 class HeadtailError(ValueError):
@@ -313,7 +339,7 @@ def check_exists(path: Path, otherwise: str = "") -> Path:
 def cannot_read(path: Path | str, error: OSError) -> HeadtailError:
     """The error about a file or folder that the system does not let us read."""
     advice = {
-        errno.EACCES: " Ask its owner for permission to read it, or copy it.",
+        errno.EACCES: " Make it readable, for example with `chmod u+r`, or ask its owner to.",
         errno.ENAMETOOLONG: " Check what was passed.",
         errno.ELOOP: " Its links point at each other: name the file itself.",
         errno.EISDIR: " It is a folder: name a file in it.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import pickletools
@@ -337,3 +338,20 @@ def test_cifar_10_is_cifar_10():
         "ship",
         "truck",
     ]
+
+
+def test_a_file_that_may_not_be_read_is_named_with_what_to_do(tmp_path, monkeypatch):
+    folder = write_ten(tmp_path)
+    read = Path.read_bytes
+
+    def denied(path):
+        if path.name == TEN.train[0]:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    with pytest.raises(HeadtailError) as raised:
+        load(tmp_path)
+    wanted = f"`{folder / TEN.train[0]}` cannot be read: Permission denied. Make it readable, for"
+    assert str(raised.value).startswith(wanted)
+    assert "`chmod u+r`" in str(raised.value)

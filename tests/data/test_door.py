@@ -89,7 +89,7 @@ def test_odd_paths_get_a_sentence(tmp_path, train):
 def test_what_may_not_be_read_gets_a_sentence(tmp_path, train, monkeypatch, folder):
     path = tmp_path if folder else train
     monkeypatch.setattr(os, "access", lambda *_: False)
-    refused(path, "cannot be read: Permission denied. Ask its owner")
+    refused(path, "cannot be read: Permission denied. Make it readable")
 
 
 def test_a_file_that_turns_unreadable_gets_a_sentence(tmp_path, train, monkeypatch):

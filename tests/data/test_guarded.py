@@ -259,6 +259,46 @@ def test_counts_of_parquet_are_read_in_a_child_too(log, children, monkeypatch):
         count_labels(log, "user")
 
 
+def test_what_a_child_has_counted_is_not_counted_again(log, monkeypatch):
+    from headtail.data.tables import tally
+
+    counted_here = []
+    add_up = tally.add_up
+    monkeypatch.setattr(tally, "add_up", lambda paths: (counted_here.append(1), add_up(paths))[1])
+    labels = count_labels(log, "item")
+    assert (labels.num_labels, labels.total) == (13, len(pq.read_table(log)))
+    assert count_labels(log, "item").names == labels.names
+    assert not counted_here
+
+
+def test_counting_has_the_limits_that_its_errors_name(log, children):
+    for count in (read_counts, count_labels):
+        with pytest.raises(HeadtailError, match="`max_memory` must be positive, but got -1"):
+            count(log, max_memory=-1)
+    with pytest.raises(
+        HeadtailError, match=r"within 1e-06 seconds, .* allow more \(`max_seconds=1`"
+    ):
+        count_labels(log, "item", max_seconds=1e-6)
+    assert count_labels(log, "item", max_seconds=60, max_memory=4).num_labels == 13
+
+
+def test_images_are_not_looked_at_one_by_one(tmp_path, monkeypatch):
+    for number in range(9):
+        (tmp_path / f"{number}.JPG").write_bytes(b"1")
+    (tmp_path / "a.parquet").write_bytes(b"1")
+    looked_at = []
+    stat = os.stat
+
+    def noted(path, **options):
+        looked_at.append(os.fspath(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", noted)
+    assert fragile_files([tmp_path]) == [tmp_path / "a.parquet"]
+    assert str(tmp_path / "a.parquet") in looked_at
+    assert not any(path.endswith(".JPG") for path in looked_at)
+
+
 def test_a_list_of_an_arrow_file_that_points_outside_is_one_sentence(tmp_path):
     path = tmp_path / "lists.feather"
     table = pa.table({"items": [[5, 6, 7], [5, 6], [7]] * 5})

@@ -32,6 +32,7 @@ MODULES = (
     "exponential",
     "inside",
     "loss",
+    "loss_rows",
     "products",
     "rows",
     "topk",

@@ -139,7 +139,7 @@ def brought_together(gradient: RowGradient, num_rows: int, grouping: str) -> Row
     from headtail.kernels.triton import groups as cuda_groups
 
     if grouping == "ranked":
-        ordered = cuda_groups.by_rank(gradient)
+        ordered = cuda_groups.by_rank(gradient, num_rows)
     elif grouping == "sorted":
         ordered = cuda_groups.by_sorting(gradient)
     else:

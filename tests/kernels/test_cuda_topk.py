@@ -186,3 +186,34 @@ def test_excluded_labels_are_never_among_the_best_however_many_they_are(at_once:
     known = wanted > -torch.inf
     assert torch.allclose(values.double()[known], wanted[known], atol=1e-4)
     assert torch.allclose(left.gather(1, indices)[known], wanted[known], atol=1e-4)
+
+
+@in_triton
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("where", ["hidden", "table", "bias"])
+def test_a_score_that_is_not_a_number_comes_first(where: str, bad: float):
+    from headtail.kernels.triton import topk as cuda_topk
+
+    torch.manual_seed(0)
+    values = {"hidden": torch.randn(5, 7), "table": torch.randn(700, 7), "bias": torch.randn(700)}
+    clean = cuda_topk.topk(*(t.to(DEVICE) for t in values.values()), None, 3)
+    # NaN with all its digits set, which a rounding to fewer of them would make −0
+    number = torch.tensor(2**31 - 1, dtype=torch.int32).view(torch.float32) if bad != bad else bad
+    values[where].view(-1)[3] = number
+    hidden, table, bias = (t.to(DEVICE) for t in values.values())
+    scores, labels = cuda_topk.topk(hidden, table, bias, None, 3)
+    exact = (hidden @ table.T + bias).topk(3)
+    torch.testing.assert_close(scores, exact.values, equal_nan=True)
+    if where == "hidden":
+        assert torch.equal(labels[1:], clean[1][1:])
+
+
+@in_triton
+def test_a_tile_with_a_bound_that_is_nan_is_looked_at_first():
+    from headtail.kernels.triton import topk as cuda_topk
+
+    scores = torch.zeros(2, 128, device=DEVICE)
+    scores[1, 70] = torch.nan
+    zeros = torch.zeros(128, device=DEVICE)
+    maxima = cuda_topk._tile_maxima(scores, zeros, torch.ones(2, device=DEVICE), zeros)
+    assert maxima.tolist() == [[0, 0], [0, torch.inf]]

@@ -221,6 +221,17 @@ def test_weights_that_are_not_finite_are_counted_and_refused(runs, tmp_path, nam
     assert f"`{name}` are NaN or infinite" in sentence
 
 
+@pytest.mark.parametrize("value", [3e38, -1e20])
+@pytest.mark.parametrize("name", ["model.encoder.weight", "model.head.weight", "model.head.bias"])
+def test_finite_weights_that_overflow_are_refused_with_their_file(runs, tmp_path, name, value):
+    def change(tensors, facts):
+        tensors[name].view(-1)[3:5] = value
+
+    sentence = refused(runs["softmax"], tmp_path, change)
+    assert f"values of `{name}` are so large that scores overflow" in sentence
+    assert "model.safetensors" in sentence
+
+
 @pytest.mark.parametrize(
     "counts",
     [

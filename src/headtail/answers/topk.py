@@ -71,8 +71,8 @@ def refuse_not_finite(
 ) -> None:
     """Refuse answers whose best score is NaN or infinite, which says nothing about the labels.
 
-    NaN counts as the highest score everywhere, so the first column shows all of them. On a GPU the
-    host would wait for it.
+    NaN counts as the highest score everywhere, so the first column shows all of them: to whoever
+    looks at scores on a GPU, where this check would make the host wait.
 
     Args:
         table: what scored the labels.

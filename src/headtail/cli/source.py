@@ -70,7 +70,8 @@ class Source:
 
     def choose(self, data: str | None = None, reading: Reading = DEFAULTS) -> Chosen:
         """The labels of these data; without data, those that the options describe."""
-        labels, about, slices = self._described() if data is None else self._of(data, reading)
+        described = self._described(reading) if data is None else self._of(data, reading)
+        labels, about, slices = described
         number = f"{labels.num_labels:,} labels ({about}), {labels.total:,.0f} examples"
         return Chosen(labels, slices, shown(f"{number}: {slices.describe(labels.counts)}"))
 
@@ -80,18 +81,18 @@ class Source:
         labels = Labels.from_counts(label_counts(data), self.smoothing, data.label_names)
         return labels, data.name, data_slices(data, self.slices)
 
-    def _described(self) -> tuple[Labels, str, Slices]:
-        labels = self.labels()
+    def _described(self, reading: Reading) -> tuple[Labels, str, Slices]:
+        labels = self.labels(reading)
         about = str(self.counts) if self.counts else f"generated, Zipf exponent {self.exponent:g}"
         return labels, about, Slices.by(self.slices, labels.counts)
 
-    def labels(self) -> Labels:
-        """Read or generate them."""
+    def labels(self, reading: Reading = DEFAULTS) -> Labels:
+        """Read or generate them; of how tables are read, the limits count."""
         if self.counts is not None and self.zipf is not None:
             raise HeadtailError("`--counts` and `--zipf` exclude each other: drop one.")
         if self.counts is not None:
             refuse(changed(self, "exponent"), "the labels of `--counts` are not generated")
-            labels = self._counted(self.counts)
+            labels = self._counted(self.counts, reading)
             if labels.num_labels == 1:
                 raise HeadtailError(
                     f"{self.counts} holds 1 label, which has no negatives. Count at least 2."
@@ -105,8 +106,16 @@ class Source:
             )
         return Labels.from_counts(Labels.zipf(number, self.exponent).counts, self.smoothing)
 
-    def _counted(self, path: Path) -> Labels:
+    def _counted(self, path: Path, reading: Reading) -> Labels:
+        limits = {"max_memory": reading.max_memory, "max_seconds": reading.max_seconds}
         if self.column is None and not path.is_dir():
-            return read_counts(path, self.smoothing)
+            return read_counts(path, self.smoothing, **limits)
         with progress_bars.reading(Console(stderr=True)) as progress:
-            return count_labels(path, self.column, self.smoothing, progress)
+            return count_labels(
+                path,
+                self.column,
+                self.smoothing,
+                progress,
+                **limits,
+                max_expansion=reading.max_expansion,
+            )

@@ -6,16 +6,23 @@ import tempfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from headtail.core.labels import Labels
+from headtail.data.cache import Store, cached
 from headtail.data.guarded import fragile_files, read_in_child_first
+from headtail.data.limits import check_limits
+from headtail.data.packed import MAX_EXPANSION
 from headtail.data.progress import Progress
 from headtail.data.readers.npz_files import npy_array
+from headtail.data.reading import Reading
 from headtail.errors import HeadtailError, Setting, check_exists, need
 from headtail.files.cache_folder import cache_folder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Counted: TypeAlias = tuple[np.ndarray, list[str] | None]
 """Counts, and the names of labels that are not ids."""
@@ -24,13 +31,27 @@ ROWS = 1 << 20
 """Rows of a piece of a table that is counted in one process."""
 
 
-def read_counts(path: Path, smoothing: float = 0.0) -> Labels:
+def read_counts(
+    path: Path,
+    smoothing: float = 0.0,
+    *,
+    max_memory: float | None = None,
+    max_seconds: float | None = None,
+) -> Labels:
     """Read how often each label occurs, from a `.npy` array, text or Parquet.
 
     Text has one number per line, label 0 first, or `label,count` lines; labels that are ids may
     then come in any order. A first line without a number is a header. A `.parquet` file has a
     column `count`, and may have a column `label`. Labels that are not ids are the names.
+
+    Args:
+        path: of the file.
+        smoothing: pseudo-count added to every label in the prior.
+        max_memory: GiB that the process that reads Parquet first may take; see `load`.
+        max_seconds: seconds that it may take.
     """
+    reading = Reading(max_memory=max_memory, max_seconds=max_seconds)
+    check_limits(reading)
     if not path.is_file():
         raise HeadtailError(
             f"`{path}` is not a file of counts. Write a `.npy` array or a text file with one count "
@@ -39,7 +60,7 @@ def read_counts(path: Path, smoothing: float = 0.0) -> Labels:
     read = {".npy": _from_npy, ".parquet": _from_parquet}.get(path.suffix, _from_text)
     if read is _from_parquet:
         work = partial(_check_parquet, path)
-        read_in_child_first(work, fragile_files([path]), purpose="read counts")
+        read_in_child_first(work, fragile_files([path]), reading, purpose="read counts")
     counts, names = read(path)
     try:
         return Labels.from_counts(counts, smoothing, names)
@@ -52,6 +73,10 @@ def count_labels(
     column: str | None = None,
     smoothing: float = 0.0,
     progress: Progress | None = None,
+    *,
+    max_memory: float | None = None,
+    max_seconds: float | None = None,
+    max_expansion: float = MAX_EXPANSION,
 ) -> Labels:
     """Count the labels in a column of a table of any size: a file, or a folder of shards.
 
@@ -64,27 +89,54 @@ def count_labels(
             that of items.
         smoothing: pseudo-count added to every label in the prior.
         progress: called with what is done and how much of it.
+        max_memory: GiB that the process that reads Parquet, Arrow, Feather and zstd files first may
+            take; see `load`.
+        max_seconds: seconds that it may take.
+        max_expansion: how many times its own size a compressed file may become; see `load`.
 
     Returns:
         Labels with their names, sorted.
     """
     path = check_exists(Path(path))
-    work = partial(_count_column, path, column)
+    reading = Reading(max_memory=max_memory, max_seconds=max_seconds, max_expansion=max_expansion)
+    check_limits(reading)
+    need("pyarrow", extra="data", to="Reading tables")
     fragile = fragile_files([path])
-    read_in_child_first(work, fragile, progress=progress, purpose=f"count {column or ''}")
-    counts, names = _count_column(path, column, progress)
-    return Labels.from_counts(counts, smoothing, names)
+    # What a child has counted is in the cache; other tables are not worth a copy there.
+    count = _count_once if fragile else _count_column
+    work = partial(count, path, column, reading)
+    read_in_child_first(work, fragile, reading, progress, purpose=f"count {column or ''}")
+    counts, names = work(progress)
+    return Labels.from_counts(counts, smoothing, names.to_pylist())
+
+
+def _count_once(
+    path: Path, column: str | None, reading: Reading, progress: Progress | None
+) -> tuple[np.ndarray, pa.Array]:
+    """`_count_column`, the second time from the cache."""
+    from headtail.data.tables.open import open_table
+    from headtail.data.tables.vocabulary import save_ids, saved_ids
+
+    def build(store: Store) -> None:
+        counts, names = _count_column(path, column, reading, progress)
+        store.append("counts", counts)
+        save_ids(store, "names", names)
+
+    recipe = {"reader": "label counts", "column": column}
+    entry = cached([open_table(path, reading)], recipe, build)
+    names = saved_ids(entry, "names")
+    assert names is not None, "an entry without names is not written"
+    return entry.arrays["counts"].numpy(), names
 
 
 def _count_column(
-    path: Path, column: str | None, progress: Progress | None
-) -> tuple[np.ndarray, list[str]]:
-    need("pyarrow", extra="data", to="Reading tables")
+    path: Path, column: str | None, reading: Reading, progress: Progress | None
+) -> tuple[np.ndarray, pa.Array]:
     from headtail.data.processes import Processes, processes_for
     from headtail.data.tables.columns import Columns
     from headtail.data.tables.tally import ColumnPiece, add_up, tally_column
 
-    columns = Columns.of(path)
+    columns = Columns.of(path, reading=reading)
     chosen = column or columns.roles.label or columns.lists or columns.item
     if chosen not in columns.names:
         wrong = "none of them is one of labels" if column is None else f"none is called `{column}`"
@@ -108,7 +160,7 @@ def _count_column(
         if not written:
             raise HeadtailError(f"`{path}`, column `{chosen}` holds no label.")
         names, counts = add_up(written)
-    return counts, names.names.to_pylist()
+    return counts, names.names
 
 
 def _from_npy(path: Path) -> Counted:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headtail.data.shards import shards_of
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, cannot_read
 from headtail.files.atomic import write_memo
 from headtail.files.cache_folder import cache_folder
 from headtail.files.checksums import new_checksum, opened, sealed
@@ -59,7 +59,7 @@ def look_at(path: Path) -> Seen:
             return Seen(path, identity, known, settled)
         content = checksum_of(path)
     except OSError as error:
-        raise HeadtailError(f"`{path}` cannot be read: {error.strerror}.") from error
+        raise cannot_read(path, error) from error
     seen = Seen(path, identity, content, settled)
     if settled:
         write_memo(memo, sealed([mark, content]))

@@ -8,8 +8,7 @@ says which files a child has read, so that none is started for them again.
 
 from __future__ import annotations
 
-import hashlib
-import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -20,12 +19,13 @@ from pathlib import Path
 
 from headtail.data.child import Failure, Limits, run
 from headtail.data.decode import ENDINGS as IMAGES
+from headtail.data.digests import digest_of, identity_of
 from headtail.data.file_kinds import HELD_OUT, TEST, TRAIN, VALIDATION
 from headtail.data.packed import ending_of
 from headtail.data.progress import Progress
 from headtail.data.reading import DEFAULTS, LIMITS, Reading
 from headtail.data.shards import shards_of
-from headtail.errors import HeadtailError, Setting, check_number
+from headtail.errors import HeadtailError, Setting
 from headtail.files.atomic import write_memo
 from headtail.files.cache_folder import cache_folder
 
@@ -101,25 +101,17 @@ def limits_for(size: int, reading: Reading) -> Limits:
     return Limits(memory, seconds if reading.max_seconds is None else reading.max_seconds)
 
 
-def check_limits(reading: Reading) -> None:
-    """Refuse limits that are not positive numbers."""
-    for name in LIMITS:
-        value = getattr(reading, name)
-        if value is not None and check_number(name, value) <= 0:
-            raise HeadtailError(Setting(name), f" must be positive, but got {value!r}.")
-
-
 def _files_at(path: Path) -> Iterator[Path]:
     if not path.is_dir():
         yield from _with_shards(path)
         return
-    for inside in _entries(path):
-        if not inside.is_dir():
-            yield inside
-        elif inside.name == "data":
+    files, folders = _held(path)
+    yield from files
+    for inside in folders:
+        if inside.name == "data":
             yield from _files_at(inside)
         elif _ROLES.search(inside.name.lower()):
-            yield from (file for file in _entries(inside) if not file.is_dir())
+            yield from _held(inside)[0]
 
 
 def _with_shards(path: Path) -> list[Path]:
@@ -128,10 +120,18 @@ def _with_shards(path: Path) -> list[Path]:
     return [path]
 
 
-def _entries(folder: Path) -> list[Path]:
-    with suppress(OSError):  # it may not be looked into, and the reader says so
-        return sorted(folder.iterdir())
-    return []
+def _held(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The files and the folders in a folder, without a look at each of very many images."""
+    files: list[Path] = []
+    folders: list[Path] = []
+    with suppress(OSError), os.scandir(folder) as entries:  # if not, the reader says so
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            path = Path(entry.path)
+            if path.is_dir() if entry.is_symlink() else entry.is_dir():
+                folders.append(path)
+            elif not entry.name.lower().endswith(IMAGES):
+                files.append(path)
+    return files, folders
 
 
 def _is_fragile(path: Path) -> bool:
@@ -149,14 +149,9 @@ def _is_fragile(path: Path) -> bool:
 
 def _mark(files: list[Path], reading: Reading, purpose: str) -> str:
     """Changes when a file does, or what is read of it."""
-    stats = [(str(file.resolve()), file.stat()) for file in files]
-    facts = [
-        [name, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
-        for name, stat in stats
-    ]
+    identities = [[str(file.resolve()), *identity_of(file)] for file in files]
     options = {name: str(value) for name, value in asdict(reading).items() if name not in LIMITS}
-    text = json.dumps([VERSION, purpose, facts, options], sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return digest_of([VERSION, purpose, identities, options])
 
 
 def _error(failure: Failure, files: list[Path], limits: Limits, size: int) -> HeadtailError:

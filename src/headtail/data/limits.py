@@ -9,7 +9,7 @@ from typing import Any
 
 from headtail.data.bag import Bag
 from headtail.data.points import DataSet, Points
-from headtail.data.reading import Reading
+from headtail.data.reading import LIMITS, Reading
 from headtail.errors import HeadtailError, Setting, cannot_read, check_count, check_number
 
 CLAIMED = 1_000_000
@@ -18,8 +18,12 @@ PER_ENTRY = 100
 """Labels or features that it may claim for each one that is really there."""
 
 
-def check_size_limits(reading: Reading) -> None:
+def check_limits(reading: Reading) -> None:
     """Refuse limits that are none."""
+    for name in LIMITS:
+        value = getattr(reading, name)
+        if value is not None and check_number(name, value) <= 0:
+            raise HeadtailError(Setting(name), f" must be positive, but got {value!r}.")
     check_number("max_expansion", reading.max_expansion, low=1)
     for name in ("max_labels", "max_features"):
         value = getattr(reading, name)

@@ -11,14 +11,14 @@ from typing import Any
 
 from headtail.data.digests import content_of
 from headtail.data.find import WHAT, find, kind_of
-from headtail.data.guarded import check_limits, fragile_files, read_in_child_first
+from headtail.data.guarded import fragile_files, read_in_child_first
 from headtail.data.image_catalogue import (
     compare_images,
     compare_profile,
     recognise_images,
 )
 from headtail.data.in_memory import is_in_memory, read_object
-from headtail.data.limits import check_size_limits, check_sizes, one_sentence
+from headtail.data.limits import check_limits, check_sizes, one_sentence
 from headtail.data.longtail import long_tail
 from headtail.data.points import DataSet, Progress
 from headtail.data.readers.image_kinds import is_bare
@@ -199,7 +199,6 @@ def _check(reading: Reading) -> None:
             " too, or leave it out.",
         )
     check_limits(reading)
-    check_size_limits(reading)
     for path in (reading.root, reading.item_features):
         if path is not None:
             check_exists(path)

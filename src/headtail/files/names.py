@@ -14,16 +14,13 @@ they stay as they are. Two places change them:
 from __future__ import annotations
 
 import re
-import unicodedata
+
+from headtail.errors import visible
 
 SENTENCE = 2000
 """Most characters of a sentence that are shown; longer ones are shortened in the middle."""
 NAME = 100
 """Most characters of a name that are shown in a table or a title."""
-_KEPT = ("Zs", "Co")
-"""Not printable for Python, but harmless: spaces, and characters that some fonts have."""
-_JOINERS = "\u200c\u200d"
-"""Zero-width, but part of how words are written in several scripts, and of emoji."""
 _CODE = r"u(?:d[89a-f][0-9a-f]{2}|003d|002b|002d|0040)"
 """What follows a backslash in the names of characters that `original` restores."""
 _LITERAL = rf"\\(?=(?:u005c)*{_CODE})"
@@ -35,9 +32,6 @@ _WRITTEN = re.compile(rf"\\(?:u005c(?=(?:u005c)*{_CODE})|{_CODE})")
 
 def shown(text: object, most: int = SENTENCE) -> str:
     r"""Text as one line in which every character is visible, and of bounded length.
-
-    Control characters, line ends, lone surrogates, and characters that have no width or change the
-    direction of text are written as in Python's source.
 
     Args:
         text: what to show; anything but a string is converted first.
@@ -52,9 +46,7 @@ def shown(text: object, most: int = SENTENCE) -> str:
     if len(line) > most:
         half = (most - 1) // 2
         line = f"{line[: most - 1 - half]}…{line[len(line) - half :]}"
-    if line.isprintable():
-        return line
-    return "".join(_visible(line, place) for place in range(len(line)))
+    return visible(line)
 
 
 def shown_lines(text: str) -> str:
@@ -66,19 +58,6 @@ def shown_lines(text: str) -> str:
     if text.isprintable():
         return text
     return "\n".join(shown(line, most=len(line)) for line in text.split("\n"))
-
-
-def _visible(text: str, place: int) -> str:
-    character = text[place]
-    if character.isprintable() or unicodedata.category(character) in _KEPT:
-        return character
-    # Between two ASCII characters a joiner joins nothing: it only makes two names look equal.
-    if (
-        character in _JOINERS
-        and not text[max(0, place - 1) : place + 2].replace(character, "").isascii()
-    ):
-        return character
-    return character.encode("unicode_escape").decode()
 
 
 def encodable(text: str) -> str:

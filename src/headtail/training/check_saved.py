@@ -168,6 +168,22 @@ class Saved:
             f"`{name}` are NaN or infinite. {self.advice}"
         )
 
+    def check_products(self) -> None:
+        """Refuse weights so large that products of two of them overflow: no answer comes of them,
+        and whoever multiplies them does not know their file.
+        """
+        most = torch.finfo(torch.float32).max ** 0.5
+        for name, values in self.tensors.items():
+            of_model = name.startswith("model.") and not name.startswith("model.head.loss.")
+            if not of_model or not values.is_floating_point():
+                continue
+            number = int((values.isfinite() & (values.abs() > most)).sum())
+            if number:
+                raise HeadtailError(
+                    f"`{self.path}` cannot be used: {number:,} of the {values.numel():,} values of "
+                    f"`{name}` are so large that scores overflow. {self.advice}"
+                )
+
     def _check_samplers(self, model: nn.Module) -> None:
         """Refuse ids beyond the labels in the tables of samplers, and tables that contradict the
         counts of the labels.

@@ -115,6 +115,7 @@ def load_model(
         )
         model = with_second_tower(model, items)
     saved.check_weights(model)
+    saved.check_products()
     with saved.explained("the states of its samplers"):
         checkpoint.restore_weights(tensors, model)
     facts |= {name: value for name, value in about.items() if value is not None}

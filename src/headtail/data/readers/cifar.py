@@ -20,7 +20,7 @@ from headtail.data.points import DataSet, Points, Progress
 from headtail.data.readers.pickle_stack import PickledArray, PickledType
 from headtail.data.readers.safe_unpickle import unpickle
 from headtail.data.reading import DataFiles, Reading
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, cannot_read
 
 SIDE = 32
 LARGEST = 1 << 30
@@ -174,7 +174,7 @@ def _read_bytes(folder: Path, name: str, optional: bool = False) -> bytes:
             )
         return path.read_bytes()
     except OSError as error:
-        raise HeadtailError(f"`{path}` cannot be read: {error.strerror}.") from error
+        raise cannot_read(path, error) from error
 
 
 def _unpacked(layout: Layout, place: Path, max_expansion: float) -> dict[str, bytes]:

@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headtail.data.cache import Entry, Store
+from headtail.errors import HeadtailError
+from headtail.files.cache_folder import cache_folder
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,28 @@ def save_ids(store: Store, name: str, ids: pa.Array) -> None:
 
 
 def saved_ids(entry: Entry, name: str) -> pa.Array | None:
-    """The ids that `save_ids` saved, or None."""
+    """The ids that `save_ids` saved, or None.
+
+    Arrow trusts lengths and bytes unless it is asked to look at them, and checksums show damage,
+    not malice: it is asked.
+    """
     if name not in entry.arrays:
         return None
-    data = entry.arrays[name].numpy()
-    if f"{name}_lengths" not in entry.arrays:
+    lengths = entry.arrays.get(f"{name}_lengths")
+    try:
+        ids = _as_ids(entry.arrays[name].numpy(), None if lengths is None else lengths.numpy())
+        ids.validate(full=True)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise HeadtailError(
+            f"The cache entry `{cache_folder() / entry.key}` is damaged (`{name}` holds no names). "
+            "Delete it: it is made again."
+        ) from error
+    return ids
+
+
+def _as_ids(data: np.ndarray, lengths: np.ndarray | None) -> pa.Array:
+    """Numbers, or strings of these lengths."""
+    if lengths is None:
         return pa.array(data)
-    ends = np.r_[0, np.cumsum(entry.arrays[f"{name}_lengths"].numpy())]
+    ends = np.r_[0, np.cumsum(lengths, dtype=np.int64)]
     return pa.LargeStringArray.from_buffers(len(ends) - 1, pa.py_buffer(ends), pa.py_buffer(data))

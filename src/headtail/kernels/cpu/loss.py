@@ -15,9 +15,7 @@ from torch import Tensor
 from headtail.errors import check_ids
 from headtail.kernels.compiled import keep_compiled
 from headtail.kernels.cpu.exponential import exp
-from headtail.kernels.cpu.inside import refuse_outside
-from headtail.kernels.cpu.prefetch import AHEAD, prefetch
-from headtail.kernels.cpu.products import product
+from headtail.kernels.cpu.loss_rows import add_bags, add_positives, add_rows, dot, dots, gather
 from headtail.kernels.gradient import CONTRASTIVE, LOGISTIC, SQUARED_HINGE, LossGradients
 
 keep_compiled()
@@ -133,15 +131,15 @@ def _scores(input: Tensor, table: Tensor, bias: Tensor | None, *ids: Tensor) -> 
     if negatives.dim() == 1:
         rows = torch.empty(len(drawn), d, dtype=torch.float32)
         entries = np.empty(b + len(drawn), np.int64)
-        _gather(*arrays, biases, f_y, drawn, rows.numpy(), entries)
+        gather(*arrays, biases, f_y, drawn, rows.numpy(), entries)
         f = torch.mm(input, rows.T)
         if offset is not None:
             f.add_(offset[negatives])
     else:
         rows = None
         f = input.new_empty(negatives.shape)
-        _dot(*arrays, biases, f_y)
-        _dots(*arrays[:2], drawn, biases, f.numpy())
+        dot(*arrays, biases, f_y)
+        dots(*arrays[:2], drawn, biases, f.numpy())
     return _Scored(input, negatives, rows, entries, f, f_y, arrays, bias is not None)
 
 
@@ -159,15 +157,15 @@ def _gradients(
     if scored.rows is None:
         _, table, positive = scored.arrays
         grad_input = torch.zeros_like(input)
-        _add_bags(grad_input.numpy(), table, scored.negatives.numpy(), grad_f.numpy())
-        _add_rows(grad_input.numpy(), table, positive, grad_positive)
+        add_bags(grad_input.numpy(), table, scored.negatives.numpy(), grad_f.numpy())
+        add_rows(grad_input.numpy(), table, positive, grad_positive)
         grad_scores = torch.cat([torch.from_numpy(grad_positive), grad_f.reshape(-1)])
         return LossGradients(losses, grad_input, grad_scores, None, in_all)
     b, d = input.shape
     grad_input = torch.mm(grad_f, scored.rows)
     grad_rows = torch.empty(len(scored.entries), d, dtype=torch.float32)
     torch.mm(grad_f.T, input, out=grad_rows[b:])
-    _add_positives(grad_input.numpy(), grad_rows.numpy(), *scored.arrays, grad_positive)
+    add_positives(grad_input.numpy(), grad_rows.numpy(), *scored.arrays, grad_positive)
     grad_scores = None
     if scored.has_bias:
         grad_scores = torch.cat([torch.from_numpy(grad_positive), grad_f.sum(0)])
@@ -237,88 +235,6 @@ def _largest(bits):
     for k in range(len(bits)):
         most = max(most, bits[k])
     return np.int32(most).view(np.float32)
-
-
-@njit(cache=True)
-@no_type_check
-def _gather(input, table, positive, bias, f_y, negatives, rows, entries):
-    """f_y[i] = input[i] · table[positive[i]] + bias; rows[j] = table[negatives[j]]; and the rows
-    of the table that were read.
-    """
-    refuse_outside(negatives, len(table))
-    entries[: len(positive)] = positive
-    entries[len(positive) :] = negatives
-    for j in range(len(negatives)):
-        prefetch(table, negatives[min(j + AHEAD, len(negatives) - 1)])
-        row = negatives[j]
-        for k in range(rows.shape[1]):
-            rows[j, k] = table[row, k]
-    _dot(input, table, positive, bias, f_y)
-
-
-@njit(cache=True)
-@no_type_check
-def _dot(input, table, rows, bias, out):
-    """out[i] = input[i] · table[rows[i]] + bias."""
-    refuse_outside(rows, len(table))
-    for i in range(len(rows)):
-        prefetch(table, rows[min(i + AHEAD, len(rows) - 1)])
-        out[i] = product(input[i], table[rows[i]])
-        if len(bias):
-            out[i] += bias[rows[i]]
-
-
-@njit(cache=True)
-@no_type_check
-def _dots(input, table, rows, bias, out):
-    """out[i, j] = input[i] · table[rows[i, j]] + bias."""
-    for i in range(len(rows)):
-        _dot_one(input[i], table, bias, rows[i], out[i])
-
-
-@njit(cache=True)
-@no_type_check
-def _dot_one(x, table, bias, rows, out):
-    refuse_outside(rows, len(table))
-    for j in range(len(rows)):
-        out[j] = product(x, table[rows[j]])
-        if len(bias):
-            out[j] += bias[rows[j]]
-
-
-@njit(cache=True)
-@no_type_check
-def _add_rows(out, table, rows, coefs):
-    """out[i] += coefs[i] · table[rows[i]]."""
-    for i in range(len(rows)):
-        source = table[rows[i]]
-        coef = coefs[i]
-        for k in range(out.shape[1]):
-            out[i, k] += coef * source[k]
-
-
-@njit(cache=True)
-@no_type_check
-def _add_positives(grad_input, grad_rows, input, table, rows, coefs):
-    """grad_input[i] += coefs[i] · table[rows[i]]; grad_rows[i] = coefs[i] · input[i]."""
-    for i in range(len(rows)):
-        r = rows[i]
-        coef = coefs[i]
-        for k in range(input.shape[1]):
-            grad_input[i, k] += coef * table[r, k]
-            grad_rows[i, k] = coef * input[i, k]
-
-
-@njit(cache=True)
-@no_type_check
-def _add_bags(out, table, rows, coefs):
-    """out[i] += Σ_j coefs[i, j] · table[rows[i, j]]."""
-    for i in range(rows.shape[0]):
-        for j in range(rows.shape[1]):
-            source = table[rows[i, j]]
-            coef = coefs[i, j]
-            for k in range(out.shape[1]):
-                out[i, k] += coef * source[k]
 
 
 @njit(cache=True)

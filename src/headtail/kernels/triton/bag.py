@@ -14,6 +14,7 @@ from torch import Tensor
 
 from headtail.kernels.gradient import RowCounters, RowGradient
 from headtail.kernels.triton.groups import grouped
+from headtail.kernels.triton.loading import in_table
 
 COLUMNS = 512
 """Columns per program."""
@@ -41,7 +42,8 @@ def weighted_bag(
         weight: `[D, d]` float32 or bfloat16.
         normalise: whether s_i is 1 / the length of the point's values (at least float32's smallest
             number), or 1.
-        out: `[n, d]` float32, overwritten.
+        out: `[n, d]` float32, overwritten; NaN for a point that does not exist, and for one with a
+            column that the table does not have.
     """
     n, d = out.shape
     width = min(COLUMNS, triton.next_power_of_2(d))
@@ -49,9 +51,13 @@ def weighted_bag(
     # no thread waits for another.
     size = weight.element_size()
     options = {"width": width, "chunk": 8 * size, "num_warps": max(1, width * size // 512)}
-    if n and d:
+    if not len(weight):  # there is no row to read
+        out.zero_()
+    elif n and d:
         grid = n, triton.cdiv(d, width)
-        _bag[grid](offsets, columns, values, ids, weight, out, d, normalise=normalise, **options)
+        sizes = *_sizes(offsets, columns, values), len(weight), d
+        tensors = offsets, columns, values, ids, weight, out
+        _bag[grid](*tensors, *sizes, normalise=normalise, **options)
 
 
 def entries(
@@ -111,20 +117,32 @@ def list_entries(
     rows = torch.empty(capacity, dtype=torch.int64, device=device)
     points = torch.empty_like(rows)
     coefs = torch.empty(capacity, device=device)
-    _starts[(1,)](offsets, ids, starts, n, block=1024)
+    sizes = _sizes(offsets, columns, values)
+    _starts[(1,)](offsets, ids, starts, n, *sizes, block=1024)
     grid = (n + triton.cdiv(capacity, ENTRIES),)
     _entries[grid](
-        offsets, columns, values, ids, starts, rows, points, coefs, n, capacity,
+        offsets, columns, values, ids, starts, rows, points, coefs, n, capacity, *sizes,
         normalise=normalise, block=ENTRIES,
     )  # fmt: skip
     return rows, points, coefs
 
 
+def _sizes(offsets: Tensor, columns: Tensor, values: Tensor) -> tuple[int, int]:
+    """Points, and the entries that they may have."""
+    return len(offsets) - 1, min(len(columns), len(values))
+
+
 @triton.jit
-def _range(offsets, ids, i):
-    """Where the entries of the batch's i-th point begin and end."""
-    point = i if ids is None else tl.load(ids + i)
-    return tl.load(offsets + point), tl.load(offsets + point + 1)
+def _range(offsets, ids, i, mask, num_points, nnz):
+    """Where the entries of the batch's i-th point begin and end, and whether it exists: if not, it
+    has no entries.
+    """
+    point = i if ids is None else tl.load(ids + i, mask=mask, other=0)
+    exists = mask & in_table(point, num_points)
+    start = tl.load(offsets + point, mask=exists, other=0)
+    stop = tl.load(offsets + point + 1, mask=exists, other=0)
+    exists &= (start >= 0) & (start <= stop) & (stop <= nnz)
+    return tl.where(exists, start, 0), tl.where(exists, stop, 0), exists
 
 
 @triton.jit
@@ -139,33 +157,36 @@ def _length(values, start, stop, block: tl.constexpr):
 
 
 @triton.jit
-def _features(columns, values, first, start, stop, chunk: tl.constexpr):
+def _features(columns, values, num_rows, first, start, stop, chunk: tl.constexpr):
     """Rows of the table and factors; places beyond the point's entries get its first row, which is
-    cached, times 0.
+    cached, times 0. A row that the table does not have becomes the first one, times NaN.
     """
     j = first + tl.arange(0, chunk)
     own = tl.load(columns + start, mask=start < stop, other=0)
     row = tl.load(columns + j, mask=j < stop, other=own)
-    return row.to(tl.int64), tl.load(values + j, mask=j < stop, other=0.0)
+    value = tl.load(values + j, mask=j < stop, other=0.0)
+    exists = in_table(row, num_rows)
+    return tl.where(exists, row, 0).to(tl.int64), tl.where(exists, value, float("nan"))
 
 
 @triton.jit
 def _bag(
-    offsets, columns, values, ids, weight, out, d,
+    offsets, columns, values, ids, weight, out, num_points, nnz, num_rows, d,
     normalise: tl.constexpr, width: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
     i = tl.program_id(0).to(tl.int64)
-    start, stop = _range(offsets, ids, i)
+    start, stop, exists = _range(offsets, ids, i, i >= 0, num_points, nnz)
     column = tl.program_id(1) * width + tl.arange(0, width)
-    inside = column < d
+    there = column < d
     total = tl.zeros((width,), tl.float32)
     squares = tl.zeros((chunk,), tl.float32)
-    row, value = _features(columns, values, start, start, stop, chunk)
+    row, value = _features(columns, values, num_rows, start, start, stop, chunk)
     for first in range(start, stop, chunk):
         place = row[:, None] * d + column[None, :]
-        block = tl.load(weight + place, mask=inside[None, :], other=0.0).to(tl.float32)
+        block = tl.load(weight + place, mask=there[None, :], other=0.0).to(tl.float32)
         # loaded before the block is used
-        next_row, next_value = _features(columns, values, first + chunk, start, stop, chunk)
+        after = first + chunk
+        next_row, next_value = _features(columns, values, num_rows, after, start, stop, chunk)
         total += tl.sum(value[:, None] * block, 0)
         squares += value * value
         row = next_row
@@ -173,20 +194,19 @@ def _bag(
     if normalise:
         length = tl.maximum(tl.sqrt_rn(tl.sum(squares)), TINY)
         total = tl.div_rn(total, tl.zeros_like(total) + length)
-    tl.store(out + i * d + column, total, mask=inside)
+    total = tl.where(exists, total, float("nan"))
+    tl.store(out + i * d + column, total, mask=there)
 
 
 @triton.jit
-def _starts(offsets, ids, starts, n, block: tl.constexpr):
+def _starts(offsets, ids, starts, n, num_points, nnz, block: tl.constexpr):
     """starts[i] = the number of entries before the batch's i-th point; starts[n] = all. A batch is
     short, so one program is enough.
     """
     before = tl.load(offsets) * 0  # an int64 zero
     for first in range(0, n, block):
         i = first + tl.arange(0, block)
-        point = i if ids is None else tl.load(ids + i, mask=i < n, other=0)
-        start = tl.load(offsets + point, mask=i < n, other=0)
-        stop = tl.load(offsets + point + 1, mask=i < n, other=0)
+        start, stop, _ = _range(offsets, ids, i, i < n, num_points, nnz)
         tl.store(starts + i, before + tl.cumsum(stop - start, 0) - (stop - start), mask=i < n)
         before += tl.sum(stop - start)
     tl.store(starts + n, before)
@@ -195,12 +215,12 @@ def _starts(offsets, ids, starts, n, block: tl.constexpr):
 @triton.jit
 def _entries(
     offsets, columns, values, ids, starts, rows, points, coefs, n, capacity,
-    normalise: tl.constexpr, block: tl.constexpr,
+    num_points, nnz, normalise: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """A program for each point, and then programs that write the padding."""
     i = tl.program_id(0)
     if i < n:
-        start, stop = _range(offsets, ids, i)
+        start, stop, _ = _range(offsets, ids, i, i < n, num_points, nnz)
         length = _length(values, start, stop, block) if normalise else 1.0
         to = tl.load(starts + i) - start
         for first in range(start, stop, block):

@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from headtail.kernels.triton.loading import in_table
+
 LABELS = 32
 """Rows that a program holds at a time,"""
 WIDTH = 128
@@ -37,7 +39,8 @@ def products(x: Tensor, rows: Tensor, start: Tensor, size: Tensor, most: int) ->
     grid = groups * visits, triton.cdiv(most, LABELS)
     sizes = {"alone": share == 1, "labels": LABELS, "width": WIDTH, "members": MEMBERS}
     _products[grid](
-        x.contiguous(), rows, start.contiguous(), size.contiguous(), out, visits, share, most, k,
+        x.contiguous(), rows, len(rows), start.contiguous(), size.contiguous(), out,
+        visits, share, most, k,
         **sizes, num_warps=4,
     )  # fmt: skip
     return out
@@ -45,14 +48,14 @@ def products(x: Tensor, rows: Tensor, start: Tensor, size: Tensor, most: int) ->
 
 @triton.jit
 def _products(
-    x_at, rows_at, start_at, size_at, out_at, visits, share, most, k,
+    x_at, rows_at, num_rows, start_at, size_at, out_at, visits, share, most, k,
     alone: tl.constexpr, labels: tl.constexpr, width: tl.constexpr, members: tl.constexpr,
 ):  # fmt: skip
     """Some labels of one visit, for all hidden states of its group."""
     visit = tl.program_id(0).to(tl.int64)
     label = tl.program_id(1) * labels + tl.arange(0, labels)
-    held = label < tl.load(size_at + visit)
     row = tl.load(start_at + visit) + label
+    held = (label < tl.load(size_at + visit)) & in_table(row, num_rows)
     x_at += visit // visits * share * k
     out_at += visit * share * most
     if alone:

@@ -15,6 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from headtail.kernels.triton.loading import in_table
+
 BLOCK = 4096
 """Scores at a time."""
 PROGRAMS = 1024
@@ -70,7 +72,7 @@ def cross_entropy(
     Args:
         scores: `[c, w]`, contiguous.
         offset: `[w]` float32, or None.
-        label: `[c]` the y of each row.
+        label: `[c]` the y of each row; one that does not exist makes the loss NaN.
         scale: `[c]` float32; rows where it is 0 do not count, whatever they hold.
     """
     rows, columns = scores.shape
@@ -224,9 +226,12 @@ def _cross_entropy(
     largest = tl.max(highs, 1)
     sums = tl.sum(totals * tl.exp2(highs - largest[:, None]), 1)
     y = tl.load(label + row, mask=there, other=0)
-    g = tl.load(scores + row.to(tl.int64) * columns + y, mask=there, other=0.0).to(tl.float32)
+    exists = in_table(y, columns)
+    place_y = row.to(tl.int64) * columns + y
+    g = tl.load(scores + place_y, mask=there & exists, other=0.0).to(tl.float32)
     if has_offset:
-        g += tl.load(offset + y, mask=there, other=0.0)
+        g += tl.load(offset + y, mask=there & exists, other=0.0)
+    g = tl.where(exists, g, float("nan"))
     log_of_sum = tl.log2(sums)
     tl.store(log_sum + row, largest + log_of_sum, mask=there)
     # The difference to the largest score first: both may be large.

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from headtail.kernels.gradient import RowCounters, RowGradient
+from headtail.kernels.triton.loading import in_table
 
 MOST_RANKED = 4096
 """Entries up to which all pairs are compared."""
@@ -42,7 +43,7 @@ def grouped(
     if gradient.grouped:
         return gradient
     if len(gradient.rows) <= MOST_RANKED:
-        return by_rank(gradient)
+        return by_rank(gradient, num_rows)
     deterministic = torch.are_deterministic_algorithms_enabled()
     if counters is None or num_rows > MOST_COUNTED or deterministic:
         return by_sorting(gradient)
@@ -57,14 +58,14 @@ def by_sorting(gradient: RowGradient) -> RowGradient:
     return RowGradient(rows, gradient.values, points, coefs, grouped=True)
 
 
-def by_rank(gradient: RowGradient) -> RowGradient:
+def by_rank(gradient: RowGradient, num_rows: int) -> RowGradient:
     """An entry's place is the number of entries before it: n² comparisons, in one launch."""
     n = len(gradient.rows)
     out = _like(gradient)
     grid = (triton.cdiv(n, MINE),)
     entries = (gradient.rows, gradient.points, gradient.coefs)
     ordered = (out.rows, out.points, out.coefs)
-    _rank[grid](*entries, *ordered, n, mine=MINE, block=OTHERS)
+    _rank[grid](*entries, *ordered, n, num_rows, mine=MINE, block=OTHERS)
     return out
 
 
@@ -78,9 +79,9 @@ def by_counting(gradient: RowGradient, num_rows: int, counters: RowCounters) -> 
     grid = (triton.cdiv(n, COUNTED),)
     entries = gradient.rows, gradient.points, gradient.coefs
     ordered = out.rows, out.points, out.coefs
-    _count[grid](gradient.rows, counts, rank, out.rows, n, block=COUNTED)
+    _count[grid](gradient.rows, counts, rank, out.rows, n, num_rows, block=COUNTED)
     _start[grid](gradient.rows, counts, rank, n, num_rows, block=COUNTED)
-    _scatter[grid](*entries, counts, rank, *ordered, n, block=COUNTED)
+    _scatter[grid](*entries, counts, rank, *ordered, n, num_rows, block=COUNTED)
     _clear[grid](gradient.rows, counts, rank, n, num_rows, block=COUNTED)
     return out
 
@@ -106,27 +107,40 @@ def _write(to, entry, row, points, coefs, out_rows, out_points, out_coefs, mask)
 
 @triton.jit
 def _rank(
-    rows, points, coefs, out_rows, out_points, out_coefs, n, mine: tl.constexpr, block: tl.constexpr
-):
+    rows, points, coefs, out_rows, out_points, out_coefs, n, num_rows,
+    mine: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
     entry = tl.program_id(0) * mine + tl.arange(0, mine)
-    row = tl.load(rows + entry, mask=entry < n, other=-1)
+    row = _limited(tl.load(rows + entry, mask=entry < n, other=-1), num_rows)
     key = row * n + entry  # different for all entries, and ordered by row
     smaller = tl.zeros((mine, block), tl.int32)
     for start in range(0, n, block):
         other = start + tl.arange(0, block)
-        other_key = tl.load(rows + other, mask=other < n, other=0) * n + other
+        other_row = _limited(tl.load(rows + other, mask=other < n, other=0), num_rows)
+        other_key = other_row * n + other
         smaller += ((other_key[None, :] < key[:, None]) & (other < n)[None, :]).to(tl.int32)
     to = tl.sum(smaller, 1)
     _write(to, entry, row, points, coefs, out_rows, out_points, out_coefs, entry < n)
 
 
 @triton.jit
-def _count(rows, counts, rank, out_rows, n, block: tl.constexpr):
-    """Count the entries of each row, and number each entry within its row."""
+def _limited(row, num_rows):
+    """Rows that the table does not have become −1 or num_rows: times n, others might overflow, and
+    two entries would have one place.
+    """
+    return tl.minimum(tl.maximum(row, -1), num_rows)
+
+
+@triton.jit
+def _count(rows, counts, rank, out_rows, n, num_rows, block: tl.constexpr):
+    """Count the entries of each row, and number each entry within its row. Rows that the table does
+    not have are padding.
+    """
     entry = tl.program_id(0) * block + tl.arange(0, block)
     row = tl.load(rows + entry, mask=entry < n, other=-1)
-    before = tl.atomic_add(counts + row, 1, mask=row >= 0, sem="relaxed")
-    tl.store(rank + entry, before, mask=row >= 0)
+    exists = in_table(row, num_rows)
+    before = tl.atomic_add(counts + row, 1, mask=exists, sem="relaxed")
+    tl.store(rank + entry, before, mask=exists)
     # Places that no entry is written to stay padding.
     tl.store(out_rows + entry, -1, mask=entry < n)
 
@@ -138,7 +152,8 @@ def _start(rows, counts, rank, n, num_rows, block: tl.constexpr):
     """
     entry = tl.program_id(0) * block + tl.arange(0, block)
     row = tl.load(rows + entry, mask=entry < n, other=-1)
-    first = (row >= 0) & (tl.load(rank + entry, mask=row >= 0, other=1) == 0)
+    exists = in_table(row, num_rows)
+    first = exists & (tl.load(rank + entry, mask=exists, other=1) == 0)
     count = tl.load(counts + row, mask=first, other=0)
     taken = tl.atomic_add(counts + num_rows, tl.sum(count), sem="relaxed")
     tl.store(counts + row, taken + tl.cumsum(count, 0) - count, mask=first)
@@ -146,18 +161,21 @@ def _start(rows, counts, rank, n, num_rows, block: tl.constexpr):
 
 @triton.jit
 def _scatter(
-    rows, points, coefs, counts, rank, out_rows, out_points, out_coefs, n, block: tl.constexpr
-):
+    rows, points, coefs, counts, rank, out_rows, out_points, out_coefs, n, num_rows,
+    block: tl.constexpr,
+):  # fmt: skip
     entry = tl.program_id(0) * block + tl.arange(0, block)
     row = tl.load(rows + entry, mask=entry < n, other=-1)
-    to = tl.load(counts + row, mask=row >= 0, other=0)
-    to += tl.load(rank + entry, mask=row >= 0, other=0)
-    _write(to, entry, row, points, coefs, out_rows, out_points, out_coefs, row >= 0)
+    exists = in_table(row, num_rows)
+    to = tl.load(counts + row, mask=exists, other=0)
+    to += tl.load(rank + entry, mask=exists, other=0)
+    _write(to, entry, row, points, coefs, out_rows, out_points, out_coefs, exists)
 
 
 @triton.jit
 def _clear(rows, counts, rank, n, num_rows, block: tl.constexpr):
     entry = tl.program_id(0) * block + tl.arange(0, block)
     row = tl.load(rows + entry, mask=entry < n, other=-1)
-    tl.store(counts + row, 0, mask=row >= 0)
+    exists = in_table(row, num_rows)
+    tl.store(counts + row, 0, mask=exists)
     tl.store(counts + num_rows + entry, 0, mask=entry == 0)

@@ -10,6 +10,14 @@ import triton.language as tl
 
 
 @triton.jit
+def in_table(rows, size):
+    """Which rows a table of this size has. Nothing checks ids on a GPU before a kernel runs: those
+    that a table does not have are neither read nor written.
+    """
+    return (rows >= 0) & (rows < size)
+
+
+@triton.jit
 def rows_of(table, rows, mask, k, d):
     """Columns k of rows; 0 beyond the table's width and where `mask` is False. int64: 100M rows of
     512 pass 2^31.

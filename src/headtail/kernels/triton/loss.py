@@ -46,7 +46,8 @@ def sampled_softmax(
 
     Args:
         input: `[b, d]` float32 or bfloat16.
-        table: `[T, d]` rows, taken in the precision of `input`.
+        table: `[T, d]` rows, taken in the precision of `input`. A row that it does not have makes
+            the loss of the examples that need it NaN.
         bias: `[T]` or `[T, 1]`, or None.
         positive: `[b]` the row of each example's positive.
         negatives: `[m]` or `[b, m]` rows.
@@ -118,7 +119,7 @@ def _fused(
         b_here = b if shared_b else b[start : start + part]
         _compute_scores(x, table, negatives, coefs, exact)
         equation[(len(x),)](
-            x, table, bias, y, negatives, ids, b_here, s, grad_y, a_here, *per_example,
+            x, table, len(table), bias, y, negatives, ids, b_here, s, grad_y, a_here, *per_example,
             coefs, coefs.stride(0), tickets, m, d, margin, 0 if tickets is None else len(tickets),
             scalar_a=isinstance(a, float), scalar_b=isinstance(b, float),
             scalar_scale=isinstance(scale, float),
@@ -130,7 +131,7 @@ def _fused(
         grad_x = grad_input[start : start + part]
         if grad_rows is None:
             own_input[n, triton.cdiv(d, OWN_TILES["block_d"])](
-                table, y, negatives, s, coefs, grad_y, grad_x, m, d,
+                table, len(table), y, negatives, s, coefs, grad_y, grad_x, m, d,
                 scalar_scale=isinstance(s, float), **OWN_TILES,
             )  # fmt: skip
         else:
@@ -146,12 +147,12 @@ def _compute_scores(x, table, negatives, scores, exact) -> None:
     m = negatives.shape[-1]
     if negatives.dim() == 2:
         grid = n, triton.cdiv(m, OWN_TILES["rows"])
-        own_scores[grid](x, table, negatives, scores, m, d, **OWN_TILES)
+        own_scores[grid](x, table, len(table), negatives, scores, m, d, **OWN_TILES)
         return
     down = triton.cdiv(n, SCORE_TILES["height"])
     across = triton.cdiv(m, SCORE_TILES["width"])
     shared_scores[down, across, len(scores)](
-        x, table, negatives, scores, scores.stride(0), n, m, d,
+        x, table, len(table), negatives, scores, scores.stride(0), n, m, d,
         splits=len(scores), exact=exact, **SCORE_TILES,
     )  # fmt: skip
 
@@ -167,8 +168,8 @@ def _compute_gradients(
     of_negatives = triton.cdiv(m, height) * (1 + across * len(partial))
     of_inputs = triton.cdiv(n, height) * across
     gradients[(1 + of_negatives + of_inputs,)](
-        x, table, y, negatives, scale, coefs, grad_y, grad_input, grad_negatives, grad_scores,
-        losses, total, partial, partial.stride(0), tickets, n, m, d,
+        x, table, len(table), y, negatives, scale, coefs, grad_y, grad_input, grad_negatives,
+        grad_scores, losses, total, partial, partial.stride(0), tickets, n, m, d,
         scalar_scale=isinstance(scale, float), more=more, splits=len(partial), exact=exact,
         **GRADIENT_TILES,
     )  # fmt: skip

@@ -8,44 +8,47 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from headtail.kernels.triton.loading import number_of
+from headtail.kernels.triton.loading import in_table, number_of
 from headtail.kernels.triton.precise import exp, log1p
 
 
 @triton.jit
 def equation(
-    x, table, bias, positive, negatives, ids, b, scale, grad_positive, a,
+    x, table, size, bias, positive, negatives, ids, b, scale, grad_positive, a,
     label, known, loss, grad_rows, coefs, stride, tickets, m, d, margin, tiles,
     scalar_a: tl.constexpr, scalar_b: tl.constexpr, scalar_scale: tl.constexpr,
     splits: tl.constexpr, block_d: tl.constexpr, blocks_d: tl.constexpr,
     block_m: tl.constexpr, blocks_m: tl.constexpr,
     shared: tl.constexpr, shared_b: tl.constexpr, piece: tl.constexpr,
 ):  # fmt: skip
-    """One example: its scores become its loss and, in place, its coefficients."""
+    """One example: its scores become its loss and, in place, its coefficients. NaN where its
+    positive, or a draw that counts, is a row that the table does not have.
+    """
     i = tl.program_id(0).to(tl.int64)
     if tickets is not None:  # counted in the launch that follows
         for place in range(tl.program_id(0), tiles, tl.num_programs(0)):
             tl.store(tickets + place, 0)
     y = tl.load(positive + i)
+    exists = in_table(y, size)
     s = number_of(scale, i, i >= 0, scalar_scale)
     a_i = number_of(a, i, i >= 0, scalar_a)
     products = tl.zeros((block_d,), tl.float32)
     for block in range(blocks_d):
         k = block * block_d + tl.arange(0, block_d)
         x_i = tl.load(x + i * d + k, mask=k < d, other=0.0)
-        w_y = tl.load(table + y * d + k, mask=k < d, other=0.0)
+        w_y = tl.load(table + y * d + k, mask=(k < d) & exists, other=0.0)
         products += x_i.to(tl.float32) * w_y.to(x_i.dtype).to(tl.float32)
-    f_y = tl.sum(products)
+    f_y = tl.where(exists, tl.sum(products), float("nan"))
     if bias is not None:
-        f_y += tl.load(bias + y).to(tl.float32)
+        f_y += tl.load(bias + y, mask=exists, other=0.0).to(tl.float32)
     if piece is None:
         value_y, slope_y = _softmax(
-            i, f_y, a_i, s, coefs, stride, bias, negatives, ids, b, label, known, m,
+            i, f_y, a_i, s, coefs, stride, bias, size, negatives, ids, b, label, known, m,
             scalar_b, splits, shared, shared_b, block_m, blocks_m,
         )  # fmt: skip
     else:
         value_y, slope_y = _decoupled(
-            i, f_y, a_i, s, coefs, stride, bias, negatives, ids, b, label, known, m, margin,
+            i, f_y, a_i, s, coefs, stride, bias, size, negatives, ids, b, label, known, m, margin,
             scalar_b, splits, shared, shared_b, piece, block_m, blocks_m,
         )  # fmt: skip
     tl.store(loss + i, value_y)
@@ -60,7 +63,7 @@ def equation(
 
 @triton.jit
 def _softmax(
-    i, f_y, a_i, s, coefs, stride, bias, negatives, ids, b, label, known, m,
+    i, f_y, a_i, s, coefs, stride, bias, size, negatives, ids, b, label, known, m,
     scalar_b: tl.constexpr, splits: tl.constexpr, shared: tl.constexpr, shared_b: tl.constexpr,
     block_m: tl.constexpr, blocks_m: tl.constexpr,
 ):  # fmt: skip
@@ -72,7 +75,7 @@ def _softmax(
     for block in range(blocks_m):
         j = block * block_m + tl.arange(0, block_m)
         f, b_j, counts = _draws(
-            i, j, coefs, stride, bias, negatives, ids, b, label, known, m,
+            i, j, coefs, stride, bias, size, negatives, ids, b, label, known, m,
             scalar_b, splits, shared, shared_b,
         )  # fmt: skip
         z = tl.where(counts, (f + b_j) + (a_i - f_y), -float("inf"))
@@ -84,7 +87,7 @@ def _softmax(
         if blocks_m > 1:  # a single block is still in registers
             j = block * block_m + tl.arange(0, block_m)
             f, b_j, counts = _draws(
-                i, j, coefs, stride, bias, negatives, ids, b, label, known, m,
+                i, j, coefs, stride, bias, size, negatives, ids, b, label, known, m,
                 scalar_b, splits, shared, shared_b,
             )  # fmt: skip
             z = tl.where(counts, (f + b_j) + (a_i - f_y), -float("inf"))
@@ -95,7 +98,7 @@ def _softmax(
 
 @triton.jit
 def _decoupled(
-    i, f_y, a_i, s, coefs, stride, bias, negatives, ids, b, label, known, m, margin,
+    i, f_y, a_i, s, coefs, stride, bias, size, negatives, ids, b, label, known, m, margin,
     scalar_b: tl.constexpr, splits: tl.constexpr, shared: tl.constexpr, shared_b: tl.constexpr,
     piece: tl.constexpr, block_m: tl.constexpr, blocks_m: tl.constexpr,
 ):  # fmt: skip
@@ -104,7 +107,7 @@ def _decoupled(
     for block in range(blocks_m):
         j = block * block_m + tl.arange(0, block_m)
         f, b_j, counts = _draws(
-            i, j, coefs, stride, bias, negatives, ids, b, label, known, m,
+            i, j, coefs, stride, bias, size, negatives, ids, b, label, known, m,
             scalar_b, splits, shared, shared_b,
         )  # fmt: skip
         w = exp(a_i + b_j)
@@ -122,25 +125,25 @@ def _decoupled(
 
 @triton.jit
 def _draws(
-    i, j, coefs, stride, bias, negatives, ids, b, label, known, m,
+    i, j, coefs, stride, bias, size, negatives, ids, b, label, known, m,
     scalar_b: tl.constexpr, splits: tl.constexpr, shared: tl.constexpr, shared_b: tl.constexpr,
 ):  # fmt: skip
     """Scores and log-weights of an example's draws j, and which of them count."""
-    inside = j < m
+    there = j < m
     own = i * m + j
     drawn = j if shared else own
-    f = tl.load(coefs + own, mask=inside, other=0.0)
+    f = tl.load(coefs + own, mask=there, other=0.0)
     for split in tl.static_range(1, splits):
-        f += tl.load(coefs + split * stride + own, mask=inside, other=0.0)
+        f += tl.load(coefs + split * stride + own, mask=there, other=0.0)
     if bias is not None:
-        row = tl.load(negatives + drawn, mask=inside, other=0)
-        f += tl.load(bias + row, mask=inside, other=0.0).to(tl.float32)
-    b_j = number_of(b, j if shared_b else own, inside, scalar_b)
-    counts = inside
+        row = tl.load(negatives + drawn, mask=there, other=0)
+        f += tl.load(bias + row, mask=there & in_table(row, size), other=0.0).to(tl.float32)
+    b_j = number_of(b, j if shared_b else own, there, scalar_b)
+    counts = there
     if label is not None:
-        counts &= tl.load(ids + drawn, mask=inside, other=0) != tl.load(label + i)
+        counts &= tl.load(ids + drawn, mask=there, other=0) != tl.load(label + i)
     if known is not None:
-        counts &= tl.load(known + own, mask=inside, other=1) == 0
+        counts &= tl.load(known + own, mask=there, other=1) == 0
     return f, b_j, counts
 
 
@@ -151,12 +154,18 @@ def _binary_loss(f, piece: tl.constexpr, margin):
         value = tl.maximum(f, 0.0) + log1p(tl.exp(-tl.abs(f)))
         slope = 1 / (1 + tl.exp(-f))
     elif piece == 1:
-        value = tl.maximum(1 + f, 0.0)
+        value = _positive_part(1 + f)
         slope = tl.where(f > -1, 1.0, 0.0)
     elif piece == 2:
-        value = tl.maximum(1 + f, 0.0) * tl.maximum(1 + f, 0.0)
-        slope = 2 * tl.maximum(1 + f, 0.0)
+        value = _positive_part(1 + f) * _positive_part(1 + f)
+        slope = 2 * _positive_part(1 + f)
     else:
-        value = 0.5 * tl.maximum(f - margin, 0.0) * tl.maximum(f - margin, 0.0)
-        slope = tl.maximum(f - margin, 0.0)
+        value = 0.5 * _positive_part(f - margin) * _positive_part(f - margin)
+        slope = _positive_part(f - margin)
     return value, slope
+
+
+@triton.jit
+def _positive_part(f):
+    """max(f, 0), and NaN for NaN: a plain maximum would hide it."""
+    return tl.maximum(f, 0.0, propagate_nan=tl.PropagateNan.ALL)

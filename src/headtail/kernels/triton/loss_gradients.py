@@ -8,13 +8,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from headtail.kernels.triton.loading import number_of, rows_of
+from headtail.kernels.triton.loading import in_table, number_of, rows_of
 from headtail.kernels.triton.products import dot, part_of_sum
 
 
 @triton.jit
 def gradients(
-    x, table, positive, negatives, scale, coefs, grad_positive, grad_input, grad_negatives,
+    x, table, size, positive, negatives, scale, coefs, grad_positive, grad_input, grad_negatives,
     grad_scores, losses, total, partial, stride, tickets, n, m, d,
     scalar_scale: tl.constexpr, more: tl.constexpr, splits: tl.constexpr, exact: tl.constexpr,
     height: tl.constexpr, width: tl.constexpr, step: tl.constexpr,
@@ -38,7 +38,7 @@ def gradients(
     else:
         program -= down + down * across * splits
         _inputs_gradient(
-            program, x, table, positive, negatives, scale, coefs, grad_positive, grad_input,
+            program, x, table, size, positive, negatives, scale, coefs, grad_positive, grad_input,
             n, m, d, scalar_scale, exact, height, width, step,
         )  # fmt: skip
 
@@ -116,8 +116,8 @@ def _negatives_gradient(
 
 @triton.jit
 def _inputs_gradient(
-    program, x, table, positive, negatives, scale, coefs, grad_positive, grad_input, n, m, d,
-    scalar_scale: tl.constexpr, exact: tl.constexpr,
+    program, x, table, size, positive, negatives, scale, coefs, grad_positive, grad_input,
+    n, m, d, scalar_scale: tl.constexpr, exact: tl.constexpr,
     height: tl.constexpr, width: tl.constexpr, step: tl.constexpr,
 ):  # fmt: skip
     """C·W, and the positive's row times its coefficient."""
@@ -125,11 +125,13 @@ def _inputs_gradient(
     dtype = x.dtype.element_ty
     i = (program // across) * height + tl.arange(0, height)
     k = (program % across) * width + tl.arange(0, width)
-    w_y = rows_of(table, tl.load(positive + i, mask=i < n, other=0), i < n, k, d).to(tl.float32)
+    y = tl.load(positive + i, mask=i < n, other=0)
+    w_y = rows_of(table, y, (i < n) & in_table(y, size), k, d).to(tl.float32)
     g = tl.load(grad_positive + i, mask=i < n, other=0.0)[:, None] * w_y
     for start in range(0, m, step):
         j = start + tl.arange(0, step)
-        w_tile = rows_of(table, tl.load(negatives + j, mask=j < m, other=0), j < m, k, d).to(dtype)
+        drawn = tl.load(negatives + j, mask=j < m, other=0)
+        w_tile = rows_of(table, drawn, (j < m) & in_table(drawn, size), k, d).to(dtype)
         g = dot(_coefs(coefs, i, j, n, m).to(dtype), w_tile, g, exact)
     counts = number_of(scale, i, i < n, scalar_scale) != 0
     to = i.to(tl.int64)[:, None] * d + k[None, :]

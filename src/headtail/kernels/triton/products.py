@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from headtail.kernels.triton.loading import rows_of
+from headtail.kernels.triton.loading import in_table, rows_of
 
 
 @triton.jit
@@ -44,21 +44,26 @@ def part_of_sum(split, splits: tl.constexpr, length, step: tl.constexpr):
 
 @triton.jit
 def shared_scores(
-    x, table, negatives, scores, stride, n, m, d,
+    x, table, size, negatives, scores, stride, n, m, d,
     splits: tl.constexpr, exact: tl.constexpr,
     height: tl.constexpr, width: tl.constexpr, step: tl.constexpr,
 ):  # fmt: skip
-    """F = X·Wᵀ of shared negatives: a tile, summed over some of the columns."""
+    """F = X·Wᵀ of shared negatives: a tile, summed over some of the columns; NaN where the
+    table has no such row.
+    """
     i = tl.program_id(0) * height + tl.arange(0, height)
     j = tl.program_id(1) * width + tl.arange(0, width)
     rows = tl.load(negatives + j, mask=j < m, other=0)
+    exists = in_table(rows, size)
     f = tl.zeros((height, width), tl.float32)
     first, last = part_of_sum(tl.program_id(2), splits, d, step)
     for start in range(first, last, step):
         k = start + tl.arange(0, step)
         x_tile = rows_of(x, i, i < n, k, d)
-        w_tile = rows_of(table, rows, j < m, k, d).to(x_tile.dtype)
+        w_tile = rows_of(table, rows, (j < m) & exists, k, d).to(x_tile.dtype)
         f = dot(x_tile, tl.trans(w_tile), f, exact)
+    # the scores, not the rows: these go straight to the tensor cores
+    f = tl.where(exists[None, :], f, float("nan"))
     scores += tl.program_id(2).to(tl.int64) * stride
     place = i.to(tl.int64)[:, None] * m + j[None, :]
     tl.store(scores + place, f, mask=(i < n)[:, None] & (j < m)[None, :])

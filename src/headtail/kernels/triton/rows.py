@@ -16,6 +16,7 @@ from torch import Tensor
 
 from headtail.kernels.gradient import RowGradient
 from headtail.kernels.triton.groups import MOST_RANKED, grouped
+from headtail.kernels.triton.loading import in_table
 
 NUMBERS = 1024
 """Numbers per program of the dense update."""
@@ -160,7 +161,7 @@ def _update_rows(
     options = {"rule": rule, "state_per_row": state_per_row, "tile": TILE, "columns": columns}
     options |= {"chunk": max(1, chunk // wide), "num_warps": min(16, warps * wide)}
     _update[(n, blocks)](
-        p, first, second, *entries, tiles, n, d, seed, at, rate, a, b, c, **options
+        p, len(p), first, second, *entries, tiles, n, d, seed, at, rate, a, b, c, **options
     )
 
 
@@ -291,35 +292,36 @@ def _sum_of_tiles(row, start, tiles, rows, n, d, column, tile: tl.constexpr, chu
 
 @triton.jit
 def _update(
-    p, first, second, rows, points, coefs, values, tiles, n, d, seed, rate_at, rate, a, b, c,
+    p, num_rows, first, second, rows, points, coefs, values, tiles, n, d,
+    seed, rate_at, rate, a, b, c,
     rule: tl.constexpr, state_per_row: tl.constexpr,
     tile: tl.constexpr, columns: tl.constexpr, chunk: tl.constexpr,
 ):  # fmt: skip
     """The program of a row's first entry sums all of them and makes the step; the programs of other
-    entries have nothing to do.
+    entries, and of rows that the table does not have, have nothing to do.
     """
     start = tl.program_id(0)
     row = tl.load(rows + start)
     point = tl.load(points + start)
     before = tl.load(rows + start - 1, mask=start > 0, other=-1)
     after = tl.load(rows + start + 1, mask=start + 1 < n, other=-1)
-    if (row >= 0) & (row != before):
+    if in_table(row, num_rows) & (row != before):
         column = tl.program_id(1) * columns + tl.arange(0, columns)
         place = row * d + column
-        inside = column < d
+        there = column < d
         # Everything that may be needed is loaded before any of it is used.
-        old = tl.load(p + place, mask=inside, other=0.0).to(tl.float32)
+        old = tl.load(p + place, mask=there, other=0.0).to(tl.float32)
         if state_per_row:
             state1 = tl.load(first + row)
         elif first is not None:
-            state1 = tl.load(first + place, mask=inside, other=0.0)
+            state1 = tl.load(first + place, mask=there, other=0.0)
         else:
             state1 = tl.zeros((columns,), tl.float32)
         if second is not None:
-            state2 = tl.load(second + place, mask=inside, other=0.0)
+            state2 = tl.load(second + place, mask=there, other=0.0)
         else:
             state2 = tl.zeros((columns,), tl.float32)
-        g = tl.load(values + point * d + column, mask=inside, other=0.0).to(tl.float32)
+        g = tl.load(values + point * d + column, mask=there, other=0.0).to(tl.float32)
         lr = rate if rate_at is None else tl.load(rate_at).to(tl.float32)
         if coefs is not None:
             g *= tl.load(coefs + start)
@@ -332,13 +334,13 @@ def _update(
         new, state1, state2 = rule(old, state1, state2, g, lr, a, b, c)
         if seed is not None:
             new = _rounded(new, tl.load(seed), row, column)
-        tl.store(p + place, new.to(p.dtype.element_ty), mask=inside)
+        tl.store(p + place, new.to(p.dtype.element_ty), mask=there)
         if state_per_row:
             tl.store(first + row, state1)
         elif first is not None:
-            tl.store(first + place, state1, mask=inside)
+            tl.store(first + place, state1, mask=there)
         if second is not None:
-            tl.store(second + place, state2, mask=inside)
+            tl.store(second + place, state2, mask=there)
 
 
 @triton.jit

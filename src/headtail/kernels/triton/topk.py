@@ -58,7 +58,7 @@ def topk(
 
     Returns:
         `[n, k]` scores, descending, and `[n, k]` int64 labels; where none remain, the score is −∞
-        and the label any.
+        and the label any. A score that is NaN comes first.
     """
     base = table.new_zeros(len(table))
     for term in (bias, shift):
@@ -225,6 +225,8 @@ def _maxima(
         i = tl.minimum(tl.program_id(1) * rows + r, b - 1).to(tl.int64)
         score = tl.load(scores + i * num_tiles * tile + label, mask=inside, other=0.0)
         bound = score + offset + per_length * tl.load(length + i)
+        # NaN counts as the highest, as in torch's topk: a maximum on a GPU would pass over it
+        bound = tl.where(bound == bound, bound, float("inf"))  # noqa: PLR0124
         tl.store(out + i * num_tiles + t, tl.max(bound, 1), mask=t < num_tiles)
 
 
