@@ -54,7 +54,7 @@ class ShardedLabels(LabelFrequencies):
 
     Look-ups take any label ids. Those of other ranks' labels are NaN: what a rank does not know, it
     need not know, because positives and negatives are weighed by the ranks that hold them.
-    `headtail.distributed.sharded_labels` makes them.
+    `headtail.distributed.count_labels` makes them.
 
     Args:
         counts: `[n]` of the rank's own labels, in the order of `share.labels()`.

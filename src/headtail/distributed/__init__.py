@@ -7,7 +7,8 @@ business.
 """
 
 from headtail.collectives.gather import gather
+from headtail.distributed.counting import count_labels
 from headtail.distributed.replicate import replicate
 from headtail.distributed.sharded_head import ShardedLabelHead
 
-__all__ = ["ShardedLabelHead", "gather", "replicate"]
+__all__ = ["ShardedLabelHead", "count_labels", "gather", "replicate"]

@@ -21,6 +21,7 @@ from headtail.core.topk import TopK
 from headtail.core.weightings import FromMargin
 from headtail.distributed.agree import check_agreement
 from headtail.distributed.joint_batch import JointBatch, OwnBatch
+from headtail.distributed.moving import fill_rows, move_table
 from headtail.distributed.own_draws import OwnPart, every_own_label, own_part, own_part_of
 from headtail.distributed.sharded_loss import OwnRows, sharded_loss
 from headtail.distributed.sharded_topk import best_of_all
@@ -28,10 +29,7 @@ from headtail.errors import HeadtailError, Setting, check_count, check_kind, che
 from headtail.head import check_loss
 from headtail.losses import ExactLoss, Loss, SampledLoss
 from headtail.losses.options import Options
-from headtail.rows.decay import flush
-
-ROWS_AT_ONCE = 2**16
-"""Rows that are initialised from one seed, whatever rank holds them."""
+from headtail.rows.decay import flush, forgive
 
 
 class ShardedLabelHead(nn.Module):
@@ -50,7 +48,7 @@ class ShardedLabelHead(nn.Module):
 
     Args:
         labels: the label distribution, whole (`Labels`) or spread over ranks
-            (`headtail.distributed.sharded_labels`).
+            (`headtail.distributed.count_labels`).
         dim: d, the size of the hidden states.
         loss: what to train, as for `LabelHead`.
         mesh: the ranks: a mesh with one dimension, or a process group; by default all processes.
@@ -83,10 +81,7 @@ class ShardedLabelHead(nn.Module):
         self.sparse = sparse
         self.dim = check_count("dim", dim)
         check_agreement(self.ranks, self.labels, self.dim, loss, bias=bias)
-        self.part: OwnPart | None = None
-        if isinstance(loss, SampledLoss):
-            ranks = self.ranks
-            self.part = own_part_of(loss.sampler, self.labels, ranks.rank, ranks.size)
+        self.part = self._part_of(loss)
         shape = (len(self.share), dim)
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.bias = None
@@ -113,17 +108,12 @@ class ShardedLabelHead(nn.Module):
 
         The values of a row depend on its number and on torch's random state on rank 0.
         """
-        seed = self.ranks.numbers([int(torch.randint(2**30, ()))], torch.device("cpu"))[0][0]
-        start, stop = self.share.start, self.share.stop
-        first = start - start % ROWS_AT_ONCE
-        for block in range(first, stop, ROWS_AT_ONCE):
-            generator = torch.Generator().manual_seed((seed << 32) + block // ROWS_AT_ONCE)
-            rows = torch.randn(ROWS_AT_ONCE, self.dim, generator=generator)
-            rows = rows[max(start - block, 0) : stop - block] * self.dim**-0.5
-            place = max(block - start, 0)
-            self.weight[place : place + len(rows)] = rows.to(self.weight)
+        seed = self._shared_seed()
+        fill_rows(self.weight, self.share.start, seed)
         if self.bias is not None:
             self.bias.zero_()
+        for table in self.parameters(recurse=False):
+            forgive(table)
 
     def forward(
         self,
@@ -157,6 +147,17 @@ class ShardedLabelHead(nn.Module):
         return (
             loss if own.positions is None or own.pairs.multi_label else loss.reshape(own.positions)
         )
+
+    def _part_of(self, loss: Loss) -> OwnPart | None:
+        """The loss's sampler as this rank sees it."""
+        if not isinstance(loss, SampledLoss):
+            return None
+        return own_part_of(loss.sampler, self.labels, self.ranks.rank, self.ranks.size)
+
+    def _shared_seed(self) -> int:
+        """A random number of rank 0."""
+        own = int(torch.randint(2**30, ()))
+        return self.ranks.numbers([own], torch.device("cpu"))[0][0]
 
     def _drawn(self, batch: JointBatch, given: Draw | None) -> Draw:
         if isinstance(self.loss, ExactLoss):
@@ -217,6 +218,42 @@ class ShardedLabelHead(nn.Module):
             listed = Listed.of("exclude", exclude, *shape)
         return best_of_all(table, self.share, hidden, k, listed, self.ranks)
 
+    @torch.no_grad()
+    def grow(
+        self,
+        labels: Labels | ShardedLabels,
+        optimizer: torch.optim.Optimizer | None = None,
+        loss: Loss | None = None,
+    ) -> None:
+        """Take new labels in, on all ranks together: old rows and their optimiser state keep their
+        values, and some move to another rank, so that every rank holds equally many.
+
+        Args:
+            labels: the grown labels; old labels keep their ids.
+            optimizer: its state for this table moves, and gets rows for the new labels.
+            loss: a loss for the grown labels, where the present one cannot grow by itself.
+        """
+        before = self.placement
+        added = labels.num_labels - before.num_labels
+        if added < 0:
+            raise HeadtailError(
+                f"`labels` has {labels.num_labels:,} labels, fewer than the "
+                f"{before.num_labels:,} the head has. Labels can be added, not removed."
+            )
+        after = before.grow(added)
+        loss = self.loss.for_labels(labels) if loss is None else loss  # pyright: ignore[reportArgumentType]
+        check_loss(loss, labels, self.sparse)
+        grown = _shared(labels, self.ranks, after)
+        check_agreement(self.ranks, grown, self.dim, loss, bias=self.bias is not None)
+        flush(self)
+        seed = self._shared_seed()
+        for table in self.parameters(recurse=False):
+            fresh = table is self.weight
+            move_table(table, before, after, self.ranks, optimizer, seed if fresh else None)
+        self.labels = grown
+        self.loss = loss.to(self.weight.device).train(self.training)
+        self.part = self._part_of(loss)
+
     def flush(self) -> None:
         """Apply the weight decay that row optimisers have left pending to all rows of this rank."""
         flush(self)
@@ -235,7 +272,10 @@ class ShardedLabelHead(nn.Module):
         )
 
 
-def _shared(labels: Labels | ShardedLabels, ranks: Ranks) -> ShardedLabels:
+def _shared(
+    labels: Labels | ShardedLabels, ranks: Ranks, placement: Placement | None = None
+) -> ShardedLabels:
+    """The labels of this rank."""
     if isinstance(labels, ShardedLabels):
         share = labels.share
         wanted = labels.placement.share(ranks.rank, ranks.size)
@@ -243,11 +283,11 @@ def _shared(labels: Labels | ShardedLabels, ranks: Ranks) -> ShardedLabels:
             raise HeadtailError(
                 f"`labels` are those of rows {share.start:,} to {share.stop:,}, but rank "
                 f"{ranks.rank} of {ranks.size} holds {wanted.start:,} to {wanted.stop:,}. Make "
-                "them with `headtail.distributed.sharded_labels` on the same ranks."
+                "them with `headtail.distributed.count_labels` on the same ranks."
             )
         return labels
     check_kind("labels", labels, Labels, "Labels.from_counts(counts)")
-    placement = Placement((labels.num_labels,))
+    placement = Placement((labels.num_labels,)) if placement is None else placement
     return ShardedLabels.part_of(labels, placement.share(ranks.rank, ranks.size))
 
 

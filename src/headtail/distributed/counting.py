@@ -1,0 +1,66 @@
+"""Labels counted by several ranks, each of which keeps the counts of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headtail.collectives.gather import gather_rows
+from headtail.collectives.ranks import Ranks
+from headtail.core.placement import Placement
+from headtail.core.sharded_labels import ShardedLabels, Totals
+from headtail.core.targets import IGNORE_INDEX, Pairs, Target
+from headtail.errors import check_count, check_ids
+
+AT_ONCE = 2**22
+"""Different labels that a rank sends at a time."""
+
+
+def count_labels(
+    target: Target, num_labels: int, mesh: Any = None, *, smoothing: float = 0.0
+) -> ShardedLabels:
+    """Count the targets of all ranks, each of which passes its own part of the data. No rank ever
+    holds the counts of all labels. Every rank must call it.
+
+    Args:
+        target: `[N]` ids, padded `[N, k]` ids or a `Ragged`: this rank's training targets.
+        num_labels: L.
+        mesh: the ranks, as for `ShardedLabelHead`.
+        smoothing: pseudo-count added to every label in the prior.
+    """
+    ranks = Ranks.of(mesh)
+    placement = Placement((check_count("num_labels", num_labels),))
+    pairs = Pairs.of(target, num_labels=num_labels, ignore_index=IGNORE_INDEX)
+    seen = pairs.label[~pairs.ignored]
+    check_ids("target", seen, num_labels)
+    return counted(seen, placement, ranks, smoothing)
+
+
+def counted(seen: Tensor, placement: Placement, ranks: Ranks, smoothing: float) -> ShardedLabels:
+    """The counts of this rank's labels in what all ranks have seen."""
+    share = placement.share(ranks.rank, ranks.size)
+    ids, numbers = seen.cpu().unique(return_counts=True)
+    counts = torch.zeros(len(share), dtype=torch.int64)
+    sent = torch.stack([ids, numbers], 1)
+    lengths = [length for (length,) in ranks.numbers([len(sent)], torch.device("cpu"))]
+    for start in range(0, max(lengths), AT_ONCE):
+        sizes = [min(max(length - start, 0), AT_ONCE) for length in lengths]
+        every = gather_rows(sent[start : start + AT_ONCE], ranks, sizes)
+        places = share.places(every[:, 0])
+        own = share.holds(places)
+        counts.index_add_(0, places[own], every[own, 1])
+    return with_totals(counts, placement, ranks, smoothing)
+
+
+def with_totals(
+    counts: Tensor, placement: Placement, ranks: Ranks, smoothing: float
+) -> ShardedLabels:
+    """Labels from the whole counts of this rank's own labels."""
+    share = placement.share(ranks.rank, ranks.size)
+    own = Totals.of(counts)
+    lowest = int(own.lowest) if len(counts) else torch.iinfo(torch.int64).max
+    numbers = ranks.numbers([int(own.total), lowest, own.never_seen], torch.device("cpu"))
+    totals = Totals.joined([Totals(float(n), float(low), never) for n, low, never in numbers])
+    return ShardedLabels(counts, share, totals, smoothing)
