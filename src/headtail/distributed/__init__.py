@@ -7,8 +7,9 @@ business.
 """
 
 from headtail.collectives.gather import gather
+from headtail.distributed.as_one import as_one
 from headtail.distributed.counting import count_labels
 from headtail.distributed.replicate import replicate
 from headtail.distributed.sharded_head import ShardedLabelHead
 
-__all__ = ["ShardedLabelHead", "count_labels", "gather", "replicate"]
+__all__ = ["ShardedLabelHead", "as_one", "count_labels", "gather", "replicate"]

@@ -252,7 +252,10 @@ class ShardedLabelHead(nn.Module):
             move_table(table, before, after, self.ranks, optimizer, seed if fresh else None)
         self.labels = grown
         self.loss = loss.to(self.weight.device).train(self.training)
+        past = None if self.part is None else self.part.state_dict()
         self.part = self._part_of(loss)
+        if self.part is not None and past is not None:
+            self.part.load_state_dict(past)  # what queues hold
 
     def flush(self) -> None:
         """Apply the weight decay that row optimisers have left pending to all rows of this rank."""
