@@ -12,7 +12,7 @@ from headtail.samplers.sampler import Sampler
 
 
 def as_one(loss: SampledLoss, ranks: int, placement: Placement | None = None) -> SampledLoss:
-    """A loss with the q that the ranks of a `ShardedLabelHead` draw with, for `explain` and `audit`.
+    """A loss with the q that a `ShardedLabelHead` draws with, for `explain` and `audit`.
 
     Args:
         loss: of the sharded head, over whole `Labels`.
