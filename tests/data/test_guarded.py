@@ -23,6 +23,7 @@ from headtail.data.readers import sequences
 from headtail.data.reading import DEFAULTS, Reading
 from headtail.data.tables.arrow_sources import ParquetSource
 from headtail.errors import HeadtailError
+from headtail.files.cache_folder import cache_folder
 
 LOG = pa.table(
     {
@@ -122,6 +123,14 @@ def test_a_file_that_crashes_its_reader_is_one_sentence(log, monkeypatch, capfd)
     assert str(raised.value).startswith(f"`{log}` cannot be read")
     assert "\n" not in str(raised.value)
     assert capfd.readouterr() == ("", "")
+
+
+def test_what_a_crashed_reader_had_begun_to_write_is_removed(log, monkeypatch):
+    monkeypatch.setattr("headtail.data.cache.Store.close", lambda store: os.abort())
+    with pytest.raises(HeadtailError, match="crashed"):
+        load(log)
+    left = [path.name for path in cache_folder().iterdir() if path.name.startswith(".")]
+    assert not left
 
 
 def test_the_file_of_several_that_crashes_its_reader_is_named(tmp_path, monkeypatch):

@@ -28,6 +28,7 @@ from headtail.data.shards import shards_of
 from headtail.errors import HeadtailError, Setting
 from headtail.files.atomic import write_memo
 from headtail.files.cache_folder import cache_folder
+from headtail.files.leftovers import sweep
 
 VERSION = 1
 """Raised when readers read other parts of files than before, so that old memos do not count."""
@@ -84,6 +85,7 @@ def read_in_child_first(
         import_module("headtail.data.readers.sequences")
     failure = run(work, limits, progress)
     if failure is not None:
+        sweep(cache_folder())  # what the child had begun to write
         raise _error(failure, files, limits, size) from _cause(failure)
     write_memo(memo, "")
 
