@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -24,9 +24,19 @@ def sum_of(part: Tensor, ranks: Ranks) -> Tensor:
     return _Sum.apply(part, ranks)  # pyright: ignore[reportReturnType]
 
 
-def log_sum_exp_of(part: Float[Tensor, " p"], ranks: Ranks) -> Float[Tensor, " p"]:
-    """log Σ e^part over all ranks, from which every rank computes the same."""
-    return _LogSumExp.apply(part, ranks)  # pyright: ignore[reportReturnType]
+def log_sum_exp_of(terms: Float[Tensor, "p m"], ranks: Ranks) -> Float64[Tensor, " p"]:
+    """log Σ e^term over the terms of all ranks, in float64; from it every rank computes the same.
+
+    Ranks may have different numbers of terms, and none.
+    """
+    return _LogSumExp.apply(terms, ranks)  # pyright: ignore[reportReturnType]
+
+
+def own_of(values: Float[Tensor, " p"], own: slice, ranks: Ranks) -> Float[Tensor, " own"]:
+    """This rank's part of values that every rank computes whole, for losses that each rank sums or
+    weighs by itself: backward puts the gradients of all parts together.
+    """
+    return _Own.apply(values, own, ranks)  # pyright: ignore[reportReturnType]
 
 
 def for_all(parameter: Tensor, ranks: Ranks) -> Tensor:
@@ -58,23 +68,42 @@ class _Sum(torch.autograd.Function):
 
 class _LogSumExp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, part: Tensor, ranks: Ranks) -> Tensor:
-        highest = part.detach().clone(memory_format=torch.contiguous_format)
+    def forward(ctx: Any, terms: Tensor, ranks: Ranks) -> Tensor:
+        highest = terms.new_full((len(terms),), -torch.inf)
+        if terms.shape[1]:
+            highest = terms.amax(1)
         dist.all_reduce(highest, dist.ReduceOp.MAX, group=ranks.group)
         # Where no rank has a term, e^(−∞ − 0) is 0, and e^(−∞ + ∞) would not be a number.
         highest = highest.masked_fill(highest == -torch.inf, 0.0)
-        total = (part - highest).exp()
+        total = (terms - highest[:, None]).exp().sum(1)
         dist.all_reduce(total, group=ranks.group)
-        result = total.log() + highest
-        ctx.save_for_backward(part, result)
-        return result
+        ctx.save_for_backward(terms, highest, total)
+        return total.double().log() + highest.double()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        part, result = ctx.saved_tensors
-        finite = result.masked_fill(result == -torch.inf, 0.0)
-        return grads[0] * (part - finite).exp(), None
+        terms, highest, total = ctx.saved_tensors
+        # From the sum and not from its logarithm, whose last digits are worth more.
+        share = (grads[0] / total.double()).to(terms.dtype).masked_fill(total == 0, 0.0)
+        return share[:, None] * (terms - highest[:, None]).exp(), None
+
+
+class _Own(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, own: slice, ranks: Ranks) -> Tensor:
+        ctx.ranks = ranks
+        ctx.own = own
+        ctx.shape = values.shape
+        return values[own].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        every = grads[0].new_zeros(ctx.shape)
+        every[ctx.own] = grads[0]
+        dist.all_reduce(every, group=ctx.ranks.group)
+        return every, None, None
 
 
 class _ForAll(torch.autograd.Function):

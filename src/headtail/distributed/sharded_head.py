@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from headtail.answers.scored_table import ScoredTable, check_hidden
 from headtail.answers.topk import without_gradients
 from headtail.collectives.ranks import Ranks
+from headtail.collectives.shared import own_of
 from headtail.core.draw import Draw
 from headtail.core.labels import Labels
 from headtail.core.listed import Listed, PerExample
@@ -143,7 +144,7 @@ class ShardedLabelHead(nn.Module):
         loss = sharded_loss(batch, rows, drawn, weighting)
         if settings.reduction != "none":
             return loss
-        loss = loss[batch.own]
+        loss = own_of(loss, batch.own, self.ranks)
         return (
             loss if own.positions is None or own.pairs.multi_label else loss.reshape(own.positions)
         )

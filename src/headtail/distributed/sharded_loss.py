@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from headtail.collectives.shared import for_all, log_sum_exp_of, sum_of
@@ -60,7 +60,7 @@ class OwnTerms:
     """What one rank knows of the equations, and what it was told about positives.
 
     Attributes:
-        positive: `[P]` logits of all positives.
+        positive: `[P]` logits of all positives, in float64 as
         a: `[P]` their log-weights.
         negatives: `[P, m]` logits of own negatives.
         b: `[m]` or `[P, m]` their log-weights.
@@ -68,8 +68,8 @@ class OwnTerms:
         draw: the own negatives.
     """
 
-    positive: Float[Tensor, " P"]
-    a: Float[Tensor, " P"]
+    positive: Float64[Tensor, " P"]
+    a: Float64[Tensor, " P"]
     negatives: Float[Tensor, "P m"]
     b: Float[Tensor, "*P m"]
     mask: Bool[Tensor, "P m"]
@@ -92,7 +92,8 @@ def sharded_loss(batch: JointBatch, rows: OwnRows, draw: Draw, weighting: Weight
     else:
         assert isinstance(settings, SoftmaxSettings)
         loss = _softmax(terms, settings, batch, rows.share.placement.num_labels)
-    return settings.reduce(loss, batch.pairs)
+    # Numbers of each target are cheap: in float64, the loss has the digits that a kernel's has.
+    return settings.reduce(loss.double(), batch.pairs).to(terms.negatives.dtype)
 
 
 def _softmax(
@@ -101,8 +102,7 @@ def _softmax(
     """log(1 + e^(a − f_y) · Σ e^(f_y' + b)): a sum over ranks of sums over their negatives."""
     b = terms.b.to(terms.negatives.dtype)
     weighed = (terms.negatives + b).masked_fill(terms.mask, -torch.inf)
-    total = log_sum_exp_of(torch.logsumexp(weighed, 1), batch.ranks)
-    gap = total + (terms.a - terms.positive)
+    gap = log_sum_exp_of(weighed, batch.ranks) + (terms.a - terms.positive)
     loss = torch.logaddexp(torch.zeros_like(gap), gap)
     if settings.label_smoothing:
         above = _above_mean(terms, batch) / num_labels
@@ -122,11 +122,16 @@ def _above_mean(terms: OwnTerms, batch: JointBatch) -> Tensor:
 
 def _decoupled(terms: OwnTerms, settings: DecoupledSettings, batch: JointBatch) -> Tensor:
     """φ(f_y) + Σ w · ϕ(−f_y'): a sum over ranks of sums over their negatives."""
-    b = terms.b.to(terms.negatives.dtype)
-    weights = (terms.a[:, None] + b).masked_fill(terms.mask, 0.0).exp()
-    pushed = weights * settings.piece.negative(-terms.negatives)
-    part = pushed.masked_fill(terms.mask, 0.0).sum(1)
-    return settings.piece.positive(terms.positive) + sum_of(part, batch.ranks)
+    dtype = terms.negatives.dtype
+    # w = e^(a + highest) · e^(b − highest): rounded after the exponential, which would make much of
+    # the last digits of its argument.
+    highest = terms.b.new_zeros(1)
+    if terms.b.shape[-1]:
+        highest = terms.b.masked_fill(terms.b == -torch.inf, 0.0).amax(-1)
+    weights = (terms.b - highest[..., None]).exp().to(dtype)
+    pushed = (weights * settings.piece.negative(-terms.negatives)).masked_fill(terms.mask, 0.0)
+    part = (terms.a + highest).exp().to(dtype) * pushed.sum(1)
+    return settings.piece.positive(terms.positive.to(dtype)) + sum_of(part, batch.ranks)
 
 
 def _terms(batch: JointBatch, rows: OwnRows, draw: Draw, weighting: Weighting) -> OwnTerms:
@@ -155,7 +160,7 @@ def _terms(batch: JointBatch, rows: OwnRows, draw: Draw, weighting: Weighting) -
     f_y = f_y / temperature
     f = f / temperature
     a, b = _log_weights(weighting, draw, batch)
-    known = torch.stack([f_y, a[own].to(f_y.dtype)])
+    known = torch.stack([f_y.double(), a[own]])
     everyone = known.new_zeros(2, len(pairs.label)).index_copy(1, own, known)
     positive, a = sum_of(everyone, batch.ranks)
     mask = settings.masks(pairs, draw, weighting)
