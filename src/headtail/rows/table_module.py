@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headtail.device.host_memory import HostTensor
+from headtail.rows.decay import flush
 
 Placement = Literal["device", "host"]
 PLACEMENTS: tuple[Placement, ...] = ("device", "host")
@@ -37,6 +38,7 @@ class TableModule(nn.Module):
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any
     ) -> None:
+        flush(self)  # hooks that do so would see the parameters of the CPU, which owe nothing
         there = self._on_host()
         if there:  # `assign=True` would replace the table by whatever was loaded
             local_metadata = {**local_metadata, "assign_to_params_buffers": False}
