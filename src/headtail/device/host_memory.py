@@ -97,7 +97,9 @@ class HostTensor(nn.Parameter):
             device = torch.device("cuda", torch.cuda.current_device())
         if device != self.device:
             self.settle()
-            self.data = self.host if device.type == "cpu" else _seen_from(self.host, self._memory, device)
+            self.data = (
+                self.host if device.type == "cpu" else _seen_from(self.host, self._memory, device)
+            )
 
     def follow(self, moved: Any) -> None:
         """Go where a function of `nn.Module._apply` takes tensors; the type must stay."""
@@ -177,7 +179,7 @@ class _Map(mmap.mmap):
         """Pin it, once, and map it into the address space of all devices."""
         if self.registered_at:
             return
-        error = torch.cuda.cudart().cudaHostRegister(address, len(self), PORTABLE_AND_MAPPED)
+        error = _cudart().cudaHostRegister(address, len(self), PORTABLE_AND_MAPPED)
         if int(error) != 0:
             raise HeadtailError(
                 f"CUDA cannot pin {len(self) / 2**30:.1f} GiB of host memory (error {int(error)}). "
@@ -189,7 +191,12 @@ class _Map(mmap.mmap):
         if self.registered_at:
             with suppress(Exception):  # at the end of a process, CUDA may be gone already
                 torch.cuda.synchronize()
-                torch.cuda.cudart().cudaHostUnregister(self.registered_at)
+                _cudart().cudaHostUnregister(self.registered_at)
+
+
+def _cudart() -> Any:
+    """CUDA's runtime, as torch has loaded it."""
+    return torch.cuda.cudart()
 
 
 def _mapped(shape: Sequence[int], dtype: torch.dtype) -> tuple[_Map, Tensor]:

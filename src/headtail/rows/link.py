@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from types import EllipsisType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 from weakref import ref
 
 import torch
@@ -48,7 +48,7 @@ class PendingDecay:
             return
         self._fit(table)
         in_parts = rows is ... and isinstance(table, HostTensor)
-        for part in table.parts() if in_parts else (rows,):
+        for part in cast(HostTensor, table).parts() if in_parts else (rows,):
             factor = (self.log_decay - self.received[part]).exp()
             factor = factor.reshape(-1, *[1] * (table.dim() - 1))
             old = widened(table[part])  # a bfloat16 factor would lose most of a small decay

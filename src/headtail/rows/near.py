@@ -37,9 +37,7 @@ class NearRows(NamedTuple):
 
 
 @torch.no_grad()
-def near_rows(
-    weight: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor
-) -> NearRows:
+def near_rows(weight: Tensor, bias: Tensor | None, positive: Tensor, negatives: Tensor) -> NearRows:
     """The rows in use, read from host memory once: kernels read each of them many times.
 
     A table that the device has in its own memory is returned as it is, and so is any table where

@@ -1,4 +1,4 @@
-"""The state that an optimiser keeps for the rows of a table, in the kind of memory the table has."""
+"""The state that an optimiser keeps for the rows of a table, in the same kind of memory."""
 
 from __future__ import annotations
 

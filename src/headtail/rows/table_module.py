@@ -35,7 +35,7 @@ class TableModule(nn.Module):
         with self._replaced(there):
             super()._save_to_state_dict(destination, prefix, keep_vars)
 
-    def _load_from_state_dict(
+    def _load_from_state_dict(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any
     ) -> None:
         flush(self)  # hooks that do so would see the parameters of the CPU, which owe nothing
