@@ -163,7 +163,7 @@ def test_gradients_are_on_the_gpu_and_can_be_clipped_and_scaled():
 
 
 @pytest.mark.parametrize("options", [
-    {}, {"exclude": [[1, 4999], [], [0, 70, 71]]}, {"post_hoc": 0.5, "correct_twice": True},
+    {}, {"exclude": "the best"}, {"post_hoc": 0.5, "correct_twice": True},
     {"candidates": [[1, 2], [300], [4]]},
 ])  # fmt: skip
 @pytest.mark.parametrize("scheme", [SCHEMES[0], "cosface/frequency:tail@64"])
@@ -171,6 +171,8 @@ def test_the_best_labels_are_those_of_a_table_on_the_gpu(options, scheme, monkey
     monkeypatch.setattr("headtail.device.host_memory.PART", 2**24)
     heads = [make(placement, scheme, labels=100_000)[0] for placement in ("host", "device")]
     hidden = torch.randn(3, D, device="cuda")
+    if "exclude" in options:
+        options = {"exclude": heads[1].topk(hidden, 12).indices}
     mine, theirs = (head.topk(hidden, 9, **options) for head in heads)
     assert torch.equal(mine.indices, theirs.indices)
     torch.testing.assert_close(mine.values, theirs.values, rtol=1e-5, atol=1e-5)
