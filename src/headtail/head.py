@@ -14,7 +14,6 @@ from headtail.answers.top_labels import TopLabels
 from headtail.answers.topk import best_labels, refuse_not_finite, without_gradients
 from headtail.collectives.ranks import refuse_reducer
 from headtail.core.draw import Draw
-from headtail.core.frequencies import LabelFrequencies
 from headtail.core.labels import Labels, check_labels
 from headtail.core.listed import Listed, PerExample
 from headtail.core.targets import Target
@@ -22,22 +21,23 @@ from headtail.core.topk import TopK
 from headtail.errors import (
     HeadtailError,
     Setting,
+    check_choice,
     check_count,
     check_ids,
-    check_kind,
-    check_num_labels,
     check_number,
 )
 from headtail.implicit.implied import implied_margin_of, lean_of, refuse_to_correct_twice
-from headtail.losses import ExactLoss, Loss, SampledLoss
+from headtail.losses import Loss, SampledLoss
 from headtail.losses.captured import Call, Captured, HeadGraphs
+from headtail.losses.of_head import check_loss
 from headtail.losses.options import Options
 from headtail.rows.decay import catch_up, flush, forgive
 from headtail.rows.look_up import look_up
 from headtail.rows.new_rows import add_rows
+from headtail.rows.table_module import PLACEMENTS, Placement, TableModule, new_table
 
 
-class LabelHead(nn.Module):
+class LabelHead(TableModule):
     """The last layer for very many labels: `head(hidden, target)` is the training loss,
     `head.topk(hidden, k)` the answer.
 
@@ -48,8 +48,11 @@ class LabelHead(nn.Module):
         bias: learn a bias for each label.
         sparse: give the table row-sparse gradients, for `RowSGD`, `RowAdagrad`, `RowAdam`: a step
             then costs the same at ten thousand labels and at a hundred million.
-        device: where the table is made.
+        device: where the table is made and used.
         dtype: of the table, and of the hidden states; a bias has at least the digits of float32.
+        placement: "host" keeps the table, and the state of its row optimiser, in host memory,
+            pinned: a GPU reads and updates the rows of a step there, so that it trains a table that
+            is larger than its own memory. Needs `sparse=True`.
 
     >>> from headtail import SampledSoftmaxLoss, Tail, WithinBatch
     >>> labels = Labels.zipf(1000)
@@ -71,21 +74,24 @@ class LabelHead(nn.Module):
         sparse: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        placement: Placement = "device",
     ) -> None:
         super().__init__()
         check_labels(labels)
-        check_loss(loss, labels, sparse)
+        check_choice("placement", placement, PLACEMENTS)
+        check_loss(loss, labels, sparse, placement)
         self.labels = labels
         self.loss = loss
         self.sparse = sparse
+        self.placement = placement
         self._lean: tuple[Loss, float] | None = None  # of this loss, once it is needed
         self._graphs = HeadGraphs()
         shape = (labels.num_labels, check_count("dim", dim))
-        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.weight = new_table(shape, placement, device, dtype)
         self.bias = None
         if bias:
             wide = torch.promote_types(self.weight.dtype, torch.float32)
-            self.bias = nn.Parameter(torch.empty(shape[0], 1, device=device, dtype=wide))
+            self.bias = new_table((shape[0], 1), placement, device, wide)
         self.reset_parameters()
         # What is saved has its weight decay, and what is loaded is not decayed for the past.
         self.register_state_dict_pre_hook(flush)
@@ -300,7 +306,7 @@ class LabelHead(nn.Module):
                 "added, not removed."
             )
         loss = self.loss.for_labels(labels) if loss is None else loss
-        check_loss(loss, labels, self.sparse)
+        check_loss(loss, labels, self.sparse, self.placement)
         self.flush()
         fresh = torch.empty(
             new - old, self.weight.shape[1], device=self.weight.device, dtype=self.weight.dtype
@@ -347,6 +353,7 @@ class LabelHead(nn.Module):
         return (
             f"num_labels={len(self.weight)}, dim={self.weight.shape[1]}, "
             f"bias={self.bias is not None}, sparse={self.sparse}"
+            + (", placement=host" if self.placement == "host" else "")
         )
 
     def _table(self, post_hoc: float = 0.0) -> ScoredTable:
@@ -377,20 +384,3 @@ class LabelHead(nn.Module):
                 )
             self._lean = self.loss, lean_of(implied_margin_of(self.loss, batch_size=2), self.labels)
         refuse_to_correct_twice(self._lean[1])
-
-
-def check_loss(loss: Loss, labels: LabelFrequencies, sparse: bool) -> None:
-    """Refuse a loss that does not fit these labels, or a sparse table."""
-    check_kind("loss", loss, Loss, "SampledSoftmaxLoss(WithinBatch(labels), Tail(labels))")
-    if sparse and not isinstance(loss, SampledLoss):
-        raise HeadtailError(
-            "`sparse=True` needs a sampled loss: an exact loss touches every row. Write "
-            "`sparse=False`."
-        )
-    if isinstance(loss, SampledLoss) and loss.sampler.num_labels != labels.num_labels:
-        raise HeadtailError(
-            f"`loss` samples from {loss.sampler.num_labels} labels, but `labels` has "
-            f"{labels.num_labels}."
-        )
-    if isinstance(loss, ExactLoss):
-        check_num_labels("loss.margin", loss.margin.num_labels, "`labels` has", labels.num_labels)

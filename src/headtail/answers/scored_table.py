@@ -10,6 +10,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from headtail.core.frequencies import LabelFrequencies
+from headtail.device.host_memory import HostTensor
 from headtail.errors import HeadtailError, check_kind, check_same_device
 from headtail.losses.inputs import directions
 from headtail.rows.rounding import widened
@@ -44,6 +45,17 @@ class ScoredTable:
         """The rows of these labels, as a table."""
         bias = None if self.bias is None else self.bias[ids]
         return replace(self, weight=self.weight[ids], bias=bias, ids=ids)
+
+    def near(self, rows: slice) -> ScoredTable:
+        """These rows of a table in host memory, copied to the device that uses it."""
+        device = self.weight.device
+        weight, bias = (
+            None if table is None else _host(table)[rows].to(device, non_blocking=True)
+            for table in (self.weight, self.bias)
+        )
+        assert weight is not None
+        ids = torch.arange(*rows.indices(len(self)), device=device)
+        return replace(self, weight=weight, bias=bias, ids=ids)
 
     def folded(self) -> ScoredTable:
         """The same scores as plain dot products and an offset for each label.
@@ -113,6 +125,11 @@ class ScoredTable:
         if self.post_hoc:
             scores = scores - self.adjustment(rows).to(scores.dtype)
         return scores
+
+
+def _host(table: Tensor) -> Tensor:
+    """The host's tensor, without waiting: a copy on the same stream comes after all updates."""
+    return table.host if isinstance(table, HostTensor) else table
 
 
 def check_hidden(hidden: Tensor, weight: Tensor, name: str = "hidden") -> None:

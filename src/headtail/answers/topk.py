@@ -13,6 +13,7 @@ from torch import Tensor
 from headtail.answers.scored_table import ScoredTable
 from headtail.core.listed import Listed
 from headtail.core.topk import TopK, better, without_excluded
+from headtail.device.host_memory import HostTensor, is_far
 from headtail.errors import HeadtailError, Setting
 from headtail.kernels.dispatch import topk_kernel
 
@@ -53,17 +54,34 @@ def best_labels(
         excluded: labels that must not be returned, by example. Where fewer than k remain, the rest
             has index −1 and value −∞.
     """
+    best = _best_of_parts if is_far(table.weight) else _best
+    found = best(table, hidden, k, excluded)
+    return found if excluded is None else without_excluded(found)
+
+
+def _best(table: ScoredTable, hidden: Tensor, k: int, excluded: Listed | None) -> TopK:
     kernel = None if table.cosine else topk_kernel(hidden, table.weight, k)
     if kernel is None:
-        best = _by_blocks(table, hidden, k, excluded)
-    else:
-        shift = None
-        if table.post_hoc:  # the kernel adds it before scores are divided by the temperature
-            shift = (-table.temperature * table.adjustment(slice(None))).float()
-        bias = None if table.bias is None else table.bias.squeeze(1)
-        values, indices = kernel(hidden, table.weight, bias, shift, k, excluded)
-        best = TopK(values / table.temperature, indices)
-    return best if excluded is None else without_excluded(best)
+        return _by_blocks(table, hidden, k, excluded)
+    shift = None
+    if table.post_hoc:  # the kernel adds it before scores are divided by the temperature
+        shift = (-table.temperature * table.adjustment(slice(None))).float()
+    bias = None if table.bias is None else table.bias.squeeze(1)
+    values, indices = kernel(hidden, table.weight, bias, shift, k, excluded)
+    return TopK(values / table.temperature, indices)
+
+
+def _best_of_parts(table: ScoredTable, hidden: Tensor, k: int, excluded: Listed | None) -> TopK:
+    """Of a table in host memory, whose parts are copied to the device, one after the other."""
+    assert isinstance(table.weight, HostTensor), "it is in host memory"
+    best: TopK | None = None
+    for rows in table.weight.parts():
+        part = table.near(rows)
+        within = None if excluded is None else excluded.within(rows)
+        here = _best(part, hidden, min(k, len(part)), within)
+        best = better(best, TopK(here.values, here.indices + rows.start), k)
+    assert best is not None, "a head has labels"
+    return best
 
 
 def refuse_not_finite(

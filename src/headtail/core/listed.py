@@ -73,6 +73,15 @@ class Listed(NamedTuple):
         scores[self.row[here], column[here]] = -torch.inf
         return scores
 
+    def within(self, labels: slice) -> Listed:
+        """The pairs of these labels, which are counted from the first of them on.
+
+        >>> Listed(torch.tensor([1, 0, 1]), torch.tensor([2, 4, 3])).within(slice(3, 5))
+        Listed(row=tensor([0, 1]), label=tensor([1, 0]))
+        """
+        here = (self.label >= labels.start) & (self.label < labels.stop)
+        return Listed(self.row[here], self.label[here] - labels.start)
+
     def distinct(self, num_labels: int, but: Listed | None = None) -> Listed:
         """Every pair once, by row and label, without those of `but`.
 

@@ -27,8 +27,8 @@ from headtail.distributed.own_draws import OwnPart, every_own_label, own_part, o
 from headtail.distributed.sharded_loss import OwnRows, sharded_loss
 from headtail.distributed.sharded_topk import best_of_all
 from headtail.errors import HeadtailError, Setting, check_count, check_kind, check_number
-from headtail.head import check_loss
 from headtail.losses import ExactLoss, Loss, SampledLoss
+from headtail.losses.of_head import check_loss
 from headtail.losses.options import Options
 from headtail.rows.decay import flush, forgive
 

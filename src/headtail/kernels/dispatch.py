@@ -146,6 +146,13 @@ def row_kernels(table: Tensor, largest: int) -> Any:
     return _kernels(engine, "rows")
 
 
+def near_rows_kernel(table: Tensor, rows: Tensor) -> Any:
+    """Copying rows of a table in host memory to a GPU."""
+    if _engine(table.device) != "triton" or not (table.is_contiguous() and rows.is_contiguous()):
+        return None
+    return _kernels("triton", "gather").gather
+
+
 def grouping_kernel(device: torch.device) -> Any:
     """Reordering the entries of a row gradient so that equal rows are neighbours."""
     if _engine(device) != "triton":

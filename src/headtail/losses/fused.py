@@ -22,6 +22,7 @@ from headtail.losses.inputs import Inputs, directions
 from headtail.losses.options import Settings
 from headtail.rows.gradients import for_autograd, values_of
 from headtail.rows.link import linked, taker_of
+from headtail.rows.near import near_rows
 from headtail.rows.rounding import widened
 
 Kernel = Callable[..., LossGradients]
@@ -175,9 +176,12 @@ class _LossOfRows(torch.autograd.Function):
         if by_score is not None:  # it adds to the log-weight of all negatives of its example
             weighed = weighed._replace(a=by_score.double() + weighed.a)
         places = _places(weight, bias, positive, negatives) if ctx.needs_input_grad[2] else None
-        result = kernel(hidden, weight, bias, positive, negatives, *weighed)
+        near = near_rows(weight, bias, positive, negatives)
+        result = kernel(hidden, *near[:4], *weighed)
         # Autograd frees what is saved here after the last backward, and not before.
-        rows, points = (result.rows, None) if places is None else (places.rows, places.points)
+        rows, points = near.in_table(result.rows), None
+        if places is not None:
+            rows, points = places.rows, places.points
         gradients = result.grad_input, result.grad_scores, result.grad_rows
         if by_score is not None:
             by_score = slope_in_margin(result.loss, weighed.scale)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from types import EllipsisType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 from weakref import ref
 
 import torch
 from torch import Tensor
 
+from headtail.device.host_memory import HostTensor
 from headtail.kernels.gradient import RowCounters, RowGradient
 from headtail.rows.rounding import widened, write_rows
 
@@ -46,9 +47,12 @@ class PendingDecay:
         if self.settled and not self.replayed and len(self.received) == len(table):
             return
         self._fit(table)
-        factor = (self.log_decay - self.received[rows]).exp().reshape(-1, *[1] * (table.dim() - 1))
-        old = widened(table[rows])  # a bfloat16 factor would lose most of a small decay
-        write_rows(table, rows, old * factor.to(old.dtype))
+        in_parts = rows is ... and isinstance(table, HostTensor)
+        for part in cast(HostTensor, table).parts() if in_parts else (rows,):
+            factor = (self.log_decay - self.received[part]).exp()
+            factor = factor.reshape(-1, *[1] * (table.dim() - 1))
+            old = widened(table[part])  # a bfloat16 factor would lose most of a small decay
+            write_rows(table, part, old * factor.to(old.dtype))
         # A compiled step would take the sum that starts anew for the one it began with.
         if rows is ... and torch.compiler.is_compiling():
             self.received[rows] = self.log_decay
@@ -176,7 +180,10 @@ def linked(table: Tensor) -> TableLink:
 
 def twin(table: Tensor) -> Tensor:
     """A leaf that autograd takes for another one, in the same memory and with the same link."""
-    other = table.detach().requires_grad_(table.requires_grad)
+    if isinstance(table, HostTensor):
+        other = table.alias()
+    else:
+        other = table.detach().requires_grad_(table.requires_grad)
     link = link_of(table)
     if link is not None:
         setattr(other, NAME, link)

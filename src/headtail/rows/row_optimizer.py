@@ -12,6 +12,7 @@ import torch
 import torch.optim.optimizer as hooks
 from torch import Tensor
 
+from headtail.device.host_memory import HostTensor
 from headtail.device.side_streams import side_stream, wait_for
 from headtail.errors import HeadtailError, check_inside, check_number, check_rate
 from headtail.kernels.dispatch import grouping_kernel, row_kernels
@@ -21,6 +22,7 @@ from headtail.rows.decay import catch_up, owe
 from headtail.rows.gradients import as_rows, every_row, summed, values_of, whole_gradient
 from headtail.rows.link import Rows, Taker, forget_entries, linked
 from headtail.rows.rounding import widened, write_rows
+from headtail.rows.row_state import put_on_host, row_state, state_on_host, without_host_state
 
 
 class RowOptimizer(torch.optim.Optimizer, Taker):
@@ -250,7 +252,7 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
     def state_dict(self) -> dict[str, Any]:
         """As torch's; weight decay is flushed first, so that it needs no bookkeeping on disk."""
         self.flush()
-        return super().state_dict()
+        return state_on_host(super().state_dict())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's, but the state of a bfloat16 or float16 table stays float32.
@@ -258,16 +260,18 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
         torch casts state to the dtype of its parameter.
         """
         given: dict[str, Any] = {}
+        present = {p: self.state.get(p, {}) for p in self._parameters()}
 
-        def look(_: Any, state: dict[str, Any]) -> None:
+        def look(_: Any, state: dict[str, Any]) -> dict[str, Any]:
             self._check_kind(state)
             given.update(state)
+            return without_host_state(state, self._parameters())
 
         hooks = (
             # as other hooks leave it
             self.register_load_state_dict_pre_hook(look),
             self.register_load_state_dict_post_hook(
-                lambda _: self._widen_state(given), prepend=True
+                lambda _: self._widen_state(given, present), prepend=True
             ),
         )
         try:
@@ -287,9 +291,12 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
                 "is that of another optimiser. Load it into the one that it was saved from."
             )
 
-    def _widen_state(self, given: dict[str, Any]) -> None:
+    def _widen_state(self, given: dict[str, Any], present: dict[Tensor, Any]) -> None:
         keys = chain.from_iterable(group["params"] for group in given["param_groups"])
         for key, p in zip(keys, self._parameters(), strict=True):
+            if isinstance(p, HostTensor):
+                put_on_host(given["state"].get(key, {}), present[p], p, self.state[p])
+                continue
             wide = torch.promote_types(p.dtype, torch.float32)
             for name, value in given["state"].get(key, {}).items():
                 # A count of steps has no dimension.
@@ -349,24 +356,7 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
         """A state tensor shaped like p, or `[T, 1]`. Rows that p has gained since the last step
         start with `fill`.
         """
-        state = self.state[p]
-        like = p[:, :1] if one_per_row else p
-        if name not in state:
-            dtype = widened(p[:0] if p.dim() else p).dtype  # bfloat16 would lose small steps
-            state[name] = torch.full_like(
-                like, fill, dtype=dtype, memory_format=torch.contiguous_format
-            )
-        elif p.dim() and len(state[name]) < len(p):
-            new = like[len(state[name]) :]
-            state[name] = torch.cat(
-                [state[name], torch.full_like(new, fill, dtype=state[name].dtype)]
-            )
-        if state[name].shape != like.shape:
-            raise HeadtailError(
-                f"The optimiser's `{name}` has the shape {list(state[name].shape)}, but its table "
-                f"{list(like.shape)}. Load the state of an optimiser of this table."
-            )
-        return state[name]
+        return row_state(self.state[p], p, name, fill, one_per_row=one_per_row)
 
 
 def _check_decay(rate: float | Tensor, group: dict[str, Any]) -> None:

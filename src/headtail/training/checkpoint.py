@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headtail.device.host_memory import HostTensor, on_host
 from headtail.errors import HeadtailError
 from headtail.files.tensors import load_tensors
 from headtail.rows.decay import forgive, owed, owes
@@ -31,7 +32,7 @@ def training_state(
     for name, parameter in model.named_parameters():
         for key, value in optimiser.state.get(parameter, {}).items():
             if isinstance(value, Tensor):
-                tensors[f"optimiser.{name}.{key}"] = value
+                tensors[f"optimiser.{name}.{key}"] = on_host(value)
             else:
                 numbers[f"{name}.{key}"] = value
         if (debt := owed(parameter)) is not None:
@@ -56,7 +57,10 @@ def restore_training_state(
         for key, value in state.items():
             present = optimiser.state[parameter].get(key)
             if isinstance(present, Tensor) and present.shape == value.shape:
-                present.copy_(value)  # in place: a captured graph reads tensors by address
+                # In place: a captured graph reads tensors by address.
+                on_host(present).copy_(value)
+            elif isinstance(parameter, HostTensor) and value.dim():
+                optimiser.state[parameter][key] = HostTensor.of(value, parameter.device)
             elif value.shape == parameter.shape:
                 # In the parameter's memory layout, which optimisers over many tensors require.
                 fresh = torch.empty_like(parameter, dtype=value.dtype)
@@ -111,7 +115,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """Parameters, buffers and samplers' memories by their names in a checkpoint."""
     extra = {f"{name}.extra": module.get_extra_state() for name, module in remembering(model)}
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers()), **extra}
-    return {f"model.{name}": tensor for name, tensor in tensors.items()}
+    return {f"model.{name}": on_host(tensor) for name, tensor in tensors.items()}
 
 
 def remembering(model: nn.Module) -> list[tuple[str, nn.Module]]:
