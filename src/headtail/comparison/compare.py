@@ -233,7 +233,7 @@ def _run_held(
         rows=[*begun.rows, *(row for cell in trained for row in rows_of_cell[cell])],
         made_by=_made_by(execution, device, folder)
         | {"times": mean_times(cell.folder for cell in trained)},
-        failures=failures,
+        failures={cell.title: failures[cell.title] for cell in grid if cell.title in failures},
         classes=[row for cell in trained for row in read_classes(cell.folder)],
         answers=first_answers(cell.folder for cell in trained),
     ).write(folder)

@@ -35,9 +35,9 @@ LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
 
 
-def ray_package() -> ModuleType:
-    """The package; where it is missing, one sentence says how to install it."""
-    return need("ray", extra="ray", to="The engine `ray`")
+def ray_package(module: str = "ray") -> ModuleType:
+    """A module of Ray; where it is missing, one sentence says how to install it."""
+    return need("ray", extra="ray", to="The engine `ray`", module=module)
 
 
 def check_ray() -> None:
@@ -115,44 +115,45 @@ def _check_address(address: str) -> None:
 def _unreachable(address: str, why: str) -> HeadtailError:
     return HeadtailError(
         f"No Ray cluster answers at `{address}`, which the environment variable {ADDRESS} names "
-        f"({why.strip().partition(chr(10))[0].rstrip('.')}). Start it there with `ray start "
-        f"--head`, or unset {ADDRESS} to use this machine alone."
+        f"({_first_sentence(why)}). Start it there with `ray start --head`, or unset {ADDRESS} to "
+        "use this machine alone."
     )
+
+
+def _first_sentence(text: str) -> str:
+    return text.strip().partition("\n")[0].partition(". ")[0].rstrip(".")
 
 
 def _connect(ray: ModuleType, address: str) -> None:
     try:
-        with _environment({"RAY_BACKEND_LOG_LEVEL": "error"}):
-            ray.init(address=address, **QUIET)
+        ray.init(address=address, **QUIET)
     except Exception as error:
         raise _unreachable(address, str(error) or type(error).__name__) from error
 
 
 def _start(ray: ModuleType, workers: int, folder: Path) -> None:
-    from ray._private import ray_constants
-
     private = {
         LOOPBACK: "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it warns of a change to come
-        "RAY_BACKEND_LOG_LEVEL": "error",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
     if "RAY_AUTH_TOKEN_PATH" not in os.environ:
         private["RAY_AUTH_TOKEN"] = os.environ.get("RAY_AUTH_TOKEN") or _token()
     _forget_token(ray)
     # The variable is for the processes that start; this one has read it long ago.
-    before = ray_constants.ENABLE_RAY_CLUSTER
-    ray_constants.ENABLE_RAY_CLUSTER = False
+    constants: Any = ray_package("ray._private.ray_constants")
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
     try:
         with _environment(private):
             ray.init(OWN, num_cpus=workers, include_dashboard=False, _temp_dir=str(folder), **QUIET)
     except Exception as error:
-        why = (str(error) or type(error).__name__).strip().partition("\n")[0].rstrip(".")
+        why = _first_sentence(str(error) or type(error).__name__)
         raise HeadtailError(
             f"Ray could not start on this machine ({why}). Leave out ", Setting("engine"), "."
         ) from error
     finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
+        constants.ENABLE_RAY_CLUSTER = before
 
 
 @cache

@@ -16,13 +16,13 @@ import torch
 
 from headtail.comparison.grid import Cell
 from headtail.comparison.news import Followers
-from headtail.comparison.ray_cluster import cluster, gpus_per_task, is_own
+from headtail.comparison.ray_cluster import cluster, gpus_per_task, is_own, ray_package
 from headtail.comparison.ray_task import (
     Mailbox,
     NodeError,
     Shared,
-    environment,
     perform,
+    settings,
     versions,
 )
 from headtail.comparison.workers import DeviceWork, Follow, Outcome, in_turn, source_of
@@ -94,7 +94,7 @@ class RayEngine:
 
     def _begin(self, cells: Sequence[Cell], data: DataSet, device: str) -> Begun:
         options: dict[str, Any] = {}
-        if not is_own() and (variables := environment()):
+        if not is_own() and (variables := settings()):
             options["runtime_env"] = {"env_vars": variables}
         ray = self._resources.enter_context(cluster(self.workers, device, self.note))
         options["num_gpus"] = gpus_per_task(ray, self.workers, device)
@@ -187,12 +187,11 @@ def _cancel(ray: ModuleType, tasks: Sequence[Any]) -> None:
 
 def _queue(ray: ModuleType) -> Any:
     """A queue beside this process, so that no other node takes it along."""
-    from ray.util.queue import Queue
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
+    strategies = ray_package("ray.util.scheduling_strategies")
     here = ray.get_runtime_context().get_node_id()
-    where = NodeAffinitySchedulingStrategy(here, soft=True)
-    return Queue(actor_options={"num_cpus": 0, "scheduling_strategy": where})
+    where = strategies.NodeAffinitySchedulingStrategy(here, soft=True)
+    options = {"num_cpus": 0, "scheduling_strategy": where}
+    return ray_package("ray.util.queue").Queue(actor_options=options)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from headtail.comparison.grid import Cell
 from headtail.comparison.news import Reporter
 from headtail.comparison.workers import DeviceWork
 from headtail.data.points import DataSet
+from headtail.device import environment
 from headtail.errors import HeadtailError, Setting
 from headtail.files.locks import FolderInUseError
 
@@ -134,9 +135,8 @@ def perform(
 
 def versions() -> dict[str, str]:
     """The packages that decide the results, which are the same on all nodes."""
-    from headtail import __version__
-
-    return {"headtail": __version__, "torch": torch.__version__}
+    found = environment.versions()
+    return {name: found[name] for name in ("headtail", "torch") if name in found}
 
 
 @contextmanager
@@ -191,6 +191,6 @@ def _listed(found: dict[str, str]) -> str:
     return " and ".join(f"{name} {version}" for name, version in found.items())
 
 
-def environment() -> dict[str, str]:
-    """The settings of headtail that a process of another cluster does not inherit."""
+def settings() -> dict[str, str]:
+    """The environment variables of headtail: processes of another cluster do not inherit them."""
     return {name: value for name, value in os.environ.items() if name.startswith("HEADTAIL_")}
