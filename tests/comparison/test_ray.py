@@ -6,7 +6,7 @@ import ipaddress
 import os
 import signal
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -242,12 +242,11 @@ def test_a_cell_that_always_takes_its_process_down_fails_alone(tmp_path, monkeyp
 
 
 def test_the_cluster_listens_on_this_machine_alone_and_leaves_the_home_alone():
-    listening = [
-        connection.laddr.ip
-        for process in psutil.Process().children(recursive=True)
-        for connection in process.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
-    ]
+    listening = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # one that ends just now
+            connections = process.net_connections("inet")
+            listening += [each.laddr.ip for each in connections if each.status == "LISTEN"]
     assert len(listening) > 3
     mapped = [ipaddress.ip_address(ip.removeprefix("::ffff:")) for ip in listening]
     assert all(ip.is_loopback for ip in mapped), listening

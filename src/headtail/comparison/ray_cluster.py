@@ -22,6 +22,7 @@ from headtail.device.shared_gpu import shared_gpu
 from headtail.errors import HeadtailError, Setting, need
 
 ADDRESS = "RAY_ADDRESS"
+ACCESS = "RAY_AUTH_MODE"
 OWN = "local"
 """The address of a cluster that Ray starts for this process alone."""
 SECONDS = 10.0
@@ -68,12 +69,13 @@ def cluster(workers: int | None, device: str, note: Callable[[str], None]) -> It
     with ExitStack() as resources:
         if address == OWN and device == "cuda" and (workers or 1) > 1:
             resources.enter_context(shared_gpu(note))
-        folder = resources.enter_context(_private_folder())
-        resources.callback(_forget_token, ray)
-        resources.callback(ray.shutdown)
         if address == OWN:
+            folder = resources.enter_context(_private_folder())
+            resources.enter_context(_own_access(ray))
+            resources.callback(ray.shutdown)
             _start(ray, workers or torch.get_num_threads(), folder)
         else:
+            resources.callback(ray.shutdown)
             _connect(ray, address)
         yield ray
 
@@ -139,7 +141,6 @@ def _start(ray: ModuleType, workers: int, folder: Path) -> None:
     }
     if "RAY_AUTH_TOKEN_PATH" not in os.environ:
         private["RAY_AUTH_TOKEN"] = os.environ.get("RAY_AUTH_TOKEN") or _token()
-    _forget_token(ray)
     # The variable is for the processes that start; this one has read it long ago.
     constants: Any = ray_package("ray._private.ray_constants")
     before = constants.ENABLE_RAY_CLUSTER
@@ -161,9 +162,21 @@ def _token() -> str:
     return secrets.token_hex(32)
 
 
-def _forget_token(ray: ModuleType) -> None:
-    """Let Ray look for its token again: it keeps the first one for as long as the process runs."""
-    ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+@contextmanager
+def _own_access(ray: ModuleType) -> Iterator[None]:
+    """Let Ray choose how a cluster lets processes in, and look for a token, for this block alone.
+
+    Otherwise it keeps the first choice, and the first token, for as long as the process runs.
+    """
+    tokens = ray._raylet.AuthenticationTokenLoader.instance()
+    before = os.environ.get(ACCESS)
+    tokens.reset_cache()
+    try:
+        yield
+    finally:
+        _restore({ACCESS: before})
+        ray._raylet.Config.initialize("")  # read the environment again
+        tokens.reset_cache()
 
 
 @contextmanager
@@ -189,8 +202,12 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        _restore(before)
+
+
+def _restore(before: Mapping[str, str | None]) -> None:
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
