@@ -117,8 +117,7 @@ def _check_address(address: str) -> None:
 def _unreachable(address: str, why: str) -> HeadtailError:
     return HeadtailError(
         f"No Ray cluster answers at `{address}`, which the environment variable {ADDRESS} names "
-        f"({_first_sentence(why)}). Start it there with `ray start --head`, or unset {ADDRESS} to "
-        "use this machine alone."
+        f"({_first_sentence(why)}). Start it there, or unset {ADDRESS} to use this machine alone."
     )
 
 
