@@ -138,6 +138,19 @@ def test_news_that_is_slower_than_the_result_is_waited_for():
     assert calls.made == [("end", after(10, finished=True), None)]
 
 
+def test_news_of_a_cell_that_is_over_is_ignored():
+    news = queue.Queue()
+    calls = Calls()
+    for _ in range(2):  # as if its process had died before it gave its result, and it ran again
+        reporter = Reporter("a cell", news)
+        reporter.on_end(after(10, finished=True))
+        reporter.over()
+    followers = Followers({"a cell": calls}, news)
+    followers.pass_on()
+    followers.end()
+    assert calls.made == [("end", after(10, finished=True), None)]
+
+
 def test_a_cell_whose_process_dies_ends_where_it_was_last():
     calls = Calls()
     with pytest.raises(HeadtailError, match="A worker process died"):

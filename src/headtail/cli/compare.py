@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from headtail.cli.recipe import Recipe, with_recipe
 from headtail.cli.report import publish
 from headtail.cli.tuning import tuned
 from headtail.comparison.compare import DEFAULT_SCHEMES, Execution, compare
+from headtail.comparison.engines import EngineName, check_engine
 from headtail.data.reading import Reading
 from headtail.data.slices import SliceRule
 from headtail.device.choice import Device, choose_device
@@ -58,6 +60,10 @@ class Compare:
     """Runs that train at the same time, each in its own process; by default one per core if
     the work takes more than about ten seconds, and one on a GPU.
     """
+    engine: EngineName = "processes"
+    """Where runs train: in processes of this machine, or as tasks of Ray, on the cluster that
+    RAY_ADDRESS names or on one that is started here. Results are the same.
+    """
     tune: bool = False
     """First choose learning rate and epochs of each scheme by short runs on held-out training
     points: the same number for every scheme. All are shown and kept in tries.csv.
@@ -82,7 +88,8 @@ class Compare:
         data = read_with_notes(self, training, self.schemes, typed, device, console)
         command = shlex.join(["headtail", *typed])
         execution = Execution(
-            workers=self.workers or (1 if device == "cuda" else torch.get_num_threads()),
+            workers=self._workers(device),
+            engine=self.engine,
             if_it_pays=self.workers is None,
             strict="--debug" in typed,
             command=command,
@@ -111,6 +118,12 @@ class Compare:
         publish(comparison, self.out / "report.html")
         return 1 if comparison.failures else 0
 
+    def _workers(self, device: str) -> int | None:
+        """Runs at the same time; None for as many as a cluster takes."""
+        if self.workers is not None or self.engine == "ray":
+            return self.workers
+        return 1 if device == "cuda" else torch.get_num_threads()
+
     def _check(self, training: Training, typed: Sequence[str]) -> None:
         """Refuse what makes no sense before the data are read."""
         check_out_folder(self.out)
@@ -122,3 +135,7 @@ class Compare:
         check_count("seeds", self.seeds)
         if self.workers is not None:
             check_count("workers", self.workers)
+        if self.engine == "ray":
+            # What Ray prints about lost workers would be in the way of the bars.
+            os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
+        check_engine(self.engine)

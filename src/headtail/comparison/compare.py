@@ -9,19 +9,20 @@ import datetime
 import sys
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 
 from headtail.comparison.cell import run_cell
+from headtail.comparison.engines import EngineName, check_engine, engine_of
 from headtail.comparison.explained import explain_schemes
 from headtail.comparison.grid import Cell, cells, check_same_data
 from headtail.comparison.results import Comparison, Row, first_answers, mean_times, read_classes
 from headtail.comparison.rows import baseline_rows, explain_rows
-from headtail.comparison.workers import Outcome, in_turn, pays, side_by_side, source_of
+from headtail.comparison.workers import DeviceWork, Outcome
 from headtail.core.slices import Slices
 from headtail.data.facts import facts_of
 from headtail.data.load import load
@@ -29,7 +30,6 @@ from headtail.data.points import DataSet
 from headtail.data.slices import SliceRule, data_slices
 from headtail.device import environment
 from headtail.device.choice import Device, choose_device
-from headtail.device.shared_gpu import shared_gpu
 from headtail.errors import HeadtailError, Setting, check_count
 from headtail.evaluation.measures import check_measurable
 from headtail.files.checksums import DamagedWarning
@@ -50,26 +50,33 @@ class Execution:
     Attributes:
         workers: runs that train at the same time, on one GPU too; they share torch's threads
             evenly. More than one are processes that import the calling script, which then needs
-            `if __name__ == "__main__":`.
-        if_it_pays: start processes only for more work than their start takes, on a CPU.
+            `if __name__ == "__main__":`. By default one; on a cluster, as many as it has cores, or
+            GPUs.
+        if_it_pays: start processes only for more work than their start takes, on a CPU. Ray is
+            always used.
         strict: let the first failing run raise its error, for debugging.
         command: the command that was typed, kept with the results.
         callbacks: called with each cell for what follows its training, in this process even where
             the cell trains in another.
         finished: called with each cell when it is over, and with a sentence if it failed.
         note: called with anything else a user should know, in a sentence.
+        engine: "processes" of this machine, or "ray": tasks on the cluster that `RAY_ADDRESS`
+            names, or on one that is started on this machine, with one thread each.
     """
 
-    workers: int = 1
+    workers: int | None = None
     if_it_pays: bool = False
     strict: bool = False
     command: str = ""
     callbacks: Callable[[Cell], Iterable[Callback]] = lambda _: ()
     finished: Callable[[Cell, str | None], None] = lambda *_: None
     note: Callable[[str], None] = lambda _: None
+    engine: EngineName = "processes"
 
     def __post_init__(self) -> None:
-        check_count("workers", self.workers)
+        if self.workers is not None:
+            check_count("workers", self.workers)
+        check_engine(self.engine)
         if not callable(self.callbacks):
             raise HeadtailError(
                 Setting("callbacks"),
@@ -226,25 +233,11 @@ def _run_held(
         rows=[*begun.rows, *(row for cell in trained for row in rows_of_cell[cell])],
         made_by=_made_by(execution, device, folder)
         | {"times": mean_times(cell.folder for cell in trained)},
-        failures=failures,
+        failures={cell.title: failures[cell.title] for cell in grid if cell.title in failures},
         classes=[row for cell in trained for row in read_classes(cell.folder)],
         answers=first_answers(cell.folder for cell in trained),
     ).write(folder)
     return Comparison.read(folder)
-
-
-@runtime_checkable
-class DeviceWork(Protocol):
-    """Work on cells that is done on one device."""
-
-    @property
-    def device(self) -> str:
-        """Where: "cpu" or "cuda"."""
-        ...
-
-    def __call__(self, cell: Cell, data: DataSet, callback: Callback, stop: Any) -> Any:
-        """Do a cell."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -266,30 +259,19 @@ class CellWork:
 def outcomes(
     grid: Sequence[Cell], data: DataSet, work: DeviceWork, execution: Execution
 ) -> Generator[Outcome, None, None]:
-    """Cells that train, in turn or side by side; then, in turn, those that are measured on the
-    models of others.
-    """
-    training = [cell for cell in grid if cell.adjusts is None]
-    adjusting = [cell for cell in grid if cell.adjusts is not None]
-    unfinished = [cell for cell in training if not cell.done]
-    workers = execution.workers
-    # The number of threads decides the last digits of a sum: it must not depend on how many cells
-    # are left to do.
-    threads = max(1, torch.get_num_threads() // workers)
+    """Cells that train, and then those that are measured on the models of others."""
 
     def follow(cell: Cell) -> Callback:
         return Callbacks(execution.callbacks(cell))
 
-    small = execution.if_it_pays and work.device == "cpu" and not pays(unfinished, data)
-    if workers == 1 or len(unfinished) < 2 or small:
-        yield from in_turn(training, data, work, follow, threads=threads)
-    else:
-        workers = min(workers, len(unfinished))
-        with shared_gpu(execution.note) if work.device == "cuda" else nullcontext():
-            yield from side_by_side(
-                training, source_of(data), work, follow, workers=workers, threads=threads
-            )
-    yield from in_turn(adjusting, data, work, follow, threads=threads)
+    training = [cell for cell in grid if cell.adjusts is None]
+    adjusting = [cell for cell in grid if cell.adjusts is not None]
+    engine = engine_of(
+        execution.engine, execution.workers, execution.note, if_it_pays=execution.if_it_pays
+    )
+    with closing(engine):
+        for part in (training, adjusting):
+            yield from engine.run(part, data, work, follow)
 
 
 def sentence_of(error: BaseException) -> str:
@@ -326,6 +308,6 @@ def _made_by(execution: Execution, device: str, folder: Path) -> dict[str, Any]:
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": environment.versions(),
         "machine": environment.machine(device),
-        "workers": execution.workers,
+        "workers": execution.workers or (1 if execution.engine == "processes" else None),
         "folder": str(folder),
     }

@@ -78,6 +78,8 @@ class Followers:
             self.callbacks[title].on_end(progress)
 
     def _call(self, title: str, method: str, arguments: tuple[Any, ...]) -> None:
+        if title not in self.callbacks:  # a worker died between its last news and its result
+            return
         if method == OVER:
             del self.callbacks[title]
             self._begun.pop(title, None)

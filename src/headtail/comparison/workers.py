@@ -15,7 +15,7 @@ from contextlib import closing
 from functools import partial
 from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -41,6 +41,20 @@ Work = Callable[[Cell, DataSet, Callback, Any], Any]
 """Does a cell, given what follows it and an event that asks it to stop."""
 Follow = Callable[[Cell], Callback]
 """What follows a cell."""
+
+
+@runtime_checkable
+class DeviceWork(Protocol):
+    """Work on cells that is done on one device."""
+
+    @property
+    def device(self) -> str:
+        """Where: "cpu" or "cuda"."""
+        ...
+
+    def __call__(self, cell: Cell, data: DataSet, callback: Callback, stop: Any) -> Any:
+        """Do a cell."""
+        ...
 
 
 class Outcome(NamedTuple):

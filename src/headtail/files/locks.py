@@ -17,6 +17,10 @@ if sys.platform != "win32":
     import fcntl
 
 
+class FolderInUseError(HeadtailError):
+    """Another process writes to this folder."""
+
+
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Make a folder if there is none, and hold it: another process that tries to is refused.
@@ -45,7 +49,7 @@ def _hold(descriptor: int, folder: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise HeadtailError(
+        raise FolderInUseError(
             f"`{folder}` is in use by {_holder(os.fstat(descriptor).st_ino)}. Wait until that has "
             "ended, or choose another folder with ",
             Setting("out"),
