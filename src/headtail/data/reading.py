@@ -109,11 +109,11 @@ class Reading:
     than 4 MiB (an array in an `.npz` file: 64 MiB).
     """
     max_labels: int | None = None
-    """The most labels. By default a file may claim 1,000,000 labels, and 100 more for each label
+    """The most labels. By default a file may claim 100,000 labels, and 100 more for each label
     that is really there; names of labels count as labels that are there.
     """
     max_features: int | None = None
-    """The most features. By default a file may claim 1,000,000 features, and 100 more for each
+    """The most features. By default a file may claim 100,000 features, and 100 more for each
     value that is really there.
     """
 
