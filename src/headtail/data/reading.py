@@ -121,6 +121,10 @@ class Reading:
 DEFAULTS = Reading()
 LIMITS = ("max_memory", "max_seconds")
 """Options that do not change what is read."""
+LONGEST_SEQUENCE = 10_000
+"""Items of a sequence that an encoder may look at: a state is computed for each of them, so that a
+number in a file of settings could ask for all memory.
+"""
 SIZES = ("max_expansion", "max_labels", "max_features")
 """Options that only refuse data, and do not change what is read."""
 
