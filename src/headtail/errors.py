@@ -215,12 +215,14 @@ def check_rate(lr: Any) -> None:
     check_number("lr", lr, low=0)
 
 
-def check_count(name: str, value: Any) -> int:
-    """Return `value` as an int if it is a whole number of at least one."""
+def check_count(name: str, value: Any, most: int | None = None) -> int:
+    """Return `value` as an int if it is a whole number of at least one, and not above `most`."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise HeadtailError(
             Setting(name), f" must be a whole number of at least 1, but got {value!r}."
         )
+    if most is not None and value > most:
+        raise HeadtailError(Setting(name), f" is at most {most:,}, but got {value:,}.")
     return int(value)
 
 

@@ -115,11 +115,23 @@ def test_a_few_bytes_cannot_claim_billions_of_labels_or_features(tmp_path, text,
     assert error.argument == setting
 
 
-def test_the_limit_on_labels_can_be_set_either_way(tmp_path):
-    (tmp_path / "train.txt").write_text("1500000 0:1\n0 1:1\n" * 3)
+@pytest.mark.parametrize("what", ["features", "labels"])
+def test_a_few_bytes_may_claim_a_hundred_thousand_and_a_hundred_for_each_one_there(tmp_path, what):
     path = tmp_path / "train.txt"
-    refused(path, "claims 1,500,001 labels, but only 6 values of a label are there")
-    assert load(path, max_labels=2_000_000).train.num_labels == 1_500_001
+    for number in (100_200, 100_201):
+        sizes = f"{number} 5" if what == "features" else f"5 {number}"
+        path.write_text(f"2 {sizes}\n0 0:1\n1 1:1\n")
+        if number == 100_200:
+            assert getattr(load(path).train, f"num_{what}") == number
+        else:
+            refused(path, f"claims 100,201 {what}, but only 2 values of a")
+
+
+def test_the_limit_on_labels_can_be_set_either_way(tmp_path):
+    (tmp_path / "train.txt").write_text("150000 0:1\n0 1:1\n" * 3)
+    path = tmp_path / "train.txt"
+    refused(path, "claims 150,001 labels, but only 6 values of a label are there")
+    assert load(path, max_labels=200_000).train.num_labels == 150_001
     (tmp_path / "few.txt").write_text("9 0:1\n0 1:1\n" * 3)
     refused(tmp_path / "few.txt", "has 10 labels, but `max_labels` is 5", max_labels=5)
     refused(tmp_path / "few.txt", "has 2 features, but `max_features` is 1", max_features=1)

@@ -178,3 +178,23 @@ def test_an_encoder_of_ones_own_reads_items_in_order():
         torch.tensor([4, 7]).int(), torch.tensor([0, 2]), *torch.tensor([[0], [2]]), 10, L
     )
     torch.testing.assert_close(model.encode(histories)[0], model.head.weight[7] * D**0.5)
+
+
+@pytest.mark.parametrize("make", [SASRec, GRU4Rec])
+def test_a_long_window_is_as_wide_as_the_longest_history(make):
+    head = LabelHead(LABELS, D, SoftmaxLoss())
+    wide = Model(rich(make(L, D, length=10_000, tied=False)), head).eval()
+    items = torch.arange(600).int() % L
+    one = torch.tensor([0, 600])
+
+    def histories(*ends):
+        return Histories(items, one, torch.zeros(len(ends)).long(), torch.tensor(ends), 10, L)
+
+    short = histories(3, 6, 9)
+    long = histories(3, 600)
+    assert wide.inputs(short).shape == (3, 512)
+    assert wide.inputs(long).shape == (2, 600)
+    assert wide.most_at_once(long, 1024) == 1024 * 512 // 600
+    torch.testing.assert_close(wide.encode(short)[0], wide.encode(long)[0])
+    with pytest.raises(HeadtailError, match=r"`length` is at most 10,000, but got 10,001\."):
+        make(L, D, length=10_001)

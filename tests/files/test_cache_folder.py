@@ -164,3 +164,39 @@ def test_kernels_that_others_can_write_to_are_never_read(folder, variable):
     assert "Kernels are compiled again in each process." in done.stderr
     assert str(folder) in done.stderr
     assert not list(folder.iterdir())
+
+
+def test_every_link_on_the_way_is_looked_at(tmp_path, folder, monkeypatch):
+    (tmp_path / "second").symlink_to(folder)
+    (tmp_path / "first").symlink_to("second")
+    assert own_folder(tmp_path / "first") == tmp_path / "first"
+    own_folder.cache_clear()
+    doubt = module._doubt
+    theirs = (tmp_path / "second").lstat().st_ino
+
+    def of_another(found, is_link=False):
+        return "belongs to another user (id 7)" if found.st_ino == theirs else doubt(found, is_link)
+
+    monkeypatch.setattr(module, "_doubt", of_another)
+    with pytest.raises(HeadtailError, match=r"leads to `.*second`, a link that belongs to another"):
+        own_folder(tmp_path / "first")
+
+
+def test_links_in_a_circle_are_refused(tmp_path):
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    with pytest.raises(HeadtailError, match="cannot be inspected"):
+        own_folder(tmp_path / "one")
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "nothing"])
+def test_links_are_refused_where_code_is_kept(tmp_path, folder, kind):
+    elsewhere = tmp_path / "elsewhere"
+    if kind == "folder":
+        elsewhere.mkdir(mode=0o700)
+    elif kind == "file":
+        elsewhere.touch(mode=0o600)
+    (folder / "cpu_1").symlink_to(elsewhere)
+    assert own_folder(folder) == folder
+    with pytest.raises(HeadtailError, match="cpu_1` is a link"):
+        own_folder(folder, below=True)

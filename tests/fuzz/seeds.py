@@ -133,6 +133,16 @@ def _jsonl(folder: Path) -> None:
     (folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def _ratings(folder: Path) -> None:
+    rows = [{"user": i % 5, "item": i % 7, "rating": 1 + i % 3} for i in range(ROWS)]
+    (folder / "ratings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _vectors(folder: Path) -> None:
+    rows = [{"label": "abc"[i % 3], "features": [i, 3, i % 2]} for i in range(ROWS)]
+    (folder / "vectors.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def _reviews(folder: Path) -> None:
     rows = [{"text": f"the cat {i % 4} sleeps", "label": "abc"[i % 3]} for i in range(ROWS)]
     (folder / "reviews.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -182,6 +192,12 @@ def _item_features(folder: Path) -> None:
         ",",
         ["item", "title", "price"],
     )
+
+
+def _json_items(folder: Path) -> None:
+    _log_text("log.csv", ",", True)(folder)
+    rows = [{"item": i, "title": f"word{i % 3} blue", "price": 5 * i} for i in range(9)]
+    (folder / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def _as_table(kind: str, ending: str) -> Callable[[Path], None]:
@@ -319,8 +335,15 @@ def _formats() -> dict[str, list[Seed]]:
             Seed(_texts_csv, "texts.csv", {"label_separator": "|"}),
             Seed(_reviews, "reviews.jsonl"),
         ],
-        "json-lines": [Seed(_jsonl, "log.jsonl")],
-        "item-features": [Seed(_item_features, "log.csv", {"item_features": "items.csv"})],
+        "json-lines": [
+            Seed(_jsonl, "log.jsonl"),
+            Seed(_ratings, "ratings.jsonl", {"min_rating": 2}),
+            Seed(_vectors, "vectors.jsonl", {"features": "features"}),
+        ],
+        "item-features": [
+            Seed(_item_features, "log.csv", {"item_features": "items.csv"}),
+            Seed(_json_items, "log.csv", {"item_features": "items.jsonl"}),
+        ],
         "npz": [Seed(_arrays(ragged, "npz"), "points.npz") for ragged in (False, True)],
         "safetensors": [
             Seed(_arrays(ragged, "safetensors"), "points.safetensors") for ragged in (False, True)

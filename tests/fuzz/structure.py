@@ -12,8 +12,8 @@ from typing import Any
 
 from tests.fuzz.mutate import BYTES, NUMBERS, SIZES, TEXT, WORDS, Mutation, flip_bits
 
-DEPTH = 10_000
-"""How deep nested values are nested."""
+DEPTHS = (150, 1_000, 10_000, 100_000)
+"""How deep nested values are nested: parsers differ in what they bear."""
 _MARK = "\u0001raw\u0001"
 
 
@@ -48,7 +48,9 @@ def _changed_tree(tree: Any, rng: random.Random) -> bytes:
         else:
             holder[rng.choice(WORDS)] = holder.pop(key)
         return json.dumps(tree).encode()
-    holder[key] = _MARK
+    # A field that no other line has is of any type, where another type is an error right away.
+    added = isinstance(holder, dict) and rng.random() < 0.3
+    holder["more" if added else key] = _MARK
     return json.dumps(tree).replace(json.dumps(_MARK), raw.decode()).encode()
 
 
@@ -69,9 +71,11 @@ def _raw_value(rng: random.Random) -> bytes:
         case 3:
             return rng.choice((b"null", b"true", b"false", b"[]", b"{}", b'"\\ud800"'))
         case 4:
-            return b"[" * DEPTH + b"]" * DEPTH
+            depth = rng.choice(DEPTHS)
+            return b"[" * depth + b"]" * depth
         case 5:
-            return b'{"a":' * DEPTH + b"1" + b"}" * DEPTH
+            depth = rng.choice(DEPTHS)
+            return b'{"a":' * depth + b"1" + b"}" * depth
         case _:
             return rng.choice((b"[1]", b'{"a": 1}', b"[[1, 2], [3]]", b"[null]", b'"1"', b"5.9"))
 
@@ -229,7 +233,7 @@ def pickle_opcodes(content: bytes, rng: random.Random) -> bytes:
             new = bytes(rng.choice(_OPCODES) for _ in range(rng.randrange(1, 6)))
             return content[:place] + new + content[place:]
         case 2:
-            return content[:place] + b"](" * rng.choice((10, DEPTH)) + content[place:]
+            return content[:place] + b"](" * rng.choice((10, 10_000)) + content[place:]
         case 3:  # an integer of 2,000 bytes
             return content[:place] + b"\x8b" + (2000).to_bytes(4, "little") + b"\x7f" * 2000
         case 4:  # a tuple that holds itself twice, 34 times over, as the key of a dictionary

@@ -29,6 +29,7 @@ TOGETHER: list[dict[str, pa.DataType]] = [
     {"user": pa.int64(), "item": pa.string()},
     {"user": pa.string(), "item": pa.int64(), "time": pa.timestamp("ns")},
     {"session": pa.int64(), "item": pa.int64(), "time": pa.int64(), "rating": pa.float64()},
+    {"user": pa.int64(), "item": pa.int64(), "rating": pa.int64()},
     {"items": pa.list_(pa.int64()), "target": pa.int64()},
     {"user": pa.string(), "items": pa.list_(pa.string())},
     {"label": pa.string(), "text": pa.string()},
@@ -95,7 +96,7 @@ def _columns(rows: int, of: pa.DataType | None = None) -> st.SearchStrategy[pa.A
     whole = st.integers(0, 5)
     words = st.sampled_from(["a", "b", "the cat", *WORDS])
     kinds: dict[pa.DataType, st.SearchStrategy] = {
-        pa.int64(): whole | st.sampled_from([-1, 2**63 - 1, -(2**63)]),
+        pa.int64(): whole | st.sampled_from([-1, 2**53 + 1, 2**63 - 1, -(2**63)]),
         pa.uint64(): whole | st.just(2**64 - 1),
         pa.int8(): whole,
         pa.float64(): st.floats() | whole.map(float),
@@ -111,7 +112,7 @@ def _columns(rows: int, of: pa.DataType | None = None) -> st.SearchStrategy[pa.A
         pa.duration("s"): st.just(timedelta(1)),
         pa.time32("s"): st.times().map(lambda t: t.replace(microsecond=0)),
         pa.decimal128(9, 2): st.sampled_from([Decimal("1.50"), Decimal(3)]),
-        pa.list_(pa.int64()): st.lists(whole | st.none(), max_size=5),
+        pa.list_(pa.int64()): st.lists(whole | st.none() | st.just(2**53 + 1), max_size=5),
         pa.list_(pa.string()): st.lists(words, max_size=4),
         pa.list_(pa.float32(), 2): st.just([0.5, 1.5]),
         pa.list_(pa.list_(pa.int32())): st.lists(st.lists(whole, max_size=2), max_size=2),

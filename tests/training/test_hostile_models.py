@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -81,6 +82,7 @@ def test_an_unchanged_copy_is_loaded(runs, tmp_path, name):
     [
         (setting("evil", 1), "has the setting `evil`, which is unknown"),
         (setting("lr", "0.1"), "`lr` must be a finite number"),
+        (setting("length", 10_001), "`length` is at most 10,000, but got 10,001"),
         (setting("dim", None), "has no value for `dim`"),
         (setting("dim", 10**9), "has shape"),
         (setting("dim", 10**400), "the settings of its"),
@@ -114,6 +116,21 @@ def test_settings_and_facts_that_make_no_sense_are_refused(runs, tmp_path, chang
 
 def test_a_sampler_that_would_need_more_memory_than_there_is_is_refused(runs, tmp_path):
     refused(runs["softmax"], tmp_path, setting("scheme", "queue(1000000000000000):importance"))
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        "queue(40000000):tail",
+        "mixture(uniform,queue(40000000)):importance",
+        "mixture(" + ",".join(["queue(1000000)"] * 40) + "):importance",
+    ],
+    ids=["one", "inside another", "many"],
+)
+def test_a_queue_is_not_allocated_before_it_is_compared_with_the_file(runs, tmp_path, scheme):
+    """A machine that has 320 MB would allocate them, and only then find no such tensor."""
+    said = refused(runs["softmax"], tmp_path, setting("scheme", scheme))
+    assert re.search(r"they ask for [\d,]+ bytes, but its tensors have [\d,]+", said)
 
 
 def test_an_image_of_impossible_size_is_refused(runs, tmp_path):

@@ -20,6 +20,7 @@ from headtail.data.readers.npz_files import npy_array
 from headtail.data.reading import Reading
 from headtail.errors import HeadtailError, Setting, check_exists, need
 from headtail.files.cache_folder import cache_folder
+from headtail.files.regular import named_in_utf8
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -192,7 +193,7 @@ def _from_parquet(path: Path) -> Counted:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(named_in_utf8(path))
     except (pa.ArrowException, OSError) as error:
         raise HeadtailError(
             f"{path} is not a readable Parquet file; it may be cut short. Write or copy it again."

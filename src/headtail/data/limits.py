@@ -12,7 +12,7 @@ from headtail.data.points import DataSet, Points
 from headtail.data.reading import LIMITS, Reading
 from headtail.errors import HeadtailError, Setting, cannot_read, check_count, check_number
 
-CLAIMED = 1_000_000
+CLAIMED = 100_000
 """Labels or features that any file may claim."""
 PER_ENTRY = 100
 """Labels or features that it may claim for each one that is really there."""

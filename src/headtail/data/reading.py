@@ -109,11 +109,11 @@ class Reading:
     than 4 MiB (an array in an `.npz` file: 64 MiB).
     """
     max_labels: int | None = None
-    """The most labels. By default a file may claim 1,000,000 labels, and 100 more for each label
+    """The most labels. By default a file may claim 100,000 labels, and 100 more for each label
     that is really there; names of labels count as labels that are there.
     """
     max_features: int | None = None
-    """The most features. By default a file may claim 1,000,000 features, and 100 more for each
+    """The most features. By default a file may claim 100,000 features, and 100 more for each
     value that is really there.
     """
 
@@ -121,6 +121,10 @@ class Reading:
 DEFAULTS = Reading()
 LIMITS = ("max_memory", "max_seconds")
 """Options that do not change what is read."""
+LONGEST_SEQUENCE = 10_000
+"""Items of a sequence that an encoder may look at: a state is computed for each of them, so that a
+number in a file of settings could ask for all memory.
+"""
 SIZES = ("max_expansion", "max_labels", "max_features")
 """Options that only refuse data, and do not change what is read."""
 

@@ -16,7 +16,7 @@ from headtail.data.histories import Histories
 from headtail.data.points import Features
 from headtail.device.side_streams import side_stream, wait_for
 from headtail.encoders.bottleneck import Bottleneck
-from headtail.encoders.sequence import SequenceEncoder, last_states
+from headtail.encoders.sequence import USUAL, SequenceEncoder, last_states
 from headtail.head import LabelHead
 from headtail.losses import SampledLoss
 from headtail.samplers import Draw, WithinBatch
@@ -92,8 +92,21 @@ class Model(nn.Module):
     def inputs(self, histories: Histories) -> Features:
         """Histories as the encoder reads them: items in order, or a bag."""
         if isinstance(self.encoder, SequenceEncoder):
-            return histories.window(self.encoder.length)
+            return histories.window(self._longest(histories))
         return histories.bag()
+
+    def most_at_once(self, histories: Histories, most: int) -> int:
+        """How many of at most so many histories to encode at once: fewer where they are long."""
+        if not isinstance(self.encoder, SequenceEncoder) or self.encoder.length <= USUAL:
+            return most
+        return max(1, most * USUAL // self._longest(histories))
+
+    def _longest(self, histories: Histories) -> int:
+        """Items that histories are cut or padded to."""
+        length: Any = self.encoder.length
+        if length <= USUAL or not len(histories.end):
+            return min(length, USUAL)
+        return min(length, max(USUAL, int(histories.end.max())))
 
     def encode(self, features: Features | Histories | Picked) -> Float[Tensor, "n d"]:
         """`[n, d]` hidden states, in the dtype of the label table."""

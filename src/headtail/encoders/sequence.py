@@ -9,10 +9,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from headtail.data.reading import LONGEST_SEQUENCE
 from headtail.errors import HeadtailError, check_count
 from headtail.head import LabelHead
 from headtail.rows.decay import flush
 from headtail.rows.look_up import look_up
+
+USUAL = 512
+"""Up to so many, sequences are padded to `length`; beyond, to the longest."""
 
 
 class SequenceEncoder(nn.Module, ABC):
@@ -26,7 +30,7 @@ class SequenceEncoder(nn.Module, ABC):
     Args:
         num_items: how many items there are.
         dim: d.
-        length: most items that are looked at.
+        length: most items that are looked at, up to 10,000.
         tied: read items from the table of the label head that a `Model` puts on this encoder,
             instead of from an own one: items and labels are the same then.
         sparse: give the own table row-sparse gradients; a tied one has those of the head.
@@ -50,7 +54,7 @@ class SequenceEncoder(nn.Module, ABC):
         super().__init__()
         self.num_items = check_count("num_items", num_items)
         self.dim = check_count("dim", dim)
-        self.length = check_count("length", length)
+        self.length = check_count("length", length, LONGEST_SEQUENCE)
         self.tied = tied
         self.sparse = sparse
         self.dropout = dropout

@@ -40,8 +40,10 @@ def blocks(points: Points, model: Model, most: int) -> Iterator[tuple[Int[Tensor
     points.check_questions()
     if points.image_size is not None:
         most = min(most, max(1, IMAGE_NUMBERS_AT_ONCE // points.num_features))
-    parts = torch.arange(len(points)).split(most)
     features = points.features
+    if isinstance(features, Histories):
+        most = model.most_at_once(features, most)
+    parts = torch.arange(len(points)).split(most)
     if isinstance(features, Bag):
         loaded = map(features.rows, parts)
     elif isinstance(features, Histories):

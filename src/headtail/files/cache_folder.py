@@ -46,13 +46,12 @@ def own_folder(path: Path, instead: str = INSTEAD, below: bool = False) -> Path:
     with suppress(OSError):  # whoever writes there says why it cannot be made
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        if path.is_symlink() and (why := _doubt(path.lstat(), is_link=True)):
-            raise _refused(path, f"is a link that {why}", instead)
-        _check(path, instead)
+        _check(path, instead)  # fails where links go round in circles
+        _check_links(path, instead)
         for folder, names, files in os.walk(path) if below else ():
             for name in (*names, *files):
                 with suppress(FileNotFoundError):  # removed meanwhile; the others still count
-                    _check(Path(folder, name), instead)
+                    _check_below(Path(folder, name), instead)
     except FileNotFoundError:
         pass  # there is nothing to believe
     except OSError as error:
@@ -61,6 +60,23 @@ def own_folder(path: Path, instead: str = INSTEAD, below: bool = False) -> Path:
             f"or {instead}."
         ) from error
     return path
+
+
+def _check_links(path: Path, instead: str) -> None:
+    """Refuse a link of another user, and one that leads to such a link."""
+    place = path
+    while place.is_symlink():
+        if why := _doubt(place.lstat(), is_link=True):
+            how = "is" if place == path else f"leads to `{place}`,"
+            raise _refused(path, f"{how} a link that {why}", instead)
+        place = place.parent / place.readlink()
+
+
+def _check_below(path: Path, instead: str) -> None:
+    """Refuse links too: what they lead to is not walked through."""
+    if path.is_symlink():
+        raise _refused(path, "is a link, which may lead to files of others", instead)
+    _check(path, instead)
 
 
 def _check(path: Path, instead: str) -> None:

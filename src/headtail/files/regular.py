@@ -6,6 +6,8 @@ import errno
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
+from headtail.errors import HeadtailError
+
 
 def regular(path: Path) -> Path:
     """The path itself; an OSError if it is a pipe, a socket or a device.
@@ -18,4 +20,16 @@ def regular(path: Path) -> Path:
         return path
     if not S_ISREG(mode) and not S_ISDIR(mode):
         raise OSError(errno.EINVAL, "It is not a regular file", str(path))
+    return path
+
+
+def named_in_utf8(path: Path) -> Path:
+    """The path itself; refused if its name is not UTF-8, which some libraries cannot open."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise HeadtailError(
+            f"`{path}` cannot be opened: the library that reads such files takes only names in "
+            "UTF-8. Rename the file, or the folder that it is in."
+        ) from error
     return path

@@ -19,7 +19,7 @@ from headtail.errors import HeadtailError, cannot_read
 from headtail.files.atomic import replace_file
 from headtail.files.checksums import new_checksum, opened, sealed
 from headtail.files.leftovers import remove, temporary_name
-from headtail.files.regular import regular
+from headtail.files.regular import named_in_utf8, regular
 
 _NO_CHECKSUM = "0" * 32
 
@@ -85,6 +85,7 @@ def load_tensors(
     """
     from safetensors import SafetensorError, safe_open
 
+    named_in_utf8(path)
     try:
         regular(path).open("rb").close()  # which says why a file cannot be read
         with safe_open(path, framework="pt") as file:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from headtail.data.reading import LONGEST_SEQUENCE
 from headtail.errors import (
     HeadtailError,
     Sentence,
@@ -47,7 +48,7 @@ class Training:
     heads: int = 2
     """Heads of each attention layer of sasrec."""
     length: int = 50
-    """Most items of a sequence that gru and sasrec look at."""
+    """Most items of a sequence that gru and sasrec look at, up to 10,000."""
     tied: bool = True
     """Whether gru and sasrec read items from the label table, instead of from a table of their own.
     """
@@ -121,9 +122,10 @@ class Training:
     def __post_init__(self) -> None:
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         given = {name: value for name, value in given.items() if value is not None}
-        counts = {"dim", "layers", "heads", "length", "batch", "negatives", "epochs", "patience"}
+        counts = {"dim", "layers", "heads", "batch", "negatives", "epochs", "patience"}
         for name in given.keys() & counts:
             check_count(name, given[name])
+        check_count("length", self.length, LONGEST_SEQUENCE)
         for name in given.keys() & {"lr", "weight_decay", "clip", "warmup", "smoothing"}:
             check_number(name, given[name], low=0)
         for name in given.keys() & {"dropout", "feature_dropout", "validation", "momentum"}:

@@ -16,6 +16,7 @@ from headtail.errors import HeadtailError
 from headtail.files.tensors import as_bytes, save_tensors
 from headtail.rows.decay import catch_up
 from headtail.training import checkpoint
+from headtail.training.allocations import BoundedAllocations
 from headtail.training.build_model import build_model, with_second_tower
 from headtail.training.check_model import (
     check_features,
@@ -109,7 +110,7 @@ def load_model(
         "text": text_of(saved, number),
         "users": users_of(saved, number, labels.num_labels),
     }
-    with saved.explained("the settings of its run"):
+    with saved.explained("the settings of its run"), BoundedAllocations(tensors.values()):
         model = build_model(
             run, labels, number, image_size=image_size, encoder=encoder, sparse=False
         )

@@ -14,6 +14,7 @@ from torch import Tensor
 from headtail.data.packed import MAX_EXPANSION
 from headtail.data.readers.npz_files import npz_array, npz_names
 from headtail.errors import HeadtailError
+from headtail.files.regular import named_in_utf8
 
 _UNREADABLE = (
     SafetensorError,
@@ -95,14 +96,14 @@ def names_in(path: Path) -> list[str]:
     """The names of the arrays in a file."""
     if not _is_safetensors(path):
         return npz_names(path)
-    with _readable(path), safe_open(path, framework="pt") as file:
+    with _readable(path), safe_open(named_in_utf8(path), framework="pt") as file:
         return list(file.keys())
 
 
 def _array(path: Path, name: str, max_expansion: float) -> Tensor:
     """An array of a file; those of safetensors are memory-mapped."""
     if _is_safetensors(path):
-        with _readable(path), safe_open(path, framework="pt") as file:
+        with _readable(path), safe_open(named_in_utf8(path), framework="pt") as file:
             return file.get_tensor(name)
     array = npz_array(path, name, max_expansion)
     if array.dtype.kind in "US":

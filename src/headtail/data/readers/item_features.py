@@ -194,7 +194,9 @@ def _of_table(
         values = [batch.column(name).to_pylist() for name in words]
         texts += [" ".join(map(_as_text, row)) for row in zip(*values, strict=True)]
         texts += [""] * (len(names) - len(texts))
-        arrays = [batch.column(name).cast(pa.float64()).fill_null(np.nan) for name in numeric]
+        # Whole numbers above 2^53 are rounded.
+        exact = [batch.column(name) for name in numeric]
+        arrays = [array.cast(pa.float64(), safe=False).fill_null(np.nan) for array in exact]
         stacked = [array.to_numpy(zero_copy_only=False) for array in arrays]
         numbers.append(np.stack(stacked, 1) if stacked else np.zeros((len(batch), 0)))
     return names, texts, _standardised(np.concatenate(numbers) if numbers else np.zeros((0, 0)))

@@ -133,8 +133,8 @@ class Log:
             rows = np.arange(first, first + len(batch))
             if rating is not None:
                 ratings = batch.column(rating)
-                if pa.types.is_decimal(ratings.type):
-                    ratings = ratings.cast(pa.float64())
+                if pa.types.is_decimal(ratings.type) or pa.types.is_integer(ratings.type):
+                    ratings = ratings.cast(pa.float64(), safe=False)
                 kept = pc.greater_equal(ratings, self.min_rating).fill_null(False)  # pyright: ignore[reportAttributeAccessIssue]
                 dropped.append(Dropped.of(ratings, kept))
                 batch = batch.filter(kept)

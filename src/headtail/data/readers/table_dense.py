@@ -161,7 +161,7 @@ def numbers_of(
         width = width or int(lengths[0])
         if (bad := np.flatnonzero(lengths != width)).size:
             _refuse(columns, features[0], first + int(bad[0]), f"is not a list of {width} numbers")
-        numbers = array.flatten().cast(pa.float32()).to_numpy(zero_copy_only=False)
+        numbers = array.flatten().cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
         numbers = numbers.reshape(len(batch), width)
     else:
         for name in features:

@@ -19,6 +19,7 @@ from headtail.data.packed import is_packed, unpacked
 from headtail.data.tables.table import Source, in_pieces
 from headtail.errors import HeadtailError
 from headtail.files.cache_folder import cache_folder
+from headtail.files.regular import named_in_utf8
 
 
 class ParquetSource(Source):
@@ -193,7 +194,7 @@ class _HashedWrites:
 def _seekable(path: Path) -> Iterator[Any]:
     """The file; one that is compressed as a whole is unpacked beside the cache first."""
     if not is_packed(path):
-        with pa.OSFile(str(path)) as file:
+        with pa.OSFile(str(named_in_utf8(path))) as file:
             yield file
         return
     cache_folder().mkdir(parents=True, exist_ok=True)

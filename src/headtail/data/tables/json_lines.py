@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,9 @@ import pyarrow.json
 from headtail.data.cache import Store, cached
 from headtail.data.digests import digest
 from headtail.data.packed import MAX_EXPANSION, first_lines, unpacked
+from headtail.data.tables.json_text import BLOCK, check_text
 from headtail.data.tables.table import Source, in_pieces
 from headtail.errors import HeadtailError
-
-BLOCK = 1 << 22
-"""Bytes parsed at a time."""
 
 
 class JsonSource(Source):
@@ -34,7 +31,7 @@ class JsonSource(Source):
                 f"`{path}` is not JSON lines: it begins with `{start.strip()[:20]}`. Write one "
                 'object per line, `{"user": 3, "item": 17}`.'
             )
-        recipe = {"reader": "json", "with": "checked text"}
+        recipe = {"reader": "json", "with": "checked text and depth"}
         self.rows = cached([path], recipe, self._count).facts["rows"]
         with unpacked(path, max_expansion) as (file, _):
             self.schema = _open(file).schema
@@ -54,22 +51,8 @@ class JsonSource(Source):
         return [self.path]
 
     def _count(self, store: Store) -> None:
-        self._check_text()
+        check_text(self.path, self.max_expansion)
         store.facts["rows"] = sum(len(batch) for batch, _ in self._read())
-
-    def _check_text(self) -> None:
-        """Refuse what is not UTF-8, which pyarrow does not look at."""
-        decoder = getincrementaldecoder("utf-8")()
-        with unpacked(self.path, self.max_expansion) as (file, _):
-            try:
-                while block := file.read(BLOCK):
-                    decoder.decode(block)
-                decoder.decode(b"", final=True)
-            except UnicodeDecodeError as error:
-                raise HeadtailError(
-                    f"`{self.path}` is not UTF-8 text. Convert it, for example with `iconv -f "
-                    "latin1 -t utf-8`."
-                ) from error
 
     def _read(self) -> Iterator[tuple[pa.RecordBatch, float]]:
         size = max(1, self.path.stat().st_size)

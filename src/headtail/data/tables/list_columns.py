@@ -75,6 +75,6 @@ def list_in(value: str) -> list | None:
     for parse in (json.loads, ast.literal_eval):
         try:
             return list(parse(value.strip()))
-        except (ValueError, SyntaxError, TypeError):
-            continue
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            continue  # the last two where it is nested without end
     return None
