@@ -221,9 +221,10 @@ def check_count(name: str, value: Any, most: int | None = None) -> int:
         raise HeadtailError(
             Setting(name), f" must be a whole number of at least 1, but got {value!r}."
         )
-    if most is not None and value > most:
-        raise HeadtailError(Setting(name), f" is at most {most:,}, but got {value:,}.")
-    return int(value)
+    number = int(value)
+    if most is not None and number > most:
+        raise HeadtailError(Setting(name), f" is at most {most:,}, but got {number:,}.")
+    return number
 
 
 def check_kind(name: str, value: Any, kind: type, example: str) -> None:
