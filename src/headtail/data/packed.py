@@ -27,6 +27,8 @@ MAX_EXPANSION = 200.0
 """Bytes that a byte of a compressed file may become; text of repeated words becomes 10 to 100."""
 UNCHECKED = 4 << 20
 """Bytes that any compressed text may become: so many are parsed in seconds, even as empty lines."""
+UNPACKED_TWICE = 64 << 20
+"""Bytes up to which a text is unpacked once before it is parsed."""
 _MAGIC = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")
 """The first bytes of gzip, bzip2, xz and zstd."""
 
@@ -176,10 +178,10 @@ def line_blocks(
 
 def _refuse_bomb(path: Path, max_expansion: float) -> None:
     """Unpack a small file once before its lines are parsed, which takes a hundred times as long: it
-    may be one that becomes `UNCHECKED` bytes of empty lines, and only then too many.
+    may be one that becomes as many empty lines as it may, and only then too many.
     """
     with unpacked(path, max_expansion) as (file, raw):
-        small = path.stat().st_size * max_expansion < UNCHECKED
+        small = path.stat().st_size * max_expansion < UNPACKED_TWICE
         while file is not raw and small and file.read(BLOCK):
             pass
 
