@@ -7,7 +7,15 @@ business.
 """
 
 from headtail.collectives.gather import gather
+from headtail.distributed.checkpoint import Saving, load_checkpoint, save_checkpoint
 from headtail.distributed.replicate import replicate
 from headtail.distributed.sharded_head import ShardedLabelHead
 
-__all__ = ["ShardedLabelHead", "gather", "replicate"]
+__all__ = [
+    "Saving",
+    "ShardedLabelHead",
+    "gather",
+    "load_checkpoint",
+    "replicate",
+    "save_checkpoint",
+]
