@@ -9,26 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from torch.optim import Optimizer
 
 from headtail.distributed.checkpoint_contents import (
     Contents,
-    Damaged,
+    DamagedError,
     check_files,
     read_contents,
 )
 from headtail.distributed.checkpoint_folder import newest_first, set_aside
+from headtail.distributed.checkpoint_loading import Loading, check_fits
 from headtail.distributed.checkpoint_parts import RowsOfAll, Trained
 from headtail.distributed.checkpoint_random import NAMES, random_state, restore_random_state
 from headtail.distributed.checkpoint_state import (
-    check_fits,
     check_same,
-    loading_state,
     saved_state,
     settle,
     table_of,
@@ -59,7 +59,7 @@ class Saving:
         if self._future is not None:
             try:
                 self._future.result()
-            except Exception as error:
+            except (Exception, CheckpointException) as error:
                 raise _failed(self._writer, error) from error
         assert self._writer.path is not None
         return self._writer.path
@@ -118,12 +118,12 @@ def save_checkpoint(
     }
     if not asynchronous:
         try:
-            dcp.save(tensors, **options)
-        except Exception as error:
+            save(tensors, **options)
+        except (Exception, CheckpointException) as error:
             raise _failed(writer, error) from error
         return Saving(writer)
     stager = DefaultStager(StagingOptions(False, False, False, False))
-    future = dcp.async_save(tensors, async_stager=stager, **options)
+    future = async_save(tensors, async_stager=stager, **options)
     assert isinstance(future, Future)
     future.add_done_callback(lambda _: stager.close())
     saving = Saving(writer, future)
@@ -166,19 +166,19 @@ def load_checkpoint(
         return None
     path, contents = found
     rows = RowsOfAll(head, group)
-    tensors, put = everywhere(head.ranks, lambda: _to_load(path, contents, trained, rows))
+    loading = everywhere(head.ranks, lambda: _to_load(path, contents, trained, rows))
     reader = RankFilesReader(path, contents)
     planner = DefaultLoadPlanner(False, False)
     try:
-        dcp.load(tensors, storage_reader=reader, planner=planner, process_group=group.group)
+        load(loading.tensors, storage_reader=reader, planner=planner, process_group=group.group)
     except CheckpointException as error:
         raise HeadtailError(
             f"`{path}` cannot be loaded: {_reason(error)}. What was to be loaded is now partly old "
             "and partly new: make it again."
         ) from error
-    put()
+    loading.finish()
     if trained.optimizers:
-        restore_random_state(tensors, head.ranks, head.weight.device)
+        restore_random_state(loading.tensors, head.ranks, head.weight.device)
     return contents.description["facts"]
 
 
@@ -202,11 +202,12 @@ def _described(
 def _newest(folder: Path, trained: Trained) -> tuple[Path, Contents] | None:
     """The newest checkpoint that is whole; all ranks find the same."""
     ranks = trained.head.ranks
-    problems: list[str] = []
+    listed = everywhere(ranks, lambda: newest_first(folder) if ranks.rank == 0 else [])
+    damaged: list[Path] = []
+    first = ""
     while True:
-        paths = everywhere(ranks, lambda: newest_first(folder) if ranks.rank == 0 else [])
-        first = int(paths[len(problems)].name.rpartition("-")[2]) if paths[len(problems) :] else 0
-        number = number_of_first(ranks, first)
+        left = listed[len(damaged) :]
+        number = number_of_first(ranks, int(left[0].name.rpartition("-")[2]) if left else 0)
         if not number:
             break
         path = folder / f"checkpoint-{number}"
@@ -214,18 +215,21 @@ def _newest(folder: Path, trained: Trained) -> tuple[Path, Contents] | None:
         damage = first_problem(ranks, damage)
         if damage is None:
             assert contents is not None
+            if trained.optimizers and ranks.rank == 0:  # training goes on from the older one
+                for old in damaged:
+                    set_aside(old)
             return path, contents
-        problems.append(f"`{path}` is damaged: {damage}")
+        damaged.append(path)
+        first = first or f"`{path}` is damaged: {damage}"
         if ranks.rank == 0:
             warnings.warn(
-                f"{problems[-1]}. The checkpoint before it is loaded, if there is one.",
+                f"`{path}` is damaged: {damage}. The checkpoint before it is loaded, if there is "
+                "one.",
                 DamagedWarning,
                 stacklevel=3,
             )
-    if problems:
-        raise HeadtailError(
-            f"{problems[0]}, and there is no other one in `{folder}`. Delete it to start again."
-        )
+    if damaged:
+        raise HeadtailError(f"{first}, and `{folder}` has no other one. Delete it to start again.")
     return None
 
 
@@ -235,26 +239,26 @@ def _examined(path: Path, trained: Trained) -> tuple[str | None, Contents | None
     try:
         contents = read_contents(path)
         check_files(path, contents, ranks.rank, ranks.size)
-    except Damaged as error:
+    except DamagedError as error:
         return str(error), None
     return None, contents
 
 
-def _to_load(path: Path, contents: Contents, trained: Trained, rows: RowsOfAll) -> tuple[Any, Any]:
+def _to_load(path: Path, contents: Contents, trained: Trained, rows: RowsOfAll) -> Loading:
     saved, own = contents.description["table"], table_of(trained)
     if saved != own:
         raise HeadtailError(
             f"`{path}` is a checkpoint of another table: it has {_in_words(saved)}, but the head "
             f"has {_in_words(own)}. Load it into a head like the one that it was saved from."
         )
-    tensors, put = loading_state(trained, rows, contents)
-    check_fits(path, tensors, contents)
+    loading = Loading(trained, rows, contents)
+    check_fits(path, loading.tensors, contents)
     if trained.optimizers:
         for name in NAMES:
             if name in contents.tensors:
                 shape = contents.tensors[name].whole.shape
-                tensors[name] = torch.empty(shape, dtype=torch.int64)
-    return tensors, put
+                loading.tensors[name] = torch.empty(shape, dtype=torch.int64)
+    return loading
 
 
 def _in_words(table: dict[str, Any]) -> str:
@@ -263,24 +267,26 @@ def _in_words(table: dict[str, Any]) -> str:
     return f"{labels} labels of dimension {table['dim']} in {table['dtype']} with {bias}"
 
 
-def _failed(writer: RankFiles, error: Exception) -> BaseException:
+def _failed(writer: RankFiles, error: BaseException) -> BaseException:
     """The sentence for a checkpoint that could not be saved; the same on every rank."""
     writer.abandon()
-    if isinstance(error, CheckpointException):
-        stopped = error.failures.get(writer.rank, (None,))[0]
-        if stopped is not None and not isinstance(stopped, Exception):
-            return stopped  # Ctrl-C
-        reason = _reason(error)
-    elif isinstance(error, HeadtailError):
+    if isinstance(error, HeadtailError):
         return error
-    else:
-        reason = f"{error}".partition("\n")[0]
+    reason = str(error).partition("\n")[0]
+    if isinstance(error, CheckpointException):
+        own = error.failures.get(writer.rank)
+        if own is not None and not isinstance(own[0], Exception):
+            return own[0]  # Ctrl-C
+        reason = _reason(error)
     return HeadtailError(
-        f"A checkpoint in `{writer.folder}` cannot be saved: {reason}. The last one is untouched."
+        f"No checkpoint could be saved in `{writer.folder}`: {reason.rstrip('.')}. The last one is "
+        "untouched."
     )
 
 
 def _reason(error: CheckpointException) -> str:
-    rank, (cause, _) = min(error.failures.items(), key=lambda item: item[0])
+    """What the first rank that failed says."""
+    rank = min(error.failures)
+    cause = error.failures[rank][0]
     text = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
-    return f"on rank {rank}, {text.rstrip('.')}"
+    return f"on rank {rank}, {text}"

@@ -83,22 +83,22 @@ class Contents:
         return sealed(content)
 
 
-class Damaged(Exception):
+class DamagedError(Exception):
     """A checkpoint is not what was written."""
 
 
 def read_contents(path: Path) -> Contents:
-    """What a checkpoint says that it holds; `Damaged` if that is not what was written."""
+    """What a checkpoint says that it holds; `DamagedError` if that is not what was written."""
     try:
         text = regular(path / METADATA).read_text(encoding="utf-8")
         content = opened(text)
         version = content["format"]
     except FileNotFoundError as error:
-        raise Damaged(f"`{METADATA}` is missing") from error
+        raise DamagedError(f"`{METADATA}` is missing") from error
     except OSError as error:
         raise HeadtailError(f"`{path}` cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"`{METADATA}` cannot be read, {error}") from error
+        raise DamagedError(f"`{METADATA}` cannot be read, {error}") from error
     if version != FORMAT:
         raise HeadtailError(
             f"`{path}` is a checkpoint of format {version!r}, but this version of headtail reads "
@@ -107,7 +107,7 @@ def read_contents(path: Path) -> Contents:
     try:
         return _contents(content)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise Damaged(f"`{METADATA}` has no sense: {error}") from error
+        raise DamagedError(f"`{METADATA}` has no sense: {error}") from error
 
 
 def check_files(path: Path, contents: Contents, rank: int, ranks: int) -> None:
@@ -117,11 +117,13 @@ def check_files(path: Path, contents: Contents, rank: int, ranks: int) -> None:
         try:
             file = regular(path / name)
             if file.stat().st_size != size:
-                raise Damaged(f"`{name}` has {file.stat().st_size:,} bytes instead of {size:,}")
+                raise DamagedError(
+                    f"`{name}` has {file.stat().st_size:,} bytes instead of {size:,}"
+                )
             if checksum_of_file(file, new_checksum()) != checksum:
-                raise Damaged(f"`{name}` does not match its checksum")
+                raise DamagedError(f"`{name}` does not match its checksum")
         except FileNotFoundError as error:
-            raise Damaged(f"`{name}` is missing") from error
+            raise DamagedError(f"`{name}` is missing") from error
         except OSError as error:
             raise HeadtailError(f"`{path / name}` cannot be read: {error.strerror}.") from error
 

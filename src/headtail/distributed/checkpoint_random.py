@@ -42,6 +42,6 @@ def _of_rank(states: Tensor, rank: int, device: torch.device) -> Tensor:
     if rank < len(states):
         return states[rank].contiguous().view(torch.uint8)
     checksum = new_checksum()
-    checksum.update(states[0].contiguous().numpy())
+    checksum.update(states[0].numpy().tobytes())
     seed = (checksum.intdigest() + rank) % 2**63
     return torch.Generator(device).manual_seed(seed).get_state()

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint import StorageReader, StorageWriter
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
@@ -26,7 +25,7 @@ from torch.distributed.checkpoint.planner import (
     SavePlanner,
     WriteItem,
 )
-from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
 from headtail.distributed import checkpoint_folder as folders
@@ -86,9 +85,10 @@ class RankFiles(StorageWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's file, and wait until it is on the disk."""
-        self.temporary, self.path = plan.storage_data
+        temporary, path = plan.storage_data
+        self.temporary, self.path = temporary, path
         written: Future[list[WriteResult]] = Future()
-        written.set_result(write_rank_file(self.temporary, self.rank, plan, planner))
+        written.set_result(write_rank_file(temporary, self.rank, plan, planner))
         return written
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:

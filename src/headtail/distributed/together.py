@@ -1,4 +1,4 @@
-"""What ranks do together while they save and load: fail alike, and send messages beside training."""
+"""What ranks do together while they save and load: fail alike, and talk beside training."""
 
 from __future__ import annotations
 
@@ -67,9 +67,10 @@ class Beside:
 
     def __init__(self, parent: dist.ProcessGroup) -> None:
         self.parent = parent
-        self.group = dist.new_group(
-            dist.get_process_group_ranks(parent), backend="gloo", use_local_synchronization=True
-        )
+        members = dist.get_process_group_ranks(parent)
+        group = dist.new_group(members, backend="gloo", use_local_synchronization=True)
+        assert isinstance(group, dist.ProcessGroup), "this process is among its members"
+        self.group = group
         self.pending: Callable[[], Any] | None = None
 
     def finish(self) -> None:
