@@ -96,7 +96,7 @@ def save_checkpoint(
         facts: what else to keep, as JSON: the step, the epoch, the place in it, a schedule's state.
             Those of rank 0 are saved.
         asynchronous: copy the rank's share to host memory and return; it is written while training
-            goes on. The next call waits for it.
+            goes on. The next call waits for it. A head of some of all processes is saved at once.
 
     Returns:
         what to `wait()` for if it is asynchronous.
@@ -116,7 +116,7 @@ def save_checkpoint(
         "planner": planner,
         "process_group": group.group,
     }
-    if not asynchronous:
+    if not (asynchronous and group.apart):
         try:
             save(tensors, **options)
         except (Exception, CheckpointException) as error:
