@@ -51,6 +51,7 @@ class Saving:
     def __init__(self, writer: RankFiles, future: Future[Any] | None = None) -> None:
         self._writer = writer
         self._future = future
+        self._told = False
 
     def wait(self) -> Path:
         """Wait until the checkpoint counts, and return its folder. Every rank must call it, before
@@ -60,9 +61,15 @@ class Saving:
             try:
                 self._future.result()
             except (Exception, CheckpointException) as error:
+                self._told = True
                 raise _failed(self._writer, error) from error
         assert self._writer.path is not None
         return self._writer.path
+
+    def finish(self) -> None:
+        """Wait as `wait` does, but do not raise a second time what that has raised."""
+        if not self._told:
+            self.wait()
 
     def done(self) -> bool:
         """Whether `wait` would return at once."""
@@ -127,7 +134,7 @@ def save_checkpoint(
     assert isinstance(future, Future)
     future.add_done_callback(lambda _: stager.close())
     saving = Saving(writer, future)
-    group.pending = saving.wait
+    group.pending = saving.finish
     return saving
 
 
