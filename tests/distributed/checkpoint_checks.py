@@ -202,6 +202,9 @@ def what_cannot_be_loaded_is_refused_on_every_rank() -> None:
         with pytest.raises(HeadtailError, match="format 2"):
             load_checkpoint(folder, **run.parts)
         _rewrite(folder / "checkpoint-1", "format", 1)
+        _rewrite(folder / "checkpoint-1", "description", {"facts": {}})
+        with pytest.raises(HeadtailError, match="not a checkpoint that headtail has saved"):
+            load_checkpoint(folder, **run.parts)
         _rewrite(folder / "checkpoint-1", "tensors", {"head.weight": 3})
         with pytest.raises(HeadtailError, match=r"damaged: .* no other one"):
             load_checkpoint(folder, **run.parts)
@@ -254,3 +257,56 @@ def only_the_head_can_be_loaded_and_leaves_random_states_alone() -> None:
         run.head.flush()
         assert torch.equal(other.head.weight, run.head.weight)
         assert torch.equal(state, torch.get_rng_state())
+
+
+def encoders_of_fsdp_are_loaded_by_other_numbers_of_ranks() -> None:
+    with _folder() as folder:
+        first = _with_fsdp(None)
+        _train(*first)
+        save_checkpoint(folder, **_parts(first), asynchronous=True).wait()
+        losses = _train(*first)
+        again = _with_fsdp(None)
+        load_checkpoint(folder, **_parts(again))
+        assert _train(*again) == losses
+        whole = {name: p.full_tensor() for name, p in again[1].named_parameters()}
+        save_checkpoint(folder, **_parts(again))
+        group = dist.new_group([0])
+        if dist.get_rank() == 0:
+            alone = _with_fsdp(group)
+            load_checkpoint(folder, **_parts(alone))
+            for name, p in alone[1].named_parameters():
+                assert torch.equal(p.full_tensor(), whole[name])
+                moment = alone[2].state[p]["exp_avg"].full_tensor()
+                assert moment.shape == whole[name].shape
+                assert moment.any()
+
+
+def _with_fsdp(group: Any) -> Any:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+
+    run = Run.new(group=group)
+    torch.manual_seed(0)
+    encoder = torch.nn.Linear(6, 6).double()
+    mesh = DeviceMesh.from_group(dist.group.WORLD if group is None else group, "cpu")
+    fully_shard(encoder, mesh=mesh)
+    return run, encoder, torch.optim.Adam(encoder.parameters(), lr=0.1)
+
+
+def _parts(made: Any) -> dict[str, Any]:
+    run, encoder, optimizer = made
+    return {**run.parts, "encoder": encoder, "encoder_optimizer": optimizer}
+
+
+def _train(run: Run, encoder: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
+    losses = []
+    for number in range(3):
+        hidden = torch.randn(4, 6, dtype=torch.float64)
+        target = torch.arange(4) + number
+        loss = run.head(encoder(hidden), target)
+        loss.backward()
+        for each in (optimizer, run.optimizer):
+            each.step()
+            each.zero_grad()
+        losses.append(loss.item())
+    return losses
