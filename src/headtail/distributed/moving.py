@@ -110,7 +110,9 @@ def fill_rows(table: Tensor, start: int, seed: int) -> None:
     dim = table.shape[1]
     stop = start + len(table)
     for block in range(start - start % ROWS_AT_ONCE, stop, ROWS_AT_ONCE):
-        generator = torch.Generator().manual_seed((seed << 32) + block // ROWS_AT_ONCE)
+        # torch seeds with 32 bits. An odd factor keeps blocks apart.
+        mixed = (seed + block // ROWS_AT_ONCE * 0x9E3779B1) % 2**32
+        generator = torch.Generator().manual_seed(mixed)
         rows = torch.randn(ROWS_AT_ONCE, dim, generator=generator, dtype=torch.float32)
         rows = rows[max(start - block, 0) : stop - block] * dim**-0.5
         place = max(block - start, 0)
