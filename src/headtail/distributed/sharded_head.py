@@ -20,14 +20,21 @@ from headtail.core.sharded_labels import ShardedLabels
 from headtail.core.targets import Target
 from headtail.core.topk import TopK
 from headtail.core.weightings import FromMargin
-from headtail.distributed.agree import check_agreement
-from headtail.distributed.joint_batch import JointBatch, OwnBatch
+from headtail.distributed.agree import (
+    check_agreement,
+    raise_everywhere,
+    tried,
+    tried_together,
+)
+from headtail.distributed.joint_batch import REFUSED, JointBatch, OwnBatch
 from headtail.distributed.own_draws import OwnPart, every_own_label, own_part, own_part_of
 from headtail.distributed.sharded_loss import OwnRows, sharded_loss
 from headtail.distributed.sharded_topk import best_of_all
 from headtail.errors import HeadtailError, Setting, check_count, check_kind, check_number
+from headtail.files.checksums import new_checksum
 from headtail.head import check_loss
 from headtail.losses import ExactLoss, Loss, SampledLoss
+from headtail.losses.inputs import check_draw
 from headtail.losses.options import Options
 from headtail.rows.decay import flush
 
@@ -77,17 +84,23 @@ class ShardedLabelHead(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.ranks = Ranks.of(mesh)
-        check_loss(loss, labels, sparse)
-        self.labels = _shared(labels, self.ranks)
+        ranks = self.ranks = Ranks.of(mesh)
+        cpu = torch.device("cpu")
+        self.labels, counts = tried_together(
+            ranks, lambda: _shared(labels, loss, sparse, ranks), cpu
+        )
         self.loss = loss
         self.sparse = sparse
         self.dim = check_count("dim", dim)
-        check_agreement(self.ranks, self.labels, self.dim, loss, bias=bias)
+        table = f"{dim} {dtype or torch.get_default_dtype()} {bias}"
+        facts = {"counts of labels, label by label": counts, "sizes, dtypes or biases": table}
+        check_agreement(ranks, self.labels, loss, facts)
         self.part: OwnPart | None = None
         if isinstance(loss, SampledLoss):
-            ranks = self.ranks
-            self.part = own_part_of(loss.sampler, self.labels, ranks.rank, ranks.size)
+            sampler = loss.sampler
+            self.part = tried_together(
+                ranks, lambda: own_part_of(sampler, self.labels, ranks.rank, ranks.size), cpu
+            )
         shape = (len(self.share), dim)
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.bias = None
@@ -144,20 +157,27 @@ class ShardedLabelHead(nn.Module):
             generator: source of the negatives' randomness; that of rank 0 decides.
             **options: options that change from batch to batch: `known_positives`, `sample_weight`.
         """
-        settings = self.loss.settings_with(options)
-        own = OwnBatch.of(hidden, target, self.labels.num_labels, settings)
+        own, error = tried(lambda: self._own_batch(hidden, target, options))
         seed = int(torch.randint(2**62, (), generator=generator))
-        batch = JointBatch.of(own, self.ranks, seed)
+        numbers = REFUSED if own is None else own.numbers(seed, given=draw is not None)
+        table = self.ranks.numbers(numbers, self.weight.device)
+        if own is None or REFUSED in table:
+            raise_everywhere(self.ranks, error)
+        batch = JointBatch.of(own, self.ranks, table)
         rows = OwnRows(self.weight, self.bias, self.share, self.sparse)
         drawn = self._drawn(batch, draw)
         weighting = _weighting(self.loss)
         loss = sharded_loss(batch, rows, drawn, weighting)
-        if settings.reduction != "none":
+        if own.settings.reduction != "none":
             return loss
         loss = own_of(loss, batch.own, self.ranks)
-        return (
-            loss if own.positions is None or own.pairs.multi_label else loss.reshape(own.positions)
-        )
+        if own.positions is None or batch.pairs.multi_label:
+            return loss
+        return loss.reshape(*own.positions)
+
+    def _own_batch(self, hidden: Tensor, target: Target, options: Options) -> OwnBatch:
+        settings = self.loss.settings_with(options)
+        return OwnBatch.of(hidden, target, settings, self.weight, self.labels.num_labels)
 
     def _drawn(self, batch: JointBatch, given: Draw | None) -> Draw:
         if isinstance(self.loss, ExactLoss):
@@ -170,12 +190,19 @@ class ShardedLabelHead(nn.Module):
                     "`draw` must be shared by the batch, `ids` of shape [m]: ranks cannot share "
                     "draws for each example."
                 )
+            weighting = _weighting(self.loss)
+            check_draw(given, weighting, batch.pairs, self.labels.num_labels, "the head")
             return own_part(given, self.share)
-        assert self.part is not None
+        part = self.part
+        assert part is not None
         with torch.no_grad():
-            drawn = self.part.pick(batch)
+            if self.labels.never_seen and batch.hidden.is_cpu:
+                # Targets that do not occur are refused, by the rank that has their counts.
+                drawn = tried_together(self.ranks, lambda: part.pick(batch), batch.hidden.device)
+            else:
+                drawn = part.pick(batch)
             if self.training:
-                self.part.remember(batch)
+                part.remember(batch)
             return drawn
 
     @without_gradients
@@ -195,6 +222,15 @@ class ShardedLabelHead(nn.Module):
             exclude: labels that must not be returned, for each example, as for `LabelHead`.
             post_hoc: τ; ranks by $f_{y} - \tau \log \pi_{y}$. By default that of the loss.
         """
+        table, listed = tried_together(
+            self.ranks, lambda: self._asked(hidden, k, exclude, post_hoc), self.weight.device
+        )
+        return best_of_all(table, self.share, hidden, k, listed, self.ranks)
+
+    def _asked(
+        self, hidden: Tensor, k: int, exclude: PerExample | None, post_hoc: float | None
+    ) -> tuple[ScoredTable, Listed | None]:
+        """This rank's table as `topk` scores it, and what it leaves out."""
         check_hidden(hidden, self.weight)
         if check_count("k", k) > self.labels.num_labels:
             message = f" is {k}, but there are only {self.labels.num_labels} labels."
@@ -202,6 +238,10 @@ class ShardedLabelHead(nn.Module):
         post_hoc = self.loss.post_hoc if post_hoc is None else check_number("post_hoc", post_hoc)
         if post_hoc:
             self.labels.require_positive_prior("topk(post_hoc=…)")
+        listed = None
+        if exclude is not None:
+            shape = (hidden.shape[0], self.labels.num_labels, hidden.device)
+            listed = Listed.of("exclude", exclude, *shape)
         flush(self)
         table = ScoredTable(
             self.weight,
@@ -212,11 +252,7 @@ class ShardedLabelHead(nn.Module):
             post_hoc,
             self.share.labels().to(self.weight.device) if post_hoc else None,
         )
-        listed = None
-        if exclude is not None:
-            shape = (hidden.shape[0], self.labels.num_labels, hidden.device)
-            listed = Listed.of("exclude", exclude, *shape)
-        return best_of_all(table, self.share, hidden, k, listed, self.ranks)
+        return table, listed
 
     def flush(self) -> None:
         """Apply the weight decay that row optimisers have left pending to all rows of this rank."""
@@ -236,7 +272,11 @@ class ShardedLabelHead(nn.Module):
         )
 
 
-def _shared(labels: Labels | ShardedLabels, ranks: Ranks) -> ShardedLabels:
+def _shared(
+    labels: Labels | ShardedLabels, loss: Loss, sparse: bool, ranks: Ranks
+) -> tuple[ShardedLabels, str]:
+    """This rank's part of labels that fit the loss, and a digest of counts that all ranks have."""
+    check_loss(loss, labels, sparse)
     if isinstance(labels, ShardedLabels):
         share = labels.share
         wanted = labels.placement.share(ranks.rank, ranks.size)
@@ -246,10 +286,13 @@ def _shared(labels: Labels | ShardedLabels, ranks: Ranks) -> ShardedLabels:
                 f"{ranks.rank} of {ranks.size} holds {wanted.start:,} to {wanted.stop:,}. Make "
                 "them with `headtail.distributed.sharded_labels` on the same ranks."
             )
-        return labels
+        return labels, ""
     check_kind("labels", labels, Labels, "Labels.from_counts(counts)")
     placement = Placement((labels.num_labels,))
-    return ShardedLabels.part_of(labels, placement.share(ranks.rank, ranks.size))
+    part = ShardedLabels.part_of(labels, placement.share(ranks.rank, ranks.size))
+    digest = new_checksum()
+    digest.update(labels.counts.cpu().contiguous().numpy().data)
+    return part, digest.hexdigest()
 
 
 def _weighting(loss: Loss) -> Any:
