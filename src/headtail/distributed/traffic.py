@@ -1,7 +1,5 @@
-"""What the ranks of a `ShardedLabelHead` send in one training step: formulas, which the tests compare
-with what is really sent.
-
-Nothing here depends on the number of labels.
+"""What the ranks of a `ShardedLabelHead` send in one training step, as formulas. The tests compare
+them with what is really sent. Nothing here depends on the number of labels.
 """
 
 from __future__ import annotations
@@ -24,8 +22,8 @@ class Message:
     Attributes:
         what: is sent.
         collective: how.
-        size: bytes: of what one rank gives (`all_gather`), of the sum (`all_reduce`), or of what one
-            rank gets (`reduce_scatter`).
+        size: bytes of what one rank gives (`all_gather`), of the sum (`all_reduce`), or of what
+            one rank gets (`reduce_scatter`).
     """
 
     what: str
