@@ -19,6 +19,7 @@ from headtail import (
     LogUniform,
     Mixture,
     RowAdagrad,
+    RowAdam,
     SampledDecoupledLoss,
     SampledSoftmaxLoss,
     SoftmaxLoss,
@@ -270,12 +271,17 @@ def the_mean_over_own_draws_is_the_exact_loss():
     assert error < 4, f"{error} standard errors"
 
 
-def _calls(labels: Labels, shape: dict[str, Any], form: Any = batches.ids) -> list[Call]:
+def _calls(
+    labels: Labels,
+    shape: dict[str, Any],
+    form: Any = batches.ids,
+    dtype: torch.dtype = torch.float32,
+) -> list[Call]:
     """What a training step with a given size on each rank sends."""
     loss = shape.get("loss") or SampledSoftmaxLoss(Uniform(labels, 8), Importance(), **shape)
-    head = ShardedLabelHead(labels, D, loss, bias=True)
+    head = ShardedLabelHead(labels, D, loss, bias=True, dtype=dtype)
     optimizer = RowAdagrad(head.parameters(), lr=0.1, weight_decay=0.1)
-    parts = of_ranks(form, 2, dist.get_world_size(), torch.float32)
+    parts = of_ranks(form, 2, dist.get_world_size(), dtype)
     batch = parts[dist.get_rank()]
     hidden = batch.hidden.clone().requires_grad_()
     with collectives() as calls:
@@ -300,6 +306,8 @@ def bytes_of_a_step_are_those_of_the_formula():
     decoupled = SampledDecoupledLoss(WithinBatch(LABELS), Tail(LABELS))
     learnt = nn.Parameter(torch.tensor(0.5))
     weights = {"form": batches.weighed, "weight": 8}
+    assert _calls(LABELS, {}, dtype=torch.bfloat16) == _messages(number=2)
+    assert _calls(LABELS, {}, dtype=torch.float64) == _messages(number=8)
     assert _calls(LABELS, {}) == _messages()
     assert _calls(LABELS, {"loss": decoupled}) == _messages(loss="decoupled")
     assert _calls(LABELS, {"label_smoothing": 0.1}) == _messages(smoothed=True)
@@ -335,6 +343,35 @@ def nothing_that_a_head_or_a_search_sends_grows_with_the_labels():
 
 def uniform_of(number: int) -> SampledSoftmaxLoss:
     return SampledSoftmaxLoss(Uniform(number, 8), Importance())
+
+
+def the_memory_of_a_rank_is_that_of_the_documentation():
+    """Bytes per label of a rank, as `benchmarks/scale.py` and docs/scale.md count them."""
+    samplers = [(Uniform(LABELS, 8), 0), (WithinBatch(LABELS), 0)]
+    samplers += [(Frequency(LABELS, 8), 8), (LogUniform(LABELS, 8), 16)]
+    for sampler, expected in samplers:
+        head = ShardedLabelHead(LABELS, D, SampledSoftmaxLoss(sampler, Importance()))
+        tables = [buffer for buffer in head.part.buffers() if len(buffer)]
+        for module in head.part.modules():
+            own = getattr(module, "labels", None)
+            if isinstance(own, Labels):
+                tables.append(own.counts)
+        counts = head.labels.counts
+        assert counts.nbytes == 8 * len(head.share)
+        others = {table.data_ptr(): table.nbytes for table in tables}
+        others.pop(counts.data_ptr(), None)
+        assert sum(others.values()) == expected * len(head.share)
+    for make, expected in (
+        (lambda p: RowAdagrad(p, per_row=True), 4),
+        (lambda p: RowAdagrad(p), 4 * D),
+        (lambda p: RowAdam(p), 8 * D),
+    ):
+        head = ShardedLabelHead(LABELS, D, uniform())
+        optimizer = make(head.parameters())
+        head(torch.randn(3, D), torch.arange(3)).backward()
+        optimizer.step()
+        state = [value for value in optimizer.state[head.weight].values() if value.dim()]
+        assert sum(value.nbytes for value in state) == expected * len(head.share)
 
 
 def an_exact_loss_sends_no_more():

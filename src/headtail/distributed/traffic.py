@@ -13,6 +13,8 @@ NUMBERS = 6
 """Whole numbers of each rank that are exchanged first: sizes, options and the seed."""
 WHOLE = 8
 """Bytes of an int64, and of a float64."""
+SUMMED = 4
+"""Bytes of a number that is summed, at least: those of a float32."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def step_messages(shape: StepShape) -> list[Message]:
     states = shape.examples * shape.dim * shape.number
     pairs = shape.examples if shape.pairs is None else shape.pairs
     columns = 1 + shape.several + shape.grouped
-    each_pair = shape.all_pairs * shape.number
+    each_pair = shape.all_pairs * max(shape.number, SUMMED)
     messages = [
         Message("sizes and seed", "all_gather", NUMBERS * WHOLE),
         Message("targets", "all_gather", pairs * columns * WHOLE),
