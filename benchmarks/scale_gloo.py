@@ -1,15 +1,16 @@
 """Steps of a sharded head on gloo ranks of this machine, predicted and measured.
 
-Calibration, in each round: a ping of each collective with few bytes and with many (its latency and
-its time per byte over the loopback device, all ranks at once), and the local work of one rank, with
-collectives that copy instead of sending, while the other ranks wait. Ranks share the machine's
-cores: with more ranks than cores, local work takes ranks / cores times as long. Prediction: local
-work, and latency + bytes · time per byte of each collective of `step_messages`. Then real steps are
-measured, in the same round. Recorded are medians over rounds.
+Calibration, in each round: each collective with few bytes and with many (its latency and its time
+per byte over the loopback device), and the local work of a step, with collectives that copy instead
+of sending. All ranks do so at once, because they share the cores, and the slowest one counts.
+Prediction: local work, and latency + bytes · time per byte of each collective of `step_messages`.
+Then real steps are measured, in the same round. Within a round means are taken, because means of
+parts add up to the mean of their sum; recorded are medians over rounds.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import statistics
@@ -32,7 +33,7 @@ from headtail.distributed.traffic import Message, StepShape, step_messages
 SHAPES = ((100_000, 64, 256, 256), (100_000, 128, 1024, 512))
 """Labels, dimensions, examples of each rank, negatives of all."""
 FEW, MANY = 2**10, 2**22
-REPEATS = 5
+REPEATS = 8
 
 
 def compared(rounds: int, *, tiny: bool = False) -> list[dict[str, object]]:
@@ -65,7 +66,7 @@ def _rows(
     sizes |= {"negatives": negatives, "rounds": len(found), "number": "float32", "how": "gloo"}
     sizes["load"] = round(os.getloadavg()[0], 1)
     messages = step_messages(StepShape(batch, dim, batch * ranks))
-    predicted = [_predicted(one, messages, ranks) for one in found]
+    predicted = [_predicted(one, messages) for one in found]
     measured = [one["step"] for one in found]
     errors = [p / m - 1 for p, m in zip(predicted, measured, strict=True)]
     rows = [
@@ -88,9 +89,8 @@ def _rows(
     return rows
 
 
-def _predicted(found: dict[str, float], messages: list[Message], ranks: int) -> float:
-    local = found["local"] * max(1.0, ranks / (os.cpu_count() or 1))
-    total = local
+def _predicted(found: dict[str, float], messages: list[Message]) -> float:
+    total = found["local"]
     for message in messages:
         few, many = (found[f"{message.collective}, {size} bytes"] for size in (FEW, MANY))
         per_byte = max(many - few, 0.0) / (MANY - FEW)
@@ -114,11 +114,9 @@ def _rank(
         seconds = {}
         for name, call in _pings(ranks).items():
             seconds[name] = _timed(call)
-        seconds["local"] = 0.0
-        if rank == 0:
-            with _pretence(ranks):
-                pretended()
-                seconds["local"] = _timed(pretended, together=False)
+        with _pretence(rank):
+            pretended()
+        seconds["local"] = _timed(pretended, lambda: _pretence(rank))
         seconds["step"] = _timed(step)
         found.append(seconds)
     if rank == 0:
@@ -128,16 +126,19 @@ def _rank(
     dist.destroy_process_group()
 
 
-def _timed(work: Callable[[], object], *, together: bool = True) -> float:
-    """Median seconds of one call; all ranks start together."""
-    seconds = []
-    for _ in range(REPEATS):
-        if together:
-            dist.barrier()
-        start = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
+def _timed(
+    work: Callable[[], object], context: Callable[[], Any] = contextlib.nullcontext
+) -> float:
+    """Mean seconds of one call on the slowest rank; all ranks start together."""
+    seconds = torch.zeros(REPEATS, dtype=torch.float64)
+    for repeat in range(REPEATS):
+        dist.barrier()
+        with context():
+            start = time.perf_counter()
+            work()
+            seconds[repeat] = time.perf_counter() - start
+    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+    return float(seconds.mean())
 
 
 def _step(shape: tuple[int, ...]) -> Callable[[], object]:
@@ -177,7 +178,7 @@ def _pings(ranks: int) -> dict[str, Callable[[], object]]:
     return pings
 
 
-def _pretence(ranks: int) -> ExitStack:
+def _pretence(rank: int) -> ExitStack:
     """Collectives that copy this rank's tensors, as if all ranks had the same."""
 
     def all_gather(every: list[torch.Tensor], own: torch.Tensor, **_: Any) -> None:
@@ -185,7 +186,7 @@ def _pretence(ranks: int) -> ExitStack:
             part.copy_(own)
 
     def reduce_scatter(own: torch.Tensor, parts: list[torch.Tensor], **_: Any) -> None:
-        own.copy_(parts[0])
+        own.copy_(parts[rank])
 
     stack = ExitStack()
     patches = {"all_gather": all_gather, "reduce_scatter": reduce_scatter}
