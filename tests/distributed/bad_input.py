@@ -18,6 +18,7 @@ from headtail import (
     HeadtailError,
     Importance,
     Labels,
+    LogUniform,
     ModelSoftmax,
     Relative,
     SampledSoftmaxLoss,
@@ -27,6 +28,8 @@ from headtail import (
     WithinBatch,
 )
 from headtail.collectives.gather import gather
+from headtail.core.placement import Placement
+from headtail.core.sharded_labels import ShardedLabels
 from headtail.distributed import ShardedLabelHead
 from headtail.losses import Loss
 from tests.distributed.batches import LABELS, D, L
@@ -174,6 +177,17 @@ def a_rank_whose_labels_never_occur_is_refused_on_all():
     labels = Labels.from_counts(counts)
     loss = SampledSoftmaxLoss(Frequency(labels, 8), Relative())
     _refused(lambda: _head(labels, loss), "none of which occurs")
+
+
+def ranks_by_counts_of_one_rank_are_refused():
+    if _alone():
+        return
+    size = dist.get_world_size()
+    share = Placement((L,)).share(dist.get_rank(), size)
+    own = ShardedLabels.part_of(LABELS, share)
+    _refused(lambda: LogUniform(own, 8), "`LogUniform` ranks all labels")
+    loss = SampledSoftmaxLoss(LogUniform(L, 8), Tail(own))
+    assert ShardedLabelHead(own, D, loss)(_hidden(), torch.tensor([1, 2])).isfinite()
 
 
 def draws_for_each_example_are_refused():

@@ -12,19 +12,28 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 from headtail import (
+    Adaptive,
+    Equalised,
     Frequency,
+    FromMargin,
     Importance,
     LabelHead,
+    LogitAdjusted,
     LogUniform,
     Mixture,
+    Queue,
+    Relative,
     RowAdagrad,
     SampledDecoupledLoss,
     SampledSoftmaxLoss,
+    SoftmaxLoss,
     Tail,
     Uniform,
     WithinBatch,
 )
 from headtail.collectives.gather import gather
+from headtail.core.placement import Placement
+from headtail.core.sharded_labels import ShardedLabels
 from headtail.distributed import ShardedLabelHead
 from headtail.samplers import Draw
 from headtail.samplers.fixed.stratified import Stratified, Stratum, strata_sizes
@@ -109,6 +118,33 @@ def rows_have_their_weight_decay_before_they_are_searched_or_saved():
     _same_best(alone, together, 5)
     saved = together.state_dict()["weight"]
     assert (saved - alone.state_dict()["weight"][together.share.labels()]).abs().max() < 1e-12
+
+
+def labels_whose_counts_are_spread_over_ranks_train_the_same():
+    """No rank knows the counts of other ranks' labels."""
+    size = dist.get_world_size()
+    own = ShardedLabels.part_of(LABELS, Placement((L,)).share(dist.get_rank(), size))
+    losses = [
+        lambda labels: SampledSoftmaxLoss(Frequency(labels, 9, 0.5), Tail(labels)),
+        lambda labels: SampledSoftmaxLoss(WithinBatch(labels), FromMargin(Adaptive(labels))),
+        lambda labels: SampledDecoupledLoss(Uniform(L, 9), FromMargin(Equalised(labels))),
+        lambda labels: SampledSoftmaxLoss(Queue(labels, 9), Relative()),
+        lambda labels: SoftmaxLoss(LogitAdjusted(labels)),
+    ]
+    for make in losses:
+        results = []
+        for labels in (LABELS, own):
+            torch.manual_seed(5)
+            loss = make(labels)
+            sparse = not isinstance(loss, SoftmaxLoss)
+            head = ShardedLabelHead(labels, D, loss, sparse=sparse, dtype=torch.float64)
+            for step in range(2):
+                batch = of_ranks(batches.ids, step, size, torch.float64)[dist.get_rank()]
+                results.append(head(batch.hidden, batch.target).detach())
+            results.append(head.topk(torch.ones(2, D, dtype=torch.float64), 3, post_hoc=0.5).values)
+        half = len(results) // 2
+        for one, other in zip(results[:half], results[half:], strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-14, atol=1e-14)
 
 
 def an_encoder_under_ddp_learns_the_same():
