@@ -152,7 +152,15 @@ def decoupled(
     )
 
 
-def learnt() -> nn.Parameter:
+def learns_temperature() -> SampledSoftmaxLoss:
+    return softmax("within-batch", "relative", temperature=_learnt())()
+
+
+def learns_temperature_of_cosines() -> SampledDecoupledLoss:
+    return decoupled("uniform", "tail", "contrastive", temperature=_learnt())()
+
+
+def _learnt() -> nn.Parameter:
     return nn.Parameter(torch.tensor(0.7, dtype=torch.float64))
 
 
@@ -206,12 +214,8 @@ def _options() -> dict[str, Case]:
         "no bias": Case(softmax("uniform", "importance"), bias=False),
         "cosine": one(score="cosine", temperature=0.2),
         "temperature": one(temperature=0.5),
-        "learnt temperature": Case(
-            lambda: softmax("within-batch", "relative", temperature=learnt())()
-        ),
-        "learnt temperature of cosines, decoupled": Case(
-            lambda: decoupled("uniform", "tail", "contrastive", temperature=learnt())()
-        ),
+        "learnt temperature": Case(learns_temperature),
+        "learnt temperature of cosines, decoupled": Case(learns_temperature_of_cosines),
         "arcface": one(**arc, score_margin=ArcFace(0.3)),
         "cosface": one(**arc, score_margin=CosFace(0.2)),
         "label smoothing": one(label_smoothing=0.2),
@@ -221,7 +225,7 @@ def _options() -> dict[str, Case]:
         "exact arcface": Case(lambda: SoftmaxLoss(**arc, score_margin=ArcFace(0.3))),
         "known positives": one(batches.with_known),
         "known positives with padding": one(batches.with_known_padded, "within-batch"),
-        "exact loss with known positives": Case(lambda: SoftmaxLoss(), form=batches.with_known),
+        "exact loss with known positives": Case(SoftmaxLoss, form=batches.with_known),
         "known labels of multi-label targets": one(batches.ragged, collisions="known"),
         "no collisions": one(collisions="none"),
         "collisions of slots": one(batches.ignoring, "within-batch, 4", collisions="slot"),

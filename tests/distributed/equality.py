@@ -11,7 +11,7 @@ from torch import Tensor
 from headtail import LabelHead
 from headtail.core.placement import Share
 from headtail.distributed import ShardedLabelHead
-from headtail.losses import SampledLoss
+from headtail.losses import Loss, SampledLoss
 from headtail.samplers import Draw
 from tests.distributed.batches import (
     LABELS,
@@ -49,11 +49,12 @@ def alone(case: Case, dtype: torch.dtype, steps: int, share: Share) -> Learnt:
     rank = dist.get_rank()
     losses = []
     grads = []
+    source = case.loss()
     for step in range(steps):
         batches = of_ranks(case.form, step, dist.get_world_size(), dtype)
         joint = as_one(batches)
         hidden = joint.hidden.clone().requires_grad_()
-        given = _given(case, joint, step, shared_seed=True)
+        given = _given(case, source, joint, step, shared_seed=True)
         value = head(hidden, joint.target, **given, **joint.options)
         optimizer.zero_grad()
         value.sum().backward()
@@ -77,11 +78,12 @@ def together(case: Case, dtype: torch.dtype, steps: int) -> tuple[Learnt, Sharde
     optimizer = case.optimizer(head.parameters())
     losses = []
     grads = []
+    source = case.loss()
     for step in range(steps):
         batches = of_ranks(case.form, step, dist.get_world_size(), dtype)
         own = batches[dist.get_rank()]
         hidden = own.hidden.clone().requires_grad_()
-        given = _given(case, as_one(batches), step, shared_seed=False)
+        given = _given(case, source, as_one(batches), step, shared_seed=False)
         value = head(hidden, own.target, **given, **own.options)
         optimizer.zero_grad()
         value.sum().backward()
@@ -127,10 +129,9 @@ def _start(head: LabelHead | ShardedLabelHead, labels: Tensor) -> None:
 
 
 def _given(
-    case: Case, joint: Batch, step: int, *, shared_seed: bool
+    case: Case, loss: Loss, joint: Batch, step: int, *, shared_seed: bool
 ) -> dict[str, Draw | torch.Generator]:
-    """The negatives, or where they come from."""
-    loss = case.loss()
+    """The negatives, drawn by the sampler of this loss, or where they come from."""
     if not isinstance(loss, SampledLoss):
         return {}
     generator = torch.Generator().manual_seed(100 + step)

@@ -36,6 +36,11 @@ class Ranks:
         if isinstance(group, Ranks):
             return group
         if isinstance(group, DeviceMesh):
+            if group.ndim != 1:
+                raise HeadtailError(
+                    f"A mesh must have one dimension, but this one has {group.ndim}. Pass one of "
+                    "them: `mesh[name]`, or flatten it."
+                )
             group = group.get_group()
         if group is None or group == "world":
             return cls()

@@ -93,7 +93,8 @@ class ShardedLabels(LabelFrequencies):
         return cls(own, share, totals, labels.smoothing)
 
     def __repr__(self) -> str:
-        return f"ShardedLabels({len(self.counts):,} of {self.num_labels:,} labels)"
+        """The same on all ranks, which compare their losses by it."""
+        return f"ShardedLabels(a part of {self.num_labels:,} labels)"
 
     @property
     def num_labels(self) -> int:

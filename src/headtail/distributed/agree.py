@@ -3,30 +3,71 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Callable
 from importlib.metadata import version
+from typing import NoReturn, TypeVar
 
 import torch
+import torch.distributed as dist
 
 from headtail.collectives.ranks import Ranks
 from headtail.core.sharded_labels import ShardedLabels
 from headtail.errors import HeadtailError
 from headtail.losses import Loss
 
+T = TypeVar("T")
 
-def check_agreement(
-    ranks: Ranks, labels: ShardedLabels, dim: int, loss: Loss, *, bias: bool
-) -> None:
-    """Refuse ranks that would train different things; every rank raises the same error."""
+
+def tried_together(ranks: Ranks, work: Callable[[], T], device: torch.device) -> T:
+    """What work returns on this rank. Where it refuses on one rank, all ranks raise that error, so
+    that none waits for the others.
+    """
+    result, error = tried(work)
+    failed = ranks.numbers([error is not None], device)
+    if error is not None or any(number for (number,) in failed):
+        raise_everywhere(ranks, error)
+    assert result is not None
+    return result
+
+
+def tried(work: Callable[[], T]) -> tuple[T | None, HeadtailError | None]:
+    """What work returns, or the error that it raises."""
+    try:
+        return work(), None
+    except HeadtailError as error:
+        return None, error
+
+
+def raise_everywhere(ranks: Ranks, error: HeadtailError | None) -> NoReturn:
+    """Raise the error of the first rank that has one on all ranks, which must all call it."""
+    messages: list[str | None] = [None] * ranks.size
+    own = None if error is None else str(error)
+    dist.all_gather_object(messages, own, group=ranks.group)
+    rank, message = next((r, text) for r, text in enumerate(messages) if text is not None)
+    if own == message and error is not None:
+        raise error
+    raise HeadtailError(f"On rank {rank}: {message}") from error
+
+
+def check_agreement(ranks: Ranks, labels: ShardedLabels, loss: Loss, facts: dict[str, str]) -> None:
+    """Refuse ranks that would train different things; every rank raises the same error.
+
+    Args:
+        ranks: who must all call it.
+        labels: this rank's.
+        loss: to be trained.
+        facts: what else must be equal, by what it is.
+    """
     totals = labels.totals
     counts = (totals.total, totals.lowest, totals.never_seen, labels.smoothing)
-    facts = {
+    same = {
         "versions of headtail or torch": f"{version('headtail')} {torch.__version__}",
         "numbers of labels": f"{labels.placement.grown}",
         "counts of labels": f"{counts}",
-        "sizes of hidden states": f"{dim}",
-        "losses": f"{loss} {bias}",
+        "losses": _described(loss),
     }
-    refuse_differences(ranks, facts)
+    refuse_differences(ranks, same | facts)
     if labels.num_labels < ranks.size or not min(_lengths(labels, ranks)):
         raise HeadtailError(
             f"`mesh` has {ranks.size} ranks for {labels.num_labels:,} labels, which leaves a rank "
@@ -48,6 +89,13 @@ def refuse_differences(ranks: Ranks, facts: dict[str, str]) -> None:
                     f"Ranks have different {what}: rank {rank} has others than rank 0. Start the "
                     "same program, with the same data and settings, on all ranks."
                 )
+
+
+def _described(loss: Loss) -> str:
+    """All that decides a loss, without addresses of functions, which differ between processes."""
+    weights = getattr(loss, "weighting", None) or getattr(loss, "margin", None)
+    described = f"{loss} {weights} {type(loss.temperature)} {loss.settings} {loss.post_hoc}"
+    return re.sub(r" at 0x[0-9a-f]+", "", described)
 
 
 def _lengths(labels: ShardedLabels, ranks: Ranks) -> list[int]:

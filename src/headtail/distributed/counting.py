@@ -12,14 +12,19 @@ from headtail.collectives.ranks import Ranks
 from headtail.core.placement import Placement
 from headtail.core.sharded_labels import ShardedLabels, Totals
 from headtail.core.targets import IGNORE_INDEX, Pairs, Target
-from headtail.errors import check_count, check_ids
+from headtail.errors import check_count, check_ids, check_num_labels
 
 AT_ONCE = 2**22
 """Different labels that a rank sends at a time."""
 
 
 def count_labels(
-    target: Target, num_labels: int, mesh: Any = None, *, smoothing: float = 0.0
+    target: Target,
+    num_labels: int,
+    mesh: Any = None,
+    *,
+    smoothing: float = 0.0,
+    placement: Placement | None = None,
 ) -> ShardedLabels:
     """Count the targets of all ranks, each of which passes its own part of the data. No rank ever
     holds the counts of all labels. Every rank must call it.
@@ -29,9 +34,13 @@ def count_labels(
         num_labels: L.
         mesh: the ranks, as for `ShardedLabelHead`.
         smoothing: pseudo-count added to every label in the prior.
+        placement: of the rows of a head that has grown, or is about to grow by n labels:
+            `head.placement.grow(n)`.
     """
     ranks = Ranks.of(mesh)
-    placement = Placement((check_count("num_labels", num_labels),))
+    if placement is None:
+        placement = Placement((check_count("num_labels", num_labels),))
+    check_num_labels("placement", placement.num_labels, "`num_labels` is", num_labels)
     pairs = Pairs.of(target, num_labels=num_labels, ignore_index=IGNORE_INDEX)
     seen = pairs.label[~pairs.ignored]
     check_ids("target", seen, num_labels)

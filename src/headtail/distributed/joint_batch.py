@@ -9,16 +9,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from headtail.answers.scored_table import check_hidden as check_scored
 from headtail.collectives.gather import gather_rows
 from headtail.collectives.ranks import Ranks
 from headtail.collectives.shared import states_of_all
 from headtail.core.targets import Pairs, Target
-from headtail.errors import HeadtailError, check_same_device
+from headtail.errors import HeadtailError
 from headtail.losses.inputs import by_position, check_hidden
 from headtail.losses.options import Settings
 
 NOBODY = -1
 """The label of a target that does not count, while it travels."""
+REFUSED = [-1] * 6
+"""The numbers of a rank that refuses its batch."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,13 +43,21 @@ class OwnBatch:
     positions: tuple[int, int] | None
 
     @classmethod
-    def of(cls, hidden: Tensor, target: Target, num_labels: int, settings: Settings) -> OwnBatch:
-        """From the arguments of a head."""
+    def of(
+        cls,
+        hidden: Tensor,
+        target: Target,
+        settings: Settings,
+        weight: Float[Tensor, "n d"],
+        num_labels: int,
+    ) -> OwnBatch:
+        """From the arguments of a head with this table and so many labels."""
         positions = None
         if isinstance(hidden, Tensor) and hidden.dim() == 3:
             positions = (hidden.shape[0], hidden.shape[1])
             target = by_position(target, positions)
             hidden = hidden.flatten(0, 1)
+        check_scored(hidden, weight)
         ignore_index = settings.ignore_index
         pairs = Pairs.of(target, num_labels=num_labels, ignore_index=ignore_index)
         check_hidden(hidden, pairs)
@@ -56,21 +67,32 @@ class OwnBatch:
         if settings.known_positives is not None:
             given = settings.known_positives
             known = Pairs.of(given, ignore_index=ignore_index, name="known_positives")
+            if known.num_examples != pairs.num_examples:
+                raise HeadtailError(
+                    f"`known_positives` has {known.num_examples} examples but `target` has "
+                    f"{pairs.num_examples}. Match them."
+                )
         if settings.sample_weight is not None:
-            check_same_device("sample_weight", settings.sample_weight, "target", pairs.label)
+            settings.weights(pairs)  # refuses those that do not fit
         return cls(hidden, pairs, settings, known, positions)
 
-    def numbers(self, seed: int) -> list[int]:
-        """What other ranks must know before anything else travels."""
+    def numbers(self, seed: int, *, given: bool) -> list[int]:
+        """What other ranks must know before anything else travels.
+
+        Args:
+            seed: this rank's; that of the first rank decides.
+            given: whether negatives were drawn ahead.
+        """
         options = [
-            self.pairs.multi_label,
             self.pairs.group is not None,
             self.settings.sample_weight is not None,
             self.known is not None,
+            given,
         ]
         flags = sum(bool(option) << place for place, option in enumerate(options))
         known = 0 if self.known is None else len(self.known.label)
-        return [len(self.hidden), len(self.pairs.label), known, self.hidden.shape[1], flags, seed]
+        pairs = len(self.pairs.label)
+        return [len(self.hidden), pairs, known, self.pairs.multi_label, flags, seed]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,26 +116,33 @@ class JointBatch:
     ranks: Ranks
 
     @classmethod
-    def of(cls, batch: OwnBatch, ranks: Ranks, seed: int) -> JointBatch:
-        """Gather the batches of all ranks. Every rank must call it."""
+    def of(cls, batch: OwnBatch, ranks: Ranks, table: list[list[int]]) -> JointBatch:
+        """Gather the batches of all ranks. Every rank must call it.
+
+        Args:
+            batch: this rank's.
+            ranks: they.
+            table: the numbers of all ranks.
+        """
         ranks.check_device("hidden", batch.hidden)
-        table = ranks.numbers(batch.numbers(seed), batch.hidden.device)
-        examples, pairs, known, dims, flags, seeds = (
+        examples, pairs, known, several, flags, seeds = (
             list(column) for column in zip(*table, strict=True)
         )
-        if len(set(dims)) > 1 or len(set(flags)) > 1:
+        if len(set(flags)) > 1:
             raise HeadtailError(
-                "Ranks have different batches: hidden states of another size, or options such as "
-                "`sample_weight` on some ranks only. Call the head in the same way on all ranks."
+                "Ranks call the head in different ways: `draw`, `sample_weight`, `known_positives` "
+                "or groups of targets are there on some ranks only. Pass them on all ranks."
             )
         first = sum(examples[: ranks.rank])
-        joint = _gathered(batch.pairs, ranks, pairs, first, sum(examples))
+        size = (first, sum(examples))
+        joint = _gathered(batch.pairs, ranks, pairs, size, several=any(several))
         options: dict[str, Any] = {}
         if batch.settings.sample_weight is not None:
             weight = batch.settings.sample_weight.flatten()
             options["sample_weight"] = gather_rows(weight, ranks, examples)
         if batch.known is not None:
-            options["known_positives"] = _gathered(batch.known, ranks, known, first, sum(examples))
+            listed = _gathered(batch.known, ranks, known, size, several=True)
+            options["known_positives"] = listed
         start = sum(pairs[: ranks.rank])
         return cls(
             states_of_all(batch.hidden, ranks, examples),
@@ -125,15 +154,25 @@ class JointBatch:
         )
 
 
-def _gathered(pairs: Pairs, ranks: Ranks, sizes: list[int], first: int, examples: int) -> Pairs:
-    """Pairs of all ranks, whose examples are counted on from those of the ranks before."""
+def _gathered(
+    pairs: Pairs, ranks: Ranks, sizes: list[int], examples: tuple[int, int], *, several: bool
+) -> Pairs:
+    """Pairs of all ranks, whose examples are counted on from those of the ranks before.
+
+    Args:
+        pairs: this rank's.
+        ranks: they.
+        sizes: numbers of pairs by rank.
+        examples: how many the ranks before have, and all together.
+        several: whether an example may have several pairs, on any rank.
+    """
     columns = [pairs.label.masked_fill(pairs.ignored, NOBODY)]
-    if pairs.example is not None:
-        columns.append(pairs.example + first)
+    if several:
+        columns.append(pairs.example_of() + examples[0])
     if pairs.group is not None:
         columns.append(pairs.group + sum(sizes[: ranks.rank]))
     rows = gather_rows(torch.stack(columns, 1), ranks, sizes)
     label, *others = rows.unbind(1)
-    example = others.pop(0) if pairs.example is not None else None
+    example = others.pop(0) if several else None
     group = others.pop(0) if pairs.group is not None else None
-    return Pairs(label, example, label == NOBODY, examples, group=group)
+    return Pairs(label, example, label == NOBODY, examples[1], group=group)

@@ -20,14 +20,21 @@ from headtail.core.sharded_labels import ShardedLabels
 from headtail.core.targets import Target
 from headtail.core.topk import TopK
 from headtail.core.weightings import FromMargin
-from headtail.distributed.agree import check_agreement
-from headtail.distributed.joint_batch import JointBatch, OwnBatch
+from headtail.distributed.agree import (
+    check_agreement,
+    raise_everywhere,
+    tried,
+    tried_together,
+)
+from headtail.distributed.joint_batch import REFUSED, JointBatch, OwnBatch
 from headtail.distributed.moving import fill_rows, move_table
 from headtail.distributed.own_draws import OwnPart, every_own_label, own_part, own_part_of
 from headtail.distributed.sharded_loss import OwnRows, sharded_loss
 from headtail.distributed.sharded_topk import best_of_all
 from headtail.errors import HeadtailError, Setting, check_count, check_kind, check_number
+from headtail.files.checksums import new_checksum
 from headtail.losses import ExactLoss, Loss, SampledLoss
+from headtail.losses.inputs import check_draw
 from headtail.losses.of_head import check_loss
 from headtail.losses.options import Options
 from headtail.rows.decay import flush, forgive
@@ -75,14 +82,17 @@ class ShardedLabelHead(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.ranks = Ranks.of(mesh)
-        check_loss(loss, labels, sparse)
-        self.labels = _shared(labels, self.ranks)
+        ranks = self.ranks = Ranks.of(mesh)
+        self.labels, counts = tried_together(
+            ranks, lambda: _shared(labels, loss, sparse, ranks), torch.device("cpu")
+        )
         self.loss = loss
         self.sparse = sparse
         self.dim = check_count("dim", dim)
-        check_agreement(self.ranks, self.labels, self.dim, loss, bias=bias)
-        self.part = self._part_of(loss)
+        table = f"{dim} {dtype or torch.get_default_dtype()} {bias}"
+        facts = {"counts of labels, label by label": counts, "sizes, dtypes or biases": table}
+        check_agreement(ranks, self.labels, loss, facts)
+        self.part = self._part_of(loss, self.labels)
         shape = (len(self.share), dim)
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.bias = None
@@ -109,8 +119,7 @@ class ShardedLabelHead(nn.Module):
 
         The values of a row depend on its number and on torch's random state on rank 0.
         """
-        seed = self._shared_seed()
-        fill_rows(self.weight, self.share.start, seed)
+        fill_rows(self.weight, self.share.start, self._shared_seed())
         if self.bias is not None:
             self.bias.zero_()
         for table in self.parameters(recurse=False):
@@ -134,26 +143,38 @@ class ShardedLabelHead(nn.Module):
             generator: source of the negatives' randomness; that of rank 0 decides.
             **options: options that change from batch to batch: `known_positives`, `sample_weight`.
         """
-        settings = self.loss.settings_with(options)
-        own = OwnBatch.of(hidden, target, self.labels.num_labels, settings)
+        own, error = tried(lambda: self._own_batch(hidden, target, options))
         seed = int(torch.randint(2**62, (), generator=generator))
-        batch = JointBatch.of(own, self.ranks, seed)
+        numbers = REFUSED if own is None else own.numbers(seed, given=draw is not None)
+        table = self.ranks.numbers(numbers, self.weight.device)
+        if own is None or REFUSED in table:
+            raise_everywhere(self.ranks, error)
+        batch = JointBatch.of(own, self.ranks, table)
         rows = OwnRows(self.weight, self.bias, self.share, self.sparse)
         drawn = self._drawn(batch, draw)
         weighting = _weighting(self.loss)
         loss = sharded_loss(batch, rows, drawn, weighting)
-        if settings.reduction != "none":
+        if own.settings.reduction != "none":
             return loss
         loss = own_of(loss, batch.own, self.ranks)
-        return (
-            loss if own.positions is None or own.pairs.multi_label else loss.reshape(own.positions)
-        )
+        if own.positions is None or batch.pairs.multi_label:
+            return loss
+        return loss.reshape(*own.positions)
 
-    def _part_of(self, loss: Loss) -> OwnPart | None:
+    def _own_batch(self, hidden: Tensor, target: Target, options: Options) -> OwnBatch:
+        settings = self.loss.settings_with(options)
+        return OwnBatch.of(hidden, target, settings, self.weight, self.labels.num_labels)
+
+    def _part_of(self, loss: Loss, labels: ShardedLabels) -> OwnPart | None:
         """The loss's sampler as this rank sees it."""
         if not isinstance(loss, SampledLoss):
             return None
-        return own_part_of(loss.sampler, self.labels, self.ranks.rank, self.ranks.size)
+        ranks = self.ranks
+        return tried_together(
+            ranks,
+            lambda: own_part_of(loss.sampler, labels, ranks.rank, ranks.size),
+            torch.device("cpu"),
+        )
 
     def _shared_seed(self) -> int:
         """A random number of rank 0."""
@@ -171,12 +192,19 @@ class ShardedLabelHead(nn.Module):
                     "`draw` must be shared by the batch, `ids` of shape [m]: ranks cannot share "
                     "draws for each example."
                 )
+            weighting = _weighting(self.loss)
+            check_draw(given, weighting, batch.pairs, self.labels.num_labels, "the head")
             return own_part(given, self.share)
-        assert self.part is not None
+        part = self.part
+        assert part is not None
         with torch.no_grad():
-            drawn = self.part.pick(batch)
+            if self.labels.never_seen and batch.hidden.is_cpu:
+                # Targets that do not occur are refused, by the rank that has their counts.
+                drawn = tried_together(self.ranks, lambda: part.pick(batch), batch.hidden.device)
+            else:
+                drawn = part.pick(batch)
             if self.training:
-                self.part.remember(batch)
+                part.remember(batch)
             return drawn
 
     @without_gradients
@@ -196,6 +224,15 @@ class ShardedLabelHead(nn.Module):
             exclude: labels that must not be returned, for each example, as for `LabelHead`.
             post_hoc: τ; ranks by $f_{y} - \tau \log \pi_{y}$. By default that of the loss.
         """
+        table, listed = tried_together(
+            self.ranks, lambda: self._asked(hidden, k, exclude, post_hoc), self.weight.device
+        )
+        return best_of_all(table, self.share, hidden, k, listed, self.ranks)
+
+    def _asked(
+        self, hidden: Tensor, k: int, exclude: PerExample | None, post_hoc: float | None
+    ) -> tuple[ScoredTable, Listed | None]:
+        """This rank's table as `topk` scores it, and what it leaves out."""
         check_hidden(hidden, self.weight)
         if check_count("k", k) > self.labels.num_labels:
             message = f" is {k}, but there are only {self.labels.num_labels} labels."
@@ -203,6 +240,10 @@ class ShardedLabelHead(nn.Module):
         post_hoc = self.loss.post_hoc if post_hoc is None else check_number("post_hoc", post_hoc)
         if post_hoc:
             self.labels.require_positive_prior("topk(post_hoc=…)")
+        listed = None
+        if exclude is not None:
+            shape = (hidden.shape[0], self.labels.num_labels, hidden.device)
+            listed = Listed.of("exclude", exclude, *shape)
         flush(self)
         table = ScoredTable(
             self.weight,
@@ -213,11 +254,7 @@ class ShardedLabelHead(nn.Module):
             post_hoc,
             self.share.labels().to(self.weight.device) if post_hoc else None,
         )
-        listed = None
-        if exclude is not None:
-            shape = (hidden.shape[0], self.labels.num_labels, hidden.device)
-            listed = Listed.of("exclude", exclude, *shape)
-        return best_of_all(table, self.share, hidden, k, listed, self.ranks)
+        return table, listed
 
     @torch.no_grad()
     def grow(
@@ -235,17 +272,12 @@ class ShardedLabelHead(nn.Module):
             loss: a loss for the grown labels, where the present one cannot grow by itself.
         """
         before = self.placement
-        added = labels.num_labels - before.num_labels
-        if added < 0:
-            raise HeadtailError(
-                f"`labels` has {labels.num_labels:,} labels, fewer than the "
-                f"{before.num_labels:,} the head has. Labels can be added, not removed."
-            )
-        after = before.grow(added)
-        loss = self.loss.for_labels(labels) if loss is None else loss  # pyright: ignore[reportArgumentType]
-        check_loss(loss, labels, self.sparse)
-        grown = _shared(labels, self.ranks, after)
-        check_agreement(self.ranks, grown, self.dim, loss, bias=self.bias is not None)
+        loss, grown, counts = tried_together(
+            self.ranks, lambda: self._grown(labels, loss), torch.device("cpu")
+        )
+        after = grown.placement
+        check_agreement(self.ranks, grown, loss, {"counts of labels, label by label": counts})
+        part = self._part_of(loss, grown)
         flush(self)
         seed = self._shared_seed()
         for table in self.parameters(recurse=False):
@@ -253,10 +285,23 @@ class ShardedLabelHead(nn.Module):
             move_table(table, before, after, self.ranks, optimizer, seed if fresh else None)
         self.labels = grown
         self.loss = loss.to(self.weight.device).train(self.training)
-        past = None if self.part is None else self.part.state_dict()
-        self.part = self._part_of(loss)
-        if self.part is not None and past is not None:
-            self.part.load_state_dict(past)  # what queues hold
+        if part is not None and self.part is not None:
+            part.load_state_dict(self.part.state_dict())  # what queues hold
+        self.part = part
+
+    def _grown(
+        self, labels: Labels | ShardedLabels, loss: Loss | None
+    ) -> tuple[Loss, ShardedLabels, str]:
+        """The loss and this rank's labels after growing, and a digest of counts."""
+        added = labels.num_labels - self.placement.num_labels
+        if added < 0:
+            raise HeadtailError(
+                f"`labels` has {labels.num_labels:,} labels, fewer than the "
+                f"{self.placement.num_labels:,} the head has. Labels can be added, not removed."
+            )
+        loss = self.loss.for_labels(labels) if loss is None else loss  # pyright: ignore[reportArgumentType]
+        after = self.placement.grow(added)
+        return loss, *_shared(labels, loss, self.sparse, self.ranks, after)
 
     def flush(self) -> None:
         """Apply the weight decay that row optimisers have left pending to all rows of this rank."""
@@ -277,10 +322,20 @@ class ShardedLabelHead(nn.Module):
 
 
 def _shared(
-    labels: Labels | ShardedLabels, ranks: Ranks, placement: Placement | None = None
-) -> ShardedLabels:
-    """The labels of this rank."""
+    labels: Labels | ShardedLabels,
+    loss: Loss,
+    sparse: bool,
+    ranks: Ranks,
+    placement: Placement | None = None,
+) -> tuple[ShardedLabels, str]:
+    """This rank's part of labels that fit the loss, and a digest of counts that all ranks have."""
+    check_loss(loss, labels, sparse)
     if isinstance(labels, ShardedLabels):
+        if placement is not None and labels.placement != placement:
+            raise HeadtailError(
+                "`labels` are placed otherwise than the rows of this head. Count them with "
+                f"`count_labels(…, placement=head.placement.grow({placement.grown[-1]}))`."
+            )
         share = labels.share
         wanted = labels.placement.share(ranks.rank, ranks.size)
         if (share.start, share.stop) != (wanted.start, wanted.stop):
@@ -289,10 +344,13 @@ def _shared(
                 f"{ranks.rank} of {ranks.size} holds {wanted.start:,} to {wanted.stop:,}. Make "
                 "them with `headtail.distributed.count_labels` on the same ranks."
             )
-        return labels
+        return labels, ""
     check_kind("labels", labels, Labels, "Labels.from_counts(counts)")
     placement = Placement((labels.num_labels,)) if placement is None else placement
-    return ShardedLabels.part_of(labels, placement.share(ranks.rank, ranks.size))
+    part = ShardedLabels.part_of(labels, placement.share(ranks.rank, ranks.size))
+    digest = new_checksum()
+    digest.update(labels.counts.cpu().contiguous().numpy().data)
+    return part, digest.hexdigest()
 
 
 def _weighting(loss: Loss) -> Any:

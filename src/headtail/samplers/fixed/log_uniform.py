@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headtail.core.frequencies import LabelFrequencies
 from headtail.core.labels import Labels, number_of
-from headtail.errors import check_ids
+from headtail.errors import HeadtailError, check_ids
 from headtail.samplers.fixed.inverse import InverseSampler
 
 
@@ -41,6 +41,12 @@ class LogUniform(InverseSampler):
         num_labels = number_of(labels)
         super().__init__(num_labels, num_negatives, replacement=True, exclude_target=exclude_target)
         self.total = math.log(num_labels + 1)
+        if isinstance(labels, LabelFrequencies) and len(labels.counts) != num_labels:
+            raise HeadtailError(
+                "`LogUniform` ranks all labels by their counts, but these are the counts of one "
+                "rank of a process group. Pass the number of labels, if the most frequent come "
+                "first, or whole `Labels`."
+            )
         order = None
         rank = None
         if isinstance(labels, LabelFrequencies) and bool((labels.counts.diff() > 0).any()):
