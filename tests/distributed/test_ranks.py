@@ -16,7 +16,7 @@ from types import ModuleType
 import pytest
 
 from tests.collectives.processes import failures
-from tests.distributed import bad_input, checks, sizes
+from tests.distributed import bad_input, checks, growing, sizes
 from tests.distributed.cases import CASES, OTHERS, PRODUCTS
 from tests.distributed.equality import equal
 
@@ -35,7 +35,7 @@ def _functions(module: ModuleType) -> dict[str, Callable[[], None]]:
     return {name: check for name, check in own.items() if not inspect.signature(check).parameters}
 
 
-OWN = _functions(checks) | _functions(sizes) | _functions(bad_input)
+OWN = _functions(checks) | _functions(sizes) | _functions(bad_input) | _functions(growing)
 SHORT = {name: partial(equal_by_name, name, 2, False) for name in PRODUCTS}
 SHORT |= {name: partial(equal_by_name, name, 20, False) for name in OTHERS}
 LONG = {name: partial(equal_by_name, name, 20, True) for name in CASES}
