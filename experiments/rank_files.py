@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from stats.resample import Floats, Ints
 from torch import Tensor
 
 from headtail.core.labels import Labels
@@ -23,7 +24,6 @@ from headtail.data.histories import Histories
 from headtail.data.points import DataSet, Points
 from headtail.files.atomic import replace_file
 from headtail.metrics import Ranked, Ratio, inverse_propensity, ndcg, precision, psp, recall
-from stats.resample import Floats, Ints
 
 DEEPEST = 50
 ERRORS = {"balanced-error": 1}
