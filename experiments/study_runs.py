@@ -22,6 +22,7 @@ from search import Plan, Try, chosen, edges, next_tries
 from study_store import Done, Store, adjusted_name, adjusted_scheme, slug
 
 from headtail.comparison.compare import Execution, outcomes
+from headtail.comparison.explained import explain_schemes
 from headtail.comparison.grid import Cell, folder_name
 from headtail.comparison.results import Row
 from headtail.comparison.rows import rows_of
@@ -117,6 +118,7 @@ class SchemeWork:
         names = [self._perform(run, data, stop).name for run in runs]
         about = {"scheme": name, "lr": choice[0], "epochs": choice[1], "seeds": len(names)}
         about |= {"edges": edges(plan, tried), "tries": len(tried), "runs": names}
+        about |= _explained(with_defaults(runs[0], data), data)
         write_text(Store(self.folder).search_path(name), json.dumps(about))
         return f"lr {choice[0]:g}, {choice[1]} epochs of {len(tried)} tries"
 
@@ -125,6 +127,12 @@ class SchemeWork:
         # Runs of minutes keep checkpoints; those of seconds would wait for the disk.
         keeps = self.protocol.final > 1
         return perform_run(run, data, self.folder, self.device, stop, taus=taus, keeps=keeps)
+
+
+def _explained(run: SettledRun, data: DataSet) -> dict[str, Any]:
+    """What is predicted of a scheme without training: its lean, in nats."""
+    [about] = explain_schemes([run], data).values()
+    return {"lean": about.get("lean"), "m": about.get("m")}
 
 
 def perform_run(

@@ -93,6 +93,43 @@ def verdicts(claims: Sequence[Claim], level: float = LEVEL) -> list[Verdict]:
     return found
 
 
+@dataclass(frozen=True)
+class Preference:
+    """Which of two is better.
+
+    Attributes:
+        answer: "first", "second", "equal" (within ± the margin) or "inconclusive".
+        p_different: corrected for the table.
+        p_equal: likewise.
+        small: whether one is better by less than the margin.
+    """
+
+    answer: Literal["first", "second", "equal", "inconclusive"]
+    p_different: float
+    p_equal: float
+    small: bool
+
+
+def preferences(
+    results: Sequence[Paired], margins: Sequence[float], level: float = LEVEL
+) -> list[Preference]:
+    """Which is better, for each difference of a first and a second: all corrected together."""
+    equal = [equivalence(result, m) for result, m in zip(results, margins, strict=True)]
+    corrected = holm([*(result.p for result in results), *equal])
+    found = []
+    for i, result in enumerate(results):
+        p_different = corrected[i]
+        p_equal = corrected[len(results) + i]
+        answer: Literal["first", "second", "equal", "inconclusive"] = "inconclusive"
+        if p_different < level:
+            answer = "first" if result.difference > 0 else "second"
+        elif p_equal < level:
+            answer = "equal"
+        small = p_different < level and abs(result.difference) < margins[i]
+        found.append(Preference(answer, p_different, p_equal, small))
+    return found
+
+
 def holm(values: Sequence[float]) -> list[float]:
     """P-values corrected by Holm's method: those below α are rejected with at most α chance of any
     false rejection. A nan counts as a hypothesis that is not rejected.
