@@ -11,7 +11,6 @@ seeds and test set; all verdicts of the second table are corrected together (Hol
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -23,10 +22,11 @@ from stats.verdicts import preferences
 from study_protocols import TAUS, tau_schemes
 from study_runs import Protocol
 from study_store import adjusted_scheme
-from study_tables import read_table, with_known, write_table
+from study_tables import given_folder, read_table, with_known, write_table
 from tradeoff import PROTOCOLS, schemes
 
 RESULTS = Path(__file__).parent / "results"
+RESAMPLES = 1000
 ADJUSTED = "post-hoc"
 ANSWERS = {"first": "training", "second": "adjusting"}
 MEASURED = ("difference", "low", "high", "p", "margin", "p corrected", "p of equality")
@@ -127,14 +127,7 @@ def table(lines: Sequence[dict[str, str]], columns: Sequence[str], percent: set[
 
 def main() -> None:
     """Write the rows and print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path, help="--out of the study")
-    parser.add_argument("--to", type=Path, default=RESULTS, help="folder of rows")
-    parser.add_argument("--resamples", type=int, default=1000)
-    given = parser.parse_args()
-    write_tables(given.folder, given.to, given.resamples, PROTOCOLS)
+    write_tables(given_folder(), RESULTS, RESAMPLES, PROTOCOLS)
 
 
 def write_tables(

@@ -66,7 +66,7 @@ def draw(path: Path, to: Path) -> None:
     for axis in axes.flat[len(names) :]:
         axis.set_axis_off()
     handles, labels = axes.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(3, columns), frameon=False)
     figure.savefig(to, metadata={"Date": None}, facecolor="white")
     plt.close(figure)
 
