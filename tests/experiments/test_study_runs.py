@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -172,30 +173,48 @@ def test_the_cost_is_stated_and_nothing_else_is_done(root, tmp_path, capsys):
     assert minutes == pytest.approx((3 * 1 + 3 * 2 + 1) * SHOP.seconds / 60)
 
 
-def test_processes_do_the_same_runs_side_by_side(root, tmp_path):
-    code = (
-        "import sys; sys.argv[1:] = sys.argv[1:]\n"
+def command(root: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The study as a command of its own, with two processes."""
+    script = folder / "study.py"
+    script.write_text(
+        "import sys\n"
         "from study_cli import parser_for, run_study\n"
-        "from tests.experiments.test_study_runs import SHOP, two_schemes\n"
+        "from tests.experiments.test_study_runs import LONG, SHOP, two_schemes\n"
         "if __name__ == '__main__':\n"
-        "    given = parser_for('', [SHOP]).parse_args()\n"
-        "    sys.exit(run_study(given, [SHOP], two_schemes))\n"
+        "    protocol = LONG if '--minutes' in sys.argv else SHOP\n"
+        "    given = parser_for('', [protocol]).parse_args()\n"
+        "    sys.exit(run_study(given, [protocol], two_schemes))\n"
     )
-    script = tmp_path / "study.py"
-    script.write_text(code)
     here = Path(__file__).parents[2]
     paths = [str(here), str(here / "experiments"), str(here / "src")]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-    words = ["--data", str(root), "--out", str(tmp_path / "two"), "--device", "cpu"]
-    words += ["--workers", "2", "--minutes", "5"]
-    ended = subprocess.run(
-        [sys.executable, str(script), *words], env=env, capture_output=True, text=True, check=False
+    typed = ["--data", str(root), "--device", "cpu", "--workers", "2", *words]
+    return subprocess.run(
+        [sys.executable, str(script), *typed], env=env, capture_output=True, text=True, check=False
     )
+
+
+LONG = replace(SHOP, plan=Plan((0.1, 0.2, 0.4), 4000, 4000))
+"""Takes minutes."""
+
+
+def test_processes_do_the_same_runs_side_by_side(root, tmp_path):
+    ended = command(root, tmp_path, "--out", str(tmp_path / "two"))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     run_study(typed(root, tmp_path / "one"), [SHOP], two_schemes)
     two, one = (Store(tmp_path / name / "shop") for name in ("two", "one"))
     assert [done.name for done in two.all()] == [done.name for done in one.all()]
     assert all((read(two, done.name) == read(one, done.name)).all() for done in one.all())
+
+
+def test_a_study_stops_in_time_and_packs_what_is_finished(root, tmp_path):
+    words = ["--out", str(tmp_path / "out"), "--packed", str(tmp_path / "packed")]
+    begun = time.monotonic()
+    ended = command(root, tmp_path, *words, "--minutes", "0.1")
+    assert ended.returncode == 130, ended.stdout + ended.stderr
+    assert "Stopped and saved." in ended.stdout
+    assert time.monotonic() - begun < 60
+    assert (tmp_path / "packed" / "shop-0.zip").exists()
 
 
 def test_a_rate_that_diverges_is_kept_as_such(tmp_path, shop, monkeypatch):
@@ -290,3 +309,19 @@ def test_what_a_user_of_beauty_has_is_not_recommended(tmp_path):
     assert data.test.seen is not None
     assert data.read_as == {}  # workers get these points, and do not read the files again
     assert "the item of each user before the last one" in check_uncut(data, 0.1)
+
+
+@pytest.mark.filterwarnings("ignore:.*never draws:UserWarning")
+@pytest.mark.parametrize("protocol", SEQUENCES, ids=lambda protocol: protocol.name)
+def test_sequence_encoders_train_by_their_protocol(protocol, shop, tmp_path):
+    small = replace(protocol, training=replace(protocol.training, dim=8, batch=64, length=8))
+    names = retrieval_schemes(protocol)
+    assert [name.partition("@")[0] for name in names] == [
+        "softmax",
+        "within-batch:importance",
+        "within-batch:tail",
+        "within-batch:relative",
+    ]
+    for name in names:
+        run = small.run(name.replace("@1024", "@64"), (0.001, 1))
+        assert np.isfinite(perform_run(run, shop, tmp_path, "cpu").loss), name
