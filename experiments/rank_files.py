@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -94,8 +95,8 @@ class Frame:
         """
         rank = torch.from_numpy(ranks.astype(np.float64))
         rank[rank == 0] = torch.inf
-        pairs = (torch.from_numpy(x) for x in (self.point, self.label))
-        ranked = Ranked(*pairs, rank, len(self.group))
+        point = torch.from_numpy(self.point)
+        ranked = Ranked(point, torch.from_numpy(self.label), rank, len(self.group))
         by = Slices(torch.from_numpy(self.of_label.astype(np.int8)), "as stored")
         part = next(part for part in ranked.by_slice(by) if part.slice == slice_)
         found = self._ratio(part, metric)
@@ -163,7 +164,7 @@ def _sessions(points: Points) -> Ints:
     return group
 
 
-def _save(path: Path, **arrays: np.ndarray) -> None:
+def _save(path: Path, **arrays: Any) -> None:
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:
             np.savez_compressed(file, **arrays)

@@ -5,6 +5,7 @@
 writes into experiments/results
 `retrieval-second.csv`          test rows of the chosen runs, by seed
 `retrieval-second-tries.csv`    every rate and length that was tried, with its slices
+`retrieval-second-rates.csv`    what the learning rate does to head and tail
 `retrieval-second-claims.csv`   the paper's claims with differences, corrected p-values and verdicts
 `retrieval-second-leans.csv`    rank correlation of predicted lean and measured shift
 and prints the tables in Markdown. Intervals are 95% and include seeds and test set; the verdicts of
@@ -13,12 +14,14 @@ a data set are corrected together (Holm). Rows of the first edition (`retrieval.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from evidence import SLICES, Evidence
 from retrieval import PROTOCOLS
+from stats.correlation import rank_correlation
 from stats.paired import margin_for
 from stats.verdicts import Claim, Kind, verdicts
 from study_protocols import contrastive_schemes, retrieval_schemes
@@ -119,6 +122,37 @@ def leans_of(evidence: Evidence, metric: str) -> list[dict[str, str]]:
     return [{"dataset": evidence.name} | numbers | how]
 
 
+def knob_of(tries: Sequence[dict[str, str]], metric: str) -> list[dict[str, str]]:
+    """What the learning rate does to head and tail, for each scheme, at the first length.
+
+    Ranges are over rates whose held-out loss is within 1% of the best: rates between which a study
+    with little data to choose by could have picked any.
+    """
+    lines = []
+    for scheme in dict.fromkeys(line["scheme"] for line in tries):
+        own = [line for line in tries if line["scheme"] == scheme]
+        first = min(int(line["epochs"]) for line in own)
+        own = [
+            line
+            for line in own
+            if int(line["epochs"]) == first and math.isfinite(float(line["held_out_loss"]))
+        ]
+        if not own:
+            continue
+        best = min(float(line["held_out_loss"]) for line in own)
+        near = [line for line in own if float(line["held_out_loss"]) <= best + 0.01 * abs(best)]
+        shifts = [float(line[f"{metric} tail"]) - float(line[f"{metric} head"]) for line in own]
+        found = rank_correlation([float(line["lr"]) for line in own], shifts)
+        about = {"dataset": own[0]["dataset"], "scheme": scheme, "rates": str(len(own))}
+        about |= {"rank correlation of rate and shift": f"{found.value:.3f}", "p": f"{found.p:.3g}"}
+        about |= {"rates near the best": str(len(near))}
+        for slice_ in ("head", "tail"):
+            values = [float(line[f"{metric} {slice_}"]) for line in near]
+            about[f"range {slice_}"] = f"{max(values) - min(values):.6f}"
+        lines.append(about)
+    return lines
+
+
 def table(evidence: Evidence, columns: Sequence[tuple[str, str]]) -> str:
     """Schemes by (metric, slice): the mean, and the difference to the softmax with its interval.
 
@@ -157,10 +191,12 @@ def write_tables(
     rows = with_known(rows, rows_in(path), lambda row: row.run)
     if rows:
         write_text(path, to_csv(rows, Row))
-    new: dict[str, list[dict[str, str]]] = {"tries": [], "claims": [], "leans": []}
+    new: dict[str, list[dict[str, str]]] = {"tries": [], "rates": [], "claims": [], "leans": []}
     for evidence, protocol in every:
         names = [*retrieval_schemes(protocol), *_contrastive(protocol)]
-        new["tries"] += evidence.tries(protocol.metric, names)
+        tries = evidence.tries(protocol.metric, names)
+        new["tries"] += tries
+        new["rates"] += knob_of(tries, protocol.metric)
         new["claims"] += claims_of(evidence, protocol.metric)
         new["leans"] += leans_of(evidence, protocol.metric)
     for name, lines in new.items():

@@ -27,7 +27,7 @@ class Plan:
         epochs: the first length.
         longest: the last length that is tried.
         wider: by how many rates the grid may grow at each end at one length.
-        gain: by which share a longer run must lower the held-out loss to be worth it.
+        gain: the share of the held-out loss that a longer run must save to be worth it.
     """
 
     rates: tuple[float, ...]

@@ -95,6 +95,9 @@ def pack(folder: Path, to: Path, names: Sequence[str], most: int = PART) -> list
         for number, part in enumerate(_parts(paths, most)):
             made.append(to / f"{name}-{number}.zip")
             replace_file(made[-1], partial(_write, part, folder))
+        for path in to.glob(f"{name}-[0-9]*.zip"):
+            if path not in made:  # of a time when there was more to keep
+                path.unlink()
     return made
 
 

@@ -11,7 +11,7 @@ from sequence_models import without_history
 from study_runs import Protocol
 
 from headtail.data.load import load
-from headtail.data.points import DataSet
+from headtail.data.points import DataSet, Points
 from headtail.data.reading import Reading
 from headtail.errors import HeadtailError
 from headtail.schemes import PAPER
@@ -102,7 +102,7 @@ def read_data(protocol: Protocol, places: Places) -> DataSet:
     return replace(data, **changed, read_as={})
 
 
-def _asked(data: DataSet) -> dict[str, object]:
+def _asked(data: DataSet) -> dict[str, Points]:
     assert data.validation is not None, "one item of each user is left out for validation"
     return {"test": data.test, "validation": data.validation}
 
@@ -128,6 +128,7 @@ def _with_tau(name: str, tau: float) -> str:
 def retrieval_schemes(protocol: Protocol) -> list[str]:
     """All schemes of the retrieval study, most important first."""
     batch = protocol.training.batch
+    assert batch is not None, "every protocol names its batch"
     if protocol in SEQUENCES:
         weightings = ("importance", "tail", "relative")
         return ["softmax", *(f"within-batch:{name}@{batch}" for name in weightings)]

@@ -106,10 +106,12 @@ class SchemeWork:
         held_out.MOST_VALIDATION = HELD_OUT
         name = cell.run.scheme
         plan = self.protocol.plan
+        done: dict[Try, Done] = {}
         tried: dict[Try, float] = {}
         while tries := next_tries(plan, tried):
             for one in tries:
-                tried[one] = self._perform(self.protocol.run(name, one), data, stop).loss
+                done[one] = self._perform(self.protocol.run(name, one), data, stop)
+                tried[one] = done[one].loss
         choice = chosen(plan, tried)
         if choice is None:
             raise HeadtailError(f"Every learning rate that was tried for `{name}` diverged.")
@@ -119,7 +121,11 @@ class SchemeWork:
         about = {"scheme": name, "lr": choice[0], "epochs": choice[1], "seeds": len(names)}
         about |= {"edges": edges(plan, tried), "tries": len(tried), "runs": names}
         about |= _explained(with_defaults(runs[0], data), data)
-        write_text(Store(self.folder).search_path(name), json.dumps(about))
+        store = Store(self.folder)
+        for one in done.values():
+            if one.name not in names:
+                store.drop_ranks(one.name)  # its rows stay, and nothing resamples its points
+        write_text(store.search_path(name), json.dumps(about))
         return f"lr {choice[0]:g}, {choice[1]} epochs of {len(tried)} tries"
 
     def _perform(self, run: Run, data: DataSet, stop: Any) -> Done:
@@ -235,7 +241,7 @@ def check_uncut(data: DataSet, share: float) -> str:
     assert split.held_out.rows is not None
     if bool(inside[split.held_out.rows].any()):
         raise HeadtailError("A session is in training and validation. Split by session.")
-    return f"{number}: whole sessions, none of which is trained on"
+    return f"{number}: whole sessions, which are not trained on"
 
 
 def perform(
@@ -265,8 +271,8 @@ def perform(
     with closing(outcomes(cells, data, work, execution)) as results:
         for number, (cell, sentence, error) in enumerate(results, 1):
             failed += error is not None
-            told = sentence if error is None else f"failed: {error}"
-            say(f"[{number}/{len(missing)}] {work.protocol.name} {cell.run.scheme}: {told}")
+            ending = sentence if error is None else f"failed: {error}"
+            say(f"[{number}/{len(missing)}] {work.protocol.name} {cell.run.scheme}: {ending}")
     return failed
 
 

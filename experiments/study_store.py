@@ -72,6 +72,12 @@ class Store:
         write_text(self.path(done.name, ".json"), json.dumps(asdict(done)))
         return done
 
+    def drop_ranks(self, name: str) -> None:
+        """Delete the ranks of a run and of its adjusted answers."""
+        for path in (self.folder / "runs").glob("*.npz"):
+            if path.stem == name or path.stem.startswith(f"{name}-post-hoc"):
+                path.unlink()
+
     def search_path(self, scheme: str) -> Path:
         """What was chosen for a scheme."""
         return self.folder / "searches" / f"{slug(scheme)}.json"

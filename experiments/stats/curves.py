@@ -83,7 +83,7 @@ def at_equal_head(first: Curve, second: Curve, level: Level) -> Paired | None:
         np.mean([_at(first, s, r, here) - _at(second, s, r, here) for s in seeds])
         for r, here in enumerate(level.resampled)
     ]
-    return paired(by_seed, np.array(resampled))
+    return paired(by_seed, np.array(resampled, dtype=np.float64))
 
 
 def _at(curve: Curve, seed: int, resample: int, level: float) -> float:

@@ -7,7 +7,7 @@ import pytest
 import retrieval
 from evidence import Evidence
 from rank_files import Frame, save_ranks
-from retrieval_tables import CLAIMS, PROTOCOLS, write_tables
+from retrieval_tables import CLAIMS, PROTOCOLS, knob_of, write_tables
 from study_protocols import BAGS, contrastive_schemes, retrieval_schemes
 from study_store import Done, Store
 from study_tables import read_table
@@ -108,3 +108,26 @@ def test_the_contrastive_loss_is_an_option_of_the_study(monkeypatch, capsys, tmp
     assert retrieval.main() == 0
     tries = len(contrastive_schemes(BAGS[4])) * (5 + 3 + 4)
     assert capsys.readouterr().out.startswith(f"gowalla: {tries} runs")
+
+
+def tried(lr: float, loss: float, head: float, tail: float, epochs: int = 8) -> dict[str, str]:
+    numbers = {"lr": lr, "epochs": epochs, "held_out_loss": loss}
+    numbers |= {"recall@10 head": head, "recall@10 tail": tail}
+    about = {name: f"{number:g}" for name, number in numbers.items()}
+    return {"dataset": "x", "scheme": "softmax"} | about
+
+
+def test_the_rate_is_shown_as_a_knob_of_head_and_tail():
+    lines = [
+        tried(0.01, 5.5, 0.60, 0.10),
+        tried(0.02, 5.02, 0.53, 0.195),
+        tried(0.04, 5.00, 0.50, 0.21),
+        tried(0.08, float("inf"), 0.0, 0.0),  # diverged
+        tried(0.02, 4.9, 0.1, 0.9, epochs=16),  # another length
+    ]
+    [knob] = knob_of(lines, "recall@10")
+    assert knob["rates"] == "3"
+    assert knob["rates near the best"] == "2"
+    assert float(knob["range tail"]) == pytest.approx(0.015)
+    assert float(knob["range head"]) == pytest.approx(0.03)
+    assert knob["rank correlation of rate and shift"] == "1.000"

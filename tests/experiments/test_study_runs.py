@@ -91,7 +91,7 @@ def test_a_study_searches_repeats_and_keeps_rows_and_ranks(root, tmp_path, capsy
     assert told.startswith(
         "shop: 14 runs"
     )  # 2 schemes × (3 rates + 3 of twice the length + 1 seed)
-    assert "whole sessions, none of which is trained on" in told
+    assert "whole sessions, which are not trained on" in told
     by_scheme = {about["scheme"]: about for about in store.searches()}
     assert set(by_scheme) == set(two_schemes(SHOP))
     frame = store.frame()
@@ -114,6 +114,11 @@ def test_a_study_searches_repeats_and_keeps_rows_and_ranks(root, tmp_path, capsy
     tried = [done for done in store.all() if done.scheme == "softmax" and done.seed == 0]
     assert len(tried) == 6
     assert all(store.rows(done.name) for done in tried)
+    # Ranks only where points are resampled.
+    kept = {path.stem for path in (tmp_path / "shop" / "runs").glob("*.npz")}
+    chosen = {name for about in by_scheme.values() for name in about["runs"]}
+    adjusted = {adjusted_name(name, tau) for name in by_scheme["softmax"]["runs"] for tau in TAUS}
+    assert kept == chosen | adjusted
 
 
 def test_adjusted_answers_are_those_of_the_softmax_models(root, tmp_path):
@@ -204,7 +209,9 @@ def test_processes_do_the_same_runs_side_by_side(root, tmp_path):
     run_study(typed(root, tmp_path / "one"), [SHOP], two_schemes)
     two, one = (Store(tmp_path / name / "shop") for name in ("two", "one"))
     assert [done.name for done in two.all()] == [done.name for done in one.all()]
-    assert all((read(two, done.name) == read(one, done.name)).all() for done in one.all())
+    for about in one.searches():
+        for name in about["runs"]:
+            assert (read(two, name) == read(one, name)).all()
 
 
 def test_a_study_stops_in_time_and_packs_what_is_finished(root, tmp_path):
@@ -234,6 +241,8 @@ def test_what_is_packed_comes_back_in_small_files(root, tmp_path):
     made = pack(tmp_path / "a", tmp_path / "packed", ["shop"], most=20_000)
     assert len(made) > 1
     assert all(path.stat().st_size <= 20_000 for path in made)
+    assert len(pack(tmp_path / "a", tmp_path / "packed", ["shop"])) == 1
+    assert len(list((tmp_path / "packed").iterdir())) == 1  # the other parts are gone
     assert unpack(tmp_path / "packed", tmp_path / "b") > 10
     assert unpack(tmp_path / "packed", tmp_path / "b") == 0
     before, after = (Store(tmp_path / name / "shop") for name in "ab")
