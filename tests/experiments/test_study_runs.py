@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import study_runs
 import torch
+from evidence import Evidence
 from search import Plan
 from study_cli import pack, parser_for, run_study, unpack
 from study_protocols import (
@@ -31,7 +32,9 @@ from study_protocols import (
 from study_runs import Protocol, SchemeWork, check_uncut, cost, perform, perform_run
 from study_store import Store, adjusted_name, adjusted_scheme
 
+from headtail.core.targets import Ragged
 from headtail.data.load import load
+from headtail.data.points import DataSet, Points
 from headtail.errors import HeadtailError
 from headtail.schemes import check_batch
 from headtail.training import held_out
@@ -334,3 +337,32 @@ def test_sequence_encoders_train_by_their_protocol(protocol, shop, tmp_path):
     for name in names:
         run = small.run(name.replace("@1024", "@64"), (0.001, 1))
         assert np.isfinite(perform_run(run, shop, tmp_path, "cpu").loss), name
+
+
+def images() -> DataSet:
+    """Three classes of tiny images: 60, 40 and 20 for training."""
+    rng = np.random.default_rng(0)
+
+    def part(counts):
+        labels = [[y] for y, count in enumerate(counts) for _ in range(count)]
+        pixels = rng.integers(0, 256, size=(len(labels), 3, 8, 8), dtype=np.uint8)
+        return Points(torch.from_numpy(pixels), Ragged.from_lists(labels), 3)
+
+    return DataSet("tiny-images", part((60, 40, 20)), part((10, 10, 10)), digest="tiny-images")
+
+
+@pytest.mark.parametrize("protocol", IMAGES, ids=lambda protocol: protocol.name)
+def test_images_train_by_their_protocol(protocol, tmp_path):
+    training = replace(protocol.training, encoder="resnet20", batch=16, negatives=4, warmup=2)
+    plan = Plan((0.05, 0.1), 1, 1, wider=0)
+    small = replace(protocol, training=training, plan=plan, seeds=2, final=2)
+    names = tau_schemes(small)
+    work = SchemeWork("cpu", small, tmp_path / "x", TAUS)
+    wanted = [names["full"][0], names["within-batch"][2]]
+    assert wanted == ["softmax", "within-batch:tail(0.5)@16"]
+    assert perform(work, images(), wanted, workers=1) == 0
+    evidence = Evidence(tmp_path / "x", resamples=20)
+    assert evidence.rare == "torso"  # no class has fewer than 20 images
+    assert len(evidence.chosen) == 2 + len(TAUS)
+    for scheme in evidence.chosen:
+        assert 0 <= evidence.mean(scheme, "recall@1", "torso") <= 1
