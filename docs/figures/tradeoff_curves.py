@@ -1,0 +1,124 @@
+"""Draws docs/figures/tradeoff_curves.svg: what is lost on the head and gained on the tail along
+three curves over τ, from experiments/results/tradeoff.csv.
+
+Run: .venv/bin/python docs/figures/tradeoff_curves.py
+"""
+
+import csv
+import math
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("svg")
+import matplotlib.pyplot as plt
+
+HERE = Path(__file__)
+ROWS = HERE.parents[2] / "experiments" / "results" / "tradeoff.csv"
+# Okabe and Ito's colours, which colour-blind readers can tell apart; markers differ too.
+STYLES = {
+    "full": ("#0072B2", "o", "-", "trained: loss over all labels"),
+    "within-batch": ("#D55E00", "^", "--", "trained: in-batch negatives, tail weights"),
+    "post-hoc": ("#009E73", "s", ":", "adjusted afterwards: softmax"),
+}
+TITLES = {
+    "delicious": "Delicious, 983 labels",
+    "diginetica": "Diginetica, 43,097 items",
+    "nowplaying": "Nowplaying, 60,416 items",
+    "beauty": "Amazon Beauty, 49,438 items",
+    "gowalla": "Gowalla, 40,981 items",
+    "cifar10-exp": "CIFAR-10-LT, 10 classes",
+    "tiny-exp": "Tiny-ImageNet-LT, 200 classes",
+}
+
+Point = tuple[float, float, float, float]
+
+
+def read(path: Path) -> dict[str, dict[str, dict[float, dict[str, Point]]]]:
+    """Data set, curve, τ and slice: difference to the softmax, its interval, all in points."""
+    found: dict = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
+    with path.open(newline="", encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            if line["metric"].startswith("recall@"):
+                numbers = [100 * float(line[c]) for c in ("difference", "low", "high", "value")]
+                of_curve = found[line["dataset"]][line["curve"]]
+                of_curve[float(line["tau"])][line["slice"]] = tuple(numbers)
+    return found
+
+
+def draw(path: Path, to: Path) -> None:
+    """Read rows and draw a panel per data set."""
+    data = read(path)
+    names = [name for name in TITLES if name in data] + [
+        name for name in data if name not in TITLES
+    ]
+    plt.rcParams |= {"font.size": 10, "svg.hashsalt": "headtail"}
+    plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False}
+    columns = min(4, len(names))
+    rows = math.ceil(len(names) / columns)
+    size = (3.4 * columns + 0.4, 3.3 * rows + 0.7)
+    figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    for axis, name in zip(axes.flat, names, strict=False):
+        panel(axis, data[name])
+        axis.set_title(TITLES.get(name, name), loc="left", fontsize=10.5, fontweight="bold")
+    for axis in axes.flat[len(names) :]:
+        axis.set_axis_off()
+    handles, labels = axes.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(3, columns), frameon=False)
+    figure.savefig(to, metadata={"Date": None}, facecolor="white")
+    plt.close(figure)
+
+
+def panel(axis, curves: dict[str, dict[float, dict[str, Point]]]) -> None:
+    """The curves of one data set, with 95% intervals."""
+    rare = "torso"
+    for of_tau in curves.values():
+        for slices in of_tau.values():
+            if "tail" in slices and not math.isnan(slices["tail"][0]):
+                rare = "tail"
+    axis.axhline(0, color="#bbbbbb", lw=0.8)
+    axis.axvline(0, color="#bbbbbb", lw=0.8)
+    for curve, (colour, marker, line, label) in STYLES.items():
+        taus = sorted(curves.get(curve, ()))
+        heads = [curves[curve][tau]["head"] for tau in taus]
+        tails = [curves[curve][tau][rare] for tau in taus]
+        if not taus:
+            continue
+        axis.errorbar(
+            [head[0] for head in heads],
+            [tail[0] for tail in tails],
+            xerr=sides(heads),
+            yerr=sides(tails),
+            color=colour,
+            marker=marker,
+            linestyle=line,
+            ms=5,
+            lw=1.4,
+            elinewidth=0.7,
+            label=label,
+        )
+        for tau, head, tail in zip(taus, heads, tails, strict=True):
+            if tau in (0.5, 1.0):
+                axis.annotate(
+                    f"τ = {tau:g}",
+                    (head[0], tail[0]),
+                    xytext=(4, 4),
+                    textcoords="offset points",
+                    fontsize=7.5,
+                    color=colour,
+                )
+    axis.set(xlabel="head, points above the softmax", ylabel=f"{rare}, points above the softmax")
+
+
+def sides(points: list[Point]) -> list[list[float]]:
+    """How far intervals reach below and above."""
+    below = [max(0.0, value - low) for value, low, _, _ in points]
+    return [below, [max(0.0, high - value) for value, _, high, _ in points]]
+
+
+if __name__ == "__main__":
+    if not ROWS.exists():
+        sys.exit(f"`{ROWS.name}` is not there yet: run experiments/tradeoff_tables.py first.")
+    draw(ROWS, HERE.with_suffix(".svg"))

@@ -1,0 +1,146 @@
+"""Claims about a table, and verdicts that code computes: holds, does not, or inconclusive."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from stats.paired import Paired, equivalence, outside
+
+LEVEL = 0.05
+"""Of every table: the chance that any of its verdicts is wrong by chance."""
+Kind = Literal["above", "below", "follows"]
+Answer = Literal["holds", "does not", "inconclusive"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is claimed about a difference.
+
+    Attributes:
+        name: in words.
+        kind: "above" (the difference is above 0), "below", or "follows" (it is within ± the
+            margin).
+        result: the measured difference.
+        margin: the largest difference that counts as none.
+    """
+
+    name: str
+    kind: Kind
+    result: Paired
+    margin: float
+
+    @property
+    def p_for(self) -> float:
+        """Small if the claim holds; for a direction two-sided, as the other one was possible."""
+        if self.kind == "follows":
+            return equivalence(self.result, self.margin)
+        one_sided = self.result.p_above() if self.kind == "above" else self.result.p_below()
+        return min(1.0, 2 * one_sided)
+
+    @property
+    def p_against(self) -> float:
+        """Small if the claim fails: a gain below the margin, or a difference above it."""
+        if self.kind == "follows":
+            return outside(self.result, self.margin)
+        gain = self.margin
+        below = self.result.p_below(gain) if self.kind == "above" else self.result.p_above(-gain)
+        return min(1.0, 2 * below)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer to a claim.
+
+    Attributes:
+        claim: what was claimed.
+        answer: holds, does not, or inconclusive.
+        p_for: corrected for all claims of the table.
+        p_against: likewise.
+        small: whether a direction holds with a difference that is below the margin.
+    """
+
+    claim: Claim
+    answer: Answer
+    p_for: float
+    p_against: float
+    small: bool
+
+
+def verdicts(claims: Sequence[Claim], level: float = LEVEL) -> list[Verdict]:
+    """The answers to all claims of a table, corrected together (Holm).
+
+    A claim has two hypotheses, that it fails and that it holds, and all of a table are corrected as
+    one family.
+    """
+    corrected = holm([*(claim.p_for for claim in claims), *(claim.p_against for claim in claims)])
+    found = []
+    for claim, p_for, p_against in zip(
+        claims, corrected[: len(claims)], corrected[len(claims) :], strict=True
+    ):
+        answer: Answer = "inconclusive"
+        if p_for < level:
+            answer = "holds"
+        elif p_against < level:
+            answer = "does not"
+        directed = claim.kind != "follows"
+        small = directed and answer == "holds" and abs(claim.result.difference) < claim.margin
+        found.append(Verdict(claim, answer, p_for, p_against, small))
+    return found
+
+
+@dataclass(frozen=True)
+class Preference:
+    """Which of two is better.
+
+    Attributes:
+        answer: "first", "second", "equal" (within ± the margin) or "inconclusive".
+        p_different: corrected for the table.
+        p_equal: likewise.
+        small: whether one is better by less than the margin.
+    """
+
+    answer: Literal["first", "second", "equal", "inconclusive"]
+    p_different: float
+    p_equal: float
+    small: bool
+
+
+def preferences(
+    results: Sequence[Paired], margins: Sequence[float], level: float = LEVEL
+) -> list[Preference]:
+    """Which is better, for each difference of a first and a second: all corrected together."""
+    equal = [equivalence(result, m) for result, m in zip(results, margins, strict=True)]
+    corrected = holm([*(result.p for result in results), *equal])
+    found = []
+    for i, result in enumerate(results):
+        p_different = corrected[i]
+        p_equal = corrected[len(results) + i]
+        answer: Literal["first", "second", "equal", "inconclusive"] = "inconclusive"
+        if p_different < level:
+            answer = "first" if result.difference > 0 else "second"
+        elif p_equal < level:
+            answer = "equal"
+        small = p_different < level and abs(result.difference) < margins[i]
+        found.append(Preference(answer, p_different, p_equal, small))
+    return found
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """P-values corrected by Holm's method: those below α are rejected with at most α chance of any
+    false rejection. A nan counts as a hypothesis that is not rejected.
+
+    >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
+    [0.03, 0.06, 0.06]
+    """
+    given = np.array([1.0 if math.isnan(value) else value for value in values])
+    order = np.argsort(given, kind="stable")
+    factors = len(given) - np.arange(len(given))
+    stepped = np.minimum(1.0, np.maximum.accumulate(factors * given[order]))
+    corrected = np.empty_like(stepped)
+    corrected[order] = stepped
+    return corrected.tolist()

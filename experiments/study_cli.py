@@ -1,0 +1,158 @@
+"""What the commands of the studies share: options, the cost before anything starts, a budget of
+minutes, and packing what came out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from study_protocols import TAUS, Places, Schemes, read_data
+from study_runs import Protocol, SchemeWork, cost, perform
+
+from headtail.errors import HeadtailError
+from headtail.files.atomic import replace_file
+from longtail import until_stopped
+
+PART = 15 * 2**20
+"""Most bytes of a packed file."""
+KEPT = ("frame.npz", "runs/*.csv", "runs/*.json", "runs/*.npz", "searches/*.json")
+
+
+def parser_for(about: str | None, protocols: Sequence[Protocol]) -> argparse.ArgumentParser:
+    """The options of a study."""
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = [protocol.name for protocol in protocols]
+    parser.add_argument("--data", type=Path, required=True, help="folder with the data sets")
+    parser.add_argument("--cifar", type=Path, help="folder with CIFAR-10's python files")
+    parser.add_argument("--out", type=Path, default=Path("run/evidence"), help="folder of runs")
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME")
+    parser.add_argument("--schemes", nargs="+", help="only these schemes")
+    parser.add_argument("--seeds", type=int, help="fewer seeds than the protocol has")
+    parser.add_argument("--workers", type=int, default=1, help="runs side by side")
+    parser.add_argument("--minutes", type=float, help="stop after this time, with rows kept")
+    parser.add_argument("--cost", action="store_true", help="state the cost and stop")
+    parser.add_argument("--packed", type=Path, help="folder of packed files to write and read")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    return parser
+
+
+def run_study(given: argparse.Namespace, protocols: Sequence[Protocol], schemes: Schemes) -> int:
+    """Run what is missing of a study; returns an exit status."""
+    asked = [protocol for protocol in protocols if protocol.name in given.only]
+    if given.packed is not None:
+        unpack(given.packed, given.out)
+    total = 0.0
+    for protocol in asked:
+        names = _names(given, protocol, schemes)
+        seeds = min(protocol.seeds, given.seeds or protocol.seeds)
+        folder = given.out / protocol.name
+        runs, minutes, measured = cost(protocol, folder, names, seeds, given.workers)
+        source = "by the runs that are there" if measured else "a guess"
+        print(f"{protocol.name}: {runs} runs, about {minutes:.0f} minutes ({source})", flush=True)
+        total += minutes
+    print(f"About {total:.0f} minutes are missing.", flush=True)
+    if given.cost:
+        return 0
+    steps = (partial(_study, given, protocol, schemes) for protocol in asked)
+    try:
+        return until_stopped(steps, given.minutes)
+    finally:
+        if given.packed is not None:
+            pack(given.out, given.packed, [protocol.name for protocol in asked])
+
+
+def _study(given: argparse.Namespace, protocol: Protocol, schemes: Schemes) -> int:
+    names = _names(given, protocol, schemes)
+    data = read_data(protocol, Places(given.data, given.cifar))
+    folder = given.out / protocol.name
+    work = SchemeWork(given.device, protocol, folder, TAUS, given.seeds)
+    return perform(work, data, names, workers=given.workers, say=partial(print, flush=True))
+
+
+def _names(given: argparse.Namespace, protocol: Protocol, schemes: Schemes) -> list[str]:
+    names = schemes(protocol)
+    unknown = set(given.schemes or ()) - set(names)
+    if unknown and len(given.only) == 1:
+        raise HeadtailError(f"{protocol.name} has no scheme {sorted(unknown)}: {names}.")
+    return [name for name in names if not given.schemes or name in given.schemes]
+
+
+def pack(folder: Path, to: Path, names: Sequence[str], most: int = PART) -> list[Path]:
+    """Put the files of finished runs into a few archives, each below a number of bytes."""
+    made = []
+    for name in names:
+        home = folder / name
+        paths = [path for pattern in KEPT for path in sorted(home.glob(pattern))]
+        for number, part in enumerate(_parts(paths, most)):
+            made.append(to / f"{name}-{number}.zip")
+            replace_file(made[-1], partial(_write, part, folder))
+        for path in to.glob(f"{name}-[0-9]*.zip"):
+            if path not in made:  # of a time when there was more to keep
+                path.unlink()
+    return made
+
+
+def _parts(paths: Sequence[Path], most: int) -> list[list[Path]]:
+    """Lists of files, each smaller than so many bytes in an archive."""
+    parts: list[list[Path]] = []
+    size = most
+    for path in paths:
+        content = path.read_bytes()
+        # zip takes 76 bytes more, 22 once, and the name twice
+        each = min(len(content), len(zlib.compress(content))) + 100 + 2 * len(str(path))
+        if size + each > most:
+            parts.append([])
+            size = 0
+        parts[-1].append(path)
+        size += each
+    return parts
+
+
+def _write(paths: Sequence[Path], folder: Path, to: Path) -> None:
+    with zipfile.ZipFile(to, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in paths:
+            archive.write(path, path.relative_to(folder))
+
+
+def unpack(packed: Path, folder: Path) -> int:
+    """Bring back what `pack` wrote; files that are there already stay. Returns how many came."""
+    came = 0
+    for path in sorted(packed.glob("*.zip")):
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                target = (folder / name).resolve()
+                if not target.is_relative_to(folder.resolve()):
+                    raise HeadtailError(f"`{path}` holds `{name}`, which leads out of the folder.")
+                if not target.exists():
+                    replace_file(target, partial(_place, archive.read(name)))
+                    came += 1
+    return came
+
+
+def _place(content: bytes, to: Path) -> None:
+    to.write_bytes(content)
+
+
+def main_of(
+    about: str | None, protocols: Sequence[Protocol], schemes: Schemes
+) -> Callable[[], int]:
+    """The command of a study."""
+
+    def main() -> int:
+        given = parser_for(about, protocols).parse_args()
+        try:
+            return run_study(given, protocols, schemes)
+        except HeadtailError as error:
+            print(error, file=sys.stderr)
+            return 1
+
+    return main

@@ -1,0 +1,167 @@
+"""Turn the runs of `tradeoff.py` into rows, tables and the answer at equal head recall.
+
+    .venv/bin/python experiments/tradeoff_tables.py run/evidence
+
+writes `tradeoff.csv` (every point of every curve, with its difference to the softmax),
+`tradeoff-equal-head.csv` (which curve is better at equal head recall) and `tradeoff-tries.csv`
+(every rate that was tried) into experiments/results, and prints the tables in Markdown.
+`docs/figures/tradeoff_curves.py` draws the figure from these rows. Intervals are 95% and include
+seeds and test set; all verdicts of the second table are corrected together (Holm).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from evidence import Evidence
+from stats.curves import KEPT, Level, at_equal_head, tail_at
+from stats.paired import Paired, margin_for
+from stats.verdicts import preferences
+from study_protocols import TAUS, tau_schemes
+from study_runs import Protocol
+from study_store import adjusted_scheme
+from study_tables import given_folder, read_table, with_known, write_table
+from tradeoff import PROTOCOLS, schemes
+
+RESULTS = Path(__file__).parent / "results"
+RESAMPLES = 1000
+ADJUSTED = "post-hoc"
+ANSWERS = {"first": "training", "second": "adjusting"}
+MEASURED = ("difference", "low", "high", "p", "margin", "p corrected", "p of equality")
+
+
+def curves_of(protocol: Protocol) -> dict[str, list[str]]:
+    """The schemes of all three curves, from τ = 0."""
+    adjusted = [adjusted_scheme("softmax", tau) for tau in TAUS]
+    return tau_schemes(protocol) | {ADJUSTED: ["softmax", *adjusted]}
+
+
+def points(evidence: Evidence, protocol: Protocol) -> list[dict[str, str]]:
+    """Every point of every curve that has runs, with differences to the softmax."""
+    lines = []
+    metrics = [(protocol.metric, s) for s in ("head", "torso", "tail", "full")]
+    metrics += [("psp@1", "full"), ("psp@5", "full")]
+    for curve, names in curves_of(protocol).items():
+        for tau, scheme in zip((0.0, *TAUS), names, strict=True):
+            about = evidence.chosen.get(scheme)
+            if about is None or "softmax" not in evidence.chosen:
+                continue
+            for metric, slice_ in metrics:
+                result = evidence.difference(scheme, "softmax", metric, slice_)
+                key = {"dataset": evidence.name, "curve": curve, "tau": f"{tau:g}"}
+                settings = {"scheme": scheme, "seeds": str(result.seeds)}
+                settings |= {"lr": f"{about['lr']:g}", "epochs": str(about["epochs"])}
+                settings |= {"metric": metric, "slice": slice_}
+                value = {"value": f"{evidence.mean(scheme, metric, slice_):.6f}"}
+                lines.append(key | settings | value | in_columns(result))
+    return lines
+
+
+def in_columns(result: Paired) -> dict[str, str]:
+    """A difference as columns."""
+    low, high = result.interval()
+    numbers = {"difference": result.difference, "low": low, "high": high}
+    return {name: f"{number:.6f}" for name, number in numbers.items()} | {"p": f"{result.p:.3g}"}
+
+
+class Compared(NamedTuple):
+    """Two curves at one head recall: what is compared, the difference on the tail, its margin."""
+
+    key: dict[str, str]
+    result: Paired | None
+    margin: float
+
+
+def compared(evidence: Evidence, protocol: Protocol) -> Iterator[Compared]:
+    """Training minus adjusting on the tail of one data set, for each curve and head recall."""
+    curves = curves_of(protocol)
+    if not all(name in evidence.chosen for name in curves[ADJUSTED]):
+        return
+    adjusted = evidence.curve(curves[ADJUSTED], protocol.metric)
+    for name in tau_schemes(protocol):
+        if not all(scheme in evidence.chosen for scheme in curves[name]):
+            continue
+        trained = evidence.curve(curves[name], protocol.metric)
+        for share in KEPT:
+            level = Level.of(share, adjusted)
+            seeds = zip(adjusted.head, adjusted.tail, strict=True)
+            tails = [tail_at(head, tail, level.value) for head, tail in seeds]
+            reference = sum(tails) / len(tails)
+            key = {"dataset": evidence.name, "training": name, "head kept": f"{share:g}"}
+            key |= {"head": f"{level.value:.6f}", "seeds": str(len(tails))}
+            key |= {"adjusted tail": f"{reference:.6f}"}
+            yield Compared(key, at_equal_head(trained, adjusted, level), margin_for(reference))
+
+
+def equal_head(every: Sequence[tuple[Evidence, Protocol]]) -> list[dict[str, str]]:
+    """Which is better at equal head recall, for all data sets: one table, corrected together."""
+    pairs = [pair for one in every for pair in compared(*one)]
+    reached = [(pair, pair.result) for pair in pairs if pair.result is not None]
+    found = preferences([result for _, result in reached], [pair.margin for pair, _ in reached])
+    answers = {id(pair): one for (pair, _), one in zip(reached, found, strict=True)}
+    lines = []
+    for pair in pairs:
+        one = answers.get(id(pair))
+        if pair.result is None or one is None:
+            lines.append(pair.key | dict.fromkeys(MEASURED, "") | {"better": "not reached"})
+            continue
+        answer = ANSWERS.get(one.answer, one.answer)
+        answer += ", by less than the margin" if one.small else ""
+        about = {"margin": f"{pair.margin:.6f}", "p corrected": f"{one.p_different:.3g}"}
+        about |= {"p of equality": f"{one.p_equal:.3g}", "better": answer}
+        lines.append(pair.key | in_columns(pair.result) | about)
+    return lines
+
+
+def table(lines: Sequence[dict[str, str]], columns: Sequence[str], percent: set[str]) -> str:
+    """Lines as Markdown."""
+    shown = [
+        [f"{100 * float(line[c]):.1f}" if c in percent and line[c] else line[c] for c in columns]
+        for line in lines
+    ]
+    rows = [list(columns), ["---"] * len(columns), *shown]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def main() -> None:
+    """Write the rows and print the tables."""
+    write_tables(given_folder(), RESULTS, RESAMPLES, PROTOCOLS)
+
+
+def write_tables(
+    folder: Path, to: Path, resamples: int, protocols: Sequence[Protocol]
+) -> dict[str, list[dict[str, str]]]:
+    """Write the rows of all data sets that have runs; rows of others are kept."""
+    every = [
+        (Evidence(folder / protocol.name, resamples), protocol)
+        for protocol in protocols
+        if (folder / protocol.name / "frame.npz").exists()
+    ]
+    new = {
+        "tradeoff": [line for one in every for line in points(*one)],
+        "tradeoff-equal-head": equal_head(every),
+        "tradeoff-tries": [
+            line for e, protocol in every for line in e.tries(protocol.metric, schemes(protocol))
+        ],
+    }
+    for name, lines in new.items():
+        path = to / f"{name}.csv"
+        # Verdicts are corrected together, so those of another run must not be mixed in.
+        known = [] if name == "tradeoff-equal-head" else read_table(path)
+        write_table(path, with_known(lines, known, lambda line: line["dataset"]))
+    percent = {"value", "difference", "low", "high", "head", "adjusted tail", "margin"}
+    columns = ("dataset", "curve", "tau", "metric", "slice", "value", "difference", "low", "high")
+    print(table(new["tradeoff"], columns, percent))
+    if new["tradeoff-equal-head"]:
+        print(
+            "\n" + table(new["tradeoff-equal-head"], list(new["tradeoff-equal-head"][0]), percent)
+        )
+    for evidence, _ in every:
+        print(f"\n{evidence.edges()}")
+    return new
+
+
+if __name__ == "__main__":
+    main()
