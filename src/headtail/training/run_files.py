@@ -106,14 +106,14 @@ class RunFiles:
         weights = checkpoint.weights_of(model)
         self._best = {name: tensor.detach().clone() for name, tensor in weights.items()}
 
-    def best_weights(self, model: Model) -> dict[str, Tensor]:
-        """The weights that were kept last, which fit this model."""
-        if self.folder is None:
-            return self._best
-        path = self.folder / MODEL_FILE
-        tensors, facts = checkpoint.load(path)
-        Saved(path, tensors, facts, AGAIN).check_weights(model)
-        return tensors
+    def restore_best(self, model: Model) -> None:
+        """Give the model the weights that were kept last."""
+        tensors = self._best
+        if self.folder is not None:
+            path = self.folder / MODEL_FILE
+            tensors, facts = checkpoint.load(path)
+            Saved(path, tensors, facts, AGAIN).check_weights(model)
+        checkpoint.restore_weights(tensors, model)
 
     def save_checkpoint(self, model: Model, optimiser: torch.optim.Optimizer, state: State) -> None:
         """Save all that the run needs to continue; there must be a folder."""
