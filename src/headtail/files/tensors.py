@@ -42,8 +42,8 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) 
             with ThreadPoolExecutor(1) as beside:
                 checksum = beside.submit(_checksum, on_host)
                 # One entry: several are written in any order, and equal runs write equal files.
-                save_file(on_host, aside / "new", {"facts": sealed([facts, _NO_CHECKSUM])})
-            _put_checksum(aside / "new", facts, checksum.result())
+                save_file(on_host, aside / "new", {"facts": facts_entry(facts)})
+            put_checksum(aside / "new", facts, checksum.result())
             (aside / "new").replace(temporary)
         except SafetensorError as error:
             raise _as_os_error(error) from error
@@ -53,7 +53,12 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) 
     replace_file(path, write)
 
 
-def _put_checksum(path: Path, facts: dict[str, Any], checksum: str) -> None:
+def facts_entry(facts: dict[str, Any]) -> str:
+    """What a file's header says before its checksum is known."""
+    return sealed([facts, _NO_CHECKSUM])
+
+
+def put_checksum(path: Path, facts: dict[str, Any], checksum: str) -> None:
     """Replace the facts in a file's header by equally long ones with the checksum."""
     before, after = (
         json.dumps(sealed([facts, value])).encode() for value in (_NO_CHECKSUM, checksum)
@@ -104,6 +109,19 @@ def load_tensors(
     except (SafetensorError, ValueError, TypeError, RecursionError) as error:
         raise HeadtailError(f"`{path}` cannot be read as {what}: {error}. {advice}") from error
     return tensors, facts
+
+
+def check_content(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Compare the tensors of a file with its checksum; a file of others has none.
+
+    A ValueError says that they do not match.
+    """
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        entry = (file.metadata() or {}).get("facts")
+    if entry is not None and _checksum(tensors) != opened(entry)[1]:
+        raise ValueError("its content does not match its checksum, so it is damaged")
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> str:

@@ -1,0 +1,92 @@
+"""What ranks do together while they save and load: fail alike, and talk beside training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from headtail.collectives.ranks import Ranks
+from headtail.errors import HeadtailError
+
+_CPU = torch.device("cpu")
+_Value = TypeVar("_Value")
+
+
+def everywhere(ranks: Ranks, work: Callable[[], _Value]) -> _Value:
+    """Do on every rank what needs no other rank; if one fails, all raise what the first one says.
+
+    So no rank waits for ever for one that has failed.
+    """
+    failed: Exception | None = None
+    result: Any = None
+    try:
+        result = work()
+    except Exception as error:
+        failed = error
+    problem = first_problem(ranks, None if failed is None else _sentence(failed))
+    if problem is None:
+        return result
+    if failed is not None and not isinstance(failed, HeadtailError | OSError):
+        raise failed
+    raise HeadtailError(problem) from failed
+
+
+def first_problem(ranks: Ranks, problem: str | None) -> str | None:
+    """The sentence of the first rank that has one, on every rank."""
+    own = list((problem or "").encode())
+    lengths = [length for (length,) in ranks.numbers([len(own)], _CPU)]
+    if not any(lengths):
+        return None
+    padded = own + [0] * (max(lengths) - len(own))
+    texts = ranks.numbers(padded, _CPU)
+    said = next(rank for rank, length in enumerate(lengths) if length)
+    return bytes(texts[said][: lengths[said]]).decode(errors="replace")
+
+
+def number_of_first(ranks: Ranks, number: int) -> int:
+    """The first rank's number, on every rank."""
+    return ranks.numbers([number], _CPU)[0][0]
+
+
+def _sentence(error: Exception) -> str:
+    return str(error) if isinstance(error, HeadtailError) else f"{type(error).__name__}: {error}"
+
+
+class Beside:
+    """A second group of the same ranks, whose messages over TCP mix with no others: a checkpoint is
+    saved while training goes on.
+
+    Attributes:
+        parent: the group that trains.
+        group: the second one.
+        pending: waits for a checkpoint that is still being saved, if there is one.
+    """
+
+    def __init__(self, parent: dist.ProcessGroup) -> None:
+        self.parent = parent
+        members = dist.get_process_group_ranks(parent)
+        group = dist.new_group(members, backend="gloo", use_local_synchronization=True)
+        assert isinstance(group, dist.ProcessGroup), "this process is among its members"
+        self.group = group
+        self.pending: Callable[[], Any] | None = None
+
+    def finish(self) -> None:
+        """Wait for what is still being saved: messages of two checkpoints must not mix."""
+        if self.pending is not None:
+            pending, self.pending = self.pending, None
+            pending()
+
+
+_BESIDE: dict[str | None, Beside] = {}
+
+
+def beside(ranks: Ranks) -> Beside:
+    """The second group of these ranks, made where there is none. Every rank must call it."""
+    parent = ranks.group
+    found = _BESIDE.get(ranks.name)
+    if found is None or found.parent is not parent:  # a group of a world that has ended
+        found = _BESIDE[ranks.name] = Beside(parent)
+    return found
