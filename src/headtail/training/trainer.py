@@ -180,12 +180,15 @@ class Trainer:
         state = self.files.load_checkpoint(self.model, self.optimiser, steps)
         self.state = state or self.state
         determined = determinism(self.run.deterministic, self.device)
-        listening = interrupts() if self.stop is None else nullcontext(self.stop)
+        # torchrun passes signals on, so that ranks receive them twice.
+        alone = self.accord.ranks is None
+        listening = interrupts(twice=alone) if self.stop is None else nullcontext(self.stop)
         ended = False
         try:
             with determined, explained_out_of_memory("A step"), listening as interrupted:
                 while not self.state.finished:
                     self._train_epoch(interrupted)
+                self.files.finish()
             if self.validation is not None and self.state.best_epoch:
                 self.files.restore_best(self.model)
             self.optimiser.flush()
@@ -276,6 +279,7 @@ class Trainer:
             checked_at = time.monotonic()
             if stop:
                 self._save()
+                self.files.finish()
                 raise Stopped
             if old:
                 self._save()
