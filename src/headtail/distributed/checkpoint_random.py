@@ -40,7 +40,8 @@ def restore_random_state(states: dict[str, Tensor], ranks: Ranks, device: torch.
 def _of_rank(states: Tensor, rank: int, device: torch.device) -> Tensor:
     """The state that the rank had, or one that follows from the first rank's and its number."""
     if rank < len(states):
-        return states[rank].contiguous().view(torch.uint8)
+        # A copy: torch reads the state from where its memory begins.
+        return states[rank].clone().view(torch.uint8)
     checksum = new_checksum()
     checksum.update(states[0].numpy().tobytes())
     seed = (checksum.intdigest() + rank) % 2**63
