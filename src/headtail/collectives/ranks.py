@@ -85,7 +85,7 @@ class Ranks:
 
     def numbers(self, own: list[int], device: torch.device) -> list[list[int]]:
         """As many whole numbers of each rank; the host waits for them."""
-        mine = torch.tensor(own, dtype=torch.int64, device=self._meeting_place(device))
+        mine = torch.tensor(own, dtype=torch.int64, device=self.meeting_place(device))
         return self.gather(mine).tolist()
 
     def gather(self, tensor: Tensor) -> Tensor:
@@ -103,13 +103,13 @@ class Ranks:
     @torch.no_grad()
     def copy_first(self, tensor: Tensor) -> None:
         """Give a tensor the values that it has on the first rank, wherever it is."""
-        place = self._meeting_place(tensor.device)
+        place = self.meeting_place(tensor.device)
         for part in tensor.detach().view(-1).split(LARGEST_MESSAGE):
             sent = part.to(place)
             dist.broadcast(sent, group=self.group, group_src=0)
             part.copy_(sent)
 
-    def _meeting_place(self, device: torch.device) -> torch.device:
+    def meeting_place(self, device: torch.device) -> torch.device:
         """This device if the group reaches it, else one that it reaches."""
         if self.reaches(device):
             return device

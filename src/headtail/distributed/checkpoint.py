@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
@@ -26,7 +25,11 @@ from headtail.distributed.checkpoint_contents import (
 from headtail.distributed.checkpoint_folder import newest_first, set_aside
 from headtail.distributed.checkpoint_loading import Loading, check_fits
 from headtail.distributed.checkpoint_parts import RowsOfAll, Trained
-from headtail.distributed.checkpoint_random import NAMES, random_state, restore_random_state
+from headtail.distributed.checkpoint_random import (
+    random_state,
+    restore_random_state,
+    room_for_states,
+)
 from headtail.distributed.checkpoint_state import (
     check_same,
     saved_state,
@@ -51,6 +54,7 @@ class Saving:
     def __init__(self, writer: RankFiles, future: Future[Any] | None = None) -> None:
         self._writer = writer
         self._future = future
+        self._told = False
 
     def wait(self) -> Path:
         """Wait until the checkpoint counts, and return its folder. Every rank must call it, before
@@ -60,9 +64,15 @@ class Saving:
             try:
                 self._future.result()
             except (Exception, CheckpointException) as error:
+                self._told = True
                 raise _failed(self._writer, error) from error
         assert self._writer.path is not None
         return self._writer.path
+
+    def finish(self) -> None:
+        """Wait as `wait` does, but do not raise a second time what that has raised."""
+        if not self._told:
+            self.wait()
 
     def done(self) -> bool:
         """Whether `wait` would return at once."""
@@ -96,7 +106,7 @@ def save_checkpoint(
         facts: what else to keep, as JSON: the step, the epoch, the place in it, a schedule's state.
             Those of rank 0 are saved.
         asynchronous: copy the rank's share to host memory and return; it is written while training
-            goes on. The next call waits for it.
+            goes on. The next call waits for it. A head of some of all processes is saved at once.
 
     Returns:
         what to `wait()` for if it is asynchronous.
@@ -116,7 +126,7 @@ def save_checkpoint(
         "planner": planner,
         "process_group": group.group,
     }
-    if not asynchronous:
+    if not (asynchronous and group.apart):
         try:
             save(tensors, **options)
         except (Exception, CheckpointException) as error:
@@ -127,7 +137,7 @@ def save_checkpoint(
     assert isinstance(future, Future)
     future.add_done_callback(lambda _: stager.close())
     saving = Saving(writer, future)
-    group.pending = saving.wait
+    group.pending = saving.finish
     return saving
 
 
@@ -245,19 +255,24 @@ def _examined(path: Path, trained: Trained) -> tuple[str | None, Contents | None
 
 
 def _to_load(path: Path, contents: Contents, trained: Trained, rows: RowsOfAll) -> Loading:
-    saved, own = contents.description["table"], table_of(trained)
-    if saved != own:
+    """Where to load a checkpoint to; one that does not fit is refused before anything changes."""
+    try:
+        saved, own = contents.description["table"], table_of(trained)
+        if saved != own:
+            raise HeadtailError(
+                f"`{path}` is a checkpoint of another table: it has {_in_words(saved)}, but the "
+                f"head has {_in_words(own)}. Load it into a head like the one that it was saved "
+                "from."
+            )
+        loading = Loading(trained, rows, contents)
+        check_fits(path, loading.tensors, contents)
+        if trained.optimizers:
+            loading.tensors |= room_for_states(contents)
+        contents.description["facts"].keys()
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise HeadtailError(
-            f"`{path}` is a checkpoint of another table: it has {_in_words(saved)}, but the head "
-            f"has {_in_words(own)}. Load it into a head like the one that it was saved from."
-        )
-    loading = Loading(trained, rows, contents)
-    check_fits(path, loading.tensors, contents)
-    if trained.optimizers:
-        for name in NAMES:
-            if name in contents.tensors:
-                shape = contents.tensors[name].whole.shape
-                loading.tensors[name] = torch.empty(shape, dtype=torch.int64)
+            f"`{path}` is not a checkpoint that headtail has saved: {error!r}. Delete it."
+        ) from error
     return loading
 
 

@@ -144,6 +144,9 @@ def _contents(content: dict[str, Any]) -> Contents:
         covered = sum(math.prod(part.shape) for part in parts)
         _require(covered == math.prod(whole.shape), f"the parts of `{name}`")
         tensors[name] = SavedTensor(whole, parts)
+    # So that no more memory is allocated than the files hold.
+    held = sum(size for size, _ in files.values())
+    _require(sum(tensor.whole.size for tensor in tensors.values()) <= held, "the size of tensors")
     _require(isinstance(content["description"], dict), "the description")
     return Contents(content["description"], files, tensors)
 

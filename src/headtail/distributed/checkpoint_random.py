@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from headtail.collectives.ranks import Ranks
+from headtail.distributed.checkpoint_contents import Contents
 from headtail.files.checksums import new_checksum
 
 _CPU = torch.device("cpu")
-NAMES = ("random.cpu", "random.cuda")
 
 
 def random_state(ranks: Ranks, device: torch.device) -> dict[str, Tensor]:
@@ -26,6 +26,19 @@ def random_state(ranks: Ranks, device: torch.device) -> dict[str, Tensor]:
         name: torch.tensor(ranks.numbers(state.view(torch.int64).tolist(), _CPU))
         for name, state in states.items()
     }
+
+
+def room_for_states(contents: Contents) -> dict[str, Tensor]:
+    """Tensors to load the states of all ranks into; the sizes of others are refused."""
+    wanted = {"random.cpu": len(torch.get_rng_state()) // 8, "random.cuda": 2}
+    room = {}
+    for name, numbers in wanted.items():
+        if name == "random.cpu" or name in contents.tensors:
+            saved = contents.tensors[name].whole
+            if saved.shape != (contents.description["ranks"], numbers) or not saved.size:
+                raise TypeError(f"`{name}` has the shape {list(saved.shape)}")
+            room[name] = torch.empty(saved.shape, dtype=torch.int64)
+    return room
 
 
 def restore_random_state(states: dict[str, Tensor], ranks: Ranks, device: torch.device) -> None:

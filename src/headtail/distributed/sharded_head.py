@@ -117,7 +117,9 @@ class ShardedLabelHead(nn.Module):
         start, stop = self.share.start, self.share.stop
         first = start - start % ROWS_AT_ONCE
         for block in range(first, stop, ROWS_AT_ONCE):
-            generator = torch.Generator().manual_seed((seed << 32) + block // ROWS_AT_ONCE)
+            # torch seeds with 32 bits. An odd factor keeps blocks apart.
+            mixed = (seed + block // ROWS_AT_ONCE * 0x9E3779B1) % 2**32
+            generator = torch.Generator().manual_seed(mixed)
             rows = torch.randn(ROWS_AT_ONCE, self.dim, generator=generator)
             rows = rows[max(start - block, 0) : stop - block] * self.dim**-0.5
             place = max(block - start, 0)

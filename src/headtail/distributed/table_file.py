@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from headtail.collectives.ranks import Ranks
 from headtail.distributed.sharded_head import ShardedLabelHead
 from headtail.distributed.together import beside, everywhere
 from headtail.errors import HeadtailError, cannot_read, check_kind
@@ -94,6 +95,7 @@ def _in_label_order(head: ShardedLabelHead, table: Tensor) -> Iterator[Tensor]:
     """Blocks of the table on rank 0; on other ranks, which only send their rows, empty ones."""
     ranks = head.ranks
     group = beside(ranks).group
+    place = Ranks.of(group).meeting_place(torch.device("cpu"))
     run = len(head.placement.share(0, ranks.size))
     for labels in _label_blocks(head, table):
         owner = head.placement.rows(labels) // run
@@ -102,7 +104,7 @@ def _in_label_order(head: ShardedLabelHead, table: Tensor) -> Iterator[Tensor]:
         sent = torch.zeros(max(counts), *table.shape[1:], dtype=table.dtype)
         sent[: len(places)] = table.detach()[places.to(table.device)].cpu()
         # As bytes: not every backend sends every type of numbers.
-        sent = sent.view(torch.uint8)
+        sent = sent.view(torch.uint8).to(place)
         if ranks.rank:
             dist.gather(sent, group=group, group_dst=0)
             yield table.new_empty(0)
@@ -111,12 +113,20 @@ def _in_label_order(head: ShardedLabelHead, table: Tensor) -> Iterator[Tensor]:
         dist.gather(sent, parts, group=group, group_dst=0)
         block = torch.empty(len(labels), *table.shape[1:], dtype=table.dtype)
         for rank, (part, count) in enumerate(zip(parts, counts, strict=True)):
-            block[owner == rank] = part.view(table.dtype)[:count]
+            block[owner == rank] = part.cpu().view(table.dtype)[:count]
         yield block
 
 
 def _write(path: Path, head: ShardedLabelHead, gathered: Iterator[Tensor]) -> None:
     """Write the blocks of all ranks; if that fails, still take the others, which ranks send."""
+    try:
+        replace_file(path, lambda temporary: _write_blocks(temporary, head, gathered))
+    finally:
+        for _ in gathered:
+            pass
+
+
+def _write_blocks(path: Path, head: ShardedLabelHead, gathered: Iterator[Tensor]) -> None:
     labels = head.labels.num_labels
     pieces = {
         name: Piece(table.dtype, (labels, *table.shape[1:]))
@@ -137,15 +147,8 @@ def _write(path: Path, head: ShardedLabelHead, gathered: Iterator[Tensor]) -> No
                 checksum.update(content)
                 yield content
 
-    def write(temporary: Path) -> None:
-        write_stream(temporary, begin, blocks(), _NoChecksum())
-        put_checksum(temporary, facts, checksum.hexdigest())
-
-    try:
-        replace_file(path, write)
-    finally:
-        for _ in gathered:
-            pass
+    write_stream(path, begin, blocks(), _NoChecksum())
+    put_checksum(path, facts, checksum.hexdigest())
 
 
 class _NoChecksum:

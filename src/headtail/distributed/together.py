@@ -59,6 +59,9 @@ class Beside:
     """A second group of the same ranks, whose messages over TCP mix with no others: a checkpoint is
     saved while training goes on.
 
+    torch makes groups with all processes only. Where the head has some of them, its own group is
+    taken, and nothing is saved beside training.
+
     Attributes:
         parent: the group that trains.
         group: the second one.
@@ -67,11 +70,17 @@ class Beside:
 
     def __init__(self, parent: dist.ProcessGroup) -> None:
         self.parent = parent
-        members = dist.get_process_group_ranks(parent)
-        group = dist.new_group(members, backend="gloo", use_local_synchronization=True)
-        assert isinstance(group, dist.ProcessGroup), "this process is among its members"
-        self.group = group
+        self.group = parent
         self.pending: Callable[[], Any] | None = None
+        if dist.get_world_size(parent) == dist.get_world_size():
+            group = dist.new_group(backend="gloo")
+            assert isinstance(group, dist.ProcessGroup), "all processes are its members"
+            self.group = group
+
+    @property
+    def apart(self) -> bool:
+        """Whether messages of the two groups can be sent at the same time."""
+        return self.group is not self.parent
 
     def finish(self) -> None:
         """Wait for what is still being saved: messages of two checkpoints must not mix."""

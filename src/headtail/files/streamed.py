@@ -7,11 +7,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -158,8 +160,11 @@ def mapped(path: Path, piece: Piece, start: int) -> Tensor:
         raise ValueError(f"`{path.name}` is shorter than it should be")
     if not piece.size:
         return torch.empty(piece.shape, dtype=piece.dtype)
-    content = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
-    numbers = content[start : start + piece.size]
+    # Read-only: a private copy of a file larger than memory would be refused by the system.
+    content = np.memmap(path, np.uint8, "r", start, (piece.size,))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        numbers = torch.from_numpy(content)
     if start % piece.dtype.itemsize:  # files of others need not be aligned
         numbers = numbers.clone()
     return numbers.view(piece.dtype).reshape(piece.shape)

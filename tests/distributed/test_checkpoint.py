@@ -1,0 +1,34 @@
+"""Checkpoints of sharded training, loaded on any number of ranks."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from tests.collectives.processes import failures
+from tests.distributed import checkpoint_checks, table_file_checks
+
+CHECKS = {
+    name: check
+    for module in (checkpoint_checks, table_file_checks)
+    for name, check in inspect.getmembers(module, inspect.isfunction)
+    if inspect.getmodule(check) is module and not name.startswith("_")
+}
+
+
+@pytest.fixture(scope="module")
+def on_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return failures(CHECKS, 2, tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_on_two_ranks(name: str, on_two_ranks: dict[str, str]):
+    assert name not in on_two_ranks, on_two_ranks[name]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+def test_on_other_numbers_of_ranks(ranks: int, tmp_path: Path):
+    assert failures(CHECKS, ranks, tmp_path) == {}
