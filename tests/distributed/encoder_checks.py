@@ -23,8 +23,10 @@ from headtail import (
     SplitOptimizer,
     Uniform,
 )
+from headtail.collectives.ranks import Ranks
 from headtail.distributed import ShardedLabelHead, replicate
 from headtail.distributed.replicate import average_encoder
+from headtail.rows.decay import catch_up, catch_up_embeddings
 
 L, D, WORDS, STEPS = 29, 4, 13, 20
 LABELS = Labels.zipf(L)
@@ -76,6 +78,8 @@ class Pair(NamedTuple):
         """The largest difference of parameters; the encoder's are given where they are wrapped."""
         head = self.shared.head
         own = head.share.labels()
+        for table in [*self.alone.parameters(), *self.shared.parameters()]:
+            catch_up(table)
         pairs = [(self.alone.head.weight[own], head.weight), (self.alone.head.bias[own], head.bias)]
         shared = (encoder or self.shared.encoder).parameters()
         pairs += zip(self.alone.encoder.parameters(), map(_whole, shared), strict=True)
@@ -106,14 +110,14 @@ def _own(tensor: Tensor) -> Tensor:
     return tensor[slice(*cuts[dist.get_rank() :][:2])]
 
 
-def _optimizer(model: Model) -> torch.optim.Optimizer:
+def _optimizer(model: Model, weight_decay: float = 0.0) -> torch.optim.Optimizer:
     """A row optimiser of tables, and torch's own of the layers."""
     tables = [*model.head.parameters(recurse=False)]
     dense = []
     for name, parameter in model.encoder.named_parameters():
         (tables if "words" in name else dense).append(parameter)
     dense_part = torch.optim.Adagrad(dense, lr=0.2, foreach=False)
-    return SplitOptimizer(RowAdagrad(tables, lr=0.3), dense_part)
+    return SplitOptimizer(RowAdagrad(tables, lr=0.3, weight_decay=weight_decay), dense_part)
 
 
 def _train(
@@ -122,6 +126,7 @@ def _train(
     *,
     parts: int = 1,
     waiting: Callable[[], Any] | None = None,
+    weight_decay: float = 0.0,
 ) -> list[tuple[float, float]]:
     """The losses of both, step by step.
 
@@ -130,9 +135,10 @@ def _train(
         wrapped: what calls the shared one.
         parts: micro-batches per step.
         waiting: makes a context in which gradients are not averaged, or None.
+        weight_decay: of tables.
     """
     losses = []
-    optimizers = _optimizer(pair.alone), _optimizer(pair.shared)
+    optimizers = [_optimizer(model, weight_decay) for model in pair]
     for step in _batches(parts):
         both = [0.0, 0.0]
         for number, (words, target, draw) in enumerate(step):
@@ -247,6 +253,16 @@ def averaged_copies_learn_what_one_process_learns() -> None:
         pair.shared.encoder.words.weight.add_(dist.get_rank())
     average_encoder(pair.shared.encoder, pair.shared.head)
     _check(_train(pair, pair.shared), pair.distance())
+
+
+def copies_with_weight_decay_stay_equal_to_the_last_bit() -> None:
+    pair = Pair.of()
+    catch_up_embeddings(pair.alone.encoder)
+    average_encoder(pair.shared.encoder, pair.shared.head)
+    _check(_train(pair, pair.shared, weight_decay=0.05), pair.distance())
+    for parameter in pair.shared.encoder.parameters():
+        every = Ranks.of().gather(parameter.detach())
+        assert all(map(every[0].equal, every))
 
 
 def a_rank_without_examples_takes_part() -> None:

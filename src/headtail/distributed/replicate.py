@@ -89,6 +89,7 @@ def average_encoder(encoder: nn.Module, head: ShardedLabelHead) -> None:
         encoder: the same module on every rank.
         head: takes its hidden states.
     """
+    catch_up_embeddings(encoder)
     parameters = list(encoder.parameters())
     for tensor in [*parameters, *encoder.buffers()]:
         head.ranks.copy_first(tensor)

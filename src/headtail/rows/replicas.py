@@ -13,6 +13,7 @@ from headtail.collectives.gather import gather_rows
 from headtail.collectives.ranks import Ranks
 from headtail.errors import HeadtailError
 from headtail.kernels.gradient import RowGradient
+from headtail.rows.decay import catch_up
 from headtail.rows.gradients import as_sparse, is_accumulated, sparse_rows, whole_gradient
 from headtail.rows.link import taker_of
 
@@ -71,7 +72,11 @@ class Replicas:
             if DENSE in sizes:
                 dense.append((table, gradient.to_dense() if gradient.is_sparse else gradient))
             elif any(sizes):
-                table.grad = self._mean(gradient, list(sizes))
+                mean = self._mean(gradient, list(sizes))
+                # Ranks read different rows of their copies: all now receive the weight decay that
+                # was due when one of them was read, so that copies stay equal to the last bit.
+                catch_up(table, mean._indices()[0])
+                table.grad = mean
         for dtype in sorted({gradient.dtype for _, gradient in dense}, key=str):
             self._average_dense([pair for pair in dense if pair[1].dtype == dtype])
 
