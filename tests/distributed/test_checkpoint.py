@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.collectives.processes import failures
-from tests.distributed import checkpoint_checks, table_file_checks
+from tests.distributed import checkpoint_checks, memory_checks, table_file_checks
 
 CHECKS = {
     name: check
@@ -32,3 +33,10 @@ def test_on_two_ranks(name: str, on_two_ranks: dict[str, str]):
 @pytest.mark.parametrize("ranks", [1, 3, 4])
 def test_on_other_numbers_of_ranks(ranks: int, tmp_path: Path):
     assert failures(CHECKS, ranks, tmp_path) == {}
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="reads memory use from /proc")
+def test_no_rank_holds_its_rows_twice(tmp_path: Path):
+    check = memory_checks.no_rank_holds_its_rows_twice
+    assert failures({"memory": check}, 2, tmp_path) == {}
