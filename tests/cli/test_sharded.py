@@ -11,7 +11,6 @@ import pytest
 
 from headtail.cli import main
 from headtail.comparison.results import read_rows
-
 from headtail.data.load import load
 from headtail.data.slices import data_slices
 from headtail.evaluation.measures import measure_model

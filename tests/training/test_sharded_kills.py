@@ -40,7 +40,7 @@ def train(
 ) -> int:
     folder.mkdir(exist_ok=True)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-    # As without `--standalone`, where torchrun's store outlives the ranks; with a port that is free.
+    # Without `--standalone`, torchrun's store outlives the ranks.
     launcher += ["--max-restarts", str(restarts), "--master-port", str(free_port())]
     program = str(Path(__file__).with_name("killed_run.py"))
     command = [*launcher, program, str(folder), scheme, point, who, str(number)]

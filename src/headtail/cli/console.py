@@ -23,8 +23,9 @@ class Console(console.Console):
     def __init__(
         self, *, stderr: bool = False, width: int | None = None, quiet: bool = False
     ) -> None:
-        plain = {"markup": False, "emoji": False, "highlight": False}
-        super().__init__(stderr=stderr, width=width, quiet=quiet, **plain)
+        super().__init__(
+            stderr=stderr, width=width, quiet=quiet, markup=False, emoji=False, highlight=False
+        )
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

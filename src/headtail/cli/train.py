@@ -96,7 +96,7 @@ class Train:
         with joined(device) as ranks:
             return self._run(typed, ranks, device)
 
-    def _run(self, typed: Sequence[str], ranks: Ranks | None, device: str) -> int:
+    def _run(self, typed: Sequence[str], ranks: Ranks | None, device: Device) -> int:
         first = Accord(ranks).is_first
         check_out_folder(self.out)
         parse(self.run_.scheme)

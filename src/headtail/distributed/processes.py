@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from headtail.collectives.ranks import Ranks
 from headtail.distributed.together import everywhere
@@ -58,20 +60,20 @@ def joined(device: Literal["cpu", "cuda"]) -> Iterator[Ranks]:
         if not _is_of_lost_rank(error):
             raise
         raise LostRankError(
-            "Another rank has ended, and this one with it. `torchrun --max-restarts 3` goes on from "
-            "the last checkpoint by itself; otherwise, start the same command again."
+            "Another rank has ended, and this one with it. `torchrun --max-restarts 3` goes on "
+            "from the last checkpoint by itself; otherwise, start the same command again."
         ) from error
     dist.destroy_process_group()
 
 
 def _join(backend: str) -> None:
-    store = dist.HashStore()
+    store: Any = HashStore()
     rank, size = 0, 1
     if started_by_torchrun():
-        store, rank, size = next(iter(dist.rendezvous("env://", timeout=LONGEST_WAIT)))
+        store, rank, size = next(iter(rendezvous("env://", timeout=LONGEST_WAIT)))
         if _number("GROUP_WORLD_SIZE", 1) == 1:
             # On one machine torchrun may use a store again, with what ranks that have died left.
-            store = dist.PrefixStore(f"start {_number('TORCHELASTIC_RESTART_COUNT')}", store)
+            store = PrefixStore(f"start {_number('TORCHELASTIC_RESTART_COUNT')}", store)
     options = {"store": store, "rank": rank, "world_size": size, "timeout": LONGEST_WAIT}
     dist.init_process_group(backend, **options)
 
@@ -88,8 +90,8 @@ def choose_device_of_rank(device: Literal["auto", "cpu", "cuda"]) -> Literal["cp
     if device == "cuda" and there < wanted:
         raise HeadtailError(
             Setting("device", "cuda"),
-            f" needs a GPU for each rank, but this machine has {wanted} ranks and {there} GPUs that "
-            "torch can use. Start fewer ranks, or write ",
+            f" needs a GPU for each rank, but this machine has {wanted} ranks and {there} GPUs "
+            "that torch can use. Start fewer ranks, or write ",
             Setting("device", "cpu"),
             ".",
         )

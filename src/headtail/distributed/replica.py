@@ -132,7 +132,7 @@ class AveragedAfter:
             if isinstance(hook, cls):
                 del head._forward_hooks[key]
         if replicas.tables:
-            head.register_forward_hook(cls(replicas))
+            head.register_forward_hook(cls(replicas))  # pyright: ignore[reportArgumentType]
 
     @torch.compiler.disable
     def __call__(self, head: nn.Module, args: tuple[Any, ...], loss: Tensor) -> Tensor:

@@ -69,7 +69,9 @@ def leans_nowhere(head: LabelHead, labels: Labels | None = None) -> bool:
     if head.loss.post_hoc:
         return False
     try:
-        lean = lean_of(implied_margin_of(head.loss, batch_size=2), head.labels if labels is None else labels)
+        lean = lean_of(
+            implied_margin_of(head.loss, batch_size=2), head.labels if labels is None else labels
+        )
     except HeadtailError:  # the loss follows the model, and has no lean of its own
         return False
     return abs(lean) <= LEAN_FROM

@@ -139,19 +139,7 @@ class Trainer:
             validation = Validation(held_out, self.labels, run.stop_on, size)
             self.validation = validation if ranks is None else ShardedValidation(validation)
         self.state = State()
-        facts = {
-            "run": settings_of(run),
-            "data": data.digest,
-            "sparse_features": isinstance(train.features, Bag | Histories),
-            "num_features": train.num_features,
-            "picture": train.image_size,
-            "features": kind_of_features(data.train),
-            "relations": data.relations,
-            "feature_names": data.feature_names,
-        }
-        about = (data.text, users_of_training(data.train))
-        kept = RunFiles if ranks is None else ShardedRunFiles
-        self.files = kept(self.folder, facts, self.labels, *about)
+        self.files = self._files(train, data)
         self._rate = None
         self._saved = time.monotonic()
         one = torch.ones((), device=self.device)
@@ -249,6 +237,21 @@ class Trainer:
         how["whole_points"] = self._takes_whole_points(train)
         return Batches(train, run.batch, run.seed, **how)
 
+    def _files(self, train: Points, data: DataSet) -> RunFiles | ShardedRunFiles:
+        facts = {
+            "run": settings_of(self.run),
+            "data": data.digest,
+            "sparse_features": isinstance(train.features, Bag | Histories),
+            "num_features": train.num_features,
+            "picture": train.image_size,
+            "features": kind_of_features(data.train),
+            "relations": data.relations,
+            "feature_names": data.feature_names,
+        }
+        about = (data.text, users_of_training(data.train))
+        kept = RunFiles if self.accord.ranks is None else ShardedRunFiles
+        return kept(self.folder, facts, self.labels, *about)
+
     def _takes_whole_points(self, train: Points) -> bool:
         if self.run.batching != "auto":
             return self.run.batching == "points"
@@ -298,7 +301,9 @@ class Trainer:
         self.callbacks.on_epoch(self.progress, metrics)
         # The best weights are on disk already, and the checkpoint must not be older.
         improved = self.validation is not None and state.best_epoch == state.epoch
-        [old] = self.accord.any(time.monotonic() - self._saved > min(RECENT, self.engine.save_every))
+        [old] = self.accord.any(
+            time.monotonic() - self._saved > min(RECENT, self.engine.save_every)
+        )
         if state.finished or improved or old:
             self._save()
 
