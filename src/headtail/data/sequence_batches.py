@@ -35,7 +35,8 @@ class SequenceBatches:
             anywhere.
         length: most items in a window.
         among: `[k]` ids of the points to use; None for all.
-        part: (r, n) for the r-th of n parts of every batch, those of n ranks.
+        part: (r, n) for the r-th of n parts of every batch, those of n ranks. A window that is cut
+            there is in both parts, as one that is cut between batches is in both.
 
     Attributes:
         windows: a history for each window, up to its last target.
