@@ -15,8 +15,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
+from torch.nn.parallel import DistributedDataParallel
 
-from headtail import HeadtailError, RowAdam
+from headtail import HeadtailError, RowAdam, SplitOptimizer
 from headtail.distributed import load_checkpoint, save_checkpoint
 from headtail.files.checksums import DamagedWarning, opened, sealed
 from tests.distributed.small_runs import OPTIMISERS, Run, assert_equal
@@ -269,15 +270,52 @@ def only_the_head_can_be_loaded_and_leaves_random_states_alone() -> None:
         assert torch.equal(state, torch.get_rng_state())
 
 
+def one_model_with_one_optimiser_is_saved_once() -> None:
+    """The head inside the encoder's module, under DDP, and all optimisers as one."""
+    with _folder() as folder:
+        losses = []
+        for number in range(2):
+            run = Run.new("adam")
+            model = _Model(run)
+            # Tables of samplers are those of the rank's own labels.
+            tensors = [*run.head.named_parameters(), *run.head.named_buffers()]
+            ignored = [f"head.{name}" for name, _ in tensors]
+            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ignored)
+            wrapped = DistributedDataParallel(model)
+            both = SplitOptimizer(run.encoder_optimizer, run.optimizer)
+            parts = {"head": run.head, "optimizer": both, "encoder": wrapped}
+            if number == 0:
+                _train(wrapped, both)
+                path = save_checkpoint(folder, **parts).wait()
+            else:
+                assert load_checkpoint(folder, **parts) == {}
+            losses.append(_train(wrapped, both))
+        assert losses[0] == losses[1]
+        names = opened((path / "metadata.json").read_text())["tensors"]
+        assert "head.weight" in names
+        assert not [name for name in names if "encoder.head" in name]
+        assert "optimizer.encoder.encoder.0.weight.exp_avg" in names
+
+
+class _Model(torch.nn.Module):
+    def __init__(self, run: Run, encoder: torch.nn.Module | None = None) -> None:
+        super().__init__()
+        self.encoder = encoder or run.encoder
+        self.head = run.head
+
+    def forward(self, features: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return self.head(self.encoder(features), target)
+
+
 def encoders_of_fsdp_are_loaded_by_other_numbers_of_ranks() -> None:
     with _folder() as folder:
         first = _with_fsdp(None)
-        _train(*first)
+        _train_fsdp(first)
         save_checkpoint(folder, **_parts(first), asynchronous=True).wait()
-        losses = _train(*first)
+        losses = _train_fsdp(first)
         again = _with_fsdp(None)
         load_checkpoint(folder, **_parts(again))
-        assert _train(*again) == losses
+        assert _train_fsdp(again) == losses
         whole = {name: p.full_tensor() for name, p in again[1].named_parameters()}
         save_checkpoint(folder, **_parts(again))
         group = dist.new_group([0])
@@ -308,15 +346,18 @@ def _parts(made: Any) -> dict[str, Any]:
     return {**run.parts, "encoder": encoder, "encoder_optimizer": optimizer}
 
 
-def _train(run: Run, encoder: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
+def _train(model: torch.nn.Module, *optimizers: torch.optim.Optimizer) -> list[float]:
     losses = []
     for number in range(3):
-        hidden = torch.randn(4, 6, dtype=torch.float64)
-        target = torch.arange(4) + number
-        loss = run.head(encoder(hidden), target)
+        loss = model(torch.randn(4, 6, dtype=torch.float64), torch.arange(4) + number)
         loss.backward()
-        for each in (optimizer, run.optimizer):
-            each.step()
-            each.zero_grad()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
         losses.append(loss.item())
     return losses
+
+
+def _train_fsdp(made: Any) -> list[float]:
+    run, encoder, optimizer = made
+    return _train(_Model(run, encoder), optimizer, run.optimizer)

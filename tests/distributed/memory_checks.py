@@ -19,8 +19,8 @@ from headtail.distributed import (
 )
 from tests.distributed.checkpoint_checks import _folder
 
-L, D = 2**19, 128
-"""256 MiB in float32."""
+L, D = 2**20, 128
+"""512 MiB in float32."""
 
 
 def no_rank_holds_its_rows_twice() -> None:

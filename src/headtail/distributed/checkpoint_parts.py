@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from headtail.distributed.sharded_head import ShardedLabelHead
 from headtail.distributed.together import Beside
 from headtail.errors import HeadtailError, check_kind
+from headtail.rows.split import SplitOptimizer
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,13 @@ class Trained:
 
     @property
     def optimizers(self) -> dict[str, Optimizer]:
-        """Those that there are."""
+        """Those that there are; those inside a `SplitOptimizer` are numbered."""
         named = {"optimizer": self.optimizer, "encoder_optimizer": self.encoder_optimizer}
-        return {name: value for name, value in named.items() if value is not None}
+        every: dict[str, Optimizer] = {}
+        for name, optimizer in named.items():
+            if optimizer is not None:
+                every |= _inside(name, optimizer)
+        return every
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Each once."""
@@ -134,6 +139,15 @@ def extra_of(name: str, module: nn.Module) -> Tensor:
             f"`{type(module).__name__}.get_extra_state` return a tensor."
         )
     return state
+
+
+def _inside(name: str, optimizer: Optimizer) -> dict[str, Optimizer]:
+    if not isinstance(optimizer, SplitOptimizer):
+        return {name: optimizer}
+    every: dict[str, Optimizer] = {}
+    for number, part in enumerate(optimizer.optimizers):
+        every |= _inside(f"{name}.{number}", part)
+    return every
 
 
 def _remembers(module: nn.Module) -> bool:

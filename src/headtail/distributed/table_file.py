@@ -22,7 +22,6 @@ from headtail.errors import HeadtailError, cannot_read, check_kind
 from headtail.files.atomic import replace_file
 from headtail.files.checksums import new_checksum
 from headtail.files.streamed import (
-    BLOCK,
     Piece,
     as_bytes_of,
     header_of,
@@ -32,6 +31,9 @@ from headtail.files.streamed import (
 )
 from headtail.files.tensors import check_content, facts_entry, put_checksum
 from headtail.rows.decay import flush, forgive
+
+BLOCK = 2**22
+"""Bytes of a table that are put together, or read, at a time; messages need a few times as many."""
 
 
 def export_table(head: ShardedLabelHead, path: str | Path) -> None:
