@@ -60,8 +60,8 @@ def joined(device: Literal["cpu", "cuda"]) -> Iterator[Ranks]:
         if not _is_of_lost_rank(error):
             raise
         raise LostRankError(
-            "Another rank has ended, and this one with it. Start the same command again: it goes on "
-            "from the last checkpoint."
+            "Another rank has ended, and this one with it. Start the same command again: it goes "
+            "on from the last checkpoint."
         ) from error
     dist.destroy_process_group()
 
