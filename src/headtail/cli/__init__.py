@@ -49,13 +49,26 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        sys.stderr.write("headtail: stopped.\n")
+        if not _is_of_rank(words) or os.environ["RANK"] == "0":
+            sys.stderr.write("headtail: stopped.\n")
         return 130
     except (HeadtailError, OSError) as error:
         if debug:
             raise
-        sys.stderr.write(f"headtail: {shown(_sentence(error, words[0]))}\n")
+        if not _is_of_rank(words) or _reports(error):
+            sys.stderr.write(f"headtail: {shown(_sentence(error, words[0]))}\n")
         return 2
+
+
+def _is_of_rank(words: list[str]) -> bool:
+    """Whether the command may be one of several that fail together."""
+    return "--sharded" in words and "RANK" in os.environ
+
+
+def _reports(error: BaseException) -> bool:
+    from headtail.distributed.processes import speaks
+
+    return speaks(error)
 
 
 def _warning(message: Warning | str, *_: Any) -> str:

@@ -17,10 +17,15 @@ class Console(console.Console):
     Args:
         stderr: write to standard error instead of standard output.
         width: columns; by default those of the terminal.
+        quiet: write nothing.
     """
 
-    def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
-        super().__init__(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
+    def __init__(
+        self, *, stderr: bool = False, width: int | None = None, quiet: bool = False
+    ) -> None:
+        super().__init__(
+            stderr=stderr, width=width, quiet=quiet, markup=False, emoji=False, highlight=False
+        )
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

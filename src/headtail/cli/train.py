@@ -6,6 +6,7 @@ import shlex
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,9 @@ from headtail.cli.progress import TrainingBars, stopped
 from headtail.cli.recipe import Recipe, with_recipe
 from headtail.cli.tables import measures_table
 from headtail.cli.tuning import tuned
+from headtail.cli.unused import refuse_with_sharded
+from headtail.collectives.accord import Accord
+from headtail.collectives.ranks import Ranks
 from headtail.comparison.cautions import cautions_of
 from headtail.comparison.cell import run_cell
 from headtail.comparison.compare import Execution, check_batches
@@ -25,11 +29,13 @@ from headtail.comparison.explained import explain_schemes
 from headtail.comparison.grid import Cell
 from headtail.comparison.results import TRIES, Comparison, Row, Try
 from headtail.comparison.rows import baseline_rows
+from headtail.comparison.sharded_cell import run_sharded_cell
 from headtail.data.facts import task_of
 from headtail.data.points import DataSet
 from headtail.data.reading import Reading
 from headtail.data.slices import SliceRule, data_slices
 from headtail.device.choice import Device, choose_device
+from headtail.distributed.processes import choose_device_of_rank, in_turn, joined
 from headtail.errors import HeadtailError
 from headtail.files.atomic import check_writable
 from headtail.files.checksums import DamagedWarning
@@ -64,6 +70,10 @@ class Train:
     """First choose learning rate and epochs by short runs on held-out training points. All are
     shown and kept in tries.csv.
     """
+    sharded: bool = False
+    """Spread the label table, and every batch, over the processes that torchrun starts: `torchrun
+    --nproc-per-node 4 -m headtail train DATA --sharded`.
+    """
     recipe: Recipe | None = None
     """Train as the paper did on such images; explicit options take precedence."""
     reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
@@ -79,24 +89,39 @@ class Train:
         Args:
             typed: the arguments of the command, which go on with it.
         """
+        if not self.sharded:
+            return self._run(typed, None, choose_device(self.device))
+        refuse_with_sharded(self.tune)
+        device = choose_device_of_rank(self.device)
+        with joined(device) as ranks:
+            return self._run(typed, ranks, device)
+
+    def _run(self, typed: Sequence[str], ranks: Ranks | None, device: Device) -> int:
+        first = Accord(ranks).is_first
         check_out_folder(self.out)
         parse(self.run_.scheme)
         settings = with_recipe(self.recipe, self.run_, typed)
         schemes = [settings.scheme]
         check_settings(settings, schemes, typed, self.tune)
-        device = choose_device(self.device)
-        console = Console(stderr=True)
-        data = read_with_notes(self, settings, schemes, typed, device, console)
+        console = Console(stderr=True, quiet=not first)
+        read = partial(read_with_notes, self, settings, schemes, typed, device, console)
+        data = read() if ranks is None else in_turn(ranks, read)
         check_writable(self.out, "Choose another folder.")
         try:
             if self.tune:
                 execution = Execution(workers=1, command=shlex.join(["headtail", *typed]))
                 chosen = tuned(data, schemes, settings, self.out, device, execution, console)
                 settings = Run.of(chosen[settings.scheme], settings.scheme, settings.seed)
-            rows = self._train(settings, data, device, console)
+            rows = self._train(settings, data, ranks, device, console)
         except KeyboardInterrupt:
-            stopped(console, shlex.join(["headtail", *typed]))
+            again = shlex.join(["headtail", *typed])
+            stopped(console, again if ranks is None else f"torchrun … -m {again}")
             return 130
+        if first:
+            self._show(settings, data, rows)
+        return 0
+
+    def _show(self, settings: Run, data: DataSet, rows: list[Row]) -> None:
         console = Console()
         tested = [row for row in rows if row.split == "test"]
         title = f"{self.run_.scheme} on {data.name}"
@@ -104,7 +129,6 @@ class Train:
         for sentence in self._cautions(with_defaults(settings, data), data, rows):
             console.print(Text(shown(sentence), style="yellow"))
         console.print(f"model: {self._model}", soft_wrap=True)
-        return 0
 
     def _cautions(self, run: SettledRun, data: DataSet, rows: list[Row]) -> list[str]:
         """As those of a comparison of this run alone."""
@@ -125,7 +149,9 @@ class Train:
     def _model(self) -> Path:
         return self.out / "model.safetensors"
 
-    def _train(self, settings: Run, data: DataSet, device: str, console: Console) -> list[Row]:
+    def _train(
+        self, settings: Run, data: DataSet, ranks: Ranks | None, device: str, console: Console
+    ) -> list[Row]:
         """The run's rows; an error after training says that the model is kept."""
         cell = Cell(with_defaults(settings, data), self.out)
         check_batches([cell], settings)
@@ -140,7 +166,8 @@ class Train:
                 warnings.simplefilter("always", DamagedWarning)
                 bars.begin(cell)
                 callbacks = bars.callbacks(cell)
-                return run_cell(cell, data, slices, device=device, callbacks=callbacks)
+                run = run_cell if ranks is None else partial(run_sharded_cell, ranks=ranks)
+                return run(cell, data, slices, device=device, callbacks=callbacks)
         except HeadtailError as error:
             if existed or not self._model.exists():
                 raise

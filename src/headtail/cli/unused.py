@@ -93,6 +93,15 @@ def check_encoder_options(settings: Training, typed: Sequence[str]) -> None:
     refuse(bag, f"{settings.encoder} reads up to `--length` items in order")
 
 
+def refuse_with_sharded(tune: bool) -> None:
+    """Refuse what ranks cannot do together."""
+    if tune:
+        raise HeadtailError(
+            "`--tune` compares many short runs, each in a process of its own. Tune on a part of "
+            "the data without `--sharded`, and pass the learning rate that it chooses."
+        )
+
+
 def _among(typed: Sequence[str], *options: str) -> list[str]:
     in_use = options_in(typed)
     return [option for option in options if option in in_use]

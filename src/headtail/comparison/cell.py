@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from jaxtyping import Int
@@ -35,7 +36,7 @@ from headtail.evaluation.measures import Measure, best_labels, measure_model, me
 from headtail.evaluation.ranks import ranks_of_model
 from headtail.files.atomic import delete, write_text
 from headtail.files.checksums import SUMS, damage_of, write_sums
-from headtail.files.leftovers import sweep
+from headtail.files.leftovers import remove, sweep
 from headtail.files.locks import held
 from headtail.files.records import to_csv
 from headtail.files.tensors import save_tensors
@@ -43,7 +44,8 @@ from headtail.schemes import parse
 from headtail.training import checkpoint
 from headtail.training.callbacks import Callback, Callbacks
 from headtail.training.config import to_toml
-from headtail.training.run_files import CHECKPOINT_FILES
+from headtail.training.engine import Engine
+from headtail.training.run_files import CHECKPOINT_FILES, CHECKPOINTS
 from headtail.training.saved_model import load_model
 from headtail.training.tensorboard import TensorBoard
 from headtail.training.trainer import Trainer
@@ -60,6 +62,7 @@ def run_cell(
     device: str = "cpu",
     callbacks: Callback | Iterable[Callback] = (),
     stop: threading.Event | None = None,
+    engine: Engine | None = None,
 ) -> list[Row]:
     """Train and test one run, or read the results that are there already.
 
@@ -70,6 +73,7 @@ def run_cell(
         device: "cpu" or "cuda".
         callbacks: what follows the training, beside TensorBoard's event files.
         stop: an event that asks the run to save and stop; without one, Ctrl-C does.
+        engine: how to train, as far as that is not part of the experiment.
     """
     check_same_run(cell, data)
     done = cell.done
@@ -80,7 +84,10 @@ def run_cell(
     if done:
         return _measured_again(cell, data, slices, device)
     with held(cell.folder):
-        return _run_held(cell, data, slices, device, Callbacks(callbacks), stop)
+        trainer = partial(
+            Trainer, cell.run, data, cell.folder, device=device, stop=stop, engine=engine
+        )
+        return _run_held(cell, data, slices, device, Callbacks(callbacks), trainer)
 
 
 def _run_held(
@@ -89,7 +96,7 @@ def _run_held(
     slices: Slices,
     device: str,
     callbacks: Callbacks,
-    stop: threading.Event | None,
+    trainer: Callable[..., Trainer],
 ) -> list[Row]:
     """As `run_cell`, for a cell that is not done, in a folder that is held."""
     for name in (SUMS, RESULTS):
@@ -100,7 +107,7 @@ def _run_held(
     if cell.adjusts:
         top, rows = _adjust(cell, data, slices, device)
     else:
-        top, rows = _train(cell, data, slices, device, callbacks, stop)
+        top, rows = _train(cell, data, slices, callbacks, trainer)
     examples = {cell.run.scheme: examples_of(top, data, slices)}
     write_text(cell.folder / ANSWERS, json.dumps(examples))
     if task_of(data) == "classification":
@@ -116,27 +123,26 @@ def _tidy(folder: Path) -> None:
     sweep(folder)
     for name in CHECKPOINT_FILES:
         delete(folder / name)
+    remove(folder / CHECKPOINTS)
 
 
 def _train(
     cell: Cell,
     data: DataSet,
     slices: Slices,
-    device: str,
     callbacks: Callbacks,
-    stop: threading.Event | None,
+    trainer: Callable[..., Trainer],
 ) -> tuple[Int[Tensor, "n k"], list[Row]]:
     """Train a cell; the best labels of its test points, and its rows."""
     stopwatch = Stopwatch()
     every = (stopwatch, TensorBoard(cell.folder / "events"), callbacks)
-    trainer = Trainer(cell.run, data, cell.folder, device=device, callbacks=every, stop=stop)
-    trained = trainer.fit(hold=False)
+    trained = trainer(callbacks=every).fit(hold=False)
     if (times := stopwatch.times(trained.state, trained.steps_per_epoch)) is not None:
         write_text(cell.folder / TIMES, json.dumps({cell.run.scheme: times}))
     top = best_labels(trained.model, data)
     measures = measures_of(top, data, slices, ranks_of_model(trained.model, data.test))
     rows = rows_of(cell.run, data, trained, measures, cell.folder.name)
-    return top, rows + dial_rows(rows[-1], dial_of(trained.model, data, slices))
+    return top, rows + dial_rows(rows[-1], dial_of(trained.model, data, slices, trained.labels))
 
 
 def _adjust(

@@ -118,7 +118,7 @@ def folder_name(run: SettledRun, data: DataSet) -> str:
 
 def check_same_run(cell: Cell, data: DataSet) -> None:
     """Refuse a folder that holds another run, before anything is written."""
-    files = ("results.csv", "checkpoint.safetensors", "model.safetensors")
+    files = ("results.csv", "checkpoint.safetensors", "checkpoints", "model.safetensors")
     if not any((cell.folder / name).exists() for name in files):
         return
     if (cell.folder / "data.json").exists():

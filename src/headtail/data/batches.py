@@ -14,7 +14,7 @@ from headtail.data.bag import Bag, Picked, ragged_rows
 from headtail.data.histories import Histories
 from headtail.data.image_files import ImageFiles
 from headtail.data.points import Features, Points
-from headtail.errors import HeadtailError, check_count
+from headtail.errors import HeadtailError, Setting, check_count
 
 WORTH_SHARING = 1 / 32
 """The share of encodings that must be saved for sharing to pay: finding equal points and adding up
@@ -52,6 +52,8 @@ class Batches:
             anywhere.
         among: `[k]` ids of the points to use; None for all.
         whole_points: a batch holds about `size` pairs, as whole points with all their labels.
+        part: (r, n) for the r-th of n parts of every batch, those of n ranks; all have as many, or
+            one more.
 
     >>> from headtail.data.points import Points
     >>> points = Points(torch.eye(3), Ragged.from_lists([[0, 1], [1], []]), num_labels=2)
@@ -69,6 +71,7 @@ class Batches:
         *,
         among: Int64[Tensor, " k"] | None = None,
         whole_points: bool = False,
+        part: tuple[int, int] = (0, 1),
     ) -> None:
         check_count("size", size)
         points = points.as_bags()
@@ -89,6 +92,7 @@ class Batches:
         self.ids = used.nonzero().squeeze(1) if whole_points else pairs
         size = max(1, round(size * len(self.ids) / len(pairs))) if whole_points else size
         self.size = min(size, len(self.ids))
+        self.own = own_part(self.size, part)
         self.shares = _shared_pairs(lengths[used], self.size) >= WORTH_SHARING
 
     @property
@@ -96,9 +100,9 @@ class Batches:
         """Batches per epoch."""
         return len(self.ids) // self.size
 
-    def order(self, epoch: int, start: int = 0) -> Iterator[Int64[Tensor, " size"]]:
+    def order(self, epoch: int, start: int = 0) -> Iterator[Int64[Tensor, " own"]]:
         """The pairs (or points) of each batch of an epoch, from batch `start` on."""
-        yield from self.shuffled(epoch)[start * self.size :].view(-1, self.size)
+        yield from self.shuffled(epoch)[start * self.size :].view(-1, self.size)[:, self.own]
 
     def shuffled(self, epoch: int) -> Int64[Tensor, " all"]:
         """The pairs (or points) of all batches of an epoch, one batch after the other."""
@@ -106,7 +110,7 @@ class Batches:
         order = torch.randperm(len(self.ids), generator=generator)
         return self.ids[order[: self.steps * self.size]]
 
-    def take(self, ids: Int64[Tensor, " size"]) -> TrainingBatch:
+    def take(self, ids: Int64[Tensor, " own"]) -> TrainingBatch:
         """The batch of these pairs, or points."""
         if self.whole_points:
             return TrainingBatch(self._features(ids), None, ragged_rows(self.points.labels, ids))
@@ -125,6 +129,23 @@ class Batches:
         assert not isinstance(features, Histories), "they are bags here"
         assert not isinstance(features, ImageFiles), "image files are streamed, not taken"
         return Picked(features, points) if isinstance(features, Bag) else features[points]
+
+
+def own_part(size: int, part: tuple[int, int]) -> slice:
+    """The part of a batch that one of several ranks takes.
+
+    >>> [own_part(8, (rank, 3)) for rank in range(3)]
+    [slice(0, 2, None), slice(2, 5, None), slice(5, 8, None)]
+    """
+    rank, ranks = part
+    if size < ranks:
+        raise HeadtailError(
+            f"A batch has {size:,} examples, which leaves some of the {ranks:,} ranks without one. "
+            "Use fewer ranks, or a larger ",
+            Setting("batch"),
+            ".",
+        )
+    return slice(size * rank // ranks, size * (rank + 1) // ranks)
 
 
 def _shared_pairs(lengths: Int64[Tensor, " used"], size: int) -> float:

@@ -12,7 +12,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from headtail.data.bag import pick
-from headtail.data.batches import TrainingBatch
+from headtail.data.batches import TrainingBatch, own_part
 from headtail.data.histories import Histories
 from headtail.data.points import Points
 from headtail.errors import HeadtailError, check_count
@@ -35,6 +35,8 @@ class SequenceBatches:
             anywhere.
         length: most items in a window.
         among: `[k]` ids of the points to use; None for all.
+        part: (r, n) for the r-th of n parts of every batch, those of n ranks. A window that is cut
+            there is in both parts, as one that is cut between batches is in both.
 
     Attributes:
         windows: a history for each window, up to its last target.
@@ -63,6 +65,7 @@ class SequenceBatches:
         *,
         length: int,
         among: Int64[Tensor, " k"] | None = None,
+        part: tuple[int, int] = (0, 1),
     ) -> None:
         check_count("size", size)
         histories = points.features
@@ -97,21 +100,22 @@ class SequenceBatches:
         self.offsets = F.pad(torch.bincount(self.window_of).cumsum(0), (1, 0))
         self.ids = torch.arange(len(self.label))
         self.size = min(size, len(self.ids))
+        self.own = own_part(self.size, part)
 
     @property
     def steps(self) -> int:
         """Batches per epoch."""
         return len(self.ids) // self.size
 
-    def order(self, epoch: int, start: int = 0) -> Iterator[Int64[Tensor, " size"]]:
+    def order(self, epoch: int, start: int = 0) -> Iterator[Int64[Tensor, " own"]]:
         """The targets of each batch of an epoch, from batch `start` on."""
-        yield from self.shuffled(epoch)[start * self.size :].view(-1, self.size)
+        yield from self.shuffled(epoch)[start * self.size :].view(-1, self.size)[:, self.own]
 
     def shuffled(self, epoch: int) -> Int64[Tensor, " all"]:
         """The targets of all batches of an epoch, one batch after the other."""
         return pick(self.offsets, self._windows(epoch)).values[: self.steps * self.size]
 
-    def take(self, ids: Int64[Tensor, " size"]) -> TrainingBatch:
+    def take(self, ids: Int64[Tensor, " own"]) -> TrainingBatch:
         """The batch of these targets: their windows, as wide as the longest."""
         window, where = self.window_of[ids].unique_consecutive(return_inverse=True)
         items = self.windows.rows(window).window(self.length)

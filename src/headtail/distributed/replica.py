@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headtail.collectives.ranks import Ranks, is_accumulating
 from headtail.device.graphs import kept_random
@@ -115,6 +115,31 @@ class Replica:
         if self.replicas.tables:
             loss = self.replicas.averaged_after(loss, later=step.later)
         return loss
+
+
+class AveragedAfter:
+    """A hook of a sharded head: after the backward pass of its loss, gradients of copied tables are
+    averaged over all ranks.
+    """
+
+    def __init__(self, replicas: Replicas) -> None:
+        self.replicas = replicas
+
+    @classmethod
+    def attach(cls, head: nn.Module, replicas: Replicas) -> None:
+        """Register the hook, in place of that of an earlier call."""
+        for key, hook in list(head._forward_hooks.items()):
+            if isinstance(hook, cls):
+                del head._forward_hooks[key]
+        if replicas.tables:
+            head.register_forward_hook(cls(replicas))  # pyright: ignore[reportArgumentType]
+
+    @torch.compiler.disable
+    def __call__(self, head: nn.Module, args: tuple[Any, ...], loss: Tensor) -> Tensor:
+        """Have gradients averaged, or after a later loss."""
+        if not loss.requires_grad:
+            return loss
+        return self.replicas.averaged_after(loss, later=is_accumulating())
 
 
 def _share_of(

@@ -11,7 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from headtail.collectives.ranks import Ranks
 from headtail.core.labels import Labels
-from headtail.distributed.replica import Replica
+from headtail.distributed.replica import AveragedAfter, Replica
+from headtail.distributed.sharded_head import ShardedLabelHead
 from headtail.encoders.bottleneck import Bottleneck
 from headtail.encoders.sequence import SequenceEncoder
 from headtail.errors import HeadtailError, check_kind
@@ -41,9 +42,11 @@ def replicate(model: M, group: Any = None) -> M:
       is used as it is.
     * Tables start with the values of rank 0. They and the samplers' own tables stay out of what
       `DistributedDataParallel` reduces and broadcasts.
+    * A `ShardedLabelHead` stays as it is, and so does its loss, which is that of all ranks already:
+      its rows stay out of what is reduced and broadcast, and other tables are averaged as above.
 
     Args:
-        model: the module to be wrapped, with a `LabelHead` in it.
+        model: the module to be wrapped, with a `LabelHead` or a `ShardedLabelHead` in it.
         group: the process group, or a mesh with one dimension; by default all processes.
 
     Returns:
@@ -51,11 +54,12 @@ def replicate(model: M, group: Any = None) -> M:
     """
     check_kind("model", model, nn.Module, "nn.Sequential(encoder, head)")
     heads = [module for module in model.modules() if isinstance(module, LabelHead)]
-    if isinstance(model, DistributedDataParallel) or not heads:
-        got = "is wrapped already" if heads else "has none in it"
+    sharded = [module for module in model.modules() if isinstance(module, ShardedLabelHead)]
+    if isinstance(model, DistributedDataParallel) or not (heads or sharded):
+        got = "is wrapped already" if heads or sharded else "has none in it"
         raise HeadtailError(
-            f"`model` must be a module with a `LabelHead`, as it is before it is wrapped, but it "
-            f"{got}."
+            f"`model` must be a module with a `LabelHead` or a `ShardedLabelHead`, as it is before "
+            f"it is wrapped, but it {got}."
         )
     ranks = Ranks.of(group)
     catch_up_embeddings(model)
@@ -69,7 +73,27 @@ def replicate(model: M, group: Any = None) -> M:
     for head in heads:
         Replica.detach_from(head)
         Replica(head, replicas)
+    for head in sharded:
+        AveragedAfter.attach(head, replicas)
     return model
+
+
+def average_encoder(encoder: nn.Module, head: ShardedLabelHead) -> None:
+    """Give copies of an encoder the values of rank 0, and from then on the mean of all ranks'
+    gradients, dense ones too, when the backward pass of the head's loss is over.
+
+    It does for a loop of its own what `DistributedDataParallel` does, with sums that do not depend
+    on the steps before: a resumed run has the same last digits.
+
+    Args:
+        encoder: the same module on every rank.
+        head: takes its hidden states.
+    """
+    catch_up_embeddings(encoder)
+    parameters = list(encoder.parameters())
+    for tensor in [*parameters, *encoder.buffers()]:
+        head.ranks.copy_first(tensor)
+    AveragedAfter.attach(head, Replicas(head.ranks, parameters))
 
 
 def _tables(model: nn.Module) -> Iterator[nn.Parameter]:
@@ -87,14 +111,17 @@ def _keep_from_reducer(model: nn.Module, tables: list[nn.Parameter]) -> None:
     """Name what `DistributedDataParallel` should not touch: tables, which are averaged otherwise,
     and tensors of heads and samplers, which would be broadcast before every step.
     """
-    own = set(tables)
+    averaged = set(tables)
     names = set(vars(model).get("_ddp_params_and_buffers_to_ignore", ()))
     for name, module in model.named_modules():
         for of_table, table in module.named_parameters(recurse=False):
-            if table in own:
+            if table in averaged:
                 names.add(f"{name}.{of_table}")
-        if isinstance(module, LabelHead):
+        if isinstance(module, LabelHead | ShardedLabelHead):
             names.update(f"{name}.{of_buffer}" for of_buffer, _ in module.named_buffers())
+        if isinstance(module, ShardedLabelHead):
+            own = module.named_parameters(recurse=False)
+            names.update(f"{name}.{of_row}" for of_row, _ in own)
     names |= {name.removeprefix(".") for name in names}  # of the model itself, by both its names
     names |= {f"_orig_mod.{name}" for name in names}  # inside `torch.compile(model)`
     # torch's own way, until it has a public one.

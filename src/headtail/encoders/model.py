@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from headtail.collectives.ranks import Ranks
 from headtail.core.targets import Pairs, Ragged, Target
 from headtail.data.bag import Picked
 from headtail.data.batches import TrainingBatch
@@ -31,13 +32,23 @@ class Model(nn.Module):
         head: the label table with its loss.
         mask_known: whether all labels of a point are masked as negatives; for batches of whole
             points.
+        ranks: those that share the head's table and every batch, each with a copy of the encoder;
+            None for one process. All of them must do the same with the model.
     """
 
-    def __init__(self, encoder: nn.Module, head: LabelHead, *, mask_known: bool = False) -> None:
+    def __init__(
+        self,
+        encoder: nn.Module,
+        head: LabelHead,
+        *,
+        mask_known: bool = False,
+        ranks: Ranks | None = None,
+    ) -> None:
         super().__init__()
         self.encoder = encoder
         self.head = head
         self.mask_known = mask_known
+        self.ranks = ranks
         if isinstance(encoder, SequenceEncoder):
             encoder.tie(head)
 
@@ -56,6 +67,15 @@ class Model(nn.Module):
             wait_for(hidden.device, "draw")
             options["draw"] = draw
         return self.head(hidden, target, **options)
+
+    def train(self, mode: bool = True) -> Model:
+        """As torch's; for evaluation, copies of the encoder receive the buffers of the first rank,
+        such as statistics of the batches it has seen.
+        """
+        if not mode and self.ranks is not None:
+            for buffer in self.encoder.buffers():
+                self.ranks.copy_first(buffer)
+        return super().train(mode)
 
     def _target(self, batch: TrainingBatch) -> Target:
         """The targets, in groups where those of one sequence would be each other's negatives."""
@@ -83,6 +103,8 @@ class Model(nn.Module):
         loss = self.head.loss
         if not isinstance(loss, SampledLoss) or loss.sampler.claims.looks_at_model:
             return None
+        if self.ranks is not None:
+            return None  # each draws from its own labels
         labels = target.label if isinstance(target, Pairs) else target
         if not isinstance(labels, Tensor) or labels.dim() != 1 or labels.device.type != "cuda":
             return None

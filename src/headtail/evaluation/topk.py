@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from headtail.collectives.gather import gather
+from headtail.collectives.ranks import Ranks
 from headtail.data.bag import Bag, ragged_rows
 from headtail.data.histories import Histories
 from headtail.data.points import Features, Points
@@ -89,7 +91,13 @@ def top_labels_by_tau(
     *,
     at_once: int | None = None,
 ) -> list[Int[Tensor, "n k"]]:
-    """`top_labels` for each τ of post-hoc logit adjustment; points are encoded only once."""
+    """`top_labels` for each τ of post-hoc logit adjustment; points are encoded only once.
+
+    Where ranks share the model, each answers its part of the points, and all get all answers.
+    """
+    number = len(points)
+    if model.ranks is not None:
+        points = points.select(own_points(number, model.ranks))
     device = model.head.weight.device
     if at_once is None:
         at_once = POINTS_AT_ONCE if device.type == "cpu" else POINTS_AT_ONCE_ON_GPU
@@ -102,7 +110,18 @@ def top_labels_by_tau(
             best = model.head.topk(hidden, most, post_hoc=tau, exclude=seen)
             of_tau.append(best.indices.cpu())
     none = torch.zeros(0, most, dtype=torch.int64)
-    return [F.pad(torch.cat([none, *of_tau]), (0, k - most), value=-1) for of_tau in rows]
+    tops = [F.pad(torch.cat([none, *of_tau]), (0, k - most), value=-1) for of_tau in rows]
+    if model.ranks is None:
+        return tops
+    return [gather(top, model.ranks)[:number] for top in tops]
+
+
+def own_points(number: int, ranks: Ranks) -> Int[Tensor, " n"]:
+    """Ids of the points that this rank answers for: as many on each rank, so that all take part in
+    as many searches; behind the last point, it again.
+    """
+    each = -(-number // ranks.size)
+    return (torch.arange(each) + ranks.rank * each).clamp(max=number - 1)
 
 
 @torch.no_grad()

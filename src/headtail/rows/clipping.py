@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from headtail.collectives.ranks import Ranks
 from headtail.errors import HeadtailError, check_number
 from headtail.kernels.dispatch import row_kernels
 from headtail.kernels.gradient import RowGradient
@@ -77,10 +78,53 @@ def _with_gradient(parameters: Iterable[Tensor] | Tensor) -> list[Tensor]:
     return [p for p in parameters if _gather(p)]
 
 
+def clip_spread_grad_norm_(
+    parameters: Iterable[Tensor], max_norm: float, spread: Iterable[Tensor], ranks: Ranks
+) -> Tensor:
+    """`clip_grad_norm_` where ranks have different rows of some tables, and copies of all others.
+    Every rank must call it.
+
+    Args:
+        parameters: all of them.
+        max_norm: the largest norm that is left alone: of copies once, and of all ranks' rows.
+        spread: those of which each rank has its own rows.
+        ranks: who share them.
+
+    Returns:
+        The norm before clipping.
+    """
+    own = set(spread)
+    parts = [], []
+    for parameter in _with_gradient(parameters):
+        parts[parameter in own].append(parameter)
+    with torch.no_grad():
+        copied, copied_norm = _measure(parts[0])
+        rows, own_norm = _measure(parts[1])
+        total = own_norm.double().square().to(next(iter(own)).device)
+        ranks.start_sum(total).wait()
+        norm = (total + copied_norm.double().square().to(total.device)).sqrt()
+        _shorten(copied + rows, norm, max_norm)
+    return norm
+
+
 def _clip(parameters: list[Tensor], max_norm: float) -> Tensor:
     """Clip the `.grad` of these."""
+    values, norm = _measure(parameters)
+    _shorten(values, norm, max_norm)
+    return norm
+
+
+def _shorten(values: list[Tensor], norm: Tensor, max_norm: float) -> None:
+    """Scale numbers with this norm, in place."""
+    scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # torch's own guard against a zero norm
+    for kind, same in itertools.groupby(values, lambda v: (v.device, v.dtype)):
+        torch._foreach_mul_(list(same), scale.to(*kind))  # pyright: ignore[reportPrivateImportUsage]
+
+
+def _measure(parameters: list[Tensor]) -> tuple[list[Tensor], Tensor]:
+    """The numbers in the `.grad` of these, and their norm."""
     if not parameters:
-        return torch.tensor(0.0)
+        return [], torch.tensor(0.0)
     values: list[Tensor] = []
     norms: list[Tensor] = []
     dense: list[Tensor] = []
@@ -98,10 +142,7 @@ def _clip(parameters: list[Tensor], max_norm: float) -> Tensor:
     norms += torch._foreach_norm(dense, 2, exact) if dense else ()  # pyright: ignore[reportPrivateImportUsage]
     device = norms[0].device
     norm = torch.linalg.vector_norm(torch.stack([n.to(device, exact) for n in norms]))
-    scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # torch's own guard against a zero norm
-    for kind, same in itertools.groupby(values, lambda v: (v.device, v.dtype)):
-        torch._foreach_mul_(list(same), scale.to(*kind))  # pyright: ignore[reportPrivateImportUsage]
-    return norm
+    return values, norm
 
 
 def _gather(p: Tensor) -> bool:

@@ -13,6 +13,7 @@ from headtail.collectives.gather import gather_rows
 from headtail.collectives.ranks import Ranks
 from headtail.errors import HeadtailError
 from headtail.kernels.gradient import RowGradient
+from headtail.rows.decay import catch_up
 from headtail.rows.gradients import as_sparse, is_accumulated, sparse_rows, whole_gradient
 from headtail.rows.link import taker_of
 
@@ -66,11 +67,18 @@ class Replicas:
         self.ranks.check_device("table", self.tables[0])
         own = [DENSE if not grad.is_sparse else grad._nnz() for grad in gradients]
         every = zip(*self.ranks.numbers(own, device), strict=True)
+        dense: list[tuple[Tensor, Tensor]] = []
         for table, gradient, sizes in zip(self.tables, gradients, every, strict=True):
             if DENSE in sizes:
-                self._average_dense(table, gradient)
+                dense.append((table, gradient.to_dense() if gradient.is_sparse else gradient))
             elif any(sizes):
-                table.grad = self._mean(gradient, list(sizes))
+                mean = self._mean(gradient, list(sizes))
+                # Ranks read different rows of their copies: all now receive the weight decay that
+                # was due when one of them was read, so that copies stay equal to the last bit.
+                catch_up(table, mean._indices()[0])
+                table.grad = mean
+        for dtype in sorted({gradient.dtype for _, gradient in dense}, key=str):
+            self._average_dense([pair for pair in dense if pair[1].dtype == dtype])
 
     def _mean(self, gradient: Tensor, sizes: list[int]) -> Tensor:
         """The mean of sparse gradients with these numbers of rows, each row once.
@@ -83,10 +91,18 @@ class Replicas:
         mean._values().div_(len(sizes))
         return mean
 
-    def _average_dense(self, table: Tensor, gradient: Tensor) -> None:
-        total = gradient.to_dense() if gradient.is_sparse else gradient.clone()
+    def _average_dense(self, dense: list[tuple[Tensor, Tensor]]) -> None:
+        """The means of dense gradients of one dtype, which travel together.
+
+        They are always in the same places of one tensor, so that their sums have the same order of
+        terms in every step, and in a resumed run.
+        """
+        total = torch.cat([gradient.reshape(-1) for _, gradient in dense])
         self.ranks.start_sum(total).wait()
-        table.grad = total.div_(self.ranks.size)
+        total.div_(self.ranks.size)
+        parts = total.split([gradient.numel() for _, gradient in dense])
+        for (table, _), mean in zip(dense, parts, strict=True):
+            table.grad = mean.view_as(table)
 
 
 def _local(table: Tensor) -> Tensor:

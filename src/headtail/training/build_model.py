@@ -9,10 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from headtail.collectives.ranks import Ranks
 from headtail.core.labels import Labels
 from headtail.data.bag import Bag
 from headtail.data.histories import Histories
 from headtail.data.points import Points
+from headtail.distributed.replicate import average_encoder
+from headtail.distributed.sharded_head import ShardedLabelHead
 from headtail.encoders import (
     Bottleneck,
     GRU4Rec,
@@ -47,11 +50,13 @@ class TablePlacement:
         device: where large tables are initialised; None for the CPU.
         large: numbers in a table from which it is large.
         narrow_on: types of devices on which large tables may be stored in bfloat16.
+        ranks: those that share the label table; None where it is whole.
     """
 
     device: torch.device | None = None
     large: int = 2**24
     narrow_on: tuple[str, ...] = ("cuda",)
+    ranks: Ranks | None = None
 
     def options(self, run: SettledRun, numbers: int, *, narrow: bool) -> dict[str, Any]:
         """Device and dtype of a table with this many numbers.
@@ -117,10 +122,19 @@ def build_model(
     plain = isinstance(loss, SampledLoss) and not loss.sampler.claims.looks_at_model
     numbers = labels.num_labels * dim
     table = placement.options(run, numbers, narrow=sparse and dot and plain)
-    head = LabelHead(labels, dim, loss, bias=dot, sparse=sparse and not exact, **table)
+    table |= {"bias": dot, "sparse": sparse and not exact}
+    mask_known = run.batching == "points" and not exact
+    if placement.ranks is not None:
+        head = ShardedLabelHead(labels, dim, loss, placement.ranks, **table)
+        if isinstance(encoder, SASRec):
+            head.weight.data *= START * dim**0.5  # as below, the same for any number of ranks
+        average_encoder(encoder, head)
+        whole: Any = head  # it can do all that a model asks of it
+        return Model(encoder, whole, mask_known=mask_known, ranks=placement.ranks)
+    head = LabelHead(labels, dim, loss, **table)
     if isinstance(encoder, SASRec):
         nn.init.normal_(head.weight, std=START)
-    return Model(encoder, head, mask_known=run.batching == "points" and not exact)
+    return Model(encoder, head, mask_known=mask_known)
 
 
 def with_second_tower(model: Model, items: Bag | None) -> Model:

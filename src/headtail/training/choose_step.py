@@ -18,15 +18,19 @@ from headtail.training.eager import EagerStep
 from headtail.training.engine import Engine
 from headtail.training.resident import Resident, ResidentStep, is_gathered, resident_size
 from headtail.training.resident_sequences import ResidentSequences, sequences_size
+from headtail.training.sharded_step import ShardedStep
 from headtail.training.step import Learner, TrainingStep
 from headtail.training.streamed import StreamedStep
 
 
 def choose_step(learner: Learner, engine: Engine) -> TrainingStep:
-    """Streamed for image files, eager on a CPU; on a GPU resident, and captured if possible.
+    """Streamed for image files, eager on a CPU and where ranks share the model; on a GPU resident,
+    and captured if possible.
 
     A warning of one line says why where a GPU cannot do the best.
     """
+    if learner.model.ranks is not None:
+        return ShardedStep(learner)
     if isinstance(learner.batches.points.features, ImageFiles):
         return StreamedStep(learner)
     if learner.device.type != "cuda":

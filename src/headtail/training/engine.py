@@ -22,6 +22,9 @@ class Engine:
         large_table: numbers in a table from which it is initialised on its device, because a CPU
             would take seconds, and may be stored in bfloat16.
         narrow_on: types of devices on which large tables may be stored in bfloat16.
+        sharded: spread the label table, and every batch, over the ranks of the process group, with
+            a copy of the encoder on each. Every rank makes the same `Trainer`; the first rank
+            writes the files.
     """
 
     save_every: float = 60.0
@@ -32,3 +35,4 @@ class Engine:
     capture: bool = True
     large_table: int = 2**24
     narrow_on: tuple[str, ...] = ("cuda",)
+    sharded: bool = False

@@ -17,11 +17,14 @@ class Stopped(KeyboardInterrupt):
 
 
 @contextmanager
-def interrupts() -> Iterator[threading.Event]:
+def interrupts(*, twice: bool = True) -> Iterator[threading.Event]:
     """An event that such a signal sets, so that a step is never left half done; a second signal
     stops at once.
 
     A closed terminal stays ignored if it was ignored before, as under `nohup`.
+
+    Args:
+        twice: whether a second signal stops at once.
     """
     flag = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -29,7 +32,7 @@ def interrupts() -> Iterator[threading.Event]:
         return
 
     def stop(*_: Any) -> None:
-        if flag.is_set():
+        if flag.is_set() and twice:
             raise KeyboardInterrupt
         flag.set()
 

@@ -13,8 +13,10 @@ from torch import Tensor
 from headtail.core.labels import Labels
 from headtail.data.known import Users
 from headtail.data.text_features import TextFeatures
+from headtail.distributed.checkpoint_contents import DamagedError, read_contents
+from headtail.distributed.checkpoint_folder import newest_first
 from headtail.encoders import Model
-from headtail.errors import HeadtailError
+from headtail.errors import HeadtailError, Setting
 from headtail.files.atomic import keep
 from headtail.files.checksums import DamagedWarning
 from headtail.files.tensors import as_bytes, save_tensors
@@ -28,6 +30,8 @@ CHECKPOINT_FILE = "checkpoint.safetensors"
 PREVIOUS_FILE = "checkpoint-before.safetensors"
 """The checkpoint before the last, for a disk that damages the last."""
 CHECKPOINT_FILES = (CHECKPOINT_FILE, PREVIOUS_FILE)
+CHECKPOINTS = "checkpoints"
+"""The folder of checkpoints of a run whose ranks share the label table."""
 START_AGAIN = "Delete it to start that run again."
 """What to do about a checkpoint that cannot be used."""
 
@@ -35,9 +39,13 @@ START_AGAIN = "Delete it to start that run again."
 def note_if_stopped(folder: Path) -> list[str]:
     """A note, if the run in this folder was stopped before its end, or still runs."""
     path = folder / CHECKPOINT_FILE
-    if not path.exists():
+    if shared := newest_first(folder / CHECKPOINTS):
+        path = shared[0]
+        facts = _facts_of_ranks(path)
+    elif path.exists():
+        _, facts = checkpoint.load(path, only_facts=True)
+    else:
         return []
-    _, facts = checkpoint.load(path, only_facts=True)
     state, run = (facts.get(name) for name in ("state", "run"))
     if not isinstance(state, dict) or not isinstance(run, dict):
         raise HeadtailError(
@@ -50,6 +58,22 @@ def note_if_stopped(folder: Path) -> list[str]:
         f"{state.get('epoch')} of {run.get('epochs')} epochs. To finish it, train again with the "
         "same settings and folder."
     ]
+
+
+def _facts_of_ranks(path: Path) -> dict[str, Any]:
+    try:
+        return read_contents(path).description["facts"]
+    except (DamagedError, KeyError) as error:
+        raise HeadtailError(f"`{path}` is damaged: {error}. {START_AGAIN}") from error
+
+
+def check_facts(path: Path, saved: dict[str, Any], own: dict[str, Any]) -> None:
+    """Refuse a checkpoint of another run, or of other data."""
+    if any(saved.get(name) != own[name] for name in ("run", "data")):
+        raise HeadtailError(
+            f"`{path}` belongs to a run with other settings or other data. Choose another "
+            "folder, or delete it."
+        )
 
 
 def _last_good(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -106,14 +130,14 @@ class RunFiles:
         weights = checkpoint.weights_of(model)
         self._best = {name: tensor.detach().clone() for name, tensor in weights.items()}
 
-    def best_weights(self, model: Model) -> dict[str, Tensor]:
-        """The weights that were kept last, which fit this model."""
-        if self.folder is None:
-            return self._best
-        path = self.folder / MODEL_FILE
-        tensors, facts = checkpoint.load(path)
-        Saved(path, tensors, facts, AGAIN).check_weights(model)
-        return tensors
+    def restore_best(self, model: Model) -> None:
+        """Give the model the weights that were kept last."""
+        tensors = self._best
+        if self.folder is not None:
+            path = self.folder / MODEL_FILE
+            tensors, facts = checkpoint.load(path)
+            Saved(path, tensors, facts, AGAIN).check_weights(model)
+        checkpoint.restore_weights(tensors, model)
 
     def save_checkpoint(self, model: Model, optimiser: torch.optim.Optimizer, state: State) -> None:
         """Save all that the run needs to continue; there must be a folder."""
@@ -123,6 +147,9 @@ class RunFiles:
         path = self.folder / CHECKPOINT_FILE
         keep(path, self.folder / PREVIOUS_FILE)
         save_tensors(path, tensors, facts)
+
+    def finish(self) -> None:
+        """Nothing: all is on the disk already."""
 
     def load_checkpoint(
         self, model: Model, optimiser: torch.optim.Optimizer, steps: int
@@ -134,17 +161,22 @@ class RunFiles:
             optimiser: of the run.
             steps: in an epoch.
         """
-        path = None if self.folder is None else self.folder / CHECKPOINT_FILE
-        if path is None or not path.exists():
+        if self.folder is None:
+            return None
+        path = self.folder / CHECKPOINT_FILE
+        if newest_first(self.folder / CHECKPOINTS):
+            raise HeadtailError(
+                f"`{self.folder}` holds a run whose ranks share the label table. Go on with it "
+                "with ",
+                Setting("sharded", True),
+                ", or choose another folder.",
+            )
+        if not path.exists():
             return None
         tensors, facts = _last_good(path)
         if not {"run", "data", "state", "optimiser"} <= facts.keys():
             raise HeadtailError(f"`{path}` is not a checkpoint of a run. {START_AGAIN}")
-        if any(facts[name] != self.facts[name] for name in ("run", "data")):
-            raise HeadtailError(
-                f"`{path}` belongs to a run with other settings or other data. Choose another "
-                "folder, or delete it."
-            )
+        check_facts(path, facts, self.facts)
         saved = Saved(path, tensors, facts, START_AGAIN)
         state = checked_state(saved, self.facts["run"]["epochs"], steps)
         saved.check_weights(model)

@@ -57,8 +57,21 @@ def save_model(
     """
     for parameter in model.parameters():
         catch_up(parameter)
+    save_weights(folder, checkpoint.weights_of(model), labels, names, facts, text, users)
+
+
+def save_weights(
+    folder: Path,
+    weights: dict[str, Tensor],
+    labels: Labels,
+    names: Tensor,
+    facts: dict[str, Any],
+    text: TextFeatures | None = None,
+    users: Users | None = None,
+) -> None:
+    """`save_model` for the weights of a model, by their names in a checkpoint."""
     tensors = {
-        **checkpoint.weights_of(model),
+        **weights,
         "labels.counts": labels.counts,
         "labels.names": names,
     }

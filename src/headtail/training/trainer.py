@@ -9,10 +9,13 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from headtail.collectives.accord import Accord
+from headtail.collectives.ranks import Ranks
 from headtail.core.labels import Labels
 from headtail.data.bag import Bag
 from headtail.data.batches import Batches
@@ -22,6 +25,7 @@ from headtail.data.points import DataSet, Points
 from headtail.data.sequence_batches import SequenceBatches
 from headtail.device.determinism import determinism
 from headtail.device.memory import explained_out_of_memory
+from headtail.distributed.validation import ShardedValidation
 from headtail.encoders import Model, ResNet, SequenceEncoder
 from headtail.errors import HeadtailError, Setting
 from headtail.evaluation.validation import Validation
@@ -37,6 +41,7 @@ from headtail.training.build_model import (
     with_second_tower,
 )
 from headtail.training.callbacks import Callback, Callbacks, Progress
+from headtail.training.check_sharded import check_sharded
 from headtail.training.choose_step import choose_step
 from headtail.training.config import Run
 from headtail.training.engine import Engine
@@ -45,6 +50,7 @@ from headtail.training.interrupts import Stopped, interrupts
 from headtail.training.recipes import with_defaults
 from headtail.training.run_files import RunFiles
 from headtail.training.saved_model import settings_of
+from headtail.training.sharded_files import ShardedRunFiles
 from headtail.training.state import State
 from headtail.training.step import Learner
 
@@ -103,7 +109,10 @@ class Trainer:
         run = with_defaults(run, data)
         self.run = run
         self.engine = Engine() if engine is None else engine
-        self.callbacks = Callbacks(callbacks)
+        ranks = Ranks.of() if self.engine.sharded else None
+        self.accord = Accord(ranks)
+        # What follows the run does so on one rank.
+        self.callbacks = Callbacks(callbacks if self.accord.is_first else ())
         self.stop = stop
         self.folder = None if folder is None else Path(folder)
         self.device = torch.device(device)
@@ -111,31 +120,26 @@ class Trainer:
         self.labels = training_labels(train, among, run.smoothing, data.label_names)
         torch.manual_seed(run.seed)
         check_encoder(run, train, encoder)
+        if ranks is not None:
+            check_sharded(run, data)
         self.model = self._build_model(train, encoder, data.items)
-        self.model.head.capture(False)  # whole steps are captured instead
+        if ranks is None:
+            self.model.head.capture(False)  # whole steps are captured instead
         self.optimiser = build_optimiser(run, self.model)
         if not run.clip:
-            # A table that two modules share gets two gradients, which must be summed first.
-            self.optimiser.inside_backward(at_once=not _shares_parameters(self.model))
+            # A table that two modules share gets two gradients, which must be summed first; so do
+            # the copies of all ranks.
+            once = ranks is None and not _shares_parameters(self.model)
+            self.optimiser.inside_backward(at_once=once)
         self.batches = self._batches(train, among)
         # Pairs, also where batches hold whole points.
         size = min(run.batch, int(self.labels.total))
-        self.validation = (
-            None if held_out is None else Validation(held_out, self.labels, run.stop_on, size)
-        )
+        self.validation = None
+        if held_out is not None:
+            validation = Validation(held_out, self.labels, run.stop_on, size)
+            self.validation = validation if ranks is None else ShardedValidation(validation)
         self.state = State()
-        facts = {
-            "run": settings_of(run),
-            "data": data.digest,
-            "sparse_features": isinstance(train.features, Bag | Histories),
-            "num_features": train.num_features,
-            "picture": train.image_size,
-            "features": kind_of_features(data.train),
-            "relations": data.relations,
-            "feature_names": data.feature_names,
-        }
-        about = (data.text, users_of_training(data.train))
-        self.files = RunFiles(self.folder, facts, self.labels, *about)
+        self.files = self._files(train, data)
         self._rate = None
         self._saved = time.monotonic()
         one = torch.ones((), device=self.device)
@@ -153,7 +157,7 @@ class Trainer:
             hold: keep other processes from training in the same folder meanwhile; False where the
                 caller does.
         """
-        if not hold or self.folder is None:
+        if not hold or self.folder is None or not self.accord.is_first:
             return self._fit()
         with held(self.folder):
             return self._fit()
@@ -164,14 +168,17 @@ class Trainer:
         state = self.files.load_checkpoint(self.model, self.optimiser, steps)
         self.state = state or self.state
         determined = determinism(self.run.deterministic, self.device)
-        listening = interrupts() if self.stop is None else nullcontext(self.stop)
+        # torchrun passes signals on, so that ranks receive them twice.
+        alone = self.accord.ranks is None
+        listening = interrupts(twice=alone) if self.stop is None else nullcontext(self.stop)
         ended = False
         try:
             with determined, explained_out_of_memory("A step"), listening as interrupted:
                 while not self.state.finished:
                     self._train_epoch(interrupted)
+                self.files.finish()
             if self.validation is not None and self.state.best_epoch:
-                checkpoint.restore_weights(self.files.best_weights(self.model), self.model)
+                self.files.restore_best(self.model)
             self.optimiser.flush()
             self.model.eval()
             ended = True
@@ -198,7 +205,9 @@ class Trainer:
         # rows without a gradient alone, dense gradients give the same.
         clips_densely = run.clip > 0 and run.optimiser != "adam" and self.device.type != "cpu"
         tables = 4 * run.dim * (train.num_features + self.labels.num_labels) / 2**30
-        placement = TablePlacement(self.device, self.engine.large_table, self.engine.narrow_on)
+        engine = self.engine
+        ranks = self.accord.ranks
+        placement = TablePlacement(self.device, engine.large_table, engine.narrow_on, ranks)
         with explained_out_of_memory(f"The model's tables ({tables:.1f} GiB)"):
             model = build_model(
                 run,
@@ -220,11 +229,28 @@ class Trainer:
     def _batches(self, train: Points, among: Tensor | None) -> Batches | SequenceBatches:
         run = self.run
         encoder = self.model.encoder
+        ranks = self.accord.ranks
+        part = (0, 1) if ranks is None else (ranks.rank, ranks.size)
+        how: dict[str, Any] = {"among": among, "part": part}
         if isinstance(encoder, SequenceEncoder):
-            length = encoder.length
-            return SequenceBatches(train, run.batch, run.seed, length=length, among=among)
-        whole_points = self._takes_whole_points(train)
-        return Batches(train, run.batch, run.seed, among=among, whole_points=whole_points)
+            return SequenceBatches(train, run.batch, run.seed, length=encoder.length, **how)
+        how["whole_points"] = self._takes_whole_points(train)
+        return Batches(train, run.batch, run.seed, **how)
+
+    def _files(self, train: Points, data: DataSet) -> RunFiles | ShardedRunFiles:
+        facts = {
+            "run": settings_of(self.run),
+            "data": data.digest,
+            "sparse_features": isinstance(train.features, Bag | Histories),
+            "num_features": train.num_features,
+            "picture": train.image_size,
+            "features": kind_of_features(data.train),
+            "relations": data.relations,
+            "feature_names": data.feature_names,
+        }
+        about = (data.text, users_of_training(data.train))
+        kept = RunFiles if self.accord.ranks is None else ShardedRunFiles
+        return kept(self.folder, facts, self.labels, *about)
 
     def _takes_whole_points(self, train: Points) -> bool:
         if self.run.batching != "auto":
@@ -245,8 +271,9 @@ class Trainer:
             self._set_learning_rate(state.epoch * steps + state.step)
             total += self.step(batch)
             state.step += 1
-            stop = interrupted.is_set()
             slow = time.monotonic() - checked_at > self.engine.check_seconds
+            old = time.monotonic() - self._saved > self.engine.save_every
+            stop, slow, old = self.accord.any(interrupted.is_set(), slow, old)
             due = state.step % self.engine.check_every == 0 or state.step == steps
             if not (stop or slow or due or state.first_loss is None):
                 continue
@@ -255,8 +282,9 @@ class Trainer:
             checked_at = time.monotonic()
             if stop:
                 self._save()
+                self.files.finish()
                 raise Stopped
-            if time.monotonic() - self._saved > self.engine.save_every:
+            if old:
                 self._save()
         self._end_epoch()
 
@@ -273,7 +301,9 @@ class Trainer:
         self.callbacks.on_epoch(self.progress, metrics)
         # The best weights are on disk already, and the checkpoint must not be older.
         improved = self.validation is not None and state.best_epoch == state.epoch
-        old = time.monotonic() - self._saved > min(RECENT, self.engine.save_every)
+        [old] = self.accord.any(
+            time.monotonic() - self._saved > min(RECENT, self.engine.save_every)
+        )
         if state.finished or improved or old:
             self._save()
 
@@ -323,7 +353,7 @@ class Trainer:
             return {}
         self.model.eval()
         self.optimiser.flush()
-        value = self.validation.measure(self.model)
+        value = self.accord.of_first(self.validation.measure(self.model))
         state.curve.append((state.epoch, self.run.stop_on, value))
         lower_is_better = value if self.run.stop_on == "implicit-loss" else -value
         if lower_is_better < state.best:
@@ -337,7 +367,8 @@ class Trainer:
         self._saved = time.monotonic()
         if self.folder is None:
             return
-        if not all(bool(parameter.isfinite().all()) for parameter in self.model.parameters()):
+        finite = all(bool(parameter.isfinite().all()) for parameter in self.model.parameters())
+        if any(self.accord.any(not finite)):
             raise self._diverged("some weight is no longer a finite number")
         if self.state.finished and (self.validation is None or not self.state.best_epoch):
             self.files.save_model(self.model)

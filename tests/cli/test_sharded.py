@@ -1,0 +1,123 @@
+"""`train --sharded`: one run on several processes looks like a run on one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headtail.cli import main
+from headtail.comparison.results import read_rows
+from headtail.data.load import load
+from headtail.data.slices import data_slices
+from headtail.evaluation.measures import measure_model
+from headtail.training.saved_model import load_model
+
+DATA = "synthetic:points=240,test=51,features=90,labels=37"
+SMALL = ["--dim", "6", "--epochs", "2", "--batch", "32"]
+
+
+def torchrun(*command: str, ranks: int = 2) -> subprocess.CompletedProcess[str]:
+    """The outcome of a command that torchrun starts on two ranks."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return subprocess.run(
+        [*launcher, "--nproc-per-node", str(ranks), *command],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=os.environ | {"COLUMNS": "100"},
+    )
+
+
+def sentences(run: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in run.stderr.splitlines() if line.startswith("headtail: ")]
+
+
+def test_two_ranks_write_and_print_what_one_process_would(tmp_path: Path):
+    out = tmp_path / "run"
+    scheme = ["--scheme", "uniform:importance"]
+    run = torchrun("-m", "headtail", "train", DATA, "--sharded", *SMALL, *scheme, "--out", str(out))
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("uniform:importance on") == 1
+    assert run.stdout.count(f"model: {out}/model.safetensors") == 1
+    assert run.stderr.count("Generated data") == 1
+    assert "Traceback" not in run.stderr
+    assert {path.name for path in out.iterdir()} >= {"results.csv", "run.toml", "SHA256SUMS"}
+    assert not (out / "checkpoints").exists()
+    data = load(DATA)
+    model, *_ = load_model(out)
+    measured = {row[:3] for row in measure_model(model, data, data_slices(data, "auto"))}
+    tested = [row for row in read_rows(out / "results.csv") if row.split == "test"]
+    assert {(row.metric, row.slice, row.value) for row in tested if row.value == row.value} == {
+        row for row in measured if row[2] == row[2]
+    }
+
+
+def test_without_torchrun_there_is_one_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    command = ["train", DATA, "--sharded", *SMALL, "--out", str(tmp_path / "run")]
+    assert main(command) == 0
+    first = capsys.readouterr()
+    assert "softmax on" in first.out
+    assert main(command) == 0  # its results are there
+    assert capsys.readouterr().out == first.out
+
+
+OTHER_DATA = """
+import os, sys
+from headtail.cli import main
+data = sys.argv[1] + (",seed=1" if os.environ["RANK"] == "1" else "")
+sys.exit(main(["train", data, "--sharded", *sys.argv[2:]]))
+"""
+FAILS_ALONE = """
+import os, sys
+from headtail.cli import main
+from headtail.errors import HeadtailError
+from headtail.training.step import Learner
+learn = Learner.learn
+
+def fails(self, loss):
+    raise HeadtailError("The disk of this rank is on fire.")
+
+if os.environ["RANK"] == "1":
+    Learner.learn = fails
+sys.exit(main(["train", sys.argv[1], "--sharded", *sys.argv[2:]]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "sentence"),
+    [
+        pytest.param(OTHER_DATA, "Ranks have different data: rank 1 has others", id="all"),
+        pytest.param(FAILS_ALONE, "The disk of this rank is on fire.", id="one"),
+    ],
+)
+def test_ranks_that_fail_say_so_once(tmp_path: Path, program: str, sentence: str):
+    script = tmp_path / "program.py"
+    script.write_text(program)
+    run = torchrun(str(script), DATA, *SMALL, "--out", str(tmp_path / "run"))
+    assert run.returncode == 1  # torchrun's own
+    assert [sentence in said for said in sentences(run)] == [True], run.stderr
+    assert "exitcode  : 2" in run.stderr
+    assert "headtail/cli" not in run.stderr.replace("\\", "/"), "a traceback"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--tune"], "`--tune` compares many short runs"),
+        (["--scheme", "hard:constant"], "cannot draw for a table that ranks share"),
+        (["--device", "cuda"], "`--device cuda` needs a GPU for each rank"),
+    ],
+)
+def test_what_ranks_cannot_share_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], sentence: str
+):
+    if options[0] == "--device" and __import__("torch").cuda.is_available():
+        pytest.skip("there is a GPU")
+    command = ["train", DATA, "--sharded", *SMALL, *options, "--out", str(tmp_path / "run")]
+    assert main(command) == 2
+    assert sentence in capsys.readouterr().err

@@ -1,0 +1,193 @@
+"""A trainer on several ranks, which share the label table and every batch."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from headtail import HeadtailError, Run, Trainer, load
+from headtail.data.points import DataSet
+from headtail.data.slices import data_slices
+from headtail.evaluation.dial import dial_of
+from headtail.evaluation.measures import best_labels, measures_of
+from headtail.training.callbacks import Callback, Progress
+from headtail.training.engine import Engine
+from headtail.training.interrupts import Stopped
+from headtail.training.saved_model import load_model
+from headtail.training.trainer import Trained
+
+DATA = "synthetic:points=240,test=51,features=90,labels=37"
+SHARDED = Engine(sharded=True)
+
+
+@contextmanager
+def _folder() -> Any:
+    """One folder for all ranks."""
+    names = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(names)
+    try:
+        yield Path(str(names[0]))
+        dist.barrier()
+    finally:
+        if dist.get_rank() == 0:
+            shutil.rmtree(str(names[0]), ignore_errors=True)
+
+
+def _run(scheme: str, **settings: Any) -> Run:
+    usual = {"dim": 6, "epochs": 2, "batch": 31, "negatives": 5, "lr": 0.1, "dropout": 0.0}
+    return Run(scheme=scheme, **(usual | settings))
+
+
+def _like_one_process(run: Run, data: DataSet) -> tuple[Trained, Trained]:
+    """A run in this process alone, and on all ranks from the same first weights."""
+    one = Trainer(run, data)
+    all_ = Trainer(run, data, engine=SHARDED)
+    with torch.no_grad():
+        head = all_.model.head
+        head.weight.copy_(one.model.head.weight[head.share.labels()])
+        pairs = zip(one.model.encoder.parameters(), all_.model.encoder.parameters(), strict=True)
+        for first, copy in pairs:
+            copy.copy_(first)
+    return one.fit(), all_.fit()
+
+
+def _check_like_one_process(run: Run, data: DataSet | None = None) -> None:
+    one, all_ = _like_one_process(run, load(DATA) if data is None else data)
+    assert len(one.state.curve) == len(all_.state.curve) == 4
+    for (epoch, metric, value), other in zip(one.state.curve, all_.state.curve, strict=True):
+        assert other[:2] == (epoch, metric)
+        assert other[2] == pytest.approx(value, rel=1e-5)
+    own = all_.model.head.share.labels()
+    torch.testing.assert_close(
+        all_.model.head.weight, one.model.head.weight[own], rtol=0, atol=1e-4
+    )
+    encoders = one.model.encoder.parameters(), all_.model.encoder.parameters()
+    for first, copy in zip(*encoders, strict=True):
+        torch.testing.assert_close(copy, first, rtol=0, atol=1e-4)
+
+
+def it_learns_what_one_process_learns_over_all_labels() -> None:
+    _check_like_one_process(_run("logit-adjusted", weight_decay=0.01))
+
+
+def it_learns_what_one_process_learns_within_batches() -> None:
+    # Of the same batches, whichever rank an example is on; the norm is of all ranks' rows.
+    _check_like_one_process(
+        _run("within-batch:tail", clip=0.01, optimiser="sgd", lr=2.0, negatives=31)
+    )
+
+
+def it_measures_recall_as_one_process() -> None:
+    _check_like_one_process(_run("softmax", stop_on="recall@10"))
+
+
+def it_learns_from_sequences_what_one_process_learns() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = [torch.randint(20, (6,), generator=generator).tolist() for _ in range(60)]
+    with _folder() as folder:
+        if dist.get_rank() == 0:
+            for name, part in (("train", rows), ("test", rows[:20])):
+                pq.write_table(pa.table({"items": part}), folder / f"{name}.parquet")
+        dist.barrier()
+        data = load(folder)
+    # Keys of attention have a bias without a gradient, whose rounding errors Adagrad enlarges.
+    sequences: dict[str, Any] = {"encoder": "sasrec", "heads": 1, "tied": False, "optimiser": "sgd"}
+    _check_like_one_process(_run("logit-adjusted", **sequences), data)
+    Trainer(_run("within-batch:tail", **sequences), data, engine=SHARDED).fit()
+    with pytest.raises(HeadtailError, match="cannot be that of the encoder too"):
+        Trainer(_run("softmax", encoder="gru"), data, engine=SHARDED)
+
+
+def its_model_answers_in_one_process_as_on_all_ranks() -> None:
+    data = load(DATA)
+    slices = data_slices(data, "auto")
+    with _folder() as folder:
+        for scheme in ("uniform:importance", "queue:tail"):
+            trained = Trainer(_run(scheme), data, folder / scheme[:5], engine=SHARDED).fit()
+            top = best_labels(trained.model, data)
+            dial = dial_of(trained.model, data, slices, trained.labels)
+            dist.barrier()
+            model, *_ = load_model(folder / scheme[:5])
+            assert best_labels(model, data).equal(top)
+            assert measures_of(top, data, slices) == measures_of(
+                best_labels(model, data), data, slices
+            )
+            assert dial_of(model, data, slices) == dial
+            assert (scheme[:5] != "queue") or model.head.loss.sampler._filled > 0
+
+
+class _StopsAfter(Callback):
+    """Asks for a stop on one rank only."""
+
+    def __init__(self, step: int) -> None:
+        self.event = threading.Event()
+        self.step = step
+
+    def on_step(self, progress: Progress, loss: float) -> None:
+        if progress.step >= self.step:
+            self.event.set()
+
+
+def _weights(trained: Trained) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in trained.model.parameters()]
+
+
+def a_stopped_run_goes_on_bit_for_bit() -> None:
+    data = load(DATA)
+    run = _run("queue:tail", dropout=0.3, weight_decay=0.01)
+    often = Engine(sharded=True, check_every=1, save_every=0.0)
+    with _folder() as folder:
+        whole = Trainer(run, data, folder / "whole", engine=SHARDED).fit()
+        for step in (3, 17):
+            stops = _StopsAfter(step)
+            event = stops.event if dist.get_rank() == 0 else threading.Event()
+            trainer = Trainer(
+                run, data, folder / "parts", engine=often, callbacks=[stops], stop=event
+            )
+            with pytest.raises(Stopped):
+                trainer.fit()
+            assert trainer.progress.step < 2 * trainer.batches.steps
+        parts = Trainer(run, data, folder / "parts", engine=SHARDED).fit()
+        assert parts.state == whole.state
+        assert all(map(torch.equal, _weights(parts), _weights(whole)))
+
+
+def a_run_of_one_process_is_not_continued_by_ranks() -> None:
+    data = load(DATA)
+    with _folder() as folder:
+        if dist.get_rank() == 0:
+            Trainer(_run("softmax"), data, folder / "one").fit()
+        dist.barrier()
+        with pytest.raises(HeadtailError, match="holds a run of one process"):
+            Trainer(_run("softmax"), data, folder / "one", engine=SHARDED).fit()
+        Trainer(_run("softmax"), data, folder / "all", engine=SHARDED).fit()
+        dist.barrier()
+        with pytest.raises(HeadtailError, match="ranks share the label table"):
+            Trainer(_run("softmax"), data, folder / "all").fit(hold=False)
+
+
+def other_settings_are_refused_on_every_rank() -> None:
+    data = load(DATA)
+    with _folder() as folder:
+        Trainer(_run("softmax"), data, folder, engine=SHARDED).fit()
+        with pytest.raises(HeadtailError, match="other settings or other data"):
+            Trainer(_run("softmax", epochs=3), data, folder, engine=SHARDED).fit()
+
+
+def what_ranks_cannot_share_is_refused() -> None:
+    data = load(DATA)
+    with pytest.raises(HeadtailError, match="cannot draw for a table that ranks share"):
+        Trainer(_run("hard:constant"), data, engine=SHARDED)
+    with pytest.raises(HeadtailError, match="Use fewer ranks, or a larger"):
+        Trainer(_run("softmax", batch=1), data, engine=SHARDED)
