@@ -79,7 +79,9 @@ def loss_over_all(
     """
     settings = loss.settings_with({"reduction": "sum"})
     num_labels = head.labels.num_labels
-    batch = JointBatch.of(OwnBatch.of(hidden, target, num_labels, settings), head.ranks, 0)
+    own = OwnBatch.of(hidden, target, settings, head.weight, num_labels)
+    table = head.ranks.numbers(own.numbers(0, given=False), hidden.device)
+    batch = JointBatch.of(own, head.ranks, table)
     rows = OwnRows(head.weight, head.bias, head.share, sparse=False)
     drawn = every_own_label(head.share, num_labels, hidden.device)
     return sharded_loss(batch, rows, drawn, FromMargin(loss.margin))
