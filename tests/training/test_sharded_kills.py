@@ -124,7 +124,7 @@ def test_ranks_killed_at_random_end_as_if_nothing_had_happened(
     chosen = random.Random(seed)
     who = chosen.choice(["0", "1", "2", "all"])
     (tmp_path / "whole_points.json").write_text("false")
-    train(tmp_path, "gather", who, chosen.randrange(1, 700))
+    train(tmp_path, "gather", who, chosen.randrange(1, 500))
     assert killed(tmp_path) >= 1
     assert results(tmp_path) == undisturbed
     check_examples(tmp_path)
