@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from headtail.cli import main
 from headtail.comparison.results import read_rows
@@ -121,3 +122,4 @@ def test_what_ranks_cannot_share_is_refused(
     command = ["train", DATA, "--sharded", *SMALL, *options, "--out", str(tmp_path / "run")]
     assert main(command) == 2
     assert sentence in capsys.readouterr().err
+    assert not dist.is_initialized()

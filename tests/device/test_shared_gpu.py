@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headtail.comparison import compare
+from headtail.comparison import compare, engines
 from headtail.comparison.grid import cells
 from headtail.device.shared_gpu import CONTROL, shared_gpu
 from headtail.training.config import Training
@@ -129,8 +129,8 @@ def test_a_comparison_shares_a_gpu_only_where_runs_are_side_by_side_on_one(
         inside.append(NAMES[0] in os.environ)
         yield from ()
 
-    monkeypatch.setattr(compare, "side_by_side", workless)
-    monkeypatch.setattr(compare, "in_turn", workless)
+    monkeypatch.setattr(engines, "side_by_side", workless)
+    monkeypatch.setattr(engines, "in_turn", workless)
     monkeypatch.setattr(compare.environment, "machine", lambda _: "no GPU here")
     grid = cells(Training(), ("softmax", "uniform:tail", "softmax+post-hoc"), 1, data, tmp_path)
     execution = compare.Execution(workers=workers)

@@ -202,7 +202,7 @@ def command(root: Path, folder: Path, *words: str) -> subprocess.CompletedProces
     )
 
 
-LONG = replace(SHOP, plan=Plan((0.1, 0.2, 0.4), 4000, 4000))
+LONG = replace(SHOP, plan=Plan((0.1, 0.2, 0.4), 400_000, 400_000))
 """Takes minutes."""
 
 

@@ -43,7 +43,8 @@ class LostRankError(HeadtailError):
 def joined(device: Literal["cpu", "cuda"]) -> Iterator[Ranks]:
     """All processes that torchrun has started, as ranks; a process by itself is the only one.
 
-    After an error the group is left as it is, so that ranks can agree on who reports it.
+    After an error the group of several ranks is left as it is, so that they can agree on who
+    reports it.
 
     Args:
         device: where the model will be; on GPUs, each rank takes the one of its number.
@@ -57,6 +58,8 @@ def joined(device: Literal["cpu", "cuda"]) -> Iterator[Ranks]:
         yield Ranks.of()
         dist.barrier()  # no rank leaves while another one still needs it
     except Exception as error:
+        if not started_by_torchrun() and dist.is_initialized():
+            dist.destroy_process_group()
         if not _is_of_lost_rank(error):
             raise
         raise LostRankError(
