@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 import torch
 
@@ -28,6 +28,7 @@ Note = Callable[[str], None]
 """Called with a sentence that a user should know."""
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Does cells. It may be asked several times, for cells of one data set, and is then closed."""
 
