@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import socket
@@ -9,12 +10,24 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from types import ModuleType
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
 Check = Callable[[], None]
+
+
+def checks_in(*modules: ModuleType) -> dict[str, Check]:
+    """The checks that modules hold: their own public functions without arguments."""
+    return {
+        name: check
+        for module in modules
+        for name, check in inspect.getmembers(module, inspect.isfunction)
+        if inspect.getmodule(check) is module and not name.startswith("_")
+        if not inspect.signature(check).parameters
+    }
 
 
 def failures(

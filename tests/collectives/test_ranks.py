@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 
 import pytest
 
 from tests.collectives import checks
-from tests.collectives.processes import failures
+from tests.collectives.processes import checks_in, failures
 
-CHECKS = {
-    name: check
-    for name, check in inspect.getmembers(checks, inspect.isfunction)
-    if inspect.getmodule(check) is checks and not name.startswith("_")
-}
+CHECKS = checks_in(checks)
 
 
 @pytest.fixture(scope="module")

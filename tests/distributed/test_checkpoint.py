@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.collectives.processes import failures
+from tests.collectives.processes import checks_in, failures
 from tests.distributed import checkpoint_checks, memory_checks, table_file_checks
 
-CHECKS = {
-    name: check
-    for module in (checkpoint_checks, table_file_checks)
-    for name, check in inspect.getmembers(module, inspect.isfunction)
-    if inspect.getmodule(check) is module and not name.startswith("_")
-}
+CHECKS = checks_in(checkpoint_checks, table_file_checks)
 
 
 @pytest.fixture(scope="module")

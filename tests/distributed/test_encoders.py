@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 
 import pytest
 
-from tests.collectives.processes import failures
+from tests.collectives.processes import checks_in, failures
 from tests.distributed import encoder_checks
 
-CHECKS = {
-    name: check
-    for name, check in inspect.getmembers(encoder_checks, inspect.isfunction)
-    if inspect.getmodule(check) is encoder_checks and not name.startswith("_")
-}
+CHECKS = checks_in(encoder_checks)
 
 
 @pytest.fixture(scope="module")

@@ -7,15 +7,12 @@ too.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from tests.collectives.processes import failures
+from tests.collectives.processes import checks_in, failures
 from tests.distributed import bad_input, checks, growing, sizes
 from tests.distributed.cases import CASES, OTHERS, PRODUCTS
 from tests.distributed.equality import equal
@@ -26,16 +23,7 @@ def equal_by_name(name: str, steps: int, single: bool) -> None:
     equal(CASES[name], steps, single=single)
 
 
-def _functions(module: ModuleType) -> dict[str, Callable[[], None]]:
-    own = {
-        name: check
-        for name, check in inspect.getmembers(module, inspect.isfunction)
-        if inspect.getmodule(check) is module and not name.startswith("_")
-    }
-    return {name: check for name, check in own.items() if not inspect.signature(check).parameters}
-
-
-OWN = _functions(checks) | _functions(sizes) | _functions(bad_input) | _functions(growing)
+OWN = checks_in(checks, sizes, bad_input, growing)
 SHORT = {name: partial(equal_by_name, name, 2, False) for name in PRODUCTS}
 SHORT |= {name: partial(equal_by_name, name, 20, False) for name in OTHERS}
 LONG = {name: partial(equal_by_name, name, 20, True) for name in CASES}

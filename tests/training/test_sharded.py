@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 
 import pytest
@@ -10,14 +9,10 @@ import torch
 
 from headtail import load
 from headtail.data.batches import Batches
-from tests.collectives.processes import failures
+from tests.collectives.processes import checks_in, failures
 from tests.training import sharded_checks
 
-CHECKS = {
-    name: check
-    for name, check in inspect.getmembers(sharded_checks, inspect.isfunction)
-    if inspect.getmodule(check) is sharded_checks and not name.startswith("_")
-}
+CHECKS = checks_in(sharded_checks)
 
 
 @pytest.fixture(scope="module")
