@@ -58,7 +58,7 @@ class Paired:
 
     @property
     def p(self) -> float:
-        """Two-sided p-value of "there is no difference"."""
+        """Two-sided p-value of the hypothesis that the schemes do not differ."""
         return min(1.0, 2 * min(self.p_above(), self.p_below()))
 
     def _tail(self, excess: float) -> float:

@@ -4,50 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
 from importlib.metadata import version
-from typing import NoReturn, TypeVar
 
 import torch
-import torch.distributed as dist
 
 from headtail.collectives.ranks import Ranks
 from headtail.core.sharded_labels import ShardedLabels
 from headtail.errors import HeadtailError
 from headtail.losses import Loss
-
-T = TypeVar("T")
-
-
-def tried_together(ranks: Ranks, work: Callable[[], T], device: torch.device) -> T:
-    """What work returns on this rank. Where it refuses on one rank, all ranks raise that error, so
-    that none waits for the others.
-    """
-    result, error = tried(work)
-    failed = ranks.numbers([error is not None], device)
-    if error is not None or any(number for (number,) in failed):
-        raise_everywhere(ranks, error)
-    assert result is not None
-    return result
-
-
-def tried(work: Callable[[], T]) -> tuple[T | None, HeadtailError | None]:
-    """What work returns, or the error that it raises."""
-    try:
-        return work(), None
-    except HeadtailError as error:
-        return None, error
-
-
-def raise_everywhere(ranks: Ranks, error: HeadtailError | None) -> NoReturn:
-    """Raise the error of the first rank that has one on all ranks, which must all call it."""
-    messages: list[str | None] = [None] * ranks.size
-    own = None if error is None else str(error)
-    dist.all_gather_object(messages, own, group=ranks.group)
-    rank, message = next((r, text) for r, text in enumerate(messages) if text is not None)
-    if own == message and error is not None:
-        raise error
-    raise HeadtailError(f"On rank {rank}: {message}") from error
 
 
 def check_agreement(ranks: Ranks, labels: ShardedLabels, loss: Loss, facts: dict[str, str]) -> None:

@@ -20,17 +20,13 @@ from headtail.core.sharded_labels import ShardedLabels
 from headtail.core.targets import Target
 from headtail.core.topk import TopK
 from headtail.core.weightings import FromMargin
-from headtail.distributed.agree import (
-    check_agreement,
-    raise_everywhere,
-    tried,
-    tried_together,
-)
+from headtail.distributed.agree import check_agreement
 from headtail.distributed.joint_batch import REFUSED, JointBatch, OwnBatch
 from headtail.distributed.moving import fill_rows, move_table
 from headtail.distributed.own_draws import OwnPart, every_own_label, own_part, own_part_of
 from headtail.distributed.sharded_loss import OwnRows, sharded_loss
 from headtail.distributed.sharded_topk import best_of_all
+from headtail.distributed.together import everywhere, number_of_first, refuse_everywhere, tried
 from headtail.errors import HeadtailError, Setting, check_count, check_kind, check_number
 from headtail.files.checksums import new_checksum
 from headtail.losses import ExactLoss, Loss, SampledLoss
@@ -83,9 +79,7 @@ class ShardedLabelHead(nn.Module):
     ) -> None:
         super().__init__()
         ranks = self.ranks = Ranks.of(mesh)
-        self.labels, counts = tried_together(
-            ranks, lambda: _shared(labels, loss, sparse, ranks), torch.device("cpu")
-        )
+        self.labels, counts = everywhere(ranks, lambda: _shared(labels, loss, sparse, ranks))
         self.loss = loss
         self.sparse = sparse
         self.dim = check_count("dim", dim)
@@ -148,7 +142,7 @@ class ShardedLabelHead(nn.Module):
         numbers = REFUSED if own is None else own.numbers(seed, given=draw is not None)
         table = self.ranks.numbers(numbers, self.weight.device)
         if own is None or REFUSED in table:
-            raise_everywhere(self.ranks, error)
+            refuse_everywhere(self.ranks, error)
         batch = JointBatch.of(own, self.ranks, table)
         rows = OwnRows(self.weight, self.bias, self.share, self.sparse)
         drawn = self._drawn(batch, draw)
@@ -170,16 +164,11 @@ class ShardedLabelHead(nn.Module):
         if not isinstance(loss, SampledLoss):
             return None
         ranks = self.ranks
-        return tried_together(
-            ranks,
-            lambda: own_part_of(loss.sampler, labels, ranks.rank, ranks.size),
-            torch.device("cpu"),
-        )
+        return everywhere(ranks, lambda: own_part_of(loss.sampler, labels, ranks.rank, ranks.size))
 
     def _shared_seed(self) -> int:
         """A random number of rank 0."""
-        own = int(torch.randint(2**30, ()))
-        return self.ranks.numbers([own], torch.device("cpu"))[0][0]
+        return number_of_first(self.ranks, int(torch.randint(2**30, ())))
 
     def _drawn(self, batch: JointBatch, given: Draw | None) -> Draw:
         if isinstance(self.loss, ExactLoss):
@@ -200,7 +189,7 @@ class ShardedLabelHead(nn.Module):
         with torch.no_grad():
             if self.labels.never_seen and batch.hidden.is_cpu:
                 # Targets that do not occur are refused, by the rank that has their counts.
-                drawn = tried_together(self.ranks, lambda: part.pick(batch), batch.hidden.device)
+                drawn = everywhere(self.ranks, lambda: part.pick(batch))
             else:
                 drawn = part.pick(batch)
             if self.training:
@@ -224,9 +213,7 @@ class ShardedLabelHead(nn.Module):
             exclude: labels that must not be returned, for each example, as for `LabelHead`.
             post_hoc: τ; ranks by $f_{y} - \tau \log \pi_{y}$. By default that of the loss.
         """
-        table, listed = tried_together(
-            self.ranks, lambda: self._asked(hidden, k, exclude, post_hoc), self.weight.device
-        )
+        table, listed = everywhere(self.ranks, lambda: self._asked(hidden, k, exclude, post_hoc))
         return best_of_all(table, self.share, hidden, k, listed, self.ranks)
 
     def _asked(
@@ -272,9 +259,7 @@ class ShardedLabelHead(nn.Module):
             loss: a loss for the grown labels, where the present one cannot grow by itself.
         """
         before = self.placement
-        loss, grown, counts = tried_together(
-            self.ranks, lambda: self._grown(labels, loss), torch.device("cpu")
-        )
+        loss, grown, counts = everywhere(self.ranks, lambda: self._grown(labels, loss))
         after = grown.placement
         check_agreement(self.ranks, grown, loss, {"counts of labels, label by label": counts})
         part = self._part_of(loss, grown)

@@ -1,9 +1,9 @@
-"""What ranks do together while they save and load: fail alike, and talk beside training."""
+"""What ranks do together: fail alike, and talk beside training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,16 +20,35 @@ def everywhere(ranks: Ranks, work: Callable[[], _Value]) -> _Value:
 
     So no rank waits for ever for one that has failed.
     """
-    failed: Exception | None = None
-    result: Any = None
-    try:
-        result = work()
-    except Exception as error:
-        failed = error
+    result, failed = tried(work)
     problem = first_problem(ranks, None if failed is None else _sentence(failed))
-    if problem is None:
-        return result
-    if failed is not None and not isinstance(failed, HeadtailError | OSError):
+    if problem is not None:
+        raise_alike(problem, failed)
+    return result  # pyright: ignore[reportReturnType] - which is there where nothing failed
+
+
+def tried(work: Callable[[], _Value]) -> tuple[_Value | None, Exception | None]:
+    """What work returns, or the error that it raises."""
+    try:
+        return work(), None
+    except Exception as error:
+        return None, error
+
+
+def refuse_everywhere(ranks: Ranks, failed: Exception | None) -> NoReturn:
+    """Raise what the first rank that has failed says, where it is known that one has."""
+    problem = first_problem(ranks, None if failed is None else _sentence(failed))
+    assert problem is not None
+    raise_alike(problem, failed)
+
+
+def raise_alike(problem: str, failed: Exception | None) -> NoReturn:
+    """Raise the sentence that all ranks raise; the own error, with its parts, where it is that.
+
+    What is no refusal but a fault of the program stays as it is.
+    """
+    fault = failed is not None and not isinstance(failed, HeadtailError | OSError)
+    if failed is not None and (fault or str(failed) == problem):
         raise failed
     raise HeadtailError(problem) from failed
 
