@@ -134,7 +134,7 @@ def paper(batch: int, negatives: int) -> list[dict[str, object]]:
             rows.append(row("memory", what, "GB", size / 1e9, **sizes))
         sizes |= {"batch": batch, "negatives": negatives}
         for number, dtype in ((4, "float32"), (2, "bfloat16")):
-            shape = StepShape(batch, DIM, batch * ranks, number=number)
+            shape = StepShape(batch, DIM, batch * ranks, number=number, staged=True)
             for what, size in sent_per_step(shape, ranks).items():
                 rows.append(row("bytes", what, "MB", size / 1e6, number=dtype, **sizes))
             links = {"ring": NVLINK if ranks <= GPUS_PER_NODE else NODES}

@@ -5,8 +5,8 @@ One resample of users or sessions per data set is shared by all seeds, schemes, 
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Collection
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +16,11 @@ from stats.correlation import RankCorrelation, rank_correlation
 from stats.curves import Curve
 from stats.paired import Paired, paired
 from stats.resample import Floats, Resample
-from study_store import Store, adjusted_name, adjusted_scheme
+from study_store import RETRAINED, Store, adjusted_name, adjusted_scheme, retrained_name
 
 SLICES = ("head", "torso", "tail", "full")
+LEAN = "tail − head"
+"""In place of a slice: the metric on the rarest slice minus that on the head."""
 
 
 class Values(NamedTuple):
@@ -54,15 +56,20 @@ class Evidence:
 
     @cached_property
     def chosen(self) -> dict[str, dict[str, Any]]:
-        """Scheme: what its search chose, and its runs by seed; adjusted answers too."""
+        """Scheme: what its search chose, and its runs by seed; what was measured on the softmax's
+        models too.
+        """
         found = {about["scheme"]: about for about in self.store.searches()}
         softmax = found.get("softmax")
         if softmax is None:
             return found
-        for tau in self._adjusted(softmax["runs"][0]):
-            runs = [adjusted_name(name, tau) for name in softmax["runs"]]
-            scheme = adjusted_scheme("softmax", tau)
-            found[scheme] = softmax | {"scheme": scheme, "runs": runs, "lean": None}
+        taus = self._adjusted(softmax["runs"][0])
+        also: dict[str, Callable[[str], str]] = {RETRAINED: retrained_name}
+        also |= {adjusted_scheme("softmax", tau): partial(adjusted_name, tau=tau) for tau in taus}
+        for scheme, name_of in also.items():
+            runs = [name_of(name) for name in softmax["runs"]]
+            if all(map(self.store.find, runs)):
+                found[scheme] = softmax | {"scheme": scheme, "runs": runs, "lean": None}
         return found
 
     def _adjusted(self, name: str) -> list[float]:
@@ -76,6 +83,9 @@ class Evidence:
         return SLICES[max(present)]
 
     def _values(self, scheme: str, metric: str, slice_: str) -> Values:
+        if slice_ == LEAN:
+            tail, head = (self.values(scheme, metric, name) for name in (self.rare, "head"))
+            return Values(tail.by_seed - head.by_seed, tail.resampled - head.resampled)
         by_seed = []
         resampled = []
         for name in self.chosen[scheme]["runs"]:
@@ -111,27 +121,39 @@ class Evidence:
         (head, heads), (tail, tails) = parts
         return Curve(head, tail, heads, tails)
 
-    def shift(self, scheme: str, metric: str) -> float:
-        """A scheme's gain on the tail over the softmax, minus its gain on the head."""
-        gains = (self.difference(scheme, "softmax", metric, s) for s in (self.rare, "head"))
-        tail, head = (gain.difference for gain in gains)
-        return tail - head
+    def shift(self, scheme: str, metric: str, base: str = "softmax") -> float:
+        """A scheme's gain on the tail over the loss over all labels, minus its gain on the head."""
+        return self.difference(scheme, base, metric, LEAN).difference
 
-    def lean_and_shift(self, metric: str) -> RankCorrelation:
-        """Whether schemes shift in the order of their predicted lean."""
-        known = [name for name, about in self.chosen.items() if about.get("lean") is not None]
+    def lean_and_shift(self, metric: str, base: str = "softmax") -> RankCorrelation:
+        """Whether schemes shift in the order of their predicted lean.
+
+        Args:
+            metric: of the shifts.
+            base: "softmax" or "contrastive", for the schemes with that loss.
+        """
+        known = [
+            name
+            for name, about in self.chosen.items()
+            if about.get("lean") is not None
+            and name.startswith("contrastive") == (base == "contrastive")
+        ]
         leans = [self.chosen[name]["lean"] for name in known]
-        return rank_correlation(leans, [self.shift(name, metric) for name in known])
+        return rank_correlation(leans, [self.shift(name, metric, base) for name in known])
 
-    def tries(self, metric: str, schemes: Collection[str]) -> list[dict[str, str]]:
-        """Every run of these schemes with seed 0 and held-out points, with its slices: is the rate
-        a knob?
+    def tries(self, metric: str, schemes: Collection[str] | None = None) -> list[dict[str, str]]:
+        """Every run with seed 0 and held-out points, with its slices: is the rate a knob?
+
+        Args:
+            metric: of the slices.
+            schemes: which ones; None for all that were trained.
         """
         lines = []
         for done in self.store.all():
             scheme = done.scheme
             about = self.chosen.get(scheme)
-            if done.seed or scheme not in schemes or np.isnan(done.loss):
+            wanted = "+" not in scheme if schemes is None else scheme in schemes
+            if done.seed or not wanted or np.isnan(done.loss):
                 continue
             tested = {
                 row.slice: row.value
@@ -142,8 +164,8 @@ class Evidence:
             settings = {"dataset": self.name, "scheme": scheme, "lr": f"{done.lr:g}"}
             settings |= {"epochs": str(done.epochs), "best_epoch": str(done.best_epoch)}
             settings |= {"last_epoch": str(done.last_epoch), "held_out_loss": f"{done.loss:.6f}"}
-            settings |= {"chosen": "yes" if picked else "no"}
-            slices = {f"{metric} {s}": f"{tested.get(s, np.nan):.6f}" for s in SLICES}
+            settings |= {"chosen": "yes" if picked else "no", "metric": metric}
+            slices = {s: f"{tested.get(s, np.nan):.6f}" for s in SLICES}
             lines.append(settings | slices)
         return sorted(
             lines, key=lambda line: (line["scheme"], int(line["epochs"]), float(line["lr"]))

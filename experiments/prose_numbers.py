@@ -7,7 +7,7 @@ A number is tied to rows by a comment behind it, which readers of the page do no
 
     5.2<!-- =% retrieval.csv value dataset=delicious scheme=softmax metric=recall@10 slice=tail -->
     5.318<!-- = retrieval-tuning.csv implicit_loss dataset=diginetica scheme=softmax lr=0.02 -->
-    **holds**<!-- =text retrieval-second-claims.csv verdict dataset=diginetica … -->
+    **holds**<!-- =text evidence-claims.csv verdict dataset=diginetica … -->
     19<!-- =count retrieval.csv dataset=diginetica … -->
 
 `=` is the mean of a column over all rows that match, `=%` that in percent, `=text` what all of them

@@ -3,17 +3,21 @@
     .venv/bin/python experiments/retrieval.py --data DATA --only diginetica --workers 10 --minutes 9
 
 Delicious (m = 64), Diginetica, Nowplaying, Beauty and Gowalla (m = 256) with the paper's linear
-encoder, and SASRec on Beauty and Diginetica. Within-batch and uniform × constant, importance,
-relative, tail; the whole batch as negatives, InfoNCE, logQ corrections with other samplers,
-mixtures, a queue, `block(1)`; over all labels the softmax, with answers adjusted afterwards, logit
-adjustment and one-vs-all logistic. `--contrastive` runs the contrastive loss instead.
+encoder, and SASRec on Beauty and Diginetica. `--part` is one of
+
+schemes      within-batch and uniform × constant, importance, relative, tail; the whole batch as
+             negatives, InfoNCE, logQ corrections with other samplers, mixtures, a queue,
+             `block(1)`; over all labels the softmax, with answers adjusted afterwards, logit
+             adjustment and one-vs-all logistic; on Delicious with positives excluded too
+contrastive  the contrastive loss over all labels and with the paper's eight schemes
+negatives    uniform negatives with tail weights on Diginetica, m = 64 to 43,097
 
 Each scheme has its own search of rate and epochs (`search.py`): five rates or more, each decaying
 to zero, and lengths until the held-out loss turns; whole sessions are held out. Slices are measured
 for every rate that is tried. Five seeds at the chosen values (SASRec: three).
 
 The cost is stated first (`--cost`: and nothing else is done). Resumable: finished runs are kept in
---out, which `tradeoff.py` shares, and `--minutes` stops in time. `--packed DIR` reads archives of
+--out, which all studies share, and `--minutes` stops in time. `--packed DIR` reads archives of
 earlier runs from DIR and writes all finished runs there. `evidence_tables.py` makes the tables.
 The results of the first edition of this study are in docs/results.md.
 """
@@ -22,21 +26,22 @@ from __future__ import annotations
 
 import sys
 
-from study_cli import main_of
-from study_protocols import BAGS, SEQUENCES, contrastive_schemes, retrieval_schemes
+from study_cli import main_of_parts
+from study_protocols import (
+    BAGS,
+    SEQUENCES,
+    contrastive_schemes,
+    negatives_schemes,
+    retrieval_schemes,
+)
 
-PROTOCOLS = (*BAGS, *SEQUENCES)
-CONTRASTIVE = "--contrastive"
+PARTS = {
+    "schemes": ((*BAGS, *SEQUENCES), retrieval_schemes),
+    "contrastive": (BAGS, contrastive_schemes),
+    "negatives": (BAGS[1:2], negatives_schemes),
+}
 
-
-def main() -> int:
-    """Run what is missing."""
-    contrastive = CONTRASTIVE in sys.argv
-    sys.argv = [word for word in sys.argv if word != CONTRASTIVE]
-    if contrastive:
-        return main_of(__doc__, BAGS, contrastive_schemes)()
-    return main_of(__doc__, PROTOCOLS, retrieval_schemes)()
-
+main = main_of_parts(__doc__, PARTS)
 
 if __name__ == "__main__":
     sys.exit(main())

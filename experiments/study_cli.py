@@ -8,7 +8,7 @@ import argparse
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +31,14 @@ def parser_for(about: str | None, protocols: Sequence[Protocol]) -> argparse.Arg
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     names = [protocol.name for protocol in protocols]
-    parser.add_argument("--data", type=Path, required=True, help="folder with the data sets")
+    needs_files = any(not protocol.generated for protocol in protocols)
+    parser.add_argument(
+        "--data",
+        type=Path,
+        required=needs_files,
+        default=Path(),
+        help="folder with the data sets; generated ones need none",
+    )
     parser.add_argument("--cifar", type=Path, help="folder with CIFAR-10's python files")
     parser.add_argument("--out", type=Path, default=Path("run/evidence"), help="folder of runs")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME")
@@ -146,9 +153,25 @@ def main_of(
     about: str | None, protocols: Sequence[Protocol], schemes: Schemes
 ) -> Callable[[], int]:
     """The command of a study."""
+    return main_of_parts(about, {"all": (protocols, schemes)})
+
+
+def main_of_parts(
+    about: str | None, parts: Mapping[str, tuple[Sequence[Protocol], Schemes]]
+) -> Callable[[], int]:
+    """The command of a study with parts, each with its data sets and schemes; the first is what
+    runs by default.
+    """
 
     def main() -> int:
-        given = parser_for(about, protocols).parse_args()
+        first = next(iter(parts))
+        chooser = argparse.ArgumentParser(add_help=False)
+        chooser.add_argument("--part", choices=parts, default=first, help="of the study")
+        protocols, schemes = parts[chooser.parse_known_args()[0].part]
+        parser = parser_for(about, protocols)
+        if len(parts) > 1:
+            parser.add_argument("--part", choices=parts, default=first, help="of the study")
+        given = parser.parse_args()
         try:
             return run_study(given, protocols, schemes)
         except HeadtailError as error:

@@ -17,6 +17,7 @@ from headtail.errors import HeadtailError
 from headtail.schemes import PAPER
 from headtail.training.config import Training
 from headtail.training.recipes import cifar, sasrec
+from samplers import GENERATED
 
 TAUS = (0.25, 0.5, 0.75, 1.0, 1.25)
 """Strengths of tail training and of post-hoc adjustment, beside 0."""
@@ -31,49 +32,74 @@ _SEQUENCE = replace(sasrec(), schedule="linear", validation=0.1, patience=4)
 _IMAGES = replace(cifar(), warmup=480, validation=0.1, patience=1000)
 
 BAGS = (
-    Protocol("delicious", _DELICIOUS, Plan(RATES, 12, 48), seconds=0.15),
-    Protocol("diginetica", _LARGE, Plan(RATES, 12, 24), seconds=0.5),
-    Protocol("nowplaying", _LARGE, Plan(RATES, 12, 24), seconds=0.6),
-    Protocol("beauty", _LARGE, Plan(RATES, 12, 24), seconds=0.25),
-    Protocol("gowalla", _LARGE, Plan(RATES, 12, 48), seconds=0.5),
+    Protocol("delicious", _DELICIOUS, Plan(RATES, 12, 96), seconds=0.15),
+    Protocol("diginetica", _LARGE, Plan(RATES, 12, 96), seconds=0.5),
+    Protocol("nowplaying", _LARGE, Plan(RATES, 12, 96), seconds=0.6),
+    Protocol("beauty", _LARGE, Plan(RATES, 12, 96), seconds=0.25),
+    Protocol("gowalla", _LARGE, Plan(RATES, 12, 96), seconds=0.5),
 )
+"""Lengths are doubled as long as that lowers the held-out loss: few schemes reach the longest."""
 SEQUENCES = (
     Protocol(
         "beauty-sasrec",
         replace(_SEQUENCE, dim=128, dropout=0.5, heads=1),
-        Plan(SMALL_RATES, 16, 32),
+        Plan(SMALL_RATES, 16, 128),
         seeds=3,
         seconds=0.5,
     ),
     Protocol(
         "diginetica-sasrec",
         replace(_SEQUENCE, dim=128, dropout=0.3, length=20),
-        Plan(SMALL_RATES, 12, 24),
+        Plan(SMALL_RATES, 12, 96),
         seeds=3,
         seconds=1.0,
     ),
 )
-IMAGES = (
-    Protocol(
-        "cifar10-exp",
-        replace(_IMAGES, negatives=4),
-        Plan((0.05, 0.1, 0.2), 57, 57, wider=1),
-        seeds=3,
+
+
+def _images(name: str, negatives: int, epochs: int, seeds: int, seconds: float) -> Protocol:
+    return Protocol(
+        name,
+        replace(_IMAGES, negatives=negatives),
+        Plan((0.05, 0.1, 0.2), epochs, epochs, wider=1),
+        seeds=seeds,
         metric="recall@1",
         final=4,
-        seconds=0.14,
+        seconds=seconds,
+    )
+
+
+IMAGES = (
+    _images("cifar10-exp", 4, 57, 3, 0.14),
+    _images("tiny-exp", 32, 32, 3, 0.24),
+    _images("cifar10-step", 4, 28, 1, 0.28),
+    _images("tiny-step", 32, 14, 1, 0.56),
+)
+"""Four times a search's epochs are about the 21.8k steps of the paper's recipe; with warm-up. The
+number of epochs is the recipe's, so only the rate is searched: three values, and up to five.
+"""
+_MILLION = replace(_BAG, batch=1024, negatives=512, dim=64, dropout=0.0, patience=2)
+MILLION = (
+    Protocol(
+        "million-adagrad",
+        replace(_MILLION, optimiser="adagrad"),
+        Plan((0.025, 0.05, 0.1, 0.2, 0.4), 2, 8),
+        seeds=3,
+        seconds=4.0,
+        exact_seconds=40.0,
+        generated=GENERATED,
     ),
     Protocol(
-        "tiny-exp",
-        _IMAGES,
-        Plan((0.05, 0.1, 0.2), 32, 32, wider=1),
+        "million-adam",
+        replace(_MILLION, optimiser="adam"),
+        Plan(SMALL_RATES, 2, 8),
         seeds=3,
-        metric="recall@1",
-        final=4,
-        seconds=0.24,
+        seconds=4.0,
+        exact_seconds=45.0,
+        generated=GENERATED,
     ),
 )
-"""Four times a search's epochs are the 21.8k steps of the paper's recipe; with warm-up."""
+"""Generated data with a million labels, two million points and eight million pairs."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +113,15 @@ class Places:
 def read_data(protocol: Protocol, places: Places) -> DataSet:
     """The data of a protocol."""
     name = protocol.name.removesuffix("-sasrec")
-    if name == "tiny-exp":
-        return load(places.data / "tiny-imagenet-32", Reading(profile="exp"))
-    if name == "cifar10-exp":
+    if protocol.generated:
+        return load(protocol.generated)
+    if name.startswith(("tiny-", "cifar10-")):
+        reading = Reading(profile="exp" if name.endswith("-exp") else "step")
+        if name.startswith("tiny-"):
+            return load(places.data / "tiny-imagenet-32", reading)
         if places.cifar is None:
             raise HeadtailError("Pass --cifar with the folder of CIFAR-10's files.")
-        return load(places.cifar, Reading(profile="exp"))
+        return load(places.cifar, reading)
     data = load(places.data / name)
     if name != "beauty":
         return data
@@ -129,15 +158,16 @@ def retrieval_schemes(protocol: Protocol) -> list[str]:
     """All schemes of the retrieval study, most important first."""
     batch = protocol.training.batch
     assert batch is not None, "every protocol names its batch"
+    whole = [f"within-batch:{name}@{batch}" for name in ("importance", "tail", "relative")]
     if protocol in SEQUENCES:
-        weightings = ("importance", "tail", "relative")
-        return ["softmax", *(f"within-batch:{name}@{batch}" for name in weightings)]
-    return [
+        return ["softmax", "logit-adjusted", *whole]
+    names = [
         "softmax",
         "logit-adjusted",
         *PAPER[4:],
+        *whole,
         *PAPER[:4],
-        *(f"within-batch:{name}@{batch}" for name in ("importance", "tail", "constant")),
+        f"within-batch:constant@{batch}",
         f"within-batch:infonce@{batch}",
         "log-uniform:importance",
         "frequency(0.75):importance",
@@ -148,12 +178,47 @@ def retrieval_schemes(protocol: Protocol) -> list[str]:
         "block(1):tail@64",
         "logistic",
     ]
+    # Excluding the positive matters most where there are few labels.
+    excluded = [f"uniform(excluded):{name.partition(':')[2]}" for name in PAPER[:4]]
+    return names + (excluded if protocol.name == "delicious" else [])
 
 
 def contrastive_schemes(protocol: Protocol) -> list[str]:
     """The contrastive loss with the paper's form, over all labels and for its eight schemes."""
-    assert protocol in BAGS, "images have the long-tail study"
+    assert protocol not in SEQUENCES, "sequence encoders have the softmax alone"
     return ["contrastive", *(f"contrastive/{name}" for name in (*PAPER[4:], *PAPER[:4]))]
+
+
+def negatives_schemes(protocol: Protocol) -> list[str]:
+    """Uniform negatives with tail weights, from few to as many as Diginetica has labels.
+
+    >>> negatives_schemes(BAGS[1])[::3]
+    ['logit-adjusted', 'uniform:tail@1024', 'uniform:tail@43097']
+    """
+    assert protocol.name == "diginetica", "the numbers are for its 43,097 items"
+    return ["logit-adjusted", *(f"uniform:tail@{m}" for m in (64, 256, 1024, 4096, 16384, 43097))]
+
+
+def image_schemes(protocol: Protocol) -> list[str]:
+    """All schemes of the image study, most important first; `adaptive` is the margin of LDAM."""
+    assert protocol in IMAGES, "the margins are those of long-tailed images"
+    full = ["softmax", "logit-adjusted", "equalised", "adaptive"]
+    return [*full[:2], *PAPER[4:], *full[2:], *PAPER[:4]]
+
+
+def sweep_schemes(protocol: Protocol) -> list[str]:
+    """The eight schemes with other numbers of negatives, the extremes first."""
+    assert protocol.name == "tiny-exp", "the sweep is on the data set with more classes"
+    return [f"{name}@{m}" for m in (128, 8, 64, 16) for name in PAPER]
+
+
+def million_schemes(protocol: Protocol) -> list[str]:
+    """Losses over all labels, and sampled ones that approximate them."""
+    assert protocol in MILLION, "these are chosen for a million labels"
+    batch = protocol.training.batch
+    samplers = (("within-batch", batch), ("uniform", 512), ("block(1)", 64))
+    names = [f"{name}:{w}@{m}" for w in ("importance", "tail") for name, m in samplers]
+    return [*names, "softmax", "logit-adjusted"]
 
 
 Schemes = Callable[[Protocol], list[str]]

@@ -18,8 +18,17 @@ from typing import Any
 
 import torch
 from rank_files import DEEPEST, Frame, save_ranks
+from retrained import retrain
 from search import Plan, Try, chosen, edges, next_tries
-from study_store import Done, Store, adjusted_name, adjusted_scheme, slug
+from study_store import (
+    RETRAINED,
+    Done,
+    Store,
+    adjusted_name,
+    adjusted_scheme,
+    retrained_name,
+    slug,
+)
 
 from headtail.comparison.compare import Execution, outcomes
 from headtail.comparison.explained import explain_schemes
@@ -34,6 +43,7 @@ from headtail.evaluation.measures import measures_of
 from headtail.evaluation.topk import top_labels_by_tau
 from headtail.files.atomic import write_text
 from headtail.files.records import to_csv
+from headtail.schemes import parse
 from headtail.training import held_out
 from headtail.training.config import Run, SettledRun, Training
 from headtail.training.recipes import with_defaults
@@ -58,6 +68,8 @@ class Protocol:
         final: how many times longer the runs are whose test numbers count; above 1 they are other
             runs than those of the search, hold nothing out, and keep checkpoints.
         seconds: per epoch of a run, a guess until runs are there.
+        exact_seconds: of losses over all labels, where that differs much.
+        generated: what to generate, as `load` takes it; "" where files are read.
     """
 
     name: str
@@ -67,6 +79,8 @@ class Protocol:
     metric: str = "recall@10"
     final: int = 1
     seconds: float = 1.0
+    exact_seconds: float | None = None
+    generated: str = ""
 
     def run(self, scheme: str, tried: Try, seed: int = 0) -> Run:
         """A run of the search."""
@@ -79,6 +93,24 @@ class Protocol:
         if self.final == 1:
             return run
         return replace(run, epochs=self.final * choice[1], validation=0.0)
+
+
+@dataclass(frozen=True)
+class Also:
+    """What is measured on a softmax model beside its own answers.
+
+    Attributes:
+        taus: of post-hoc adjustments.
+        retrained: whether its classifier is trained again.
+    """
+
+    taus: tuple[float, ...] = ()
+    retrained: bool = False
+
+    def names(self, name: str) -> dict[str, str]:
+        """Names of files of a run with that name, and their schemes."""
+        found = {adjusted_name(name, tau): adjusted_scheme("softmax", tau) for tau in self.taus}
+        return found | ({retrained_name(name): RETRAINED} if self.retrained else {})
 
 
 @dataclass(frozen=True)
@@ -129,10 +161,16 @@ class SchemeWork:
         return f"lr {choice[0]:g}, {choice[1]} epochs of {len(tried)} tries"
 
     def _perform(self, run: Run, data: DataSet, stop: Any) -> Done:
-        taus = self.taus if run.scheme == "softmax" else ()
         # Runs of minutes keep checkpoints; those of seconds would wait for the disk.
         keeps = self.protocol.final > 1
-        return perform_run(run, data, self.folder, self.device, stop, taus=taus, keeps=keeps)
+        also = self.also(run.scheme, searching=run.validation > 0)
+        return perform_run(run, data, self.folder, self.device, stop, also=also, keeps=keeps)
+
+    def also(self, scheme: str, *, searching: bool = False) -> Also:
+        """What is measured on a scheme's models beside their own answers."""
+        if scheme != "softmax":
+            return Also()
+        return Also(self.taus, self.protocol.final > 1 and not searching)
 
 
 def _explained(run: SettledRun, data: DataSet) -> dict[str, Any]:
@@ -148,7 +186,7 @@ def perform_run(
     device: str,
     stop: Any = None,
     *,
-    taus: Sequence[float] = (),
+    also: Also = Also(),  # noqa: B008 - frozen
     keeps: bool = False,
 ) -> Done:
     """Train and measure one run, unless it is finished.
@@ -159,14 +197,14 @@ def perform_run(
         folder: of the data set's results.
         device: "cpu" or "cuda".
         stop: an event that asks the run to stop.
-        taus: post-hoc adjustments to measure as well.
+        also: what to measure beside the model's own answers.
         keeps: whether a run that is stopped goes on from a checkpoint.
     """
     store = Store(folder)
     settled = with_defaults(run, data)
     name = folder_name(settled, data)
     done = store.find(name)
-    if done is not None and all(store.find(adjusted_name(name, tau)) for tau in taus):
+    if done is not None and all(map(store.find, also.names(name))):
         return done
     begun = time.monotonic()
     about = {"name": name, "scheme": run.scheme, "seed": run.seed}
@@ -179,36 +217,35 @@ def perform_run(
             raise
         nothing = {"best_epoch": 0, "last_epoch": 0, "loss": math.inf}
         return store.finish(Done(**about, **nothing, seconds=time.monotonic() - begun))
-    _measure(store, settled, data, trained, taus)
+    _measure(store, settled, data, trained, also)
     state = trained.state
     about |= {"best_epoch": state.best_epoch, "last_epoch": state.epoch}
     loss = state.best if settled.validation else math.nan
     finished = Done(**about, loss=loss, seconds=time.monotonic() - begun)
-    for tau in taus:
-        here = {"name": adjusted_name(name, tau), "scheme": adjusted_scheme(run.scheme, tau)}
-        store.finish(replace(finished, **here, seconds=0.0))
+    for here, scheme in also.names(name).items():
+        store.finish(replace(finished, name=here, scheme=scheme, seconds=0.0))
     if working is not None:
         shutil.rmtree(working, ignore_errors=True)
     return store.finish(finished)
 
 
-def _measure(
-    store: Store, run: SettledRun, data: DataSet, trained: Trained, taus: Sequence[float]
-) -> None:
-    """Keep rows and ranks of a model, and of its answers adjusted with each τ."""
+def _measure(store: Store, run: SettledRun, data: DataSet, trained: Trained, also: Also) -> None:
+    """Keep rows and ranks of a model, and of what is measured on it as well."""
     slices = data_slices(data)
     frame = frame_of(store.folder, data, slices)
     name = folder_name(run, data)
     k = min(DEEPEST, data.test.num_labels)
-    every = (None, *taus)
-    for tau, top in zip(every, top_labels_by_tau(trained.model, data.test, k, every), strict=True):
+    tops = top_labels_by_tau(trained.model, data.test, k, (None, *also.taus))
+    if also.retrained:
+        retrain(trained.model, data.train, run.weight_decay)
+        tops += top_labels_by_tau(trained.model, data.test, k, (None,))
+    schemes = {name: run.scheme} | also.names(name)
+    for (here, scheme), top in zip(schemes.items(), tops, strict=True):
         measures = measures_of(top, data, slices, resamples=0)
         kept = [measure for measure in measures if KEPT.match(measure.metric)]
         rows = rows_of(run, data, trained, kept, name)
-        here = name
-        if tau is not None:
-            here = adjusted_name(name, tau)
-            changed = {"run": here, "scheme": adjusted_scheme(run.scheme, tau)}
+        if here != name:
+            changed = {"run": here, "scheme": scheme}
             rows = [replace(row, **changed) for row in rows if row.split == "test"]
         save_ranks(store.path(here, ".npz"), frame.ranks_of(top))
         write_text(store.path(here, ".csv"), to_csv(rows, Row))
@@ -234,7 +271,7 @@ def check_uncut(data: DataSet, share: float) -> str:
     if split.among is None:
         return f"{number}: one label of each of so many users, who are tested on others"
     rows = data.train.rows
-    if rows is None:
+    if rows is None or len(rows.unique()) == len(rows):
         return f"{number}: whole points"
     inside = torch.zeros(int(rows.max()) + 1, dtype=torch.bool)
     inside[rows[split.among]] = True
@@ -277,15 +314,14 @@ def perform(
 
 
 def _finished(work: SchemeWork, scheme: str, seeds: int) -> bool:
-    """Whether a scheme has all its seeds, and its adjusted answers."""
+    """Whether a scheme has all its seeds, and what is measured on its models as well."""
     store = Store(work.folder)
     path = store.search_path(scheme)
     if not path.exists():
         return False
     about = json.loads(path.read_text(encoding="utf-8"))
-    taus = work.taus if scheme == "softmax" else ()
-    adjusted = (adjusted_name(name, tau) for name in about["runs"] for tau in taus)
-    return about["seeds"] >= seeds and all(store.find(name) for name in adjusted)
+    further = (here for name in about["runs"] for here in work.also(scheme).names(name))
+    return about["seeds"] >= seeds and all(map(store.find, further))
 
 
 def cost(
@@ -307,10 +343,21 @@ def cost(
         number += 3
     final = seeds if protocol.final > 1 else seeds - 1
     epochs = search + final * protocol.final * plan.epochs
-    taken = [done for done in store.all() if done.seconds > 0 and done.last_epoch]
-    per_epoch = protocol.seconds
-    if taken:
-        per_epoch = sum(done.seconds for done in taken) / sum(done.last_epoch for done in taken)
-        per_epoch /= workers  # they were taken with so many beside them
-    minutes = len(left) * epochs * per_epoch / 60
-    return len(left) * (number + final), minutes, bool(taken)
+    every = [done for done in store.all() if done.seconds > 0 and done.last_epoch]
+    seconds = 0.0
+    measured = bool(left)
+    for exact in (False, True):
+        number_of = sum(_exact(name) == exact for name in left)
+        taken = [done for done in every if _exact(done.scheme) == exact]
+        per_epoch = (protocol.exact_seconds if exact else None) or protocol.seconds
+        if taken:
+            per_epoch = sum(done.seconds for done in taken) / sum(done.last_epoch for done in taken)
+            per_epoch /= workers  # they were taken with so many beside them
+        measured = measured and (bool(taken) or number_of == 0)
+        seconds += number_of * epochs * per_epoch
+    return len(left) * (number + final), seconds / 60, measured
+
+
+def _exact(scheme: str) -> bool:
+    """Whether a scheme's loss is over all labels."""
+    return parse(scheme.partition("+")[0]).sampler is None

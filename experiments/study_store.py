@@ -19,6 +19,9 @@ from rank_files import Frame
 from headtail.comparison.results import Row, read_rows
 from headtail.files.atomic import write_text
 
+RETRAINED = "softmax+retrained"
+"""The scheme whose classifier is trained again (`retrained.py`)."""
+
 
 @dataclass(frozen=True)
 class Done:
@@ -109,6 +112,11 @@ def adjusted_scheme(scheme: str, tau: float) -> str:
 def adjusted_name(name: str, tau: float) -> str:
     """The name of the files of such answers."""
     return f"{name}-post-hoc{tau:g}"
+
+
+def retrained_name(name: str) -> str:
+    """The name of the files of a softmax model whose classifier was trained again."""
+    return f"{name}-retrained"
 
 
 def slug(text: str) -> str:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from stats.paired import Paired
+
 from headtail.comparison.results import Row, read_rows
 from headtail.files.atomic import write_text
 from headtail.metrics import mean_and_deviation
@@ -66,6 +68,13 @@ def write_table(path: Path, lines: Sequence[dict[str, str]]) -> None:
     writer.writeheader()
     writer.writerows(lines)
     write_text(path, text.getvalue())
+
+
+def in_columns(result: Paired) -> dict[str, str]:
+    """A difference as columns."""
+    low, high = result.interval()
+    numbers = {"difference": result.difference, "low": low, "high": high}
+    return {name: f"{number:.6f}" for name, number in numbers.items()} | {"p": f"{result.p:.3g}"}
 
 
 def shown(values: Sequence[float]) -> str:

@@ -22,7 +22,7 @@ from study_cli import main_of
 from study_protocols import BAGS, IMAGES, tau_schemes
 from study_runs import Protocol
 
-PROTOCOLS = (*BAGS, *IMAGES)
+PROTOCOLS = (*BAGS, *IMAGES[:2])
 
 
 def schemes(protocol: Protocol) -> list[str]:

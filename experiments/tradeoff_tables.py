@@ -22,7 +22,7 @@ from stats.verdicts import preferences
 from study_protocols import TAUS, tau_schemes
 from study_runs import Protocol
 from study_store import adjusted_scheme
-from study_tables import given_folder, read_table, with_known, write_table
+from study_tables import given_folder, in_columns, read_table, with_known, write_table
 from tradeoff import PROTOCOLS, schemes
 
 RESULTS = Path(__file__).parent / "results"
@@ -57,13 +57,6 @@ def points(evidence: Evidence, protocol: Protocol) -> list[dict[str, str]]:
                 value = {"value": f"{evidence.mean(scheme, metric, slice_):.6f}"}
                 lines.append(key | settings | value | in_columns(result))
     return lines
-
-
-def in_columns(result: Paired) -> dict[str, str]:
-    """A difference as columns."""
-    low, high = result.interval()
-    numbers = {"difference": result.difference, "low": low, "high": high}
-    return {name: f"{number:.6f}" for name, number in numbers.items()} | {"p": f"{result.p:.3g}"}
 
 
 class Compared(NamedTuple):

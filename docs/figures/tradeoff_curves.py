@@ -58,7 +58,7 @@ def draw(path: Path, to: Path) -> None:
     plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False}
     columns = min(4, len(names))
     rows = math.ceil(len(names) / columns)
-    size = (3.4 * columns + 0.4, 3.3 * rows + 0.7)
+    size = (max(4.6, 3.4 * columns + 0.4), 3.3 * rows + 0.7)
     figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
     for axis, name in zip(axes.flat, names, strict=False):
         panel(axis, data[name])
@@ -80,6 +80,8 @@ def panel(axis, curves: dict[str, dict[float, dict[str, Point]]]) -> None:
                 rare = "tail"
     axis.axhline(0, color="#bbbbbb", lw=0.8)
     axis.axvline(0, color="#bbbbbb", lw=0.8)
+    named: list[tuple[float, float]] = []
+    near = max(1.0, 0.04 * max(_widths(curves, rare)))
     for curve, (colour, marker, line, label) in STYLES.items():
         taus = sorted(curves.get(curve, ()))
         heads = [curves[curve][tau]["head"] for tau in taus]
@@ -94,22 +96,32 @@ def panel(axis, curves: dict[str, dict[float, dict[str, Point]]]) -> None:
             color=colour,
             marker=marker,
             linestyle=line,
-            ms=5,
+            ms=7 if curve == "full" else 4.5,  # curves that coincide are seen one in the other
+            mfc="white" if curve == "full" else colour,
             lw=1.4,
             elinewidth=0.7,
             label=label,
         )
         for tau, head, tail in zip(taus, heads, tails, strict=True):
-            if tau in (0.5, 1.0):
+            place = head[0], tail[0]
+            if tau in (0.5, 1.0) and all(math.dist(place, other) > near for other in named):
+                named.append(place)
                 axis.annotate(
                     f"τ = {tau:g}",
-                    (head[0], tail[0]),
+                    place,
                     xytext=(4, 4),
                     textcoords="offset points",
                     fontsize=7.5,
                     color=colour,
                 )
     axis.set(xlabel="head, points above the softmax", ylabel=f"{rare}, points above the softmax")
+
+
+def _widths(curves: dict[str, dict[float, dict[str, Point]]], rare: str) -> list[float]:
+    """How far curves reach, to the head and to the tail."""
+    points = [slices for of_tau in curves.values() for slices in of_tau.values()]
+    reached = [[slices[s][0] for slices in points if s in slices] for s in ("head", rare)]
+    return [max(values) - min(values) for values in reached]
 
 
 def sides(points: list[Point]) -> list[list[float]]:

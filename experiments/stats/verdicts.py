@@ -1,4 +1,4 @@
-"""Claims about a table, and verdicts that code computes: holds, does not, or inconclusive."""
+"""Claims about a table, and verdicts that code computes: holds, does not hold, or inconclusive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stats.paired import Paired, equivalence, outside
 LEVEL = 0.05
 """Of every table: the chance that any of its verdicts is wrong by chance."""
 Kind = Literal["above", "below", "follows"]
-Answer = Literal["holds", "does not", "inconclusive"]
+Answer = Literal["holds", "does not hold", "inconclusive"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Verdict:
 
     Attributes:
         claim: what was claimed.
-        answer: holds, does not, or inconclusive.
+        answer: holds, does not hold, or inconclusive.
         p_for: corrected for all claims of the table.
         p_against: likewise.
         small: whether a direction holds with a difference that is below the margin.
@@ -86,7 +86,7 @@ def verdicts(claims: Sequence[Claim], level: float = LEVEL) -> list[Verdict]:
         if p_for < level:
             answer = "holds"
         elif p_against < level:
-            answer = "does not"
+            answer = "does not hold"
         directed = claim.kind != "follows"
         small = directed and answer == "holds" and abs(claim.result.difference) < claim.margin
         found.append(Verdict(claim, answer, p_for, p_against, small))

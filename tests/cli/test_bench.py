@@ -8,8 +8,7 @@ import pytest
 
 from headtail.cli import bench as command
 from headtail.cli import main
-from headtail.machine.bench import Effort
-from headtail.machine.measured import Machine, saved
+from headtail.machine.bench import Effort, measure
 from tests.cli.test_commands import told
 
 QUICK = ["bench", "--device", "cpu", "--dim", "8", "--batch", "4", "--negatives", "3"]
@@ -23,24 +22,22 @@ def small_and_quick(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "EFFORT", Effort(steady=0.0, copied=2**10, side=8))
 
 
-def test_a_measurement_is_shown_and_kept_for_advise(capsys):
+def test_a_measurement_is_shown(capsys, monkeypatch):
+    kept = []
+
+    def measured(*arguments):
+        kept.append(measure(*arguments))
+        return kept[-1]
+
+    monkeypatch.setattr(command, "measure", measured)
     assert main(QUICK) == 0
     out = capsys.readouterr().out
-    for words in (
-        "batch 4, dim 8, 3 negatives",
-        "exact softmax",
-        "sampled",
-        "1,200",
-        "/s",
-        "loss",
-        "bench-cpu.json",
-    ):
+    for words in ("batch 4, dim 8, 3 negatives", "exact softmax", "sampled", "1,200", "/s", "loss"):
         assert words in out
-    assert max(map(len, out.partition("saved:")[0].splitlines())) <= 80
+    assert max(map(len, out.splitlines())) <= 80
     assert "…" not in out
-    machine = saved("cpu")
     exact = next(
-        one for one in machine.timings if (one.method, one.shape.labels) == ("exact", 1200)
+        one for one in kept[0].timings if (one.method, one.shape.labels) == ("exact", 1200)
     )
     assert command.milliseconds(exact.seconds) in next(
         line for line in out.splitlines() if line.strip().startswith("1,200")
@@ -49,9 +46,8 @@ def test_a_measurement_is_shown_and_kept_for_advise(capsys):
 
 def test_json_is_the_measurement_itself(capsys):
     assert main([*QUICK, "--quick", "--json"]) == 0
-    out = capsys.readouterr().out
-    assert Machine.from_json(out) == saved("cpu")
-    assert {one["shape"]["labels"] for one in json.loads(out)["timings"]} == {600}
+    found = json.loads(capsys.readouterr().out)
+    assert {one["shape"]["labels"] for one in found["timings"]} == {600}
 
 
 @pytest.mark.parametrize(
@@ -61,14 +57,6 @@ def test_nothing_is_measured_for_sizes_of_nothing(capsys, option, value):
     assert f"`{option}` must be a whole number of at least 1, but got {value}." in told(
         capsys, [*QUICK, option, value]
     )
-    assert saved("cpu") is None
-
-
-def test_a_cache_that_takes_no_file_is_reported_before_measuring(capsys, tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("HEADTAIL_CACHE", str(tmp_path / "file"))
-    monkeypatch.setattr(command, "measure", None)
-    assert "Set HEADTAIL_CACHE" in told(capsys, QUICK)
 
 
 def test_milliseconds_have_three_digits():

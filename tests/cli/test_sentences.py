@@ -353,17 +353,16 @@ def test_an_audit_of_a_model_sampler_is_small_and_says_so(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("first", "sentence"),
+    ("exact", "sentence"),
     [
-        (1, "faster at all of these numbers of labels, from 600 on."),
-        (600, "faster at all of these numbers of labels, from 600 on."),
-        (5000, "faster from about 5,000 labels on; below that, use the exact loss."),
+        ((2.0, 3.0), "faster at all of these numbers of labels, from 600 on."),
+        ((0.5, 0.9), "as fast as the sampled one up to 1,200 labels: use it."),
+        ((0.5, 3.0), "faster at 1,200 labels, and not yet at 600: there, use the exact loss."),
     ],
 )
-def test_bench_claims_no_more_than_it_measured(monkeypatch, first, sentence):
-    shape = Shape(600, 8, 4, 256)
-    machine = Machine(
-        "x", "cpu", "2026-01-31", "2", None, 1.0, 1.0, (Timing("sampled", shape, 1.0, None),), {}
-    )
-    monkeypatch.setattr(bench, "crossover", lambda *_: first)
-    assert bench._sentence(machine, shape).endswith(sentence)
+def test_bench_claims_no_more_than_it_measured(exact, sentence):
+    shapes = [Shape(labels, 8, 4, 256) for labels in (600, 1200)]
+    timings = [Timing("sampled", shape, 1.0, None) for shape in shapes]
+    timings += [Timing("exact", *each, None) for each in zip(shapes, exact, strict=True)]
+    machine = Machine("x", "cpu", "2026-01-31", "2", None, 1.0, 1.0, tuple(timings), {})
+    assert bench._sentence(machine).endswith(sentence)

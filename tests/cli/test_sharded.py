@@ -89,9 +89,72 @@ sys.exit(main(["train", sys.argv[1], "--sharded", *sys.argv[2:]]))
 """
 
 
+SLOW_TO_TELL = """
+import os, sys, time
+from headtail.cli import main
+
+class Slow:
+    encoding = "utf-8"
+
+    def write(self, text):
+        time.sleep(1.5 * text.startswith("headtail: "))
+        sys.__stderr__.write(text)
+
+    def __getattr__(self, name):
+        return getattr(sys.__stderr__, name)
+
+sys.stderr = Slow()
+os._exit(main(["train", sys.argv[1] + ",seed=x", "--sharded", *sys.argv[2:]]))
+"""
+"""torchrun ends the rank that writes the sentence if another one ends before, here at once."""
+OTHER_CODE = """
+import os, sys
+from headtail.cli import main
+from headtail.distributed import processes
+if os.environ["RANK"] == "1":
+    processes._version = lambda: "another"
+sys.exit(main(["train", sys.argv[1], "--sharded", *sys.argv[2:]]))
+"""
+NO_DISK = """
+import os, resource, sys
+from headtail.cli import main
+if os.environ["RANK"] == "1":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
+sys.exit(main(["train", sys.argv[1], "--sharded", *sys.argv[2:]]))
+"""
+OTHER_WORDS = """
+import os, sys
+from headtail.cli import main
+words = ["train", sys.argv[1], "--sharded", *sys.argv[2:]]
+if os.environ["RANK"] == "1":
+    CHANGE
+sys.exit(main(words))
+"""
+"""Rank 1 is started with other options."""
+
+
+def changed(change: str) -> str:
+    return OTHER_WORDS.replace("CHANGE", change)
+
+
 @pytest.mark.parametrize(
     ("program", "sentence"),
     [
+        pytest.param(SLOW_TO_TELL, "must be a whole number from 0", id="slow"),
+        pytest.param(OTHER_CODE, "Ranks have different versions of headtail", id="code"),
+        pytest.param(NO_DISK, "on rank 1, File too large. The last one is", id="disk"),
+        pytest.param(
+            changed("words += ['--lrr', '1']"), "has no option `--lrr`", id="typed by one"
+        ),
+        pytest.param(
+            changed("words.remove('--sharded')"), "Write `--sharded` to let them", id="not sharded"
+        ),
+        pytest.param(changed("words[-1] += '-2'"), "does not see the files of rank 0", id="folder"),
+        pytest.param(
+            changed("open(words[-1] + '-2', 'w'); words[-1] += '-2'"),
+            "cannot be written: it is not a folder",
+            id="not a folder",
+        ),
         pytest.param(OTHER_DATA, "Ranks have different data: rank 1 has others", id="all"),
         pytest.param(FAILS_ALONE, "The disk of this rank is on fire.", id="one"),
     ],

@@ -490,16 +490,17 @@ def test_killed_again_and_again_the_results_are_those_of_an_uninterrupted_run(
     wait_until(moments(tmp_path, "checkpoint.safetensors"), process)
     os.killpg(process.pid, signal.SIGKILL)  # everything at once, as a machine that goes down
     process = begin(tmp_path)
-    wait_until(moments(tmp_path, "results.csv"), process)
+    finished = moments(tmp_path, "SHA256SUMS")  # the last file of a cell
+    wait_until(finished, process)
     workers = children(process.pid)
     assert len(workers) >= 2
     process.kill()  # the parent alone: its workers must not go on without it
     wait_until(lambda: not any(map(alive, workers)))
-    assert 0 < len(moments(tmp_path, "results.csv")()) < 4
+    assert 0 < len(finished()) < 4
     assert not (tmp_path / "results.csv").exists()
     stopped = Comparison.read(tmp_path)
     measured = {(row.scheme, row.seed) for row in stopped.rows if row.split == "test" and row.run}
-    assert len(measured) == len(moments(tmp_path, "results.csv")())
+    assert len(measured) == len(finished())
     assert len(measured) + len(stopped.missing) == 4
     assert main(arguments(tmp_path, "--seeds", "2", "--patience", "40", **LONG)) == 0
     assert Comparison.read(tmp_path).missing == []

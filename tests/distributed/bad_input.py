@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from headtail import (
     Frequency,
@@ -69,6 +69,15 @@ def a_mesh_of_two_dimensions_is_refused():
     mesh = init_device_mesh("cpu", (1, dist.get_world_size()), mesh_dim_names=("data", "rows"))
     _refused(lambda: _head(mesh=mesh), "A mesh must have one dimension, but this one has 2")
     assert _head(mesh=mesh["rows"])(_hidden(), torch.tensor([1, 2])).isfinite()
+
+
+def a_rank_outside_of_the_mesh_is_refused():
+    mesh = DeviceMesh("cpu", [0])
+    if dist.get_rank() == 0:
+        assert _head(mesh=mesh).ranks.size == 1
+        gather(torch.tensor([0]))
+    else:
+        _refused(lambda: _head(mesh=mesh), "is not part of the mesh, which has the ranks ")
 
 
 def more_ranks_than_labels_are_refused():

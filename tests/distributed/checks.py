@@ -32,6 +32,8 @@ from headtail import (
     WithinBatch,
 )
 from headtail.collectives.gather import gather
+from headtail.collectives.ranks import Ranks
+from headtail.collectives.shared import states_of_all
 from headtail.core.placement import Placement
 from headtail.core.sharded_labels import ShardedLabels
 from headtail.distributed import ShardedLabelHead
@@ -100,6 +102,71 @@ def the_best_labels_are_found_where_one_rank_excludes():
     exclude = [[0, 1, 2]] * 3 if first else None
     expected = alone.topk(hidden, 4, exclude=exclude)
     assert torch.equal(together.topk(hidden, 4, exclude=exclude).indices, expected.indices)
+
+
+def the_best_candidates_are_those_of_one_process():
+    alone, together = heads()
+    rank = dist.get_rank()
+    torch.manual_seed(4 + rank)
+    hidden = torch.randn(3 + rank, D, dtype=torch.float64)
+    rows = len(hidden)
+    mask = torch.rand(L) < 0.3
+    every: list[Any] = [
+        torch.tensor([5, 2, 2, 9, L - 1]),
+        mask,
+        [7],
+        [[3, 5, 5, 8], *[[] for _ in range(rows - 2)], list(range(L))],
+        torch.tensor([[1, 4, -1]] * rows),
+        torch.zeros(0, dtype=torch.int64),
+    ]
+    exclude = [[5, 8, 1]] * rows
+    for candidates in every:
+        for options in ({}, {"exclude": exclude}, {"post_hoc": 0.7}):
+            for k in (1, 4, L):
+                expected = alone.topk(hidden, k, candidates=candidates, **options)
+                found = together.topk(hidden, k, candidates=candidates, **options)
+                torch.testing.assert_close(found.values, expected.values, rtol=1e-12, atol=1e-12)
+                assert torch.equal(found.indices, expected.indices), candidates
+    # Each rank in its own way.
+    candidates = [every[0], None, every[3], mask][rank]
+    expected = alone.topk(hidden, 4, candidates=candidates)
+    assert torch.equal(together.topk(hidden, 4, candidates=candidates).indices, expected.indices)
+
+
+def candidates_have_their_weight_decay_before_they_are_scored():
+    _, together = heads()
+    optimizer = RowAdagrad(together.parameters(), lr=0.1, weight_decay=0.5)
+    for step in range(3):
+        part = of_ranks(batches.ids, step, dist.get_world_size(), torch.float64)[dist.get_rank()]
+        optimizer.zero_grad()
+        together(part.hidden, part.target).backward()
+        optimizer.step()
+    hidden = torch.randn(2, D, dtype=torch.float64)
+    found = together.topk(hidden, 5, candidates=list(range(20)))
+    together.flush()
+    again = together.topk(hidden, 5, candidates=list(range(20)))
+    torch.testing.assert_close(found.values, again.values, rtol=1e-12, atol=1e-12)
+
+
+def gradients_in_bfloat16_are_rounded_once_however_many_ranks_send_them():
+    """All ranks send 1, and one of them 2⁻⁸ more: a sum in bfloat16 would lose it."""
+    ranks = Ranks.of()
+    sizes = [2] * ranks.size
+    hidden = torch.zeros(2, D, dtype=torch.bfloat16, requires_grad=True)
+    terms = torch.full((2 * ranks.size, D), 1.0 if ranks.rank else 2.0**-8)
+    (states_of_all(hidden, ranks, sizes).float() * terms).sum().backward()
+    own = torch.tensor((ranks.size - 1 + 2.0**-8) * ranks.size).bfloat16()
+    assert hidden.grad is not None
+    assert torch.equal(hidden.grad, own.expand(2, D))
+    twice = torch.randn(
+        8, ranks.size, 2 * ranks.size, D, generator=torch.Generator().manual_seed(1)
+    )
+    for parts in twice.bfloat16():
+        hidden.grad = None
+        (states_of_all(hidden, ranks, sizes) * parts[ranks.rank]).sum().backward()
+        here = slice(2 * ranks.rank, 2 * ranks.rank + 2)
+        exact = (parts[:, here].float().sum(0) * ranks.size).bfloat16()
+        assert torch.equal(hidden.grad, exact)
 
 
 def rows_have_their_weight_decay_before_they_are_searched_or_saved():
@@ -252,7 +319,7 @@ def a_rank_draws_what_its_stratum_draws_from_the_same_seed():
         head = ShardedLabelHead(LABELS, D, SampledSoftmaxLoss(sampler, Tail(LABELS)))
         head = head.double()
         (draw,) = _drawn(head, seed=5)
-        generator = torch.Generator().manual_seed(5)  # that of the first rank decides
+        generator = torch.Generator().manual_seed(5 + 100 * rank)  # its own
         seed = int(torch.randint(2**62, (), generator=generator))
         own = strata_sizes(9, size)[rank]
         stratum = Stratum(make(), head.placement.share(rank, size), own)

@@ -9,14 +9,13 @@ from unittest import mock
 
 import torch.distributed as dist
 
+from headtail.collectives.ranks import GATHER_INTO, SUM_INTO
+
 Call = tuple[str, int]
 """The collective, and its bytes as `Message.size` counts them."""
 OTHERS = (
     "broadcast",
-    "all_gather_into_tensor",
     "all_to_all",
-    "all_to_all_single",
-    "reduce_scatter_tensor",
     "reduce",
     "gather",
     "scatter",
@@ -34,12 +33,13 @@ OTHERS = (
 def collectives() -> Iterator[list[Call]]:
     """Collect (collective, bytes) of all calls, in their order."""
     calls: list[Call] = []
+    ranks = dist.get_world_size()
 
-    def counting(name: str, size: Callable[..., int]) -> Any:
+    def counting(name: str, size: Callable[..., int], kind: str | None = None) -> Any:
         function = getattr(dist, name)
 
         def call(*args: Any, **options: Any) -> Any:
-            calls.append((name, size(*args)))
+            calls.append((kind or name, size(*args)))
             return function(*args, **options)
 
         return mock.patch.object(dist, name, call)
@@ -51,6 +51,9 @@ def collectives() -> Iterator[list[Call]]:
         counting("all_gather", lambda every, own: own.nbytes),
         counting("all_reduce", lambda total, *_: total.nbytes),
         counting("reduce_scatter", lambda own, parts: own.nbytes),
+        counting(GATHER_INTO, lambda every, own: own.nbytes, "all_gather"),
+        counting(SUM_INTO, lambda own, every: own.nbytes, "reduce_scatter"),
+        counting("all_to_all_single", lambda _, parts: parts.nbytes // ranks, "all_to_all"),
         *(uncounted(name) for name in OTHERS),
     ]
     for patch in patches:

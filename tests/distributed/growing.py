@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from headtail import (
+    Constant,
     Frequency,
     Labels,
+    LogUniform,
     Mixture,
     Queue,
     RowAdagrad,
@@ -18,9 +22,19 @@ from headtail import (
     Uniform,
 )
 from headtail.collectives.gather import gather
-from headtail.distributed import ShardedLabelHead, as_one, count_labels
+from headtail.core.placement import Placement
+from headtail.core.sharded_labels import ShardedLabels
+from headtail.distributed import (
+    ShardedLabelHead,
+    as_one,
+    count_labels,
+    load_checkpoint,
+    save_checkpoint,
+)
 from headtail.errors import HeadtailError
 from tests.distributed.batches import LABELS, D, L
+from tests.distributed.checkpoint_checks import _folder
+from tests.distributed.small_runs import OPTIMISERS, Run, assert_equal
 
 NEW = 17
 
@@ -99,6 +113,87 @@ def counted_labels_grow_with_the_placement_of_the_head():
     head.grow(grown)
     assert torch.equal(_by_label(head, head.weight)[:20], before)
     assert head(torch.randn(3, D), torch.tensor([24, 0, 3])).isfinite()
+
+
+def _counted_run(kind: str, added: int, *, placed: bool, group: Any = None) -> Run:
+    """A run with more labels, whose rows are behind the old ones or in new places."""
+    run = Run.new(kind, group, labels=53)
+    if not added:
+        return run
+    counts = Labels.zipf(53).grow([2] * added)
+    run = Run.new(kind, group, labels=53 + added)
+    if placed:
+        ranks = run.head.ranks
+        share = Placement((53, added)).share(ranks.rank, ranks.size)
+        labels = ShardedLabels.part_of(counts, share)
+        samplers = [Uniform(counts, 8), Queue(counts, 30), LogUniform(counts, 4)]
+        loss = SampledSoftmaxLoss(Mixture(samplers), Constant())
+        head = ShardedLabelHead(labels, run.head.dim, loss, group, bias=True, dtype=torch.float64)
+        run = Run(head, OPTIMISERS[kind](head.parameters()), run.encoder, run.encoder_optimizer)
+    return run
+
+
+def a_checkpoint_of_fewer_labels_is_loaded_as_if_the_head_had_grown():
+    added = 12
+    for kind in ("adagrad", "adam", "momentum", "adagrad per row"):
+        with _folder() as folder:
+            saved = Run.new(kind)
+            saved.steps(0, 1, 2)
+            save_checkpoint(folder, **saved.parts, facts={"step": 3})
+            one = Run.new(kind)
+            load_checkpoint(folder, **one.parts)
+            one.head.grow(Labels.zipf(53).grow([2] * added), one.optimizer)
+            other = _counted_run(kind, added, placed=True)
+            other.steps(7)  # what was there before is gone
+            assert load_checkpoint(folder, **other.parts) == {"step": 3}
+            other.head.flush()
+            assert_equal(one.everything(), other.everything())
+
+
+def rows_of_fewer_labels_find_their_labels_wherever_they_are_placed():
+    """Also on other numbers of ranks than those that saved them."""
+    group = dist.new_group([0])
+    with _folder() as folder:
+        saved = Run.new("adagrad")
+        saved.steps(0, 1)
+        save_checkpoint(folder, **saved.parts)
+        saved.head.flush()
+        rows = [_by_label(saved.head, table) for table in saved.head.parameters()]
+        sums = [
+            _by_label(saved.head, saved.optimizer.state[t]["sum"]) for t in saved.head.parameters()
+        ]
+        for where in (None, group):
+            if where is not None and dist.get_rank():
+                continue
+            run = _counted_run("adagrad", 12, placed=False, group=where)
+            load_checkpoint(folder, **run.parts)
+            run.head.flush()
+            own = run.head.share.labels()
+            old = own < 53
+            for table, row, state in zip(run.head.parameters(), rows, sums, strict=True):
+                assert torch.equal(table[old], row[own[old]])
+                kept = run.optimizer.state[table]["sum"]
+                assert torch.equal(kept[old], state[own[old]])
+                assert not kept[~old].any()
+            assert run.head.weight[~old].norm(dim=1).min() > 0.1
+            assert not run.head.bias[~old].any()
+        dist.barrier()
+
+
+def a_checkpoint_of_more_labels_or_another_size_is_refused():
+    with _folder() as folder:
+        save_checkpoint(folder, **Run.new(labels=60).parts)
+        run = Run.new()
+        before = run.everything()
+        with pytest.raises(HeadtailError, match="another table: it has 60 labels"):
+            load_checkpoint(folder, **run.parts)
+        assert_equal(before, run.everything())
+        labels = Labels.zipf(70)
+        loss = SampledSoftmaxLoss(Uniform(labels, 8), Constant())
+        for options in ({"bias": False}, {"bias": True, "dtype": torch.float32}):
+            head = ShardedLabelHead(labels, 6, loss, **({"dtype": torch.float64} | options))
+            with pytest.raises(HeadtailError, match="another table"):
+                load_checkpoint(folder, head=head)
 
 
 def fewer_labels_are_refused():

@@ -260,12 +260,13 @@ def test_tables_have_means_deviations_and_dashes_in_the_order_of_the_paper(tmp_p
     ] == [160, 120, 60, 40, 24]
 
 
-@pytest.mark.parametrize("name", ["longtail_tables", "samplers_tables", "retrieval_tables"])
+@pytest.mark.parametrize("name", ["longtail_tables", "samplers_tables", "evidence_tables"])
 @pytest.mark.parametrize("given", [(), ("nowhere/runs",)], ids=["no folder", "a missing folder"])
 def test_without_runs_what_is_committed_is_not_overwritten(name, given, tmp_path, monkeypatch):
     tables = script(name)
     written = []
-    monkeypatch.setattr(tables, "write_text", lambda *what: written.append(what))
+    writer = "write_table" if name == "evidence_tables" else "write_text"
+    monkeypatch.setattr(tables, writer, lambda *what: written.append(what))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [f"{name}.py", *given])
     with pytest.raises(SystemExit, match="Name one folder"):

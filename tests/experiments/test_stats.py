@@ -146,8 +146,8 @@ def test_verdicts_follow_from_the_numbers():
         Claim("may follow", "follows", vague, 0.02),
         Claim("tiny gain", "above", paired([0.0050, 0.0052, 0.0051]), 0.02),
     ]
-    answers = ["holds", "does not", "inconclusive", "does not"]
-    answers += ["holds", "does not", "inconclusive", "holds"]
+    answers = ["holds", "does not hold", "inconclusive", "does not hold"]
+    answers += ["holds", "does not hold", "inconclusive", "holds"]
     found = verdicts(claims)
     assert [verdict.answer for verdict in found] == answers
     assert [verdict.small for verdict in found] == [False] * 7 + [True]

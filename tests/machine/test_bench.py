@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,7 +15,6 @@ from headtail.errors import HeadtailError
 from headtail.machine import bench
 from headtail.machine.bench import SMALL, Effort, measure, measurements, median_seconds, time_step
 from headtail.machine.head_step import head_loss, head_step, table_of
-from headtail.machine.measured import bench_file, save, saved
 from headtail.machine.shape import METHODS, Shape, memory_of, possible
 
 SIZES = (600, 1200)
@@ -30,49 +28,15 @@ def measured():
     return machine, reported
 
 
-def test_every_method_is_measured_at_every_size_and_with_fewer_dimensions(measured):
+def test_every_method_is_measured_at_every_size(measured):
     machine, reported = measured
     expected = {(method, Shape(labels, 8, 4, 3)) for method in possible() for labels in SIZES}
-    fewer_dims = {(method, Shape(1200, 1, 4, 3)) for method in possible()}
-    assert {
-        (timing.method, timing.shape) for timing in machine.timings
-    } == expected | fewer_dims | {("sampled", Shape(600, 8, 4, 48))}
+    assert {(timing.method, timing.shape) for timing in machine.timings} == expected
     assert all(timing.seconds > 0 for timing in machine.timings)
     assert set(machine.answers) == set(SIZES)
     assert machine.bandwidth > 1e8
     assert machine.rate > 1e8
     assert len(reported) == measurements(SIZES)
-
-
-def test_a_measurement_is_read_as_it_was_kept(measured, tmp_path, monkeypatch):
-    monkeypatch.setenv("HEADTAIL_CACHE", str(tmp_path))
-    assert saved("cpu") is None
-    assert save(measured[0]) == bench_file("cpu") == tmp_path / "bench-cpu.json"
-    assert saved("cpu") == measured[0]
-    assert saved("cuda") is None
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda text: text[:-20],
-        lambda text: "[]",
-        lambda text: "null",
-        lambda text: text.replace('"rate"', '"speed"'),
-        lambda text: text.replace('"exact"', '"exakt"'),
-        lambda text: json.dumps(json.loads(text) | {"bandwidth": 0}),
-        lambda text: json.dumps(json.loads(text) | {"rate": "fast"}),
-        lambda text: json.dumps(json.loads(text) | {"rate": float("nan")}),
-    ],
-)
-def test_a_damaged_measurement_is_reported_and_not_used(measured, tmp_path, monkeypatch, damage):
-    monkeypatch.setenv("HEADTAIL_CACHE", str(tmp_path))
-    (tmp_path / "bench-cpu.json").write_text(damage(measured[0].to_json()))
-    with pytest.raises(
-        HeadtailError,
-        match=r"bench-cpu.json` is damaged. Delete it, or run `headtail.machine.bench",
-    ):
-        saved("cpu")
 
 
 def test_the_exact_and_the_chunked_step_have_the_same_loss():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import tempfile
 import threading
@@ -15,12 +16,22 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from headtail import HeadtailError, Run, Trainer, load
-from headtail.data.points import DataSet
+from headtail.collectives.gather import gather
+from headtail.core.labels import Labels
+from headtail.core.sharded_labels import ShardedLabels
+from headtail.core.targets import Ragged
+from headtail.data.points import DataSet, Points
 from headtail.data.slices import data_slices
+from headtail.distributed import as_one, table_file
+from headtail.distributed.own_margin import lean_of_ranks, own_margin
 from headtail.evaluation.dial import dial_of
 from headtail.evaluation.measures import best_labels, measures_of
+from headtail.implicit.implied import implied_margin_of, lean_of
+from headtail.losses import SampledLoss
 from headtail.training.callbacks import Callback, Progress
 from headtail.training.engine import Engine
 from headtail.training.interrupts import Stopped
@@ -116,7 +127,7 @@ def its_model_answers_in_one_process_as_on_all_ranks() -> None:
         for scheme in ("uniform:importance", "queue:tail"):
             trained = Trainer(_run(scheme), data, folder / scheme[:5], engine=SHARDED).fit()
             top = best_labels(trained.model, data)
-            dial = dial_of(trained.model, data, slices, trained.labels)
+            dial = dial_of(trained.model, data, slices, trained.lean())
             dist.barrier()
             model, *_ = load_model(folder / scheme[:5])
             assert best_labels(model, data).equal(top)
@@ -125,6 +136,146 @@ def its_model_answers_in_one_process_as_on_all_ranks() -> None:
             )
             assert dial_of(model, data, slices) == dial
             assert (scheme[:5] != "queue") or model.head.loss.sampler._filled > 0
+
+
+def it_learns_from_images_alike_on_all_ranks_and_resumes() -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (4, 3, 8, 8), generator=generator, dtype=torch.uint8)
+    labels = Ragged(torch.arange(40) % 4, torch.arange(41))
+    noise = torch.randint(30, (40, 3, 8, 8), generator=generator, dtype=torch.uint8)
+    points = Points((images[labels.values] // 2) + noise, labels, num_labels=4)
+    data = DataSet("images", points, points)
+    # Without validation, which would restore what rank 0 has saved.
+    run = _run("uniform:tail", encoder="resnet20", negatives=3, batch=8, validation=0.0)
+    with _folder() as folder:
+        whole = Trainer(run, data, folder / "whole", engine=SHARDED).fit()
+        for tensor in [*whole.model.encoder.parameters(), *whole.model.encoder.buffers()]:
+            copies = whole.model.ranks.gather(tensor.detach())
+            assert torch.equal(copies[0], copies[-1])
+        model, *_ = load_model(folder / "whole")
+        assert best_labels(model, data).equal(best_labels(whole.model, data))
+        often = Engine(sharded=True, check_every=1, save_every=0.0)
+        stops = _StopsAfter(3)
+        event = stops.event if dist.get_rank() == 0 else threading.Event()
+        options = {"callbacks": [stops], "stop": event, "engine": often}
+        with pytest.raises(Stopped):
+            Trainer(run, data, folder / "parts", **options).fit()
+        parts = Trainer(run, data, folder / "parts", engine=SHARDED).fit()
+        assert parts.state == whole.state
+        assert all(map(torch.equal, _weights(parts), _weights(whole)))
+        buffers = parts.model.encoder.buffers(), whole.model.encoder.buffers()
+        assert all(map(torch.equal, *buffers))
+
+
+class _LargestTensor(TorchDispatchMode):
+    """The bytes of the largest tensor that any operation makes; views of others are none."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):
+        result = function(*args, **(kwargs or {}))
+        known = {t.untyped_storage().data_ptr() for t in tree_leaves(args) if isinstance(t, Tensor)}
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor) and tensor.untyped_storage().data_ptr() not in known:
+                self.bytes = max(self.bytes, tensor.nbytes)
+        return result
+
+
+def no_rank_holds_the_table_to_write_its_model_or_to_read_the_best() -> None:
+    data = load("synthetic:points=2700,test=51,features=90,labels=4001")
+    usual = table_file.BLOCK
+    table_file.BLOCK = 2**12
+    try:
+        with _folder() as folder:
+            trainer = Trainer(_run("queue:tail"), data, folder, engine=SHARDED)
+            model = trainer.model
+            table = model.head.weight.nbytes
+            assert table > 40_000
+            with _LargestTensor() as largest:
+                trainer.files.save_model(model)
+            assert largest.bytes < table / 4, (largest.bytes, table)
+            before = [parameter.detach().clone() for parameter in model.parameters()]
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.zero_()
+            with _LargestTensor() as largest:
+                trainer.files.restore_best(model)
+            assert largest.bytes < table / 4, (largest.bytes, table)
+            assert all(map(torch.equal, before, model.parameters()))
+    finally:
+        table_file.BLOCK = usual
+
+
+def its_model_file_is_that_of_one_process_byte_for_byte() -> None:
+    """For schemes whose ranks know the counts of their own labels, and for others."""
+    data = load(DATA)
+    for scheme in ("uniform:tail", "queue:tail", "logit-adjusted", "frequency:importance"):
+        run = _run(scheme)
+        with _folder() as folder:
+            all_ = Trainer(run, data, folder / "all", engine=SHARDED)
+            one = Trainer(run, data, folder / f"one-{dist.get_rank()}")
+            weight = gather(all_.model.head.weight.detach())
+            rows = all_.model.head.placement.rows(torch.arange(37))
+            with torch.no_grad():
+                one.model.head.weight.copy_(weight[rows])
+                pairs = zip(
+                    one.model.encoder.parameters(), all_.model.encoder.parameters(), strict=True
+                )
+                for first, copy in pairs:
+                    first.copy_(copy)
+            for trainer in (one, all_):
+                trainer.files.save_model(trainer.model)
+            dist.barrier()
+            files = [t.folder / "model.safetensors" for t in (one, all_) if t.folder is not None]
+            assert files[0].read_bytes() == files[1].read_bytes(), scheme
+
+
+def ranks_know_the_counts_of_their_own_labels_alone() -> None:
+    data = load(DATA)
+    labels = Trainer(_run("uniform:tail"), data).labels
+    whole = labels.counts.tolist()
+    smoothing = labels.smoothing
+    del labels
+    for scheme in ("uniform:tail", "mixture(uniform,queue(9)):tail", "softmax+post-hoc"):
+        trainer = Trainer(_run(scheme), data, engine=SHARDED)
+        head: Any = trainer.model.head
+        own = head.share.labels()
+        assert isinstance(trainer.labels, ShardedLabels)
+        assert head.labels.counts.tolist() == [whole[label] for label in own]
+        assert head.labels.smoothing == smoothing
+        gc.collect()
+        held = [t for t in gc.get_objects() if type(t) is Tensor and len(t.shape) == 1]
+        assert all(len(t) != 37 for t in held), "something of the size of all labels"
+    assert isinstance(Trainer(_run("frequency:tail"), data, engine=SHARDED).labels, Labels)
+    with pytest.raises(HeadtailError, match="would correct twice"):
+        Trainer(_run("uniform:tail+post-hoc"), data, engine=SHARDED)
+
+
+def ranks_find_the_lean_that_one_process_finds() -> None:
+    data = load(DATA)
+    schemes = ("softmax", "logit-adjusted", "within-batch:constant", "uniform:relative")
+    for scheme in (*schemes, "mixture(uniform,within-batch):constant", "equalised"):
+        one = Trainer(_run(scheme, negatives=8), data)
+        all_ = Trainer(_run(scheme, negatives=8), data, engine=SHARDED)
+        head = one.model.head
+        loss: Any = head.loss
+        if isinstance(loss, SampledLoss):
+            loss = as_one(loss, dist.get_world_size())
+        expected = lean_of(implied_margin_of(loss, batch_size=2), head.labels)
+        assert lean_of_ranks(all_.model.head) == pytest.approx(expected, abs=1e-9), scheme  # pyright: ignore[reportArgumentType]
+
+
+def the_implicit_loss_is_that_of_what_ranks_draw_together() -> None:
+    data = load(DATA)
+    for scheme in ("uniform:constant", "mixture(uniform,within-batch):relative", "queue:tail"):
+        run = _run(scheme, negatives=9)
+        one, all_ = Trainer(run, data), Trainer(run, data, engine=SHARDED)
+        loss: Any = as_one(one.model.head.loss, dist.get_world_size())  # pyright: ignore[reportArgumentType]
+        implied = implied_margin_of(loss, 31)
+        margin = own_margin(all_.model.head, 31)  # pyright: ignore[reportArgumentType]
+        own = all_.model.head.share.labels()
+        values = [m.log_positive(own)[:, None] + m.log_negative(own) for m in (margin, implied)]
+        torch.testing.assert_close(*values, rtol=1e-12, atol=1e-12)
 
 
 class _StopsAfter(Callback):

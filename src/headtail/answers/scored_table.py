@@ -42,9 +42,10 @@ class ScoredTable:
         return len(self.weight)
 
     def part(self, ids: Int64[Tensor, " n"]) -> ScoredTable:
-        """The rows of these labels, as a table."""
+        """These rows, as a table."""
         bias = None if self.bias is None else self.bias[ids]
-        return replace(self, weight=self.weight[ids], bias=bias, ids=ids)
+        labels = ids if self.ids is None else self.ids[ids]
+        return replace(self, weight=self.weight[ids], bias=bias, ids=labels)
 
     def near(self, rows: slice) -> ScoredTable:
         """These rows of a table in host memory, copied to the device that uses it."""

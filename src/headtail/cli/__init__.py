@@ -55,20 +55,27 @@ def main(argv: list[str] | None = None) -> int:
     except (HeadtailError, OSError) as error:
         if debug:
             raise
-        if not _is_of_rank(words) or _reports(error):
-            sys.stderr.write(f"headtail: {shown(_sentence(error, words[0]))}\n")
+        sentence = f"headtail: {shown(_sentence(error, words[0]))}\n"
+        if _is_of_rank(words):
+            _tell_once(error, sentence)
+        else:
+            sys.stderr.write(sentence)
         return 2
 
 
 def _is_of_rank(words: list[str]) -> bool:
     """Whether the command may be one of several that fail together."""
-    return "--sharded" in words and "RANK" in os.environ
+    return words[0] == "train" and "RANK" in os.environ
 
 
-def _reports(error: BaseException) -> bool:
-    from headtail.distributed.processes import speaks
+def _tell_once(error: BaseException, sentence: str) -> None:
+    from headtail.distributed.processes import tell_once
 
-    return speaks(error)
+    def tell() -> None:
+        sys.stderr.write(sentence)
+        sys.stderr.flush()
+
+    tell_once(error, tell)
 
 
 def _warning(message: Warning | str, *_: Any) -> str:

@@ -15,10 +15,8 @@ from rich.text import Text
 from headtail.cli.console import Console
 from headtail.device.choice import Device, choose_device
 from headtail.errors import check_count
-from headtail.files.atomic import check_writable
-from headtail.machine.advise import crossover
 from headtail.machine.bench import SIZES, Effort, Report, measure, measurements
-from headtail.machine.measured import Machine, Timing, bench_file, save
+from headtail.machine.measured import Machine, Timing
 from headtail.machine.shape import Method, Shape
 
 BATCHES = {"cpu": 256, "cuda": 1024}
@@ -35,7 +33,7 @@ class Bench:
     """How long does a training step of the label head take on this machine, over all labels and on
     sampled negatives?
 
-    Takes about a minute. The result is kept in the cache folder for `headtail advise`.
+    Takes about a minute. `headtail advise` measures the steps of your own training.
     """
 
     device: Device = "auto"
@@ -52,16 +50,14 @@ class Bench:
     """Print JSON for programs."""
 
     def run(self) -> int:
-        """Measure, print and keep."""
+        """Measure and print."""
         for name in ("dim", "negatives"):
             check_count(name, getattr(self, name))
         device = choose_device(self.device)
         batch = BATCHES[device] if self.batch is None else check_count("batch", self.batch)
-        check_writable(bench_file(device).parent, "Set HEADTAIL_CACHE to a folder that can.")
         sizes = SIZES[:-1] if self.quick else SIZES
         with _bar(measurements(sizes)) as report:
             machine = measure(device, self.dim, batch, self.negatives, sizes, report, EFFORT)
-        path = save(machine)
         if self.json:
             sys.stdout.write(machine.to_json())
             return 0
@@ -69,8 +65,7 @@ class Bench:
         console = Console()
         console.print(Text(f"{machine.name}, torch {machine.torch}", style="dim"))
         console.print(_table(machine, shape))
-        console.print(_sentence(machine, shape))
-        console.print(Text(f"saved: {path}", style="dim"), soft_wrap=True)
+        console.print(_sentence(machine))
         return 0
 
 
@@ -135,20 +130,21 @@ def _cell(timing: Timing | None, fastest: float) -> Text:
     return time + Text(f"  {timing.memory / 2**30:.2f}", style="dim")
 
 
-def _sentence(machine: Machine, shape: Shape) -> str:
-    labels = crossover(shape, machine)
-    if labels is None:
+def _sentence(machine: Machine) -> str:
+    """From how many of the labels that were measured the sampled loss is faster."""
+    seconds = {(timing.method, timing.shape.labels): timing.seconds for timing in machine.timings}
+    exact = sorted(labels for method, labels in seconds if method == "exact")
+    slower = [n for n in exact if seconds["exact", n] <= seconds["sampled", n]]
+    if not slower:
         return (
-            "The exact loss costs the same at all of these numbers of labels, so none of them is "
-            "too many for it."
+            f"The sampled loss is faster at all of these numbers of labels, from {exact[0]:,} on."
         )
-    fewest = min(timing.shape.labels for timing in machine.timings)
-    if labels <= fewest:
-        return f"The sampled loss is faster at all of these numbers of labels, from {fewest:,} on."
-    rounded = float(f"{labels:.2g}")
+    faster = [n for n in exact if n > slower[-1]]
+    if not faster:
+        return f"The exact loss is as fast as the sampled one up to {slower[-1]:,} labels: use it."
     return (
-        f"The sampled loss is faster from about {rounded:,.0f} labels on; below that, use the "
-        "exact loss."
+        f"The sampled loss is faster at {faster[0]:,} labels, and not yet at {slower[-1]:,}: "
+        "there, use the exact loss."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
 import tyro
@@ -14,6 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from headtail.cli.advice import span
 from headtail.cli.console import Console
 from headtail.cli.drawing import HEAD, TAIL, head_to_tail, lean_bar, number
 from headtail.cli.on_model import (
@@ -33,6 +34,9 @@ from headtail.cli.unused import changed, check_negatives, refuse
 from headtail.device.choice import Device
 from headtail.errors import HeadtailError, check_count
 from headtail.implicit import Explanation, explain
+from headtail.machine.expect import expected_of_scheme
+from headtail.machine.fitted import LAW
+from headtail.machine.gap_law import ExpectedGap
 from headtail.schemes import PAPER, check_batch, parse, scheme
 
 
@@ -87,6 +91,10 @@ class Explain:
         if self.json:
             rows = [{"scheme": name, **about.to_dict()} for name, about in explanations.items()]
             rows += [{"scheme": name, "left_out": sentence} for name, sentence in missing.items()]
+            for row in rows:
+                m = row.get("m")
+                gap = m and expected_of_scheme(row["scheme"], labels.num_labels, m)
+                row["expected_gap"] = asdict(gap) if gap else None
             sys.stdout.write(json.dumps(rows[0] if self.scheme else rows, indent=2) + "\n")
             return 0
         console = Console()
@@ -142,7 +150,8 @@ class Explain:
 
 UNTRAINED = (
     "How many negatives a trained model needs does not follow from an untrained one.\n"
-    "`headtail explain --model RUN --data DATA` measures samplers on a trained model."
+    "`headtail advise --data DATA` predicts what they change; `headtail explain --model RUN --data "
+    "DATA`\nmeasures samplers on a trained model."
 )
 
 
@@ -217,6 +226,9 @@ def _panel(name: str, about: Explanation, chosen: Chosen) -> Panel:
             "untrained q*",
             Text(f"{_shares(about.optimal_share)} (least noise while all scores are equal)"),
         )
+    gap = None if about.m is None else expected_of_scheme(name, chosen.labels.num_labels, about.m)
+    if gap is not None:
+        facts.add_row("after training", _expected(gap))
     parts: list[Table | Text] = [facts, Text(), _examples(about, chosen)]
     if about.m is not None:
         parts.append(Text(UNTRAINED, style="dim"))
@@ -264,6 +276,20 @@ def _examples(about: Explanation, chosen: Chosen) -> Table:
         cells += [] if decoupled else [number(x.jensen_gap)]
         table.add_row(*cells)
     return table
+
+
+def _expected(gap: ExpectedGap) -> str:
+    """The expected gap to the loss over all labels, and how well such predictions did."""
+    largest = gap.largest.times(100.0)
+    ends = {name: span(part.times(100.0), signed=True) for name, part in gap.by_slice.items()}
+    outside = "" if gap.inside else "; your number of labels per negative lies outside their range"
+    return (
+        f"in Recall@10 about {largest.middle:.0f}% of that loss's recall away from it in the slice "
+        f"where it is farthest ({span(largest, signed=False)}%):\n"
+        f"{', '.join(f'{name} {text}%' for name, text in ends.items())},\n"
+        f"in four of five cases; missed by a factor of {LAW.typical:.1f} on average, on "
+        f"{LAW.sources} data sets that were left out{outside}"
+    )
 
 
 def _shares(shares: dict[str, float]) -> str:

@@ -87,10 +87,15 @@ class OnTrained:
     reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
     """How to read the data."""
 
-    def check(self) -> None:
-        """Refuse options that make no sense together."""
+    def check(self, *, targets: bool = False) -> None:
+        """Refuse options that make no sense together.
+
+        Args:
+            targets: whether `--target` means something without a model.
+        """
         if self.model is None:
-            refuse(changed(self, "target", "samplers", "budget", "repeats", "seed"), WITHOUT_MODEL)
+            unused = ("samplers", "budget", "repeats", "seed")
+            refuse(changed(self, *unused if targets else ("target", *unused)), WITHOUT_MODEL)
             if self.data is None:
                 options = changed(self.reading, *(option.name for option in fields(Reading)))
                 refuse(options, "without `--data` there are no data to read")

@@ -18,7 +18,6 @@ OTHER_NAMES = {"batch_size": "batch", "num_negatives": "negatives"}
 COMMANDS = {
     "headtail.evaluation.predictions.predict": "headtail predict",
     "headtail.implicit.on_model": "--model RUN --data DATA",
-    "headtail.machine.bench.measure": "headtail bench",
     "headtail.training.open_model.open_rows": "headtail predict",
 }
 """Functions that sentences recommend, and what to type for them."""

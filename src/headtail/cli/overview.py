@@ -80,8 +80,8 @@ JOBS = {
         ),
         "advise": Command(
             "advise.Advise",
-            "All labels, in chunks, or sampled: time and memory of each.",
-            "headtail advise --labels 1000000 --dim 256 --batch 1024",
+            "All labels or sampled? Scheme, negatives and batch for your time.",
+            "headtail advise --data my-data --target logit-adjusted --minutes 30",
         ),
     },
     "Look at the data and the machine": {

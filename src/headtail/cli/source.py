@@ -14,6 +14,7 @@ from headtail.core.labels import Labels
 from headtail.core.slices import SliceRule, Slices
 from headtail.data.counts import count_labels, read_counts
 from headtail.data.facts import label_counts
+from headtail.data.points import DataSet
 from headtail.data.reading import DEFAULTS, Reading
 from headtail.data.slices import data_slices
 from headtail.errors import HeadtailError, check_count
@@ -31,11 +32,13 @@ class Chosen(NamedTuple):
         labels: their frequencies.
         slices: head, torso and tail.
         about: where they come from, in a line to show.
+        data: the data that they are the labels of, or None.
     """
 
     labels: Labels
     slices: Slices
     about: str
+    data: DataSet | None = None
 
     def name(self, label: int) -> str:
         """A label as people know it."""
@@ -70,21 +73,20 @@ class Source:
 
     def choose(self, data: str | None = None, reading: Reading = DEFAULTS) -> Chosen:
         """The labels of these data; without data, those that the options describe."""
-        described = self._described(reading) if data is None else self._of(data, reading)
-        labels, about, slices = described
-        number = f"{labels.num_labels:,} labels ({about}), {labels.total:,.0f} examples"
-        return Chosen(labels, slices, shown(f"{number}: {slices.describe(labels.counts)}"))
+        if data is None:
+            return self._described(reading)
+        return self._of(data, reading)
 
-    def _of(self, path: str, reading: Reading) -> tuple[Labels, str, Slices]:
+    def _of(self, path: str, reading: Reading) -> Chosen:
         refuse(changed(self, *OWN), "the labels are those of `--data`")
         data = read_data(path, reading, Console(stderr=True))
         labels = Labels.from_counts(label_counts(data), self.smoothing, data.label_names)
-        return labels, data.name, data_slices(data, self.slices)
+        return _chosen(labels, data.name, data_slices(data, self.slices), data)
 
-    def _described(self, reading: Reading) -> tuple[Labels, str, Slices]:
+    def _described(self, reading: Reading) -> Chosen:
         labels = self.labels(reading)
         about = str(self.counts) if self.counts else f"generated, Zipf exponent {self.exponent:g}"
-        return labels, about, Slices.by(self.slices, labels.counts)
+        return _chosen(labels, about, Slices.by(self.slices, labels.counts))
 
     def labels(self, reading: Reading = DEFAULTS) -> Labels:
         """Read or generate them; of how tables are read, the limits count."""
@@ -119,3 +121,8 @@ class Source:
                 **limits,
                 max_expansion=reading.max_expansion,
             )
+
+
+def _chosen(labels: Labels, name: str, slices: Slices, data: DataSet | None = None) -> Chosen:
+    number = f"{labels.num_labels:,} labels ({name}), {labels.total:,.0f} examples"
+    return Chosen(labels, slices, shown(f"{number}: {slices.describe(labels.counts)}"), data)

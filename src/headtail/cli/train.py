@@ -35,7 +35,8 @@ from headtail.data.points import DataSet
 from headtail.data.reading import Reading
 from headtail.data.slices import SliceRule, data_slices
 from headtail.device.choice import Device, choose_device
-from headtail.distributed.processes import choose_device_of_rank, in_turn, joined
+from headtail.distributed.processes import choose_device_of_rank, in_turn, joined, refuse_several
+from headtail.distributed.shared_folder import check_shared
 from headtail.errors import HeadtailError
 from headtail.files.atomic import check_writable
 from headtail.files.checksums import DamagedWarning
@@ -90,6 +91,7 @@ class Train:
             typed: the arguments of the command, which go on with it.
         """
         if not self.sharded:
+            refuse_several()
             return self._run(typed, None, choose_device(self.device))
         refuse_with_sharded(self.tune)
         device = choose_device_of_rank(self.device)
@@ -106,7 +108,10 @@ class Train:
         console = Console(stderr=True, quiet=not first)
         read = partial(read_with_notes, self, settings, schemes, typed, device, console)
         data = read() if ranks is None else in_turn(ranks, read)
-        check_writable(self.out, "Choose another folder.")
+        if ranks is None:
+            check_writable(self.out, "Choose another folder.")
+        else:
+            check_shared(ranks, self.out)
         try:
             if self.tune:
                 execution = Execution(workers=1, command=shlex.join(["headtail", *typed]))

@@ -13,6 +13,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from headtail.errors import HeadtailError, Setting
 
+_RENAMED = hasattr(dist, "all_gather_single")  # in torch 2.13
+GATHER_INTO = "all_gather_single" if _RENAMED else "all_gather_into_tensor"
+SUM_INTO = "reduce_scatter_single" if _RENAMED else "reduce_scatter_tensor"
+"""Functions of `torch.distributed` that gather and sum tensors of one size."""
 LARGEST_MESSAGE = 2**24
 """Numbers that are sent at a time where a whole table is sent."""
 
@@ -40,6 +44,12 @@ class Ranks:
                 raise HeadtailError(
                     f"A mesh must have one dimension, but this one has {group.ndim}. Pass one of "
                     "them: `mesh[name]`, or flatten it."
+                )
+            if group.get_coordinate() is None:
+                raise HeadtailError(
+                    f"This process, rank {dist.get_rank()}, is not part of the mesh, which has the "
+                    f"ranks {group.mesh.tolist()}. Call it on those ranks only, or pass a mesh of "
+                    "all."
                 )
             group = group.get_group()
         if group is None or group == "world":
@@ -99,6 +109,29 @@ class Ranks:
         dist.all_gather(list(every.unbind()), tensor.contiguous(), group=self.group)
         return every
 
+    def gather_into(self, every: Tensor, own: Tensor) -> None:
+        """Gather the tensors of all ranks, in their order, into an existing tensor."""
+        getattr(dist, GATHER_INTO)(every, own, group=self.group)
+
+    def sum_into(self, own: Tensor, every: Tensor, times: int = 1) -> None:
+        """Sum a tensor over all ranks and write this rank's part of it, multiplied by `times`, into
+        an existing tensor.
+        """
+        if every.dtype.itemsize < torch.float32.itemsize:
+            # A sum that travels is rounded at every rank. As many bytes bring all terms here.
+            terms = torch.empty_like(every)
+            dist.all_to_all_single(terms, every, group=self.group)
+            own.copy_(terms.view(self.size, *own.shape).float().sum(0) * times)
+            return
+        getattr(dist, SUM_INTO)(own, every, group=self.group)
+        if times != 1:
+            own.mul_(times)
+
+    def reduce_(self, tensor: Tensor, *, highest: bool = False) -> None:
+        """Replace a tensor by its sum over all ranks, or by the highest of each number."""
+        operation = dist.ReduceOp.MAX if highest else dist.ReduceOp.SUM
+        dist.all_reduce(tensor, operation, group=self.group)
+
     def start_sum(self, tensor: Tensor) -> dist.Work:
         """Begin to sum a tensor over all ranks in place; `wait()` for it before it is read."""
         work = dist.all_reduce(tensor, group=self.group, async_op=True)
@@ -109,10 +142,13 @@ class Ranks:
     def copy_first(self, tensor: Tensor) -> None:
         """Give a tensor the values that it has on the first rank, wherever it is."""
         place = self.meeting_place(tensor.device)
-        for part in tensor.detach().view(-1).split(LARGEST_MESSAGE):
+        whole = tensor.detach().contiguous()  # itself, or a copy of filters in channels-last order
+        for part in whole.view(-1).split(LARGEST_MESSAGE):
             sent = part.to(place)
             dist.broadcast(sent, group=self.group, group_src=0)
             part.copy_(sent)
+        if whole.data_ptr() != tensor.data_ptr():
+            tensor.detach().copy_(whole)
 
     def meeting_place(self, device: torch.device) -> torch.device:
         """This device if the group reaches it, else one that it reaches."""

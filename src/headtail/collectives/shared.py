@@ -137,5 +137,5 @@ class _States(torch.autograd.Function):
         for part, rows in zip(parts, grad.split(sizes), strict=True):
             part[: len(rows)] = rows
         own = grad.new_empty(most, *grad.shape[1:])
-        dist.reduce_scatter(own, list(parts.unbind()), group=ranks.group)
-        return own[: sizes[ranks.rank]] * ranks.size, None, None
+        ranks.sum_into(own, parts.flatten(0, 1), times=ranks.size)
+        return own[: sizes[ranks.rank]], None, None

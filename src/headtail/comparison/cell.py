@@ -142,7 +142,7 @@ def _train(
     top = best_labels(trained.model, data)
     measures = measures_of(top, data, slices, ranks_of_model(trained.model, data.test))
     rows = rows_of(cell.run, data, trained, measures, cell.folder.name)
-    return top, rows + dial_rows(rows[-1], dial_of(trained.model, data, slices, trained.labels))
+    return top, rows + dial_rows(rows[-1], dial_of(trained.model, data, slices, trained.lean()))
 
 
 def _adjust(

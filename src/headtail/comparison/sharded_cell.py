@@ -57,4 +57,4 @@ def _follow(cell: Cell, data: DataSet, slices: Slices, device: str) -> None:
     trainer = Trainer(cell.run, data, cell.folder, device=device, engine=SHARDED)
     trained = trainer.fit(hold=False)
     best_labels(trained.model, data)
-    dial_of(trained.model, data, slices, trained.labels)
+    dial_of(trained.model, data, slices, trained.lean())

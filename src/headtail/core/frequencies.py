@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float64, Int
@@ -27,6 +27,8 @@ class LabelFrequencies(ABC):
         never_seen: number of labels without a single training example.
     """
 
+    unchanging: ClassVar[bool] = True
+    """Whether look-ups give the same in every step, so that a CUDA graph may hold them."""
     counts: Tensor
     smoothing: float
     total: float

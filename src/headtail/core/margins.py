@@ -160,7 +160,7 @@ class LogitAdjusted(Separable):
     @property
     def replayable(self) -> bool:
         """If the labels are fixed."""
-        return isinstance(self.labels, Labels)
+        return self.labels.unchanging
 
     def log_positive(self, ids: Tensor) -> Tensor:
         """−τ log π."""
@@ -206,7 +206,7 @@ class Equalised(Separable):
     def replayable(self) -> bool:
         """If the labels are fixed, and F is not your own."""
         own = self.transform is not None and not isinstance(self.transform, Power)
-        return isinstance(self.labels, Labels) and not own
+        return self.labels.unchanging and not own
 
     def log_positive(self, ids: Tensor) -> Tensor:
         """0."""
@@ -280,7 +280,7 @@ class Adaptive(Separable):
     @property
     def replayable(self) -> bool:
         """If the labels are fixed."""
-        return isinstance(self.labels, Labels)
+        return self.labels.unchanging
 
     def log_positive(self, ids: Tensor) -> Tensor:
         """C·π^(−1/4), as largest·(π / min π)^(−1/4)."""

@@ -81,19 +81,12 @@ class Slices:
                 f"{head} + {torso}."
             )
         values, index = torch.unique(counts, return_inverse=True)
-        held = values.double() * torch.bincount(index, minlength=len(values)).double()
-        total = held.sum().clamp(min=torch.finfo(torch.float64).tiny)
-        above = (held.sum() - held.cumsum(0)) / total
-        # A boundary hit exactly belongs to the rarer slice; the guard keeps rounding in the sums
-        # from deciding it.
-        guard = 1e-12
-        below_head = (above >= head - guard).to(torch.int8)
-        below_torso = (above >= head + torso - guard).to(torch.int8)
+        numbers = torch.bincount(index, minlength=len(values))
         shares = "a third of the examples each"
         if (head, torso) != (1 / 3, 1 / 3):
             shares = f"{head:.0%}, {torso:.0%} and the rest of the examples"
         rule = f"about {shares}, labels of equal count together"
-        return cls((below_head + below_torso)[index], rule)
+        return cls(slice_of_counts(values, numbers, head, torso)[index], rule)
 
     @property
     def head(self) -> Bool[Tensor, " L"]:
@@ -155,3 +148,25 @@ def describe_slices(sizes: dict[str, int], examples: dict[str, float]) -> str:
         of = " of the examples" if not parts else ""
         parts.append(f"{name} {labels} ({examples[name] / total:.0%}{of})")
     return ", ".join(parts)
+
+
+def slice_of_counts(
+    values: Tensor, numbers: Tensor, head: float = 1 / 3, torso: float = 1 / 3
+) -> Int[Tensor, " v"]:
+    """`[v]` the slice by mass, 0, 1 or 2, of labels with each of these counts.
+
+    Args:
+        values: `[v]` the different counts, in ascending order.
+        numbers: `[v]` how many labels have each.
+        head: share of the examples.
+        torso: share of the examples.
+    """
+    held = values.double() * numbers.double()
+    total = held.sum().clamp(min=torch.finfo(torch.float64).tiny)
+    above = (held.sum() - held.cumsum(0)) / total
+    # A boundary hit exactly belongs to the rarer slice; the guard keeps rounding in the sums from
+    # deciding it.
+    guard = 1e-12
+    below_head = (above >= head - guard).to(torch.int8)
+    below_torso = (above >= head + torso - guard).to(torch.int8)
+    return below_head + below_torso

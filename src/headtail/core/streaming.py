@@ -61,6 +61,7 @@ class StreamingLabels(LabelFrequencies):
     sum: Tensor
     summed_at: int
     smoothing = 0.0
+    unchanging = False
 
     def __init__(self, num_labels: int, rate: float = 0.01) -> None:
         size = check_count("num_labels", num_labels)

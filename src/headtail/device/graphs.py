@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -31,9 +31,16 @@ class Record(Protocol):
     """Makes a `Replay` of work with fixed shapes and addresses; does not do the work.
 
     `pool` is the memory that it shares with other records that never run at the same time.
+    `generators` are sources of randomness that the work uses beside torch's own.
     """
 
-    def __call__(self, work: Callable[[], object], device: torch.device, pool: Pool) -> Replay:
+    def __call__(
+        self,
+        work: Callable[[], object],
+        device: torch.device,
+        pool: Pool,
+        generators: Sequence[torch.Generator] = (),
+    ) -> Replay:
         """Record."""
         ...
 
@@ -52,13 +59,20 @@ class Pool:
         return self._handle
 
 
-def record(work: Callable[[], object], device: torch.device, pool: Pool) -> Replay:
+def record(
+    work: Callable[[], object],
+    device: torch.device,
+    pool: Pool,
+    generators: Sequence[torch.Generator] = (),
+) -> Replay:
     """Record work as a CUDA graph. Raises RuntimeError where that is impossible."""
     with torch.cuda.device(device):
         torch.cuda.empty_cache()
         before = torch.cuda.memory_reserved(device)
         random = torch.cuda.get_rng_state(device)
         graph = torch.cuda.CUDAGraph()
+        for generator in generators:
+            graph.register_generator_state(generator)
         try:
             # Threads that pin memory or run collectives may go on meanwhile.
             with capturing(graph, pool=pool.handle, capture_error_mode="thread_local"):
@@ -92,7 +106,12 @@ def _capture_stream(device: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def rerun(work: Callable[[], object], device: torch.device, pool: Pool) -> Replay:
+def rerun(
+    work: Callable[[], object],
+    device: torch.device,
+    pool: Pool,
+    generators: Sequence[torch.Generator] = (),
+) -> Replay:
     """A record for any device: it does the work again."""
     return Replay(work)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from torch.optim import Optimizer
 
+from headtail.core.placement import Placement
 from headtail.distributed.checkpoint_contents import (
     Contents,
     DamagedError,
@@ -23,6 +25,7 @@ from headtail.distributed.checkpoint_contents import (
     read_contents,
 )
 from headtail.distributed.checkpoint_folder import newest_first, set_aside
+from headtail.distributed.checkpoint_grown import Grown
 from headtail.distributed.checkpoint_loading import Loading, check_fits
 from headtail.distributed.checkpoint_parts import RowsOfAll, Trained
 from headtail.distributed.checkpoint_random import (
@@ -37,6 +40,7 @@ from headtail.distributed.checkpoint_state import (
     table_of,
 )
 from headtail.distributed.checkpoint_storage import RankFiles, RankFilesReader
+from headtail.distributed.moving import fill_rows
 from headtail.distributed.sharded_head import ShardedLabelHead
 from headtail.distributed.together import beside, everywhere, first_problem, number_of_first
 from headtail.errors import HeadtailError
@@ -160,7 +164,8 @@ def load_checkpoint(
 
     Args:
         folder: of checkpoints.
-        head: the table; its rows are read to where they are.
+        head: the table; its rows are read to where they are. It may have more labels than the
+            checkpoint, behind the old ones: they begin as `head.grow` would let them.
         optimizer: as it was saved. Without any optimiser, random states stay as they are.
         encoder: as it was saved; leave out what is not needed.
         encoder_optimizer: as it was saved.
@@ -176,7 +181,7 @@ def load_checkpoint(
         return None
     path, contents = found
     rows = RowsOfAll(head, group)
-    loading = everywhere(head.ranks, lambda: _to_load(path, contents, trained, rows))
+    loading, grown = everywhere(head.ranks, lambda: _to_load(path, contents, trained, rows))
     reader = RankFilesReader(path, contents)
     planner = DefaultLoadPlanner(False, False)
     try:
@@ -186,9 +191,11 @@ def load_checkpoint(
             f"`{path}` cannot be loaded: {_reason(error)}. What was to be loaded is now partly old "
             "and partly new: make it again."
         ) from error
-    loading.finish()
     if trained.optimizers:
         restore_random_state(loading.tensors, head.ranks, head.weight.device)
+    if grown is not None:
+        everywhere(head.ranks, partial(_read_by_label, path, loading, grown, head.shared_seed()))
+    loading.finish()
     return contents.description["facts"]
 
 
@@ -246,6 +253,11 @@ def _newest(folder: Path, trained: Trained) -> tuple[Path, Contents] | None:
 def _examined(path: Path, trained: Trained) -> tuple[str | None, Contents | None]:
     """What is damaged in a checkpoint, as far as this rank looks, and what it holds."""
     ranks = trained.head.ranks
+    if not path.exists():
+        raise HeadtailError(
+            f"Rank {ranks.rank} does not see `{path}`, which rank 0 does. All ranks need the same "
+            "folder: on several machines, one on a file system that they share."
+        )
     try:
         contents = read_contents(path)
         check_files(path, contents, ranks.rank, ranks.size)
@@ -254,18 +266,35 @@ def _examined(path: Path, trained: Trained) -> tuple[str | None, Contents | None
     return None, contents
 
 
-def _to_load(path: Path, contents: Contents, trained: Trained, rows: RowsOfAll) -> Loading:
-    """Where to load a checkpoint to; one that does not fit is refused before anything changes."""
+def _read_by_label(path: Path, loading: Loading, grown: Grown, seed: int) -> None:
+    """Give old labels their rows and new ones what `grow` would give them."""
+    for name, (rows, first) in loading.by_label.items():
+        rows.fill_(first)
+        if name == "head.weight":
+            fill_rows(rows, grown.share.start, seed)
+        grown.read(path, loading.contents.tensors[name], rows)
+
+
+def _to_load(
+    path: Path, contents: Contents, trained: Trained, rows: RowsOfAll
+) -> tuple[Loading, Grown | None]:
+    """Where to load a checkpoint to, and how if its labels are fewer or placed otherwise; one that
+    does not fit is refused before anything changes.
+    """
     try:
         saved, own = contents.description["table"], table_of(trained)
-        if saved != own:
+        alike = {**saved, "labels": own["labels"]} == own
+        if not alike or sum(saved["labels"]) > sum(own["labels"]):
             raise HeadtailError(
                 f"`{path}` is a checkpoint of another table: it has {_in_words(saved)}, but the "
                 f"head has {_in_words(own)}. Load it into a head like the one that it was saved "
-                "from."
+                "from, which may have more labels."
             )
-        loading = Loading(trained, rows, contents)
-        check_fits(path, loading.tensors, contents)
+        grown = None
+        if saved["labels"] != own["labels"]:
+            grown = Grown(Placement(tuple(saved["labels"])), trained.head.share)
+        loading = Loading(trained, rows if grown is None else None, contents)
+        check_fits(path, loading, grown)
         if trained.optimizers:
             loading.tensors |= room_for_states(contents)
         contents.description["facts"].keys()
@@ -273,7 +302,7 @@ def _to_load(path: Path, contents: Contents, trained: Trained, rows: RowsOfAll) 
         raise HeadtailError(
             f"`{path}` is not a checkpoint that headtail has saved: {error!r}. Delete it."
         ) from error
-    return loading
+    return loading, grown
 
 
 def _in_words(table: dict[str, Any]) -> str:

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from headtail.distributed.checkpoint_contents import Contents, as_text
+from headtail.distributed.checkpoint_grown import Grown
 from headtail.distributed.checkpoint_options import checked_groups, set_options
 from headtail.distributed.checkpoint_parts import RowsOfAll, Trained, extra_of
 from headtail.distributed.checkpoint_state import state_of
+from headtail.distributed.moving import first_value
 from headtail.errors import HeadtailError
 from headtail.rows.decay import forgive, owes
 
@@ -24,24 +26,27 @@ class Loading:
 
     Args:
         trained: what to load.
-        rows: describes rows of the table.
+        rows: describes rows of the table; None where they are not those of the checkpoint.
         contents: of the checkpoint.
 
     Attributes:
         tensors: by their names in the checkpoint.
+        by_label: where rows are not those of the checkpoint, rows by their names in it, and what
+            those of new labels begin with.
     """
 
-    def __init__(self, trained: Trained, rows: RowsOfAll, contents: Contents) -> None:
+    def __init__(self, trained: Trained, rows: RowsOfAll | None, contents: Contents) -> None:
         self.trained = trained
         self.rows = rows
         self.contents = contents
+        self.by_label: dict[str, tuple[Tensor, float]] = {}
         self.numbers: dict[str, Any] = contents.description["numbers"]
         self.tensors: dict[str, Tensor] = {}
         self._after: list[Callable[[], None]] = []
         parameters = trained.parameters()
         held = self._add_optimisers({id(p): name for name, p in parameters.items()})
         for name, parameter in parameters.items():
-            self._add(name, parameter)
+            self._put(name, parameter, parameter)
             self._add_decay(name, parameter)
             if id(parameter) in held:
                 self._add_state(name, parameter)
@@ -66,9 +71,6 @@ class Loading:
             held |= {id(p) for group in optimizer.param_groups for p in group["params"]}
         return held
 
-    def _add(self, name: str, parameter: nn.Parameter) -> None:
-        self.tensors[name] = self._described(parameter, parameter)
-
     def _add_decay(self, name: str, parameter: nn.Parameter) -> None:
         """Weight decay that rows are still due."""
         total = self.numbers.get(f"decay.{name}")
@@ -76,14 +78,15 @@ class Loading:
             self._after.append(lambda: forgive(parameter))
             return
         received = torch.empty(len(parameter), dtype=torch.float64, device=parameter.device)
-        self.tensors[f"decay.{name}"] = self._described(parameter, received)
+        self._put(f"decay.{name}", parameter, received, total)  # new rows are due nothing
         self._after.append(lambda: owes(parameter, received, total))
 
     def _add_state(self, name: str, parameter: nn.Parameter) -> None:
         prefix = f"optimizer.{name}."
         state = _state_to_load(self.trained, prefix, parameter, self.contents)
         for key, value in state.items():
-            self.tensors[prefix + key] = self._described(parameter, value)
+            first = first_value(self.trained.optimizers.values(), parameter, key)
+            self._put(prefix + key, parameter, value, first)
         numbers = {
             full.removeprefix(prefix): value
             for full, value in self.numbers.items()
@@ -92,25 +95,35 @@ class Loading:
         whole = state | numbers
         self._after.append(lambda: _put_state(self.trained, parameter, whole))
 
-    def _described(self, parameter: nn.Parameter, value: Tensor) -> Tensor:
-        sharded = self.trained.is_sharded(parameter) and value.dim() > 0
-        return self.rows(value) if sharded else value.detach()
+    def _put(self, name: str, parameter: nn.Parameter, value: Tensor, new: float = 0.0) -> None:
+        """Load a tensor to here; rows of new labels begin with a number."""
+        if not self.trained.is_sharded(parameter) or not value.dim():
+            self.tensors[name] = value.detach()
+        elif self.rows is None:
+            self.by_label[name] = (value.detach(), new)
+        else:
+            self.tensors[name] = self.rows(value)
 
 
-def check_fits(path: Path, tensors: dict[str, Tensor], contents: Contents) -> None:
+def check_fits(path: Path, loading: Loading, grown: Grown | None) -> None:
     """Refuse a checkpoint without a tensor, or with one of another shape or type."""
-    for name, tensor in tensors.items():
+    contents = loading.contents
+    wanted = {name: (tuple(t.shape), t.dtype) for name, t in loading.tensors.items()}
+    if grown is not None:
+        own = loading.by_label.items()
+        wanted |= {name: (grown.saved_shape(rows), rows.dtype) for name, (rows, _) in own}
+    for name, (shape, dtype) in wanted.items():
         saved = contents.tensors.get(name)
         if saved is None:
             raise HeadtailError(
                 f"`{path}` has no `{name}`: it is a checkpoint of another model or optimiser. Load "
                 "it into those that it was saved from."
             )
-        if saved.whole.shape != tuple(tensor.shape) or saved.whole.dtype != tensor.dtype:
+        if saved.whole.shape != shape or saved.whole.dtype != dtype:
             raise HeadtailError(
                 f"`{path}` has `{name}` as {as_text(saved.whole.dtype)} of shape "
-                f"{list(saved.whole.shape)}, but it should be {as_text(tensor.dtype)} of shape "
-                f"{list(tensor.shape)}: it is a checkpoint of another model or optimiser."
+                f"{list(saved.whole.shape)}, but it should be {as_text(dtype)} of shape "
+                f"{list(shape)}: it is a checkpoint of another model or optimiser."
             )
 
 

@@ -71,14 +71,14 @@ class Trained:
         return {
             f"{name}.{key}": buffer
             for name, module in self._modules()
-            if name.startswith("encoder") or _remembers(module)
+            if name.startswith("encoder") or remembers(module)
             for key, buffer in module.named_buffers(recurse=False)
             if key not in module._non_persistent_buffers_set
         }
 
     def remembering(self) -> dict[str, nn.Module]:
         """Modules with state that is not in buffers, such as a queue with its fill level."""
-        return {f"{name}.extra": module for name, module in self._modules() if _remembers(module)}
+        return {f"{name}.extra": module for name, module in self._modules() if remembers(module)}
 
     def _modules(self) -> Iterator[tuple[str, nn.Module]]:
         """Those of the head that draw, and those of the encoder.
@@ -150,5 +150,6 @@ def _inside(name: str, optimizer: Optimizer) -> dict[str, Optimizer]:
     return every
 
 
-def _remembers(module: nn.Module) -> bool:
+def remembers(module: nn.Module) -> bool:
+    """Whether a module has more state than its buffers, such as a queue with its fill level."""
     return type(module).get_extra_state is not nn.Module.get_extra_state

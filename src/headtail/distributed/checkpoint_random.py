@@ -1,8 +1,8 @@
 """The random state of all ranks.
 
-Rank 0's generator on the CPU decides the seed of every draw. With as many ranks as before, every
-rank continues with its own state; with others, each of them begins with a state that follows from
-the saved ones.
+The generator of each rank on the CPU decides the seed of its own draws, and that of rank 0 what
+ranks draw together. With as many ranks as before, every rank continues with its own state; with
+others, each of them begins with a state that follows from the saved ones.
 """
 
 from __future__ import annotations

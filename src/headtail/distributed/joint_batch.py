@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,10 +19,16 @@ from headtail.errors import HeadtailError
 from headtail.losses.inputs import by_position, check_hidden
 from headtail.losses.options import Settings
 
-NOBODY = -1
+IGNORED = -1
 """The label of a target that does not count, while it travels."""
 REFUSED = [-1] * 6
 """The numbers of a rank that refuses its batch."""
+OPTIONS = 4
+"""Flags of a call that must be the same on all ranks; then comes `READY`."""
+READY = 1 << OPTIONS
+"""The flag of a rank that can take its step in stages."""
+REPLAYED = READY << 1
+"""The flag of a rank that does so already, and does not wait for these numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +83,13 @@ class OwnBatch:
             settings.weights(pairs)  # refuses those that do not fit
         return cls(hidden, pairs, settings, known, positions)
 
-    def numbers(self, seed: int, *, given: bool) -> list[int]:
+    def numbers(self, seed: int, *, given: bool, ready: bool) -> list[int]:
         """What other ranks must know before anything else travels.
 
         Args:
-            seed: this rank's; that of the first rank decides.
+            seed: this rank's; that of the first rank decides what ranks draw together.
             given: whether negatives were drawn ahead.
+            ready: whether this rank can take the step in stages.
         """
         options = [
             self.pairs.group is not None,
@@ -89,7 +97,7 @@ class OwnBatch:
             self.known is not None,
             given,
         ]
-        flags = sum(bool(option) << place for place, option in enumerate(options))
+        flags = sum(bool(option) << place for place, option in enumerate([*options, ready]))
         known = 0 if self.known is None else len(self.known.label)
         pairs = len(self.pairs.label)
         return [len(self.hidden), pairs, known, self.pairs.multi_label, flags, seed]
@@ -105,6 +113,7 @@ class JointBatch:
         settings: options of the loss, for all examples.
         own: which of the pairs are this rank's.
         seed: a number that all ranks know, for randomness that they share.
+        own_seed: one of this rank, for randomness of its own.
         ranks: they.
     """
 
@@ -113,7 +122,18 @@ class JointBatch:
     settings: Settings
     own: slice
     seed: int
+    own_seed: int
     ranks: Ranks
+
+    @cached_property
+    def shared_random(self) -> torch.Generator:
+        """The same random numbers on all ranks."""
+        return torch.Generator(self.hidden.device).manual_seed(self.seed)
+
+    @cached_property
+    def own_random(self) -> torch.Generator:
+        """Random numbers of this rank. Parts of a mixture take one after the other."""
+        return torch.Generator(self.hidden.device).manual_seed(self.own_seed + 1 + self.ranks.rank)
 
     @classmethod
     def of(cls, batch: OwnBatch, ranks: Ranks, table: list[list[int]]) -> JointBatch:
@@ -128,7 +148,7 @@ class JointBatch:
         examples, pairs, known, several, flags, seeds = (
             list(column) for column in zip(*table, strict=True)
         )
-        if len(set(flags)) > 1:
+        if len({flag % READY for flag in flags}) > 1:
             raise HeadtailError(
                 "Ranks call the head in different ways: `draw`, `sample_weight`, `known_positives` "
                 "or groups of targets are there on some ranks only. Pass them on all ranks."
@@ -150,8 +170,19 @@ class JointBatch:
             replace(batch.settings, **options) if options else batch.settings,
             slice(start, start + pairs[ranks.rank]),
             seeds[0],
+            seeds[ranks.rank],
             ranks,
         )
+
+
+def replayed(numbers: list[int]) -> bool:
+    """Whether a rank with these numbers takes its step in stages already."""
+    return numbers != REFUSED and bool(numbers[-2] & REPLAYED)
+
+
+def all_ready(table: list[list[int]]) -> bool:
+    """Whether all ranks can take this step in stages."""
+    return all(numbers[-2] & READY for numbers in table)
 
 
 def _gathered(
@@ -166,7 +197,7 @@ def _gathered(
         examples: how many the ranks before have, and all together.
         several: whether an example may have several pairs, on any rank.
     """
-    columns = [pairs.label.masked_fill(pairs.ignored, NOBODY)]
+    columns = [pairs.label.masked_fill(pairs.ignored, IGNORED)]
     if several:
         columns.append(pairs.example_of() + examples[0])
     if pairs.group is not None:
@@ -175,4 +206,4 @@ def _gathered(
     label, *others = rows.unbind(1)
     example = others.pop(0) if several else None
     group = others.pop(0) if pairs.group is not None else None
-    return Pairs(label, example, label == NOBODY, examples[1], group=group)
+    return Pairs(label, example, label == IGNORED, examples[1], group=group)

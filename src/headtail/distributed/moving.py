@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -87,7 +89,7 @@ def move_table(
     for name, value in per_row.items():
         assert optimizer is not None
         moved = moved_rows(value, before, after, ranks)
-        first = _first_value(optimizer, table) if name == "sum" else 0.0
+        first = first_value([optimizer], table, name)
         new = value.new_full((len(share) - len(moved), *value.shape[1:]), first)
         state[name] = torch.cat([moved, new])
     moved = moved_rows(table.detach(), before, after, ranks)
@@ -119,7 +121,8 @@ def fill_rows(table: Tensor, start: int, seed: int) -> None:
         table[place : place + len(rows)] = rows.to(table)
 
 
-def _first_value(optimizer: torch.optim.Optimizer, table: Tensor) -> float:
-    """What Adagrad's sums begin with."""
-    group = next(g for g in optimizer.param_groups if any(p is table for p in g["params"]))
-    return group.get("initial_accumulator_value", 0.0)
+def first_value(optimizers: Iterable[torch.optim.Optimizer], table: Tensor, state: str) -> float:
+    """What an optimiser's state of new rows begins with: 0, except for Adagrad's sums."""
+    groups = (group for optimizer in optimizers for group in optimizer.param_groups)
+    own = next((g for g in groups if any(p is table for p in g["params"])), {})
+    return own.get("initial_accumulator_value", 0.0) if state == "sum" else 0.0

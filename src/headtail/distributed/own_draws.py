@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from headtail.core.draw import Draw
 from headtail.core.placement import Share
 from headtail.core.sharded_labels import ShardedLabels
+from headtail.core.targets import Pairs
 from headtail.distributed.joint_batch import JointBatch
 from headtail.samplers.fixed.mixture import Mixture, mean_of
 from headtail.samplers.fixed.queue import Queue
@@ -37,6 +38,22 @@ class OwnPart(nn.Module):
     def remember(self, batch: JointBatch) -> None:
         """Add a batch to the memory, where there is one."""
 
+    def most_draws(self, targets: int) -> int | None:
+        """How many draws `pick_fixed` returns for so many targets of all ranks; None where their
+        number is not fixed, or ranks have to agree on them.
+        """
+        return None
+
+    def pick_fixed(self, pairs: Pairs, generator: torch.Generator) -> Draw:
+        """Draws whose number follows from that of the targets, and does not keep the host waiting;
+        other ranks' labels among them are void.
+
+        Args:
+            pairs: the targets of all ranks.
+            generator: this rank's own.
+        """
+        raise NotImplementedError
+
 
 class FromStratum(OwnPart):
     """Draws that each rank makes by itself.
@@ -55,15 +72,22 @@ class FromStratum(OwnPart):
         super().__init__()
         checked = check_sampler(sampler)
         self.m = float(checked.num_negatives)
-        own = strata_sizes(checked.num_negatives, ranks)[rank]
-        self.stratum = Stratum(checked, share, own, labels)
-        self.rank = rank
+        self.own = strata_sizes(checked.num_negatives, ranks)[rank]
+        self.stratum = Stratum(checked, share, self.own, labels)
 
     def pick(self, batch: JointBatch) -> Draw:
         """This rank's draws."""
-        label = batch.pairs.label
-        # All ranks know the seed, and each draws with its own.
-        generator = torch.Generator(label.device).manual_seed(batch.seed + 1 + self.rank)
+        return self._drawn(batch.pairs.label, batch.own_random)
+
+    def most_draws(self, targets: int) -> int:
+        """Always as many."""
+        return self.own
+
+    def pick_fixed(self, pairs: Pairs, generator: torch.Generator) -> Draw:
+        """This rank's draws."""
+        return self._drawn(pairs.label, generator)
+
+    def _drawn(self, label: Tensor, generator: torch.Generator) -> Draw:
         ids = self.stratum.pick(generator, label.device)
         return Draw(ids, self.log_q(ids), self.log_q(label), self.m)
 
@@ -88,9 +112,19 @@ class FromBatches(OwnPart):
     def pick(self, batch: JointBatch) -> Draw:
         """What one process would draw, without the labels of other ranks."""
         # All ranks draw alike, so that together they take what one process would.
-        generator = torch.Generator(batch.pairs.label.device).manual_seed(batch.seed)
-        draw = self.sampler.pick(Step(batch.pairs, generator=generator))
+        draw = self.sampler.pick(Step(batch.pairs, generator=batch.shared_random))
         return own_part(draw, self.share)
+
+    def most_draws(self, targets: int) -> int | None:
+        """The whole joint batch: of a part, ranks would have to know the same."""
+        whole = isinstance(self.sampler, WithinBatch) and self.sampler.takes_all(targets)
+        return targets if whole else None
+
+    def pick_fixed(self, pairs: Pairs, generator: torch.Generator) -> Draw:
+        """All labels of the joint batch."""
+        draw = self.sampler.pick(Step(pairs, fixed_size=True))
+        others = ~self.share.holds(self.share.places(draw.ids))
+        return replace(draw, void=others if draw.void is None else draw.void | others)
 
     def log_q(self, ids: Tensor) -> Tensor:
         """The frequency of own labels."""
@@ -114,10 +148,25 @@ class Together(OwnPart):
 
     def pick(self, batch: JointBatch) -> Draw:
         """The draws of all parts, each with the q of their sum."""
-        draws = [part.pick(batch) for part in self._parts]
+        return self._joined([part.pick(batch) for part in self._parts], batch.pairs.label)
+
+    def most_draws(self, targets: int) -> int | None:
+        """Those of all parts. A batch's share of m is a number on the device, where other parts'
+        are on the host: such mixtures have none.
+        """
+        if not all(isinstance(part, FromStratum) for part in self._parts):
+            return None
+        return sum(part.most_draws(targets) or 0 for part in self._parts)
+
+    def pick_fixed(self, pairs: Pairs, generator: torch.Generator) -> Draw:
+        """The draws of all parts."""
+        draws = [part.pick_fixed(pairs, generator) for part in self._parts]
+        return self._joined(draws, pairs.label)
+
+    def _joined(self, draws: list[Draw], label: Tensor) -> Draw:
         sizes = [float(draw.m) for draw in draws]
         ids = torch.cat([draw.ids for draw in draws])
-        log_q, of_targets = (self._log_q(t, sizes) for t in (ids, batch.pairs.label))
+        log_q, of_targets = (self._log_q(t, sizes) for t in (ids, label))
         return Draw(ids, log_q, of_targets, sum(sizes))
 
     def log_q(self, ids: Tensor) -> Tensor:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore, PrefixStore
+from torch._C._distributed_c10d import HashStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from headtail.collectives.ranks import Ranks
+from headtail.distributed.agree import refuse_differences
+from headtail.distributed.meeting import JOINING, Meeting, meet
 from headtail.distributed.together import everywhere
 from headtail.errors import HeadtailError, Setting
 
@@ -22,6 +28,8 @@ LONGEST_WAIT = timedelta(hours=12)
 """For a rank that works alone, such as one that reads the data for the first time. Ranks that have
 died are noticed otherwise.
 """
+CONNECTING = timedelta(minutes=1)
+"""In which ranks that have all started must reach each other."""
 PATIENCE = 3.0
 """Seconds in which ranks that fail together have all said so."""
 _LOST = (
@@ -37,6 +45,20 @@ _Value = TypeVar("_Value")
 
 class LostRankError(HeadtailError):
     """Another rank has ended."""
+
+
+class NotStartedError(HeadtailError):
+    """Ranks have met, and cannot go on.
+
+    Attributes:
+        store: of all ranks.
+        rank: which one has failed before, and reports why; None where each may fail by itself.
+    """
+
+    def __init__(self, sentence: str, store: Store, rank: int | None = None) -> None:
+        super().__init__(sentence)
+        self.store = store
+        self.rank = rank
 
 
 @contextmanager
@@ -55,7 +77,9 @@ def joined(device: Literal["cpu", "cuda"]) -> Iterator[Ranks]:
         backend = "cpu:gloo,cuda:nccl"
     try:
         _join(backend)
-        yield Ranks.of()
+        ranks = Ranks.of()
+        refuse_differences(ranks, {"versions of headtail or torch": _version()})
+        yield ranks
         dist.barrier()  # no rank leaves while another one still needs it
     except Exception as error:
         if not started_by_torchrun() and dist.is_initialized():
@@ -73,17 +97,60 @@ def _join(backend: str) -> None:
     store: Any = HashStore()
     rank, size = 0, 1
     if started_by_torchrun():
-        store, rank, size = next(iter(rendezvous("env://", timeout=LONGEST_WAIT)))
+        meeting = _meet()
+        if meeting.failed is not None:
+            sentence = f"Rank {meeting.failed} has not started: {meeting.problem}"
+            raise NotStartedError(sentence, meeting.store, meeting.failed)
+        store, rank, size = meeting.store, _number("RANK"), _number("WORLD_SIZE")
+        store.set_timeout(LONGEST_WAIT)
+    options = {"store": store, "rank": rank, "world_size": size, "timeout": CONNECTING}
+    try:
+        dist.init_process_group(backend, **options)
+    except RuntimeError as error:
         if _number("GROUP_WORLD_SIZE", 1) == 1:
-            # On one machine torchrun may use a store again, with what ranks that have died left.
-            store = PrefixStore(f"start {_number('TORCHELASTIC_RESTART_COUNT')}", store)
-    options = {"store": store, "rank": rank, "world_size": size, "timeout": LONGEST_WAIT}
-    dist.init_process_group(backend, **options)
+            raise
+        raise NotStartedError(
+            "Ranks on different machines cannot connect to each other. Set `GLOO_SOCKET_IFNAME` on "
+            "each machine to the network interface that the others reach it by, such as eth0; `ip "
+            "address` lists them.",
+            store,
+        ) from error
+    dist.distributed_c10d._set_pg_timeout(LONGEST_WAIT)
+
+
+def _meet(problem: str = "") -> Meeting:
+    """Meet all processes that torchrun has started."""
+    try:
+        store, rank, size = next(iter(rendezvous("env://", timeout=JOINING)))
+    except ValueError as error:
+        raise HeadtailError(f"Start ranks with torchrun: {error}.") from error
+    return meet(store, rank, size, problem)
+
+
+def _version() -> str:
+    """The versions that ranks must share, and the code itself, which may differ within one."""
+    folder = Path(__file__).parents[1]
+    digest = hashlib.blake2b()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(folder)}\n".encode())
+        digest.update(path.read_bytes())
+    return f"{version('headtail')} {torch.__version__} {digest.hexdigest()}"
 
 
 def started_by_torchrun() -> bool:
     """Whether there may be other ranks."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def refuse_several() -> None:
+    """Refuse to do the same in each of several processes."""
+    size = _number("WORLD_SIZE", 1)
+    if size > 1 and "TORCHELASTIC_RUN_ID" in os.environ:
+        raise HeadtailError(
+            f"torchrun has started {size} processes, and each would train the same model. Write ",
+            Setting("sharded", True),
+            " to let them share it, or start one process without torchrun.",
+        )
 
 
 def choose_device_of_rank(device: Literal["auto", "cpu", "cuda"]) -> Literal["cpu", "cuda"]:
@@ -112,42 +179,93 @@ def in_turn(ranks: Ranks, work: Callable[[], _Value]) -> _Value:
 
 def _alike(ranks: Ranks, work: Callable[[], _Value | None]) -> _Value | None:
     try:
-        return everywhere(ranks, work)
+        return everywhere(ranks, lambda: _named(ranks, work))
     except HeadtailError as error:
-        if isinstance(error.__cause__, HeadtailError | OSError):
+        if ranks.rank == 0 and isinstance(error.__cause__, OSError):
             raise error.__cause__ from None  # with its parts, which surfaces write in their own way
         raise
 
 
-def speaks(error: BaseException) -> bool:
-    """Whether this process reports an error that ends it: of several ranks, one does.
+def _named(ranks: Ranks, work: Callable[[], _Value | None]) -> _Value | None:
+    """Say who fails, where the first rank does not."""
+    try:
+        return work()
+    except (HeadtailError, OSError) as error:
+        if ranks.rank == 0:
+            raise
+        raise HeadtailError(
+            f"Rank {ranks.rank} on {socket.gethostname()} has failed: {error}"
+        ) from error
+
+
+def tell_once(error: BaseException, tell: Callable[[], Any]) -> None:
+    """Report an error that ends this process: of several ranks, one does, and no rank ends before,
+    because torchrun then ends all others.
 
     It is rank 0 where that fails too. A rank that was left behind is silent where another one has
     reported why.
+
+    Args:
+        error: of this process.
+        tell: reports it.
     """
     if not started_by_torchrun():
-        return True
-    rank = _number("RANK")
-    if not dist.is_initialized():
-        return rank == 0  # all have been told the same
+        tell()
+        return
     try:
-        return _first_to_speak(rank, isinstance(error, LostRankError))
-    except RuntimeError:  # what ranks would agree through is gone
-        return rank == 0
+        store, speaks = _speaks(error)
+    except (RuntimeError, HeadtailError):  # ranks cannot agree: one on each machine reports
+        store, speaks = None, _number("LOCAL_RANK") == 0
+    if speaks:
+        tell()
+    if store is not None:
+        with suppress(RuntimeError):
+            _part(store, speaks)
 
 
-def _first_to_speak(rank: int, lost: bool) -> bool:
+def _speaks(error: BaseException) -> tuple[Store, bool]:
+    """Whether this rank reports an error, and the store of all that fail."""
+    rank = _number("RANK")
+    if isinstance(error, NotStartedError):
+        first = error.rank
+        return error.store, first == rank if first is not None else _first(error.store, rank)
+    if not dist.is_initialized():
+        meeting = _meet(str(error) or type(error).__name__)
+        return meeting.store, meeting.failed == rank
     store = dist.distributed_c10d._get_default_store()
+    return store, _first(store, rank, isinstance(error, LostRankError))
+
+
+def _first(store: Store, rank: int, lost: bool = False) -> bool:
+    """Whether no rank that should report an error before this one has failed too."""
     if not lost:
-        store.set(f"headtail/failed/{rank}", "")
+        store.set(f"failed/{rank}", "")
     if lost or rank:
-        others = range(dist.get_world_size()) if lost else range(1)
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            if any(store.check([f"headtail/failed/{other}"]) for other in others):
-                return False
-            time.sleep(0.05)
-    return store.add("headtail/spoken", 1) == 1
+        others = range(_number("WORLD_SIZE")) if lost else range(1)
+        if _wait(lambda: any(store.check([f"failed/{other}"]) for other in others)):
+            return False
+    return store.add("spoken", 1) == 1
+
+
+def _part(store: Store, spoke: bool) -> None:
+    """Leave once all has been reported, and the rank whose process may hold the store last."""
+    if spoke:
+        store.set("told", "")
+    _wait(lambda: store.check(["told"]), seconds=5 * PATIENCE)  # it is being written
+    left = store.add("left", 1)
+    if _number("RANK") == 0:
+        size = _number("WORLD_SIZE")
+        _wait(lambda: left == size or store.add("left", 0) == size)
+
+
+def _wait(until: Callable[[], bool], seconds: float = PATIENCE) -> bool:
+    """Whether something happens while ranks are patient."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if until():
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def _number(name: str, default: int = 0) -> int:

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from headtail.answers.candidates import Candidates, candidates_of
 from headtail.answers.scored_table import ScoredTable, check_hidden
 from headtail.answers.topk import without_gradients
 from headtail.collectives.ranks import Ranks
@@ -21,17 +22,24 @@ from headtail.core.targets import Target
 from headtail.core.topk import TopK
 from headtail.core.weightings import FromMargin
 from headtail.distributed.agree import check_agreement
-from headtail.distributed.joint_batch import REFUSED, JointBatch, OwnBatch
+from headtail.distributed.captured import ShardedGraphs, new_seed, refuse_mixed
+from headtail.distributed.joint_batch import (
+    REFUSED,
+    JointBatch,
+    OwnBatch,
+    replayed,
+)
 from headtail.distributed.moving import fill_rows, move_table
 from headtail.distributed.own_draws import OwnPart, every_own_label, own_part, own_part_of
+from headtail.distributed.own_labels import own_labels
 from headtail.distributed.sharded_loss import OwnRows, sharded_loss
-from headtail.distributed.sharded_topk import best_of_all
+from headtail.distributed.sharded_topk import Asked, best_of_all
 from headtail.distributed.together import everywhere, number_of_first, refuse_everywhere, tried
-from headtail.errors import HeadtailError, Setting, check_count, check_kind, check_number
-from headtail.files.checksums import new_checksum
+from headtail.errors import HeadtailError, Setting, check_count, check_number
 from headtail.losses import ExactLoss, Loss, SampledLoss
+from headtail.losses.captured import Captured
+from headtail.losses.graph import Call
 from headtail.losses.inputs import check_draw
-from headtail.losses.of_head import check_loss
 from headtail.losses.options import Options
 from headtail.rows.decay import flush, forgive
 
@@ -79,7 +87,7 @@ class ShardedLabelHead(nn.Module):
     ) -> None:
         super().__init__()
         ranks = self.ranks = Ranks.of(mesh)
-        self.labels, counts = everywhere(ranks, lambda: _shared(labels, loss, sparse, ranks))
+        self.labels, counts = everywhere(ranks, lambda: own_labels(labels, loss, sparse, ranks))
         self.loss = loss
         self.sparse = sparse
         self.dim = check_count("dim", dim)
@@ -87,6 +95,7 @@ class ShardedLabelHead(nn.Module):
         facts = {"counts of labels, label by label": counts, "sizes, dtypes or biases": table}
         check_agreement(ranks, self.labels, loss, facts)
         self.part = self._part_of(loss, self.labels)
+        self._graphs = ShardedGraphs(ranks)
         shape = (len(self.share), dim)
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.bias = None
@@ -113,7 +122,7 @@ class ShardedLabelHead(nn.Module):
 
         The values of a row depend on its number and on torch's random state on rank 0.
         """
-        fill_rows(self.weight, self.share.start, self._shared_seed())
+        fill_rows(self.weight, self.share.start, self.shared_seed())
         if self.bias is not None:
             self.bias.zero_()
         for table in self.parameters(recurse=False):
@@ -134,20 +143,41 @@ class ShardedLabelHead(nn.Module):
             hidden: `[b, d]`, or `[B, T, d]` for the positions of sequences; b may differ by rank.
             target: as for `LabelHead`.
             draw: negatives that were drawn ahead, the same on all ranks.
-            generator: source of the negatives' randomness; that of rank 0 decides.
+            generator: source of the negatives' randomness. Each rank draws its own by its own, and
+                that of rank 0 decides what all of them draw together (`WithinBatch`, `Queue`).
             **options: options that change from batch to batch: `known_positives`, `sample_weight`.
         """
+        call = None
+        # `ignore_index=None` promises that all targets count, which stages need not know.
+        asked = set(options) - (
+            {"ignore_index"} if options.get("ignore_index", 0) is None else set()
+        )
+        if self.sparse and self.training and draw is None and generator is None and not asked:
+            call = Call(self.loss, hidden, target, self.weight, self.bias)  # pyright: ignore[reportArgumentType]
+            value = self._graphs.loss(call)
+            if value is not None:
+                return value
         own, error = tried(lambda: self._own_batch(hidden, target, options))
-        seed = int(torch.randint(2**62, (), generator=generator))
-        numbers = REFUSED if own is None else own.numbers(seed, given=draw is not None)
+        reason = None if call is None else self._graphs.why_not(call, self.part)
+        ready = own is not None and call is not None and reason is None
+        seed = new_seed(generator)
+        given = draw is not None
+        numbers = REFUSED if own is None else own.numbers(seed, given=given, ready=ready)
         table = self.ranks.numbers(numbers, self.weight.device)
+        if any(map(replayed, table)):
+            refuse_mixed(error)
         if own is None or REFUSED in table:
             refuse_everywhere(self.ranks, error)
+        size = self._graphs.agreed_size(table)
+        if call is not None and self.part is not None and size is not None:
+            return self._graphs.begin(call, seed, self.part, self.share, size)
         batch = JointBatch.of(own, self.ranks, table)
         rows = OwnRows(self.weight, self.bias, self.share, self.sparse)
         drawn = self._drawn(batch, draw)
         weighting = _weighting(self.loss)
         loss = sharded_loss(batch, rows, drawn, weighting)
+        if reason:  # after all messages: a warning may be an error, and on one rank only
+            self._graphs.tell(reason)
         if own.settings.reduction != "none":
             return loss
         loss = own_of(loss, batch.own, self.ranks)
@@ -166,8 +196,8 @@ class ShardedLabelHead(nn.Module):
         ranks = self.ranks
         return everywhere(ranks, lambda: own_part_of(loss.sampler, labels, ranks.rank, ranks.size))
 
-    def _shared_seed(self) -> int:
-        """A random number of rank 0."""
+    def shared_seed(self) -> int:
+        """A random number of rank 0. Every rank must call it."""
         return number_of_first(self.ranks, int(torch.randint(2**30, ())))
 
     def _drawn(self, batch: JointBatch, given: Draw | None) -> Draw:
@@ -202,24 +232,33 @@ class ShardedLabelHead(nn.Module):
         hidden: Float[Tensor, "b d"],
         k: int,
         *,
+        candidates: Candidates | None = None,
         exclude: PerExample | None = None,
         post_hoc: float | None = None,
     ) -> TopK:
-        r"""The exact k best of all labels, for this rank's hidden states. Every rank must call it.
+        r"""The exact k best labels, for this rank's hidden states. Every rank must call it.
 
         Args:
             hidden: `[b, d]`; b may differ by rank.
-            k: how many labels to return.
+            k: how many labels to return, the same on all ranks.
+            candidates: labels to choose from, as for `LabelHead`; they may differ by rank. Where
+                all ranks have some, only their rows are read.
             exclude: labels that must not be returned, for each example, as for `LabelHead`.
             post_hoc: τ; ranks by $f_{y} - \tau \log \pi_{y}$. By default that of the loss.
         """
-        table, listed = everywhere(self.ranks, lambda: self._asked(hidden, k, exclude, post_hoc))
-        return best_of_all(table, self.share, hidden, k, listed, self.ranks)
+        lists = (candidates, exclude)
+        table, asked = everywhere(self.ranks, lambda: self._asked(hidden, k, *lists, post_hoc))
+        return best_of_all(table, self.share, asked, self.ranks)
 
     def _asked(
-        self, hidden: Tensor, k: int, exclude: PerExample | None, post_hoc: float | None
-    ) -> tuple[ScoredTable, Listed | None]:
-        """This rank's table as `topk` scores it, and what it leaves out."""
+        self,
+        hidden: Tensor,
+        k: int,
+        candidates: Candidates | None,
+        exclude: PerExample | None,
+        post_hoc: float | None,
+    ) -> tuple[ScoredTable, Asked]:
+        """This rank's table as `topk` scores it, and what is asked of it."""
         check_hidden(hidden, self.weight)
         if check_count("k", k) > self.labels.num_labels:
             message = f" is {k}, but there are only {self.labels.num_labels} labels."
@@ -227,11 +266,9 @@ class ShardedLabelHead(nn.Module):
         post_hoc = self.loss.post_hoc if post_hoc is None else check_number("post_hoc", post_hoc)
         if post_hoc:
             self.labels.require_positive_prior("topk(post_hoc=…)")
-        listed = None
-        if exclude is not None:
-            shape = (hidden.shape[0], self.labels.num_labels, hidden.device)
-            listed = Listed.of("exclude", exclude, *shape)
-        flush(self)
+        shape = (hidden.shape[0], self.labels.num_labels, hidden.device)
+        excluded = None if exclude is None else Listed.of("exclude", exclude, *shape)
+        chosen = None if candidates is None else candidates_of(candidates, *shape)
         table = ScoredTable(
             self.weight,
             self.bias,
@@ -241,7 +278,7 @@ class ShardedLabelHead(nn.Module):
             post_hoc,
             self.share.labels().to(self.weight.device) if post_hoc else None,
         )
-        return table, listed
+        return table, Asked(hidden, k, excluded, chosen)
 
     @torch.no_grad()
     def grow(
@@ -264,10 +301,11 @@ class ShardedLabelHead(nn.Module):
         check_agreement(self.ranks, grown, loss, {"counts of labels, label by label": counts})
         part = self._part_of(loss, grown)
         flush(self)
-        seed = self._shared_seed()
+        seed = self.shared_seed()
         for table in self.parameters(recurse=False):
             fresh = table is self.weight
             move_table(table, before, after, self.ranks, optimizer, seed if fresh else None)
+        self._graphs.free()
         self.labels = grown
         self.loss = loss.to(self.weight.device).train(self.training)
         if part is not None and self.part is not None:
@@ -286,7 +324,43 @@ class ShardedLabelHead(nn.Module):
             )
         loss = self.loss.for_labels(labels) if loss is None else loss  # pyright: ignore[reportArgumentType]
         after = self.placement.grow(added)
-        return loss, *_shared(labels, loss, self.sparse, self.ranks, after)
+        return loss, *own_labels(labels, loss, self.sparse, self.ranks, after)
+
+    def capture(
+        self, on: bool = True, *, examples: int | None = None, messages: bool = False
+    ) -> ShardedLabelHead:
+        """Whether training steps run as CUDA graphs, on a GPU; they do by default. Every rank must
+        call it alike.
+
+        Ranks agree on it after three steps with batches of one size on all ranks, or at once where
+        `examples` says how large batches are, and pad theirs to that size from then on: later
+        batches may be smaller, but not larger on some ranks only. Each rank captures its own work;
+        messages between ranks are sent eagerly, unless `messages` captures them too. A warning says
+        once why a head is not captured.
+
+        Args:
+            on: with False, every step runs eagerly, and graphs are freed.
+            examples: the most that any rank will have in a batch.
+            messages: capture a whole step, messages included (NCCL only). NCCL then waits for the
+                graphs before it ends: write `head.capture(False)` before
+                `torch.distributed.destroy_process_group()`. A rank that is lost during such a step
+                is noticed by torchrun alone.
+        """
+        self._graphs.free()
+        most = None if examples is None else check_count("examples", examples)
+        self._graphs = ShardedGraphs(self.ranks, on, most, whole=messages)
+        return self
+
+    def _apply(self, fn: Any, recurse: bool = True) -> ShardedLabelHead:
+        """As torch's, for `to` and the like: graphs hold addresses, which change on all ranks."""
+        moved = super()._apply(fn, recurse)
+        self._graphs.free()
+        return moved
+
+    @property
+    def captured(self) -> Captured:
+        """What is captured as CUDA graphs: the shape of hidden states, and the memory needed."""
+        return self._graphs.captured
 
     def flush(self) -> None:
         """Apply the weight decay that row optimisers have left pending to all rows of this rank."""
@@ -304,38 +378,6 @@ class ShardedLabelHead(nn.Module):
             f"num_labels={self.labels.num_labels}, own={len(self.weight)}, dim={self.dim}, "
             f"bias={self.bias is not None}, sparse={self.sparse}"
         )
-
-
-def _shared(
-    labels: Labels | ShardedLabels,
-    loss: Loss,
-    sparse: bool,
-    ranks: Ranks,
-    placement: Placement | None = None,
-) -> tuple[ShardedLabels, str]:
-    """This rank's part of labels that fit the loss, and a digest of counts that all ranks have."""
-    check_loss(loss, labels, sparse)
-    if isinstance(labels, ShardedLabels):
-        if placement is not None and labels.placement != placement:
-            raise HeadtailError(
-                "`labels` are placed otherwise than the rows of this head. Count them with "
-                f"`count_labels(…, placement=head.placement.grow({placement.grown[-1]}))`."
-            )
-        share = labels.share
-        wanted = labels.placement.share(ranks.rank, ranks.size)
-        if (share.start, share.stop) != (wanted.start, wanted.stop):
-            raise HeadtailError(
-                f"`labels` are those of rows {share.start:,} to {share.stop:,}, but rank "
-                f"{ranks.rank} of {ranks.size} holds {wanted.start:,} to {wanted.stop:,}. Make "
-                "them with `headtail.distributed.count_labels` on the same ranks."
-            )
-        return labels, ""
-    check_kind("labels", labels, Labels, "Labels.from_counts(counts)")
-    placement = Placement((labels.num_labels,)) if placement is None else placement
-    part = ShardedLabels.part_of(labels, placement.share(ranks.rank, ranks.size))
-    digest = new_checksum()
-    digest.update(labels.counts.cpu().contiguous().numpy().data)
-    return part, digest.hexdigest()
 
 
 def _weighting(loss: Loss) -> Any:

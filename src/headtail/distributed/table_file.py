@@ -6,8 +6,7 @@ rank reads its own rows where the file lies.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,8 @@ from headtail.collectives.ranks import Ranks
 from headtail.distributed.sharded_head import ShardedLabelHead
 from headtail.distributed.together import beside, everywhere
 from headtail.errors import HeadtailError, cannot_read, check_kind
-from headtail.files.atomic import replace_file
-from headtail.files.checksums import new_checksum
-from headtail.files.streamed import (
-    Piece,
-    as_bytes_of,
-    header_of,
-    mapped,
-    pieces_in,
-    write_stream,
-)
-from headtail.files.tensors import check_content, facts_entry, put_checksum
+from headtail.files.streamed import Piece, as_bytes_of, blocks_of, mapped, pieces_in
+from headtail.files.tensors import check_content, stream_tensors
 from headtail.rows.decay import flush, forgive
 
 BLOCK = 2**22
@@ -47,15 +37,33 @@ def export_table(head: ShardedLabelHead, path: str | Path) -> None:
         path: the file, which is replaced once the new one is whole.
     """
     check_kind("head", head, ShardedLabelHead, "ShardedLabelHead(labels, dim, loss)")
-    group = beside(head.ranks)
-    group.finish()
     flush(head)
-    tables = _tables(head)
-    gathered = (block for table in tables.values() for block in _in_label_order(head, table))
+    facts = {"labels": head.labels.num_labels, "dim": head.dim}
+    export_rows(head, Path(path), _tables(head), lambda: ({}, facts))
+
+
+def export_rows(
+    head: ShardedLabelHead,
+    path: Path,
+    tables: dict[str, Tensor],
+    others: Callable[[], tuple[dict[str, Tensor], dict[str, Any]]],
+) -> None:
+    """Write rows of all ranks in the order of labels, and what rank 0 has beside them, to one file,
+    as `save_tensors` would write it. Every rank must call it.
+
+    Args:
+        head: whose labels have these rows.
+        path: the file.
+        tables: `[n, …]` this rank's rows of each table, by its name in the file.
+        others: whole tensors, which are not copied, and facts; only rank 0 calls it.
+    """
+    beside(head.ranks).finish()
+    tables = dict(sorted(tables.items()))
+    gathered = (block for rows in tables.values() for block in _in_label_order(head, rows))
     if head.ranks.rank:
         for _ in gathered:
             pass
-    everywhere(head.ranks, lambda: head.ranks.rank or _write(Path(path), head, gathered))
+    everywhere(head.ranks, lambda: head.ranks.rank or _write(path, head, tables, others, gathered))
 
 
 def import_table(head: ShardedLabelHead, path: str | Path) -> None:
@@ -69,13 +77,38 @@ def import_table(head: ShardedLabelHead, path: str | Path) -> None:
         path: of a file that `export_table` made, or that holds the state of a `LabelHead`.
     """
     check_kind("head", head, ShardedLabelHead, "ShardedLabelHead(labels, dim, loss)")
+    import_rows(head, Path(path), _tables(head))
+
+
+def import_rows(
+    head: ShardedLabelHead,
+    path: Path,
+    tables: dict[str, Tensor],
+    others: dict[str, Tensor] | None = None,
+) -> None:
+    """Read this rank's rows, and tensors that every rank has whole, from a file where it lies.
+    Every rank must call it; rank 0 compares the file with its checksum.
+
+    Args:
+        head: whose labels have these rows.
+        path: the file.
+        tables: `[n, …]` this rank's rows of each table, by its name in the file, to be replaced;
+            pending weight decay is dropped.
+        others: whole tensors to be replaced, by their names in the file.
+    """
     beside(head.ranks).finish()
-    path = Path(path)
-    files = everywhere(head.ranks, lambda: _examined(path, head))
+    others = {} if others is None else others
+    labels = head.labels.num_labels
+    shapes = {name: (labels, *rows.shape[1:]) for name, rows in tables.items()}
+    shapes |= {name: tuple(tensor.shape) for name, tensor in others.items()}
+    files = everywhere(head.ranks, lambda: _examined(path, shapes, head.ranks.rank == 0))
     with torch.no_grad():
-        for name, table in _tables(head).items():
-            _read_own(head, table, files[name])
-            forgive(table)
+        for name, rows in tables.items():
+            _read_own(head, rows, files[name])
+            forgive(rows)
+        for name, tensor in others.items():
+            tensor.copy_(files[name])
+            forgive(tensor)
 
 
 def _tables(head: ShardedLabelHead) -> dict[str, Tensor]:
@@ -119,57 +152,50 @@ def _in_label_order(head: ShardedLabelHead, table: Tensor) -> Iterator[Tensor]:
         yield block
 
 
-def _write(path: Path, head: ShardedLabelHead, gathered: Iterator[Tensor]) -> None:
+def _write(
+    path: Path,
+    head: ShardedLabelHead,
+    tables: dict[str, Tensor],
+    others: Callable[[], tuple[dict[str, Tensor], dict[str, Any]]],
+    gathered: Iterator[Tensor],
+) -> None:
     """Write the blocks of all ranks; if that fails, still take the others, which ranks send."""
     try:
-        replace_file(path, lambda temporary: _write_blocks(temporary, head, gathered))
+        whole, facts = others()
+        labels = head.labels.num_labels
+        pieces = {name: Piece(t.dtype, tuple(t.shape)) for name, t in whole.items()}
+        pieces |= {name: Piece(t.dtype, (labels, *t.shape[1:])) for name, t in tables.items()}
+
+        def blocks(name: str) -> Iterator[memoryview]:
+            if name in whole:
+                yield from blocks_of(whole[name])
+                return
+            left = labels
+            while left:
+                block = next(gathered)
+                left -= len(block)
+                yield as_bytes_of(block)
+
+        stream_tensors(path, pieces, blocks, facts)
     finally:
         for _ in gathered:
             pass
 
 
-def _write_blocks(path: Path, head: ShardedLabelHead, gathered: Iterator[Tensor]) -> None:
-    labels = head.labels.num_labels
-    pieces = {
-        name: Piece(table.dtype, (labels, *table.shape[1:]))
-        for name, table in _tables(head).items()
-    }
-    facts = {"labels": labels, "dim": head.dim}
-    begin, _ = header_of(pieces, {"facts": facts_entry(facts)})
-    checksum = new_checksum()
+def _examined(path: Path, shapes: dict[str, tuple[int, ...]], whole: bool) -> dict[str, Tensor]:
+    """Tensors of a file, mapped into memory; one that does not fit is refused.
 
-    def blocks() -> Iterator[memoryview]:
-        for name, piece in pieces.items():
-            checksum.update(json.dumps([name, str(piece.dtype), list(piece.shape)]).encode())
-            left = piece.shape[0]
-            while left:
-                block = next(gathered)
-                left -= len(block)
-                content = as_bytes_of(block)
-                checksum.update(content)
-                yield content
-
-    write_stream(path, begin, blocks(), _NoChecksum())
-    put_checksum(path, facts, checksum.hexdigest())
-
-
-class _NoChecksum:
-    """In place of a checksum of the whole file, which is not needed here."""
-
-    def update(self, block: Any) -> None:
-        """Nothing."""
-
-
-def _examined(path: Path, head: ShardedLabelHead) -> dict[str, Tensor]:
-    """The tables of a file, mapped into memory; one that does not fit is refused."""
+    Args:
+        path: the file.
+        shapes: of the tensors that are wanted.
+        whole: whether to compare the whole file with its checksum.
+    """
     advice = "Export it again with `headtail.distributed.export_table`."
     try:
         pieces = pieces_in(path)
-        if head.ranks.rank == 0:
+        if whole:
             check_content(path, {name: mapped(path, *piece) for name, piece in pieces.items()})
-        files = {}
-        for name, table in _tables(head).items():
-            wanted = (head.labels.num_labels, *table.shape[1:])
+        for name, wanted in shapes.items():
             shape = pieces[name][0].shape if name in pieces else None
             if shape != wanted:
                 has = "is missing" if shape is None else f"has the shape {list(shape)}"
@@ -177,7 +203,7 @@ def _examined(path: Path, head: ShardedLabelHead) -> dict[str, Tensor]:
                     f"`{path}` does not fit the head: `{name}` {has}, but should have "
                     f"{list(wanted)}. Load the table of a head of as many labels."
                 )
-            files[name] = mapped(path, *pieces[name])
+        files = {name: mapped(path, *pieces[name]) for name in shapes}
     except FileNotFoundError as error:
         raise HeadtailError(f"There is no file `{path}`. {advice}") from error
     except OSError as error:

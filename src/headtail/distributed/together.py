@@ -45,7 +45,7 @@ def refuse_everywhere(ranks: Ranks, failed: Exception | None) -> NoReturn:
 def raise_alike(problem: str, failed: Exception | None) -> NoReturn:
     """Raise the sentence that all ranks raise; the own error, with its parts, where it is that.
 
-    What is no refusal but a fault of the program stays as it is.
+    An error that is a bug rather than a refusal is raised unchanged.
     """
     fault = failed is not None and not isinstance(failed, HeadtailError | OSError)
     if failed is not None and (fault or str(failed) == problem):
@@ -108,6 +108,8 @@ class Beside:
             pending()
 
 
+# One for each group of ranks, not for each head: torch keeps a group, with its sockets and threads,
+# until the world ends; and a head must wait for what another, which it replaces, is still saving.
 _BESIDE: dict[str | None, Beside] = {}
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Collective = Literal["all_gather", "all_reduce", "reduce_scatter"]
+Collective = Literal["all_gather", "all_reduce", "reduce_scatter", "all_to_all"]
 
 NUMBERS = 6
 """Whole numbers of each rank that are exchanged first: sizes, options and the seed."""
@@ -25,7 +25,7 @@ class Message:
         what: is sent.
         collective: how.
         size: bytes of what one rank gives (`all_gather`), of the sum (`all_reduce`), or of what
-            one rank gets (`reduce_scatter`).
+            one rank gets (`reduce_scatter`), or gets from each (`all_to_all`).
     """
 
     what: str
@@ -63,6 +63,8 @@ class StepShape:
         each: whether each target's loss is returned (`reduction="none"`).
         weight: bytes of an example's `sample_weight`, 0 without them.
         known: `known_positives` of the rank that has most, 0 without them.
+        staged: whether the step is taken in stages, as on a GPU (`ShardedLabelHead.capture`): all
+            ranks then send as many examples, and the numbers of positives travel with the sums.
     """
 
     examples: int
@@ -78,6 +80,7 @@ class StepShape:
     each: bool = False
     weight: int = 0
     known: int = 0
+    staged: bool = False
 
 
 def step_messages(shape: StepShape) -> list[Message]:
@@ -90,15 +93,27 @@ def step_messages(shape: StepShape) -> list[Message]:
     states = shape.examples * shape.dim * shape.number
     pairs = shape.examples if shape.pairs is None else shape.pairs
     columns = 1 + shape.several + shape.grouped
+    narrow = shape.number < SUMMED
+    how: Collective = "all_to_all" if narrow else "reduce_scatter"
+    scattered = Message("gradients of hidden states", how, states)
     each_pair = shape.all_pairs * max(shape.number, SUMMED)
-    messages = [
+    messages: list[Message] = [
         Message("sizes and seed", "all_gather", NUMBERS * WHOLE),
         Message("targets", "all_gather", pairs * columns * WHOLE),
         Message("weights of examples", "all_gather", shape.examples * shape.weight),
         Message("known positives", "all_gather", shape.known * 2 * WHOLE),
         Message("hidden states", "all_gather", states),
-        Message("positives", "all_reduce", shape.all_pairs * 2 * WHOLE),
     ]
+    if shape.staged:
+        messages += [
+            Message("highest terms", "all_reduce", each_pair),
+            Message(
+                "positives, and sums over negatives", "all_reduce", shape.all_pairs * 3 * WHOLE
+            ),
+            scattered,
+        ]
+        return [message for message in messages if message.size]
+    messages.append(Message("positives", "all_reduce", shape.all_pairs * 2 * WHOLE))
     if shape.loss == "softmax":
         messages.append(Message("highest terms", "all_reduce", each_pair))
     messages.append(Message("sums over negatives", "all_reduce", each_pair))
@@ -108,7 +123,7 @@ def step_messages(shape: StepShape) -> list[Message]:
         messages.append(Message("gradients of losses", "all_reduce", each_pair))
     messages += [
         Message("gradient of the temperature", "all_reduce", shape.temperature),
-        Message("gradients of hidden states", "reduce_scatter", states),
+        scattered,
     ]
     return [message for message in messages if message.size]
 

@@ -14,11 +14,12 @@ from headtail.data.bag import ragged_rows
 from headtail.data.points import Points
 from headtail.distributed.joint_batch import JointBatch, OwnBatch
 from headtail.distributed.own_draws import every_own_label
+from headtail.distributed.own_margin import own_margin
 from headtail.distributed.sharded_head import ShardedLabelHead
 from headtail.distributed.sharded_loss import OwnRows, sharded_loss
 from headtail.encoders import Model
 from headtail.evaluation.topk import SCORES_AT_ONCE, blocks, own_points
-from headtail.evaluation.validation import Validation, implicit_loss_of
+from headtail.evaluation.validation import Validation, exact_loss_of
 from headtail.losses import ExactLoss
 
 
@@ -40,7 +41,8 @@ class ShardedValidation:
             return self.validation.measure(model)
         head: Any = model.head
         if self._implicit is None:
-            self._implicit = implicit_loss_of(head.loss, self.validation.batch_size)
+            margin = own_margin(head, self.validation.batch_size)
+            self._implicit = exact_loss_of(head.loss, margin)
         head.flush()
         every = self.validation.points
         own = _own_part(every, head)
@@ -80,7 +82,7 @@ def loss_over_all(
     settings = loss.settings_with({"reduction": "sum"})
     num_labels = head.labels.num_labels
     own = OwnBatch.of(hidden, target, settings, head.weight, num_labels)
-    table = head.ranks.numbers(own.numbers(0, given=False), hidden.device)
+    table = head.ranks.numbers(own.numbers(0, given=False, ready=False), hidden.device)
     batch = JointBatch.of(own, head.ranks, table)
     rows = OwnRows(head.weight, head.bias, head.share, sparse=False)
     drawn = every_own_label(head.share, num_labels, hidden.device)

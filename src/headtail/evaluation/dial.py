@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headtail.core.labels import Labels
 from headtail.core.slices import Slices
 from headtail.data.facts import task_of
 from headtail.data.points import DataSet
@@ -39,7 +38,7 @@ class DialMeasure(NamedTuple):
 
 
 def dial_of(
-    model: Model, data: DataSet, slices: Slices, labels: Labels | None = None
+    model: Model, data: DataSet, slices: Slices, lean: float | None = None
 ) -> list[DialMeasure]:
     """Head, torso and tail for each τ above 0; nothing for a model that leans already.
 
@@ -47,9 +46,9 @@ def dial_of(
         model: a trained model.
         data: its test points are answered.
         slices: head, torso and tail.
-        labels: those of the head; by default as it has them, which must then be whole.
+        lean: of its loss, where ranks share the counts of its labels and have found it together.
     """
-    if not leans_nowhere(model.head, labels):
+    if not leans_nowhere(model.head, lean):
         return []
     taus = taus_for(len(data.test) * data.test.num_labels)
     k = min(DEEPEST, data.test.num_labels)
@@ -64,14 +63,13 @@ def dial_of(
     return found
 
 
-def leans_nowhere(head: LabelHead, labels: Labels | None = None) -> bool:
+def leans_nowhere(head: LabelHead, lean: float | None = None) -> bool:
     """Whether its loss and its answers are known to lean neither to the head nor to the tail."""
     if head.loss.post_hoc:
         return False
     try:
-        lean = lean_of(
-            implied_margin_of(head.loss, batch_size=2), head.labels if labels is None else labels
-        )
+        if lean is None:
+            lean = lean_of(implied_margin_of(head.loss, batch_size=2), head.labels)
     except HeadtailError:  # the loss follows the model, and has no lean of its own
         return False
     return abs(lean) <= LEAN_FROM

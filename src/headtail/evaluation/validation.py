@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from headtail.core.labels import Labels
+from headtail.core.margins import Margin
+from headtail.core.sharded_labels import ShardedLabels
 from headtail.core.targets import Pairs, Ragged
 from headtail.data.bag import ragged_rows
 from headtail.data.points import Features, Points
@@ -25,7 +27,11 @@ def implicit_loss_of(loss: Loss, batch_size: int, model: Scorer | None = None) -
         batch_size: B, which decides what within-batch schemes optimise.
         model: the hidden states and table that a scheme which follows the model is asked about.
     """
-    margin = implied_margin_of(loss, batch_size, model)
+    return exact_loss_of(loss, implied_margin_of(loss, batch_size, model))
+
+
+def exact_loss_of(loss: Loss, margin: Margin) -> SoftmaxLoss | DecoupledLoss:
+    """The loss over all labels of a scheme that implies this margin."""
     options: dict[str, Any] = {"temperature": loss.temperature, "score": loss.settings.score}
     if loss.piece is not None:
         return DecoupledLoss(margin, loss.piece, **options)
@@ -50,7 +56,7 @@ class Validation:
     def __init__(
         self,
         points: Points,
-        labels: Labels,
+        labels: Labels | ShardedLabels,
         metric: str,
         batch_size: int,
         *,

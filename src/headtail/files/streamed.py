@@ -36,6 +36,8 @@ DTYPES = {
 }
 """Types of numbers by their names in such files."""
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_ORDER = ("I64", "F64", "F32", "I32", "BF16", "F16", "I16", "I8", "U8", "BOOL")
+"""Types of numbers in the order that safetensors gives their tensors in a file."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,15 @@ class Piece:
     def size(self) -> int:
         """In bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
+
+
+def as_safetensors_orders(pieces: dict[str, Piece]) -> dict[str, Piece]:
+    """Tensors in the order in which safetensors writes them: wide numbers first, so that all begin
+    where memory that is mapped can be read; then by name.
+    """
+    places = {DTYPES[name]: place for place, name in enumerate(_ORDER)}
+    by = sorted(pieces, key=lambda name: (places.get(pieces[name].dtype, 0), name))
+    return {name: pieces[name] for name in by}
 
 
 def header_of(
@@ -75,7 +86,7 @@ def header_of(
             "data_offsets": [place, place + piece.size],
         }
         place += piece.size
-    text = json.dumps(entries).encode()
+    text = json.dumps(entries, separators=(",", ":")).encode()  # as safetensors writes it
     text += b" " * (-len(text) % 8)  # numbers begin where memory that is mapped can be read
     start = 8 + len(text)
     begin = len(text).to_bytes(8, "little") + text

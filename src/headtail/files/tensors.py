@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from headtail.files.atomic import replace_file
 from headtail.files.checksums import new_checksum, opened, sealed
 from headtail.files.leftovers import remove, temporary_name
 from headtail.files.regular import named_in_utf8, regular
+from headtail.files.streamed import Piece, as_safetensors_orders, header_of
 
 _NO_CHECKSUM = "0" * 32
 
@@ -49,6 +50,39 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) 
             raise _as_os_error(error) from error
         finally:
             remove(aside)
+
+    replace_file(path, write)
+
+
+def stream_tensors(
+    path: Path,
+    pieces: dict[str, Piece],
+    blocks: Callable[[str], Iterable[memoryview]],
+    facts: dict[str, Any],
+) -> None:
+    """Write the file that `save_tensors` would, byte for byte, from tensors that come block by
+    block.
+
+    Args:
+        path: the file.
+        pieces: the tensors' types and shapes.
+        blocks: the bytes of a tensor, by its name. Names are asked for in their order, which is
+            that of checksums; in the file tensors have another one.
+        facts: as JSON.
+    """
+
+    def write(temporary: Path) -> None:
+        begin, starts = header_of(as_safetensors_orders(pieces), {"facts": facts_entry(facts)})
+        checksum = new_checksum()
+        with temporary.open("wb") as file:
+            file.write(begin)
+            for name, piece in sorted(pieces.items(), key=lambda item: item[0]):
+                file.seek(starts[name])
+                checksum.update(_described(name, piece))
+                for block in blocks(name):
+                    file.write(block)
+                    checksum.update(block)
+        put_checksum(temporary, facts, checksum.hexdigest())
 
     replace_file(path, write)
 
@@ -129,10 +163,14 @@ def _checksum(tensors: Mapping[str, Tensor]) -> str:
     """Of names, types, shapes and values of tensors on the host."""
     checksum = new_checksum()
     for name, tensor in sorted(tensors.items()):
-        checksum.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        checksum.update(_described(name, tensor))
         if tensor.numel():
             checksum.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))  # pyright: ignore[reportArgumentType]
     return checksum.hexdigest()
+
+
+def _described(name: str, tensor: Tensor | Piece) -> bytes:
+    return json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode()
 
 
 def as_bytes(value: Any) -> Tensor:

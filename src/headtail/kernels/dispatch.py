@@ -135,6 +135,13 @@ def loss_kernels(*tensors: Tensor) -> Any:
     return _kernels(engine, "loss")
 
 
+def staged_kernels(*tensors: Tensor) -> Any:
+    """The stages of the sampled softmax of ranks, for the tensors of `loss_kernels`, on a GPU."""
+    if _engine(tensors[0].device) != "triton" or loss_kernels(*tensors) is None:
+        return None
+    return _kernels("triton", "staged")
+
+
 def row_kernels(table: Tensor, largest: int) -> Any:
     """Optimiser updates of a table's rows; `largest` is the size of the model's largest table."""
     engine = _engine(table.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int32, Int64
+from jaxtyping import Float, Float64, Int32, Int64
 from torch import Tensor
 
 
@@ -66,6 +66,21 @@ class LossGradients(NamedTuple):
     grad_rows: Float[Tensor, "n d"] | None
     total: Float[Tensor, ""] | None = None
     rows: Int64[Tensor, " n"] | None = None
+
+
+class Terms(NamedTuple):
+    """What a rank has of the sampled softmax between its stages (`losses/staged.py`).
+
+    Attributes:
+        each: `[s, p, m]` whose first part holds f + b of each own draw; −inf where it does not
+            count.
+        highest: `[p]` the highest of them; −inf where there is none.
+        known: `[3, p]` f_y and a of own positives, 0 for others, and the sum of own terms.
+    """
+
+    each: Float[Tensor, "s p m"]
+    highest: Float[Tensor, " p"]
+    known: Float64[Tensor, "3 p"]
 
 
 class Drop(NamedTuple):

@@ -126,6 +126,23 @@ class Captured(NamedTuple):
     nbytes: int
 
 
+def tell_once(told: set[str], reason: str) -> None:
+    """Say why a head is not captured, unless it was said before.
+
+    Args:
+        told: what was said; this is added.
+        reason: the end of a sentence.
+    """
+    if reason in told:
+        return
+    told.add(reason)
+    warnings.warn(
+        f"This head's steps are not captured as CUDA graphs: {reason}. They run eagerly, one "
+        "kernel after the other; `head.capture(False)` says that this is meant.",
+        stacklevel=5,
+    )
+
+
 class HeadGraphs:
     """The CUDA graphs of one head: for each shape of a batch one that draws, computes the loss and
     all its gradients.
@@ -185,14 +202,7 @@ class HeadGraphs:
 
     def tell(self, reason: str) -> None:
         """Say once why something is not captured."""
-        if reason in self._told:
-            return
-        self._told.add(reason)
-        warnings.warn(
-            f"This head's steps are not captured as CUDA graphs: {reason}. They run eagerly, one "
-            "kernel after the other; `head.capture(False)` says that this is meant.",
-            stacklevel=4,
-        )
+        tell_once(self._told, reason)
 
     @property
     def captured(self) -> Captured:

@@ -66,16 +66,19 @@ class Call(NamedTuple):
         """Everything that a graph holds on to, and that decides whether there is one: shapes,
         addresses, settings, hooks and the loss.
         """
+        of_batch = self.hidden.shape, self.hidden.requires_grad, _of_target(self.target)
+        return *of_batch, failed_captures(), *self.key_of_any_batch(of_loss)
+
+    def key_of_any_batch(self, of_loss: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What changes on all ranks at the same time, if at all: the same without the batch, and
+        without what a single process has seen.
+        """
         hidden = self.hidden
         device = hidden.device
         kind = device.type
         return (
-            hidden.shape,
             hidden.dtype,
-            hidden.requires_grad,
-            _of_target(self.target),
             stream_of(device),
-            failed_captures(),
             torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind),
             torch._C._get_deterministic_algorithms(),
             torch._C._get_fp32_precision_getter("cuda", "matmul"),

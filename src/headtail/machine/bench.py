@@ -26,10 +26,6 @@ from headtail.machine.shape import METHODS, NUMBER, Method, Shape, memory_of, po
 
 SIZES = (10**4, 10**5, 10**6)
 """Numbers of labels."""
-MORE_NEGATIVES = 16
-"""The sampled loss is also measured with this many times the negatives: the cost of a negative."""
-FEWER_DIMS = 8
-"""Each method is also measured with dim divided by this, to separate operations from bytes."""
 STEPS_PER_GRAPH = 16
 QUICK_STEP = 0.01
 """On a GPU, steps are timed as CUDA graphs, as in training: several in one graph if a step takes
@@ -97,19 +93,14 @@ def measure(
     timings: list[Timing] = []
     for method in METHODS:
         shapes = [Shape(labels, dim, batch, negatives) for labels in sizes]
-        fewer_dims = Shape(sizes[:2][-1], max(1, dim // FEWER_DIMS), batch, negatives)
-        words = [*(f"{labels:,} labels" for labels in sizes), "fewer dimensions"]
         if method in possible():
             # Loads kernels, which belongs neither to the time nor to the memory of a step.
             head_step(method, SMALL, table_of(SMALL, device))()
-        for shape, what in zip([*shapes, fewer_dims], words, strict=True):
-            report(f"{method}, {what}")
+        for shape in shapes:
+            report(f"{method}, {shape.labels:,} labels")
             if method in possible() and _is_bearable(method, shape, device, timings, effort):
                 timings.append(time_step(method, shape, device, effort))
     _check_measured(timings, Shape(sizes[0], dim, batch, negatives))
-    report(f"sampled, {MORE_NEGATIVES} times the negatives")
-    more = Shape(sizes[0], dim, batch, MORE_NEGATIVES * negatives)
-    timings.append(time_step("sampled", more, device, effort))
     answers: dict[int, float] = {}
     for labels in sizes:
         report(f"answers, {labels:,} labels")
@@ -130,7 +121,7 @@ def measure(
 
 def measurements(sizes: tuple[int, ...] = SIZES) -> int:
     """How often `measure` reports."""
-    return 3 + len(METHODS) + (len(METHODS) + 1) * len(sizes)
+    return 2 + (len(METHODS) + 1) * len(sizes)
 
 
 def time_step(method: Method, shape: Shape, device: str, effort: Effort = USUAL) -> Timing:

@@ -6,6 +6,7 @@ from typing import Any
 
 from headtail.core.labels import Labels, check_labels
 from headtail.core.pieces import Piece
+from headtail.core.sharded_labels import ShardedLabels
 from headtail.errors import HeadtailError, Sentence, Setting
 from headtail.implicit.implied import (
     POST_HOC,
@@ -66,7 +67,7 @@ def scheme(text: str, labels: Labels, num_negatives: int | None = None, **option
         if loss is None:
             number = num_negatives if parsed.num_negatives is None else parsed.num_negatives
             loss = _sampled_loss(parsed, labels, number, piece, options)
-        if loss.post_hoc:
+        if loss.post_hoc and not isinstance(labels, ShardedLabels):  # which no rank knows alone
             lean = lean_of(implied_margin_of(loss, batch_size=2), labels)
             refuse_to_correct_twice(lean, "`+post-hoc`" if parsed.post_hoc else POST_HOC)
     return loss

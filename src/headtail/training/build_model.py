@@ -11,9 +11,11 @@ from torch import nn
 
 from headtail.collectives.ranks import Ranks
 from headtail.core.labels import Labels
+from headtail.core.sharded_labels import ShardedLabels
 from headtail.data.bag import Bag
 from headtail.data.histories import Histories
 from headtail.data.points import Points
+from headtail.distributed.own_margin import lean_of_ranks
 from headtail.distributed.replicate import average_encoder
 from headtail.distributed.sharded_head import ShardedLabelHead
 from headtail.encoders import (
@@ -28,6 +30,7 @@ from headtail.encoders import (
 from headtail.encoders.sasrec import START
 from headtail.errors import HeadtailError, Setting
 from headtail.head import LabelHead
+from headtail.implicit.implied import refuse_to_correct_twice
 from headtail.losses import SampledLoss
 from headtail.rows.optimizers import DenseSGD, RowAdagrad, RowAdam, RowSGD
 from headtail.rows.row_optimizer import RowOptimizer
@@ -77,7 +80,7 @@ ON_CPU = TablePlacement()
 
 def build_model(
     run: SettledRun,
-    labels: Labels,
+    labels: Labels | ShardedLabels,
     num_features: int,
     *,
     image_size: tuple[int, int] | None = None,
@@ -101,7 +104,7 @@ def build_model(
         placement: where tables are initialised, and their dtype.
     """
     parsed = parse(run.scheme)
-    loss = scheme(run.scheme, labels, run.negatives)
+    loss = scheme(run.scheme, labels, run.negatives)  # pyright: ignore[reportArgumentType]
     if encoder is None:
         encoder = build_encoder(
             run, num_features, image_size, sparse=sparse and sparse_features, placement=placement
@@ -126,15 +129,24 @@ def build_model(
     mask_known = run.batching == "points" and not exact
     if placement.ranks is not None:
         head = ShardedLabelHead(labels, dim, loss, placement.ranks, **table)
-        if isinstance(encoder, SASRec):
-            head.weight.data *= START * dim**0.5  # as below, the same for any number of ranks
-        average_encoder(encoder, head)
-        whole: Any = head  # it can do all that a model asks of it
-        return Model(encoder, whole, mask_known=mask_known, ranks=placement.ranks)
+        return _sharded_model(encoder, head, mask_known=mask_known)
+    assert isinstance(labels, Labels), "one process has whole labels"
     head = LabelHead(labels, dim, loss, **table)
     if isinstance(encoder, SASRec):
         nn.init.normal_(head.weight, std=START)
     return Model(encoder, head, mask_known=mask_known)
+
+
+def _sharded_model(encoder: nn.Module, head: ShardedLabelHead, *, mask_known: bool) -> Model:
+    """A model whose ranks share the head and have a copy of the encoder each."""
+    if head.loss.post_hoc:
+        refuse_to_correct_twice(lean_of_ranks(head), "`+post-hoc`")
+    if isinstance(encoder, SASRec):
+        # As in one process, and the same for any number of ranks.
+        head.weight.data *= START * head.dim**0.5
+    average_encoder(encoder, head)
+    whole: Any = head  # it can do all that a model asks of it
+    return Model(encoder, whole, mask_known=mask_known, ranks=head.ranks)
 
 
 def with_second_tower(model: Model, items: Bag | None) -> Model:

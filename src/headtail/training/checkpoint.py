@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headtail.device.host_memory import HostTensor, on_host
+from headtail.distributed.checkpoint_parts import remembers
 from headtail.errors import HeadtailError
 from headtail.files.tensors import load_tensors
 from headtail.rows.decay import forgive, owed, owes
@@ -118,11 +119,11 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return {f"model.{name}": on_host(tensor) for name, tensor in tensors.items()}
 
 
+def copied_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of `weights_of`, which later steps do not change."""
+    return {name: tensor.detach().clone() for name, tensor in weights_of(model).items()}
+
+
 def remembering(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Modules with more state than their buffers, such as a queue with its fill level."""
-    plain = nn.Module.get_extra_state
-    return [
-        (name, module)
-        for name, module in model.named_modules()
-        if type(module).get_extra_state is not plain
-    ]
+    return [(name, module) for name, module in model.named_modules() if remembers(module)]

@@ -9,11 +9,15 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from headtail.collectives.ranks import Ranks
 from headtail.core.columns import Names
 from headtail.core.labels import Labels
+from headtail.core.placement import Placement
+from headtail.core.sharded_labels import ShardedLabels
 from headtail.core.targets import Ragged
 from headtail.data.bag import ragged_rows
 from headtail.data.points import DataSet, Points
+from headtail.distributed.counting import counted
 
 MOST_VALIDATION = 2000
 """Points that are enough to choose an epoch; with many labels, more would cost more than the epoch
@@ -117,3 +121,25 @@ def training_labels(
     if smoothing is None:
         smoothing = 1.0 if bool((counts == 0).any()) else 0.0
     return Labels.from_counts(counts, smoothing, names)
+
+
+def training_labels_of_ranks(
+    train: Points, among: Tensor | None, smoothing: float | None, ranks: Ranks
+) -> ShardedLabels:
+    """The same, where each rank counts a part of the points and keeps the counts of its own labels.
+    Every rank must call it.
+
+    Args:
+        train: all training points.
+        among: ids of those that are trained on; None for all.
+        smoothing: pseudo-count per label; None for 1 if some label never occurs, else 0.
+        ranks: who share the labels.
+    """
+    if among is None:
+        seen = train.labels.values.tensor_split(ranks.size)[ranks.rank]
+    else:
+        seen = ragged_rows(train.labels, among.tensor_split(ranks.size)[ranks.rank]).values
+    labels = counted(seen.long(), Placement((train.num_labels,)), ranks, smoothing or 0.0)
+    if smoothing is None and labels.never_seen:
+        return ShardedLabels(labels.counts, labels.share, labels.totals, smoothing=1.0)
+    return labels

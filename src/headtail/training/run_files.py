@@ -10,20 +10,17 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from headtail.core.labels import Labels
-from headtail.data.known import Users
-from headtail.data.text_features import TextFeatures
 from headtail.distributed.checkpoint_contents import DamagedError, read_contents
 from headtail.distributed.checkpoint_folder import newest_first
 from headtail.encoders import Model
 from headtail.errors import HeadtailError, Setting
 from headtail.files.atomic import keep
 from headtail.files.checksums import DamagedWarning
-from headtail.files.tensors import as_bytes, save_tensors
+from headtail.files.tensors import save_tensors
 from headtail.training import checkpoint
 from headtail.training.check_checkpoint import check_optimiser, check_random, checked_state
 from headtail.training.check_saved import Saved
-from headtail.training.saved_model import AGAIN, MODEL_FILE, save_model
+from headtail.training.saved_model import AGAIN, MODEL_FILE, About, save_model
 from headtail.training.state import State
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
@@ -99,36 +96,20 @@ class RunFiles:
 
     Args:
         folder: where the files go, or None.
-        facts: about run and data, saved in both files; a checkpoint must agree with them.
-        labels: the distribution that is trained for.
-        text: how raw texts become features, or None.
-        users: of the training points, where features are users; or None.
+        about: what the model is saved with; a checkpoint must agree with its facts.
     """
 
-    def __init__(
-        self,
-        folder: Path | None,
-        facts: dict[str, Any],
-        labels: Labels,
-        text: TextFeatures | None = None,
-        users: Users | None = None,
-    ) -> None:
+    def __init__(self, folder: Path | None, about: About) -> None:
         self.folder = folder
-        self.facts = facts
-        self.labels = labels
-        self._label_names = as_bytes(labels.names)
-        self.text = text
-        self.users = users
+        self.about = about
         self._best: dict[str, Tensor] = {}
 
     def save_model(self, model: Model) -> None:
         """Keep the present weights as the best."""
         if self.folder is not None:
-            about = (self.labels, self._label_names, self.facts, self.text, self.users)
-            save_model(self.folder, model, *about)
+            save_model(self.folder, model, self.about)
             return
-        weights = checkpoint.weights_of(model)
-        self._best = {name: tensor.detach().clone() for name, tensor in weights.items()}
+        self._best = checkpoint.copied_weights(model)
 
     def restore_best(self, model: Model) -> None:
         """Give the model the weights that were kept last."""
@@ -143,7 +124,7 @@ class RunFiles:
         """Save all that the run needs to continue; there must be a folder."""
         assert self.folder is not None
         tensors, facts = checkpoint.training_state(model, optimiser)
-        facts = {**facts, **self.facts, "state": asdict(state)}
+        facts = {**facts, **self.about.facts, "state": asdict(state)}
         path = self.folder / CHECKPOINT_FILE
         keep(path, self.folder / PREVIOUS_FILE)
         save_tensors(path, tensors, facts)
@@ -176,9 +157,9 @@ class RunFiles:
         tensors, facts = _last_good(path)
         if not {"run", "data", "state", "optimiser"} <= facts.keys():
             raise HeadtailError(f"`{path}` is not a checkpoint of a run. {START_AGAIN}")
-        check_facts(path, facts, self.facts)
+        check_facts(path, facts, self.about.facts)
         saved = Saved(path, tensors, facts, START_AGAIN)
-        state = checked_state(saved, self.facts["run"]["epochs"], steps)
+        state = checked_state(saved, self.about.facts["run"]["epochs"], steps)
         saved.check_weights(model)
         check_optimiser(saved, model, optimiser)
         check_random(saved)

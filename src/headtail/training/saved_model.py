@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from headtail.core.labels import Labels
+from headtail.core.columns import Names
 from headtail.data.known import Users
 from headtail.data.text_features import TextFeatures
 from headtail.encoders import Model
@@ -31,59 +32,61 @@ from headtail.training.check_saved import Saved
 from headtail.training.config import Run, SettledRun
 
 MODEL_FILE = "model.safetensors"
+COUNTS = "labels.counts"
+"""The examples of each label, in a model's file."""
 AGAIN = "Train the model again, or restore the file from a copy."
 """What to do about a model that cannot be used."""
 
 
-def save_model(
-    folder: Path,
-    model: Model,
-    labels: Labels,
-    names: Tensor,
-    facts: dict[str, Any],
-    text: TextFeatures | None = None,
-    users: Users | None = None,
-) -> None:
+@dataclass(frozen=True, eq=False)
+class About:
+    """What a run's model is saved with, beside weights and counts.
+
+    Attributes:
+        facts: about run and data, which a checkpoint must agree with.
+        names: of the labels, or None.
+        smoothing: of the counts of labels.
+        text: how raw texts become features, where it is trained on texts.
+        users: the users of training and what they had, where features are users.
+    """
+
+    facts: dict[str, Any]
+    names: Names | None
+    smoothing: float
+    text: TextFeatures | None = None
+    users: Users | None = None
+
+    @cached_property
+    def _names(self) -> Tensor:
+        return as_bytes(self.names)
+
+    def contents(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All of it as tensors and facts of a file."""
+        tensors = {"labels.names": self._names}
+        facts = {**self.facts, "smoothing": self.smoothing}
+        if self.text is not None:
+            tensors |= self.text.tensors()
+            facts["text"] = self.text.facts()
+        if self.users is not None:
+            tensors["users.names"] = as_bytes(self.users.names)
+            # Copies, because saved tensors must not share memory with each other.
+            tensors["users.had"] = self.users.had.values.clone()
+            tensors["users.had_offsets"] = self.users.had.offsets.clone()
+        return tensors, facts
+
+
+def save_model(folder: Path, model: Model, about: About) -> None:
     """Save a model in a run's folder.
 
     Args:
         folder: of the run.
         model: the model; pending weight decay is applied first.
-        labels: the distribution it was trained for.
-        names: of the labels, as `as_bytes` writes them.
-        facts: about the run.
-        text: how raw texts become features, where it was trained on texts.
-        users: the users of training and what they had, where features are users.
+        about: the rest.
     """
     for parameter in model.parameters():
         catch_up(parameter)
-    save_weights(folder, checkpoint.weights_of(model), labels, names, facts, text, users)
-
-
-def save_weights(
-    folder: Path,
-    weights: dict[str, Tensor],
-    labels: Labels,
-    names: Tensor,
-    facts: dict[str, Any],
-    text: TextFeatures | None = None,
-    users: Users | None = None,
-) -> None:
-    """`save_model` for the weights of a model, by their names in a checkpoint."""
-    tensors = {
-        **weights,
-        "labels.counts": labels.counts,
-        "labels.names": names,
-    }
-    facts = {**facts, "smoothing": labels.smoothing}
-    if text is not None:
-        tensors |= text.tensors()
-        facts["text"] = text.facts()
-    if users is not None:
-        tensors["users.names"] = as_bytes(users.names)
-        # Copies, because saved tensors must not share memory with each other.
-        tensors["users.had"] = users.had.values.clone()
-        tensors["users.had_offsets"] = users.had.offsets.clone()
+    tensors, facts = about.contents()
+    tensors |= checkpoint.weights_of(model) | {COUNTS: model.head.labels.counts}
     save_tensors(folder / MODEL_FILE, tensors, facts)
 
 
@@ -110,7 +113,7 @@ def load_model(
             "run."
         )
     tensors, facts = checkpoint.load(path)
-    if not {"run", "smoothing", "num_features"} <= facts.keys() or "labels.counts" not in tensors:
+    if not {"run", "smoothing", "num_features"} <= facts.keys() or COUNTS not in tensors:
         raise HeadtailError(f"`{path}` is not a trained model. Pass the folder of a finished run.")
     saved = Saved(path, tensors, facts, AGAIN)
     run = checked_run(saved)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headtail.data.image_files import ImageFiles
+from headtail.distributed.sharded_head import ShardedLabelHead
 from headtail.training.eager import EagerStep
 from headtail.training.step import Learner, TrainingStep
 from headtail.training.streamed import StreamedStep
@@ -20,7 +21,7 @@ class ShardedStep(TrainingStep):
     """Takes the step of this rank's part of a batch.
 
     All randomness of a step follows from (seed, epoch, step, rank): a resumed run has the same, and
-    another number of ranks needs nothing from a checkpoint. Rank 0's decides the negatives.
+    another number of ranks needs nothing from a checkpoint.
 
     Args:
         learner: with the batches of this rank.
@@ -32,6 +33,10 @@ class ShardedStep(TrainingStep):
         self._step = StreamedStep(learner) if files else EagerStep(learner)
         self._seed = learner.run.seed
         self._rank = learner.model.ranks.rank
+        head: Any = learner.model.head
+        if isinstance(head, ShardedLabelHead):
+            # From the first step on, so that a resumed run takes the same steps to the last digit.
+            head.capture(examples=-(-learner.batches.size // learner.model.ranks.size))
 
     def order(self, epoch: int, start: int = 0) -> Iterator[tuple[int, Any]]:
         """The seed of each step, and this rank's part of its batch."""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from headtail.collectives.accord import Accord
 from headtail.collectives.ranks import Ranks
 from headtail.core.labels import Labels
+from headtail.core.sharded_labels import ShardedLabels
 from headtail.data.bag import Bag
 from headtail.data.batches import Batches
 from headtail.data.histories import Histories
@@ -25,6 +26,8 @@ from headtail.data.points import DataSet, Points
 from headtail.data.sequence_batches import SequenceBatches
 from headtail.device.determinism import determinism
 from headtail.device.memory import explained_out_of_memory
+from headtail.distributed.own_margin import lean_of_ranks
+from headtail.distributed.shared_folder import check_shared
 from headtail.distributed.validation import ShardedValidation
 from headtail.encoders import Model, ResNet, SequenceEncoder
 from headtail.errors import HeadtailError, Setting
@@ -41,15 +44,19 @@ from headtail.training.build_model import (
     with_second_tower,
 )
 from headtail.training.callbacks import Callback, Callbacks, Progress
-from headtail.training.check_sharded import check_sharded
+from headtail.training.check_sharded import check_sharded, spreads_counts
 from headtail.training.choose_step import choose_step
 from headtail.training.config import Run
 from headtail.training.engine import Engine
-from headtail.training.held_out import split_validation, training_labels
+from headtail.training.held_out import (
+    split_validation,
+    training_labels,
+    training_labels_of_ranks,
+)
 from headtail.training.interrupts import Stopped, interrupts
 from headtail.training.recipes import with_defaults
 from headtail.training.run_files import RunFiles
-from headtail.training.saved_model import settings_of
+from headtail.training.saved_model import About, settings_of
 from headtail.training.sharded_files import ShardedRunFiles
 from headtail.training.state import State
 from headtail.training.step import Learner
@@ -67,9 +74,15 @@ class Trained:
     """A trained model, its state, and the labels it was trained for."""
 
     model: Model
-    labels: Labels
+    labels: Labels | ShardedLabels
     state: State
     steps_per_epoch: int
+
+    def lean(self) -> float | None:
+        """How far the loss leans, found by ranks that share the labels, which must all call it;
+        None where the head itself knows.
+        """
+        return None if self.model.ranks is None else lean_of_ranks(self.model.head)  # pyright: ignore[reportArgumentType]
 
 
 class Trainer:
@@ -117,7 +130,10 @@ class Trainer:
         self.folder = None if folder is None else Path(folder)
         self.device = torch.device(device)
         train, among, held_out = split_validation(data, run.validation)
-        self.labels = training_labels(train, among, run.smoothing, data.label_names)
+        if ranks is not None and spreads_counts(run.scheme):
+            self.labels = training_labels_of_ranks(train, among, run.smoothing, ranks)
+        else:
+            self.labels = training_labels(train, among, run.smoothing, data.label_names)
         torch.manual_seed(run.seed)
         check_encoder(run, train, encoder)
         if ranks is not None:
@@ -157,6 +173,8 @@ class Trainer:
             hold: keep other processes from training in the same folder meanwhile; False where the
                 caller does.
         """
+        if self.folder is not None and self.accord.ranks is not None:
+            check_shared(self.accord.ranks, self.folder)
         if not hold or self.folder is None or not self.accord.is_first:
             return self._fit()
         with held(self.folder):
@@ -248,9 +266,10 @@ class Trainer:
             "relations": data.relations,
             "feature_names": data.feature_names,
         }
-        about = (data.text, users_of_training(data.train))
+        users = users_of_training(data.train)
+        about = About(facts, data.label_names, self.labels.smoothing, data.text, users)
         kept = RunFiles if self.accord.ranks is None else ShardedRunFiles
-        return kept(self.folder, facts, self.labels, *about)
+        return kept(self.folder, about)
 
     def _takes_whole_points(self, train: Points) -> bool:
         if self.run.batching != "auto":

@@ -1,71 +1,67 @@
-"""The weights of a model that ranks share, as those of one process."""
+"""A model that ranks share, saved and restored as that of one process: no rank ever holds more of
+the label table than its own rows and a few thousand others.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from headtail.distributed.sharded_head import ShardedLabelHead
+from headtail.distributed.table_file import export_rows, import_rows
 from headtail.encoders import Model
 from headtail.rows.decay import catch_up
 from headtail.training.checkpoint import remembering, weights_of
+from headtail.training.saved_model import COUNTS, About
 
-NUMBERS_AT_ONCE = 2**24
-"""Numbers of a table that each rank sends to the first at a time."""
 TABLES = ("model.head.weight", "model.head.bias")
 """What each rank has its own rows of."""
 
 
-def weights_of_all(model: Model) -> dict[str, Tensor]:
-    """The weights of a model with a whole table, on the first rank; nothing on others. Every rank
-    must call it.
+def save_model_of_ranks(path: Path, model: Model, about: About) -> None:
+    """Write the file that one process would write, on the first rank, a few thousand labels at a
+    time. Every rank must call it.
 
-    Pending weight decay is applied first. A queue's content is that of the samplers of all labels.
+    Args:
+        path: the file.
+        model: pending weight decay is applied first.
+        about: what it is saved with.
     """
     head: Any = model.head
     for parameter in model.parameters():
         catch_up(parameter)
     weights = weights_of(model)
-    tables = {
-        name: gathered_rows(weights.pop(name).detach(), head) for name in TABLES if name in weights
-    }
-    if head.ranks.rank != 0:
-        return {}
+    rows = {name: weights.pop(name) for name in TABLES if name in weights}
+    rows[COUNTS] = head.labels.counts
+
+    def others() -> tuple[dict[str, Tensor], dict[str, Any]]:
+        tensors, facts = about.contents()
+        return tensors | _of_one_process(model, weights), facts
+
+    export_rows(head, path, rows, others)
+
+
+def restore_model_of_ranks(path: Path, model: Model) -> None:
+    """Read the weights of such a file, each rank its own rows. Every rank must call it."""
+    head: Any = model.head
+    weights = weights_of(model)
+    rows = {name: weights[name] for name in TABLES if name in weights}
+    encoder = {name: value for name, value in weights.items() if name.startswith("model.encoder.")}
+    import_rows(head, path, rows, encoder)
+
+
+def _of_one_process(model: Model, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights by the names that one process has for them: a queue's content is that of the samplers
+    of all labels.
+    """
     parts, wholes = (
         [f"model.{name}." for name, _ in remembering(model) if name.startswith(where)]
         for where in ("head.part", "head.loss")
     )
+    renamed = dict(weights)
     for part, whole in zip(parts, wholes, strict=True):
         names = [name for name in weights if name.startswith(part)]
-        weights |= {whole + name.removeprefix(part): weights[name] for name in names}
-    own = [name for name in weights if name.startswith("model.head.part.")]
-    return tables | {name: weights[name] for name in weights if name not in own}
-
-
-def gathered_rows(rows: Tensor, head: ShardedLabelHead) -> Tensor:
-    """`[L, …]` rows of all labels in their order, in host memory of the first rank; nothing on
-    others.
-
-    Args:
-        rows: `[n, …]` of this rank.
-        head: whose rows they are.
-    """
-    ranks = head.ranks
-    shares = [head.placement.share(rank, ranks.size) for rank in range(ranks.size)]
-    longest = max(map(len, shares))
-    at_once = min(longest, max(1, NUMBERS_AT_ONCE // max(1, rows.shape[1:].numel())))
-    first = ranks.rank == 0
-    whole = rows.new_empty(head.labels.num_labels if first else 0, *rows.shape[1:], device="cpu")
-    for start in range(0, longest, at_once):
-        own = rows[start : start + at_once].cpu()
-        sent = rows.new_zeros(at_once, *rows.shape[1:], device="cpu")
-        sent[: len(own)] = own
-        received = [torch.empty_like(sent) for _ in shares] if first else []
-        dist.gather(sent, received or None, group=ranks.group, group_dst=0)
-        for share, part in zip(shares, received, strict=False):
-            labels = share.labels(torch.arange(len(share))[start : start + at_once])
-            whole[labels] = part[: len(labels)]
-    return whole
+        renamed |= {whole + name.removeprefix(part): weights[name] for name in names}
+    own = "model.head.part."
+    return {name: value for name, value in renamed.items() if not name.startswith(own)}

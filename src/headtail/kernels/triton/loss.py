@@ -97,8 +97,8 @@ def _fused(
     grad_drawn = grad_scores[n:]
     total = torch.empty((), **like) if shared else None
     if shared:
-        coefs = torch.empty(_splits(SCORE_TILES, part, m, d), part, m, **like)
-        partial, tickets = _room(n, m, d, input.device)
+        coefs = torch.empty(splits_of(SCORE_TILES, part, m, d), part, m, **like)
+        partial, tickets = room_for(n, m, d, input.device)
     else:
         coefs = grad_drawn.reshape(1, n, m)
         partial = None
@@ -117,7 +117,7 @@ def _fused(
             None if t is None else t[start : start + part] for t in (label, known, loss, grad_rows)
         )
         b_here = b if shared_b else b[start : start + part]
-        _compute_scores(x, table, negatives, coefs, exact)
+        compute_scores(x, table, negatives, coefs, exact)
         equation[(len(x),)](
             x, table, len(table), bias, y, negatives, ids, b_here, s, grad_y, a_here, *per_example,
             coefs, coefs.stride(0), tickets, m, d, margin, 0 if tickets is None else len(tickets),
@@ -136,13 +136,14 @@ def _fused(
             )  # fmt: skip
         else:
             sums = grad_x, grad_rows[n:], grad_drawn, losses, total
-            _compute_gradients(
+            compute_gradients(
                 x, table, y, negatives, s, coefs, grad_y, *sums, partial, tickets, start > 0, exact
             )
     return LossGradients(loss, grad_input, grad_scores, grad_rows, total)
 
 
-def _compute_scores(x, table, negatives, scores, exact) -> None:
+def compute_scores(x, table, negatives, scores, exact) -> None:
+    """Scores of all draws, in as many partial sums as `scores` has room for."""
     n, d = x.shape
     m = negatives.shape[-1]
     if negatives.dim() == 2:
@@ -157,10 +158,11 @@ def _compute_scores(x, table, negatives, scores, exact) -> None:
     )  # fmt: skip
 
 
-def _compute_gradients(
+def compute_gradients(
     x, table, y, negatives, scale, coefs, grad_y, grad_input, grad_negatives, grad_scores,
     losses, total, partial, tickets, more, exact,
 ) -> None:  # fmt: skip
+    """Gradients of inputs and negatives from coefficients, their sums, and the total loss."""
     n, d = x.shape
     m = negatives.shape[-1]
     height = GRADIENT_TILES["height"]
@@ -175,15 +177,15 @@ def _compute_gradients(
     )  # fmt: skip
 
 
-def _room(n: int, m: int, d: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def room_for(n: int, m: int, d: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """For parts of the negatives' gradient, and to count those that are done."""
-    splits = _splits(GRADIENT_TILES, m, d, n)
+    splits = splits_of(GRADIENT_TILES, m, d, n)
     partial = torch.empty(splits, m, d, dtype=torch.float32, device=device)
     tiles = triton.cdiv(m, GRADIENT_TILES["height"]) * triton.cdiv(d, GRADIENT_TILES["width"])
     return partial, torch.empty(tiles, dtype=torch.int32, device=device)
 
 
-def _splits(tiles: dict[str, int], height: int, width: int, length: int) -> int:
+def splits_of(tiles: dict[str, int], height: int, width: int, length: int) -> int:
     """The number of parts into which each sum of a matrix product is cut, so that a small product
     still fills the machine.
     """

@@ -32,15 +32,8 @@ def equation(
     exists = in_table(y, size)
     s = number_of(scale, i, i >= 0, scalar_scale)
     a_i = number_of(a, i, i >= 0, scalar_a)
-    products = tl.zeros((block_d,), tl.float32)
-    for block in range(blocks_d):
-        k = block * block_d + tl.arange(0, block_d)
-        x_i = tl.load(x + i * d + k, mask=k < d, other=0.0)
-        w_y = tl.load(table + y * d + k, mask=(k < d) & exists, other=0.0)
-        products += x_i.to(tl.float32) * w_y.to(x_i.dtype).to(tl.float32)
-    f_y = tl.where(exists, tl.sum(products), float("nan"))
-    if bias is not None:
-        f_y += tl.load(bias + y, mask=exists, other=0.0).to(tl.float32)
+    f_y = positive_score(i, y, exists, x, table, bias, d, block_d, blocks_d)
+    f_y = tl.where(exists, f_y, float("nan"))
     if piece is None:
         value_y, slope_y = _softmax(
             i, f_y, a_i, s, coefs, stride, bias, size, negatives, ids, b, label, known, m,
@@ -62,6 +55,23 @@ def equation(
 
 
 @triton.jit
+def positive_score(
+    i, y, exists, x, table, bias, d, block_d: tl.constexpr, blocks_d: tl.constexpr
+):  # fmt: skip
+    """The score of example i with row y; of no use where the row does not exist."""
+    products = tl.zeros((block_d,), tl.float32)
+    for block in range(blocks_d):
+        k = block * block_d + tl.arange(0, block_d)
+        x_i = tl.load(x + i * d + k, mask=k < d, other=0.0)
+        w_y = tl.load(table + y * d + k, mask=(k < d) & exists, other=0.0)
+        products += x_i.to(tl.float32) * w_y.to(x_i.dtype).to(tl.float32)
+    f_y = tl.sum(products)
+    if bias is not None:
+        f_y += tl.load(bias + y, mask=exists, other=0.0).to(tl.float32)
+    return f_y
+
+
+@triton.jit
 def _softmax(
     i, f_y, a_i, s, coefs, stride, bias, size, negatives, ids, b, label, known, m,
     scalar_b: tl.constexpr, splits: tl.constexpr, shared: tl.constexpr, shared_b: tl.constexpr,
@@ -74,7 +84,7 @@ def _softmax(
     z = tl.zeros((block_m,), tl.float32)
     for block in range(blocks_m):
         j = block * block_m + tl.arange(0, block_m)
-        f, b_j, counts = _draws(
+        f, b_j, counts = draws(
             i, j, coefs, stride, bias, size, negatives, ids, b, label, known, m,
             scalar_b, splits, shared, shared_b,
         )  # fmt: skip
@@ -86,7 +96,7 @@ def _softmax(
     for block in range(blocks_m):
         if blocks_m > 1:  # a single block is still in registers
             j = block * block_m + tl.arange(0, block_m)
-            f, b_j, counts = _draws(
+            f, b_j, counts = draws(
                 i, j, coefs, stride, bias, size, negatives, ids, b, label, known, m,
                 scalar_b, splits, shared, shared_b,
             )  # fmt: skip
@@ -106,7 +116,7 @@ def _decoupled(
     total = 0.0
     for block in range(blocks_m):
         j = block * block_m + tl.arange(0, block_m)
-        f, b_j, counts = _draws(
+        f, b_j, counts = draws(
             i, j, coefs, stride, bias, size, negatives, ids, b, label, known, m,
             scalar_b, splits, shared, shared_b,
         )  # fmt: skip
@@ -124,7 +134,7 @@ def _decoupled(
 
 
 @triton.jit
-def _draws(
+def draws(
     i, j, coefs, stride, bias, size, negatives, ids, b, label, known, m,
     scalar_b: tl.constexpr, splits: tl.constexpr, shared: tl.constexpr, shared_b: tl.constexpr,
 ):  # fmt: skip

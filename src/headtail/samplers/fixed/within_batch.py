@@ -160,7 +160,7 @@ class WithinBatch(FixedSampler):
             may_miss=self.labels.never_seen > 0,
             source="batch",
             # Other labels are counted while they are used, and ranks wait for each other.
-            replayable=isinstance(self.labels, Labels) and self.ranks is None,
+            replayable=self.labels.unchanging and self.ranks is None,
         )
 
     def for_labels(self, labels: Labels) -> WithinBatch:

@@ -1,0 +1,124 @@
+"""Draws docs/figures/evidence.svg: how far each scheme is from the softmax on head and tail, with
+95% intervals, from experiments/results/evidence.csv.
+
+Run: .venv/bin/python docs/figures/evidence.py
+"""
+
+import csv
+import math
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("svg")
+import matplotlib.pyplot as plt
+
+HERE = Path(__file__)
+ROWS = HERE.parents[2] / "experiments" / "results" / "evidence.csv"
+# Okabe and Ito's colours, which colour-blind readers can tell apart; markers differ too.
+STYLES = {
+    "head": ("#D55E00", "o", "head labels, 95% interval", 0.16),
+    "tail": ("#0072B2", "D", "tail labels (the rarest slice), 95% interval", -0.16),
+}
+"""Slice: colour, marker, name and how far above the line of its scheme."""
+TITLES = {
+    "delicious": "Delicious, 983 labels",
+    "diginetica": "Diginetica, 43,097 items",
+    "nowplaying": "Nowplaying, 60,416 items",
+    "beauty": "Amazon Beauty",
+    "gowalla": "Gowalla, 40,981 items",
+    "beauty-sasrec": "Amazon Beauty, SASRec",
+    "diginetica-sasrec": "Diginetica, SASRec",
+    "cifar10-exp": "CIFAR-10-LT Exp, 10 classes",
+    "cifar10-step": "CIFAR-10-LT Step, 10 classes",
+    "tiny-exp": "Tiny-ImageNet-LT Exp, 200 classes",
+    "tiny-step": "Tiny-ImageNet-LT Step, 200 classes",
+    "million-adagrad": "A million generated labels, Adagrad",
+    "million-adam": "A million generated labels, Adam",
+}
+ONE_LABEL = ("cifar10-", "tiny-")
+"""Data sets that are judged by Recall@1."""
+LEFT_OUT = ("contrastive", "uniform(excluded)")
+"""Schemes with tables of their own."""
+
+Point = tuple[float, float, float]
+
+
+def read(path: Path) -> dict[str, dict[str, dict[str, Point]]]:
+    """Data set, scheme and slice: difference to the softmax and its interval, in points."""
+    found: dict = defaultdict(lambda: defaultdict(dict))
+    with path.open(newline="", encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            name = line["dataset"]
+            metric = "recall@1" if name.startswith(ONE_LABEL) else "recall@10"
+            scheme = line["scheme"]
+            shown = scheme != "softmax" and not scheme.startswith(LEFT_OUT)
+            if shown and line["metric"] == metric and line["difference"]:
+                numbers = (100 * float(line[column]) for column in ("difference", "low", "high"))
+                found[name][scheme][line["slice"]] = tuple(numbers)
+    for schemes in found.values():
+        for slices in schemes.values():  # without a tail, the torso is the rarest slice
+            slices.setdefault("tail", slices.get("torso"))
+    return found
+
+
+def draw(path: Path, to: Path) -> None:
+    """Read rows and draw a panel per data set."""
+    data = read(path)
+    names = [name for name in TITLES if name in data] + [n for n in data if n not in TITLES]
+    plt.rcParams |= {"font.size": 10, "svg.hashsalt": "headtail"}
+    plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False}
+    columns = min(2, len(names))
+    rows = math.ceil(len(names) / columns)
+    most = max(len(schemes) for schemes in data.values())
+    size = (5.6 * columns, (0.27 * most + 1.0) * rows + 0.7)
+    figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    for axis, name in zip(axes.flat, names, strict=False):
+        panel(axis, data[name])
+        axis.set_title(TITLES.get(name, name), loc="left", fontsize=10.5, fontweight="bold")
+        metric = "Recall@1" if name.startswith(ONE_LABEL) else "Recall@10"
+        axis.set_xlabel(f"{metric}, points above the softmax")
+    for axis in axes.flat[len(names) :]:
+        axis.set_axis_off()
+    handles, labels = axes.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
+    figure.savefig(to, metadata={"Date": None} if to.suffix == ".svg" else None, facecolor="white")
+    plt.close(figure)
+
+
+def panel(axis, schemes: dict[str, dict[str, Point]]) -> None:
+    """The schemes of one data set, those that gain most on the tail on top."""
+    order = sorted(schemes, key=lambda name: schemes[name]["tail"][0])
+    axis.axvline(0, color="#888888", lw=0.8)
+    for slice_, (colour, marker, label, above) in STYLES.items():
+        points = [schemes[name][slice_] for name in order]
+        values = [value for value, _, _ in points]
+        sides = [
+            [value - low for value, low, _ in points],
+            [high - value for value, _, high in points],
+        ]
+        heights = [row + above for row in range(len(order))]
+        axis.errorbar(
+            values,
+            heights,
+            xerr=sides,
+            color=colour,
+            marker=marker,
+            linestyle="none",
+            ms=4.5,
+            elinewidth=1.1,
+            capsize=2,
+            label=label,
+        )
+    axis.set_yticks(range(len(order)), order, fontsize=8)
+    axis.set_ylim(-0.6, len(order) - 0.4)
+    axis.grid(axis="y", color="#eeeeee", lw=0.8)
+    axis.set_axisbelow(True)
+
+
+if __name__ == "__main__":
+    if not ROWS.exists():
+        sys.exit(f"`{ROWS.name}` is not there yet: run experiments/evidence_tables.py first.")
+    draw(ROWS, HERE.with_suffix(".svg"))

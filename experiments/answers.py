@@ -1,0 +1,234 @@
+"""The first screen of a page of results: questions that people have, each with an answer, a number
+and a link. All of it is made from rows, so it cannot say what they do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from claim_sentences import TITLES, datasets_of, points, where
+from claims import Line, of_claim, overall
+
+Rows = Mapping[str, Sequence[Line]]
+"""Lines by file, without `.csv`."""
+NOT_YET = "Not measured yet."
+EQUAL_HEAD = "tradeoff-equal-head"
+"""The file that says which is better at equal head recall."""
+TEXT = {
+    "holds": "Yes",
+    "does not hold": "No",
+    "inconclusive": "The runs do not decide it",
+    "vacuous": "Yes, but the softmax does so too",
+}
+"""Verdicts as answers."""
+
+
+class Question(NamedTuple):
+    """A question, the function that answers it from rows, and where to read on."""
+
+    text: str
+    answer: Callable[[Rows], str]
+    link: str
+
+
+def _titles(names: Sequence[str]) -> str:
+    return ", ".join(TITLES.get(name, name) for name in names)
+
+
+def _claim(name: str) -> Callable[[Rows], str]:
+    """An answer from the verdicts on one claim: data sets by verdict, each with its number."""
+
+    def answer(rows: Rows) -> str:
+        lines = rows.get("evidence-claims", ())
+        found: dict[str, list[str]] = {}
+        for dataset in datasets_of(lines):
+            own = of_claim(lines, name, dataset)
+            if own:
+                verdict = overall(line["verdict"] for line in own)
+                title = TITLES.get(dataset, dataset)
+                found.setdefault(verdict, []).append(f"{title} ({_number(own)})")
+        parts = [f"**{text}** on {'; '.join(found[v])}" for v, text in TEXT.items() if v in found]
+        return ". ".join(parts) + "." if parts else NOT_YET
+
+    return answer
+
+
+def _number(lines: Sequence[Line]) -> str:
+    """The largest difference among the parts that decide a verdict."""
+    verdict = overall(line["verdict"] for line in lines)
+    deciding = [line for line in lines if line["verdict"] == verdict]
+    line = max(deciding, key=lambda line: abs(float(line["difference"])))
+    low, high = points(line["low"]), points(line["high"])
+    return f"{points(line['difference'])} points {where(line['slice'])}, {low} to {high}"
+
+
+def _leans(rows: Rows) -> str:
+    lines = [line for line in rows.get("evidence-leans", ()) if line["loss"] == "softmax"]
+    each = [
+        f"{TITLES.get(line['dataset'], line['dataset'])} {line['rank correlation']} "
+        f"(p = {line['p']}, {line['schemes']} schemes)".replace("-", "−", 1)
+        for line in lines
+    ]
+    if not each:
+        return NOT_YET
+    clear = [line for line in lines if float(line["p"]) < 0.05]
+    right = [line for line in clear if float(line["rank correlation"]) > 0]
+    share = f"**{'Yes' if len(right) == len(lines) else 'In part' if right else 'No'}**"
+    about = (
+        f"the predicted lean orders the measured shifts on {len(right)} of {len(lines)} data sets"
+    )
+    return f"{share}: {about}. Rank correlation: {'; '.join(each)}."
+
+
+def _rate(rows: Rows) -> str:
+    lines = [line for line in rows.get("evidence-rates", ()) if line["scheme"] == "softmax"]
+    several = [line for line in lines if int(line["rates near the best"]) > 1]
+    if not lines:
+        return NOT_YET
+    if not several:
+        return "No two rates of the softmax are within 1% of the best held-out loss."
+    each = [
+        f"{TITLES.get(line['dataset'], line['dataset'])} "
+        f"{points(line['range tail'], sign=False)} points"
+        for line in several
+    ]
+    most = max(float(line["range tail"]) for line in several)
+    word = "**Yes**" if most >= 0.01 else "**Hardly**"
+    return (
+        f"{word}: among the softmax's rates within 1% of the best held-out loss, tail recall "
+        f"differs by up to: {'; '.join(each)}. So every scheme has its own search."
+    )
+
+
+def _price(rows: Rows) -> str:
+    """What the head pays for the tail, with the logit-adjusted loss."""
+    lines = [
+        line
+        for line in rows.get("evidence", ())
+        if line["scheme"] == "logit-adjusted" and line["difference"]
+    ]
+    each = []
+    for dataset in datasets_of(lines):
+        of_slice = {
+            line["slice"]: line
+            for line in lines
+            if line["dataset"] == dataset and line["metric"] == _metric(rows, dataset)
+        }
+        rare = next((name for name in ("tail", "torso") if name in of_slice), None)
+        if rare is None or "head" not in of_slice:
+            continue
+        head, tail = (points(of_slice[name]["difference"]) for name in ("head", rare))
+        each.append(f"{TITLES.get(dataset, dataset)} {head} on the head for {tail} on the {rare}")
+    return f"Logit adjustment against the softmax: {'; '.join(each)}." if each else NOT_YET
+
+
+def _metric(rows: Rows, dataset: str) -> str:
+    """What a data set is judged by."""
+    found = (
+        line["metric"] for line in rows.get("evidence-leans", ()) if line["dataset"] == dataset
+    )
+    return next(found, "recall@10")
+
+
+def _negatives(rows: Rows) -> str:
+    """Uniform negatives with tail weights, from few to many, and what they approximate."""
+    found = {
+        line["scheme"]: points(line["value"], sign=False)
+        for line in rows.get("evidence", ())
+        if (line["dataset"], line["metric"], line["slice"]) == ("diginetica", "recall@10", "tail")
+    }
+    named = {name.partition("@")[2]: value for name, value in found.items() if _swept(name)}
+    if not named or "logit-adjusted" not in found:
+        return NOT_YET
+    each = (f"{named[m]} with {int(m):,}" for m in sorted(named, key=int))
+    return (
+        f"Tail Recall@10 on Diginetica with uniform negatives and tail weights: {', '.join(each)}. "
+        f"The logit-adjusted loss over all labels has {found['logit-adjusted']}."
+    )
+
+
+def _swept(scheme: str) -> bool:
+    return scheme.startswith("uniform:tail@")
+
+
+def _adjusting(rows: Rows) -> str:
+    """Training for the tail, or adjusting the softmax's answers: at equal head recall."""
+    lines = [line for line in rows.get(EQUAL_HEAD, ()) if line["better"] != "not reached"]
+    if not lines:
+        return NOT_YET
+    parts = []
+    for training in dict.fromkeys(line["training"] for line in lines):
+        own = [line["better"].partition(",")[0] for line in lines if line["training"] == training]
+        counts = ", ".join(f"{word} {own.count(word)}" for word in dict.fromkeys(sorted(own)))
+        parts.append(f"{training} (of {len(own)}: {counts})")
+    return f"Which has the better tail at equal head recall: {'; '.join(parts)}."
+
+
+def _trusted(rows: Rows) -> str:
+    lines = [line for line in rows.get("evidence", ()) if "+" not in line["scheme"]]
+    chosen = {(line["dataset"], line["scheme"]): line for line in lines}
+    if not chosen:
+        return NOT_YET
+    rate, epochs = (
+        sum(kind in line["edges"].split() for line in chosen.values())
+        for kind in ("rate", "epochs")
+    )
+    seeds = fmean(int(line["seeds"]) for line in chosen.values())
+    return (
+        f"Of {len(chosen)} searches, {rate} chose a rate and {epochs} a number of epochs at an "
+        f"edge of what was tried; {seeds:.1f} seeds on average. Intervals include seeds and test "
+        "set, and verdicts are corrected for all claims about a data set."
+    )
+
+
+QUESTIONS = (
+    Question(
+        "I train with InfoNCE on in-batch negatives. Does that favour rare labels?",
+        _claim("infonce against softmax"),
+        "#the-paper-s-claims",
+    ),
+    Question(
+        "Does the logQ correction (importance weights) on a whole batch give me the full softmax?",
+        _claim("importance of the whole batch follows softmax"),
+        "#the-paper-s-claims",
+    ),
+    Question(
+        "And if the positive is corrected as well (relative weights): does that favour the head?",
+        _claim("relative of the whole batch against softmax"),
+        "#the-paper-s-claims",
+    ),
+    Question(
+        "Do tail weights on the whole batch replace the logit-adjusted loss over all labels?",
+        _claim("tail of the whole batch follows logit adjustment"),
+        "#the-paper-s-claims",
+    ),
+    Question(
+        "What does a better tail cost on the head?",
+        _price,
+        "schemes.md#the-implicit-loss-of-each-scheme",
+    ),
+    Question(
+        "Should I train for the tail, or adjust the answers afterwards?", _adjusting, "#trade-off"
+    ),
+    Question("How many uniform negatives do tail weights need?", _negatives, "#negatives"),
+    Question(
+        "Is the loss over all labels better than the whole batch as negatives?",
+        _claim("softmax against importance of the whole batch"),
+        "#the-paper-s-claims",
+    ),
+    Question("Can I tell before training which way a scheme leans?", _leans, "schemes.md"),
+    Question("Is the learning rate a knob of head and tail too?", _rate, "#how-it-was-done"),
+    Question("How far can I trust these numbers?", _trusted, "#how-it-was-done"),
+)
+
+
+def answers(rows: Rows) -> str:
+    """Questions with answers, numbers and links, as a Markdown table.
+
+    Args:
+        rows: lines by file, as `evidence_tables.write_tables` returns them.
+    """
+    lines = (f"| {q.text} | {q.answer(rows)} | [more]({q.link}) |" for q in QUESTIONS)
+    return "\n".join(["| question | answer | more |", "|---|---|---|", *lines])

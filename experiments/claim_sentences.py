@@ -1,0 +1,113 @@
+"""What rows say about claims, in sentences: the verdict chooses the words, so that prose cannot
+contradict it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from claims import CLAIMS, Line, of_claim, overall
+from evidence import LEAN
+
+TITLES = {
+    "delicious": "Delicious",
+    "diginetica": "Diginetica",
+    "nowplaying": "Nowplaying",
+    "beauty": "Beauty",
+    "gowalla": "Gowalla",
+    "beauty-sasrec": "Beauty, SASRec",
+    "diginetica-sasrec": "Diginetica, SASRec",
+    "cifar10-exp": "CIFAR-10-LT Exp",
+    "cifar10-step": "CIFAR-10-LT Step",
+    "tiny-exp": "Tiny-ImageNet Exp",
+    "tiny-step": "Tiny-ImageNet Step",
+    "million-adagrad": "a million labels, Adagrad",
+    "million-adam": "a million labels, Adam",
+}
+"""Data sets as readers know them, in the order of tables."""
+VERBS = {
+    ("above", False): ("beats", "does not beat"),
+    ("below", False): ("is below", "is not below"),
+    ("above", True): ("leans to the tail compared with", "does not lean to the tail compared with"),
+    ("below", True): ("leans to the head compared with", "does not lean to the head compared with"),
+    ("follows", False): ("follows", "does not follow"),
+    ("follows", True): ("leans like", "does not lean like"),
+}
+
+
+def points(share: str | float, *, sign: bool = True) -> str:
+    """A share as percentage points.
+
+    >>> points(0.0181), points("-0.02"), points(0.3, sign=False)
+    ('+1.8', '−2.0', '30.0')
+    """
+    value = round(100 * float(share), 1) + 0.0  # no negative zero
+    return f"{value:{'+' if sign else ''}.1f}".replace("-", "−")
+
+
+def where(slice_: str) -> str:
+    """A slice in a sentence."""
+    return {"full": "over all labels", LEAN: "in tail minus head"}.get(slice_, f"on the {slice_}")
+
+
+def sentence(line: Line) -> str:
+    """The verdict on a part of a claim, with its number."""
+    holds, does_not = VERBS[line["kind"], line["slice"] == LEAN]
+    scheme, other = f"`{line['scheme']}`", f"`{line['against']}`"
+    place = where(line["slice"])
+    margin = points(line["margin"], sign=False)
+    low, high = (points(line[name]) for name in ("low", "high"))
+    number = f"{points(line['difference'])} points ({low} to {high})"
+    within = f" within ±{margin}" if line["kind"] == "follows" else ""
+    small = f", less than the margin of {margin}" if line["small"] == "yes" else ""
+    return {
+        "holds": f"{scheme} {holds} {other} {place}{within}: {number}{small}.",
+        "does not hold": f"{scheme} {does_not} {other} {place}{within}: {number}.",
+        "inconclusive": f"Whether {scheme} {holds} {other} {place}{within} is open: {number}.",
+        "vacuous": f"{scheme} {holds} {other} {place}{within}: {number}. That says nothing: "
+        f"{other} is not shown to differ from the softmax there by more than {margin}.",
+    }[line["verdict"]]
+
+
+def datasets_of(lines: Sequence[Line]) -> list[str]:
+    """Data sets that lines are about, in the order of tables."""
+    found = dict.fromkeys(line["dataset"] for line in lines)
+    return [name for name in TITLES if name in found] + [n for n in found if n not in TITLES]
+
+
+def summary(lines: Sequence[Line]) -> str:
+    """A claim on one data set in a cell: the verdict, and a number or how many parts hold."""
+    if not lines:
+        return "–"
+    verdict = overall(line["verdict"] for line in lines)
+    if len(lines) == 1:
+        return f"**{verdict}** {points(lines[0]['difference'])}"
+    holding = sum(line["verdict"] == "holds" for line in lines)
+    empty = sum(line["verdict"] == "vacuous" for line in lines)
+    vacuous = f", {empty} vacuous" if empty else ""
+    return f"**{verdict}** ({holding} of {len(lines)} parts hold{vacuous})"
+
+
+def claims_table(lines: Sequence[Line]) -> str:
+    """Claims by data sets, as Markdown."""
+    names = datasets_of(lines)
+    head = "| claim | " + " | ".join(TITLES.get(name, name) for name in names) + " |"
+    rows = [head, "|---" * (len(names) + 1) + "|"]
+    for claimed in CLAIMS:
+        cells = [summary(of_claim(lines, claimed.name, name)) for name in names]
+        if set(cells) - {"–"}:
+            rows.append(f"| {claimed.text} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def details(lines: Sequence[Line]) -> str:
+    """Every part of every claim in a sentence, as Markdown."""
+    parts = []
+    for claimed in CLAIMS:
+        for name in datasets_of(lines):
+            own = of_claim(lines, claimed.name, name)
+            if own:
+                verdict = overall(line["verdict"] for line in own)
+                parts.append(f"**{claimed.text}: {verdict} on {TITLES.get(name, name)}.**")
+                parts[-1] += "".join(f"\n- {sentence(line)}" for line in own)
+    return "\n\n".join(parts)

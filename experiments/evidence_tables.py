@@ -1,0 +1,224 @@
+"""Turn the runs of the studies into rows, tables, verdicts and the first screen of a page.
+
+    .venv/bin/python experiments/evidence_tables.py run/evidence
+
+writes into experiments/results
+`evidence.csv`          every scheme, metric, slice and data set: mean, values by seed, difference
+                        to the softmax with its 95% interval (seeds and test set) and p
+`evidence-claims.csv`   the claims of `claims.py` with differences, corrected p-values and verdicts
+`evidence-tries.csv`    every rate and length that was tried, with its slices
+`evidence-rates.csv`    what the learning rate does to head and tail
+`evidence-leans.csv`    rank correlation of predicted lean and measured shift
+and prints the tables in Markdown, which follow from these rows alone. Rows of data sets without
+runs in the folder are kept. p in `evidence.csv` is that of one comparison; verdicts are corrected
+for all claims about a data set (Holm). `docs/figures/evidence.py` draws the figure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from claim_sentences import TITLES, claims_table, datasets_of, details, points
+from claims import Line, judged
+from evidence import SLICES, Evidence
+from stats.correlation import rank_correlation
+from study_protocols import BAGS, IMAGES, MILLION, SEQUENCES
+from study_runs import Protocol
+from study_tables import given_folder, in_columns, read_table, with_known, write_table
+from tradeoff_tables import RESAMPLES, RESULTS
+
+from answers import EQUAL_HEAD, answers
+
+PROTOCOLS = (*BAGS, *SEQUENCES, *IMAGES, *MILLION)
+METRICS = (
+    *((f"recall@{k}", slice_) for k in (1, 10, 50) for slice_ in SLICES),
+    *((f"{name}@{k}", "full") for name in ("precision", "psp") for k in (1, 3, 5)),
+    *(("balanced-error", slice_) for slice_ in SLICES),
+)
+"""What is measured of every scheme."""
+NEAR = 0.01
+"""Rates whose held-out loss is within this share of the best: with little data to choose by, a
+study could have picked any of them.
+"""
+PARTS = {
+    "Recall by slice": METRICS[:12],
+    "Precision and propensity-scored precision": METRICS[12:18],
+    "Balanced error": METRICS[18:],
+}
+"""Tables of a data set."""
+
+
+def measured(evidence: Evidence) -> list[Line]:
+    """Every scheme, metric and slice of one data set, with its difference to the softmax."""
+    lines = []
+    for scheme, about in evidence.chosen.items():
+        for metric, slice_ in METRICS:
+            values = evidence.values(scheme, metric, slice_).by_seed
+            if math.isnan(values.mean()):  # no label of the test set is in that slice
+                continue
+            key = {"dataset": evidence.name, "scheme": scheme, "metric": metric, "slice": slice_}
+            settings = {"lr": f"{about['lr']:g}", "epochs": str(about["epochs"])}
+            settings |= {"edges": " ".join(about["edges"]), "seeds": str(len(values))}
+            each = {"value": f"{values.mean():.6f}"}
+            each |= {"by seed": " ".join(f"{value:.6f}" for value in values)}
+            differs = dict.fromkeys(("difference", "low", "high", "p"), "")
+            if "softmax" in evidence.chosen:
+                differs = in_columns(evidence.difference(scheme, "softmax", metric, slice_))
+            lines.append(key | settings | each | differs)
+    return lines
+
+
+def leans_of(evidence: Evidence, metric: str) -> list[Line]:
+    """How well leans predict shifts, for each loss."""
+    lines = []
+    for base in ("softmax", "contrastive"):
+        if base in evidence.chosen:
+            found = evidence.lean_and_shift(metric, base)
+            key = {"dataset": evidence.name, "loss": base, "metric": metric}
+            numbers = {"schemes": str(found.number), "rank correlation": f"{found.value:.3f}"}
+            how = {"p": f"{found.p:.3g}", "exact": "yes" if found.exact else "no"}
+            lines.append(key | numbers | how)
+    return lines
+
+
+def knob_of(tries: Sequence[Line], rare: str = "tail") -> list[Line]:
+    """What the learning rate does to head and tail, for each scheme, at the first length; ranges
+    are over rates near the best.
+    """
+    lines = []
+    for scheme in dict.fromkeys(line["scheme"] for line in tries):
+        own = [line for line in tries if line["scheme"] == scheme]
+        first = min(int(line["epochs"]) for line in own)
+        own = [
+            line
+            for line in own
+            if int(line["epochs"]) == first and math.isfinite(float(line["held_out_loss"]))
+        ]
+        if not own:
+            continue
+        best = min(float(line["held_out_loss"]) for line in own)
+        near = [line for line in own if float(line["held_out_loss"]) <= best + NEAR * abs(best)]
+        shifts = [float(line[rare]) - float(line["head"]) for line in own]
+        found = rank_correlation([float(line["lr"]) for line in own], shifts)
+        about = {"dataset": own[0]["dataset"], "scheme": scheme, "rates": str(len(own))}
+        about |= {"rank correlation of rate and shift": f"{found.value:.3f}", "p": f"{found.p:.3g}"}
+        about |= {"rates near the best": str(len(near))}
+        for name, slice_ in (("head", "head"), ("tail", rare)):
+            values = [float(line[slice_]) for line in near]
+            about[f"range {name}"] = f"{max(values) - min(values):.6f}"
+        lines.append(about)
+    return lines
+
+
+def lines_of(evidence: Evidence, protocol: Protocol) -> dict[str, list[Line]]:
+    """All rows of a data set, by the file that they go to."""
+    tries = evidence.tries(protocol.metric)
+    return {
+        "evidence": measured(evidence),
+        "evidence-claims": judged(evidence, protocol.metric, protocol.training.batch),
+        "evidence-tries": tries,
+        "evidence-rates": knob_of(tries, evidence.rare),
+        "evidence-leans": leans_of(evidence, protocol.metric),
+    }
+
+
+def write_tables(
+    folder: Path, to: Path, resamples: int, protocols: Sequence[Protocol]
+) -> dict[str, list[Line]]:
+    """Write the rows of all data sets that have runs; returns all rows, those of others too."""
+    each = [
+        lines_of(Evidence(folder / protocol.name, resamples), protocol)
+        for protocol in protocols
+        if (folder / protocol.name / "frame.npz").exists()
+    ]
+    every = {}
+    for name in ("evidence", *(f"evidence-{x}" for x in ("claims", "tries", "rates", "leans"))):
+        lines = [line for one in each for line in one[name]]
+        path = to / f"{name}.csv"
+        every[name] = with_known(lines, read_table(path), lambda line: line["dataset"])
+        write_table(path, every[name])
+    return every
+
+
+def edges(lines: Sequence[Line]) -> str:
+    """How many chosen values of a data set lie at an edge of what was tried, in a sentence."""
+    chosen = {line["scheme"]: line["edges"].split() for line in lines}
+    chosen = {name: found for name, found in chosen.items() if "+" not in name}
+    rate, epochs = (sum(kind in found for found in chosen.values()) for kind in ("rate", "epochs"))
+    return (
+        f"Of {len(chosen)} schemes, the chosen rate lies at an edge of those tried for {rate}, and "
+        f"the chosen number of epochs for {epochs}; a star marks them."
+    )
+
+
+def table(lines: Sequence[Line], columns: Sequence[tuple[str, str]]) -> str:
+    """Schemes by (metric, slice): the mean, and the difference to the softmax with its interval."""
+    cells = {(line["scheme"], line["metric"], line["slice"]): line for line in lines}
+    columns = [key for key in columns if any(key == other[1:] for other in cells)]
+    head = "| scheme | lr | epochs | seeds | " + " | ".join(f"{m} {s}" for m, s in columns) + " |"
+    rows = [head, "|---" * (len(columns) + 4) + "|"]
+    schemes = dict.fromkeys(line["scheme"] for line in lines)
+    for scheme in sorted(schemes, key=lambda name: name != "softmax"):
+        about = next(line for line in lines if line["scheme"] == scheme)
+        marks = ["*" if kind in about["edges"].split() else "" for kind in ("rate", "epochs")]
+        settings = f"{about['lr']}{marks[0]} | {about['epochs']}{marks[1]} | {about['seeds']}"
+        shown = [_cell(cells.get((scheme, *key))) for key in columns]
+        rows.append(f"| {scheme} | {settings} | " + " | ".join(shown) + " |")
+    return "\n".join(rows)
+
+
+def _cell(line: Line | None) -> str:
+    if line is None:
+        return "–"
+    value = points(line["value"], sign=False)
+    if line["scheme"] == "softmax" or not line["difference"]:
+        return value
+    difference, low, high = (points(line[name]) for name in ("difference", "low", "high"))
+    return f"{value} ({difference}: {low} to {high})"
+
+
+def tries_table(lines: Sequence[Line]) -> str:
+    """Slices for every rate that was tried, best held-out loss of each scheme marked."""
+    columns = ("scheme", "epochs", "lr", "held_out_loss", *SLICES)
+    rows = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+    for line in lines:
+        shown = [f"{float(line['held_out_loss']):.4f}", *(_percent(line[name]) for name in SLICES)]
+        mark = " (chosen)" if line["chosen"] == "yes" else ""
+        row = [line["scheme"] + mark, line["epochs"], line["lr"], *shown]
+        rows.append("| " + " | ".join(row) + " |")
+    return "\n".join(rows)
+
+
+def _percent(share: str) -> str:
+    return "–" if math.isnan(float(share)) else points(share, sign=False)
+
+
+def sections(rows: dict[str, list[Line]]) -> dict[str, str]:
+    """Everything that a page of results shows, by the name of its marker; from rows alone."""
+    parts = {"answers": answers(rows)}
+    parts["claims"] = claims_table(rows["evidence-claims"])
+    parts["claims in sentences"] = details(rows["evidence-claims"])
+    for name in datasets_of(rows["evidence"]):
+        own = [line for line in rows["evidence"] if line["dataset"] == name]
+        parts[f"{name} edges"] = edges(own)
+        for title, columns in PARTS.items():
+            parts[f"{name} {title.lower()}"] = table(own, columns)
+        tried = [line for line in rows["evidence-tries"] if line["dataset"] == name]
+        parts[f"{name} tries"] = tries_table(tried)
+    return parts
+
+
+def main() -> None:
+    """Write the rows and print the tables."""
+    rows = write_tables(given_folder(), RESULTS, RESAMPLES, PROTOCOLS)
+    rows[EQUAL_HEAD] = read_table(RESULTS / f"{EQUAL_HEAD}.csv")  # of tradeoff_tables.py
+    for name, text in sections(rows).items():
+        dataset, _, rest = name.partition(" ")
+        title = f"{TITLES[dataset]}: {rest}" if dataset in TITLES else name
+        print(f"\n## {title}\n\n{text}")
+
+
+if __name__ == "__main__":
+    main()

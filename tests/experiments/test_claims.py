@@ -1,0 +1,98 @@
+"""Verdicts on claims, and the sentences that state them, on rows written by hand."""
+
+from __future__ import annotations
+
+import pytest
+from claim_sentences import claims_table, details, sentence, summary
+from claims import LEAN, overall
+
+LINE = {
+    "dataset": "diginetica",
+    "claim": "constant against softmax",
+    "scheme": "within-batch:constant",
+    "against": "softmax",
+    "kind": "above",
+    "slice": "tail",
+    "difference": "0.018",
+    "low": "0.012",
+    "high": "0.024",
+    "margin": "0.02",
+    "small": "no",
+    "verdict": "holds",
+}
+
+
+@pytest.mark.parametrize(
+    ("parts", "verdict"),
+    [
+        (["holds", "holds"], "holds"),
+        (["holds", "does not hold"], "does not hold"),
+        (["holds", "inconclusive"], "inconclusive"),
+        (["inconclusive", "does not hold"], "does not hold"),
+        (["vacuous", "holds"], "holds"),
+        (["vacuous", "vacuous"], "vacuous"),
+        (["vacuous", "inconclusive"], "inconclusive"),
+        ([], "not measured"),
+    ],
+)
+def test_a_claim_holds_only_if_all_of_its_parts_do(parts, verdict):
+    assert overall(parts) == verdict
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        (
+            {},
+            "`within-batch:constant` beats `softmax` on the tail: +1.8 points (+1.2 to +2.4).",
+        ),
+        (
+            {"small": "yes"},
+            "`within-batch:constant` beats `softmax` on the tail: +1.8 points (+1.2 to +2.4), less "
+            "than the margin of 2.0.",
+        ),
+        (
+            {"verdict": "does not hold", "difference": "-0.05", "low": "-0.06", "high": "-0.04"},
+            "`within-batch:constant` does not beat `softmax` on the tail: −5.0 points (−6.0 to "
+            "−4.0).",
+        ),
+        (
+            {"verdict": "inconclusive"},
+            "Whether `within-batch:constant` beats `softmax` on the tail is open: +1.8 points "
+            "(+1.2 to +2.4).",
+        ),
+        (
+            {"kind": "follows", "slice": "full", "verdict": "does not hold"},
+            "`within-batch:constant` does not follow `softmax` over all labels within ±2.0: +1.8 "
+            "points (+1.2 to +2.4).",
+        ),
+        (
+            {"kind": "below", "slice": LEAN},
+            "`within-batch:constant` leans to the head compared with `softmax` in tail minus head: "
+            "+1.8 points (+1.2 to +2.4).",
+        ),
+    ],
+)
+def test_the_verdict_chooses_the_words(changed, text):
+    assert sentence(LINE | changed) == text
+
+
+def test_a_vacuous_claim_is_called_so():
+    line = LINE | {"kind": "follows", "against": "logit-adjusted", "verdict": "vacuous"}
+    assert sentence(line).endswith(
+        "That says nothing: `logit-adjusted` is not shown to differ from the softmax there by more "
+        "than 2.0."
+    )
+    assert summary([line, line | {"slice": "head", "verdict": "holds"}]) == (
+        "**holds** (1 of 2 parts hold, 1 vacuous)"
+    )
+
+
+def test_the_table_has_a_column_per_data_set_and_a_dash_where_nothing_ran():
+    other = LINE | {"dataset": "delicious", "claim": "constant against uniform"}
+    head, _, first, second = claims_table([LINE, other]).splitlines()
+    assert head == "| claim | Delicious | Diginetica |"
+    assert first.endswith("| – | **holds** +1.8 |")
+    assert second.endswith("| **holds** +1.8 | – |")
+    title = "In-batch negatives with constant weights beat the full softmax on the tail"
+    assert f"**{title}: holds on Diginetica.**\n- `within-batch:constant` beats" in details([LINE])

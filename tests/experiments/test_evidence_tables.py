@@ -1,0 +1,399 @@
+"""Runs end as rows, and tables, verdicts and answers follow from the rows alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import images
+import million
+import numpy as np
+import pytest
+import retrieval
+import torch
+from claims import CLAIMS, LEAN, Part, here
+from evidence import Evidence
+from evidence_tables import METRICS, PROTOCOLS, knob_of, sections, write_tables
+from rank_files import Frame, save_ranks
+from retrained import balanced_classifier
+from search import Plan
+from study_cli import run_study
+from study_protocols import (
+    BAGS,
+    IMAGES,
+    MILLION,
+    Places,
+    contrastive_schemes,
+    image_schemes,
+    million_schemes,
+    read_data,
+    retrieval_schemes,
+)
+from study_runs import SchemeWork, cost, perform, perform_run
+from study_store import Done, Store
+from study_tables import read_table
+
+from answers import NOT_YET, QUESTIONS, answers
+from headtail.schemes import PAPER
+from tests.experiments.test_study_runs import SHOP, typed, write_sessions
+from tests.experiments.test_tradeoff import search
+from tests.longtail import longtail
+
+FIGURE = Path(__file__).parents[2] / "docs" / "figures" / "evidence.py"
+N = 3000
+SHARES = {
+    "softmax": (0.5, 0.3, 0.2),
+    "logit-adjusted": (0.2, 0.3, 0.4),
+    "within-batch:constant": (0.3, 0.3, 0.3),
+    "within-batch:importance": (0.5, 0.3, 0.2),
+    "within-batch:importance@256": (0.5, 0.3, 0.2),
+    "within-batch:infonce@256": (0.3, 0.3, 0.3),
+    "within-batch:relative": (0.6, 0.3, 0.1),
+    "within-batch:tail": (0.2, 0.3, 0.4),
+    "uniform:constant": (0.5, 0.3, 0.2),
+    "uniform:importance": (0.7, 0.2, 0.05),
+}
+"""Recall on head, torso and tail."""
+LEANS = {
+    "within-batch:constant": 1.0,
+    "within-batch:infonce@256": 1.5,
+    "within-batch:tail": 2.0,
+    "within-batch:relative": -1.0,
+}
+
+
+def build(
+    folder: Path, shares: dict[str, tuple[float, float, float]], seeds: int = 5, noise=0.002
+) -> Path:
+    """Runs on Delicious whose recalls are these, but for chance."""
+    store = Store(folder / "delicious")
+    store.folder.mkdir(parents=True)
+    every = np.arange(N)
+    label = every % 3
+    counts = np.array([100, 30, 5])
+    frame = Frame(every, label, every // 2, np.array([0, 1, 2]), counts, np.array([N, 0.55, 1.5]))
+    frame.save(store.folder / "frame.npz")
+    for scheme, of_slice in shares.items():
+        names = []
+        for seed in range(seeds):
+            rng = np.random.default_rng([seed, len(scheme)])
+            easy = np.random.default_rng(0).uniform(size=N) + noise * rng.normal(size=N)
+            ranks = np.where(easy < np.array(of_slice)[label], 1, 0).astype(np.uint8)
+            name = f"{scheme.replace(':', '-')}-seed{seed}"
+            save_ranks(store.path(name, ".npz"), ranks)
+            store.finish(Done(name, scheme, seed, 0.1, 8, 8, 8, 1.0, 1.0))
+            names.append(name)
+        edges = ["rate"] if scheme == "softmax" else []
+        search(store, scheme, names, lean=LEANS.get(scheme, 0.0), edges=edges)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("runs"), SHARES)
+
+
+@pytest.fixture(scope="module")
+def rows(folder, tmp_path_factory):
+    return write_tables(folder, tmp_path_factory.mktemp("rows"), 200, PROTOCOLS)
+
+
+def verdicts_of(rows) -> dict[tuple[str, str, str, str], str]:
+    return {
+        (line["claim"], line["scheme"], line["against"], line["slice"]): line["verdict"]
+        for line in rows["evidence-claims"]
+    }
+
+
+def test_every_metric_has_its_difference_to_the_softmax(folder, rows):
+    lines = {(x["scheme"], x["metric"], x["slice"]): x for x in rows["evidence"]}
+    assert len(lines) == len(rows["evidence"]) == len(SHARES) * len(METRICS)
+    line = lines["within-batch:constant", "recall@10", "tail"]
+    assert float(line["difference"]) == pytest.approx(0.1, abs=0.02)
+    assert float(line["low"]) < float(line["difference"]) < float(line["high"])
+    seeds = [float(value) for value in line["by seed"].split()]
+    assert np.mean(seeds) == pytest.approx(float(line["value"]), abs=1e-6)
+    assert len(seeds) == int(line["seeds"]) == 5
+    direct = Evidence(folder / "delicious", 200).difference(
+        "within-batch:constant", "softmax", "recall@10", "tail"
+    )
+    assert direct.interval() == pytest.approx((float(line["low"]), float(line["high"])), abs=1e-6)
+    assert direct.test_error > 0  # what other users would change is part of it
+    softmax = lines["softmax", "psp@3", "full"]
+    assert (float(softmax["difference"]), softmax["p"]) == (0, "1")
+
+
+def test_verdicts_follow_from_the_ranks(rows):
+    found = verdicts_of(rows)
+    tail = "within-batch:constant", "softmax", "tail"
+    assert found["constant against softmax", *tail] == "holds"
+    head = "within-batch:relative", "softmax"
+    assert found["relative against softmax", *head, "head"] == "holds"
+    assert found["relative against softmax", *head, LEAN] == "holds"
+    assert found["importance follows softmax", "within-batch:importance", "softmax", "tail"] == (
+        "holds"
+    )
+    batch = "within-batch:importance@256"
+    assert found["importance of the whole batch follows softmax", batch, "softmax", "full"] == (
+        "holds"
+    )
+    every = "within-batch favours the tail"
+    assert found[every, "within-batch:relative", "softmax", "tail"] == "does not hold"
+    assert found[every, "within-batch:importance", "softmax", "tail"] == "does not hold"
+    # A claim is judged once all of its schemes have run.
+    assert not any(claim == "uniform follows softmax" for claim, *_ in found)
+
+
+def test_a_wrong_sign_flips_the_verdict(tmp_path):
+    swapped = SHARES | {
+        "softmax": SHARES["within-batch:constant"],
+        "within-batch:constant": SHARES["softmax"],
+    }
+    wrong = build(tmp_path / "runs", swapped)
+    found = verdicts_of(write_tables(wrong, tmp_path / "rows", 200, PROTOCOLS))
+    key = "within-batch:constant", "softmax", "tail"
+    assert found["constant against softmax", *key] == "does not hold"
+    head = "within-batch:constant", "softmax", "head"
+    assert found["head is given up for tail", *head] == "does not hold"
+
+
+def test_following_is_vacuous_where_the_reference_is_at_the_softmax(rows):
+    found = verdicts_of(rows)
+    claim = "tail follows logit adjustment", "within-batch:tail", "logit-adjusted"
+    assert found[*claim, "head"] == found[*claim, "tail"] == "holds"
+    assert found[*claim, "torso"] == "vacuous"
+    line = next(x for x in rows["evidence-claims"] if x["verdict"] == "vacuous")
+    assert line["apart"] == "no"
+    text = sections(rows)["claims in sentences"]
+    assert "That says nothing: `logit-adjusted` is not shown to differ from the softmax" in text
+
+
+def test_a_gain_below_its_error_leaves_a_claim_open(tmp_path):
+    near = dict.fromkeys(("softmax", "within-batch:constant"), SHARES["softmax"])
+    near["within-batch:constant"] = (0.5, 0.3, 0.22)  # the error is 1.1 points
+    few = build(tmp_path / "runs", near, seeds=2, noise=0.2)
+    found = verdicts_of(write_tables(few, tmp_path / "rows", 200, PROTOCOLS))
+    key = "constant against softmax", "within-batch:constant", "softmax", "tail"
+    assert found[key] == "inconclusive"
+
+
+def test_one_seed_decides_nothing(tmp_path):
+    one = build(tmp_path / "runs", SHARES, seeds=1)
+    lines = write_tables(one, tmp_path / "rows", 200, PROTOCOLS)["evidence-claims"]
+    assert {(line["verdict"], line["seeds"]) for line in lines} == {("inconclusive", "1")}
+
+
+def test_rows_of_other_data_sets_stay(folder, tmp_path):
+    first = write_tables(folder, tmp_path, 20, PROTOCOLS)
+    for path in tmp_path.glob("*.csv"):
+        path.write_text(path.read_text().replace("delicious", "elsewhere"))
+    again = write_tables(folder, tmp_path, 20, PROTOCOLS)
+    for name, lines in first.items():
+        assert len(again[name]) == 2 * len(lines), name
+        assert read_table(tmp_path / f"{name}.csv") == again[name]
+        assert {line["dataset"] for line in again[name]} == {"delicious", "elsewhere"}
+
+
+def test_tables_are_made_from_rows_alone(rows, folder, tmp_path):
+    parts = sections(rows)
+    write_tables(folder, tmp_path, 200, PROTOCOLS)
+    reread = {name: read_table(tmp_path / f"{name}.csv") for name in rows}
+    assert sections(reread) == parts
+    recall = parts["delicious recall by slice"]
+    head = 100 * Evidence(folder / "delicious").mean("softmax", "recall@1", "head")
+    assert f"| softmax | 0.1* | 8 | 5 | {head:.1f} |" in recall
+    for column in ("recall@1 tail", "recall@10 head", "recall@50 full"):
+        assert column in recall
+    precision = parts["delicious precision and propensity-scored precision"]
+    assert all(f"{name}@{k} full" in precision for name in ("precision", "psp") for k in (1, 3, 5))
+    assert "the chosen rate lies at an edge of those tried for 1" in parts["delicious edges"]
+
+
+def test_leans_order_shifts(rows):
+    [lean] = rows["evidence-leans"]
+    assert (lean["schemes"], lean["loss"]) == (str(len(SHARES)), "softmax")
+    assert float(lean["rank correlation"]) > 0.5
+
+
+def test_answers_follow_the_verdicts(rows):
+    text = sections(rows)["answers"]
+    line = next(x for x in text.splitlines() if "InfoNCE on in-batch negatives" in x)
+    assert "**Yes** on Delicious (+" in line
+    flipped = [
+        x | {"verdict": "does not hold"} if x["claim"] == "infonce against softmax" else x
+        for x in rows["evidence-claims"]
+    ]
+    other = sections(rows | {"evidence-claims": flipped})["answers"]
+    line = next(x for x in other.splitlines() if "InfoNCE on in-batch negatives" in x)
+    assert "**No** on Delicious" in line
+    assert "**Yes**" not in line
+
+
+def test_answers_say_what_is_not_measured_yet():
+    names = ("evidence", *(f"evidence-{x}" for x in ("claims", "tries", "rates", "leans")))
+    text = sections({name: [] for name in names})["answers"]
+    assert text.count(NOT_YET) == len(QUESTIONS)
+
+
+def tried(lr: float, loss: float, head: float, tail: float, epochs: int = 8) -> dict[str, str]:
+    numbers = {"lr": lr, "epochs": epochs, "held_out_loss": loss, "head": head, "tail": tail}
+    about = {name: f"{number:g}" for name, number in numbers.items()}
+    return {"dataset": "x", "scheme": "softmax"} | about
+
+
+def test_the_rate_is_shown_as_a_knob_of_head_and_tail():
+    lines = [
+        tried(0.01, 5.5, 0.60, 0.10),
+        tried(0.02, 5.02, 0.53, 0.195),
+        tried(0.04, 5.00, 0.50, 0.21),
+        tried(0.08, float("inf"), 0.0, 0.0),  # diverged
+        tried(0.02, 4.9, 0.1, 0.9, epochs=16),  # another length
+    ]
+    [knob] = knob_of(lines)
+    assert knob["rates"] == "3"
+    assert knob["rates near the best"] == "2"
+    assert float(knob["range tail"]) == pytest.approx(0.015)
+    assert float(knob["range head"]) == pytest.approx(0.03)
+    assert knob["rank correlation of rate and shift"] == "1.000"
+
+
+def test_claims_are_about_schemes_of_the_study():
+    parts = [here(part, "tail", 256) for claimed in CLAIMS for part in claimed.parts]
+    names = {name for part in parts for name in (part.scheme, part.other)}
+    assert names <= set(retrieval_schemes(BAGS[0]))
+    assert set(PAPER) <= names
+    assert len({claimed.name for claimed in CLAIMS}) == len(CLAIMS)
+    assert here(Part("a@batch", "b", "above", "tail"), "torso", 64) == (
+        "a@64",
+        "b",
+        "above",
+        "torso",
+    )
+
+
+@pytest.mark.parametrize(
+    ("study", "part", "name", "runs"),
+    [
+        (retrieval, "contrastive", "gowalla", len(contrastive_schemes(BAGS[4])) * (5 + 3 + 4)),
+        (retrieval, "negatives", "diginetica", 7 * (5 + 3 + 4)),
+        (images, "schemes", "tiny-step", len(image_schemes(IMAGES[3])) * (3 + 1)),
+        (images, "sweep", "tiny-exp", 32 * (3 + 1)),
+        (million, "schemes", "million-adam", 8 * (5 + 3 + 2)),
+    ],
+)
+def test_the_cost_of_a_part_is_stated(study, part, name, runs, monkeypatch, capsys, tmp_path):
+    words = ["--data", "x", "--out", str(tmp_path), "--cost", "--only", name]
+    words += ["--part", part] if study is not million else []
+    monkeypatch.setattr("sys.argv", ["study.py", *words])
+    assert study.main() == 0
+    assert capsys.readouterr().out.startswith(f"{name}: {runs} runs")
+
+
+@pytest.mark.filterwarnings("ignore:.*never draws:UserWarning")
+def test_real_runs_end_as_rows_tables_and_answers(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADTAIL_CACHE", str(tmp_path / "cache"))
+    write_sessions(tmp_path / "shop")
+    shop = replace(SHOP, plan=Plan((0.1, 0.2), 1, 1, wider=0))
+    schemes = ["softmax", "logit-adjusted", "within-batch:tail@32"]
+    given = typed(tmp_path, tmp_path / "runs")
+    assert run_study(given, [shop], lambda _: schemes) == 0
+    rows = write_tables(tmp_path / "runs", tmp_path / "rows", 50, [shop])
+    assert {line["scheme"] for line in rows["evidence"]} >= {*schemes, "softmax+post-hoc(1)"}
+    claims = {line["claim"] for line in rows["evidence-claims"]}
+    assert claims == {
+        "logit adjustment against softmax",
+        "tail of the whole batch follows logit adjustment",
+    }
+    assert len(rows["evidence-tries"]) == 2 * len(schemes)
+    assert all(0 <= float(line["tail"]) <= 1 for line in rows["evidence-tries"])
+    text = "\n".join(sections(rows).values())
+    assert "shop" in text
+    assert "nan" not in text
+
+
+def test_a_classifier_that_is_trained_again_weighs_classes_equally(tmp_path):
+    # Two classes with the same hidden state: the loss is lowest where both have the same score,
+    # however many examples they have.
+    hidden = torch.ones(101, 1)
+    labels = torch.tensor([0] * 100 + [1])
+    weight, bias = balanced_classifier(hidden, labels, 2, 1e-4)
+    score = weight[:, 0] + bias
+    assert float(score[0] - score[1]) == pytest.approx(0, abs=1e-6)
+    data = longtail()
+    slow = replace(SHOP, training=replace(SHOP.training, encoder="auto"), final=2)
+    slow = replace(slow, metric="recall@1", plan=Plan((0.1, 0.2), 1, 1, wider=0))
+    assert perform(SchemeWork("cpu", slow, tmp_path / "x"), data, ["softmax"], workers=1) == 0
+    evidence = Evidence(tmp_path / "x", resamples=20)
+    assert "softmax+retrained" in evidence.chosen
+    lean = evidence.difference("softmax+retrained", "softmax", "recall@1", LEAN)
+    assert lean.difference > 0  # it gives up head for tail
+    [about] = Store(tmp_path / "x").searches()
+    assert len(list((tmp_path / "x" / "runs").glob("*retrained.json"))) == len(about["runs"])
+
+
+def test_the_figure_is_drawn_from_rows_and_is_the_same_again(folder, tmp_path):
+    write_tables(folder, tmp_path, 20, PROTOCOLS)
+    spec = importlib.util.spec_from_file_location("evidence_figure", FIGURE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.draw(tmp_path / "evidence.csv", tmp_path / "figure.svg")
+    first = (tmp_path / "figure.svg").read_text()
+    for colour, *_ in module.STYLES.values():
+        assert colour.lower() in first
+    module.draw(tmp_path / "evidence.csv", tmp_path / "figure.svg")
+    assert (tmp_path / "figure.svg").read_text() == first
+    drawn = module.read(tmp_path / "evidence.csv")["delicious"]
+    assert drawn["within-batch:constant"]["tail"][0] == pytest.approx(10, abs=2)
+    assert "softmax" not in drawn
+
+
+def test_answers_about_adjusting_and_negatives_come_from_their_rows(rows):
+    equal = [("full", "training"), ("full", "training, by less than the margin")]
+    equal += [("full", "equal"), ("within-batch", "adjusting"), ("full", "not reached")]
+    key = {"dataset": "diginetica", "metric": "recall@10", "slice": "tail", "edges": ""}
+    key |= {"seeds": "5", "difference": "0.01"}
+    swept = [
+        key | {"scheme": scheme, "value": value}
+        for scheme, value in (
+            ("uniform:tail@1024", "0.2"),
+            ("uniform:tail@64", "0.1"),
+            ("uniform:tail", "0.9"),
+            ("logit-adjusted", "0.3"),
+        )
+    ]
+    lines = [{"training": training, "better": better} for training, better in equal]
+    text = answers({"evidence": swept, "tradeoff-equal-head": lines})
+    assert "full (of 3: equal 1, training 2); within-batch (of 1: adjusting 1)." in text
+    assert "10.0 with 64, 20.0 with 1,024. The logit-adjusted loss over all labels has 30.0" in text
+
+
+@pytest.mark.filterwarnings("ignore:.*never draws:UserWarning")
+@pytest.mark.parametrize("protocol", MILLION, ids=lambda protocol: protocol.name)
+def test_generated_data_need_no_files_and_every_scheme_trains(protocol, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADTAIL_CACHE", str(tmp_path / "cache"))
+    shape = "synthetic:labels=300,points=400,test=50,features=500,labels-a-point=4"
+    small = replace(protocol, generated=shape, training=replace(protocol.training, dim=4, batch=64))
+    data = read_data(small, Places(Path("nowhere")))
+    assert data.train.num_labels == 300
+    for name in million_schemes(protocol):
+        run = small.run(name.replace("@1024", "@64"), (protocol.plan.rates[0], 1))
+        assert math.isfinite(perform_run(run, data, tmp_path / "x", "cpu").loss), name
+    assert {done.scheme.partition(":")[0] for done in Store(tmp_path / "x").all()} == {
+        *("softmax", "logit-adjusted", "within-batch", "uniform", "block(1)")
+    }
+
+
+def test_the_cost_of_losses_over_all_labels_is_their_own(tmp_path):
+    protocol = replace(SHOP, seconds=1.0, exact_seconds=10.0)
+    epochs = 3 * 1 + 3 * 2 + 1
+    _, minutes, measured = cost(protocol, tmp_path, ["softmax", "uniform:tail"], 2, 1)
+    assert minutes == pytest.approx(epochs * (10 + 1) / 60)
+    assert not measured
+    store = Store(tmp_path)
+    store.finish(Done("a", "softmax", 0, 0.1, 1, 1, 1, 1.0, 5.0))
+    _, minutes, measured = cost(protocol, tmp_path, ["softmax", "uniform:tail"], 2, 1)
+    assert minutes == pytest.approx(epochs * (5 + 1) / 60)
+    assert not measured
+    assert cost(protocol, tmp_path, ["softmax"], 2, 1)[2]
