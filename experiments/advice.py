@@ -19,20 +19,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 import warnings
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from advice_probe import measure_probe, recall_of, train_probe
 from defaults import recalls
+from parts import read_part
 from study_tables import read_table, write_table
 
 from headtail.core.slices import NAMES
@@ -107,57 +103,13 @@ MORE = (("uniform", 512), ("uniform", 1024), ("within-batch", 512), ("within-bat
 """Candidates that only the whole data sets have."""
 
 
-def neighbours(rows: Sequence[Sequence[int]], size: int, seed: int = 0) -> set[int]:
-    """About so many items that occur together: from a random row, its items, then the items of
-    rows with one of those, and so on.
-    """
-    rng = np.random.default_rng(seed)
-    rows_with = defaultdict(list)
-    for number, items in enumerate(rows):
-        for item in items:
-            rows_with[item].append(number)
-    chosen: dict[int, None] = {}
-    waiting: list[int] = []
-    while len(chosen) < size:
-        if not waiting:
-            waiting.append(int(rng.choice(rows[int(rng.integers(len(rows)))])))
-        item = waiting.pop(0)
-        if item in chosen:
-            continue
-        chosen[item] = None
-        near = Counter(other for row in rows_with[item][:50] for other in rows[row][:50])
-        waiting += [other for other, _ in near.most_common(10) if other not in chosen]
-    return set(chosen)
-
-
-def write_part(source: Path, size: int, folder: Path) -> None:
-    """A part of a data set with so many items, in the same files."""
-    tables = {path.name: pq.read_table(path) for path in sorted(source.glob("*.parquet"))}
-    first = tables.get("train.parquet", tables.get("sequences.parquet"))
-    assert first is not None, "sequences or a training part"
-    kept = neighbours(first["items"].to_pylist(), size)
-    for name, table in tables.items():
-        rows = []
-        for row in table.to_pylist():
-            row["items"] = [item for item in row["items"] if item in kept]
-            if "target" in row:
-                keeps = row["items"] and row["target"] in kept
-            else:
-                keeps = len(row["items"]) >= (2 if len(tables) > 1 else 3)
-            if keeps:
-                rows.append(row)
-        pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), folder / name)
-
-
 def read(studied: Studied, root: Path) -> DataSet:
     """A data set, or its part."""
     if studied.data.startswith("synthetic"):
         return load(studied.data)
     if not studied.labels:
         return load(root / studied.data)
-    with tempfile.TemporaryDirectory(prefix="headtail-advice-") as folder:
-        write_part(root / studied.data, studied.labels, Path(folder))
-        return load(folder)  # what was read is in the cache
+    return read_part(root / studied.data, studied.labels)
 
 
 def schemes_of(target: Target) -> list[str]:

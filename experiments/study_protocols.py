@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from parts import read_part
 from search import Plan
 from sequence_models import without_history
 from study_runs import Protocol
@@ -55,6 +56,22 @@ SEQUENCES = (
         seconds=1.0,
     ),
 )
+
+
+def _part(name: str, items: int, seconds: float) -> Protocol:
+    training = replace(_BAG, batch=256, negatives=16, dim=64)
+    return Protocol(f"{name}-part", training, Plan(RATES, 8, 64), seconds=seconds, items=items)
+
+
+PARTS = (
+    _part("diginetica", 1500, 0.5),
+    _part("nowplaying", 1500, 0.6),
+    _part("beauty", 1500, 0.25),
+    _part("gowalla", 1000, 0.6),
+)
+"""Parts that two cores of a CPU train on in hours. m is about as small a share of the labels as in
+the whole data sets.
+"""
 
 
 def _images(name: str, negatives: int, epochs: int, seeds: int, seconds: float) -> Protocol:
@@ -112,7 +129,7 @@ class Places:
 
 def read_data(protocol: Protocol, places: Places) -> DataSet:
     """The data of a protocol."""
-    name = protocol.name.removesuffix("-sasrec")
+    name = protocol.name.removesuffix("-sasrec").removesuffix("-part")
     if protocol.generated:
         return load(protocol.generated)
     if name.startswith(("tiny-", "cifar10-")):
@@ -122,13 +139,15 @@ def read_data(protocol: Protocol, places: Places) -> DataSet:
         if places.cifar is None:
             raise HeadtailError("Pass --cifar with the folder of CIFAR-10's files.")
         return load(places.cifar, reading)
-    data = load(places.data / name)
+    folder = places.data / name
+    data = read_part(folder, protocol.items) if protocol.items else load(folder)
+    # Workers get these points as they are here, instead of reading the files again.
+    data = replace(data, read_as={}) if protocol.items or name == "beauty" else data
     if name != "beauty":
         return data
     # What a user has already is not recommended, as where the published numbers come from.
-    # Workers get these points as they are here, instead of reading the files again.
     changed = {part: without_history(points) for part, points in _asked(data).items()}
-    return replace(data, **changed, read_as={})
+    return replace(data, **changed)
 
 
 def _asked(data: DataSet) -> dict[str, Points]:

@@ -70,6 +70,7 @@ class Protocol:
         seconds: per epoch of a run, a guess until runs are there.
         exact_seconds: of losses over all labels, where that differs much.
         generated: what to generate, as `load` takes it; "" where files are read.
+        items: of the part of the data set that is taken (`parts.py`); 0 for all of it.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Protocol:
     seconds: float = 1.0
     exact_seconds: float | None = None
     generated: str = ""
+    items: int = 0
 
     def run(self, scheme: str, tried: Try, seed: int = 0) -> Run:
         """A run of the search."""

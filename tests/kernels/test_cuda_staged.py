@@ -71,6 +71,13 @@ class Case:
         assert all(torch.equal(result.loss, results[0].loss) for result in results)
         return results[0].total, *self._gathered(scored, results)
 
+    def highest_exponent(self) -> float:
+        """How large a number is rounded before e is raised to its power."""
+        scores = self.input.double() @ self.table.double().T
+        added = torch.cat([self.a, *self.b])
+        added = added[added.isfinite()].abs().max()
+        return float(scores.abs().max() + added)
+
     def _gathered(
         self, scored: list[Scored], results: list[LossGradients]
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -134,7 +141,10 @@ def test_kernels_err_no_more_than_plain_stages(size: tuple[int, int, int], ranks
         case.by_ranks(kernels), case.by_ranks(staged), truth, strict=True
     ):
         error = (ours - right).abs().max()
-        allowed = 2 * (plain - right).abs().max() + 3e-7 * right.abs().max()
+        # A term e^t is relatively as wrong as t is absolutely, and a single one has no others whose
+        # errors are smaller or cancel.
+        rounding = 1e-7 * case.highest_exponent() if size == (1, 1, 1) else 3e-7
+        allowed = 2 * (plain - right).abs().max() + rounding * right.abs().max()
         assert error <= allowed, f"{error:.3g} > {allowed:.3g}"
 
 

@@ -178,7 +178,7 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
     def _change(self, p: Tensor, grad: Tensor | RowGradient, group: dict[str, Any]) -> None:
         if group["weight_decay"]:
             _check_decay(self._rate(p, group), group)  # a graph cannot
-        if isinstance(grad, Tensor) and self.graphs.serves(p):
+        if isinstance(grad, Tensor) and self.graphs.serves(p) and self._sums_without_host(p):
             update = Update(self._change_rows, p, grad, group, self.state[p])
             if self.graphs.replay(update):
                 return
@@ -220,6 +220,12 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
             self.update(p, ..., widened(grad), group)
         else:
             self.update_by(kernels, p, every_row(grad), group)
+
+    def _sums_without_host(self, p: Tensor) -> bool:
+        """Whether entries of equal rows are summed without the host waiting for a GPU, as it does in
+        torch's `coalesce`: a graph could not hold that.
+        """
+        return not p.is_cuda or self._kernels_for(p) is not None
 
     def _kernels_for(self, p: Tensor) -> Any:
         """The module with kernels for this table, or None."""
