@@ -43,7 +43,8 @@ LOSSES = {
 OPTIMISERS = {
     "sgd": lambda p: RowSGD(p, lr=0.1, weight_decay=0.01),
     "adagrad": lambda p: RowAdagrad(p, lr=0.1, per_row=True),
-    "adam": lambda p: RowAdam(p, lr=0.01),
+    # With torch's `eps`, rounding decides the direction of entries that cancel to nearly nothing.
+    "adam": lambda p: RowAdam(p, lr=0.01, eps=1e-3),
 }
 
 

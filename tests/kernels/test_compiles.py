@@ -75,6 +75,24 @@ def test_rows_of_a_table_in_host_memory_and_their_updates():
     assert names.count("_update") == 3
 
 
+@pytest.mark.parametrize("labels", [1, ROWS, 2_900_000_000])
+@pytest.mark.parametrize("draws", [1, M])
+def test_places_in_a_shared_table(labels: int, draws: int):
+    from headtail.core.placement import Placement
+    from headtail.kernels.triton import places
+    from tests.kernels.compiling import compiles_only
+
+    share = Placement((labels,)).share(0, 1)
+    runs = share.placement.runs(torch.device("cpu"))
+    scale = torch.zeros(P)
+    with compiles_only() as names:
+        places.mapped(_ids(P), runs, 0, -share.start, len(share))
+        places.own_targets(_ids(P), None, scale, runs, share)
+        places.own_targets(_ids(P), _ids(P) > 0, scale.double(), runs, share)
+        places.rows_in_use(_ids(P), _ids(draws), _ids(P + draws))
+    assert names == ["_mapped", "_own_targets", "_own_targets", "_rows_in_use"]
+
+
 def test_an_argument_of_another_type_is_noticed():
     from headtail.kernels.triton import staged
     from tests.kernels.compiling import compiles_only

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Int, Int64
 from torch import Tensor
 
 from headtail.errors import HeadtailError, Setting, check_count
+from headtail.kernels.dispatch import placing_kernels
 
 MOST_LABELS = 3_000_000_000
 """Labels of one growth: the square of their number is below 2⁶³."""
@@ -69,6 +70,18 @@ class Placement:
         start = min(rank * run, self.num_labels)
         return Share(self, start, min(start + run, self.num_labels))
 
+    def runs(self, device: torch.device, *, back: bool = False) -> Int64[Tensor, "k 2"]:
+        """Size and factor of each growth, from rows back to labels if wanted, for kernels.
+
+        They are copied to each device once, because a graph cannot hold a copy from the host.
+        """
+        found = self._runs.get((device, back))
+        if found is None:
+            factors = [backward if back else forward for forward, backward in self._factors]
+            found = torch.tensor([*zip(self.grown, factors, strict=True)], device=device)
+            self._runs[device, back] = found
+        return found
+
     def _mapped(self, ids: Tensor, factors: list[int]) -> Tensor:
         ids = ids.long()
         start = 0
@@ -79,6 +92,10 @@ class Placement:
             start += size
         assert mapped is not None
         return mapped
+
+    @cached_property
+    def _runs(self) -> dict[tuple[torch.device, bool], Tensor]:
+        return {}
 
     @cached_property
     def _factors(self) -> list[tuple[int, int]]:
@@ -110,10 +127,25 @@ class Share:
         """Which places are among these rows."""
         return (places >= 0) & (places < len(self))
 
+    def own_places(self, labels: Int64[Tensor, ...]) -> Int64[Tensor, ...]:
+        """The place of each label among these rows; −1 for those elsewhere, or nowhere."""
+        placement = self.placement
+        kernels = placing_kernels(labels)
+        if kernels is not None:
+            runs = placement.runs(labels.device)
+            return kernels.mapped(labels, runs, 0, -self.start, len(self))
+        places = self.places(labels)
+        exists = (labels >= 0) & (labels < placement.num_labels)
+        return torch.where(self.holds(places) & exists, places, -1)
+
     def labels(self, places: Int64[Tensor, ...] | None = None) -> Int64[Tensor, ...]:
         """The labels at these places; by default at all of them."""
         if places is None:
             places = torch.arange(len(self))
+        kernels = placing_kernels(places)
+        if kernels is not None:
+            runs = self.placement.runs(places.device, back=True)
+            return kernels.mapped(places, runs, self.start, 0, self.placement.num_labels)
         return self.placement.labels(places + self.start)
 
 

@@ -135,10 +135,9 @@ class ShardedLabels(LabelFrequencies):
         return self.totals.total + smoothing * self.num_labels
 
     def _log(self, ids: Tensor, smoothing: float) -> Tensor:
-        places = self.share.places(ids)
-        own = self.share.holds(places)
         if not len(self.counts):
-            return torch.full_like(places, math.nan, dtype=torch.float64)
-        counts = self._table[torch.where(own, places, 0)].double()
+            return torch.full_like(ids, math.nan, dtype=torch.float64)
+        places = self.share.own_places(ids.long())
+        counts = self._table[places.clamp(min=0)].double()
         logs = (counts + smoothing).log() - math.log(self._denominator(smoothing))
-        return logs.masked_fill(~own, math.nan)
+        return logs.masked_fill(places < 0, math.nan)

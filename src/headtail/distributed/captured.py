@@ -43,11 +43,18 @@ class Inside:
     """A loss that waits for its backward pass, and where its gradients are.
 
     Attributes:
-        results: the gradient of the hidden states, rows, and values for each table.
+        of_hidden: the gradient of the hidden states.
+        of_tables: those of the tables.
     """
 
-    def __init__(self, results: list[Tensor]) -> None:
-        self.results = results
+    def __init__(self, of_hidden: Tensor, of_tables: list[OfTable]) -> None:
+        self.of_hidden = of_hidden
+        self.of_tables = of_tables
+
+    def keep(self) -> None:
+        """Copy them, because another loss is about to be computed where they are."""
+        self.of_hidden = self.of_hidden.clone()
+        self.of_tables = [of_table.copied() for of_table in self.of_tables]
 
 
 class AgreedStep:
@@ -67,6 +74,7 @@ class AgreedStep:
         self.tables = call.tables
         self.runs = 0
         self._inside: ref[Inside] | None = None
+        self._entries: dict[int, list[OfTable]] = {}
         self.forget_graphs()
 
     def forget_graphs(self) -> None:
@@ -80,23 +88,38 @@ class AgreedStep:
 
     def loss(self, call: Call, seed: int) -> Tensor:
         """The loss of a batch of at most the agreed size."""
-        assert isinstance(call.target, Tensor)
-        hidden = call.hidden.reshape(-1, call.hidden.shape[-1])
-        return _Staged.apply(hidden, *self.tables, self, call.target.reshape(-1), seed)  # pyright: ignore[reportReturnType]
+        hidden, target = call.hidden, call.target
+        assert isinstance(target, Tensor)
+        if target.dim() > 1:
+            hidden = hidden.flatten(0, -2)
+            target = target.flatten()
+        return _Staged.apply(hidden, *self.tables, self, target, seed)  # pyright: ignore[reportReturnType]
+
+    def _of_tables(self) -> list[OfTable]:
+        """Where the gradients of tables are, for the stream that this runs on."""
+        rows = self.step.rows
+        stream = stream_of(rows.device)
+        if stream not in self._entries:
+            pairs = zip(self.tables, self.step.values, strict=True)
+            self._entries[stream] = [OfTable(table, rows, value, stream) for table, value in pairs]
+        return self._entries[stream]
 
     def run(self, hidden: Tensor, target: Tensor, seed: int) -> tuple[Tensor, Inside]:
         """The loss, and its gradients, which stay here until the next run."""
         waiting = None if self._inside is None else self._inside()
         if waiting is not None:  # another loss is computed before its backward pass
-            waiting.results = [result.clone() for result in waiting.results]
+            waiting.keep()
         step = self.step
         if self.captured and failed_captures() != self._failed:
             self.forget_graphs()  # they have lost torch's generator
-        step.load(hidden, target, seed + 1 + self.ranks.rank)
+        step.load(hidden, target, seed)
         self.runs += 1
         for work in self._work:
             work()
-        inside = Inside([step.grad_hidden[: len(target)], step.rows, *step.values])
+        grad_hidden = step.grad_hidden
+        if target.shape[0] < step.size:
+            grad_hidden = grad_hidden[: target.shape[0]]
+        inside = Inside(grad_hidden, self._of_tables())
         self._inside = ref(inside)
         return step.loss.clone(), inside
 
@@ -346,21 +369,28 @@ class _Staged(torch.autograd.Function):
         return loss
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        if ctx.inside is None:
-            raise RuntimeError(
-                "The gradients of this loss are gone after its first backward pass. Write "
-                "`retain_graph=True` there to differentiate a second time."
-            )
-        agreed: AgreedStep = ctx.agreed
-        scale = grads[0]
-        grad_hidden, rows, *values = ctx.inside.results
-        stream = stream_of(rows.device)
-        of_tables = []
-        for place, (table, value) in enumerate(zip(agreed.tables, values, strict=True), 1):
-            gradient = OfTable(table, rows, value, stream)
-            of_tables.append(gradient.hand_over(scale, ctx.next_functions[place][0]))
-        if not graph_is_kept():
-            ctx.inside = None
-        return grad_hidden * scale, *of_tables, None, None, None
+        if torch.is_grad_enabled():  # with `create_graph=True`, for a second derivative
+            return _scaled_once(ctx, *grads)
+        return _scaled(ctx, *grads)
+
+
+def _scaled(ctx: Any, scale: Tensor) -> tuple[Any, ...]:
+    """The gradients that a step left, times the gradient of the loss."""
+    inside: Inside | None = ctx.inside
+    if inside is None:
+        raise RuntimeError(
+            "The gradients of this loss are gone after its first backward pass. Write "
+            "`retain_graph=True` there to differentiate a second time."
+        )
+    nodes = ctx.next_functions
+    of_tables = [
+        of_table.hand_over(scale, nodes[place][0])
+        for place, of_table in enumerate(inside.of_tables, 1)
+    ]
+    if not graph_is_kept():
+        ctx.inside = None
+    return inside.of_hidden * scale, *of_tables, None, None, None
+
+
+_scaled_once = once_differentiable(_scaled)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float64, Int
+from jaxtyping import Float64, Int, Int64
 from torch import Tensor, nn
 
 from headtail.core.draw import Draw
+from headtail.core.lookup import Same
 from headtail.core.placement import Share
 from headtail.core.sharded_labels import ShardedLabels
 from headtail.core.targets import Pairs
@@ -20,6 +22,18 @@ from headtail.samplers.fixed.queue import Queue
 from headtail.samplers.fixed.stratified import Stratum, check_sampler, strata_sizes
 from headtail.samplers.fixed.within_batch import WithinBatch
 from headtail.samplers.sampler import Sampler, Step
+
+
+class Fixed(NamedTuple):
+    """What is needed of draws of a fixed size.
+
+    Attributes:
+        generator: this rank's own.
+        needs_target_q: whether log q of the positives is.
+    """
+
+    generator: torch.Generator
+    needs_target_q: bool
 
 
 class OwnPart(nn.Module):
@@ -44,13 +58,17 @@ class OwnPart(nn.Module):
         """
         return None
 
-    def pick_fixed(self, pairs: Pairs, generator: torch.Generator) -> Draw:
-        """Draws whose number follows from that of the targets, and does not keep the host waiting;
-        other ranks' labels among them are void.
+    def pick_fixed(
+        self, pairs: Pairs, positive: Int64[Tensor, " p"], step: Fixed
+    ) -> tuple[Draw, Int64[Tensor, " m"]]:
+        """Draws whose number follows from that of the targets, and does not keep the host waiting,
+        and the place of each. Other ranks' labels among them are void, and have the place −1; log q
+        of their targets has no meaning.
 
         Args:
             pairs: the targets of all ranks.
-            generator: this rank's own.
+            positive: the place of each target, −1 for those of other ranks.
+            step: what is needed of the draws.
         """
         raise NotImplementedError
 
@@ -83,13 +101,28 @@ class FromStratum(OwnPart):
         """Always as many."""
         return self.own
 
-    def pick_fixed(self, pairs: Pairs, generator: torch.Generator) -> Draw:
+    def pick_fixed(
+        self, pairs: Pairs, positive: Tensor, step: Fixed
+    ) -> tuple[Draw, Int64[Tensor, " m"]]:
         """This rank's draws."""
-        return self._drawn(pairs.label, generator)
+        stratum = self.stratum
+        inside = stratum.pick_places(step.generator, positive.device)
+        ids = stratum.share.labels(inside.ids)
+        if inside.same_log_q is not None:
+            log_q = inside.same_log_q + stratum.log_part
+            same = Same(log_q, ids), Same(log_q, positive)
+            drawn = Draw(ids, *same, self.m)  # pyright: ignore[reportArgumentType]
+            return drawn, inside.ids
+        of_targets = self.log_q_at(positive.clamp(min=0)) if step.needs_target_q else None
+        return Draw(ids, inside.log_q + stratum.log_part, of_targets, self.m), inside.ids
 
     def _drawn(self, label: Tensor, generator: torch.Generator) -> Draw:
         ids = self.stratum.pick(generator, label.device)
         return Draw(ids, self.log_q(ids), self.log_q(label), self.m)
+
+    def log_q_at(self, places: Int[Tensor, ...]) -> Float64[Tensor, ...]:
+        """log q of the labels at these places."""
+        return self.stratum.log_q_at(places)
 
     def log_q(self, ids: Tensor) -> Tensor:
         """That of the stratum."""
@@ -120,11 +153,13 @@ class FromBatches(OwnPart):
         whole = isinstance(self.sampler, WithinBatch) and self.sampler.takes_all(targets)
         return targets if whole else None
 
-    def pick_fixed(self, pairs: Pairs, generator: torch.Generator) -> Draw:
+    def pick_fixed(
+        self, pairs: Pairs, positive: Tensor, step: Fixed
+    ) -> tuple[Draw, Int64[Tensor, " m"]]:
         """All labels of the joint batch."""
         draw = self.sampler.pick(Step(pairs, fixed_size=True))
-        others = ~self.share.holds(self.share.places(draw.ids))
-        return replace(draw, void=others if draw.void is None else draw.void | others)
+        others = positive < 0
+        return replace(draw, void=others if draw.void is None else draw.void | others), positive
 
     def log_q(self, ids: Tensor) -> Tensor:
         """The frequency of own labels."""
@@ -158,10 +193,21 @@ class Together(OwnPart):
             return None
         return sum(part.most_draws(targets) or 0 for part in self._parts)
 
-    def pick_fixed(self, pairs: Pairs, generator: torch.Generator) -> Draw:
+    def pick_fixed(
+        self, pairs: Pairs, positive: Tensor, step: Fixed
+    ) -> tuple[Draw, Int64[Tensor, " m"]]:
         """The draws of all parts."""
-        draws = [part.pick_fixed(pairs, generator) for part in self._parts]
-        return self._joined(draws, pairs.label)
+        parts = [part for part in self._parts if isinstance(part, FromStratum)]
+        picked = [part.pick_fixed(pairs, positive, step) for part in parts]
+        places = torch.cat([inside for _, inside in picked])
+        sizes = [part.m for part in parts]
+
+        def log_q_at(places: Tensor) -> Tensor:
+            return mean_of([part.log_q_at(places) for part in parts], sizes)
+
+        ids = torch.cat([draw.ids for draw, _ in picked])
+        of_targets = log_q_at(positive.clamp(min=0)) if step.needs_target_q else None
+        return Draw(ids, log_q_at(places), of_targets, sum(sizes)), places
 
     def _joined(self, draws: list[Draw], label: Tensor) -> Draw:
         sizes = [float(draw.m) for draw in draws]
@@ -201,7 +247,7 @@ def own_part_of(sampler: Sampler, labels: ShardedLabels, rank: int, ranks: int) 
 
 def own_part(draw: Draw, share: Share) -> Draw:
     """A shared draw without the labels of other ranks."""
-    own = share.holds(share.places(draw.ids))
+    own = share.own_places(draw.ids) >= 0
     if draw.void is not None:
         own &= ~draw.void
     slots = None if draw.slots is None else draw.slots[own]

@@ -137,9 +137,9 @@ def _decoupled(terms: OwnTerms, settings: DecoupledSettings, batch: JointBatch) 
 def _terms(batch: JointBatch, rows: OwnRows, draw: Draw, weighting: Weighting) -> OwnTerms:
     pairs = batch.pairs
     settings = batch.settings
-    places = rows.share.places(pairs.label)
-    own = (rows.share.holds(places) & ~pairs.ignored).nonzero().squeeze(1)
-    drawn = rows.share.places(draw.ids)
+    places = rows.share.own_places(pairs.label)
+    own = ((places >= 0) & ~pairs.ignored).nonzero().squeeze(1)
+    drawn = rows.share.own_places(draw.ids)
     split = [len(own), len(drawn)]
     weight, bias = rows.look_up(torch.cat([places[own], drawn]))
     positive, negatives = weight.split(split)

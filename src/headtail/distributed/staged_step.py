@@ -16,10 +16,11 @@ from headtail.core.placement import Share
 from headtail.core.targets import Pairs
 from headtail.core.weightings import kernel_log_weights
 from headtail.distributed.joint_batch import IGNORED, REPLAYED
-from headtail.distributed.own_draws import OwnPart
+from headtail.distributed.own_draws import Fixed, OwnPart
+from headtail.distributed.own_rows import own_targets, rows_in_use
 from headtail.losses.graph import Call
 from headtail.losses.options import Settings
-from headtail.losses.staged import Scored, stages_for
+from headtail.losses.staged import Room, Scored, stages_for
 from headtail.rows.decay import catch_up
 from headtail.rows.link import link_of
 
@@ -65,12 +66,16 @@ class StagedStep:
         self._share = share
         self._ranks = ranks
         self._padded = 0
+        self._rank = ranks.rank
+        ignored = call.loss.settings.ignore_index
+        self._ignored = IGNORED if ignored is None else ignored
+        """The label of padding, which is ignored alike."""
         whole = {"dtype": torch.int64, "device": device}
         like = {"dtype": hidden.dtype, "device": device}
         numbers = [size, size, 0, 0, REPLAYED, 0]
         self._numbers = torch.tensor(numbers, **whole)
         self._all_numbers = torch.empty(ranks.size * len(numbers), **whole)
-        self._target = torch.full((size,), IGNORED, **whole)
+        self._target = torch.full((size,), self._ignored, **whole)
         self._label = torch.empty(ranks.size * size, **whole)
         self._hidden = torch.zeros(size, d, **like)
         self._states = torch.empty(ranks.size * size, d, **like)
@@ -99,21 +104,22 @@ class StagedStep:
         Args:
             hidden: `[b, d]`.
             target: `[b]` ids.
-            seed: of this rank's draws.
+            seed: a number; that and the rank's decide its draws.
         """
-        number = len(target)
-        self._hidden[:number].copy_(hidden)
-        self._target[:number].copy_(target)
+        number = target.shape[0]
+        if number == self.size:
+            self._hidden.copy_(hidden)
+            self._target.copy_(target)
+        else:
+            self._hidden[:number].copy_(hidden)
+            self._target[:number].copy_(target)
         if number < self.size - self._padded:
-            self._target[number:].fill_(IGNORED)
+            self._target[number:].fill_(self._ignored)
             self._hidden[number:].zero_()
         self._padded = self.size - number
-        self.generator.manual_seed(seed)
+        self.generator.manual_seed(seed + 1 + self._rank)
 
     def _gather(self) -> None:
-        ignored = self._call.loss.settings.ignore_index
-        if ignored is not None and ignored != IGNORED:
-            self._target.masked_fill_(self._target == ignored, IGNORED)
         # A rank that does not take this step in stages sends its numbers first, and waits for those
         # of the others: it learns from these that they do.
         self._ranks.gather_into(self._all_numbers, self._numbers)
@@ -123,29 +129,17 @@ class StagedStep:
     def _score(self) -> None:
         call = self._call
         settings = call.loss.settings
-        share = self._share
-        pairs = Pairs.of(self._label, ignore_index=IGNORED)
-        exists = (pairs.label >= 0) & (pairs.label < share.placement.num_labels)
-        pairs = replace(pairs, label=torch.where(exists, pairs.label, 0))
-        draw = self._part.pick_fixed(pairs, self.generator)
-        places = share.places(pairs.label)
-        positive = torch.where(share.holds(places) & exists & ~pairs.ignored, places, -1)
-        drawn = share.places(draw.ids)
-        held = share.holds(drawn)
-        a, b = kernel_log_weights(call.loss.weighting, draw, pairs.label)
-        compared = settings.compared(pairs, draw, call.loss.weighting) or (None, draw.ids)
-        # Places without an entry of their own borrow a row that is in use, each another one. Only
-        # where the joint batch holds no label of this rank is there none: then one row gets a zero
-        # gradient, which Adam and momentum notice.
-        borrowed = drawn.gather(0, held.int().argmax(0, keepdim=True))
-        negatives = torch.where(held, drawn, borrowed.clamp(0, len(share) - 1))
-        spread = negatives.repeat(-(-len(positive) // len(negatives)))[: len(positive)]
-        rows = torch.cat([torch.where(positive >= 0, positive, spread), negatives])
-        self.rows.copy_(rows)
+        pairs = Pairs.of(self._label, ignore_index=self._ignored)
+        positive, label, self._scale = own_targets(self._share, pairs, _scale(settings, pairs))
+        pairs = replace(pairs, label=label)
+        weighting = call.loss.weighting
+        fixed = Fixed(self.generator, weighting.needs_target_q)
+        draw, drawn = self._part.pick_fixed(pairs, positive, fixed)
+        a, b = kernel_log_weights(weighting, draw, label)
+        compared = settings.compared(pairs, draw, weighting) or (None, draw.ids)
+        negatives = rows_in_use(positive, drawn, self.rows)
         for table in _of(call):
-            catch_up(table, rows)
-        # A label that no rank has makes the loss NaN, as it does for one process on a GPU.
-        self._scale = _scale(settings, pairs).masked_fill(~exists, torch.nan)
+            catch_up(table, self.rows)
         states = self._states
         if settings.temperature != 1:
             states = states / settings.temperature
@@ -163,14 +157,15 @@ class StagedStep:
         self._ranks.reduce_(self._terms.known)
 
     def _differentiate(self) -> None:
-        result = self._do.own_gradients(self._scored, self._terms, self._scale)
-        self.loss.copy_(result.total)
+        room = Room(self.loss, self._grad_states, self.values[0])
+        result = self._do.own_gradients(self._scored, self._terms, self._scale, room)
         temperature = self._call.loss.settings.temperature
         grad = result.grad_input
-        self._grad_states.copy_(grad if temperature == 1 else grad / temperature)
-        values = [result.grad_rows, result.grad_scores[:, None]]
-        for to, value in zip(self.values, values, strict=False):
-            to.copy_(value)
+        _put(result.total, self.loss)
+        _put(grad if temperature == 1 else grad / temperature, self._grad_states)
+        values = [result.grad_rows, result.grad_scores[:, None]]  # biases are not always there
+        for value, to in zip(values, self.values, strict=False):
+            _put(value, to)
 
     def _scatter(self) -> None:
         # What averages the gradients of an encoder divides by the number of ranks.
@@ -182,6 +177,12 @@ class StagedStep:
             link = link_of(table)
             if link is not None and link.decay is not None:
                 link.decay.settled = False
+
+
+def _put(value: Tensor, to: Tensor) -> None:
+    """Copy a result to where it belongs, unless it was computed there."""
+    if value.data_ptr() != to.data_ptr():
+        to.copy_(value)
 
 
 def _scale(settings: Settings, pairs: Pairs) -> Tensor:

@@ -142,6 +142,13 @@ def staged_kernels(*tensors: Tensor) -> Any:
     return _kernels("triton", "staged")
 
 
+def placing_kernels(ids: Tensor) -> Any:
+    """Where labels are in a table that ranks share, on a GPU."""
+    if _engine(ids.device) != "triton" or not ids.is_contiguous() or ids.dtype != torch.int64:
+        return None
+    return _kernels("triton", "places")
+
+
 def row_kernels(table: Tensor, largest: int) -> Any:
     """Optimiser updates of a table's rows; `largest` is the size of the model's largest table."""
     engine = _engine(table.device)

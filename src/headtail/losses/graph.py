@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -277,6 +278,13 @@ class OfTable:
         self._rows = rows
         self._values = values
         self._room = fixed_gradient(table, len(rows), stream)
+
+    def copied(self) -> OfTable:
+        """The same gradient elsewhere."""
+        other = copy(self)
+        other._rows = self._rows.clone()
+        other._values = self._values.clone()
+        return other
 
     def hand_over(self, scale: Tensor, node: Any) -> Tensor | None:
         """Put it times `scale` into the table's `.grad`; where that is not possible, return it to

@@ -43,6 +43,20 @@ class Scored(NamedTuple):
     negatives: Int64[Tensor, " m"]
 
 
+class Room(NamedTuple):
+    """Where results may be computed, instead of in new tensors, if they have that type.
+
+    Attributes:
+        total: the loss.
+        grad_input: `[p, d]`.
+        grad_rows: `[p + m, d]`.
+    """
+
+    total: Tensor
+    grad_input: Tensor
+    grad_rows: Tensor
+
+
 def stages_for(scored: Scored) -> Any:
     """The module whose stages are fastest for these tensors."""
     tables = [scored.table] if scored.bias is None else [scored.table, scored.bias]
@@ -88,10 +102,12 @@ def sum_terms(terms: Terms) -> None:
 
 
 def own_gradients(
-    scored: Scored, terms: Terms, scale: Float[Tensor, " p"] | float
+    scored: Scored, terms: Terms, scale: Float[Tensor, " p"] | float, room: Room | None = None
 ) -> LossGradients:
     """log(1 + e^(a − f_y) Σ e^(f_y' + b)), and gradients of Σ scale · loss by what is the rank's
     own; `known` now holds the sums over all ranks.
+
+    Results are in `room` only where a kernel computes them.
     """
     input, table, _, positive, negatives = scored
     f_y, a, total = terms.known

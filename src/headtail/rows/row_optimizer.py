@@ -222,8 +222,8 @@ class RowOptimizer(torch.optim.Optimizer, Taker):
             self.update_by(kernels, p, every_row(grad), group)
 
     def _sums_without_host(self, p: Tensor) -> bool:
-        """Whether entries of equal rows are summed without the host waiting for a GPU, as it does in
-        torch's `coalesce`: a graph could not hold that.
+        """Whether the host need not wait for a GPU to sum entries of equal rows, as it does in
+        torch's `coalesce`, which no graph can hold.
         """
         return not p.is_cuda or self._kernels_for(p) is not None
 

@@ -57,17 +57,18 @@ def sum_terms(terms: Terms) -> None:
     )  # fmt: skip
 
 
-def own_gradients(scored, terms: Terms, scale: Tensor | float) -> LossGradients:
+def own_gradients(scored, terms: Terms, scale: Tensor | float, room=None) -> LossGradients:
     """The loss, and the gradients of Σ scale · loss by what is the rank's own."""
     input, table, _, positive, negatives = scored
     n, d = input.shape
     m = len(negatives)
     like = {"dtype": torch.float32, "device": input.device}
     loss = torch.empty(n, **like)
-    total = torch.empty((), **like)
-    grad_input = torch.empty(n, d, **like)
+    to_total, to_input, to_rows = room or (None, None, None)
+    total = _room(to_total, (), like)
+    grad_input = _room(to_input, (n, d), like)
     grad_scores = torch.empty(n + m, **like)
-    grad_rows = torch.empty(n + m, d, **like)
+    grad_rows = _room(to_rows, (n + m, d), like)
     grad_y = grad_scores[:n]
     partial, tickets = room_for(n, m, d, input.device)
     scale = scale.contiguous() if isinstance(scale, Tensor) else float(scale)
@@ -84,6 +85,13 @@ def own_gradients(scored, terms: Terms, scale: Tensor | float) -> LossGradients:
         False, _exact(),
     )  # fmt: skip
     return LossGradients(loss, grad_input, grad_scores, grad_rows, total)
+
+
+def _room(tensor: Tensor | None, shape, like) -> Tensor:
+    """This tensor, if it is there and of that type."""
+    if tensor is not None and tensor.dtype == like["dtype"] and tensor.shape == shape:
+        return tensor
+    return torch.empty(shape, **like)
 
 
 def _exact() -> bool:

@@ -44,18 +44,23 @@ class Stratum(nn.Module):
         self.log_part = math.log(own / sampler.num_negatives)
         self.sampler = _within(sampler, share, own, labels)
 
+    def pick_places(self, generator: torch.Generator | None, device: torch.device) -> Draw:
+        """Labels of this rank by their places, with the q that they have among these."""
+        nobody = Pairs.of(torch.zeros(0, dtype=torch.int64, device=device), ignore_index=None)
+        return self.sampler.pick(Step(nobody, generator=generator))
+
     def pick(self, generator: torch.Generator | None, device: torch.device) -> Int[Tensor, " m"]:
         """Labels of this rank."""
-        nobody = Pairs.of(torch.zeros(0, dtype=torch.int64, device=device), ignore_index=None)
-        drawn = self.sampler.pick(Step(nobody, generator=generator))
-        return self.share.labels(drawn.ids)
+        return self.share.labels(self.pick_places(generator, device).ids)
 
     def log_q(self, ids: Int[Tensor, ...]) -> Float64[Tensor, ...]:
         """log q of own labels; NaN for others."""
-        places = self.share.places(ids)
-        own = self.share.holds(places)
-        log_q = self.sampler.log_q(torch.where(own, places, 0)) + self.log_part
-        return log_q.masked_fill(~own, math.nan)
+        places = self.share.own_places(ids.long())
+        return self.log_q_at(places.clamp(min=0)).masked_fill(places < 0, math.nan)
+
+    def log_q_at(self, places: Int[Tensor, ...]) -> Float64[Tensor, ...]:
+        """log q of the labels at these places."""
+        return self.sampler.log_q(places) + self.log_part
 
 
 @final
