@@ -24,14 +24,14 @@ from claim_sentences import TITLES, claims_table, datasets_of, details, points
 from claims import Line, judged
 from evidence import SLICES, Evidence
 from stats.correlation import rank_correlation
-from study_protocols import BAGS, IMAGES, MILLION, SEQUENCES
+from study_protocols import BAGS, IMAGES, MILLION, PARTS, SEQUENCES
 from study_runs import Protocol
 from study_tables import given_folder, in_columns, read_table, with_known, write_table
 from tradeoff_tables import RESAMPLES, RESULTS
 
 from answers import EQUAL_HEAD, answers
 
-PROTOCOLS = (*BAGS, *SEQUENCES, *IMAGES, *MILLION)
+PROTOCOLS = (*BAGS, *PARTS, *SEQUENCES, *IMAGES, *MILLION)
 METRICS = (
     *((f"recall@{k}", slice_) for k in (1, 10, 50) for slice_ in SLICES),
     *((f"{name}@{k}", "full") for name in ("precision", "psp") for k in (1, 3, 5)),
@@ -42,7 +42,7 @@ NEAR = 0.01
 """Rates whose held-out loss is within this share of the best: with little data to choose by, a
 study could have picked any of them.
 """
-PARTS = {
+COLUMNS = {
     "Recall by slice": METRICS[:12],
     "Precision and propensity-scored precision": METRICS[12:18],
     "Balanced error": METRICS[18:],
@@ -203,7 +203,7 @@ def sections(rows: dict[str, list[Line]]) -> dict[str, str]:
     for name in datasets_of(rows["evidence"]):
         own = [line for line in rows["evidence"] if line["dataset"] == name]
         parts[f"{name} edges"] = edges(own)
-        for title, columns in PARTS.items():
+        for title, columns in COLUMNS.items():
             parts[f"{name} {title.lower()}"] = table(own, columns)
         tried = [line for line in rows["evidence-tries"] if line["dataset"] == name]
         parts[f"{name} tries"] = tries_table(tried)

@@ -29,19 +29,20 @@ import sys
 from study_cli import main_of_parts
 from study_protocols import (
     BAGS,
+    PARTS,
     SEQUENCES,
     contrastive_schemes,
     negatives_schemes,
     retrieval_schemes,
 )
 
-PARTS = {
-    "schemes": ((*BAGS, *SEQUENCES), retrieval_schemes),
+STUDY = {
+    "schemes": ((*BAGS, *PARTS, *SEQUENCES), retrieval_schemes),
     "contrastive": (BAGS, contrastive_schemes),
     "negatives": (BAGS[1:2], negatives_schemes),
 }
 
-main = main_of_parts(__doc__, PARTS)
+main = main_of_parts(__doc__, STUDY)
 
 if __name__ == "__main__":
     sys.exit(main())

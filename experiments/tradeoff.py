@@ -19,10 +19,10 @@ from __future__ import annotations
 import sys
 
 from study_cli import main_of
-from study_protocols import BAGS, IMAGES, tau_schemes
+from study_protocols import BAGS, IMAGES, PARTS, tau_schemes
 from study_runs import Protocol
 
-PROTOCOLS = (*BAGS, *IMAGES[:2])
+PROTOCOLS = (*BAGS, *PARTS, *IMAGES[:2])
 
 
 def schemes(protocol: Protocol) -> list[str]:
