@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+import threading
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -70,11 +72,10 @@ def run_study(given: argparse.Namespace, protocols: Sequence[Protocol], schemes:
     if given.cost:
         return 0
     steps = (partial(_study, given, protocol, schemes) for protocol in asked)
-    try:
+    if given.packed is None:
         return until_stopped(steps, given.minutes)
-    finally:
-        if given.packed is not None:
-            pack(given.out, given.packed, [protocol.name for protocol in asked])
+    with packed_often(given.out, given.packed, [protocol.name for protocol in asked]):
+        return until_stopped(steps, given.minutes)
 
 
 def _study(given: argparse.Namespace, protocol: Protocol, schemes: Schemes) -> int:
@@ -91,6 +92,27 @@ def _names(given: argparse.Namespace, protocol: Protocol, schemes: Schemes) -> l
     if unknown and len(given.only) == 1:
         raise HeadtailError(f"{protocol.name} has no scheme {sorted(unknown)}: {names}.")
     return [name for name in names if not given.schemes or name in given.schemes]
+
+
+@contextmanager
+def packed_often(
+    folder: Path, to: Path, names: Sequence[str], seconds: float = 60.0
+) -> Iterator[None]:
+    """`pack` now and then, and at the end: a machine may be taken away at any moment."""
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.wait(seconds):
+            pack(folder, to, names)
+
+    thread = threading.Thread(target=work, name="packing")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        pack(folder, to, names)
 
 
 def pack(folder: Path, to: Path, names: Sequence[str], most: int = PART) -> list[Path]:

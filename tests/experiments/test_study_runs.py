@@ -18,7 +18,7 @@ import torch
 import tradeoff
 from evidence import Evidence
 from search import Plan
-from study_cli import pack, parser_for, run_study, unpack
+from study_cli import pack, packed_often, parser_for, run_study, unpack
 from study_protocols import (
     BAGS,
     IMAGES,
@@ -249,6 +249,20 @@ def test_a_rate_that_diverges_is_kept_as_such(tmp_path, shop, monkeypatch):
     assert done.loss == float("inf")
     assert Store(tmp_path).find(done.name) == done
     assert Store(tmp_path).rows(done.name) == []
+
+
+def test_runs_are_packed_before_a_study_is_over(tmp_path):
+    run = tmp_path / "out" / "shop" / "runs" / "one.json"
+    archive = tmp_path / "packed" / "shop-0.zip"
+    archive.parent.mkdir()
+    with packed_often(tmp_path / "out", archive.parent, ["shop"], seconds=0.01):
+        run.parent.mkdir(parents=True)
+        run.write_text("{}", encoding="utf-8")
+        until = time.monotonic() + 30
+        while not archive.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        assert archive.exists()
+    assert unpack(archive.parent, tmp_path / "elsewhere") == 1
 
 
 def test_what_is_packed_comes_back_in_small_files(root, tmp_path):
