@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from evidence import Evidence
 from stats.curves import KEPT, Level, at_equal_head, tail_at
-from stats.paired import Paired, margin_for
-from stats.verdicts import preferences
+from stats.paired import margin_for
+from stats.verdicts import Compared, preferred
 from study_protocols import TAUS, tau_schemes
 from study_runs import Protocol
 from study_store import adjusted_scheme
@@ -29,7 +28,7 @@ RESULTS = Path(__file__).parent / "results"
 RESAMPLES = 1000
 ADJUSTED = "post-hoc"
 ANSWERS = {"first": "training", "second": "adjusting"}
-MEASURED = ("difference", "low", "high", "p", "margin", "p corrected", "p of equality")
+MEASURED = ("difference", "low", "high", "p", "margin", "p of equality")
 
 
 def curves_of(protocol: Protocol) -> dict[str, list[str]]:
@@ -59,15 +58,7 @@ def points(evidence: Evidence, protocol: Protocol) -> list[dict[str, str]]:
     return lines
 
 
-class Compared(NamedTuple):
-    """Two curves at one head recall: what is compared, the difference on the tail, its margin."""
-
-    key: dict[str, str]
-    result: Paired | None
-    margin: float
-
-
-def compared(evidence: Evidence, protocol: Protocol) -> Iterator[Compared]:
+def compared(evidence: Evidence, protocol: Protocol) -> Iterator[dict[str, str]]:
     """Training minus adjusting on the tail of one data set, for each curve and head recall."""
     curves = curves_of(protocol)
     if not all(name in evidence.chosen for name in curves[ADJUSTED]):
@@ -85,27 +76,29 @@ def compared(evidence: Evidence, protocol: Protocol) -> Iterator[Compared]:
             key = {"dataset": evidence.name, "training": name, "head kept": f"{share:g}"}
             key |= {"head": f"{level.value:.6f}", "seeds": str(len(tails))}
             key |= {"adjusted tail": f"{reference:.6f}"}
-            yield Compared(key, at_equal_head(trained, adjusted, level), margin_for(reference))
+            result = at_equal_head(trained, adjusted, level)
+            if result is None:
+                yield key | dict.fromkeys(MEASURED, "")
+                continue
+            pair = Compared.of(result, margin_for(reference))
+            about = {"margin": f"{pair.margin:.6f}", "p of equality": f"{pair.p_equal:.3g}"}
+            yield key | in_columns(result) | about
 
 
-def equal_head(every: Sequence[tuple[Evidence, Protocol]]) -> list[dict[str, str]]:
+def decided(lines: Sequence[dict[str, str]]) -> list[dict[str, str]]:
     """Which is better at equal head recall, for all data sets: one table, corrected together."""
-    pairs = [pair for one in every for pair in compared(*one)]
-    reached = [(pair, pair.result) for pair in pairs if pair.result is not None]
-    found = preferences([result for _, result in reached], [pair.margin for pair, _ in reached])
-    answers = {id(pair): one for (pair, _), one in zip(reached, found, strict=True)}
-    lines = []
-    for pair in pairs:
-        one = answers.get(id(pair))
-        if pair.result is None or one is None:
-            lines.append(pair.key | dict.fromkeys(MEASURED, "") | {"better": "not reached"})
-            continue
+    reached = [line for line in lines if line["difference"]]
+    columns = ("difference", "margin", "p", "p of equality")
+    found = preferred([Compared(*(float(line[c]) for c in columns)) for line in reached])
+    answers = {}
+    for line, one in zip(reached, found, strict=True):
         answer = ANSWERS.get(one.answer, one.answer)
         answer += ", by less than the margin" if one.small else ""
-        about = {"margin": f"{pair.margin:.6f}", "p corrected": f"{one.p_different:.3g}"}
-        about |= {"p of equality": f"{one.p_equal:.3g}", "better": answer}
-        lines.append(pair.key | in_columns(pair.result) | about)
-    return lines
+        corrected = {"p corrected": f"{one.p_different:.3g}"}
+        corrected |= {"p of equality corrected": f"{one.p_equal:.3g}", "better": answer}
+        answers[id(line)] = corrected
+    nowhere = {"p corrected": "", "p of equality corrected": "", "better": "not reached"}
+    return [line | answers.get(id(line), nowhere) for line in lines]
 
 
 def table(lines: Sequence[dict[str, str]], columns: Sequence[str], percent: set[str]) -> str:
@@ -134,16 +127,17 @@ def write_tables(
     ]
     new = {
         "tradeoff": [line for one in every for line in points(*one)],
-        "tradeoff-equal-head": equal_head(every),
+        "tradeoff-equal-head": [line for one in every for line in compared(*one)],
         "tradeoff-tries": [
             line for e, protocol in every for line in e.tries(protocol.metric, schemes(protocol))
         ],
     }
     for name, lines in new.items():
         path = to / f"{name}.csv"
-        # Verdicts are corrected together, so those of another run must not be mixed in.
-        known = [] if name == "tradeoff-equal-head" else read_table(path)
-        write_table(path, with_known(lines, known, lambda line: line["dataset"]))
+        new[name] = with_known(lines, read_table(path), lambda line: line["dataset"])
+        if name == "tradeoff-equal-head":
+            new[name] = decided(new[name])
+        write_table(path, new[name])
     percent = {"value", "difference", "low", "high", "head", "adjusted tail", "margin"}
     columns = ("dataset", "curve", "tau", "metric", "slice", "value", "difference", "low", "high")
     print(table(new["tradeoff"], columns, percent))

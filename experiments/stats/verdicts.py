@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -114,18 +114,43 @@ def preferences(
     results: Sequence[Paired], margins: Sequence[float], level: float = LEVEL
 ) -> list[Preference]:
     """Which is better, for each difference of a first and a second: all corrected together."""
-    equal = [equivalence(result, m) for result, m in zip(results, margins, strict=True)]
-    corrected = holm([*(result.p for result in results), *equal])
+    return preferred([Compared.of(*pair) for pair in zip(results, margins, strict=True)], level)
+
+
+class Compared(NamedTuple):
+    """A difference of a first and a second, as rows keep it.
+
+    Attributes:
+        difference: above 0 where the first is better.
+        margin: the largest one that counts as none.
+        p: of the hypothesis that they do not differ.
+        p_equal: of the hypothesis that they differ by more than the margin.
+    """
+
+    difference: float
+    margin: float
+    p: float
+    p_equal: float
+
+    @classmethod
+    def of(cls, result: Paired, margin: float) -> Compared:
+        """From a paired difference."""
+        return cls(result.difference, margin, result.p, equivalence(result, margin))
+
+
+def preferred(every: Sequence[Compared], level: float = LEVEL) -> list[Preference]:
+    """Which is better, for each: all corrected together."""
+    corrected = holm([*(one.p for one in every), *(one.p_equal for one in every)])
     found = []
-    for i, result in enumerate(results):
+    for i, one in enumerate(every):
         p_different = corrected[i]
-        p_equal = corrected[len(results) + i]
+        p_equal = corrected[len(every) + i]
         answer: Literal["first", "second", "equal", "inconclusive"] = "inconclusive"
         if p_different < level:
-            answer = "first" if result.difference > 0 else "second"
+            answer = "first" if one.difference > 0 else "second"
         elif p_equal < level:
             answer = "equal"
-        small = p_different < level and abs(result.difference) < margins[i]
+        small = p_different < level and abs(one.difference) < one.margin
         found.append(Preference(answer, p_different, p_equal, small))
     return found
 
