@@ -154,9 +154,15 @@ def own_draws_in_stages_are_eager_ones():
     _same(_softmax(lambda: LogUniform(LABELS, 8), Tail(LABELS, 0.5)), bias=False)
 
 
+def own_draws_whose_weights_look_at_the_q_of_positives_too():
+    _same(_softmax(lambda: Frequency(LABELS, 8, 0.5), Relative()))
+    _same(_softmax(lambda: LogUniform(LABELS, 8), Relative()), form=batches.ignoring)
+
+
 def mixtures_of_own_draws_too():
     parts = [Uniform(LABELS, 5), Frequency(LABELS, 6)]
     _same(_softmax(lambda: Mixture(parts), Importance()))
+    _same(_softmax(lambda: Mixture(parts), Relative()))
 
 
 def parts_of_a_mixture_draw_independently():
@@ -342,9 +348,32 @@ def a_label_that_does_not_exist_makes_the_loss_not_a_number():
     batch = _batches(0)
     target = batch.target.clone()
     assert isinstance(target, Tensor)
-    target[0] = LABELS.num_labels + 3
-    # On a CPU its log-weight is looked up, which refuses it; importance weights look nothing up.
-    assert bool(staged.head(batch.hidden.requires_grad_(), target).isnan())
+    for missing in (LABELS.num_labels + 3, -1, -7):
+        target[0] = missing
+        # On a CPU its log-weight would be refused; importance weights look nothing up.
+        assert bool(staged.head(batch.hidden.requires_grad_(), target).isnan())
+
+
+def a_label_that_does_not_exist_makes_an_eager_loss_not_a_number_on_a_gpu():
+    plain = Trained(_uniform()(), staged=False)
+    batch = _batches(0)
+    target = batch.target.clone()
+    assert isinstance(target, Tensor)
+    # As on a GPU, where a look at the labels would make the host wait.
+    with (
+        mock.patch("headtail.core.targets.check_ids"),
+        mock.patch("headtail.core.targets._seen_to_count", return_value=False),
+    ):
+        for missing in (LABELS.num_labels + 3, -1, -7):
+            target[0] = missing
+            assert bool(plain.head(batch.hidden, target).isnan())
+
+
+def a_target_of_no_example_is_refused_on_every_rank():
+    staged = Trained(_uniform()(), staged=True)
+    staged.step(0, _batches(0))
+    with pytest.raises(HeadtailError):
+        staged.head(torch.randn(D, dtype=torch.float64, requires_grad=True), torch.tensor(3))
 
 
 def bytes_in_stages_are_those_of_the_formula():

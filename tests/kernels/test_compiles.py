@@ -75,14 +75,14 @@ def test_rows_of_a_table_in_host_memory_and_their_updates():
     assert names.count("_update") == 3
 
 
-@pytest.mark.parametrize("labels", [1, ROWS, 2_900_000_000])
+@pytest.mark.parametrize("grown", [(1,), (ROWS,), (2_900_000_000,), (7, 600, 1)])
 @pytest.mark.parametrize("draws", [1, M])
-def test_places_in_a_shared_table(labels: int, draws: int):
+def test_places_in_a_shared_table(grown: tuple[int, ...], draws: int):
     from headtail.core.placement import Placement
     from headtail.kernels.triton import places
     from tests.kernels.compiling import compiles_only
 
-    share = Placement((labels,)).share(0, 1)
+    share = Placement(grown).share(0, 1)
     runs = share.placement.runs(torch.device("cpu"))
     scale = torch.zeros(P)
     with compiles_only() as names:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from unittest import mock
+
 import pytest
 import torch
 
 from headtail.core.placement import Placement, Share
 from headtail.core.targets import Pairs
-from headtail.distributed.own_rows import own_targets, rows_in_use
+from headtail.distributed.rows_in_use import own_targets, rows_in_use
 from tests.kernels.interpreter import DEVICE, elsewhere, in_triton, interpret
 
 LARGEST = 3_000_000_000
@@ -23,6 +28,18 @@ PLACEMENTS = [
 def test_everything_in_this_file_by_the_interpreter():
     pytest.importorskip("triton")
     interpret(__file__)
+
+
+@contextmanager
+def kernels() -> Iterator[None]:
+    """Whoever asks which kernels find places gets them, in the interpreter as on a GPU."""
+    from headtail.kernels.triton import places
+
+    with (
+        mock.patch("headtail.core.placement.placing_kernels", return_value=places),
+        mock.patch("headtail.distributed.rows_in_use.placing_kernels", return_value=places),
+    ):
+        yield
 
 
 def _shares(placement: Placement) -> list[Share]:
@@ -69,6 +86,9 @@ def test_places_by_the_kernel_are_those_of_whole_numbers(placement: Placement):
         mine = places.mapped(labels.to(DEVICE), runs, 0, -share.start, len(share))
         assert torch.equal(mine.cpu(), _plain_places(share, labels))
         own = mine[mine >= 0]
+        with kernels():
+            assert torch.equal(share.own_places(labels.to(DEVICE)), mine)
+            assert torch.equal(share.labels(own).cpu(), labels[mine.cpu() >= 0])
         again = places.mapped(own, back, share.start, 0, placement.num_labels)
         assert torch.equal(again.cpu(), labels[mine.cpu() >= 0])
     assert places.mapped(labels[:0].to(DEVICE), runs, 0, 0, 1).tolist() == []
@@ -81,15 +101,16 @@ def test_places_by_the_kernel_are_those_of_whole_numbers(placement: Placement):
 def test_targets_by_the_kernel_are_the_plain_ones(
     placement: Placement, all_count: bool, dtype: torch.dtype
 ):
-    from headtail.kernels.triton import places
-
     label = _labels(placement)
     skipped = None if all_count else torch.rand(len(label)) < 0.3
     pairs = Pairs(label, None, skipped, len(label))
     scale = torch.rand(len(label), dtype=dtype)
     for share in _shares(placement):
-        there = [t if t is None else t.to(DEVICE) for t in (label, skipped, scale)]
-        ours = places.own_targets(*there, placement.runs(torch.device(DEVICE)), share)
+        there = replace(pairs, label=label.to(DEVICE))
+        if skipped is not None:
+            there = replace(there, skipped=skipped.to(DEVICE))
+        with kernels():
+            ours = own_targets(share, there, scale.to(DEVICE))
         for mine, plain in zip(ours, own_targets(share, pairs, scale), strict=True):
             torch.testing.assert_close(mine.cpu(), plain, rtol=0, atol=0, equal_nan=True)
 
@@ -98,15 +119,14 @@ def test_targets_by_the_kernel_are_the_plain_ones(
 @pytest.mark.parametrize("sizes", [(1, 1), (5, 3), (3, 700), (700, 5), (1300, 2500)])
 @pytest.mark.parametrize("held", [0.0, 0.001, 0.4, 1.0])
 def test_rows_in_use_by_the_kernel_are_the_plain_ones(sizes: tuple[int, int], held: float):
-    from headtail.kernels.triton import places
-
     positive, drawn = (
         torch.where(torch.rand(size) < held, torch.randint(2**40, (size,)), -1) for size in sizes
     )
     outs = [torch.full((sum(sizes),), -9) for _ in range(2)]
     plain = rows_in_use(positive, drawn, outs[0])
     there = outs[1].to(DEVICE)
-    ours = places.rows_in_use(positive.to(DEVICE), drawn.to(DEVICE), there)
+    with kernels():
+        ours = rows_in_use(positive.to(DEVICE), drawn.to(DEVICE), there)
     assert torch.equal(ours.cpu(), plain)
     assert torch.equal(there.cpu(), outs[0])
     assert int(there.min()) >= 0

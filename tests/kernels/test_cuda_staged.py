@@ -11,7 +11,7 @@ from torch import Tensor
 from headtail.kernels.gradient import LossGradients
 from headtail.losses import staged
 from headtail.losses.softmax import sampled_softmax
-from headtail.losses.staged import Scored
+from headtail.losses.staged import Room, Scored
 from tests.kernels.interpreter import DEVICE, HERE, elsewhere, in_triton, interpret
 
 # (p, m, d)
@@ -67,7 +67,12 @@ class Case:
         results: list[LossGradients] = []
         for one, own in zip(scored, terms, strict=True):
             own.known.copy_(known)
-            results.append(stages.own_gradients(one, own, self.scale))
+            room = self._room(one)
+            results.append(stages.own_gradients(one, own, self.scale, room))
+            if stages is not staged and self.input.dtype == torch.float32:
+                assert results[-1].total is room.total
+                assert results[-1].grad_input is room.grad_input
+                assert results[-1].grad_rows is room.grad_rows
         assert all(torch.equal(result.loss, results[0].loss) for result in results)
         return results[0].total, *self._gathered(scored, results)
 
@@ -77,6 +82,12 @@ class Case:
         added = torch.cat([self.a, *self.b])
         added = added[added.isfinite()].abs().max()
         return float(scores.abs().max() + added)
+
+    def _room(self, one: Scored) -> Room:
+        """Tensors for results, in which nothing may be left as it is."""
+        shapes = (), self.input.shape, (len(one.positive) + len(one.negatives), len(self.input[0]))
+        like: dict[str, Any] = {"device": DEVICE, "dtype": self.input.dtype}
+        return Room(*(torch.full(shape, torch.nan, **like) for shape in shapes))
 
     def _gathered(
         self, scored: list[Scored], results: list[LossGradients]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Float64, Int, Shaped
@@ -21,6 +22,10 @@ class Table:
 
     values: Tensor
     _copies: dict[torch.device, Tensor] = field(default_factory=dict, repr=False)
+
+    def __reduce__(self) -> Any:
+        """For pickle and deepcopy: copies on devices are made again where they are needed."""
+        return Table, (self.values,)
 
     def __getitem__(self, ids: Tensor) -> Tensor:
         check_ids("ids", ids, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int, Int64
@@ -75,12 +76,16 @@ class Placement:
 
         They are copied to each device once, because a graph cannot hold a copy from the host.
         """
-        found = self._runs.get((device, back))
-        if found is None:
+        key = device, back
+        if key not in self._runs:
             factors = [backward if back else forward for forward, backward in self._factors]
-            found = torch.tensor([*zip(self.grown, factors, strict=True)], device=device)
-            self._runs[device, back] = found
-        return found
+            pairs = [*zip(self.grown, factors, strict=True)]
+            self._runs[key] = torch.tensor(pairs, device=device)
+        return self._runs[key]
+
+    def __reduce__(self) -> Any:
+        """For pickle and deepcopy: copies on devices are made again where they are needed."""
+        return Placement, (self.grown,)
 
     def _mapped(self, ids: Tensor, factors: list[int]) -> Tensor:
         ids = ids.long()

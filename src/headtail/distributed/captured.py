@@ -26,7 +26,7 @@ from headtail.distributed.staged_step import StagedStep
 from headtail.errors import HeadtailError
 from headtail.losses.captured import Captured, Watched, tell_once
 from headtail.losses.fused import graph_is_kept
-from headtail.losses.graph import Call, OfTable
+from headtail.losses.graph import Call, OfTable, hand_over, refuse_second_pass
 from headtail.losses.modules import SampledLoss
 from headtail.losses.softmax import SoftmaxSettings
 from headtail.rows.link import link_of
@@ -74,7 +74,7 @@ class AgreedStep:
         self.tables = call.tables
         self.runs = 0
         self._inside: ref[Inside] | None = None
-        self._entries: dict[int, list[OfTable]] = {}
+        self._entries: list[OfTable] = []
         self.forget_graphs()
 
     def forget_graphs(self) -> None:
@@ -96,13 +96,13 @@ class AgreedStep:
         return _Staged.apply(hidden, *self.tables, self, target, seed)  # pyright: ignore[reportReturnType]
 
     def _of_tables(self) -> list[OfTable]:
-        """Where the gradients of tables are, for the stream that this runs on."""
-        rows = self.step.rows
-        stream = stream_of(rows.device)
-        if stream not in self._entries:
+        """Where the gradients of tables are."""
+        if not self._entries:
+            rows = self.step.rows
+            stream = stream_of(rows.device)  # part of the key of a step, so always the same
             pairs = zip(self.tables, self.step.values, strict=True)
-            self._entries[stream] = [OfTable(table, rows, value, stream) for table, value in pairs]
-        return self._entries[stream]
+            self._entries = [OfTable(table, rows, value, stream) for table, value in pairs]
+        return self._entries
 
     def run(self, hidden: Tensor, target: Tensor, seed: int) -> tuple[Tensor, Inside]:
         """The loss, and its gradients, which stay here until the next run."""
@@ -355,7 +355,8 @@ def _has_plain_shapes(call: Call) -> bool:
     target = call.target
     if not isinstance(target, Tensor) or target.is_nested or target.is_floating_point():
         return False
-    return target.dtype != torch.bool and target.shape == call.hidden.shape[:-1]
+    is_plain = target.dim() > 0 and target.dtype != torch.bool
+    return is_plain and target.shape == call.hidden.shape[:-1]
 
 
 class _Staged(torch.autograd.Function):
@@ -365,7 +366,6 @@ class _Staged(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, *rest: Any) -> Tensor:
         agreed: AgreedStep = rest[-3]
         loss, ctx.inside = agreed.run(hidden, *rest[-2:])
-        ctx.agreed = agreed
         return loss
 
     @staticmethod
@@ -379,18 +379,11 @@ def _scaled(ctx: Any, scale: Tensor) -> tuple[Any, ...]:
     """The gradients that a step left, times the gradient of the loss."""
     inside: Inside | None = ctx.inside
     if inside is None:
-        raise RuntimeError(
-            "The gradients of this loss are gone after its first backward pass. Write "
-            "`retain_graph=True` there to differentiate a second time."
-        )
-    nodes = ctx.next_functions
-    of_tables = [
-        of_table.hand_over(scale, nodes[place][0])
-        for place, of_table in enumerate(inside.of_tables, 1)
-    ]
+        refuse_second_pass()
+    grads = inside.of_hidden * scale, *hand_over(inside.of_tables, scale, ctx.next_functions)
     if not graph_is_kept():
         ctx.inside = None
-    return inside.of_hidden * scale, *of_tables, None, None, None
+    return *grads, None, None, None
 
 
 _scaled_once = once_differentiable(_scaled)

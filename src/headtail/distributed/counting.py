@@ -57,8 +57,8 @@ def counted(seen: Tensor, placement: Placement, ranks: Ranks, smoothing: float) 
     for start in range(0, max(lengths), AT_ONCE):
         sizes = [min(max(length - start, 0), AT_ONCE) for length in lengths]
         every = gather_rows(sent[start : start + AT_ONCE], ranks, sizes)
-        places = share.places(every[:, 0])
-        own = share.holds(places)
+        places = share.own_places(every[:, 0])
+        own = places >= 0
         counts.index_add_(0, places[own], every[own, 1])
     return with_totals(counts, placement, ranks, smoothing)
 

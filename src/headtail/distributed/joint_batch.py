@@ -19,8 +19,8 @@ from headtail.errors import HeadtailError
 from headtail.losses.inputs import by_position, check_hidden
 from headtail.losses.options import Settings
 
-IGNORED = -1
-"""The label of a target that does not count, while it travels."""
+IGNORED = torch.iinfo(torch.int64).min
+"""The label of a target that does not count, while it travels: nobody's own."""
 REFUSED = [-1] * 6
 """The numbers of a rank that refuses its batch."""
 OPTIONS = 4

@@ -24,12 +24,12 @@ from headtail.samplers.fixed.within_batch import WithinBatch
 from headtail.samplers.sampler import Sampler, Step
 
 
-class Fixed(NamedTuple):
-    """What is needed of draws of a fixed size.
+class FixedStep(NamedTuple):
+    """What draws of a fixed size need.
 
     Attributes:
         generator: this rank's own.
-        needs_target_q: whether log q of the positives is.
+        needs_target_q: whether weights look at log q of the positives.
     """
 
     generator: torch.Generator
@@ -59,7 +59,7 @@ class OwnPart(nn.Module):
         return None
 
     def pick_fixed(
-        self, pairs: Pairs, positive: Int64[Tensor, " p"], step: Fixed
+        self, pairs: Pairs, positive: Int64[Tensor, " p"], step: FixedStep
     ) -> tuple[Draw, Int64[Tensor, " m"]]:
         """Draws whose number follows from that of the targets, and does not keep the host waiting,
         and the place of each. Other ranks' labels among them are void, and have the place −1; log q
@@ -68,7 +68,7 @@ class OwnPart(nn.Module):
         Args:
             pairs: the targets of all ranks.
             positive: the place of each target, −1 for those of other ranks.
-            step: what is needed of the draws.
+            step: what they need.
         """
         raise NotImplementedError
 
@@ -102,7 +102,7 @@ class FromStratum(OwnPart):
         return self.own
 
     def pick_fixed(
-        self, pairs: Pairs, positive: Tensor, step: Fixed
+        self, pairs: Pairs, positive: Tensor, step: FixedStep
     ) -> tuple[Draw, Int64[Tensor, " m"]]:
         """This rank's draws."""
         stratum = self.stratum
@@ -154,7 +154,7 @@ class FromBatches(OwnPart):
         return targets if whole else None
 
     def pick_fixed(
-        self, pairs: Pairs, positive: Tensor, step: Fixed
+        self, pairs: Pairs, positive: Tensor, step: FixedStep
     ) -> tuple[Draw, Int64[Tensor, " m"]]:
         """All labels of the joint batch."""
         draw = self.sampler.pick(Step(pairs, fixed_size=True))
@@ -194,11 +194,12 @@ class Together(OwnPart):
         return sum(part.most_draws(targets) or 0 for part in self._parts)
 
     def pick_fixed(
-        self, pairs: Pairs, positive: Tensor, step: Fixed
+        self, pairs: Pairs, positive: Tensor, step: FixedStep
     ) -> tuple[Draw, Int64[Tensor, " m"]]:
         """The draws of all parts."""
         parts = [part for part in self._parts if isinstance(part, FromStratum)]
-        picked = [part.pick_fixed(pairs, positive, step) for part in parts]
+        alone = step._replace(needs_target_q=False)
+        picked = [part.pick_fixed(pairs, positive, alone) for part in parts]
         places = torch.cat([inside for _, inside in picked])
         sizes = [part.m for part in parts]
 

@@ -163,6 +163,10 @@ def _terms(batch: JointBatch, rows: OwnRows, draw: Draw, weighting: Weighting) -
     known = torch.stack([f_y.double(), a[own]])
     everyone = known.new_zeros(2, len(pairs.label)).index_copy(1, own, known)
     positive, a = sum_of(everyone, batch.ranks)
+    # A CPU has refused labels that do not exist; on a GPU they make the loss NaN.
+    label = pairs.label
+    exists = (label >= 0) & (label < rows.share.placement.num_labels)
+    positive = positive.masked_fill(~exists & ~pairs.ignored, torch.nan)
     mask = settings.masks(pairs, draw, weighting)
     return OwnTerms(positive, a, f, b, mask, draw)
 

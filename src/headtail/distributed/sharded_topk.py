@@ -77,8 +77,8 @@ def _own_best(table: ScoredTable, share: Share, asked: Asked) -> TopK:
         _catch_up(table, chosen.label.unique())
         best = best_of(table, asked.hidden, k, chosen, excluded)
     elif chosen is not None:
-        places = share.places(chosen)
-        places = places[share.holds(places)].sort().values
+        places = share.own_places(chosen)
+        places = places[places >= 0].sort().values
         _catch_up(table, places)
         best = best_of(table, asked.hidden, k, places, excluded)
     elif few:
@@ -100,8 +100,8 @@ def _catch_up(table: ScoredTable, places: Tensor | EllipsisType) -> None:
 
 def _own_pairs(pairs: Listed, share: Share) -> Listed:
     """Pairs with labels of this rank, by their places."""
-    places = share.places(pairs.label)
-    here = share.holds(places)
+    places = share.own_places(pairs.label)
+    here = places >= 0
     return Listed(pairs.row[here], places[here])
 
 

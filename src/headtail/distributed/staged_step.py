@@ -16,8 +16,8 @@ from headtail.core.placement import Share
 from headtail.core.targets import Pairs
 from headtail.core.weightings import kernel_log_weights
 from headtail.distributed.joint_batch import IGNORED, REPLAYED
-from headtail.distributed.own_draws import Fixed, OwnPart
-from headtail.distributed.own_rows import own_targets, rows_in_use
+from headtail.distributed.own_draws import FixedStep, OwnPart
+from headtail.distributed.rows_in_use import own_targets, rows_in_use
 from headtail.losses.graph import Call
 from headtail.losses.options import Settings
 from headtail.losses.staged import Room, Scored, stages_for
@@ -133,7 +133,7 @@ class StagedStep:
         positive, label, self._scale = own_targets(self._share, pairs, _scale(settings, pairs))
         pairs = replace(pairs, label=label)
         weighting = call.loss.weighting
-        fixed = Fixed(self.generator, weighting.needs_target_q)
+        fixed = FixedStep(self.generator, weighting.needs_target_q)
         draw, drawn = self._part.pick_fixed(pairs, positive, fixed)
         a, b = kernel_log_weights(weighting, draw, label)
         compared = settings.compared(pairs, draw, weighting) or (None, draw.ids)
@@ -181,7 +181,7 @@ class StagedStep:
 
 def _put(value: Tensor, to: Tensor) -> None:
     """Copy a result to where it belongs, unless it was computed there."""
-    if value.data_ptr() != to.data_ptr():
+    if value is not to:
         to.copy_(value)
 
 

@@ -216,7 +216,7 @@ def _examined(path: Path, shapes: dict[str, tuple[int, ...]], whole: bool) -> di
 def _read_own(head: ShardedLabelHead, table: Tensor, file: Tensor) -> None:
     """Copy this rank's rows from a file that is mapped into memory, in the file's order."""
     for labels in _label_blocks(head, table):
-        places = head.share.places(labels)
-        own = head.share.holds(places)
+        places = head.share.own_places(labels)
+        own = places >= 0
         rows = file[labels[own]].to(table.device, table.dtype)
         table[places[own].to(table.device)] = rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 from weakref import ref
 
 import torch
@@ -243,17 +243,10 @@ class Replayed(torch.autograd.Function):
 def _scaled(ctx: Any, scale: Tensor) -> tuple[Any, ...]:
     """The gradients that a graph left, times the gradient of the loss."""
     if ctx.inside is None:
-        raise RuntimeError(
-            "The gradients of this loss are gone after its first backward pass. Write "
-            "`retain_graph=True` there to differentiate a second time."
-        )
+        refuse_second_pass()
     graph: Graph = ctx.graph
     of_hidden = None if graph.of_hidden is None else graph.of_hidden * scale
-    nodes = ctx.next_functions
-    of_tables = [
-        of_table.hand_over(scale, nodes[place][0])
-        for place, of_table in enumerate(graph.of_tables, 1)
-    ]
+    of_tables = hand_over(graph.of_tables, scale, ctx.next_functions)
     of_numbers = [number * scale for number in graph.of_numbers]
     if not graph_is_kept():
         ctx.inside = None
@@ -261,6 +254,21 @@ def _scaled(ctx: Any, scale: Tensor) -> tuple[Any, ...]:
 
 
 _scaled_once = once_differentiable(_scaled)
+
+
+def refuse_second_pass() -> NoReturn:
+    """Raise where gradients that were kept for one backward pass are asked for again."""
+    raise RuntimeError(
+        "The gradients of this loss are gone after its first backward pass. Write "
+        "`retain_graph=True` there to differentiate a second time."
+    )
+
+
+def hand_over(of_tables: list[OfTable], scale: Tensor, nodes: Any) -> list[Tensor | None]:
+    """Gradients of tables, the inputs of a node of autograd that follow the first one."""
+    return [
+        of_table.hand_over(scale, nodes[place][0]) for place, of_table in enumerate(of_tables, 1)
+    ]
 
 
 class OfTable:

@@ -44,7 +44,7 @@ class Scored(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Where results may be computed, instead of in new tensors, if they have that type.
+    """Tensors to compute results in, used where shape and dtype fit.
 
     Attributes:
         total: the loss.

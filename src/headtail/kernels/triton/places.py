@@ -19,15 +19,15 @@ SEARCHED = 1024
 
 
 def mapped(ids: Tensor, runs: Tensor, before: int, after: int, limit: int) -> Tensor:
-    """A placement's bijection of each of `ids` + `before`, plus `after`; −1 where that is not below
-    `limit`, or where there is nothing to be mapped.
+    """The row that a placement gives `ids` + `before`, plus `after`; −1 where the result is outside
+    of [0, limit), or the number is in no run.
 
     Args:
         ids: int64, contiguous.
         runs: `[k, 2]` size and factor of each run of numbers that are mapped among themselves.
         before: added first.
         after: added at the end.
-        limit: what results are below.
+        limit: results are below it.
     """
     out = torch.empty_like(ids)
     if ids.numel():
@@ -39,7 +39,7 @@ def mapped(ids: Tensor, runs: Tensor, before: int, after: int, limit: int) -> Te
 def own_targets(
     label: Tensor, skipped: Tensor | None, scale: Tensor, runs: Tensor, share
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`headtail.distributed.own_rows.own_targets`."""
+    """`headtail.distributed.rows_in_use.own_targets`."""
     positive = torch.empty_like(label)
     known = torch.empty_like(label)
     scaled = torch.empty_like(scale)
@@ -52,7 +52,7 @@ def own_targets(
 
 
 def rows_in_use(positive: Tensor, drawn: Tensor, out: Tensor) -> Tensor:
-    """`headtail.distributed.own_rows.rows_in_use`."""
+    """`headtail.distributed.rows_in_use.rows_in_use`."""
     p = len(positive)
     m = len(drawn)
     _rows_in_use[(triton.cdiv(p + m, BLOCK),)](

@@ -32,7 +32,7 @@ class OwnTargets(NamedTuple):
 def own_targets(share: Share, pairs: Pairs, scale: Float[Tensor, " p"]) -> OwnTargets:
     """The targets of all ranks as the rank with this share sees them."""
     kernels = placing_kernels(pairs.label)
-    if kernels is not None and scale.is_contiguous():
+    if kernels is not None:
         runs = share.placement.runs(pairs.label.device)
         return OwnTargets(*kernels.own_targets(pairs.label, pairs.skipped, scale, runs, share))
     exists = (pairs.label >= 0) & (pairs.label < share.placement.num_labels)
@@ -49,9 +49,9 @@ def rows_in_use(
 ) -> Int64[Tensor, " m"]:
     """The row of each entry of a table's gradient, for positives and draws; returns the draws'.
 
-    Entries without a row of their own, −1, borrow one that is in use, each another one. Only where
-    the rank holds none of the draws is there none: then one row gets a zero gradient, which Adam
-    and momentum notice.
+    Entries without a row of their own (−1) borrow rows of the draws, so that no other row is
+    touched. If the rank holds none of the draws, row 0 gets a zero gradient, which Adam and
+    momentum notice.
 
     Args:
         positive: places of the targets.
@@ -62,7 +62,7 @@ def rows_in_use(
     tensor([4, 4, 5])
     """
     kernels = placing_kernels(drawn)
-    if kernels is not None and positive.is_contiguous():
+    if kernels is not None:
         return kernels.rows_in_use(positive, drawn, out)
     held = drawn >= 0
     borrowed = drawn.gather(0, held.int().argmax(0, keepdim=True)).clamp(min=0)
