@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from claim_sentences import TITLES, datasets_of, points
 from evidence import Evidence
 from stats.curves import KEPT, Level, at_equal_head, tail_at
 from stats.paired import margin_for
@@ -21,10 +22,13 @@ from stats.verdicts import Compared, preferred
 from study_protocols import TAUS, tau_schemes
 from study_runs import Protocol
 from study_store import adjusted_scheme
-from study_tables import given_folder, in_columns, read_table, with_known, write_table
+from study_tables import given_folder, in_columns, publish, read_table, with_known, write_table
 from tradeoff import PROTOCOLS, schemes
 
 RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parents[1] / "docs" / "results-tradeoff.md"
+EQUAL_HEAD = "tradeoff-equal-head"
+TRAINED = {"full": "over all labels", "within-batch": "in-batch negatives"}
 RESAMPLES = 1000
 ADJUSTED = "post-hoc"
 ANSWERS = {"first": "training", "second": "adjusting"}
@@ -37,7 +41,7 @@ def curves_of(protocol: Protocol) -> dict[str, list[str]]:
     return tau_schemes(protocol) | {ADJUSTED: ["softmax", *adjusted]}
 
 
-def points(evidence: Evidence, protocol: Protocol) -> list[dict[str, str]]:
+def curve_points(evidence: Evidence, protocol: Protocol) -> list[dict[str, str]]:
     """Every point of every curve that has runs, with differences to the softmax."""
     lines = []
     metrics = [(protocol.metric, s) for s in ("head", "torso", "tail", "full")]
@@ -111,9 +115,29 @@ def table(lines: Sequence[dict[str, str]], columns: Sequence[str], percent: set[
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
+def equal_head_table(lines: Sequence[dict[str, str]]) -> str:
+    """Verdicts at equal head recall for readers, as Markdown."""
+    rows = ["| data | trained | head | tail, adjusted | training, points | verdict |"]
+    rows.append("|---|---|--:|--:|--:|---|")
+    order = datasets_of(lines)
+    for line in sorted(lines, key=lambda line: order.index(line["dataset"])):
+        shown = "–"
+        if line["difference"]:
+            columns = ("difference", "low", "high")
+            middle, low, high = (f"{100 * float(line[c]):+.2f}".replace("-", "−") for c in columns)
+            shown = f"{middle} ({low} to {high})"
+        kept = f"{100 * float(line['head kept']):.0f}%"
+        tail = points(line["adjusted tail"], sign=False)
+        cells = [TITLES[line["dataset"]], TRAINED[line["training"]], kept, tail, shown]
+        rows.append("| " + " | ".join([*cells, line["better"]]) + " |")
+    return "\n".join(rows)
+
+
 def main() -> None:
-    """Write the rows and print the tables."""
+    """Write the rows, place the table of verdicts, and print all tables."""
     write_tables(given_folder(), RESULTS, RESAMPLES, PROTOCOLS)
+    lines = read_table(RESULTS / f"{EQUAL_HEAD}.csv")
+    publish(PAGE, {"equal head": equal_head_table(lines)})
 
 
 def write_tables(
@@ -126,7 +150,7 @@ def write_tables(
         if (folder / protocol.name / "frame.npz").exists()
     ]
     new = {
-        "tradeoff": [line for one in every for line in points(*one)],
+        "tradeoff": [line for one in every for line in curve_points(*one)],
         "tradeoff-equal-head": [line for one in every for line in compared(*one)],
         "tradeoff-tries": [
             line for e, protocol in every for line in e.tries(protocol.metric, schemes(protocol))
@@ -135,7 +159,7 @@ def write_tables(
     for name, lines in new.items():
         path = to / f"{name}.csv"
         new[name] = with_known(lines, read_table(path), lambda line: line["dataset"])
-        if name == "tradeoff-equal-head":
+        if name == EQUAL_HEAD:
             new[name] = decided(new[name])
         write_table(path, new[name])
     percent = {"value", "difference", "low", "high", "head", "adjusted tail", "margin"}

@@ -29,6 +29,10 @@ TITLES = {
     "nowplaying": "Nowplaying, 60,416 items",
     "beauty": "Amazon Beauty, 49,438 items",
     "gowalla": "Gowalla, 40,981 items",
+    "diginetica-part": "Part of Diginetica, 1,500 items",
+    "nowplaying-part": "Part of Nowplaying, 1,500 items",
+    "beauty-part": "Part of Beauty, 1,487 items",
+    "gowalla-part": "Part of Gowalla, 1,000 items",
     "cifar10-exp": "CIFAR-10-LT, 10 classes",
     "tiny-exp": "Tiny-ImageNet-LT, 200 classes",
 }

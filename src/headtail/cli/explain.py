@@ -20,7 +20,6 @@ from headtail.cli.drawing import HEAD, TAIL, head_to_tail, lean_bar, number
 from headtail.cli.on_model import (
     NUMBERS,
     WITH_MODEL,
-    WITHOUT_MODEL,
     OnTrained,
     measured_table,
     to_dict,
@@ -31,8 +30,10 @@ from headtail.cli.options import with_options
 from headtail.cli.source import OWN, Chosen, Source
 from headtail.cli.tables import left_out
 from headtail.cli.unused import changed, check_negatives, refuse
+from headtail.data.reading import Reading
 from headtail.device.choice import Device
 from headtail.errors import HeadtailError, check_count
+from headtail.evaluation.samplers_on_model import ExactTarget
 from headtail.implicit import Explanation, explain
 from headtail.machine.expect import expected_of_scheme
 from headtail.machine.fitted import LAW
@@ -52,6 +53,10 @@ class Explain:
 
     scheme: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[SCHEME]")] = None
     """The scheme to explain."""
+    data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None
+    """Data as for headtail train: without --model, their labels are looked at; with --model, the
+    data of that run.
+    """
     source: Annotated[Source, tyro.conf.OmitArgPrefixes] = field(default_factory=Source)
     """Which labels."""
     batch: int = 256
@@ -60,26 +65,31 @@ class Explain:
     """Number of negatives m, where the scheme has no @m; by default 256, for within-batch the whole
     batch, and with --model 16, 64 and 256 in turn.
     """
-    trained: Annotated[OnTrained, tyro.conf.OmitArgPrefixes] = field(default_factory=OnTrained)
-    """A trained model to measure."""
+    target: ExactTarget | None = None
+    """With --model, the loss over all labels that sampling should approximate; by default that of
+    the named scheme, or of the run.
+    """
     device: Device = "auto"
     """Where to compute, with --model."""
     json: bool = False
     """Print JSON for programs."""
+    trained: Annotated[OnTrained, tyro.conf.OmitArgPrefixes] = field(default_factory=OnTrained)
+    """A trained model to measure."""
+    reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
+    """How to read the data."""
 
     def run(self) -> int:
         """Explain and print."""
-        self.trained.check()
+        self.trained.check(self.data, self.reading, changed(self, "target", "device"))
         if self.scheme is not None:
             check_negatives(changed(self, "negatives"), [self.scheme])
         if self.trained.model is not None:
             return self._on_model()
-        refuse(changed(self, "device"), WITHOUT_MODEL)
         if self.scheme is not None:
             # Reports a misspelt name, too, before any work.
             check_batch(self.scheme, check_count("batch", self.batch), self.negatives)
         check_count("batch", self.batch)
-        chosen = self.source.choose(self.trained.data, self.trained.reading)
+        chosen = self.source.choose(self.data, self.reading)
         labels = chosen.labels
         names = PAPER if self.scheme is None else (self.scheme,)
         working = Console(stderr=True).status(
@@ -110,12 +120,13 @@ class Explain:
 
     def _on_model(self) -> int:
         refuse(changed(self.source, *OWN, "smoothing", "slices"), WITH_MODEL)
-        options = with_name(self.trained, self.scheme)
+        options = self.trained
         named = None if self.scheme is None else parse(self.scheme).num_negatives
         m = self.negatives if named is None else named
         numbers = NUMBERS if m is None else (check_count("negatives", m),)
+        wanted = options.settings(self.target, numbers, check_count("batch", self.batch))
         results, missing, about, target = options.measure(
-            numbers, check_count("batch", self.batch), self.device
+            self.data, self.reading, with_name(wanted, self.scheme), self.device
         )
         missing = {name: with_options(sentence, Explain) for name, sentence in missing.items()}
         if self.json:
@@ -284,8 +295,8 @@ def _expected(gap: ExpectedGap) -> str:
     ends = {name: span(part.times(100.0), signed=True) for name, part in gap.by_slice.items()}
     outside = "" if gap.inside else "; your number of labels per negative lies outside their range"
     return (
-        f"in Recall@10 about {largest.middle:.0f}% of that loss's recall away from it in the slice "
-        f"where it is farthest ({span(largest, signed=False)}%):\n"
+        f"in Recall@10 about {largest.middle:.0f}% of that loss's recall over all labels away from "
+        f"it in the slice where it is farthest ({span(largest, signed=False)}%):\n"
         f"{', '.join(f'{name} {text}%' for name, text in ends.items())},\n"
         f"in four of five cases; missed by a factor of {LAW.typical:.1f} on average, on "
         f"{LAW.sources} data sets that were left out{outside}"

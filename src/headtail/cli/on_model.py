@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,14 +64,6 @@ class OnTrained:
     """Folder of a finished run: measure samplers on its model, against the exact gradient. Needs
     --data.
     """
-    data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None
-    """Data as for headtail train: without --model, their labels are looked at; with --model, the
-    data of that run.
-    """
-    target: ExactTarget | None = None
-    """The loss over all labels that sampling should approximate; by default that of the named
-    scheme, or of the run.
-    """
     samplers: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SAMPLER …")] = ()
     """Samplers to measure, without weights; by default uniform, frequency(0.5), within-batch,
     resampled, block, hard, and model or tilted.
@@ -84,23 +76,23 @@ class OnTrained:
     """Draws of each sampler for each of four sets of examples, to average over."""
     seed: int = 0
     """Seed of the randomness."""
-    reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
-    """How to read the data."""
 
-    def check(self, *, targets: bool = False) -> None:
+    def check(self, data: str | None, reading: Reading, others: Sequence[str] = ()) -> None:
         """Refuse options that make no sense together.
 
         Args:
-            targets: whether `--target` means something without a model.
+            data: as typed.
+            reading: how to read them.
+            others: further options that were typed and mean nothing without a model.
         """
         if self.model is None:
-            unused = ("samplers", "budget", "repeats", "seed")
-            refuse(changed(self, *unused if targets else ("target", *unused)), WITHOUT_MODEL)
-            if self.data is None:
-                options = changed(self.reading, *(option.name for option in fields(Reading)))
+            own = changed(self, "samplers", "budget", "repeats", "seed")
+            refuse([*others, *own], WITHOUT_MODEL)
+            if data is None:
+                options = changed(reading, *(option.name for option in fields(Reading)))
                 refuse(options, "without `--data` there are no data to read")
             return
-        if self.data is None:
+        if data is None:
             raise HeadtailError(
                 "`--model` needs `--data DATA`: a trained model is measured on its data."
             )
@@ -114,16 +106,19 @@ class OnTrained:
         if self.budget is not None:
             check_number("budget", self.budget, low=1e-6)
 
+    def settings(
+        self, target: ExactTarget | None, numbers: Sequence[int], batch: int
+    ) -> SamplerSettings:
+        """What to measure."""
+        return SamplerSettings(target, self.samplers, numbers, batch, self.repeats, self.seed)
+
     def measure(
-        self, numbers: Sequence[int], batch: int, device: Device
+        self, path: str | None, reading: Reading, settings: SamplerSettings, device: Device
     ) -> tuple[list[OnModel], dict[str, str], str, str]:
         """Results, reasons for schemes left out, a line about the model, and the target."""
         assert self.model is not None, "the caller has checked it"
-        assert self.data is not None, "`check` refuses a model without data"
-        model, run, data, _ = open_with_progress(self.model, self.data, self.reading, device)
-        settings = SamplerSettings(
-            self.target, self.samplers, numbers, batch, self.repeats, self.seed
-        )
+        assert path is not None, "`check` refuses a model without data"
+        model, run, data, _ = open_with_progress(self.model, path, reading, device)
         measured = measure_samplers(model, run.scheme, data.train, settings, _bar)
         examples = measured.examples
         number = f"{examples.sets} times {examples.probes} of {examples.size:,} examples"
@@ -268,22 +263,22 @@ def to_dict(
     }
 
 
-def with_name(options: OnTrained, name: str | None) -> OnTrained:
-    """The options with the sampler of a named scheme, before others, and the target that its
+def with_name(settings: SamplerSettings, name: str | None) -> SamplerSettings:
+    """The settings with the sampler of a named scheme, before others, and the target that its
     weights approximate.
     """
     if name is None:
-        return options
+        return settings
     parsed = parse(name)
     if parsed.sampler is None:
         raise HeadtailError(
             f"`{name}` uses all labels: it is the exact loss. Name a sampled scheme, or drop it."
         )
-    target = options.target or target_of(name)
+    target = settings.target or target_of(name)
     if target is None:
         raise HeadtailError(
             f"The weights of `{name}` approximate none of {', '.join(WEIGHTINGS)}. Choose one with "
             "`--target`; the sampler is then measured with the weights for that loss."
         )
     sampler = name.partition("@")[0].rpartition("/")[2].partition(":")[0]
-    return replace(options, samplers=(sampler, *options.samplers), target=target)
+    return replace(settings, samplers=(sampler, *settings.samplers), target=target)

@@ -111,7 +111,7 @@ class Source:
     def _counted(self, path: Path, reading: Reading) -> Labels:
         limits = {"max_memory": reading.max_memory, "max_seconds": reading.max_seconds}
         if self.column is None and not path.is_dir():
-            return read_counts(path, self.smoothing, **limits)
+            return _read_counts(path, self.smoothing, limits)
         with progress_bars.reading(Console(stderr=True)) as progress:
             return count_labels(
                 path,
@@ -121,6 +121,18 @@ class Source:
                 **limits,
                 max_expansion=reading.max_expansion,
             )
+
+
+def _read_counts(path: Path, smoothing: float, limits: dict[str, float | None]) -> Labels:
+    """Read a file of counts; what is none may be a table, whose labels must be counted first."""
+    try:
+        return read_counts(path, smoothing, **limits)
+    except HeadtailError as error:
+        if path.suffix == ".npy" or not path.is_file():
+            raise
+        raise HeadtailError(
+            error.sentence, " To count the labels of a table of examples, add `--column NAME`."
+        ) from error
 
 
 def _chosen(labels: Labels, name: str, slices: Slices, data: DataSet | None = None) -> Chosen:

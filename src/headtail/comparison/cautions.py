@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from headtail.comparison.results import POPULAR, Comparison, Try
+from headtail.schemes import parse
 
 BARELY = 1.2
 """A scheme that is less than this many times as good as most-popular has hardly learnt anything."""
@@ -58,27 +59,52 @@ def _barely_trained(comparison: Comparison) -> list[str]:
         least = max(BARELY * right.get((POPULAR, judged), 0.0), NOTHING)
         if right.get((name, judged), math.inf) < least:
             weak[judged].append(name)
-    advice = "Try a larger learning rate or more epochs"
     sentences = []
-    if weak["full"]:
-        best = max(right[name, "full"] for name in weak["full"])
-        one = len(weak["full"]) == 1
+    for names, advice in _with_advice(comparison, weak["full"]):
+        best = max(right[name, "full"] for name in names)
+        one = len(names) == 1
         base = right.get((POPULAR, "full"), 0.0)
         beat = "barely beats" if one else "barely beat"
         if best <= base:
             beat = "does not beat" if one else "do not beat"
         sentences.append(
-            f"{named(weak['full'])} {beat} most-popular, which learns nothing ({what} "
-            f"{100 * best:.2f}% at best, against {100 * base:.2f}%). {advice}."
+            f"{named(names)} {beat} most-popular, which learns nothing ({what} "
+            f"{100 * best:.2f}% at best, against {100 * base:.2f}%). {advice}"
         )
-    if weak["tail"]:
-        lean = "leans" if len(weak["tail"]) == 1 else "lean"
-        best = max(right[name, "tail"] for name in weak["tail"])
+    for names, advice in _with_advice(comparison, weak["tail"]):
+        lean = "leans" if len(names) == 1 else "lean"
+        best = max(right[name, "tail"] for name in names)
         sentences.append(
-            f"{named(weak['tail'])} {lean} to the tail, but learnt nothing there ({what} "
-            f"{100 * best:.2f}% at best). {advice}."
+            f"{named(names)} {lean} to the tail, but learnt nothing there ({what} "
+            f"{100 * best:.2f}% at best). {advice}"
         )
     return sentences
+
+
+def _with_advice(comparison: Comparison, names: Sequence[str]) -> list[tuple[list[str], str]]:
+    """Schemes that learnt too little, with what to try: by whether more training would help."""
+    worse = [name for name in names if _got_worse(comparison, name)]
+    others = [name for name in names if name not in worse]
+    sampled = any(parse(name).sampler is not None for name in worse)
+    more = "more negatives or " if sampled else ""
+    groups = [
+        (others, "Try a larger learning rate or more epochs."),
+        (
+            worse,
+            "Held-out points were predicted best after the first epoch and worse after that, so "
+            f"more epochs will not help. Try {more}a smaller learning rate.",
+        ),
+    ]
+    return [group for group in groups if group[0]]
+
+
+def _got_worse(comparison: Comparison, scheme: str) -> bool:
+    """Whether in every run, held-out points were predicted best after the first of several epochs.
+    """
+    own = [row for row in comparison.rows if row.scheme == scheme]
+    validated = [row.epoch for row in own if row.split == "validation"]
+    best = {row.epoch for row in own if row.split == "test"}
+    return bool(validated) and max(validated) > 1 and best == {1}
 
 
 def _stopped_early(comparison: Comparison) -> list[str]:

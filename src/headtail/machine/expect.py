@@ -27,7 +27,7 @@ def candidates_for(
             target.sampled(sampler, m),
             sampler,
             m,
-            LAW.expected(sampler, target.tau, labels / m, recall),
+            LAW.expected(sampler, target.tau, labels / m, recall).consistent(),
             cost,
         )
         for sampler in SAMPLERS
@@ -52,4 +52,4 @@ def expected_of_scheme(name: str, labels: int, m: float) -> ExpectedGap | None:
     taus = {"importance": 0.0, "tail": 1.0}
     if weighting.name not in taus or weighting.args or exponent_of(sampler) is None:
         return None
-    return LAW.expected(sampler, taus[weighting.name], labels / m)
+    return LAW.expected(sampler, taus[weighting.name], labels / m).consistent()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from headtail.core.slices import NAMES
@@ -32,6 +32,14 @@ class Interval(NamedTuple):
         """All three multiplied."""
         return Interval(self.low * factor, self.middle * factor, self.high * factor)
 
+    def cut(self, bound: float) -> Interval:
+        """All three between -bound and bound.
+
+        >>> Interval(-4.0, 1.0, 2.0).cut(3.0)
+        Interval(low=-3.0, middle=1.0, high=2.0)
+        """
+        return Interval(*(max(-bound, min(bound, end)) for end in self))
+
 
 @dataclass(frozen=True)
 class ExpectedGap:
@@ -48,6 +56,15 @@ class ExpectedGap:
     by_slice: dict[str, Interval]
     points: bool
     inside: bool
+
+    def consistent(self) -> ExpectedGap:
+        """With no slice farther from the target than the upper end of the largest gap.
+
+        The law fits slices apart from the largest, so their ends may exceed it.
+        """
+        bound = self.largest.high
+        by_slice = {name: interval.cut(bound) for name, interval in self.by_slice.items()}
+        return replace(self, by_slice=by_slice)
 
 
 @dataclass(frozen=True)

@@ -106,13 +106,19 @@ def note_on_defaults(training: Training, schemes: Sequence[str], data: DataSet) 
     runs = [with_defaults(Run.of(training, name), data) for name in schemes]
     parts: list[str | Setting] = []
     for name in ("lr", "epochs", "batch", "negatives", "dropout"):
-        about = runs if name != "negatives" else [run for run in runs if parse(run.scheme).sampler]
+        about = runs if name != "negatives" else [run for run in runs if _takes_negatives(run)]
         chosen = list(dict.fromkeys(getattr(run, name) for run in about))
         if getattr(training, name) is None and chosen:
             parts += [", ", Setting(name, chosen[0]), *(f" or {other:g}" for other in chosen[1:])]
     if not parts:
         return None
     return Sentence(f"Settings chosen for {_in_words(data)}: ", *parts[1:], ".")
+
+
+def _takes_negatives(run: SettledRun) -> bool:
+    """Whether its scheme draws negatives and has no number of its own."""
+    scheme = parse(run.scheme)
+    return scheme.sampler is not None and scheme.num_negatives is None
 
 
 def _in_words(data: DataSet) -> str:
