@@ -116,16 +116,15 @@ def table(lines: Sequence[dict[str, str]], columns: Sequence[str], percent: set[
 
 
 def equal_head_table(lines: Sequence[dict[str, str]]) -> str:
-    """Verdicts at equal head recall for readers, as Markdown."""
+    """Verdicts for readers, as Markdown, at the levels of head recall that both curves reach."""
     rows = ["| data | trained | head | tail, adjusted | training, points | verdict |"]
     rows.append("|---|---|--:|--:|--:|---|")
     order = datasets_of(lines)
-    for line in sorted(lines, key=lambda line: order.index(line["dataset"])):
-        shown = "–"
-        if line["difference"]:
-            columns = ("difference", "low", "high")
-            middle, low, high = (f"{100 * float(line[c]):+.2f}".replace("-", "−") for c in columns)
-            shown = f"{middle} ({low} to {high})"
+    reached = [line for line in lines if line["difference"]]
+    columns = ("difference", "low", "high")
+    for line in sorted(reached, key=lambda line: order.index(line["dataset"])):
+        middle, low, high = (f"{100 * float(line[c]):+.2f}".replace("-", "−") for c in columns)
+        shown = f"{middle} ({low} to {high})"
         kept = f"{100 * float(line['head kept']):.0f}%"
         tail = points(line["adjusted tail"], sign=False)
         cells = [TITLES[line["dataset"]], TRAINED[line["training"]], kept, tail, shown]

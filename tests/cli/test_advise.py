@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +13,9 @@ import pytest
 import torch
 
 import headtail as ht
+from headtail.cli import _parse, main
+from headtail.cli import advice as sentences
 from headtail.cli import advise as command
-from headtail.cli import main
 from headtail.core.labels import Labels
 from headtail.machine import advise, step_cost
 from headtail.machine.measured import Timing
@@ -85,12 +88,14 @@ def test_on_the_data_of_the_studies_it_advises_what_they_found(capsys, name):
     assert (answer["verdict"], answer["scheme"]) == AGREED[name][:2]
 
 
-def test_every_table_fits_a_narrow_terminal(capsys):
-    assert main([*FEW, "--labels", "5e5", "--target", "logit-adjusted"]) == 0
+@pytest.mark.parametrize("target", [["softmax"], ["logit-adjusted", "--tau", "0.5"]])
+def test_every_table_fits_a_narrow_terminal(capsys, target):
+    assert main([*FEW, "--labels", "5e5", "--target", *target]) == 0
     out = capsys.readouterr().out
     tables = out.partition("A training step")[2].partition("The loss over all labels")[0]
     assert max(map(len, tables.splitlines())) <= 80
     assert "…" not in tables
+    assert len(rows_of(out)) == len(re.findall(r":\S+@", tables)), "no name is broken"
     assert "was measured over 20,000 labels" in flat(out)
     assert "outside the range" in flat(out)
 
@@ -206,6 +211,9 @@ def test_data_decide_batch_and_epochs(tmp_path, capsys):
         (["--minutes", "0"], "`--minutes` must be at least"),
         (["--recall", "0.0"], "`--recall` must be"),
         (["--recall", "140"], "`--recall` must be"),
+        (["--recall", "0.15"], "`--recall` is in percent, from 1 to 100, but got 0.15. Write 15,"),
+        (["--pairs", "0"], "`--pairs` must be a whole number from 1 to"),
+        (["--pairs", "few"], "but got 'few'"),
         (["--tau", "0.5"], "`--tau` would do nothing: the softmax has no τ"),
         (["--target", "equalised"], "`--target equalised` has no tested predictions."),
         (["--zipf", "50"], "`--labels` excludes `--counts` and `--zipf`: drop one."),
@@ -245,3 +253,213 @@ def test_vectors_are_said_not_to_be_among_the_data_that_were_tested(tmp_path, ca
     arguments = ["advise", "--device", "cpu", "--memory", "1", "--data", str(tmp_path)]
     assert main([*arguments, "--minutes", "0.001", "--negatives", "4"]) == 0
     assert "None of them holds images or vectors, as your data do." in flat(capsys.readouterr().out)
+
+
+# What is printed
+
+
+def printed(capsys, *arguments):
+    assert main(list(arguments)) == 0
+    return capsys.readouterr().out
+
+
+def rows_of(out):
+    """Scheme: the cells of its row."""
+    table = out.partition("Expected gap")[2].partition("in four")[0].partition("about four")[0]
+    rows = [re.split(r"\s{2,}", line.strip()) for line in table.splitlines()]
+    return {cells[0].split()[0]: cells for cells in rows if "@" in cells[0] and len(cells) > 3}
+
+
+def number(text):
+    return float(text.replace("−", "-"))
+
+
+@pytest.fixture
+def unseen(tmp_path):
+    """A file of counts, some of them 0."""
+    counts = Labels.zipf(20_000).counts.numpy().copy()
+    counts[-7:] = 0
+    np.save(tmp_path / "counts.npy", counts)
+    return ["--counts", str(tmp_path / "counts.npy")]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Vectors in a folder with a space in its name."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my data").mkdir()
+    rng = np.random.default_rng(0)
+    for name, number in (("train", 600), ("test", 60)):
+        np.savez(
+            tmp_path / "my data" / f"{name}.npz",
+            features=rng.normal(size=(number, 3)),
+            labels=np.arange(number) % 300,
+        )
+    return ["--data", "my data", "--max-labels", "5000"]
+
+
+def test_a_gap_may_be_larger_than_the_recall_over_all_labels(capsys):
+    arguments = [*FEW, "--labels", "5e5", "--target", "logit-adjusted"]
+    candidates = found(capsys, *arguments)["candidates"]
+    largest = {one["scheme"]: one["gap"]["largest"] for one in candidates}
+    rows = rows_of(printed(capsys, *arguments))
+    assert rows.keys() == largest.keys()
+    assert max(high for *_, high in largest.values()) > 1.5
+    for scheme, cells in rows.items():
+        assert number(cells[4].split("/")[1]) == pytest.approx(100 * largest[scheme][2], rel=0.05)
+
+
+def test_gaps_in_points_end_at_100(capsys):
+    arguments = [*FEW, "--labels", "5e5", "--target", "logit-adjusted", "--recall", "80"]
+    assert max(one["gap"]["largest"][2] for one in found(capsys, *arguments)["candidates"]) > 100
+    rows = rows_of(printed(capsys, *arguments))
+    assert max(number(cells[4].split("/")[1]) for cells in rows.values()) == 100
+
+
+def test_no_slice_exceeds_the_largest_gap(capsys):
+    for target in ("softmax", "logit-adjusted"):
+        arguments = [*FEW, "--labels", "5e4", "--target", target]
+        for one in found(capsys, *arguments)["candidates"]:
+            high = one["gap"]["largest"][2]
+            assert all(abs(end) <= high for ends in one["gap"]["by_slice"].values() for end in ends)
+
+
+@pytest.mark.filterwarnings("ignore:.*never draws 7 of")
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--target", "logit-adjusted", "--minutes", "1e6"], 'ht.scheme("logit-adjusted"'),
+        (["--target", "logit-adjusted", "--minutes", "1"], ":tail"),
+        (["--minutes", "1e6"], 'ht.scheme("softmax"'),
+        (["--minutes", "1"], "frequency(0.5):importance"),
+    ],
+)
+def test_the_code_runs_where_labels_occur_only_in_test(capsys, monkeypatch, unseen, options, words):
+    if "frequency" in words:
+        monkeypatch.setattr("headtail.machine.expect.SAMPLERS", ("frequency(0.5)",))
+    out = printed(capsys, "advise", "--device", "cpu", "--memory", "64", *unseen, *options)
+    code = out[out.index("\n    l") :].partition("To measure")[0]
+    assert words in code
+    assert ("smoothing=1)  # 7 labels never occur in training" in code) == ("softmax" not in words)
+    counts = np.load(unseen[1])
+    names = {"ht": ht, "counts": counts, "labels": Labels.from_counts(counts)}
+    exec("\n".join(map(str.strip, code.splitlines())), names)
+    loss = names["loss"](torch.randn(4, 8), torch.randn(20_000, 8), torch.tensor([0, 1, 2, 3]))
+    assert torch.isfinite(loss)
+
+
+def test_smoothing_that_was_given_is_in_the_code(capsys, unseen):
+    arguments = ["--target", "logit-adjusted", "--smoothing", "0.5"]
+    out = printed(capsys, "advise", "--device", "cpu", "--memory", "64", *unseen, *arguments)
+    assert "smoothing=0.5)" in out
+
+
+def test_the_command_that_measures_the_gap_has_the_options_that_were_typed(capsys, folder):
+    arguments = ["--target", "logit-adjusted", "--tau", "0.5", "--dim", "32", "--epochs", "9"]
+    arguments += ["--minutes", "0.001", "--device", "cpu", "--slices", "mass", "--negatives", "64"]
+    out = printed(capsys, "advise", *folder, "--memory", "1", *arguments)
+    command = out.partition("To measure the gap:\n")[2].strip()
+    assert "\n" not in command
+    assert "'logit-adjusted(0.5)'" in command, "a shell reads brackets"
+    program, *words = shlex.split(command)
+    compare = _parse(words)
+    assert program == "headtail"
+    assert compare.data == "my data"
+    assert compare.schemes[0] == "logit-adjusted(0.5)"
+    assert f"Use {compare.schemes[1]}, batch {compare.training.batch}" in flat(out)
+    assert (compare.training.dim, compare.training.epochs) == (32, 9)
+    assert compare.reading.max_labels == 5000
+    assert (compare.device, compare.slices) == ("cpu", "mass")
+
+
+def test_without_data_the_command_has_a_word_to_replace(capsys):
+    answer = found(capsys, *FEW, "--labels", "5e4", "--dim", "64")
+    assert answer["measuring"].startswith("headtail compare DATA --schemes softmax within-batch")
+    assert answer["measuring"].endswith("--batch 256 --dim 64 --device cpu")
+
+
+def test_how_choices_did_is_said_of_the_first_choice_alone(capsys):
+    said = "points of Recall@10 farther from its target than the best one on average"
+    arguments = [*FEW, "--labels", "5e4", "--batch", "1024"]
+    out = flat(printed(capsys, *arguments, "--minutes", "1000"))
+    assert f"ended {sentences.LAW.regret:.2f} {said}" in out
+    for minutes in ("30", "0.01"):
+        answer = found(capsys, *arguments, "--minutes", minutes)
+        assert answer["scheme"] != answer["candidates"][0]["scheme"]
+        out = flat(printed(capsys, *arguments, "--minutes", minutes))
+        assert "How sure: on" in out
+        assert said not in out
+
+
+def test_the_table_shows_why_the_first_row_is_not_recommended(capsys):
+    out = printed(capsys, *FEW, "--labels", "5e4", "--batch", "1024", "--minutes", "30")
+    rows = list(rows_of(out).values())
+    (best,) = (i for i, cells in enumerate(rows) if cells[0].endswith(" *"))
+    assert best > 0
+    assert f"Use {rows[best][0].removesuffix(' *')}," in out
+    assert all(cells[-1].endswith("!") for cells in rows[:best])
+    assert not rows[best][-1].endswith("!")
+    assert "*: recommended. !: longer than 30 min." in flat(out)
+
+
+def test_what_is_too_big_for_the_memory_is_marked(capsys):
+    arguments = [*FEW, "--labels", "5e4", "--dim", "512", "--batch", "1024", "--memory", "0.21"]
+    rows = rows_of(printed(capsys, *arguments))
+    assert rows["frequency(0.5):importance@1024"][-1] == "too big"
+    assert rows["frequency(0.5):importance@64"][-1] != "too big"
+
+
+def test_every_row_outside_the_range_of_the_law_is_marked(capsys):
+    rows = rows_of(printed(capsys, *FEW, "--labels", "1e5", "--batch", "1024"))
+    marked = {name for name, cells in rows.items() if cells[0].endswith("†")}
+    law = sentences.LAW
+    numbers = {name: int(name.partition("@")[2]) for name in rows}
+    outside = {name for name, m in numbers.items() if not law.lowest <= 1e5 / m <= law.highest}
+    assert 0 < len(outside) < len(rows)
+    assert marked == outside
+
+
+def test_the_unit_of_gaps_is_explained(capsys):
+    out = flat(printed(capsys, *FEW, "--labels", "5e4"))
+    assert "Percent of the target's Recall@10 over all labels" in out
+    assert re.search(r"[0-9] percent of the target's Recall@10 over all labels", out)
+
+
+def test_the_number_of_pairs_decides_the_steps(capsys):
+    answer = found(capsys, *FEW, "--pairs", "2e5", "--batch", "100", "--epochs", "3")
+    assert (answer["pairs"], answer["steps"]) == (200_000, 6000)
+    assert "2,000 labels, 200,000 training pairs" in printed(capsys, *FEW, "--pairs", "2e5")
+    assert "`--pairs` sets the number of examples" in flat(printed(capsys, *FEW))
+    refused = told(capsys, ["advise", "--zipf", "50", "--pairs", "5"])
+    assert "`--pairs` would do nothing: only with `--labels`" in refused
+
+
+def test_more_negatives_than_labels_are_said_to_be_left_out(capsys):
+    out = flat(printed(capsys, *FEW, "--negatives", "5000", "64"))
+    assert "Left out: m = 5,000, because there are only 2,000 labels." in out
+    assert "Left out" not in printed(capsys, *FEW, "--labels", "500")
+
+
+def test_a_table_of_examples_is_not_a_file_of_counts(tmp_path, capsys):
+    table = tmp_path / "log.csv"
+    table.write_text("user,item\n1,5\n2,6\n2,5\n")
+    sentence = told(capsys, ["advise", "--counts", str(table)])
+    assert sentence.strip().endswith("add `--column NAME`.")
+    assert "--column" not in told(capsys, ["advise", "--counts", str(tmp_path / "none.csv")])
+
+
+@pytest.mark.parametrize("name", ["advise", "explain"])
+def test_the_help_lists_data_and_target_first(capsys, monkeypatch, name):
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    first = capsys.readouterr().out.partition("source options")[0]
+    assert "--data DATA" in first
+    assert "--target {" in first
+
+
+def test_a_larger_batch_is_suggested_where_it_is_used_up(capsys):
+    said = "a larger `--batch` gives more of them"
+    assert said in flat(printed(capsys, *FEW, "--labels", "5e4"))
+    fewer = [*FEW, "--labels", "5e4", "--batch", "1024", "--minutes", "30"]
+    assert said not in flat(printed(capsys, *fewer))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from headtail.comparison.cautions import cautions_of
 from headtail.comparison.results import Comparison, Row, Try
 
@@ -40,6 +42,45 @@ def test_a_choice_at_the_edge_of_what_was_tried_is_named_with_its_schemes():
 def test_tries_of_another_call_say_nothing():
     found = comparison(lr=0.3, epochs=5)
     assert cautions_of(replace(found, tries=tries("a", 2))) == []
+
+
+def curve(scheme: str, best: int, last: int) -> list[Row]:
+    """A run that learnt nothing, was best in one epoch and trained until another."""
+
+    def row(split: str, metric: str, epoch: int) -> Row:
+        return Row("r", "d", split, "softmax", scheme, None, 0, epoch, 1, "full", metric, 0.0)
+
+    validated = [row("validation", "implicit-loss", epoch) for epoch in range(1, last + 1)]
+    return [*validated, row("test", "recall@10", best)]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "best", "last", "advice"),
+    [
+        ("uniform:importance", 1, 4, "best after epoch 1 and then got worse: more epochs will not"),
+        ("uniform:importance", 1, 9, "Try more negatives or a smaller learning rate."),
+        ("uniform:importance", 3, 6, "best after epoch 3 and then got worse"),
+        ("softmax", 1, 4, "will not help. Try a smaller learning rate."),
+        ("softmax", 9, 9, "Try a larger learning rate or more epochs."),
+        ("softmax", 8, 9, "Try a larger learning rate or more epochs."),
+    ],
+)
+def test_more_epochs_are_not_advised_where_held_out_results_got_worse(scheme, best, last, advice):
+    found = replace(comparison(lr=0.1, epochs=9), schemes={scheme: {"leans": "neither"}})
+    sentence = cautions_of(replace(found, rows=curve(scheme, best, last)))[0]
+    assert advice in sentence
+    assert ("larger learning rate" in sentence) == ("larger" in advice)
+
+
+def test_schemes_that_got_worse_and_others_get_different_advice():
+    schemes = {name: {"leans": "neither"} for name in ("softmax", "uniform:importance")}
+    rows = [*curve("softmax", 8, 9), *curve("uniform:importance", 1, 4)]
+    found = replace(comparison(lr=0.1, epochs=9), schemes=schemes, rows=rows)
+    one, other = cautions_of(found)
+    assert one.startswith("softmax ")
+    assert one.endswith("more epochs.")
+    assert other.startswith("uniform:importance ")
+    assert other.endswith("smaller learning rate.")
 
 
 def test_the_last_epoch_is_that_of_each_scheme():

@@ -176,6 +176,13 @@ def test_nothing_is_expected_of_schemes_that_were_not_tested(name):
     assert expected_of_scheme(name, 5000, 64) is None
 
 
+@pytest.mark.parametrize("name", ["uniform:tail", "within-batch:importance"])
+def test_no_slice_is_expected_to_be_farther_than_the_largest_gap(name):
+    gap = expected_of_scheme(name, 43_097, 64)
+    ends = [abs(end) for interval in gap.by_slice.values() for end in interval]
+    assert max(ends) <= gap.largest.high
+
+
 def test_labels_and_negatives_beyond_those_that_were_tested_are_said_to_be():
     assert expected_of_scheme("uniform:tail", 43_097, 256).inside
     assert not expected_of_scheme("uniform:tail", 10**7, 64).inside

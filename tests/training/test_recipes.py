@@ -97,6 +97,8 @@ def test_the_note_names_what_was_chosen_and_nothing_that_was_given():
         "Settings chosen for interactions: `lr=0.05` or 0.03, `batch=32`, `negatives=32`, "
         "`dropout=0.5`."
     )
+    own = note_on_defaults(Training(epochs=3), ["softmax", "within-batch:tail@16"], data)
+    assert "negatives" not in str(own), "no scheme takes them"
     every = Training(lr=0.1, epochs=3, batch=8, negatives=4, dropout=0.0)
     assert note_on_defaults(every, ["softmax"], data) is None
 

@@ -1,25 +1,39 @@
-"""What `headtail advise` prints."""
+"""The sentences and code that `headtail advise` prints."""
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from headtail.cli.bench import HEADINGS, milliseconds
-from headtail.core.slices import NAMES
 from headtail.data.facts import Kind
 from headtail.machine.advise import Advice, Candidate, Costs, Plan
 from headtail.machine.fitted import LAW
 from headtail.machine.gap_law import Interval
-from headtail.machine.step_cost import StepCost
 from headtail.machine.target import Target
 
 MINUS = "−"
+
+
+@dataclass(frozen=True)
+class Given:
+    """What was given, as far as sentences and code need it.
+
+    Attributes:
+        data: path of the data, or None.
+        kind: of the data, or None.
+        options: of reading the data and of the model, as they were typed.
+        unseen: number of labels without training examples.
+        smoothing: pseudo-count of every label.
+        too_many: numbers of negatives that are not below the number of labels.
+    """
+
+    data: str | None = None
+    kind: Kind | None = None
+    options: tuple[str, ...] = ()
+    unseen: int = 0
+    smoothing: float = 0.0
+    too_many: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -30,98 +44,18 @@ class Answer:
     plan: Plan
     costs: Costs
     advice: Advice
-    kind: Kind | None = None
+    given: Given
 
     @property
     def in_points(self) -> bool:
         """Whether gaps are in points; else in shares of the target's recall."""
         return any(one.gap.points for one in self.advice.candidates)
 
-
-def print_answer(console: Console, answer: Answer) -> None:
-    """Tables, the recommendation, how sure it is, and code."""
-    plan = answer.plan
-    console.print(
-        Text(
-            f"Target: {answer.target.name}. {plan.epochs} epochs with batch {plan.shape.batch:,} "
-            f"are {plan.steps:,} steps, and the label head may take {plan.minutes:g} min in all.",
-            style="dim",
-        )
-    )
-    console.print(_cost_table(answer))
-    if answer.advice.verdict != "all labels":
-        console.print(_gap_table(answer))
-    for line in recommendation(answer):
-        console.print(Text(line, style="bold"))
-    for line in how_sure(answer):
-        console.print(Text(line))
-    for line in code(answer):
-        console.print(Text(line), soft_wrap=True)
-
-
-def _table(title: str, columns: tuple[str, ...]) -> Table:
-    table = Table(
-        title=title,
-        title_style="bold",
-        title_justify="left",
-        header_style="bold",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    for column in columns:
-        table.add_column(column, justify="left" if column == columns[0] else "right", no_wrap=True)
-    table.caption_justify = "left"
-    return table
-
-
-def _cost_table(answer: Answer) -> Table:
-    plan = answer.plan
-    shape = plan.shape
-    title = f"A training step of the label head, batch {shape.batch:,}, dim {shape.dim:,}"
-    memory = f"fits {plan.memory / 2**30:,.0f} GiB"
-    table = _table(title, ("loss", "ms", "whole training", "GiB", memory))
-    whole = answer.costs.all_labels
-    rows = [(HEADINGS[whole.method], whole)]
-    rows += [(f"sampled, m = {m:,}", cost) for m, cost in answer.costs.sampled.items()]
-    for name, cost in rows:
-        minutes = plan.minutes_of(cost)
-        ms = "–" if cost.seconds is None else milliseconds(cost.seconds)
-        fits = Text("yes") if cost.fits else Text("no", style="red")
-        duration = "–" if minutes is None else in_words(minutes)
-        table.add_row(name, ms, duration, f"{cost.memory / 2**30:,.2f}", fits)
-    table.caption = _cost_caption(plan, whole)
-    return table
-
-
-def _cost_caption(plan: Plan, whole: StepCost) -> str:
-    if not plan.here:
-        return "Time: not measured, because there is no GPU here. Memory: counted."
-    scaled = ""
-    if whole.seconds is not None and whole.measured_labels < whole.shape.labels:
-        scaled = (
-            f" The {HEADINGS[whole.method]} was measured over {whole.measured_labels:,} labels, "
-            "and its time scaled with their number, which may be too low by a third."
-        )
-    return f"Time: measured here, without the encoder. Memory: counted.{scaled}"
-
-
-def _gap_table(answer: Answer) -> Table:
-    unit = "points" if answer.in_points else "percent of its recall"
-    title = f"Expected gap to {answer.target.name} in Recall@10, {unit}"
-    table = _table(title, ("scheme", *NAMES, "largest"))
-    factor = 1.0 if answer.in_points else 100.0
-    for one in answer.advice.candidates:
-        style = "bold" if one is answer.advice.best else ""
-        cells = [
-            "/".join(ends(one.gap.by_slice[name].times(factor), signed=True)) for name in NAMES
-        ]
-        largest = "/".join(ends(one.gap.largest.times(factor), signed=False))
-        table.add_row(Text(one.scheme, style=style), *cells, largest)
-    table.caption = (
-        "Low/high end: about four of five gaps were between these ends on data sets that were left "
-        "out when the predictions were fitted. Below 0: less recall than the target."
-    )
-    return table
+    def shown(self, interval: Interval) -> Interval:
+        """In points or percent. Points end at 100; shares do not, because a slice may have more
+        recall than all labels together.
+        """
+        return interval.cut(100.0) if self.in_points else interval.times(100.0)
 
 
 def span(interval: Interval, *, signed: bool) -> str:
@@ -134,12 +68,11 @@ def span(interval: Interval, *, signed: bool) -> str:
 
 
 def ends(interval: Interval, *, signed: bool) -> tuple[str, str]:
-    """The ends of an interval; what is beyond 100 is not worth more digits."""
+    """The ends of an interval, with a digit behind the point where they are small."""
     return _digits(interval.low, signed), _digits(interval.high, signed)
 
 
 def _digits(value: float, signed: bool) -> str:
-    value = max(-100.0, min(100.0, value))
     text = f"{value:{'+' if signed else ''}.{1 if abs(value) < 9.95 else 0}f}"
     return text.replace("-", MINUS)
 
@@ -189,13 +122,30 @@ def recommendation(answer: Answer) -> list[str]:
 
 
 def _gap_words(best: Candidate, answer: Answer) -> str:
-    largest = best.gap.largest.times(1.0 if answer.in_points else 100.0)
+    largest = answer.shown(best.gap.largest)
     between = span(largest, signed=False)
-    of = "points of Recall@10" if answer.in_points else "percent of the target's Recall@10"
+    of = (
+        "points of Recall@10"
+        if answer.in_points
+        else "percent of the target's Recall@10 over all labels"
+    )
     return (
         f"its largest gap of head, torso and tail is expected to be {largest.middle:.1f} {of} "
         f"({between} in four of five cases)"
     )
+
+
+def notes(answer: Answer) -> list[str]:
+    """What was left out, and what would give more negatives."""
+    best = answer.advice.best
+    labels = answer.plan.shape.labels
+    lines = []
+    if answer.given.too_many:
+        numbers = ", ".join(f"{m:,}" for m in answer.given.too_many)
+        lines.append(f"Left out: m = {numbers}, because there are only {labels:,} labels.")
+    if best is not None and best.sampler == "within-batch" and best.m >= answer.plan.shape.batch:
+        lines.append("The negatives are the whole batch: a larger `--batch` gives more of them.")
+    return lines
 
 
 def how_sure(answer: Answer) -> list[str]:
@@ -203,30 +153,44 @@ def how_sure(answer: Answer) -> list[str]:
     best = answer.advice.best
     if best is None:
         return []
-    lines = [
-        f"How sure: on {LAW.sources} data sets that were left out, the recommended scheme ended "
-        f"{LAW.regret:.1f} points farther from its target than the best one on average, and gaps "
-        f"were missed by a factor of {LAW.typical:.1f}."
-    ]
+    missed = f"gaps were missed by a factor of {LAW.typical:.1f}"
+    on = f"How sure: on {LAW.sources} data sets that were left out,"
+    lines = [f"{on} {missed} on average."]
+    if best is answer.advice.candidates[0]:
+        lines = [
+            f"{on} the recommended scheme ended {LAW.regret:.2f} points of Recall@10 farther from "
+            f"its target than the best one on average, and {missed}."
+        ]
     if not best.gap.inside:
         lines.append(
             "Your labels per negative lie outside the range of those data sets: trust the order "
             "of the schemes more than the numbers."
         )
-    if answer.kind in ("dense", "images"):
+    if answer.given.kind in ("dense", "images"):
         lines.append("None of them holds images or vectors, as your data do.")
     if answer.target.tau not in (0.0, 1.0):
         lines.append("Only τ = 1 was tested; for other values, gaps are interpolated.")
-    lines.append(
-        f"`headtail compare DATA --schemes {answer.target.name} {best.scheme}` measures the gap."
-    )
     return lines
+
+
+def measuring(answer: Answer) -> str | None:
+    """The command that measures the gap of the recommended scheme."""
+    best = answer.advice.best
+    if best is None:
+        return None
+    given = answer.given
+    schemes = ["--schemes", answer.target.name, best.scheme]
+    words = [*schemes, "--batch", str(answer.plan.shape.batch), *given.options]
+    data = "DATA" if given.data is None else shlex.quote(given.data)
+    return f"headtail compare {data} {shlex.join(words)}"
 
 
 def code(answer: Answer) -> list[str]:
     """How to make the loss."""
-    if answer.advice.best is not None:
-        return [f'    loss = ht.scheme("{answer.advice.best.scheme}", labels)']
+    best = answer.advice.best
+    if best is not None:
+        needs_prior = answer.target.tau > 0 or best.sampler.startswith("frequency")
+        return _scheme_lines(best.scheme, answer.given, needs_prior)
     if answer.advice.verdict != "all labels":
         return []
     shape = answer.plan.shape
@@ -237,7 +201,17 @@ def code(answer: Answer) -> list[str]:
             "    loss = torch.nn.functional.linear_cross_entropy(hidden, table, target, "
             "options=options)",
         ]
-    return [f'    loss = ht.scheme("{answer.target.name}", labels)']
+    return _scheme_lines(answer.target.name, answer.given, answer.target.tau > 0)
+
+
+def _scheme_lines(scheme: str, given: Given, needs_prior: bool) -> list[str]:
+    """The loss; where it needs a prior above 0, with labels that have one."""
+    lines = [f'    loss = ht.scheme("{scheme}", labels)']
+    if not (needs_prior and given.unseen):
+        return lines
+    who = "1 label never occurs" if given.unseen == 1 else f"{given.unseen:,} labels never occur"
+    labels = f"ht.Labels.from_counts(counts, smoothing={given.smoothing or 1:g})"
+    return [f"    labels = {labels}  # {who} in training", *lines]
 
 
 def answer_dict(answer: Answer) -> dict[str, Any]:
@@ -250,6 +224,7 @@ def answer_dict(answer: Answer) -> dict[str, Any]:
         "scheme": answer.target.name if answer.advice.verdict == "all labels" else None,
         "batch": plan.shape.batch,
         "epochs": plan.epochs,
+        "pairs": plan.pairs,
         "steps": plan.steps,
         "all_labels": asdict(answer.costs.all_labels)
         | {"minutes": plan.minutes_of(answer.costs.all_labels)},
@@ -259,5 +234,7 @@ def answer_dict(answer: Answer) -> dict[str, Any]:
         "tested_on": LAW.sources,
         "missed_by_a_factor_of": LAW.typical,
         "recommendation": recommendation(answer),
+        "notes": notes(answer),
         "how_sure": how_sure(answer),
+        "measuring": measuring(answer),
     } | ({} if best is None else {"scheme": best.scheme, "m": best.m})

@@ -5,25 +5,28 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated
 
 import torch
 import tyro
 from rich.text import Text
 
-from headtail.cli.advice import Answer, answer_dict, print_answer
+from headtail.cli.advice import Answer, Given, answer_dict
+from headtail.cli.advice_tables import print_answer
 from headtail.cli.bench import BATCHES
 from headtail.cli.console import Console
 from headtail.cli.on_model import NUMBERS, WITH_MODEL, OnTrained, advice, measured_table, to_dict
 from headtail.cli.options import with_options
 from headtail.cli.source import Chosen, Source
 from headtail.cli.tables import left_out
-from headtail.cli.unused import changed, refuse
+from headtail.cli.unused import as_typed, changed, refuse
 from headtail.data.facts import kind_of
+from headtail.data.reading import Reading
 from headtail.device.choice import Device
 from headtail.device.memory import memory_left
-from headtail.errors import HeadtailError, check_count, check_number
+from headtail.errors import HeadtailError, Setting, check_count, check_number
+from headtail.evaluation.samplers_on_model import ExactTarget
 from headtail.implicit.quality import frontier
 from headtail.machine.advise import (
     EPOCHS,
@@ -41,6 +44,8 @@ from headtail.training.recipes import DEFAULTS, batch_for
 
 MOST_LABELS = 200_000_000
 """More than one machine trains."""
+MOST_PAIRS = 10**13
+"""More than anyone trains on."""
 UNITS = {"": 1, "k": 10**3, "m": 10**6}
 
 
@@ -54,12 +59,20 @@ class Advise:
     (docs/results-advice.md).
     """
 
+    data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None
+    """Data as for headtail train; with --model, the data of that run."""
     labels: str | None = None
-    """How many labels, for example 3e6, 3_000_000 or 3M; they are taken to follow Zipf's law. Or
-    say --counts or --data.
+    """Instead of data, how many labels, for example 3e6, 3_000_000 or 3M; they are taken to follow
+    Zipf's law. Or say --counts.
     """
-    source: Annotated[Source, tyro.conf.OmitArgPrefixes] = field(default_factory=Source)
-    """Which labels."""
+    pairs: str | None = None
+    """With --labels: how many training pairs, for example 2e7; without it, the rarest label is
+    taken to have 10.
+    """
+    target: ExactTarget | None = None
+    """The loss over all labels that sampling should approximate: softmax, unless you say otherwise,
+    or logit-adjusted; with --model any of them, by default that of the run.
+    """
     tau: float = 1.0
     """τ of --target logit-adjusted."""
     dim: int = 512
@@ -81,38 +94,38 @@ class Advise:
     """Numbers of negatives to consider, besides the whole batch."""
     recall: float | None = None
     """Recall@10 of a model that you have, in percent: gaps are then shown in points."""
+    json: bool = False
+    """Print JSON for programs."""
+    source: Annotated[Source, tyro.conf.OmitArgPrefixes] = field(default_factory=Source)
+    """Which labels."""
     trained: Annotated[OnTrained, tyro.conf.OmitArgPrefixes] = field(default_factory=OnTrained)
     """A trained model: then samplers are measured on it, with m of 16, 64 and 256, instead of
     predicted.
     """
-    json: bool = False
-    """Print JSON for programs."""
+    reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = field(default_factory=Reading)
+    """How to read the data."""
 
     def run(self) -> int:
         """Measure, predict and print."""
-        self.trained.check(targets=True)
+        self.trained.check(self.data, self.reading)
         if self.trained.model is not None:
             return self._on_model()
         target = self._target()
         self._check()
-        source = (
-            self.source if self.labels is None else replace(self.source, zipf=count_of(self.labels))
-        )
         device = (
             ("cuda" if torch.cuda.is_available() else "cpu")
             if self.device == "auto"
             else self.device
         )
         memory = self._memory(device)
-        chosen = source.choose(self.trained.data, self.trained.reading)
+        chosen = self._choose()
         plan = self._plan(chosen, device, memory)
         few = numbers(self.negatives, plan.shape.labels, plan.shape.batch)
         with Console(stderr=True).status("measuring steps"):
             costs = costs_of(plan, few)
         shape = plan.shape
         candidates = candidates_for(target, shape.labels, shape.batch, costs, self.recall)
-        kind = None if chosen.data is None else kind_of(chosen.data)
-        answer = Answer(target, plan, costs, choose(plan, costs, candidates), kind)
+        answer = Answer(target, plan, costs, choose(plan, costs, candidates), self._given(chosen))
         if self.json:
             sys.stdout.write(json.dumps(answer_dict(answer), indent=2) + "\n")
             return 0
@@ -122,7 +135,7 @@ class Advise:
         return 0
 
     def _target(self) -> Target:
-        name = self.trained.target or "softmax"
+        name = self.target or "softmax"
         if name not in ("softmax", "logit-adjusted"):
             raise HeadtailError(
                 f"`--target {name}` has no tested predictions. Choose softmax or logit-adjusted, "
@@ -133,8 +146,42 @@ class Advise:
             return Target(0.0)
         return Target(check_number("tau", self.tau, low=1e-3, high=4.0))
 
+    def _choose(self) -> Chosen:
+        source = self.source
+        if self.labels is not None:
+            source = replace(source, zipf=count_of(self.labels))
+        chosen = source.choose(self.data, self.reading)
+        if self.pairs is not None:
+            about = f"{chosen.labels.num_labels:,} labels, {self._pairs(chosen):,} training pairs"
+            return chosen._replace(about=about)
+        if self.labels is not None:
+            return chosen._replace(about=f"{chosen.about}; `--pairs` sets the number of examples")
+        return chosen
+
+    def _pairs(self, chosen: Chosen) -> int:
+        """Training pairs."""
+        if self.pairs is None:
+            return int(chosen.labels.total)
+        return count_of(self.pairs, "pairs", 1, MOST_PAIRS)
+
+    def _given(self, chosen: Chosen) -> Given:
+        counts = chosen.labels.counts
+        too_many = tuple(m for m in self.negatives if m >= len(counts))
+        return Given(
+            data=self.data,
+            kind=None if chosen.data is None else kind_of(chosen.data),
+            options=(
+                *as_typed(self, "dim", "epochs", "device"),
+                *as_typed(self.source, "slices", "smoothing"),
+                *as_typed(self.reading, *(option.name for option in fields(Reading))),
+            ),
+            unseen=int((counts == 0).sum()),
+            smoothing=chosen.labels.smoothing,
+            too_many=() if self.negatives == NEGATIVES else too_many,
+        )
+
     def _plan(self, chosen: Chosen, device: str, memory: int) -> Plan:
-        pairs = int(chosen.labels.total)
+        pairs = self._pairs(chosen)
         batch = BATCHES[device]
         epochs = EPOCHS
         if chosen.data is not None:
@@ -167,13 +214,15 @@ class Advise:
                 "`--model` has labels of its own: drop `--labels`, `--counts` and `--zipf`."
             )
         refuse(
-            changed(self, "dim", "memory", "negatives", "tau", "epochs", "minutes", "recall")
+            changed(self, "pairs", "dim", "memory", "negatives", "tau", "epochs", "minutes")
+            + changed(self, "recall")
             + changed(self.source, "exponent", "smoothing", "slices"),
             WITH_MODEL,
         )
         options = self.trained
+        settings = options.settings(self.target, NUMBERS, 256 if self.batch is None else self.batch)
         found, missing, about, target = options.measure(
-            NUMBERS, 256 if self.batch is None else self.batch, self.device
+            self.data, self.reading, settings, self.device
         )
         missing = {name: with_options(sentence, Advise) for name, sentence in missing.items()}
         best, sentence = advice(found, options.budget)
@@ -212,13 +261,15 @@ class Advise:
             self.source.counts is not None or self.source.zipf is not None
         ):
             raise HeadtailError("`--labels` excludes `--counts` and `--zipf`: drop one.")
-        if (self.labels, self.source.counts, self.source.zipf, self.trained.data) == (None,) * 4:
+        if (self.labels, self.source.counts, self.source.zipf, self.data) == (None,) * 4:
             raise HeadtailError(
                 "How many labels are there? Write for example `--labels 3e6`, `--counts FILE` or "
                 "`--data DATA`."
             )
+        if self.labels is None:
+            refuse(changed(self, "pairs"), "only with `--labels` is their number not known")
         if self.recall is not None:
-            check_number("recall", self.recall, low=1e-3, high=100)
+            _check_recall(self.recall)
         check_count("dim", self.dim)
         check_number("minutes", self.minutes, low=1e-3)
         for m in self.negatives:
@@ -235,8 +286,18 @@ class Advise:
         return there
 
 
-def count_of(text: str) -> int:
-    """A number of labels as people write it.
+def _check_recall(recall: float) -> None:
+    if 0 < recall < 1:
+        raise HeadtailError(
+            Setting("recall"),
+            f" is in percent, from 1 to 100, but got {recall:g}. Write {100 * recall:g}, if that "
+            "is what you mean.",
+        )
+    check_number("recall", recall, low=1, high=100)
+
+
+def count_of(text: str, option: str = "labels", low: int = 2, high: int = MOST_LABELS) -> int:
+    """A number of labels or pairs as people write it.
 
     >>> [count_of(text) for text in ("3e6", "3_000_000", "2.5M", "100k", "1,000")]
     [3000000, 3000000, 2500000, 100000, 1000]
@@ -245,9 +306,9 @@ def count_of(text: str) -> int:
         r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE]\+?[0-9]{1,2})?)([kKmM]?)", text.strip()
     )
     number = float(re.sub("[_,]", "", match[1])) * UNITS[match[2].lower()] if match else 0.0
-    if not 2 <= number <= MOST_LABELS or number != int(number):
+    if not low <= number <= high or number != int(number):
         raise HeadtailError(
-            f"`--labels` must be a whole number from 2 to {MOST_LABELS:,}, such as 3e6 or "
+            f"`--{option}` must be a whole number from {low} to {high:,}, such as 3e6 or "
             f"3_000_000, but got {text!r}."
         )
     return int(number)

@@ -31,6 +31,28 @@ def changed(options: Any, *names: str) -> list[str]:
     return [as_option(name) for name in names if getattr(options, name) != getattr(usual, name)]
 
 
+def as_typed(options: Any, *names: str) -> list[str]:
+    """Those of these options that differ from their default, with their values.
+
+    >>> from headtail.data.reading import Reading
+    >>> reading = Reading(split="random", features=("x", "y"), skip_bad_lines=True)
+    >>> as_typed(reading, "split", "features", "skip_bad_lines", "last")
+    ['--split', 'random', '--features', 'x', 'y', '--skip-bad-lines']
+    """
+    usual = type(options)()
+    words = []
+    for name in names:
+        value = getattr(options, name)
+        if value == getattr(usual, name):
+            continue
+        if isinstance(value, bool):
+            words.append(as_option(name, value))
+        else:
+            values = value if isinstance(value, tuple) else (value,)
+            words += [as_option(name), *map(str, values)]
+    return words
+
+
 def options_in(typed: Sequence[str]) -> set[str]:
     """The options among the arguments of a command.
 

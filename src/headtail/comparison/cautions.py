@@ -85,26 +85,32 @@ def _with_advice(comparison: Comparison, names: Sequence[str]) -> list[tuple[lis
     """Schemes that learnt too little, with what to try: by whether more training would help."""
     worse = [name for name in names if _got_worse(comparison, name)]
     others = [name for name in names if name not in worse]
-    sampled = any(parse(name).sampler is not None for name in worse)
-    more = "more negatives or " if sampled else ""
-    groups = [
-        (others, "Try a larger learning rate or more epochs."),
-        (
-            worse,
-            "Held-out points were predicted best after the first epoch and worse after that, so "
-            f"more epochs will not help. Try {more}a smaller learning rate.",
-        ),
-    ]
+    groups = [(others, "Try a larger learning rate or more epochs.")]
+    if worse:
+        best = {epoch for name in worse for epoch in _best_epochs(comparison, name)}
+        when = f"after epoch {best.pop():g}" if len(best) == 1 else "early in training"
+        more = "more negatives or " if any(parse(name).sampler for name in worse) else ""
+        advice = (
+            f"Results on held-out points were best {when} and then got worse: more epochs will "
+            f"not help. Try {more}a smaller learning rate."
+        )
+        groups.append((worse, advice))
     return [group for group in groups if group[0]]
 
 
 def _got_worse(comparison: Comparison, scheme: str) -> bool:
-    """Whether in every run, held-out points were predicted best after the first of several epochs.
+    """Whether held-out points were predicted best after the first of several epochs, or worse and
+    worse until training stopped before its last epoch.
     """
     own = [row for row in comparison.rows if row.scheme == scheme]
-    validated = [row.epoch for row in own if row.split == "validation"]
-    best = {row.epoch for row in own if row.split == "test"}
-    return bool(validated) and max(validated) > 1 and best == {1}
+    last = max((row.epoch for row in own if row.split == "validation"), default=0)
+    best = max(_best_epochs(comparison, scheme), default=0)
+    allowed = _setting(comparison, "epochs", scheme)
+    return 0 < best < last and (best == 1 or (allowed is not None and last < allowed))
+
+
+def _best_epochs(comparison: Comparison, scheme: str) -> set[float]:
+    return {row.epoch for row in comparison.rows if row.split == "test" and row.scheme == scheme}
 
 
 def _stopped_early(comparison: Comparison) -> list[str]:
