@@ -1,0 +1,155 @@
+"""Tables and verdicts of the first edition of the retrieval study, from its rows:
+
+    .venv/bin/python experiments/first_edition_tables.py
+
+puts them into docs/results-first.md, from experiments/results/retrieval.csv. That study kept values
+by seed but no ranks of single points, so no interval includes the test set's error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from claim_sentences import claims_table
+from claims import Line, judged
+from evidence import LEAN
+from stats.paired import Paired, paired
+from study_tables import publish, read_table, shown
+
+RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parents[1] / "docs" / "results-first.md"
+SLICES = ("head", "torso", "tail")
+SETS = ("delicious", "diginetica", "nowplaying")
+TITLES = {"delicious": "Delicious", "diginetica": "Diginetica", "nowplaying": "Nowplaying"}
+WEIGHTS = ("constant", "importance", "relative", "tail")
+SAMPLED = tuple(f"{s}:{w}" for s in ("uniform", "within-batch") for w in WEIGHTS)
+EXACT = ("softmax", "logit-adjusted")
+POPULAR = "most-popular"
+METRICS = (
+    *((f"R@10 {slice_}", "recall@10", slice_) for slice_ in (*SLICES, "full")),
+    ("R@1 full", "recall@1", "full"),
+    ("R@50 full", "recall@50", "full"),
+    *((f"P@{k}", f"precision@{k}", "full") for k in (1, 3, 5)),
+    ("PSP@1", "psp@1", "full"),
+    ("balanced error", "balanced-error", "full"),
+)
+"""Columns of a data set's table: title, metric and slice."""
+OF_SEVERAL = {"P@3", "P@5"}
+"""Columns for points with several labels: with one label, P@k is Recall@k / k."""
+Rows = Mapping[tuple[str, str, str, str], Sequence[float]]
+"""Values by seed of a data set, scheme, metric and slice."""
+
+
+def read_values(path: Path = RESULTS / "retrieval.csv") -> Rows:
+    """Test values, in the order of seeds."""
+    found: dict[tuple[str, str, str, str], dict[int, float]] = {}
+    for line in read_table(path):
+        if line["split"] != "test":
+            continue
+        key = (line["dataset"], line["scheme"], line["metric"], line["slice"])
+        found.setdefault(key, {})[int(line["seed"] or 0)] = float(line["value"])
+    return {key: [of[seed] for seed in sorted(of)] for key, of in found.items()}
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose first column is text and whose others are numbers."""
+    lines = ["| " + " | ".join(head) + " |", "|---" + "|--:" * (len(head) - 1) + "|"]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def of_dataset(values: Rows, dataset: str, schemes: Sequence[str]) -> str:
+    """Schemes by metric, mean ± standard deviation over seeds; schemes without runs are left out."""
+    several = dataset == "delicious" or dataset.startswith("synthetic")
+    columns = [c for c in METRICS if several or c[0] not in OF_SEVERAL]
+    rows = []
+    for scheme in schemes:
+        cells = [shown(values.get((dataset, scheme, m, s), ())) for _, m, s in columns]
+        if set(cells) != {"–"}:
+            rows.append([scheme, *cells])
+    return markdown(["scheme", *(title for title, _, _ in columns)], rows)
+
+
+def at_one(values: Rows) -> str:
+    """Recall@1 by slice on the three data sets."""
+    head = ["scheme", *(f"{TITLES[name]} {s}" for name in SETS for s in SLICES)]
+    rows = [
+        [scheme, *(shown(values[name, scheme, "recall@1", s]) for name in SETS for s in SLICES)]
+        for scheme in (*EXACT, *SAMPLED)
+    ]
+    return markdown(head, rows)
+
+
+def at_ten(values: Rows) -> str:
+    """Recall@10 on head, torso and tail, and over all labels, of the schemes that matter most."""
+    schemes = (*EXACT, *(f"within-batch:{w}" for w in ("importance", "relative", "constant", "tail")))
+    rows = []
+    for scheme in schemes:
+        cells = (
+            " / ".join(
+                f"{100 * fmean(values[name, scheme, 'recall@10', s]):.1f}"
+                for s in ("head", "tail", "full")
+            )
+            for name in SETS
+        )
+        rows.append([scheme, *cells])
+    return markdown(["R@10 head / tail / full", *(TITLES[name] for name in SETS)], rows)
+
+
+class BySeed:
+    """What `claims.judged` asks of a data set, where nothing but values by seed is known.
+
+    Args:
+        values: of all data sets.
+        name: of the data set.
+    """
+
+    rare = "tail"
+
+    def __init__(self, values: Rows, name: str) -> None:
+        self.name = name
+        self._values = {key[1:]: of for key, of in values.items() if key[0] == name}
+        self.chosen = dict.fromkeys(scheme for scheme, _, _ in self._values)
+
+    def by_seed(self, scheme: str, metric: str, slice_: str) -> list[float]:
+        """Values in the order of seeds."""
+        if slice_ == LEAN:
+            tail, head = (self.by_seed(scheme, metric, name) for name in (self.rare, "head"))
+            return [a - b for a, b in zip(tail, head, strict=True)]
+        return list(self._values[scheme, metric, slice_])
+
+    def mean(self, scheme: str, metric: str, slice_: str) -> float:
+        """The mean over seeds."""
+        return fmean(self.by_seed(scheme, metric, slice_))
+
+    def difference(self, scheme: str, other: str, metric: str, slice_: str) -> Paired:
+        """A scheme minus another, paired by seed."""
+        pairs = zip(
+            self.by_seed(scheme, metric, slice_), self.by_seed(other, metric, slice_), strict=True
+        )
+        return paired([a - b for a, b in pairs])
+
+
+def verdicts_of(values: Rows) -> list[Line]:
+    """The claims of `claims.py` on the three data sets."""
+    return [line for name in SETS for line in judged(BySeed(values, name), "recall@10", None)]
+
+
+def tables(values: Rows) -> dict[str, str]:
+    """All tables of the page, by the name of their marker."""
+    excluded = [f"uniform{x}:{w}" for w in WEIGHTS for x in ("", "(excluded)")]
+    contrastive = [f"contrastive/{name}" for name in (EXACT[1], *SAMPLED)]
+    parts = {"recall at 10": at_ten(values), "claims": claims_table(verdicts_of(values))}
+    parts["recall at 1"] = at_one(values)
+    parts["excluded"] = of_dataset(values, "delicious", excluded)
+    for name in dict.fromkeys(key[0] for key in values):
+        parts[name] = of_dataset(values, name, (*EXACT, *SAMPLED, POPULAR))
+        if name in SETS:
+            parts[f"{name} contrastive"] = of_dataset(values, name, ("contrastive", *contrastive))
+    return parts
+
+
+if __name__ == "__main__":
+    publish(PAGE, tables(read_values()))
