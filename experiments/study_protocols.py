@@ -60,7 +60,7 @@ SEQUENCES = (
 
 def _part(name: str, items: int, seconds: float) -> Protocol:
     training = replace(_BAG, batch=256, negatives=16, dim=64)
-    return Protocol(f"{name}-part", training, Plan(RATES, 8, 128), seconds=seconds, items=items)
+    return Protocol(f"{name}-part", training, Plan(RATES, 8, 256), seconds=seconds, items=items)
 
 
 PARTS = (
