@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from claim_sentences import TITLES, datasets_of, points, where
-from claims import Line, of_claim, overall
+from claims import Line, of_claim, verdict_of
 
 Rows = Mapping[str, Sequence[Line]]
 """Lines by file, without `.csv`."""
@@ -46,7 +46,7 @@ def _claim(name: str) -> Callable[[Rows], str]:
         for dataset in datasets_of(lines):
             own = of_claim(lines, name, dataset)
             if own:
-                verdict = overall(line["verdict"] for line in own)
+                verdict = verdict_of(own)
                 title = TITLES.get(dataset, dataset)
                 found.setdefault(verdict, []).append(f"{title} ({_number(own)})")
         parts = [f"**{text}** on {'; '.join(found[v])}" for v, text in TEXT.items() if v in found]
@@ -57,9 +57,9 @@ def _claim(name: str) -> Callable[[Rows], str]:
 
 def _number(lines: Sequence[Line]) -> str:
     """The largest difference among the parts that decide a verdict."""
-    verdict = overall(line["verdict"] for line in lines)
-    deciding = [line for line in lines if line["verdict"] == verdict]
-    line = max(deciding, key=lambda line: abs(float(line["difference"])))
+    verdict = verdict_of(lines)
+    deciding = [line for line in lines if line["part"] == verdict]
+    line = max(deciding or lines, key=lambda line: abs(float(line["difference"])))
     low, high = points(line["low"]), points(line["high"])
     return f"{points(line['difference'])} points {where(line['slice'])}, {low} to {high}"
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from claims import CLAIMS, Line, of_claim, overall
+from claims import CLAIMS, Line, of_claim, verdict_of
 from evidence import LEAN
 
 TITLES = {
@@ -55,7 +55,7 @@ def where(slice_: str) -> str:
 
 
 def sentence(line: Line) -> str:
-    """The verdict on a part of a claim, with its number."""
+    """What a part of a claim says on its own, with its number."""
     holds, does_not = VERBS[line["kind"], line["slice"] == LEAN]
     scheme, other = f"`{line['scheme']}`", f"`{line['against']}`"
     place = where(line["slice"])
@@ -70,7 +70,7 @@ def sentence(line: Line) -> str:
         "inconclusive": f"Whether {scheme} {holds} {other} {place}{within} is open: {number}.",
         "vacuous": f"{scheme} {holds} {other} {place}{within}: {number}. That says nothing: "
         f"{other} is not shown to differ from the softmax there by more than {margin}.",
-    }[line["verdict"]]
+    }[line["part"]]
 
 
 def datasets_of(lines: Sequence[Line]) -> list[str]:
@@ -83,13 +83,13 @@ def summary(lines: Sequence[Line]) -> str:
     """A claim on one data set in a cell: the verdict, and a number or how many parts hold."""
     if not lines:
         return "–"
-    verdict = overall(line["verdict"] for line in lines)
+    verdict = verdict_of(lines)
     if len(lines) == 1:
         return f"**{verdict}** {points(lines[0]['difference'])}"
-    holding = sum(line["verdict"] == "holds" for line in lines)
-    empty = sum(line["verdict"] == "vacuous" for line in lines)
+    holding = sum(line["part"] == "holds" for line in lines)
+    empty = sum(line["part"] == "vacuous" for line in lines)
     vacuous = f", {empty} vacuous" if empty else ""
-    return f"**{verdict}** ({holding} of {len(lines)} parts hold{vacuous})"
+    return f"**{verdict}** ({holding} of {len(lines)} parts hold alone{vacuous})"
 
 
 def claims_table(lines: Sequence[Line]) -> str:
@@ -111,7 +111,7 @@ def details(lines: Sequence[Line]) -> str:
         for name in datasets_of(lines):
             own = of_claim(lines, claimed.name, name)
             if own:
-                verdict = overall(line["verdict"] for line in own)
+                verdict = verdict_of(own)
                 parts.append(f"**{claimed.text}: {verdict} on {TITLES.get(name, name)}.**")
                 parts[-1] += "".join(f"\n- {sentence(line)}" for line in own)
     return "\n\n".join(parts)

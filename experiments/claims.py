@@ -1,7 +1,7 @@
 """The paper's claims about its schemes, the verdicts on them, and the sentences that state these.
 
 Claims are stated here before any run. A claim has parts, each about one paired difference in one
-slice; all parts about a data set are tested together, corrected by Holm's method.
+slice; all claims about a data set are tested together, corrected by Holm's method.
 
 above, below   the difference is above or below 0
 follows        the difference is within ± a margin, the smaller of 2 points and 10% of the reference
@@ -9,19 +9,20 @@ follows        the difference is within ± a margin, the smaller of 2 points and
 
 A claim holds where all of its parts do, and does not hold where one of them does not. That a scheme
 follows a reference is *vacuous* where the reference is not shown to differ from the softmax by more
-than the margin: the softmax would follow it too. With one seed, every claim is inconclusive.
+than the margin: the softmax would follow it too. With one seed, every claim is inconclusive. What a
+line says about its part alone is not corrected.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from evidence import LEAN, SLICES, Evidence
 from stats.paired import Paired, margin_for
-from stats.verdicts import LEVEL, Claim, Kind, holm, verdicts
+from stats.verdicts import LEVEL, Claim, Kind, Verdict, alone, holm, verdicts
 from study_tables import in_columns
 
 Line = dict[str, str]
@@ -192,25 +193,41 @@ def judged(evidence: Evidence, metric: str, batch: int | None) -> list[Line]:
         needed = {name for part in known for name in (part.scheme, part.other)}
         # A claim about several schemes is judged when all of them have run.
         if needed | {claimed.apart_from} - {""} <= evidence.chosen.keys():
-            parts[claimed.name] = [part for part in known if _present(evidence, metric, part)]
-    every = list(dict.fromkeys(part for of_claim in parts.values() for part in of_claim))
-    claims = [_claim(evidence, metric, part) for part in every]
-    found = dict(zip(every, verdicts(claims), strict=True))
+            present = [part for part in known if _present(evidence, metric, part)]
+            parts |= {claimed.name: present} if present else {}
+    tests = {
+        name: [_claim(evidence, metric, part) for part in of_claim]
+        for name, of_claim in parts.items()
+    }
+    found = dict(zip(parts, verdicts(list(tests.values())), strict=True))
     differs = _different(evidence, metric, parts)
     lines = []
     for claimed in CLAIMS:
-        for part in parts.get(claimed.name, ()):
-            verdict = found[part]
-            apart = differs.get((part.other, claimed.apart_from, part.slice))
-            # One seed says nothing about others, whatever the test set's error is.
-            answer = verdict.answer if verdict.claim.result.seeds > 1 else "inconclusive"
-            about = {"apart": "" if apart is None else "yes" if apart else "no"}
-            about |= {"small": "yes" if verdict.small else "no"}
-            about |= {"seeds": str(verdict.claim.result.seeds)}
-            about |= {"p for": f"{verdict.p_for:.3g}", "p against": f"{verdict.p_against:.3g}"}
-            about["verdict"] = "vacuous" if answer == "holds" and apart is False else answer
-            lines.append(_key(evidence, metric, claimed, part) | _numbers(verdict.claim) | about)
+        own = parts.get(claimed.name, [])
+        apart = [differs.get((part.other, claimed.apart_from, part.slice)) for part in own]
+        for part, test, differ in zip(own, tests.get(claimed.name, []), apart, strict=True):
+            about = _about_part(test, differ) | _about_claim(found[claimed.name], test, apart)
+            lines.append(_key(evidence, metric, claimed, part) | _numbers(test) | about)
     return lines
+
+
+def _about_part(test: Claim, apart: bool | None) -> Line:
+    """What a difference says on its own."""
+    answer = "inconclusive" if test.result.seeds == 1 else alone(test)
+    small = answer == "holds" and test.kind != "follows"
+    small = small and abs(test.result.difference) < test.margin
+    about = {"apart": "" if apart is None else "yes" if apart else "no"}
+    about |= {"small": "yes" if small else "no", "seeds": str(test.result.seeds)}
+    about |= {"p for": f"{test.p_for:.3g}", "p against": f"{test.p_against:.3g}"}
+    return about | {"part": "vacuous" if answer == "holds" and apart is False else answer}
+
+
+def _about_claim(found: Verdict, test: Claim, apart: Sequence[bool | None]) -> Line:
+    # One seed says nothing about others, whatever the test set's error is.
+    answer = found.answer if test.result.seeds > 1 else "inconclusive"
+    vacuous = answer == "holds" and all(differs is False for differs in apart)
+    about = {"claim p for": f"{found.p_for:.3g}", "claim p against": f"{found.p_against:.3g}"}
+    return about | {"verdict": "vacuous" if vacuous else answer}
 
 
 def _present(evidence: Evidence, metric: str, part: Part) -> bool:
@@ -259,19 +276,10 @@ def _numbers(claim: Claim) -> Line:
     return in_columns(claim.result) | {"margin": f"{claim.margin:.6f}"}
 
 
-def overall(answers: Iterable[str]) -> str:
-    """The verdict on a claim from those on its parts.
-
-    >>> overall(["holds", "vacuous"]), overall(["vacuous"])
-    ('holds', 'vacuous')
-    >>> overall(["holds", "inconclusive"]), overall(["holds", "does not hold", "inconclusive"])
-    ('inconclusive', 'does not hold')
-    """
-    given = set(answers)
-    for answer in ("does not hold", "inconclusive", "holds", "vacuous"):
-        if answer in given:
-            return answer
-    return "not measured"
+def verdict_of(lines: Sequence[Line]) -> str:
+    """The verdict on a claim, which all of its lines on a data set say."""
+    [verdict] = {line["verdict"] for line in lines}
+    return verdict
 
 
 def of_claim(lines: Sequence[Line], name: str, dataset: str) -> list[Line]:

@@ -61,7 +61,7 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def of_dataset(values: Rows, dataset: str, schemes: Sequence[str]) -> str:
-    """Schemes by metric, mean ± standard deviation over seeds; schemes without runs are left out."""
+    """Schemes by metric, mean ± standard deviation over seeds; those without runs are left out."""
     several = dataset == "delicious" or dataset.startswith("synthetic")
     columns = [c for c in METRICS if several or c[0] not in OF_SEVERAL]
     rows = []
@@ -84,7 +84,10 @@ def at_one(values: Rows) -> str:
 
 def at_ten(values: Rows) -> str:
     """Recall@10 on head, torso and tail, and over all labels, of the schemes that matter most."""
-    schemes = (*EXACT, *(f"within-batch:{w}" for w in ("importance", "relative", "constant", "tail")))
+    schemes = (
+        *EXACT,
+        *(f"within-batch:{w}" for w in ("importance", "relative", "constant", "tail")),
+    )
     rows = []
     for scheme in schemes:
         cells = (

@@ -19,7 +19,7 @@ Answer = Literal["holds", "does not hold", "inconclusive"]
 
 @dataclass(frozen=True)
 class Claim:
-    """What is claimed about a difference.
+    """What is claimed about a difference: a claim, or a part of one.
 
     Attributes:
         name: in words.
@@ -57,40 +57,45 @@ class Verdict:
     """The answer to a claim.
 
     Attributes:
-        claim: what was claimed.
         answer: holds, does not hold, or inconclusive.
-        p_for: corrected for all claims of the table.
-        p_against: likewise.
-        small: whether a direction holds with a difference that is below the margin.
+        p_for: small if all parts hold; corrected for all claims of the table.
+        p_against: small if one of them fails; likewise.
     """
 
-    claim: Claim
     answer: Answer
     p_for: float
     p_against: float
-    small: bool
 
 
-def verdicts(claims: Sequence[Claim], level: float = LEVEL) -> list[Verdict]:
-    """The answers to all claims of a table, corrected together (Holm).
+def alone(part: Claim, level: float = LEVEL) -> Answer:
+    """The answer to a part if nothing else were asked."""
+    return _answer(part.p_for, part.p_against, level)
 
-    A claim has two hypotheses, that it fails and that it holds, and all of a table are corrected as
-    one family.
+
+def verdicts(claims: Sequence[Sequence[Claim]], level: float = LEVEL) -> list[Verdict]:
+    """The answers to all claims of a table, each a list of parts that must all hold.
+
+    A claim has two hypotheses, and those of all claims are corrected as one family (Holm). That it
+    holds has the largest p of its parts: all must hold (an intersection–union test). That it fails
+    has the smallest, times their number: one failure is enough (Bonferroni).
     """
-    corrected = holm([*(claim.p_for for claim in claims), *(claim.p_against for claim in claims)])
-    found = []
-    for claim, p_for, p_against in zip(
-        claims, corrected[: len(claims)], corrected[len(claims) :], strict=True
-    ):
-        answer: Answer = "inconclusive"
-        if p_for < level:
-            answer = "holds"
-        elif p_against < level:
-            answer = "does not hold"
-        directed = claim.kind != "follows"
-        small = directed and answer == "holds" and abs(claim.result.difference) < claim.margin
-        found.append(Verdict(claim, answer, p_for, p_against, small))
-    return found
+    # A nan spreads to its claim, and Holm never rejects it.
+    p_for = [float(np.max([part.p_for for part in parts])) for parts in claims]
+    p_against = [_smallest([part.p_against for part in parts]) for parts in claims]
+    corrected = holm([*p_for, *p_against])
+    pairs = zip(corrected[: len(claims)], corrected[len(claims) :], strict=True)
+    return [Verdict(_answer(*pair, level), *pair) for pair in pairs]
+
+
+def _answer(p_for: float, p_against: float, level: float) -> Answer:
+    if p_for < level:
+        return "holds"
+    return "does not hold" if p_against < level else "inconclusive"
+
+
+def _smallest(values: Sequence[float]) -> float:
+    """The smallest p times their number."""
+    return float(np.minimum(1.0, len(values) * np.min(values)))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from stats.correlation import rank_correlation
 from stats.curves import Curve, Level, at_equal_head, tail_at
 from stats.paired import equivalence, margin_for, outside, paired
 from stats.resample import Resample
-from stats.verdicts import Claim, holm, verdicts
+from stats.verdicts import LEVEL, Claim, alone, holm, verdicts
 
 RNG = np.random.default_rng(7)
 
@@ -109,8 +109,8 @@ def test_all_that_is_compared_sees_the_same_resamples():
     assert (first.times == second.times).all()
     hits = RNG.integers(0, 2, size=(3, 100)).astype(float)
     together = first.ratio(hits, np.ones(100))
-    for row, alone in zip(together, hits, strict=True):
-        assert row == pytest.approx(second.ratio(alone, np.ones(100)))
+    for row, one in zip(together, hits, strict=True):
+        assert row == pytest.approx(second.ratio(one, np.ones(100)))
 
 
 def test_holm_rejects_what_the_closed_test_of_all_intersections_rejects():
@@ -148,9 +148,9 @@ def test_verdicts_follow_from_the_numbers():
     ]
     answers = ["holds", "does not hold", "inconclusive", "does not hold"]
     answers += ["holds", "does not hold", "inconclusive", "holds"]
-    found = verdicts(claims)
+    found = verdicts([[claim] for claim in claims])
     assert [verdict.answer for verdict in found] == answers
-    assert [verdict.small for verdict in found] == [False] * 7 + [True]
+    assert [alone(claim) for claim in claims] == answers
 
 
 def test_a_verdict_that_holds_alone_may_not_hold_among_many_claims():
@@ -158,8 +158,39 @@ def test_a_verdict_that_holds_alone_may_not_hold_among_many_claims():
     assert near.p < 0.05
     one = Claim("x", "above", near, 0.02)
     vague = Claim("y", "above", paired([0.05, -0.05, 0.01, 0.0, 0.02]), 0.02)
-    assert verdicts([one])[0].answer == "holds"
-    assert verdicts([one, *[vague] * 20])[0].answer == "inconclusive"
+    assert verdicts([[one]])[0].answer == "holds"
+    assert verdicts([[one], *[[vague]] * 20])[0].answer == "inconclusive"
+
+
+def test_a_claim_is_as_sure_as_its_worst_part_however_many_parts_hold():
+    clear = Claim("clear", "above", paired([0.050, 0.052, 0.051, 0.049, 0.050]), 0.02)
+    near = Claim("near", "above", paired([0.01, 0.02, 0.03, 0.02, 0.005]), 0.02)
+    wrong = Claim("wrong", "below", clear.result, 0.02)
+    [claim] = verdicts([[clear] * 30 + [near]])
+    assert claim.answer == "holds"
+    assert claim.p_for == pytest.approx(2 * near.p_for)  # two hypotheses: it holds, it fails
+    [failed] = verdicts([[clear, clear, wrong]])
+    assert failed.answer == "does not hold"
+    assert failed.p_against == pytest.approx(2 * 3 * wrong.p_against)
+    # Other claims are what a claim is corrected for, not their parts.
+    assert verdicts([[clear] * 9, [near]])[1].p_for == verdicts([[clear], [near]])[1].p_for
+
+
+def test_a_part_that_cannot_be_tested_leaves_its_claim_open():
+    clear = Claim("clear", "above", paired([0.050, 0.052, 0.051, 0.049, 0.050]), 0.02)
+    unknown = Claim("one seed", "follows", paired([0.001]), 0.02)
+    for parts in ([clear, unknown], [unknown, clear]):
+        assert verdicts([parts])[0].answer == "inconclusive"
+
+
+def test_verdicts_are_rarely_wrong_where_every_claim_is_false_by_a_hair():
+    rng = np.random.default_rng(5)
+    wrong = 0
+    for _ in range(400):
+        gains = rng.normal(0, 0.01, size=(6, 2, 5))  # six claims of two parts; none gains
+        claims = [[Claim("x", "above", paired(part.tolist()), 0.02) for part in c] for c in gains]
+        wrong += any(verdict.answer == "holds" for verdict in verdicts(claims))
+    assert wrong <= 400 * LEVEL
 
 
 def test_outside_is_small_only_beyond_the_margin():
