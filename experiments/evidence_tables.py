@@ -1,4 +1,4 @@
-"""Turn the runs of the studies into rows, tables, verdicts and the first screen of a page.
+"""Turn the runs of the retrieval study into rows, verdicts and a page.
 
     .venv/bin/python experiments/evidence_tables.py run/evidence
 
@@ -9,9 +9,9 @@ writes into experiments/results
 `evidence-tries.csv`    every rate and length that was tried, with its slices
 `evidence-rates.csv`    what the learning rate does to head and tail
 `evidence-leans.csv`    rank correlation of predicted lean and measured shift
-and prints the tables in Markdown, which follow from these rows alone. Rows of data sets without
-runs in the folder are kept. p in `evidence.csv` is that of one comparison; verdicts are corrected
-for all claims about a data set (Holm). `docs/figures/evidence.py` draws the figure.
+and then the page (`evidence_page.py`), which follows from these rows alone. Rows of data sets that
+have no runs in the folder are kept. p in `evidence.csv` is that of one comparison; verdicts are
+corrected for all claims about a data set (Holm). `docs/figures/evidence.py` draws the figure.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from claim_sentences import TITLES, claims_table, datasets_of, details, points
 from claims import Line, judged
 from evidence import SLICES, Evidence
+from evidence_page import PAGE, read_rows, tables
 from stats.correlation import rank_correlation
 from study_protocols import BAGS, IMAGES, MILLION, PARTS, SEQUENCES
 from study_runs import Protocol
-from study_tables import given_folder, in_columns, read_table, with_known, write_table
+from study_tables import given_folder, in_columns, publish, read_table, with_known, write_table
 from tradeoff_tables import RESAMPLES, RESULTS
-
-from answers import EQUAL_HEAD, answers
 
 PROTOCOLS = (*BAGS, *PARTS, *SEQUENCES, *IMAGES, *MILLION)
 METRICS = (
@@ -42,12 +40,6 @@ NEAR = 0.01
 """Rates whose held-out loss is within this share of the best: with little data to choose by, a
 study could have picked any of them.
 """
-COLUMNS = {
-    "Recall by slice": METRICS[:12],
-    "Precision and propensity-scored precision": METRICS[12:18],
-    "Balanced error": METRICS[18:],
-}
-"""Tables of a data set."""
 
 
 def measured(evidence: Evidence) -> list[Line]:
@@ -142,82 +134,10 @@ def write_tables(
     return every
 
 
-def edges(lines: Sequence[Line]) -> str:
-    """How many chosen values of a data set lie at an edge of what was tried, in a sentence."""
-    chosen = {line["scheme"]: line["edges"].split() for line in lines}
-    chosen = {name: found for name, found in chosen.items() if "+" not in name}
-    rate, epochs = (sum(kind in found for found in chosen.values()) for kind in ("rate", "epochs"))
-    return (
-        f"Of {len(chosen)} schemes, the chosen rate lies at an edge of those tried for {rate}, and "
-        f"the chosen number of epochs for {epochs}; a star marks them."
-    )
-
-
-def table(lines: Sequence[Line], columns: Sequence[tuple[str, str]]) -> str:
-    """Schemes by (metric, slice): the mean, and the difference to the softmax with its interval."""
-    cells = {(line["scheme"], line["metric"], line["slice"]): line for line in lines}
-    columns = [key for key in columns if any(key == other[1:] for other in cells)]
-    head = "| scheme | lr | epochs | seeds | " + " | ".join(f"{m} {s}" for m, s in columns) + " |"
-    rows = [head, "|---" * (len(columns) + 4) + "|"]
-    schemes = dict.fromkeys(line["scheme"] for line in lines)
-    for scheme in sorted(schemes, key=lambda name: name != "softmax"):
-        about = next(line for line in lines if line["scheme"] == scheme)
-        marks = ["*" if kind in about["edges"].split() else "" for kind in ("rate", "epochs")]
-        settings = f"{about['lr']}{marks[0]} | {about['epochs']}{marks[1]} | {about['seeds']}"
-        shown = [_cell(cells.get((scheme, *key))) for key in columns]
-        rows.append(f"| {scheme} | {settings} | " + " | ".join(shown) + " |")
-    return "\n".join(rows)
-
-
-def _cell(line: Line | None) -> str:
-    if line is None:
-        return "–"
-    value = points(line["value"], sign=False)
-    if line["scheme"] == "softmax" or not line["difference"]:
-        return value
-    difference, low, high = (points(line[name]) for name in ("difference", "low", "high"))
-    return f"{value} ({difference}: {low} to {high})"
-
-
-def tries_table(lines: Sequence[Line]) -> str:
-    """Slices for every rate that was tried, best held-out loss of each scheme marked."""
-    columns = ("scheme", "epochs", "lr", "held_out_loss", *SLICES)
-    rows = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
-    for line in lines:
-        shown = [f"{float(line['held_out_loss']):.4f}", *(_percent(line[name]) for name in SLICES)]
-        mark = " (chosen)" if line["chosen"] == "yes" else ""
-        row = [line["scheme"] + mark, line["epochs"], line["lr"], *shown]
-        rows.append("| " + " | ".join(row) + " |")
-    return "\n".join(rows)
-
-
-def _percent(share: str) -> str:
-    return "–" if math.isnan(float(share)) else points(share, sign=False)
-
-
-def sections(rows: dict[str, list[Line]]) -> dict[str, str]:
-    """Everything that a page of results shows, by the name of its marker; from rows alone."""
-    parts = {"answers": answers(rows)}
-    parts["claims"] = claims_table(rows["evidence-claims"])
-    parts["claims in sentences"] = details(rows["evidence-claims"])
-    for name in datasets_of(rows["evidence"]):
-        own = [line for line in rows["evidence"] if line["dataset"] == name]
-        parts[f"{name} edges"] = edges(own)
-        for title, columns in COLUMNS.items():
-            parts[f"{name} {title.lower()}"] = table(own, columns)
-        tried = [line for line in rows["evidence-tries"] if line["dataset"] == name]
-        parts[f"{name} tries"] = tries_table(tried)
-    return parts
-
-
 def main() -> None:
-    """Write the rows and print the tables."""
-    rows = write_tables(given_folder(), RESULTS, RESAMPLES, PROTOCOLS)
-    rows[EQUAL_HEAD] = read_table(RESULTS / f"{EQUAL_HEAD}.csv")  # of tradeoff_tables.py
-    for name, text in sections(rows).items():
-        dataset, _, rest = name.partition(" ")
-        title = f"{TITLES[dataset]}: {rest}" if dataset in TITLES else name
-        print(f"\n## {title}\n\n{text}")
+    """Write the rows, and make the page from all that are there."""
+    write_tables(given_folder(), RESULTS, RESAMPLES, PROTOCOLS)
+    publish(PAGE, tables(read_rows()))
 
 
 if __name__ == "__main__":

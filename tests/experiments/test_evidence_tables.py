@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 import retrieval
 import torch
+from claim_sentences import points
 from claims import CLAIMS, LEAN, Part, here
 from evidence import Evidence
-from evidence_tables import METRICS, PROTOCOLS, knob_of, sections, write_tables
+from evidence_page import FILES, others_table, read_rows, tables
+from evidence_tables import METRICS, PROTOCOLS, knob_of, write_tables
 from rank_files import Frame, save_ranks
 from retrained import balanced_classifier
 from search import Plan
@@ -43,6 +45,8 @@ from tests.longtail import longtail
 
 FIGURE = Path(__file__).parents[2] / "docs" / "figures" / "evidence.py"
 N = 3000
+EQUAL = {"tradeoff-equal-head": []}
+"""Rows of another study."""
 SHARES = {
     "softmax": (0.5, 0.3, 0.2),
     "logit-adjusted": (0.2, 0.3, 0.4),
@@ -164,7 +168,7 @@ def test_following_is_vacuous_where_the_reference_is_at_the_softmax(rows):
     assert verdicts_of(rows)[claim[0]] == "holds"
     line = next(x for x in rows["evidence-claims"] if x["part"] == "vacuous")
     assert line["apart"] == "no"
-    text = sections(rows)["claims in sentences"]
+    text = tables(rows | EQUAL)["claims in sentences"]
     assert "That says nothing: `logit-adjusted` is not shown to differ from the softmax" in text
 
 
@@ -202,19 +206,51 @@ def test_rows_of_other_data_sets_stay(folder, tmp_path):
         assert {line["dataset"] for line in again[name]} == {"delicious", "elsewhere"}
 
 
-def test_tables_are_made_from_rows_alone(rows, folder, tmp_path):
-    parts = sections(rows)
+def test_the_page_is_made_from_rows_alone(rows, folder, tmp_path):
+    parts = tables(rows | EQUAL)
     write_tables(folder, tmp_path, 200, PROTOCOLS)
-    reread = {name: read_table(tmp_path / f"{name}.csv") for name in rows}
-    assert sections(reread) == parts
-    recall = parts["delicious recall by slice"]
-    head = 100 * Evidence(folder / "delicious").mean("softmax", "recall@1", "head")
-    assert f"| softmax | 0.1* | 8 | 5 | {head:.1f} |" in recall
-    for column in ("recall@1 tail", "recall@10 head", "recall@50 full"):
-        assert column in recall
-    precision = parts["delicious precision and propensity-scored precision"]
-    assert all(f"{name}@{k} full" in precision for name in ("precision", "psp") for k in (1, 3, 5))
-    assert "the chosen rate lies at an edge of those tried for 1" in parts["delicious edges"]
+    assert tables(read_rows(tmp_path)) == parts
+    about = parts["data sets"]
+    assert about.startswith(
+        "### Delicious\n\nOf 10 schemes, the chosen rate lies at an edge of those"
+    )
+    evidence = Evidence(folder / "delicious")
+    head, torso, tail, full = (
+        f"{100 * evidence.mean('softmax', 'recall@10', slice_):.1f}"
+        for slice_ in ("head", "torso", "tail", "full")
+    )
+    assert f"| softmax | 0.1* | 8 | {head} | {torso} | {tail} | {full} |" in about
+    at_one = 100 * evidence.mean("softmax", "recall@1", "head")
+    assert f"\n| softmax | {at_one:.1f} |" in about
+    for column in ("Recall@10 head", "R@1 tail", "R@50 full", "PSP@1", "balanced error"):
+        assert column in about
+
+
+def test_the_table_orders_schemes_by_the_tail_and_shows_intervals(rows):
+    about = tables(rows | EQUAL)["data sets"]
+    lines = about.partition("| scheme | lr ")[2].partition("\n\n")[0].splitlines()[2:]
+    names = [line.split(" | ")[0].removeprefix("| ") for line in lines]
+    assert names[0] == "softmax"
+    assert set(names) == set(SHARES)
+    assert {names[1], names[2]} == {"logit-adjusted", "within-batch:tail"}
+    assert names[-1] == "uniform:importance"
+    row = next(x for x in rows["evidence"] if picks(x, "uniform:importance", "recall@10", "tail"))
+    low, high = float(row["low"]), float(row["high"])
+    ends = f"({points(row['difference'])} ± {points((high - low) / 2, sign=False)})"
+    assert ends in lines[-1].split(" | ")[5]
+
+
+def test_precision_is_shown_where_points_have_several_labels(rows):
+    assert "P@3" not in others_table(rows["evidence"])
+    several = [
+        line | {"value": "0.9"} if line["metric"] == "precision@1" else line
+        for line in rows["evidence"]
+    ]
+    assert "P@3" in others_table(several)
+
+
+def picks(line: dict[str, str], *key: str) -> bool:
+    return (line["scheme"], line["metric"], line["slice"]) == key
 
 
 def test_leans_order_shifts(rows):
@@ -224,22 +260,21 @@ def test_leans_order_shifts(rows):
 
 
 def test_answers_follow_the_verdicts(rows):
-    text = sections(rows)["answers"]
+    text = answers(rows)
     line = next(x for x in text.splitlines() if "InfoNCE on in-batch negatives" in x)
     assert "**Yes** on Delicious (+" in line
     flipped = [
         x | {"verdict": "does not hold"} if x["claim"] == "infonce against softmax" else x
         for x in rows["evidence-claims"]
     ]
-    other = sections(rows | {"evidence-claims": flipped})["answers"]
+    other = answers(rows | {"evidence-claims": flipped})
     line = next(x for x in other.splitlines() if "InfoNCE on in-batch negatives" in x)
     assert "**No** on Delicious" in line
     assert "**Yes**" not in line
 
 
 def test_answers_say_what_is_not_measured_yet():
-    names = ("evidence", *(f"evidence-{x}" for x in ("claims", "tries", "rates", "leans")))
-    text = sections({name: [] for name in names})["answers"]
+    text = tables({name: [] for name in FILES})["answers"]
     assert text.count(NOT_YET) == len(QUESTIONS)
 
 
@@ -314,7 +349,7 @@ def test_real_runs_end_as_rows_tables_and_answers(tmp_path, monkeypatch):
     }
     assert len(rows["evidence-tries"]) == 2 * len(schemes)
     assert all(0 <= float(line["tail"]) <= 1 for line in rows["evidence-tries"])
-    text = "\n".join(sections(rows).values())
+    text = "\n".join(tables(rows | EQUAL).values())
     assert "shop" in text
     assert "nan" not in text
 

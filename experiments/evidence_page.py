@@ -1,0 +1,180 @@
+"""The page of the retrieval study: docs/results-retrieval.md, from its rows alone.
+
+    .venv/bin/python experiments/evidence_page.py
+
+`evidence_tables.py` makes the rows and then the page too. Data sets that get rows get their tables
+on the page without anything else to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from claim_sentences import TITLES, claims_table, datasets_of, details, points
+from claims import Line
+from study_tables import publish, read_table
+
+from answers import EQUAL_HEAD, answers
+
+RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parents[1] / "docs" / "results-retrieval.md"
+FILES = ("evidence", *(f"evidence-{x}" for x in ("claims", "tries", "rates", "leans")), EQUAL_HEAD)
+"""Rows that the page shows, without `.csv`."""
+SLICES = ("head", "torso", "tail", "full")
+OTHERS = (
+    *((f"R@1 {slice_}", "recall@1", slice_) for slice_ in SLICES),
+    *((f"R@50 {slice_}", "recall@50", slice_) for slice_ in SLICES),
+    *((f"P@{k}", f"precision@{k}", "full") for k in (3, 5)),
+    ("PSP@1", "psp@1", "full"),
+    ("balanced error", "balanced-error", "full"),
+)
+"""Columns of a data set's second table: title, metric and slice."""
+OF_SEVERAL = {"P@3", "P@5"}
+"""Columns for points with several labels: with one label, P@k is Recall@k / k."""
+KNOB = 0.01
+"""A range over rates that is worth a remark."""
+Rows = Mapping[str, Sequence[Line]]
+"""Lines by file, without `.csv`."""
+
+
+def read_rows(folder: Path = RESULTS) -> dict[str, list[Line]]:
+    """All rows of the page."""
+    return {name: read_table(folder / f"{name}.csv") for name in FILES}
+
+
+def tables(rows: Rows) -> dict[str, str]:
+    """Everything that the page shows, by the name of its marker."""
+    return {
+        "answers": answers(rows),
+        "claims": claims_table(rows["evidence-claims"]),
+        "claims in sentences": details(rows["evidence-claims"]),
+        "leans": leans_table(rows["evidence-leans"]),
+        "rates": rates_table(rows["evidence-rates"]),
+        "data sets": "\n\n".join(_of_dataset(rows, name) for name in _datasets(rows)),
+    }
+
+
+def _datasets(rows: Rows) -> list[str]:
+    return datasets_of(rows["evidence"])
+
+
+def _of_dataset(rows: Rows, name: str) -> str:
+    """The part of the page about one data set."""
+    own = [line for line in rows["evidence"] if line["dataset"] == name]
+    parts = [f"### {TITLES.get(name, name)}", edges(own), main_table(own), others_table(own)]
+    return "\n\n".join(parts)
+
+
+def edges(lines: Sequence[Line]) -> str:
+    """How many chosen values of a data set lie at an edge of what was tried, in a sentence."""
+    chosen = {line["scheme"]: line["edges"].split() for line in lines}
+    chosen = {name: found for name, found in chosen.items() if "+" not in name}
+    rate, epochs = (sum(kind in found for found in chosen.values()) for kind in ("rate", "epochs"))
+    return (
+        f"Of {len(chosen)} schemes, the chosen rate lies at an edge of those tried for {rate}, and "
+        f"the chosen number of epochs for {epochs}; a star marks them."
+    )
+
+
+def main_table(lines: Sequence[Line]) -> str:
+    """Schemes by slice: the metric that a data set is judged by, those best on the tail first, with
+    the difference to the softmax and its interval.
+    """
+    metric = _metric(lines)
+    cells = _cells(lines)
+    columns = [slice_ for slice_ in SLICES if ("softmax", metric, slice_) in cells]
+    rare = columns[-2]
+    names = [name for name in _schemes(lines) if name != "softmax"]
+    names.sort(key=lambda name: -float(cells[name, metric, rare]["value"]))
+    head = "| scheme | lr | epochs | " + " | ".join(f"{metric} {s}" for s in columns) + " |"
+    rows = [head.replace("recall", "Recall"), "|---|--:|--:|" + "--:|" * len(columns)]
+    for name in ("softmax", *names):
+        shown = [_difference(cells[name, metric, slice_]) for slice_ in columns]
+        rows.append(f"| {name} | {_settings(cells[name, metric, 'full'])} | {' | '.join(shown)} |")
+    return "\n".join(rows)
+
+
+def _metric(lines: Sequence[Line]) -> str:
+    """Recall@1 for data with one right class, Recall@10 for all others."""
+    return "recall@1" if lines[0]["dataset"].startswith(("cifar10-", "tiny-")) else "recall@10"
+
+
+def _settings(line: Line) -> str:
+    """Rate and epochs, with a star at an edge; for adjusted answers, those of the softmax."""
+    marks = ["*" if kind in line["edges"].split() else "" for kind in ("rate", "epochs")]
+    return f"{line['lr']}{marks[0]} | {line['epochs']}{marks[1]}"
+
+
+def _difference(line: Line) -> str:
+    value = points(line["value"], sign=False)
+    if line["scheme"] == "softmax" or not line["difference"]:
+        return value
+    half = (float(line["high"]) - float(line["low"])) / 2
+    return f"{value} ({points(line['difference'])} ± {points(half, sign=False)})"
+
+
+def others_table(lines: Sequence[Line]) -> str:
+    """Schemes by other metrics, without differences."""
+    cells = _cells(lines)
+    several = _several_labels(cells)
+    columns = [
+        (title, metric, slice_)
+        for title, metric, slice_ in OTHERS
+        if ("softmax", metric, slice_) in cells and (several or title not in OF_SEVERAL)
+    ]
+    head = "| scheme | " + " | ".join(title for title, _, _ in columns) + " |"
+    rows = [head, "|---|" + "--:|" * len(columns)]
+    for name in _schemes(lines):
+        values = (cells[name, metric, slice_]["value"] for _, metric, slice_ in columns)
+        rows.append(f"| {name} | {' | '.join(points(value, sign=False) for value in values)} |")
+    return "\n".join(rows)
+
+
+def _several_labels(cells: Mapping[tuple[str, str, str], Line]) -> bool:
+    """Whether points have several labels: else P@1 is Recall@1."""
+    precision, recall = (cells["softmax", f"{name}@1", "full"] for name in ("precision", "recall"))
+    return precision["value"] != recall["value"]
+
+
+def _cells(lines: Sequence[Line]) -> dict[tuple[str, str, str], Line]:
+    return {(line["scheme"], line["metric"], line["slice"]): line for line in lines}
+
+
+def _schemes(lines: Sequence[Line]) -> list[str]:
+    names = dict.fromkeys(line["scheme"] for line in lines)
+    return sorted(names, key=lambda name: (name != "softmax", "+" in name, name))
+
+
+def leans_table(lines: Sequence[Line]) -> str:
+    """How well predicted leans order measured shifts."""
+    rows = ["| data | schemes | rank correlation | p |", "|---|--:|--:|--:|"]
+    for name in datasets_of(lines):
+        for line in lines:
+            if (line["dataset"], line["loss"]) == (name, "softmax"):
+                value = line["rank correlation"].replace("-", "−")
+                cells = (TITLES.get(name, name), line["schemes"], value, line["p"])
+                rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def rates_table(lines: Sequence[Line]) -> str:
+    """How far head and tail differ among rates that a study could have chosen."""
+    rows = [
+        "| data | softmax: rates | head differs by | tail by | schemes whose tail differs by more "
+        "than a point |",
+        "|---|--:|--:|--:|--:|",
+    ]
+    for name in datasets_of(lines):
+        own = [line for line in lines if line["dataset"] == name]
+        several = [line for line in own if int(line["rates near the best"]) > 1]
+        moved = sum(float(line["range tail"]) > KNOB for line in several)
+        softmax = next(line for line in own if line["scheme"] == "softmax")
+        ranges = (points(softmax[f"range {slice_}"], sign=False) for slice_ in ("head", "tail"))
+        cells = (TITLES.get(name, name), softmax["rates near the best"], *ranges)
+        rows.append(f"| {' | '.join(cells)} | {moved} of {len(several)} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    publish(PAGE, tables(read_rows()))
