@@ -134,19 +134,19 @@ def _metric(rows: Rows, dataset: str) -> str:
 
 def _negatives(rows: Rows) -> str:
     """Uniform negatives with tail weights, from few to many, and what they approximate."""
-    found = {
-        line["scheme"]: points(line["value"], sign=False)
-        for line in rows.get("evidence", ())
-        if (line["dataset"], line["metric"], line["slice"]) == ("diginetica", "recall@10", "tail")
-    }
-    named = {name.partition("@")[2]: value for name, value in found.items() if _swept(name)}
-    if not named or "logit-adjusted" not in found:
-        return NOT_YET
-    each = (f"{named[m]} with {int(m):,}" for m in sorted(named, key=int))
-    return (
-        f"Tail Recall@10 on Diginetica with uniform negatives and tail weights: {', '.join(each)}. "
-        f"The logit-adjusted loss over all labels has {found['logit-adjusted']}."
-    )
+    found: dict[str, dict[str, str]] = {}
+    for line in rows.get("evidence", ()):
+        if (line["metric"], line["slice"]) == ("recall@10", "tail"):
+            value = points(line["value"], sign=False)
+            found.setdefault(line["dataset"], {})[line["scheme"]] = value
+    parts = []
+    for dataset, of_scheme in found.items():
+        named = {name.partition("@")[2]: v for name, v in of_scheme.items() if _swept(name)}
+        if named:
+            each = ", ".join(f"{named[m]} with {int(m):,}" for m in sorted(named, key=int))
+            exact = of_scheme["logit-adjusted"]
+            parts.append(f"{TITLES.get(dataset, dataset)} {each}; over all labels {exact}")
+    return f"Tail Recall@10: {'. '.join(parts)}." if parts else NOT_YET
 
 
 def _swept(scheme: str) -> bool:
@@ -212,7 +212,11 @@ QUESTIONS = (
     Question(
         "Should I train for the tail, or adjust the answers afterwards?", _adjusting, "#trade-off"
     ),
-    Question("How many uniform negatives do tail weights need?", _negatives, "#negatives"),
+    Question(
+        "How many uniform negatives do tail weights need to reach the logit-adjusted loss?",
+        _negatives,
+        "#negatives",
+    ),
     Question(
         "Is the loss over all labels better than the whole batch as negatives?",
         _claim("softmax against importance of the whole batch"),

@@ -3,14 +3,14 @@
     .venv/bin/python experiments/retrieval.py --data DATA --only diginetica --workers 10 --minutes 9
 
 Delicious (m = 64), Diginetica, Nowplaying, Beauty and Gowalla (m = 256) with the paper's linear
-encoder, and SASRec on Beauty and Diginetica. `--part` is one of
+encoder, parts of them (m = 16), and SASRec on Beauty and Diginetica. `--part` is one of
 
 schemes      within-batch and uniform × constant, importance, relative, tail; the whole batch as
              negatives, InfoNCE, logQ corrections with other samplers, mixtures, a queue,
              `block(1)`; over all labels the softmax, with answers adjusted afterwards, logit
              adjustment and one-vs-all logistic; on Delicious with positives excluded too
 contrastive  the contrastive loss over all labels and with the paper's eight schemes
-negatives    uniform negatives with tail weights on Diginetica, m = 64 to 43,097
+negatives    uniform negatives with tail weights on Diginetica, m = 64 to 43,097, and on its part
 
 Each scheme has its own search of rate and epochs (`search.py`): five rates or more, each decaying
 to zero, and lengths until the held-out loss turns; whole sessions are held out. Slices are measured
@@ -19,7 +19,7 @@ for every rate that is tried. Five seeds at the chosen values (SASRec: three).
 The cost is stated first (`--cost`: and nothing else is done). Resumable: finished runs are kept in
 --out, which all studies share, and `--minutes` stops in time. `--packed DIR` reads archives of
 earlier runs from DIR and writes all finished runs there. `evidence_tables.py` makes the tables.
-The results of the first edition of this study are in docs/results.md.
+Results are in docs/results-retrieval.md, those of the first edition in docs/results-first.md.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from study_protocols import (
 
 STUDY = {
     "schemes": ((*BAGS, *PARTS, *SEQUENCES), retrieval_schemes),
-    "contrastive": (BAGS, contrastive_schemes),
-    "negatives": (BAGS[1:2], negatives_schemes),
+    "contrastive": ((*BAGS, *PARTS), contrastive_schemes),
+    "negatives": ((BAGS[1], PARTS[0]), negatives_schemes),
 }
 
 main = main_of_parts(__doc__, STUDY)

@@ -213,9 +213,12 @@ def negatives_schemes(protocol: Protocol) -> list[str]:
 
     >>> negatives_schemes(BAGS[1])[::3]
     ['logit-adjusted', 'uniform:tail@1024', 'uniform:tail@43097']
+    >>> negatives_schemes(PARTS[0])[::2]
+    ['logit-adjusted', 'uniform:tail@64', 'uniform:tail@1500']
     """
-    assert protocol.name == "diginetica", "the numbers are for its 43,097 items"
-    return ["logit-adjusted", *(f"uniform:tail@{m}" for m in (64, 256, 1024, 4096, 16384, 43097))]
+    whole = (64, 256, 1024, 4096, 16384, 43097)
+    numbers = {"diginetica": whole, "diginetica-part": (16, 64, 256, 1500)}[protocol.name]
+    return ["logit-adjusted", *(f"uniform:tail@{m}" for m in numbers)]
 
 
 def image_schemes(protocol: Protocol) -> list[str]:

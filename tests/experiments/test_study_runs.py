@@ -23,6 +23,7 @@ from study_protocols import (
     BAGS,
     IMAGES,
     MILLION,
+    PARTS,
     SEQUENCES,
     TAUS,
     Places,
@@ -316,8 +317,8 @@ def test_long_runs_are_searched_in_short_ones_and_hold_nothing_out(tmp_path):
 def test_every_scheme_of_every_protocol_is_one_that_its_batch_allows():
     studies = {
         retrieval_schemes: (*BAGS, *SEQUENCES),
-        contrastive_schemes: (*BAGS, *IMAGES),
-        negatives_schemes: BAGS[1:2],
+        contrastive_schemes: (*BAGS, *PARTS, *IMAGES),
+        negatives_schemes: (BAGS[1], PARTS[0]),
         image_schemes: IMAGES,
         sweep_schemes: IMAGES[1:2],
         million_schemes: MILLION,
