@@ -407,8 +407,6 @@ def test_answers_about_adjusting_and_negatives_come_from_their_rows(rows):
     lines = [{"training": training, "better": better} for training, better in equal]
     text = answers({"evidence": swept, "tradeoff-equal-head": lines})
     assert "full (of 3: equal 1, training 2); within-batch (of 1: adjusting 1)." in text
-
-
     assert "Diginetica 10.0 with 64, 20.0 with 1,024; over all labels 30.0." in text
 
 
