@@ -80,16 +80,28 @@ def datasets_of(lines: Sequence[Line]) -> list[str]:
 
 
 def summary(lines: Sequence[Line]) -> str:
-    """A claim on one data set in a cell: the verdict, and a number or how many parts hold."""
+    """A claim on one data set in a cell: the verdict, and the number that decides it or how many
+    parts hold.
+    """
     if not lines:
         return "–"
     verdict = verdict_of(lines)
     if len(lines) == 1:
         return f"**{verdict}** {points(lines[0]['difference'])}"
+    if verdict == "does not hold":
+        return f"**{verdict}** ({_failing(lines)})"
     holding = sum(line["part"] == "holds" for line in lines)
     empty = sum(line["part"] == "vacuous" for line in lines)
     vacuous = f", {empty} vacuous" if empty else ""
     return f"**{verdict}** ({holding} of {len(lines)} parts hold alone{vacuous})"
+
+
+def _failing(lines: Sequence[Line]) -> str:
+    """The part that fails most clearly, with the scheme where a claim is about several."""
+    line = min(lines, key=lambda line: float(line["p against"]))
+    several = len({line["scheme"] for line in lines}) > 1
+    scheme = f"`{line['scheme']}` " if several else ""
+    return f"{scheme}{points(line['difference'])} {where(line['slice'])}"
 
 
 def claims_table(lines: Sequence[Line]) -> str:

@@ -72,6 +72,17 @@ def test_a_vacuous_claim_is_called_so():
     )
 
 
+def test_a_claim_that_fails_shows_where():
+    fails = LINE | {"slice": "head", "difference": "-0.031", "p against": "0.001"}
+    lines = [LINE | {"p against": "0.4"}, fails]
+    lines = [line | {"verdict": "does not hold"} for line in lines]
+    assert summary(lines) == "**does not hold** (−3.1 on the head)"
+    other = lines[0] | {"scheme": "within-batch:tail"}
+    assert summary([other, lines[1]]) == (
+        "**does not hold** (`within-batch:constant` −3.1 on the head)"
+    )
+
+
 def test_the_table_has_a_column_per_data_set_and_a_dash_where_nothing_ran():
     other = LINE | {"dataset": "delicious", "claim": "constant against uniform"}
     head, _, first, second = claims_table([LINE, other]).splitlines()
