@@ -83,23 +83,32 @@ def _leans(rows: Rows) -> str:
 
 
 def _rate(rows: Rows) -> str:
-    lines = [line for line in rows.get("evidence-rates", ()) if line["scheme"] == "softmax"]
-    several = [line for line in lines if int(line["rates near the best"]) > 1]
+    lines = rows.get("evidence-rates", ())
     if not lines:
         return NOT_YET
-    if not several:
-        return "No two rates of the softmax are within 1% of the best held-out loss."
-    each = [
-        f"{TITLES.get(line['dataset'], line['dataset'])} "
-        f"{points(line['range tail'], sign=False)} points"
-        for line in several
-    ]
-    most = max(float(line["range tail"]) for line in several)
-    word = "**Yes**" if most >= 0.01 else "**Hardly**"
+    each = []
+    for dataset in datasets_of(lines):
+        own = [line for line in lines if line["dataset"] == dataset]
+        moved = [max(own_of, key=_tail) for own_of in _by_scheme(own)]
+        over = sum(_tail(line) >= 0.01 for line in moved)
+        most = max(moved, key=_tail)
+        each.append(
+            f"{TITLES.get(dataset, dataset)} {over} of {len(moved)} schemes, at most "
+            f"{points(_tail(most), sign=False)} points (`{most['scheme']}`)"
+        )
     return (
-        f"{word}: among the softmax's rates within 1% of the best held-out loss, tail recall "
-        f"differs by up to: {'; '.join(each)}. So every scheme has its own search."
+        "Half or twice the chosen rate moves tail recall by a point or more for: "
+        f"{'; '.join(each)}. So every scheme has its own search."
     )
+
+
+def _tail(line: Line) -> float:
+    return abs(float(line["tail"]))
+
+
+def _by_scheme(lines: Sequence[Line]) -> list[list[Line]]:
+    names = dict.fromkeys(line["scheme"] for line in lines)
+    return [[line for line in lines if line["scheme"] == name] for name in names]
 
 
 def _price(rows: Rows) -> str:

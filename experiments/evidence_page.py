@@ -32,8 +32,6 @@ OTHERS = (
 """Columns of a data set's second table: title, metric and slice."""
 OF_SEVERAL = {"P@3", "P@5"}
 """Columns for points with several labels: with one label, P@k is Recall@k / k."""
-KNOB = 0.01
-"""A range over rates that is worth a remark."""
 Rows = Mapping[str, Sequence[Line]]
 """Lines by file, without `.csv`."""
 
@@ -159,20 +157,23 @@ def leans_table(lines: Sequence[Line]) -> str:
 
 
 def rates_table(lines: Sequence[Line]) -> str:
-    """How far head and tail differ among rates that a study could have chosen."""
+    """What half and twice the chosen rate change: of the softmax, and of the scheme whose tail
+    changes most.
+    """
     rows = [
-        "| data | softmax: rates | head differs by | tail by | schemes whose tail differs by more "
-        "than a point |",
-        "|---|--:|--:|--:|--:|",
+        "| data | scheme | rate | held-out loss | head | tail |",
+        "|---|---|---|--:|--:|--:|",
     ]
     for name in datasets_of(lines):
         own = [line for line in lines if line["dataset"] == name]
-        several = [line for line in own if int(line["rates near the best"]) > 1]
-        moved = sum(float(line["range tail"]) > KNOB for line in several)
-        softmax = next(line for line in own if line["scheme"] == "softmax")
-        ranges = (points(softmax[f"range {slice_}"], sign=False) for slice_ in ("head", "tail"))
-        cells = (TITLES.get(name, name), softmax["rates near the best"], *ranges)
-        rows.append(f"| {' | '.join(cells)} | {moved} of {len(several)} |")
+        most = max(own, key=lambda line: abs(float(line["tail"])))
+        for line in own:
+            if line["scheme"] == "softmax" or line is most:
+                loss = f"{100 * float(line['loss']):+.1f}%".replace("-", "−")
+                rate = f"{line['rate']} of {line['lr']}"
+                cells = (TITLES.get(name, name), line["scheme"], rate, loss)
+                changes = " | ".join(points(line[slice_]) for slice_ in ("head", "tail"))
+                rows.append(f"| {' | '.join(cells)} | {changes} |")
     return "\n".join(rows)
 
 

@@ -7,7 +7,7 @@ writes into experiments/results
                         to the softmax with its 95% interval (seeds and test set) and p
 `evidence-claims.csv`   the claims of `claims.py` with differences, corrected p-values and verdicts
 `evidence-tries.csv`    every rate and length that was tried, with its slices
-`evidence-rates.csv`    what the learning rate does to head and tail
+`evidence-rates.csv`    what half and twice the chosen rate do to head and tail
 `evidence-leans.csv`    rank correlation of predicted lean and measured shift
 and then the page (`evidence_page.py`), which follows from these rows alone. Rows of data sets that
 have no runs in the folder are kept. p in `evidence.csv` is that of one comparison; verdicts are
@@ -23,7 +23,7 @@ from pathlib import Path
 from claims import Line, judged
 from evidence import SLICES, Evidence
 from evidence_page import PAGE, read_rows, tables
-from stats.correlation import rank_correlation
+from search import STEP
 from study_protocols import BAGS, IMAGES, MILLION, PARTS, SEQUENCES
 from study_runs import Protocol
 from study_tables import given_folder, in_columns, publish, read_table, with_known, write_table
@@ -36,10 +36,6 @@ METRICS = (
     *(("balanced-error", slice_) for slice_ in SLICES),
 )
 """What is measured of every scheme."""
-NEAR = 0.01
-"""Rates whose held-out loss is within this share of the best: with little data to choose by, a
-study could have picked any of them.
-"""
 
 
 def measured(evidence: Evidence) -> list[Line]:
@@ -76,32 +72,35 @@ def leans_of(evidence: Evidence, metric: str) -> list[Line]:
 
 
 def knob_of(tries: Sequence[Line], rare: str = "tail") -> list[Line]:
-    """What the learning rate does to head and tail, for each scheme, at the first length; ranges
-    are over rates near the best.
+    """What half and twice the chosen rate do to the held-out loss, and to head and tail; at the
+    chosen length.
     """
     lines = []
-    for scheme in dict.fromkeys(line["scheme"] for line in tries):
-        own = [line for line in tries if line["scheme"] == scheme]
-        first = min(int(line["epochs"]) for line in own)
-        own = [
-            line
-            for line in own
-            if int(line["epochs"]) == first and math.isfinite(float(line["held_out_loss"]))
-        ]
-        if not own:
+    for picked in tries:
+        if picked["chosen"] != "yes":
             continue
-        best = min(float(line["held_out_loss"]) for line in own)
-        near = [line for line in own if float(line["held_out_loss"]) <= best + NEAR * abs(best)]
-        shifts = [float(line[rare]) - float(line["head"]) for line in own]
-        found = rank_correlation([float(line["lr"]) for line in own], shifts)
-        about = {"dataset": own[0]["dataset"], "scheme": scheme, "rates": str(len(own))}
-        about |= {"rank correlation of rate and shift": f"{found.value:.3f}", "p": f"{found.p:.3g}"}
-        about |= {"rates near the best": str(len(near))}
-        for name, slice_ in (("head", "head"), ("tail", rare)):
-            values = [float(line[slice_]) for line in near]
-            about[f"range {name}"] = f"{max(values) - min(values):.6f}"
-        lines.append(about)
+        for name, factor in (("half", 1 / STEP), ("twice", STEP)):
+            other = _neighbour(tries, picked, factor * float(picked["lr"]))
+            if other is None:
+                continue
+            about = {name: picked[name] for name in ("dataset", "scheme", "lr", "epochs")}
+            loss, head, tail = (
+                float(other[column]) - float(picked[column])
+                for column in ("held_out_loss", "head", rare)
+            )
+            about |= {"rate": name, "loss": f"{loss / abs(float(picked['held_out_loss'])):.6f}"}
+            lines.append(about | {"head": f"{head:.6f}", "tail": f"{tail:.6f}"})
     return lines
+
+
+def _neighbour(tries: Sequence[Line], picked: Line, rate: float) -> Line | None:
+    """The try of a scheme with another rate and the same length, if there is one that went well."""
+    for line in tries:
+        same = all(line[name] == picked[name] for name in ("scheme", "epochs"))
+        finite = math.isfinite(float(line["held_out_loss"]))
+        if same and finite and math.isclose(float(line["lr"]), rate, rel_tol=1e-6):
+            return line
+    return None
 
 
 def lines_of(evidence: Evidence, protocol: Protocol) -> dict[str, list[Line]]:
