@@ -5,10 +5,12 @@ Run: .venv/bin/python docs/figures/evidence.py
 """
 
 import csv
-import math
+import re
 import sys
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 
 import matplotlib
 
@@ -44,8 +46,10 @@ TITLES = {
 }
 ONE_LABEL = ("cifar10-", "tiny-")
 """Data sets that are judged by Recall@1."""
-LEFT_OUT = ("contrastive", "uniform(excluded)")
-"""Schemes with tables of their own."""
+LEFT_OUT = re.compile(
+    r"contrastive|uniform\(excluded\)|uniform:tail@|logit-adjusted\(|.*:tail\(|.*post-hoc\((?!1\))"
+)
+"""Schemes with tables of their own, and other strengths than τ = 1."""
 
 Point = tuple[float, float, float]
 
@@ -58,7 +62,7 @@ def read(path: Path) -> dict[str, dict[str, dict[str, Point]]]:
             name = line["dataset"]
             metric = "recall@1" if name.startswith(ONE_LABEL) else "recall@10"
             scheme = line["scheme"]
-            shown = scheme != "softmax" and not scheme.startswith(LEFT_OUT)
+            shown = scheme != "softmax" and not LEFT_OUT.match(scheme)
             if shown and line["metric"] == metric and line["difference"]:
                 numbers = (100 * float(line[column]) for column in ("difference", "low", "high"))
                 found[name][scheme][line["slice"]] = tuple(numbers)
@@ -69,45 +73,48 @@ def read(path: Path) -> dict[str, dict[str, dict[str, Point]]]:
 
 
 def draw(path: Path, to: Path) -> None:
-    """Read rows and draw a panel per data set."""
+    """Read rows and draw a panel per data set, with the same schemes in the same order."""
     data = read(path)
     names = [name for name in TITLES if name in data] + [n for n in data if n not in TITLES]
     plt.rcParams |= {"font.size": 10, "svg.hashsalt": "headtail"}
     plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False}
-    columns = min(2, len(names))
-    rows = math.ceil(len(names) / columns)
-    most = max(len(schemes) for schemes in data.values())
-    size = (5.6 * columns, (0.27 * most + 1.0) * rows + 0.7)
-    figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
-    for axis, name in zip(axes.flat, names, strict=False):
-        panel(axis, data[name])
+    order = in_order(data.values())
+    size = (2.6 + 3.1 * len(names), 0.27 * len(order) + 1.5)
+    figure, axes = plt.subplots(
+        1, len(names), figsize=size, layout="constrained", squeeze=False, sharey=True
+    )
+    for axis, name in zip(axes.flat, names, strict=True):
+        panel(axis, data[name], order)
         axis.set_title(TITLES.get(name, name), loc="left", fontsize=10.5, fontweight="bold")
         metric = "Recall@1" if name.startswith(ONE_LABEL) else "Recall@10"
         axis.set_xlabel(f"{metric}, points above the softmax")
-    for axis in axes.flat[len(names) :]:
-        axis.set_axis_off()
     handles, labels = axes.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
     figure.savefig(to, metadata={"Date": None} if to.suffix == ".svg" else None, facecolor="white")
     plt.close(figure)
 
 
-def panel(axis, schemes: dict[str, dict[str, Point]]) -> None:
-    """The schemes of one data set, those that gain most on the tail on top."""
-    order = sorted(schemes, key=lambda name: schemes[name]["tail"][0])
+def in_order(sets: Iterable[dict[str, dict[str, Point]]]) -> list[str]:
+    """All schemes, those that gain most on the tail last: on top."""
+    gains: dict = defaultdict(list)
+    for schemes in sets:
+        for name, slices in schemes.items():
+            gains[name].append(slices["tail"][0])
+    return sorted(gains, key=lambda name: fmean(gains[name]))
+
+
+def panel(axis, schemes: dict[str, dict[str, Point]], order: Sequence[str]) -> None:
+    """The schemes of one data set."""
     axis.axvline(0, color="#888888", lw=0.8)
     for slice_, (colour, marker, label, above) in STYLES.items():
-        points = [schemes[name][slice_] for name in order]
-        values = [value for value, _, _ in points]
-        sides = [
-            [value - low for value, low, _ in points],
-            [high - value for value, _, high in points],
-        ]
-        heights = [row + above for row in range(len(order))]
+        shown = [(row, schemes[name][slice_]) for row, name in enumerate(order) if name in schemes]
         axis.errorbar(
-            values,
-            heights,
-            xerr=sides,
+            [value for _, (value, _, _) in shown],
+            [row + above for row, _ in shown],
+            xerr=[
+                [value - low for _, (value, low, _) in shown],
+                [high - value for _, (value, _, high) in shown],
+            ],
             color=colour,
             marker=marker,
             linestyle="none",

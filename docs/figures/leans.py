@@ -1,5 +1,5 @@
-"""Draws docs/figures/leans.svg: how much each scheme favours head or tail, by its implicit loss, and
-how noisy sampled losses are on a trained model, from experiments/results/samplers-noise.csv.
+"""Draws docs/figures/leans.svg: how much each scheme favours head or tail, by its implicit loss,
+and how noisy sampled losses are on a trained model, from experiments/results/samplers-noise.csv.
 
 Run: .venv/bin/python docs/figures/leans.py
 """
@@ -69,7 +69,7 @@ def draw_leans(axis) -> None:
 def draw_noise(axis) -> None:
     """The noise of sampled losses on a trained model, least on top."""
     noise = noise_on_trained()
-    for row, (name, (value, colour, marker)) in enumerate(reversed(noise.items())):
+    for row, (value, colour, marker) in enumerate(reversed(noise.values())):
         axis.plot(value, row, color=colour, marker=marker, ms=8)
         axis.annotate(
             f"{value:.2g}",
