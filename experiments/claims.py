@@ -15,10 +15,11 @@ than the margin: the softmax would follow it too. With one seed, every claim is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from by_seed import BySeed
 from evidence import LEAN, SLICES, Evidence
 from stats.paired import Paired, margin_for
 from stats.verdicts import LEVEL, Claim, Kind, holm, verdicts
@@ -184,21 +185,28 @@ def here(part: Part, rare: str, batch: int | None) -> Part:
     return Part(scheme, other, part.kind, rare if part.slice == "tail" else part.slice)
 
 
-def judged(evidence: Evidence, metric: str, batch: int | None) -> list[Line]:
-    """The verdicts on all claims whose schemes have runs: a line per claim and part."""
+def judged(
+    evidence: Evidence | BySeed,
+    metric: str,
+    batch: int | None,
+    claims: Sequence[Claimed] = CLAIMS,
+) -> list[Line]:
+    """The verdicts on all claims whose schemes have runs, corrected together: a line per claim and
+    part.
+    """
     parts: dict[str, list[Part]] = {}
-    for claimed in CLAIMS:
+    for claimed in claims:
         known = dict.fromkeys(here(part, evidence.rare, batch) for part in claimed.parts)
         needed = {name for part in known for name in (part.scheme, part.other)}
         # A claim about several schemes is judged when all of them have run.
         if needed | {claimed.apart_from} - {""} <= evidence.chosen.keys():
             parts[claimed.name] = [part for part in known if _present(evidence, metric, part)]
-    every = list(dict.fromkeys(part for of_claim in parts.values() for part in of_claim))
-    claims = [_claim(evidence, metric, part) for part in every]
-    found = dict(zip(every, verdicts(claims), strict=True))
-    differs = _different(evidence, metric, parts)
+    every = list(dict.fromkeys(part for ones in parts.values() for part in ones))
+    answers = verdicts([_claim(evidence, metric, part) for part in every])
+    found = dict(zip(every, answers, strict=True))
+    differs = _different(evidence, metric, {one: parts.get(one.name, []) for one in claims})
     lines = []
-    for claimed in CLAIMS:
+    for claimed in claims:
         for part in parts.get(claimed.name, ()):
             verdict = found[part]
             apart = differs.get((part.other, claimed.apart_from, part.slice))
@@ -213,30 +221,30 @@ def judged(evidence: Evidence, metric: str, batch: int | None) -> list[Line]:
     return lines
 
 
-def _present(evidence: Evidence, metric: str, part: Part) -> bool:
+def _present(evidence: Evidence | BySeed, metric: str, part: Part) -> bool:
     return not math.isnan(evidence.mean(part.other, metric, part.slice))
 
 
-def _claim(evidence: Evidence, metric: str, part: Part) -> Claim:
+def _claim(evidence: Evidence | BySeed, metric: str, part: Part) -> Claim:
     result = evidence.difference(part.scheme, part.other, metric, part.slice)
     return Claim(" ".join(part), part.kind, result, _margin(evidence, metric, part))
 
 
-def _margin(evidence: Evidence, metric: str, part: Part) -> float:
+def _margin(evidence: Evidence | BySeed, metric: str, part: Part) -> float:
     """A difference of tail and head has no size of its own: it is compared with the head."""
     slice_ = "head" if part.slice == LEAN else part.slice
     return margin_for(evidence.mean(part.other, metric, slice_))
 
 
 def _different(
-    evidence: Evidence, metric: str, parts: dict[str, list[Part]]
+    evidence: Evidence | BySeed, metric: str, parts: Mapping[Claimed, Sequence[Part]]
 ) -> dict[tuple[str, str, str], bool]:
     """Whether references are shown to differ from what they must differ from, by more than the
     margin; corrected together.
     """
     asked: dict[tuple[str, str, str], tuple[Paired, float]] = {}
-    for claimed in CLAIMS:
-        for part in parts.get(claimed.name, ()) if claimed.apart_from else ():
+    for claimed, ones in parts.items():
+        for part in ones if claimed.apart_from else ():
             key = (part.other, claimed.apart_from, part.slice)
             result = evidence.difference(part.other, claimed.apart_from, metric, part.slice)
             asked[key] = (result, _margin(evidence, metric, part))
@@ -247,7 +255,7 @@ def _different(
     }
 
 
-def _key(evidence: Evidence, metric: str, claimed: Claimed, part: Part) -> Line:
+def _key(evidence: Evidence | BySeed, metric: str, claimed: Claimed, part: Part) -> Line:
     key = {"dataset": evidence.name, "claim": claimed.name}
     key |= {"scheme": part.scheme, "against": part.other, "kind": part.kind, "slice": part.slice}
     means = (evidence.mean(name, metric, part.slice) for name in (part.scheme, part.other))
