@@ -58,7 +58,7 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def of_dataset(values: Values, dataset: str, schemes: Sequence[str]) -> str:
-    """Schemes by metric, mean ± standard deviation over seeds, without schemes that have no runs."""
+    """Schemes with runs by metric, mean ± standard deviation over seeds."""
     several = dataset == "delicious" or dataset.startswith("synthetic")
     columns = [c for c in METRICS if several or c[0] not in OF_SEVERAL]
     rows = []

@@ -1,0 +1,200 @@
+"""What the paper claims about long-tailed images, and what rows of the study say about it.
+
+Values are shares of test images answered correctly, the mean over classes: 1 − error, so that above
+is better. Claims that other pages judge too come from `claims.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from by_seed import BySeed, Values
+from claim_sentences import points, where
+from claims import CLAIMS, Claimed, Line, Part, judged, of_claim, overall
+
+from headtail.comparison.results import Row
+from headtail.errors import HeadtailError
+
+CORRECT = "correct"
+PRIOR = "prior-weighted"
+"""In place of a slice: all classes, weighted by their training images."""
+TITLES = {
+    "tiny-exp": "Tiny-ImageNet Exp",
+    "tiny-step": "Tiny-ImageNet Step",
+    "cifar10-exp": "CIFAR-10-LT Exp",
+    "cifar10-step": "CIFAR-10-LT Step",
+    "cifar10-exp-warm": "CIFAR-10-LT Exp, warm-up",
+}
+JOINED = {"tiny-exp-sweep": "tiny-exp", "tiny-exp-contrastive": "tiny-exp"}
+"""Studies that add schemes to another one's data set."""
+WEIGHTS = ("constant", "importance", "relative", "tail")
+SAMPLED = tuple(f"{s}:{w}" for s in ("uniform", "within-batch") for w in WEIGHTS)
+CONSTANT = "within-batch:constant"
+KNOWN = {claimed.name: claimed for claimed in CLAIMS}
+
+
+def _beats(scheme: str, others: Iterable[str], slice_: str) -> tuple[Part, ...]:
+    return tuple(Part(scheme, other, "above", slice_) for other in others if other != scheme)
+
+
+def _loses(pairs: Iterable[tuple[str, str]], slice_: str) -> tuple[Part, ...]:
+    return tuple(Part(scheme, other, "below", slice_) for scheme, other in pairs)
+
+
+def _weights(sampler: str) -> list[str]:
+    return [f"{sampler}:{name}" for name in WEIGHTS]
+
+
+ON_IMAGES = (
+    Claimed(
+        "constant is best of the standard schemes",
+        "Of constant, importance and relative weights with either sampler, in-batch constant "
+        "weights are best on the tail",
+        _beats(CONSTANT, [name for name in SAMPLED if not name.endswith(":tail")], "tail"),
+    ),
+    KNOWN["constant against uniform"],
+    KNOWN["constant against softmax"],
+    KNOWN["within-batch favours the tail"],
+    Claimed(
+        "constant in balanced error",
+        "In-batch constant weights are good in balanced error: they beat the full softmax",
+        _beats(CONSTANT, ["softmax"], "full"),
+    ),
+    Claimed(
+        "constant in prior-weighted error",
+        "In-batch constant weights may lose in prior-weighted error against the full softmax",
+        _loses([(CONSTANT, "softmax")], PRIOR),
+    ),
+    KNOWN["relative against constant"],
+    Claimed(
+        "relative on the head",
+        "In-batch, relative weights beat the full softmax on the head",
+        _beats("within-batch:relative", ["softmax"], "head"),
+    ),
+    Claimed(
+        "tail weights are best",
+        "With either sampler, tail weights beat all other weights on the tail",
+        _beats("uniform:tail", _weights("uniform"), "tail")
+        + _beats("within-batch:tail", _weights("within-batch"), "tail"),
+    ),
+    KNOWN["tail follows logit adjustment"],
+    KNOWN["uniform tail follows logit adjustment"],
+    Claimed(
+        "logit adjustment against tail weights",
+        "The logit-adjusted loss beats tail weights on the tail, because a sample has variance",
+        _beats("logit-adjusted", ["uniform:tail", "within-batch:tail"], "tail"),
+    ),
+    KNOWN["logit adjustment against softmax"],
+    Claimed(
+        "adjustment afterwards",
+        "The softmax adjusted after training beats the softmax on the tail",
+        _beats("softmax+post-hoc", ["softmax"], "tail"),
+    ),
+    KNOWN["head is given up for tail"],
+    Claimed(
+        "fewer negatives",
+        "Fewer negatives, 8 instead of 128, lose in balanced error with every scheme",
+        _loses([(f"{n}@8", f"{n}@128") for n in SAMPLED if n != "within-batch:tail"], "full"),
+    ),
+    Claimed(
+        "contrastive loss",
+        "The contrastive loss, sampled or not, loses to the softmax in balanced error",
+        _loses([("contrastive", "softmax"), *((f"contrastive/{n}", n) for n in SAMPLED)], "full"),
+    ),
+)
+"""From the paper's section on long-tail benchmarks, the caption of its first figure and its
+appendix. "tail" is the rarest slice that a test set has.
+"""
+
+
+def values_of(rows: Iterable[Row]) -> Values:
+    """Shares of correct answers by data set, scheme and slice, in the order of seeds."""
+    found: dict[tuple[str, str, str, str], dict[int, float]] = {}
+    for row in rows:
+        if row.metric in ("balanced-error", "class-weighted-error"):
+            slice_ = row.slice if row.metric == "balanced-error" else PRIOR
+            key = (JOINED.get(row.dataset, row.dataset), row.scheme, CORRECT, slice_)
+            found.setdefault(key, {})[row.seed] = 1 - row.value
+    for key, of in found.items():
+        if sorted(of) != list(range(len(of))):
+            raise HeadtailError(f"{key} has seeds {sorted(of)}, which must count from 0.")
+    return {key: [of[seed] for seed in sorted(of)] for key, of in found.items()}
+
+
+def verdicts_of(values: Values) -> list[Line]:
+    """The verdicts on all parts of all claims about all data sets: `verdict` is corrected for all
+    claims with several seeds about the data set, `alone` is that of a part tested by itself.
+
+    One seed shows nothing, so claims with one seed do not count in the correction.
+    """
+    present = {key[0] for key in values}
+    lines = []
+    for name in (name for name in TITLES if name in present):
+        data = BySeed(values, name)
+        repeated = [claimed for claimed in ON_IMAGES if _has_seeds(data, claimed)]
+        single = [claimed for claimed in ON_IMAGES if claimed not in repeated]
+        every = judged(data, CORRECT, None, repeated) + judged(data, CORRECT, None, single)
+        alone = _alone(data)
+        lines += [line | {"alone": alone[_part(line)]} for line in every]
+    return lines
+
+
+def _has_seeds(data: BySeed, claimed: Claimed) -> bool:
+    schemes = {name for part in claimed.parts for name in (part.scheme, part.other)}
+    known = [len(data.by_seed(name, CORRECT, "full")) for name in schemes & set(data.chosen)]
+    return min(known, default=0) > 1
+
+
+def _alone(data: BySeed) -> dict[tuple[str, ...], str]:
+    """Verdicts on parts, each as if it were all that is tested."""
+    parts = [replace(claimed, parts=(part,)) for claimed in ON_IMAGES for part in claimed.parts]
+    lines = [line for part in parts for line in judged(data, CORRECT, None, [part])]
+    return {_part(line): line["verdict"] for line in lines}
+
+
+def _part(line: Line) -> tuple[str, ...]:
+    return tuple(line[name] for name in ("claim", "scheme", "against", "kind", "slice"))
+
+
+def claims_table(lines: Sequence[Line]) -> str:
+    """Claims by data sets, as Markdown."""
+    present = {line["dataset"] for line in lines}
+    names = [name for name in TITLES if name in present]
+    rows = ["| claim | " + " | ".join(TITLES[name] for name in names) + " |"]
+    rows += ["|---" * (len(names) + 1) + "|"]
+    for claimed in ON_IMAGES:
+        cells = [cell(of_claim(lines, claimed.name, name)) for name in names]
+        rows.append(f"| {claimed.text} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def cell(lines: Sequence[Line]) -> str:
+    """The verdict on a claim and its number: of several parts, the part that decides."""
+    if not lines:
+        return "–"
+    kind = "verdict"
+    verdict = overall(line[kind] for line in lines)
+    alone = overall(line["alone"] for line in lines)
+    if verdict == "inconclusive" != alone:
+        kind = "alone"
+        told = f"*{alone}* (alone)"
+    else:
+        told = verdict if verdict == "inconclusive" else f"**{verdict}**"
+    deciding = overall(line[kind] for line in lines)
+    line = min((line for line in lines if line[kind] == deciding), key=_support)
+    return f"{told}, {'at worst ' if len(lines) > 1 else ''}{_number(line, lines)}"
+
+
+def _number(line: Line, lines: Sequence[Line]) -> str:
+    low, high = (points(line[name]) for name in ("low", "high"))
+    known = f"({low} to {high})" if int(line["seeds"]) > 1 else "(one seed)"
+    several = len({other["slice"] for other in lines}) > 1
+    place = f" {where(line['slice'])}" if several else ""
+    return f"{points(line['difference'])} {known}{place}"
+
+
+def _support(line: Line) -> float:
+    """How far a difference speaks for a claim."""
+    difference = float(line["difference"])
+    return {"above": difference, "below": -difference, "follows": -abs(difference)}[line["kind"]]
