@@ -62,12 +62,12 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def sweep_table(rows: Sequence[Row]) -> str:
-    """Markdown table of mean errors of schemes run with several numbers of negatives: head / tail /
-    balanced, by number.
+    """Markdown table of errors of schemes run with several numbers of negatives, by number. The
+    sweep has seed 0 alone, so other seeds of the grid are left out.
     """
     values: dict[tuple[str, float, str], list[float]] = defaultdict(list)
     for row in rows:
-        if row.m is not None and row.metric == "balanced-error":
+        if row.m is not None and row.metric == "balanced-error" and row.seed == 0:
             values[row.scheme.partition("@")[0], row.m, row.slice].append(row.value)
     runs = dict.fromkeys((scheme, m) for scheme, m, _ in values)
     sizes = sorted({m for _, m in runs})

@@ -278,6 +278,7 @@ def test_a_sweep_stands_beside_the_grid_that_it_is_of():
         row("uniform:tail", 0, "tail", 0.75, 32),
         row("uniform:tail", 0, "full", 0.5, 32),
         row("uniform:tail@8", 0, "full", 0.75, 8),
+        row("uniform:tail", 1, "full", 0.9, 32),  # the sweep has no other seed
         row("softmax", 0, "full", 0.4),
     ]
     rows += [row("uniform:constant", 0, "full", 0.6, 32)]  # of the grid alone
