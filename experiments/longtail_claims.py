@@ -178,12 +178,12 @@ def cell(lines: Sequence[Line]) -> str:
     alone = overall(line["alone"] for line in lines)
     if verdict == "inconclusive" != alone:
         kind = "alone"
-        told = f"*{alone}* (alone)"
+        answer = f"*{alone}* (alone)"
     else:
-        told = verdict if verdict == "inconclusive" else f"**{verdict}**"
+        answer = verdict if verdict == "inconclusive" else f"**{verdict}**"
     deciding = overall(line[kind] for line in lines)
     line = min((line for line in lines if line[kind] == deciding), key=_support)
-    return f"{told}, {'at worst ' if len(lines) > 1 else ''}{_number(line, lines)}"
+    return f"{answer}, {'at worst ' if len(lines) > 1 else ''}{_number(line, lines)}"
 
 
 def _number(line: Line, lines: Sequence[Line]) -> str:

@@ -32,6 +32,14 @@ COLUMNS = (
     ("Balanced", "balanced-error", "full"),
     ("Prior-weighted", "class-weighted-error", "full"),
 )
+BESIDE = {
+    "tiny-step": "Tiny-ImageNet Step",
+    "cifar10-exp": "CIFAR-10-LT Exp",
+    "cifar10-exp-warm": "CIFAR-10-LT Exp, warm-up",
+    "cifar10-step": "CIFAR-10-LT Step",
+    "tiny-exp-contrastive": "Tiny-ImageNet Exp, contrastive",
+}
+"""Studies with one seed of most schemes, in a table together."""
 IN_SWEEP = ("head", "tail", "full")
 BATCH = 128
 FEWEST = 5
@@ -87,15 +95,39 @@ def _sweep_cell(values: dict[tuple[str, float, str], list[float]], scheme: str, 
     return "–" if set(means) == {"–"} else " / ".join(means)
 
 
+def side_by_side(rows: Sequence[Row]) -> str:
+    """Markdown table of mean errors on several studies: head / rarest slice / balanced /
+    prior-weighted.
+    """
+    values: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        scheme = row.scheme.removeprefix("contrastive/")
+        # In the study of the contrastive loss, that loss over all labels takes the softmax's place.
+        scheme = "softmax" if scheme == "contrastive" else scheme
+        values[row.dataset, scheme, row.metric, row.slice].append(row.value)
+    lines = [
+        "| head / tail / balanced / prior-weighted | " + " | ".join(BESIDE.values()) + " |",
+        "|---|" + "--:|" * len(BESIDE),
+    ]
+    for scheme in dict.fromkeys(scheme for study, scheme, *_ in values if study == "tiny-step"):
+        cells = []
+        for study in BESIDE:
+            each = {key[1:]: shown(values.get((study, scheme, *key[1:]), ())) for key in COLUMNS}
+            means = [cell.partition(" ")[0] for cell in each.values() if cell != "–"]
+            cells.append(" / ".join(means[:1] + means[-3:]) or "–")
+        lines.append(f"| {scheme} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def sections(rows: Sequence[Row]) -> dict[str, str]:
     """The tables of errors by the name of their marker."""
-    of_study: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        of_study[row.dataset].append(row)
-    found = {study: table(part) for study, part in of_study.items() if not study.endswith("-sweep")}
-    for study in (name for name in of_study if name.endswith("-sweep")):
-        found[study] = sweep_table([*of_study[study.removesuffix("-sweep")], *of_study[study]])
-    return found
+    main = [row for row in rows if row.dataset == "tiny-exp"]
+    sweep = [row for row in rows if row.dataset == "tiny-exp-sweep"]
+    return {
+        "tiny-exp": table(main),
+        "others": side_by_side(rows),
+        "sweep": sweep_table([*main, *sweep]),
+    }
 
 
 def leans_of(rows: Sequence[Row], classes: Sequence[Line]) -> list[Line]:

@@ -26,7 +26,7 @@ RESULTS = HERE.parents[1] / "experiments" / "results"
 PANELS = {
     "tiny-exp": "Tiny-ImageNet-32 Exp, three seeds",
     "tiny-step": "Tiny-ImageNet-32 Step, one seed",
-    "cifar10-exp": "CIFAR-10-LT Exp, one seed where there is no bar",
+    "cifar10-exp": "CIFAR-10-LT Exp, one seed (three with a bar)",
     "cifar10-step": "CIFAR-10-LT Step, one seed",
     "tiny-exp-contrastive": "Tiny-ImageNet-32 Exp, contrastive loss, one seed",
     "cifar10-exp-warm": "CIFAR-10-LT Exp with a warm-up, three seeds",
