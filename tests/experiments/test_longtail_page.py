@@ -107,6 +107,20 @@ def test_a_cell_shows_the_part_that_decides_and_what_holds_only_alone():
     assert cell([]) == "–"
 
 
+def test_studies_stand_side_by_side_with_their_rarest_slice():
+    errors = {"head": 0.1, "torso": 0.2, "tail": 0.3, "full": 0.4}
+    rows = [row("softmax", 0, slice_, error) for slice_, error in errors.items()]
+    prior = [replace(rows[-1], metric="class-weighted-error", value=0.5)]
+    step = [replace(one, dataset="tiny-step") for one in [*rows, *prior]]
+    named = [replace(one, dataset="tiny-exp-contrastive", scheme="contrastive") for one in step]
+    few = [replace(one, dataset="cifar10-step") for one in step if one.slice != "tail"]
+    empty = replace(few[0], slice="tail", value=float("nan"))
+    *_, line = page.side_by_side([*step, *named, *few, empty]).splitlines()
+    known = "10.0 / 30.0 / 40.0 / 50.0"
+    cells = [known, "–", "–", "10.0 / 20.0 / 40.0 / 50.0", known]
+    assert line == "| softmax | " + " | ".join(cells) + " |"
+
+
 def test_differences_are_paired_by_seed_so_a_missing_seed_is_refused():
     rows = small((0.8, 0.81, 0.79))
     missing = [one for one in rows if (one.scheme, one.seed) != ("logit-adjusted", 1)]
