@@ -47,24 +47,17 @@ def _weights(sampler: str) -> list[str]:
 
 
 ON_IMAGES = (
+    KNOWN["logit adjustment against softmax"],
     Claimed(
-        "constant is best of the standard schemes",
-        "Of constant, importance and relative weights with either sampler, in-batch constant "
-        "weights are best on the tail",
-        _beats(CONSTANT, [name for name in SAMPLED if not name.endswith(":tail")], "tail"),
-    ),
-    KNOWN["constant against uniform"],
-    KNOWN["constant against softmax"],
-    KNOWN["within-batch favours the tail"],
-    Claimed(
-        "constant in balanced error",
-        "In-batch constant weights are good in balanced error: they beat the full softmax",
-        _beats(CONSTANT, ["softmax"], "full"),
+        "adjustment afterwards",
+        "The softmax adjusted after training beats the softmax on the tail",
+        _beats("softmax+post-hoc", ["softmax"], "tail"),
     ),
     Claimed(
-        "constant in prior-weighted error",
-        "In-batch constant weights may lose in prior-weighted error against the full softmax",
-        _loses([(CONSTANT, "softmax")], PRIOR),
+        "tail weights are best",
+        "With either sampler, tail weights beat all other weights on the tail",
+        _beats("uniform:tail", _weights("uniform"), "tail")
+        + _beats("within-batch:tail", _weights("within-batch"), "tail"),
     ),
     KNOWN["relative against constant"],
     Claimed(
@@ -73,25 +66,31 @@ ON_IMAGES = (
         _beats("within-batch:relative", ["softmax"], "head"),
     ),
     Claimed(
-        "tail weights are best",
-        "With either sampler, tail weights beat all other weights on the tail",
-        _beats("uniform:tail", _weights("uniform"), "tail")
-        + _beats("within-batch:tail", _weights("within-batch"), "tail"),
+        "constant in prior-weighted error",
+        "In-batch constant weights lose to the full softmax in prior-weighted error",
+        _loses([(CONSTANT, "softmax")], PRIOR),
     ),
+    Claimed(
+        "constant in balanced error",
+        "In-batch constant weights beat the full softmax in balanced error",
+        _beats(CONSTANT, ["softmax"], "full"),
+    ),
+    KNOWN["constant against softmax"],
+    KNOWN["constant against uniform"],
+    Claimed(
+        "constant is best of the standard schemes",
+        "Of all weights but tail weights, in-batch constant ones are best on the tail",
+        _beats(CONSTANT, [name for name in SAMPLED if not name.endswith(":tail")], "tail"),
+    ),
+    KNOWN["within-batch favours the tail"],
+    KNOWN["head is given up for tail"],
     KNOWN["tail follows logit adjustment"],
     KNOWN["uniform tail follows logit adjustment"],
     Claimed(
         "logit adjustment against tail weights",
-        "The logit-adjusted loss beats tail weights on the tail, because a sample has variance",
+        "The logit-adjusted loss beats tail weights on the tail, as sampling adds variance",
         _beats("logit-adjusted", ["uniform:tail", "within-batch:tail"], "tail"),
     ),
-    KNOWN["logit adjustment against softmax"],
-    Claimed(
-        "adjustment afterwards",
-        "The softmax adjusted after training beats the softmax on the tail",
-        _beats("softmax+post-hoc", ["softmax"], "tail"),
-    ),
-    KNOWN["head is given up for tail"],
     Claimed(
         "fewer negatives",
         "Fewer negatives, 8 instead of 128, lose in balanced error with every scheme",
