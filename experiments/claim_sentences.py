@@ -87,7 +87,9 @@ def summary(lines: Sequence[Line]) -> str:
         return "–"
     verdict = verdict_of(lines)
     if len(lines) == 1:
-        return f"**{verdict}** {points(lines[0]['difference'])}"
+        [line] = lines
+        also = f", *{line['alone']}* alone" if line["alone"] != verdict else ""
+        return f"**{verdict}** {points(line['difference'])}{also}"
     if verdict == "does not hold":
         return f"**{verdict}** ({_failing(lines)})"
     holding = sum(line["part"] == "holds" for line in lines)

@@ -16,10 +16,11 @@ line says about its part alone is not corrected.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from by_seed import BySeed
 from evidence import LEAN, SLICES, Evidence
 from stats.paired import Paired, margin_for
 from stats.verdicts import LEVEL, Claim, Kind, Verdict, alone, holm, verdicts
@@ -185,10 +186,17 @@ def here(part: Part, rare: str, batch: int | None) -> Part:
     return Part(scheme, other, part.kind, rare if part.slice == "tail" else part.slice)
 
 
-def judged(evidence: Evidence, metric: str, batch: int | None) -> list[Line]:
-    """The verdicts on all claims whose schemes have runs: a line per claim and part."""
+def judged(
+    evidence: Evidence | BySeed,
+    metric: str,
+    batch: int | None,
+    claims: Sequence[Claimed] = CLAIMS,
+) -> list[Line]:
+    """The verdicts on all claims whose schemes have runs, corrected together: a line per claim and
+    part.
+    """
     parts: dict[str, list[Part]] = {}
-    for claimed in CLAIMS:
+    for claimed in claims:
         known = dict.fromkeys(here(part, evidence.rare, batch) for part in claimed.parts)
         needed = {name for part in known for name in (part.scheme, part.other)}
         # A claim about several schemes is judged when all of them have run.
@@ -199,21 +207,36 @@ def judged(evidence: Evidence, metric: str, batch: int | None) -> list[Line]:
         name: [_claim(evidence, metric, part) for part in of_claim]
         for name, of_claim in parts.items()
     }
-    found = dict(zip(parts, verdicts(list(tests.values())), strict=True))
-    differs = _different(evidence, metric, parts)
+    found = _verdicts(tests)
+    differs = _different(evidence, metric, {one: parts.get(one.name, []) for one in claims})
     lines = []
-    for claimed in CLAIMS:
-        own = parts.get(claimed.name, [])
-        apart = [differs.get((part.other, claimed.apart_from, part.slice)) for part in own]
-        for part, test, differ in zip(own, tests.get(claimed.name, []), apart, strict=True):
-            about = _about_part(test, differ) | _about_claim(found[claimed.name], test, apart)
+    for claimed in claims:
+        own = tests.get(claimed.name, [])
+        named = parts.get(claimed.name, [])
+        apart = [differs.get((part.other, claimed.apart_from, part.slice)) for part in named]
+        for part, test, differ in zip(named, own, apart, strict=True):
+            about = _about_part(test, differ) | _about_claim(found[claimed.name], own, apart)
             lines.append(_key(evidence, metric, claimed, part) | _numbers(test) | about)
     return lines
 
 
+def _verdicts(tests: Mapping[str, Sequence[Claim]]) -> dict[str, Verdict]:
+    """Claims with one seed are open, whatever the test set's error is; others are not corrected for
+    them.
+    """
+    found = dict.fromkeys(tests, Verdict("inconclusive", 1.0, 1.0))
+    repeated = [name for name, own in tests.items() if _seeds(own) > 1]
+    answers = verdicts([tests[name] for name in repeated])
+    return found | dict(zip(repeated, answers, strict=True))
+
+
+def _seeds(tests: Sequence[Claim]) -> int:
+    return min(test.result.seeds for test in tests)
+
+
 def _about_part(test: Claim, apart: bool | None) -> Line:
     """What a difference says on its own."""
-    answer = "inconclusive" if test.result.seeds == 1 else alone(test)
+    answer = "inconclusive" if test.result.seeds == 1 else alone([test])
     small = answer == "holds" and test.kind != "follows"
     small = small and abs(test.result.difference) < test.margin
     about = {"apart": "" if apart is None else "yes" if apart else "no"}
@@ -222,38 +245,42 @@ def _about_part(test: Claim, apart: bool | None) -> Line:
     return about | {"part": "vacuous" if answer == "holds" and apart is False else answer}
 
 
-def _about_claim(found: Verdict, test: Claim, apart: Sequence[bool | None]) -> Line:
-    # One seed says nothing about others, whatever the test set's error is.
-    answer = found.answer if test.result.seeds > 1 else "inconclusive"
-    vacuous = answer == "holds" and all(differs is False for differs in apart)
+def _about_claim(found: Verdict, tests: Sequence[Claim], apart: Sequence[bool | None]) -> Line:
+    """The verdict, and what it would be if no other claim were tested."""
+    by_itself = alone(tests) if _seeds(tests) > 1 else "inconclusive"
+    empty = all(differs is False for differs in apart)
     about = {"claim p for": f"{found.p_for:.3g}", "claim p against": f"{found.p_against:.3g}"}
-    return about | {"verdict": "vacuous" if vacuous else answer}
+    answers = {"alone": by_itself, "verdict": found.answer}
+    return about | {
+        name: "vacuous" if answer == "holds" and empty else answer
+        for name, answer in answers.items()
+    }
 
 
-def _present(evidence: Evidence, metric: str, part: Part) -> bool:
+def _present(evidence: Evidence | BySeed, metric: str, part: Part) -> bool:
     return not math.isnan(evidence.mean(part.other, metric, part.slice))
 
 
-def _claim(evidence: Evidence, metric: str, part: Part) -> Claim:
+def _claim(evidence: Evidence | BySeed, metric: str, part: Part) -> Claim:
     result = evidence.difference(part.scheme, part.other, metric, part.slice)
     return Claim(" ".join(part), part.kind, result, _margin(evidence, metric, part))
 
 
-def _margin(evidence: Evidence, metric: str, part: Part) -> float:
+def _margin(evidence: Evidence | BySeed, metric: str, part: Part) -> float:
     """A difference of tail and head has no size of its own: it is compared with the head."""
     slice_ = "head" if part.slice == LEAN else part.slice
     return margin_for(evidence.mean(part.other, metric, slice_))
 
 
 def _different(
-    evidence: Evidence, metric: str, parts: dict[str, list[Part]]
+    evidence: Evidence | BySeed, metric: str, parts: Mapping[Claimed, Sequence[Part]]
 ) -> dict[tuple[str, str, str], bool]:
     """Whether references are shown to differ from what they must differ from, by more than the
     margin; corrected together.
     """
     asked: dict[tuple[str, str, str], tuple[Paired, float]] = {}
-    for claimed in CLAIMS:
-        for part in parts.get(claimed.name, ()) if claimed.apart_from else ():
+    for claimed, ones in parts.items():
+        for part in ones if claimed.apart_from else ():
             key = (part.other, claimed.apart_from, part.slice)
             result = evidence.difference(part.other, claimed.apart_from, metric, part.slice)
             asked[key] = (result, _margin(evidence, metric, part))
@@ -264,7 +291,7 @@ def _different(
     }
 
 
-def _key(evidence: Evidence, metric: str, claimed: Claimed, part: Part) -> Line:
+def _key(evidence: Evidence | BySeed, metric: str, claimed: Claimed, part: Part) -> Line:
     key = {"dataset": evidence.name, "claim": claimed.name}
     key |= {"scheme": part.scheme, "against": part.other, "kind": part.kind, "slice": part.slice}
     means = (evidence.mean(name, metric, part.slice) for name in (part.scheme, part.other))

@@ -8,14 +8,13 @@ by seed but no ranks of single points, so no interval includes the test set's er
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+from by_seed import BySeed, Values
 from claim_sentences import claims_table
 from claims import Line, judged
-from evidence import LEAN
-from stats.paired import Paired, paired
 from study_tables import publish, read_table, shown
 
 RESULTS = Path(__file__).parent / "results"
@@ -38,11 +37,9 @@ METRICS = (
 """Columns of a data set's table: title, metric and slice."""
 OF_SEVERAL = {"P@3", "P@5"}
 """Columns for points with several labels: with one label, P@k is Recall@k / k."""
-Rows = Mapping[tuple[str, str, str, str], Sequence[float]]
-"""Values by seed of a data set, scheme, metric and slice."""
 
 
-def read_values(path: Path = RESULTS / "retrieval.csv") -> Rows:
+def read_values(path: Path = RESULTS / "retrieval.csv") -> Values:
     """Test values, in the order of seeds."""
     found: dict[tuple[str, str, str, str], dict[int, float]] = {}
     for line in read_table(path):
@@ -60,8 +57,8 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def of_dataset(values: Rows, dataset: str, schemes: Sequence[str]) -> str:
-    """Schemes by metric, mean ± standard deviation over seeds; those without runs are left out."""
+def of_dataset(values: Values, dataset: str, schemes: Sequence[str]) -> str:
+    """Schemes with runs by metric, mean ± standard deviation over seeds."""
     several = dataset == "delicious" or dataset.startswith("synthetic")
     columns = [c for c in METRICS if several or c[0] not in OF_SEVERAL]
     rows = []
@@ -72,7 +69,7 @@ def of_dataset(values: Rows, dataset: str, schemes: Sequence[str]) -> str:
     return markdown(["scheme", *(title for title, _, _ in columns)], rows)
 
 
-def at_one(values: Rows) -> str:
+def at_one(values: Values) -> str:
     """Recall@1 by slice on the three data sets."""
     head = ["scheme", *(f"{TITLES[name]} {s}" for name in SETS for s in SLICES)]
     rows = [
@@ -82,7 +79,7 @@ def at_one(values: Rows) -> str:
     return markdown(head, rows)
 
 
-def at_ten(values: Rows) -> str:
+def at_ten(values: Values) -> str:
     """Recall@10 on head, torso and tail, and over all labels, of the schemes that matter most."""
     schemes = (
         *EXACT,
@@ -101,46 +98,12 @@ def at_ten(values: Rows) -> str:
     return markdown(["R@10 head / tail / full", *(TITLES[name] for name in SETS)], rows)
 
 
-class BySeed:
-    """What `claims.judged` asks of a data set, where nothing but values by seed is known.
-
-    Args:
-        values: of all data sets.
-        name: of the data set.
-    """
-
-    rare = "tail"
-
-    def __init__(self, values: Rows, name: str) -> None:
-        self.name = name
-        self._values = {key[1:]: of for key, of in values.items() if key[0] == name}
-        self.chosen = dict.fromkeys(scheme for scheme, _, _ in self._values)
-
-    def by_seed(self, scheme: str, metric: str, slice_: str) -> list[float]:
-        """Values in the order of seeds."""
-        if slice_ == LEAN:
-            tail, head = (self.by_seed(scheme, metric, name) for name in (self.rare, "head"))
-            return [a - b for a, b in zip(tail, head, strict=True)]
-        return list(self._values[scheme, metric, slice_])
-
-    def mean(self, scheme: str, metric: str, slice_: str) -> float:
-        """The mean over seeds."""
-        return fmean(self.by_seed(scheme, metric, slice_))
-
-    def difference(self, scheme: str, other: str, metric: str, slice_: str) -> Paired:
-        """A scheme minus another, paired by seed."""
-        pairs = zip(
-            self.by_seed(scheme, metric, slice_), self.by_seed(other, metric, slice_), strict=True
-        )
-        return paired([a - b for a, b in pairs])
-
-
-def verdicts_of(values: Rows) -> list[Line]:
+def verdicts_of(values: Values) -> list[Line]:
     """The claims of `claims.py` on the three data sets."""
     return [line for name in SETS for line in judged(BySeed(values, name), "recall@10", None)]
 
 
-def tables(values: Rows) -> dict[str, str]:
+def tables(values: Values) -> dict[str, str]:
     """All tables of the page, by the name of their marker."""
     excluded = [f"uniform{x}:{w}" for w in WEIGHTS for x in ("", "(excluded)")]
     contrastive = [f"contrastive/{name}" for name in (EXACT[1], *SAMPLED)]

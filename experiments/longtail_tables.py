@@ -4,32 +4,25 @@
 
 writes `longtail.csv` (test rows), `longtail-losses.csv` (training losses after some epochs and the
 last) and `longtail-classes.csv` (errors per class, with their standard deviation over seeds) next
-to the folder, and the tables into `docs/results-longtail.md`, between their markers. Rows of runs
-that are not in the folder are kept. `docs/figures/longtail.py` draws the figures.
+to the folder; `longtail_page.py` then makes the verdicts, and the tables of
+`docs/results-longtail.md`. Rows of runs that are not in the folder are kept.
+`docs/figures/longtail.py` draws the figures.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
-from study_tables import given_folder, publish, read_table, rows_in, shown, with_known, write_table
+from longtail_page import PAGE, make
+from study_tables import given_folder, read_table, rows_in, with_known, write_table
 
 from headtail.comparison.results import CLASSES, POPULAR, ClassError, Row, read_rows
 from headtail.files.atomic import write_text
 from headtail.files.records import read_csv, to_csv
 from headtail.metrics import mean_and_deviation
 
-PAGE = Path(__file__).parents[1] / "docs" / "results-longtail.md"
-COLUMNS = (
-    ("Head", "balanced-error", "head"),
-    ("Torso", "balanced-error", "torso"),
-    ("Tail", "balanced-error", "tail"),
-    ("Balanced", "balanced-error", "full"),
-    ("Prior-weighted", "class-weighted-error", "full"),
-)
 EPOCHS = (1, 2, 5, 20)
 """Epochs with recorded training losses, besides the last one."""
 ORDER = ("constant", "importance", "relative", "tail")
@@ -89,59 +82,6 @@ def class_means(folder: Path) -> list[dict[str, str]]:
     return means
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Markdown table of errors in percent: schemes by slices, – where a slice is empty."""
-    values: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    for row in rows:
-        values[row.scheme, row.metric, row.slice].append(row.value)
-    lines = [
-        "| scheme | seeds | " + " | ".join(title for title, *_ in COLUMNS) + " |",
-        "|---|" + "--:|" * (len(COLUMNS) + 1),
-    ]
-    for scheme in dict.fromkeys(row.scheme for row in rows):
-        cells = [shown(values[scheme, *key]) for _, *key in COLUMNS]
-        seeds = len({row.seed for row in rows if row.scheme == scheme})
-        lines.append(
-            f"| {scheme} | {'' if scheme == POPULAR else seeds} | " + " | ".join(cells) + " |"
-        )
-    return "\n".join(lines)
-
-
-def sweep_table(rows: Sequence[Row], metric: str, slice_: str) -> str:
-    """Markdown table: schemes run with several numbers of negatives, by number."""
-    values: dict[tuple[str, float], list[float]] = defaultdict(list)
-    for row in rows:
-        if row.m is not None and (row.metric, row.slice) == (metric, slice_):
-            values[row.scheme.partition("@")[0], row.m].append(row.value)
-    sizes = sorted({m for _, m in values})
-    lines = [
-        "| scheme | " + " | ".join(f"m = {m:g}" for m in sizes) + " |",
-        "|---|" + "--:|" * len(sizes),
-    ]
-    for scheme, numbers in Counter(scheme for scheme, _ in values).items():
-        if numbers == 1:
-            continue
-        cells = [shown(values.get((scheme, m), [])) for m in sizes]
-        lines.append(f"| {scheme} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def sections(rows: Sequence[Row]) -> dict[str, str]:
-    """The tables by the name of their marker."""
-    of_study: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        of_study[row.dataset].append(row)
-    found = {study: table(part) for study, part in of_study.items() if not study.endswith("-sweep")}
-    for study in (name for name in of_study if name.endswith("-sweep")):
-        both = [*of_study[study.removesuffix("-sweep")], *of_study[study]]
-        parts = [
-            f"**{title}**\n\n{sweep_table(both, metric, slice_)}"
-            for title, metric, slice_ in COLUMNS
-        ]
-        found[study] = "\n\n".join(parts)
-    return found
-
-
 def _run(row: Row) -> tuple[str, str, int]:
     return row.dataset, row.scheme, row.seed
 
@@ -179,7 +119,7 @@ def main() -> None:
     write_text(beside / "longtail.csv", to_csv(rows, Row))
     write_text(beside / "longtail-losses.csv", to_csv(losses, Row))
     write_table(beside / "longtail-classes.csv", means)
-    publish(PAGE, sections(rows))
+    make(beside, PAGE)
 
 
 if __name__ == "__main__":

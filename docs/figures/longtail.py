@@ -1,8 +1,8 @@
 """Draws docs/figures/longtail*.svg from experiments/results/longtail.csv and longtail-classes.csv.
 
-longtail.svg: errors on head, torso and tail, one row per data set, one column per sampler.
-longtail_classes.svg: the error of each class against its rank. longtail_sweep.svg: errors against
-the number of negatives. Combinations that were not run are left out.
+longtail.svg: how far each scheme is from the loss over all labels on head and tail classes.
+longtail_classes.svg: the same for classes by rank. longtail_sweep.svg: errors against the number of
+negatives.
 
 Run: .venv/bin/python docs/figures/longtail.py
 """
@@ -10,193 +10,209 @@ Run: .venv/bin/python docs/figures/longtail.py
 import csv
 from collections import defaultdict
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import fmean
 
 import matplotlib
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
+from evidence import STYLES, panel
 
-from headtail.comparison.results import read_rows
+from headtail.comparison.results import POPULAR, read_rows
 from headtail.report.class_curves import smoothed
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "experiments" / "results"
-WEIGHTINGS = {
-    "constant": "#74aef2",
-    "importance": "#8a8a8a",
-    "relative": "#2e9e4f",
-    "tail": "#1f6fd6",
+PANELS = {
+    "tiny-exp": "Tiny-ImageNet-32 Exp, three seeds",
+    "tiny-step": "Tiny-ImageNet-32 Step, one seed",
+    "cifar10-exp": "CIFAR-10-LT Exp, one seed (three with a bar)",
+    "cifar10-step": "CIFAR-10-LT Step, one seed",
+    "tiny-exp-contrastive": "Tiny-ImageNet-32 Exp, contrastive loss, one seed",
+    "cifar10-exp-warm": "CIFAR-10-LT Exp with a warm-up, three seeds",
 }
-EXACT = {"softmax": "#222222", "softmax+post-hoc": "#7a5a33", "logit-adjusted": "#b8419a"}
-EXACT |= {"equalised": "#e09b2d", "adaptive": "#cfc04a"}
-STUDIES = {
-    "tiny-exp": "Tiny-ImageNet-32 Exp",
-    "tiny-step": "Tiny-ImageNet-32 Step",
-    "cifar10-exp": "CIFAR-10-LT Exp",
-    "cifar10-step": "CIFAR-10-LT Step",
-    "tiny-exp-contrastive": "Tiny-ImageNet-32 Exp, contrastive",
+GAIN = "points of error saved, against the {} over all labels"
+# Okabe and Ito's colours, which colour-blind readers can tell apart; lines and markers differ too.
+WEIGHTS = {
+    "constant": ("#009E73", "s"),
+    "importance": ("#666666", "o"),
+    "relative": ("#D55E00", "^"),
+    "tail": ("#0072B2", "D"),
 }
-GROUPS = ("head", "torso", "tail")
-SAMPLERS = ("uniform", "within-batch")
+EXACT = {"softmax": ("#000000", "--"), "logit-adjusted": ("#CC79A7", "-.")}
+SWEPT = ("tiny-exp", "tiny-exp-sweep")
+SLICES = {"head": "Head", "tail": "Tail", "full": "Balanced"}
+WINDOW = 21
+"""Classes over which a curve is smoothed."""
+SAMPLERS = {"uniform": "uniform negatives", "within-batch": "in-batch negatives"}
 plt.rcParams |= {
-    "font.size": 10.5,
+    "font.size": 10,
     "svg.hashsalt": "headtail",
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
 
-values = defaultdict(list)
-by_m = defaultdict(list)
-for row in read_rows(RESULTS / "longtail.csv"):
-    if row.metric == "balanced-error" and row.value == row.value:
-        values[row.dataset, row.scheme, row.slice].append(100 * row.value)
-        if (
-            row.m is not None
-            and row.dataset.startswith("tiny-exp")
-            and "contrastive" not in row.scheme
-        ):
-            by_m[row.scheme.partition("@")[0], row.slice, row.m].append(100 * row.value)
+
+def errors() -> dict[tuple[str, str, str], dict[int, float]]:
+    """Errors by seed in percent, of data set, scheme and slice."""
+    found: dict = defaultdict(dict)
+    for row in read_rows(RESULTS / "longtail.csv"):
+        if row.metric == "balanced-error" and row.value == row.value and row.scheme != POPULAR:
+            found[row.dataset, row.scheme, row.slice][row.seed] = 100 * row.value
+    return found
 
 
-def save(figure, name):
+def title(axis, text: str) -> None:
+    """A heading on the left."""
+    axis.set_title(text, loc="left", fontsize=10.5, fontweight="bold")
+
+
+def save(figure, name: str) -> None:
+    """Write the figure without a date, so that the same rows give the same file."""
     figure.savefig(HERE / f"{name}.svg", metadata={"Date": None}, facecolor="white")
 
 
-def bars(axis, study, sampler):
-    family, whole = (
-        ("contrastive/", "contrastive") if study.endswith("contrastive") else ("", "softmax")
+def gains(found, data: str, base: str) -> dict[str, dict[str, tuple[float, float, float]]]:
+    """Scheme and slice: mean, lowest and highest error saved over seeds. "tail" is the rarest slice
+    with classes.
+    """
+    rare = "tail" if (data, base, "tail") in found else "torso"
+    schemes = dict.fromkeys(name for study, name, _ in found if study == data and name != base)
+    saved: dict = defaultdict(dict)
+    for name in schemes:
+        for shown, slice_ in (("head", "head"), ("tail", rare)):
+            by_seed = found[data, name, slice_]
+            each = [found[data, base, slice_][seed] - error for seed, error in by_seed.items()]
+            saved[name.removeprefix("contrastive/")][shown] = fmean(each), min(each), max(each)
+    return saved
+
+
+def draw_gains(found) -> None:
+    """A panel per data set, with the slices named above their topmost points."""
+    every = {data: gains(found, data, base_of(data)) for data in PANELS}
+    sizes = [len(saved) for saved in every.values()]
+    rows = [max(pair) for pair in zip(sizes[::2], sizes[1::2], strict=True)]
+    heights = [size + 2.6 for size in rows]
+    figure, axes = plt.subplots(
+        3, 2, figsize=(12, 0.27 * sum(heights)), height_ratios=heights, layout="constrained"
     )
-    schemes = {
-        name: (name, colour, 0.85 if name == "softmax" else 0.45) for name, colour in EXACT.items()
-    }
-    if family:
-        schemes = {whole: ("", EXACT["softmax"], 0.85)}
-    schemes |= {
-        f"{family}{sampler}:{name}": (name, colour, 1.0) for name, colour in WEIGHTINGS.items()
-    }
-    width = 0.86 / len(schemes)
-    for place, (scheme, (short, colour, alpha)) in enumerate(schemes.items()):
-        for group, name in enumerate(GROUPS):
-            found = values[study, scheme, name]
-            if found:
-                where = group + (place - (len(schemes) - 1) / 2) * width
-                label = short if group == 0 and not family else None
-                axis.bar(where, mean(found), 0.92 * width, color=colour, alpha=alpha, label=label)
-                if len(found) > 1:
-                    axis.errorbar(
-                        where, mean(found), stdev(found), color="#222222", lw=0.8, capsize=1.5
-                    )
-    for group, name in enumerate(GROUPS):
-        plain = values[study, whole, name]
-        if plain:
-            axis.hlines(mean(plain), group - 0.46, group + 0.46, color="#222222", lw=0.9, ls=":")
-        else:
-            axis.text(group, 1, "–", ha="center")
-    axis.set(xlim=(-0.5, 2.5))
-    axis.set_xticks(range(3), [name.capitalize() for name in GROUPS])
-    axis.set_title(f"{STUDIES[study]}, {sampler}", loc="left", fontweight="bold", fontsize=10.5)
+    for number, (axis, (data, saved)) in enumerate(zip(axes.flat, every.items(), strict=True)):
+        base = base_of(data)
+        panel(axis, saved)
+        name_slices(axis, saved, "tail" if (data, base, "tail") in found else "torso")
+        axis.set_ylim(len(saved) - rows[number // 2] - 0.6, len(saved) + 0.5)
+        axis.margins(x=0.1)
+        title(axis, PANELS[data])
+        axis.set_xlabel(GAIN.format("softmax" if base == "softmax" else "contrastive loss"))
+    figure.supxlabel("Points are means over seeds, bars the range of three seeds.", fontsize=9.5)
+    save(figure, "longtail")
+    plt.close(figure)
 
 
-run = [study for study in STUDIES if any(key[0] == study for key in values)]
-figure, axes = plt.subplots(
-    len(run),
-    2,
-    figsize=(12, 2.7 * len(run) + 0.7),
-    layout="constrained",
-    sharey="row",
-    squeeze=False,
-)
-for study, line in zip(run, axes, strict=True):
-    for axis, sampler in zip(line, SAMPLERS, strict=True):
-        bars(axis, study, sampler)
-    line[0].set_ylabel("error, %")
-handles = {
-    label: handle
-    for axis in axes.flat
-    for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
-}
-figure.legend(
-    handles.values(),
-    handles.keys(),
-    loc="outside lower center",
-    ncols=9,
-    frameon=False,
-    fontsize=9.5,
-)
-save(figure, "longtail")
+def base_of(data: str) -> str:
+    """The loss over all labels that a study is compared with."""
+    return "contrastive" if data.endswith("contrastive") else "softmax"
 
-classes = defaultdict(list)
-with (RESULTS / "longtail-classes.csv").open(newline="") as file:
-    for line in csv.DictReader(file):
-        classes[line["study"], line["scheme"]].append(
-            (-int(line["train"]), int(line["label"]), 100 * float(line["error"]))
+
+def name_slices(axis, saved, rare: str) -> None:
+    """Write what the two colours are above the topmost scheme."""
+    top = max(saved, key=lambda name: saved[name]["tail"][0])
+    for slice_, text in (("head", "head classes"), ("tail", f"{rare} classes")):
+        colour, _, _, above = STYLES[slice_]
+        axis.annotate(
+            text,
+            (saved[top][slice_][0], len(saved) - 1 + above),
+            xytext=(0, 9),
+            textcoords="offset points",
+            ha="center",
+            color=colour,
+            fontsize=9,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
         )
-figure, axes = plt.subplots(1, 2, figsize=(12, 4.2), layout="constrained", sharey=True)
-for axis, sampler in zip(axes, SAMPLERS, strict=True):
-    shown = {
-        name: (colour, "--")
-        for name, colour in EXACT.items()
-        if name in ("softmax", "logit-adjusted")
-    }
-    shown |= {f"{sampler}:{name}": (colour, "-") for name, colour in WEIGHTINGS.items()}
-    for scheme, (colour, dash) in shown.items():
-        errors = [error for *_, error in sorted(classes[run[0], scheme])]
-        if errors:
-            window = max(1, len(errors) // 20) | 1
-            axis.plot(
-                range(1, len(errors) + 1),
-                smoothed(errors, window),
-                dash,
-                color=colour,
-                lw=1.6,
-                label=scheme,
-            )
-    axis.set(xlabel="rank of the class")
-    axis.set_title(f"{STUDIES[run[0]]}, {sampler}", loc="left", fontweight="bold", fontsize=10.5)
-    axis.legend(frameon=False, fontsize=9)
-axes[0].set_ylabel("error, %")
-save(figure, "longtail_classes")
 
-if len({m for *_, m in by_m}) > 1:
-    figure, axes = plt.subplots(1, 3, figsize=(12, 3.8), layout="constrained")
-    for axis, slice_ in zip(axes, ("head", "tail", "full"), strict=True):
-        for sampler, dash, marker in (("uniform", ":", "o"), ("within-batch", "-", "^")):
-            for name, colour in WEIGHTINGS.items():
-                found = {
-                    m: mean(by_m[key])
-                    for key in sorted(by_m)
-                    if key[:2] == (f"{sampler}:{name}", slice_)
-                    for m in key[2:]
-                }
-                if found:
-                    axis.plot(
-                        list(found),
-                        list(found.values()),
-                        dash,
-                        marker=marker,
-                        color=colour,
-                        label=f"{sampler}:{name}",
-                    )
-        for name in ("softmax", "logit-adjusted"):
-            if values["tiny-exp", name, slice_]:
-                axis.axhline(
-                    mean(values["tiny-exp", name, slice_]),
-                    color=EXACT[name],
-                    lw=1,
-                    ls="--",
-                    label=name,
-                )
-        axis.set_xscale("log", base=2)
-        sizes = sorted({m for *_, m in by_m})
-        axis.set_xticks(sizes, [f"{m:g}" for m in sizes])
-        axis.set(xlabel="m, negatives per step", ylabel="error, %")
-        axis.set_title(
-            {"full": "balanced"}.get(slice_, slice_).capitalize(),
-            loc="left",
-            fontweight="bold",
-            fontsize=10.5,
-        )
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=9.5)
+
+def draw_classes() -> None:
+    """Error saved against the rank of the class, a panel per sampler."""
+    classes = defaultdict(list)
+    with (RESULTS / "longtail-classes.csv").open(newline="", encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            if line["study"] == "tiny-exp":
+                key = -int(line["train"]), int(line["label"])
+                classes[line["scheme"]].append((*key, 100 * float(line["error"])))
+    by_rank = {name: [error for *_, error in sorted(of)] for name, of in classes.items()}
+    figure, axes = plt.subplots(1, 2, figsize=(12, 4), layout="constrained", sharey=True)
+    for axis, sampler in zip(axes, SAMPLERS, strict=True):
+        lines = {f"{sampler}:{name}": (name, WEIGHTS[name][0], "-") for name in WEIGHTS}
+        lines["logit-adjusted"] = ("logit-adjusted", *EXACT["logit-adjusted"])
+        ends = []
+        for scheme, (text, colour, dash) in lines.items():
+            pairs = zip(by_rank["softmax"], by_rank[scheme], strict=True)
+            saved = smoothed([base - error for base, error in pairs], WINDOW)
+            axis.plot(range(1, len(saved) + 1), saved, dash, color=colour, lw=1.8)
+            ends.append((saved[-1], text, colour))
+        axis.axhline(0, color="#888888", lw=0.8)
+        name_lines(axis, len(saved), ends)
+        axis.set(xlabel="rank of the class, most frequent first", xlim=(1, len(saved)))
+        title(axis, f"Tiny-ImageNet-32 Exp, {SAMPLERS[sampler]}")
+    axes[0].set_ylabel("points of error saved, against the softmax")
+    save(figure, "longtail_classes")
+    plt.close(figure)
+
+
+def draw_sweep() -> None:
+    """Errors against the number of negatives, seed 0: slices by samplers."""
+    by_m: dict = defaultdict(dict)
+    exact = {}
+    for row in read_rows(RESULTS / "longtail.csv"):
+        if row.metric == "balanced-error" and row.dataset in SWEPT and row.seed == 0:
+            if row.m is not None:
+                by_m[row.scheme.partition("@")[0], row.slice][row.m] = 100 * row.value
+            exact[row.scheme, row.slice] = 100 * row.value
+    figure, axes = plt.subplots(2, 3, figsize=(12, 7), layout="constrained", sharey="col")
+    sizes = sorted({m for of in by_m.values() for m in of})
+    for line, sampler in zip(axes, SAMPLERS, strict=True):
+        for axis, slice_ in zip(line, SLICES, strict=True):
+            ends = []
+            for name, (colour, marker) in WEIGHTS.items():
+                of = sorted(by_m[f"{sampler}:{name}", slice_].items())
+                axis.plot(*zip(*of, strict=True), color=colour, marker=marker, ms=5, lw=1.6)
+                ends.append((of[-1][1], name, colour))
+            for name, (colour, dash) in EXACT.items():
+                axis.axhline(exact[name, slice_], color=colour, lw=1.1, ls=dash)
+                ends.append((exact[name, slice_], name, colour))
+            axis.set_xscale("log", base=2)
+            axis.set_xticks(sizes, [f"{m:g}" for m in sizes])
+            title(axis, f"{SLICES[slice_]}, {SAMPLERS[sampler]}")
+            name_lines(axis, sizes[-1], ends)
+    for axis in axes[1]:
+        axis.set_xlabel("negatives m")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("error, %")
     save(figure, "longtail_sweep")
+    plt.close(figure)
+
+
+def name_lines(axis, right: float, ends: list[tuple[float, str, str]]) -> None:
+    """Write the names of lines beside their right ends, apart from each other."""
+    low, high = axis.get_ylim()
+    height = axis.get_window_extent().height / axis.figure.dpi  # in inches
+    gap = 0.155 * (high - low) / height
+    at = -float("inf")
+    for value, text, colour in sorted(ends):
+        at = max(value, at + gap)
+        axis.annotate(
+            text,
+            (right, at),
+            xytext=(7, 0),
+            textcoords="offset points",
+            va="center",
+            color=colour,
+            fontsize=9,
+            annotation_clip=False,
+        )
+
+
+if __name__ == "__main__":
+    draw_gains(errors())
+    draw_classes()
+    draw_sweep()

@@ -67,9 +67,9 @@ class Verdict:
     p_against: float
 
 
-def alone(part: Claim, level: float = LEVEL) -> Answer:
-    """The answer to a part if nothing else were asked."""
-    return _answer(part.p_for, part.p_against, level)
+def alone(parts: Sequence[Claim], level: float = LEVEL) -> Answer:
+    """The answer to a claim if nothing else were asked."""
+    return _answer(*_of_all(parts), level)
 
 
 def verdicts(claims: Sequence[Sequence[Claim]], level: float = LEVEL) -> list[Verdict]:
@@ -79,23 +79,25 @@ def verdicts(claims: Sequence[Sequence[Claim]], level: float = LEVEL) -> list[Ve
     holds has the largest p of its parts: all must hold (an intersection–union test). That it fails
     has the smallest, times their number: one failure is enough (Bonferroni).
     """
-    # A nan spreads to its claim, and Holm never rejects it.
-    p_for = [float(np.max([part.p_for for part in parts])) for parts in claims]
-    p_against = [_smallest([part.p_against for part in parts]) for parts in claims]
-    corrected = holm([*p_for, *p_against])
+    own = [_of_all(parts) for parts in claims]
+    corrected = holm([*(p_for for p_for, _ in own), *(p_against for _, p_against in own)])
     pairs = zip(corrected[: len(claims)], corrected[len(claims) :], strict=True)
     return [Verdict(_answer(*pair, level), *pair) for pair in pairs]
+
+
+def _of_all(parts: Sequence[Claim]) -> tuple[float, float]:
+    """The p of a claim for and against it, from those of its parts. A nan spreads, and Holm's
+    method never rejects it.
+    """
+    p_for = np.max([part.p_for for part in parts])
+    p_against = len(parts) * np.min([part.p_against for part in parts])
+    return float(p_for), float(np.minimum(1.0, p_against))
 
 
 def _answer(p_for: float, p_against: float, level: float) -> Answer:
     if p_for < level:
         return "holds"
     return "does not hold" if p_against < level else "inconclusive"
-
-
-def _smallest(values: Sequence[float]) -> float:
-    """The smallest p times their number."""
-    return float(np.minimum(1.0, len(values) * np.min(values)))
 
 
 @dataclass(frozen=True)

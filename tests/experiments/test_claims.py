@@ -19,6 +19,7 @@ LINE = {
     "margin": "0.02",
     "small": "no",
     "part": "holds",
+    "alone": "holds",
     "verdict": "holds",
 }
 
@@ -70,6 +71,10 @@ def test_a_vacuous_claim_is_called_so():
     assert summary([line, line | {"slice": "head", "part": "holds"}]) == (
         "**holds** (1 of 2 parts hold alone, 1 vacuous)"
     )
+
+
+def test_what_holds_only_without_the_other_claims_is_called_so():
+    assert summary([LINE | {"verdict": "inconclusive"}]) == "**inconclusive** +1.8, *holds* alone"
 
 
 def test_a_claim_that_fails_shows_where():

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
+import longtail_page
 import pytest
 
 from headtail.comparison.compare import run_grid
@@ -24,7 +25,6 @@ from headtail.training.config import Training
 from tests.longtail import COUNTS, longtail
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-sys.path.append(str(EXPERIMENTS))  # they import each other
 
 
 def script(name: str) -> ModuleType:
@@ -233,11 +233,9 @@ def test_tables_have_means_deviations_and_dashes_in_the_order_of_the_paper(tmp_p
     assert len({(row.dataset, row.scheme, row.seed, row.metric, row.slice) for row in rows}) == len(
         rows
     )
-    lines = tables.table([row for row in rows if row.dataset == "tiny"]).splitlines()
-    assert lines[0] == "| scheme | seeds | Head | Torso | Tail | Balanced | Prior-weighted |"
-    assert [line.split(" | ")[1:2] + line.split(" | ")[4:5] for line in lines[2:5]] == [
-        ["2", "–"]
-    ] * 3
+    lines = longtail_page.table([row for row in rows if row.dataset == "tiny"]).splitlines()
+    assert lines[0] == "| scheme | seeds | Head | Torso | Balanced | Prior-weighted |"  # no tail
+    assert [line.split(" | ")[1] for line in lines[2:5]] == ["2"] * 3
     found = [
         one
         for one in rows
@@ -275,17 +273,19 @@ def test_without_runs_what_is_committed_is_not_overwritten(name, given, tmp_path
 
 
 def test_a_sweep_stands_beside_the_grid_that_it_is_of():
-    tables = script("longtail_tables")
     rows = [
+        row("uniform:tail", 0, "head", 0.25, 32),
+        row("uniform:tail", 0, "tail", 0.75, 32),
         row("uniform:tail", 0, "full", 0.5, 32),
         row("uniform:tail@8", 0, "full", 0.75, 8),
+        row("uniform:tail", 1, "full", 0.9, 32),  # the sweep has no other seed
         row("softmax", 0, "full", 0.4),
     ]
     rows += [row("uniform:constant", 0, "full", 0.6, 32)]  # of the grid alone
-    assert tables.sweep_table(rows, "balanced-error", "full").splitlines() == [
-        "| scheme | m = 8 | m = 32 |",
+    assert longtail_page.sweep_table(rows).splitlines() == [
+        "| head / tail / balanced | m = 8 | m = 32 |",
         "|---|--:|--:|",
-        "| uniform:tail | 75.0 | 50.0 |",
+        "| uniform:tail | – / – / 75.0 | 25.0 / 75.0 / 50.0 |",
     ]
 
 

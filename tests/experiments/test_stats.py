@@ -150,7 +150,7 @@ def test_verdicts_follow_from_the_numbers():
     answers += ["holds", "does not hold", "inconclusive", "holds"]
     found = verdicts([[claim] for claim in claims])
     assert [verdict.answer for verdict in found] == answers
-    assert [alone(claim) for claim in claims] == answers
+    assert [alone([claim]) for claim in claims] == answers
 
 
 def test_a_verdict_that_holds_alone_may_not_hold_among_many_claims():
@@ -167,7 +167,7 @@ def test_a_claim_is_as_sure_as_its_worst_part_however_many_parts_hold():
     near = Claim("near", "above", paired([0.01, 0.02, 0.03, 0.02, 0.005]), 0.02)
     wrong = Claim("wrong", "below", clear.result, 0.02)
     [claim] = verdicts([[clear] * 30 + [near]])
-    assert claim.answer == "holds"
+    assert claim.answer == alone([clear] * 30 + [near]) == "holds"
     assert claim.p_for == pytest.approx(2 * near.p_for)  # two hypotheses: it holds, it fails
     [failed] = verdicts([[clear, clear, wrong]])
     assert failed.answer == "does not hold"
