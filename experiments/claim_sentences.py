@@ -4,7 +4,7 @@ contradict it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from claims import CLAIMS, Line, of_claim, verdict_of
 from evidence import LEAN
@@ -106,16 +106,28 @@ def _failing(lines: Sequence[Line]) -> str:
     return f"{scheme}{points(line['difference'])} {where(line['slice'])}"
 
 
-def claims_table(lines: Sequence[Line]) -> str:
-    """Claims by data sets, as Markdown."""
+def claims_table(lines: Sequence[Line], at_edge: Collection[tuple[str, str]] = ()) -> str:
+    """Claims by data sets, as Markdown.
+
+    Args:
+        lines: verdicts on the parts of claims.
+        at_edge: data sets and schemes that chose a rate or a length at an edge of what was tried; a
+            star marks verdicts on them.
+    """
     names = datasets_of(lines)
     head = "| claim | " + " | ".join(TITLES.get(name, name) for name in names) + " |"
     rows = [head, "|---" * (len(names) + 1) + "|"]
     for claimed in CLAIMS:
-        cells = [summary(of_claim(lines, claimed.name, name)) for name in names]
+        every = [of_claim(lines, claimed.name, name) for name in names]
+        cells = [summary(own) + _star(own, at_edge) for own in every]
         if set(cells) - {"–"}:
             rows.append(f"| {claimed.text} | " + " | ".join(cells) + " |")
     return "\n".join(rows)
+
+
+def _star(lines: Sequence[Line], at_edge: Collection[tuple[str, str]]) -> str:
+    about = {(line["dataset"], line[who]) for line in lines for who in ("scheme", "against")}
+    return " \\*" if about & set(at_edge) else ""
 
 
 def details(lines: Sequence[Line]) -> str:

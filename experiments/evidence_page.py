@@ -19,8 +19,13 @@ from answers import EQUAL_HEAD, answers
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "results-retrieval.md"
-FILES = ("evidence", *(f"evidence-{x}" for x in ("claims", "tries", "rates", "leans")), EQUAL_HEAD)
-"""Rows that the page shows, without `.csv`."""
+WRITTEN = (
+    "evidence",
+    *(f"evidence-{name}" for name in ("claims", "tries", "rates", "alike", "leans")),
+)
+"""Rows of this study, without `.csv`."""
+FILES = (*WRITTEN, EQUAL_HEAD)
+"""Rows that the page shows."""
 SLICES = ("head", "torso", "tail", "full")
 OTHERS = (
     *((f"R@1 {slice_}", "recall@1", slice_) for slice_ in SLICES),
@@ -45,12 +50,18 @@ def tables(rows: Rows) -> dict[str, str]:
     """Everything that the page shows, by the name of its marker."""
     return {
         "answers": answers(rows),
-        "claims": claims_table(rows["evidence-claims"]),
+        "claims": claims_table(rows["evidence-claims"], at_edge(rows["evidence"])),
         "claims in sentences": details(rows["evidence-claims"]),
         "leans": leans_table(rows["evidence-leans"]),
         "rates": rates_table(rows["evidence-rates"]),
+        "alike": alike_table(rows["evidence-alike"]),
         "data sets": "\n\n".join(_of_dataset(rows, name) for name in _datasets(rows)),
     }
+
+
+def at_edge(lines: Sequence[Line]) -> set[tuple[str, str]]:
+    """Data sets and schemes whose chosen rate or length lies at an edge of what was tried."""
+    return {(line["dataset"], line["scheme"]) for line in lines if line["edges"]}
 
 
 def _datasets(rows: Rows) -> list[str]:
@@ -158,23 +169,53 @@ def leans_table(lines: Sequence[Line]) -> str:
 
 def rates_table(lines: Sequence[Line]) -> str:
     """What half and twice the chosen rate change: of the softmax, and of the scheme whose tail
-    changes most.
+    changes most where each rate has the length that suits it.
     """
     rows = [
-        "| data | scheme | rate | held-out loss | head | tail |",
-        "|---|---|---|--:|--:|--:|",
+        "| data | scheme | rate | epochs | held-out loss | head | tail |",
+        "|---|---|---|---|--:|--:|--:|",
     ]
     for name in datasets_of(lines):
         own = [line for line in lines if line["dataset"] == name]
-        most = max(own, key=lambda line: abs(float(line["tail"])))
+        most = max((line for line in own if line["length"] == "own"), key=_tail_change)
         for line in own:
             if line["scheme"] == "softmax" or line is most:
                 loss = f"{100 * float(line['loss']):+.1f}%".replace("-", "−")
                 rate = f"{line['rate']} of {line['lr']}"
-                cells = (TITLES.get(name, name), line["scheme"], rate, loss)
+                length = "the same" if line["length"] == "same" else "its best"
+                cells = (TITLES.get(name, name), f"`{line['scheme']}`", rate)
+                cells += (f"{length}: {line['other epochs']} for {line['epochs']}", loss)
                 changes = " | ".join(points(line[slice_]) for slice_ in ("head", "tail"))
                 rows.append(f"| {' | '.join(cells)} | {changes} |")
     return "\n".join(rows)
+
+
+def _tail_change(line: Line) -> float:
+    return abs(float(line["tail"]))
+
+
+def alike_table(lines: Sequence[Line]) -> str:
+    """Between which values of head and tail the held-out loss leaves the choice: for the softmax,
+    and for the scheme whose tail differs most.
+    """
+    rows = ["| data | scheme | settings | head | tail |", "|---|---|--:|--:|--:|"]
+    for name in datasets_of(lines):
+        own = [line for line in lines if line["dataset"] == name]
+        for line in own:
+            if line["scheme"] == "softmax" or line is max(own, key=_tail_range):
+                ranges = (_range(line, slice_) for slice_ in ("head", "tail"))
+                cells = (TITLES.get(name, name), f"`{line['scheme']}`", line["number"], *ranges)
+                rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _range(line: Line, slice_: str) -> str:
+    low, high = (points(line[f"{slice_} {end}"], sign=False) for end in ("low", "high"))
+    return low if low == high else f"{low} to {high}"
+
+
+def _tail_range(line: Line) -> float:
+    return float(line["tail high"]) - float(line["tail low"])
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ writes into experiments/results
 `evidence-claims.csv`   the claims of `claims.py` with differences, corrected p-values and verdicts
 `evidence-tries.csv`    every rate and length that was tried, with its slices
 `evidence-rates.csv`    what half and twice the chosen rate do to head and tail
+`evidence-alike.csv`    what settings with about the same held-out loss do to them
 `evidence-leans.csv`    rank correlation of predicted lean and measured shift
 and then the page (`evidence_page.py`), which follows from these rows alone. Rows of data sets that
 have no runs in the folder are kept. p in `evidence.csv` is that of one comparison; verdicts are
@@ -22,8 +23,8 @@ from pathlib import Path
 
 from claims import Line, judged
 from evidence import SLICES, Evidence
-from evidence_page import PAGE, read_rows, tables
-from search import STEP
+from evidence_page import PAGE, WRITTEN, read_rows, tables
+from rate_knob import alike_of, knob_of
 from study_protocols import BAGS, IMAGES, MILLION, PARTS, SEQUENCES
 from study_runs import Protocol
 from study_tables import given_folder, in_columns, publish, read_table, with_known, write_table
@@ -71,38 +72,6 @@ def leans_of(evidence: Evidence, metric: str) -> list[Line]:
     return lines
 
 
-def knob_of(tries: Sequence[Line], rare: str = "tail") -> list[Line]:
-    """What half and twice the chosen rate do to the held-out loss, and to head and tail; at the
-    chosen length.
-    """
-    lines = []
-    for picked in tries:
-        if picked["chosen"] != "yes":
-            continue
-        for name, factor in (("half", 1 / STEP), ("twice", STEP)):
-            other = _neighbour(tries, picked, factor * float(picked["lr"]))
-            if other is None:
-                continue
-            about = {name: picked[name] for name in ("dataset", "scheme", "lr", "epochs")}
-            loss, head, tail = (
-                float(other[column]) - float(picked[column])
-                for column in ("held_out_loss", "head", rare)
-            )
-            about |= {"rate": name, "loss": f"{loss / abs(float(picked['held_out_loss'])):.6f}"}
-            lines.append(about | {"head": f"{head:.6f}", "tail": f"{tail:.6f}"})
-    return lines
-
-
-def _neighbour(tries: Sequence[Line], picked: Line, rate: float) -> Line | None:
-    """The try of a scheme with another rate and the same length, if there is one that went well."""
-    for line in tries:
-        same = all(line[name] == picked[name] for name in ("scheme", "epochs"))
-        finite = math.isfinite(float(line["held_out_loss"]))
-        if same and finite and math.isclose(float(line["lr"]), rate, rel_tol=1e-6):
-            return line
-    return None
-
-
 def lines_of(evidence: Evidence, protocol: Protocol) -> dict[str, list[Line]]:
     """All rows of a data set, by the file that they go to."""
     tries = evidence.tries(protocol.metric)
@@ -111,6 +80,7 @@ def lines_of(evidence: Evidence, protocol: Protocol) -> dict[str, list[Line]]:
         "evidence-claims": judged(evidence, protocol.metric, protocol.training.batch),
         "evidence-tries": tries,
         "evidence-rates": knob_of(tries, evidence.rare),
+        "evidence-alike": alike_of(tries, evidence.rare),
         "evidence-leans": leans_of(evidence, protocol.metric),
     }
 
@@ -125,7 +95,7 @@ def write_tables(
         if (folder / protocol.name / "frame.npz").exists()
     ]
     every = {}
-    for name in ("evidence", *(f"evidence-{x}" for x in ("claims", "tries", "rates", "leans"))):
+    for name in WRITTEN:
         lines = [line for one in each for line in one[name]]
         path = to / f"{name}.csv"
         every[name] = with_known(lines, read_table(path), lambda line: line["dataset"])

@@ -16,9 +16,10 @@ import torch
 from claim_sentences import points
 from claims import CLAIMS, LEAN, Part, here
 from evidence import Evidence
-from evidence_page import FILES, others_table, rates_table, read_rows, tables
-from evidence_tables import METRICS, PROTOCOLS, knob_of, write_tables
+from evidence_page import FILES, alike_table, others_table, rates_table, read_rows, tables
+from evidence_tables import METRICS, PROTOCOLS, write_tables
 from rank_files import Frame, save_ranks
+from rate_knob import alike_of, knob_of
 from retrained import balanced_classifier
 from search import Plan
 from study_cli import run_study
@@ -295,16 +296,47 @@ def test_the_rate_is_shown_as_a_knob_of_head_and_tail():
         tried(0.02, 4.9, 0.1, 0.9, epochs=16),  # another length
         tried(0.02, 4.9, 0.1, 0.9) | {"scheme": "another"},
     ]
-    [knob] = knob_of(lines)
-    assert (knob["rate"], knob["lr"]) == ("half", "0.04")
-    assert float(knob["loss"]) == pytest.approx(0.02)
-    assert float(knob["tail"]) == pytest.approx(-0.015)
-    assert float(knob["head"]) == pytest.approx(0.03)
-    assert rates_table([knob]).splitlines()[-1] == (
-        "| x | softmax | half of 0.04 | +2.0% | +3.0 | −1.5 |"
+    same, own = knob_of(lines)
+    assert (same["rate"], same["lr"], same["length"], own["length"]) == (
+        "half",
+        "0.04",
+        "same",
+        "own",
     )
-    text = answers({"evidence-rates": [knob]})
-    assert "x 1 of 1 schemes, at most 1.5 points (`softmax`)." in text
+    assert float(same["loss"]) == pytest.approx(0.02)
+    assert float(same["tail"]) == pytest.approx(-0.015)
+    assert float(same["head"]) == pytest.approx(0.03)
+    assert float(own["loss"]) == pytest.approx(-0.02)
+    assert float(own["tail"]) == pytest.approx(0.69)
+    assert rates_table([same, own]).splitlines()[-2:] == [
+        "| x | `softmax` | half of 0.04 | the same: 8 for 8 | +2.0% | +3.0 | −1.5 |",
+        "| x | `softmax` | half of 0.04 | its best: 16 for 8 | −2.0% | −40.0 | +69.0 |",
+    ]
+    text = answers({"evidence-rates": [same, own]})
+    assert "the other rate best: x 1.5 and 69.0." in text
+
+
+def test_a_star_marks_verdicts_on_schemes_at_an_edge_of_what_was_tried(rows):
+    page = tables(rows | EQUAL)["claims"]  # the softmax chose such a rate
+    [beats] = [line for line in page.splitlines() if "beat the full softmax on the tail |" in line]
+    [leans] = [line for line in page.splitlines() if "compared with constant weights" in line]
+    assert beats.endswith(r" \* |")
+    assert "*" not in leans.replace("**", "")
+
+
+def test_settings_with_about_the_same_held_out_loss_show_what_the_choice_leaves_open():
+    lines = [
+        tried(0.02, 5.006, 0.53, 0.195),
+        tried(0.04, 5.004, 0.50, 0.21),
+        tried(0.04, 5.000, 0.47, 0.20, epochs=16),
+        tried(0.08, float("inf"), 0.0, 0.0),  # diverged
+    ]
+    [line] = alike_of(lines)
+    assert line["settings"] == "0.04/8 0.04/16"
+    assert (line["tail low"], line["tail high"]) == ("0.200000", "0.210000")
+    assert alike_table([line]).splitlines()[-1] == (
+        "| x | `softmax` | 2 | 47.0 to 50.0 | 20.0 to 21.0 |"
+    )
 
 
 def test_claims_are_about_schemes_of_the_study():

@@ -1,0 +1,112 @@
+"""What holds of the paper, in one table: its claims by study, for the first screen of
+docs/results.md. From committed rows alone:
+
+    .venv/bin/python experiments/paper_claims.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import first_edition_tables
+import longtail_claims
+from claim_sentences import TITLES, datasets_of
+from claims import CLAIMS, Line, of_claim, verdict_of
+from study_tables import publish, read_table
+
+RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parents[1] / "docs" / "results.md"
+CLAIMED = (
+    "constant against softmax",
+    "constant against uniform",
+    "constant in balanced error",
+    "constant in prior-weighted error",
+    "constant is best of the standard schemes",
+    "relative against constant",
+    "relative against softmax",
+    "importance follows softmax",
+    "uniform follows softmax",
+    "tail follows logit adjustment",
+    "uniform tail follows logit adjustment",
+    "tail weights are best",
+    "logit adjustment against softmax",
+    "logit adjustment against tail weights",
+    "head is given up for tail",
+    "within-batch favours the tail",
+    "masked follows excluded",
+    "fewer negatives",
+    "contrastive loss",
+)
+"""The claims of the paper, in the order of the table."""
+TEXTS = {claimed.name: claimed.text for claimed in (*longtail_claims.ON_IMAGES, *CLAIMS)}
+SHORT = TITLES | {
+    "diginetica-part": "Diginetica",
+    "nowplaying-part": "Nowplaying",
+    "beauty-part": "Beauty",
+    "gowalla-part": "Gowalla",
+    "tiny-exp": "Tiny Exp",
+    "tiny-step": "Tiny Step",
+    "cifar10-exp": "CIFAR Exp",
+    "cifar10-step": "CIFAR Step",
+    "cifar10-exp-warm": "CIFAR Exp with warm-up",
+}
+"""Data sets below the title of their study."""
+WORDS = {
+    ("holds", True): "**holds**: ",
+    ("does not hold", True): "**does not**: ",
+    ("holds", False): "*holds* alone: ",
+    ("does not hold", False): "*does not* alone: ",
+    ("vacuous", True): "vacuous: ",
+    ("vacuous", False): "vacuous: ",
+    ("inconclusive", True): "undecided: ",
+}
+"""A verdict, and whether it is corrected for the study's other claims."""
+Studies = Mapping[str, Sequence[Line]]
+"""Title of a column: verdicts on the parts of claims."""
+
+
+def read_studies(folder: Path = RESULTS) -> dict[str, list[Line]]:
+    """The verdicts of all studies."""
+    second = read_table(folder / "evidence-claims.csv")
+    images = read_table(folder / "longtail-claims.csv")
+    first = first_edition_tables.read_values(folder / "retrieval.csv")
+    return {
+        "[whole sets](results-first.md), three seeds": first_edition_tables.verdicts_of(first),
+        "[parts of sets](results-retrieval.md), five seeds": second,
+        "[images](results-longtail.md), three seeds": images,
+    }
+
+
+def cell(lines: Sequence[Line], claim: str) -> str:
+    """Data sets of a study by their verdict on a claim; a dash where it was not tested."""
+    found: dict[tuple[str, bool], list[str]] = {}
+    tested = [of_claim(lines, claim, name) for name in datasets_of(lines)]
+    for own in filter(None, tested):
+        if all(int(line["seeds"]) > 1 for line in own):
+            found.setdefault(answer(own), []).append(
+                SHORT.get(own[0]["dataset"], own[0]["dataset"])
+            )
+    parts = [words + ", ".join(found[key]) for key, words in WORDS.items() if key in found]
+    return "; ".join(parts) or ("one seed only" if any(tested) else "–")
+
+
+def answer(lines: Sequence[Line]) -> tuple[str, bool]:
+    """The verdict on a claim, or what it would be if no other claim were tested; and which."""
+    verdict = verdict_of(lines)
+    alone = lines[0]["alone"]
+    return (verdict, True) if alone == verdict or verdict != "inconclusive" else (alone, False)
+
+
+def table(studies: Studies) -> str:
+    """Claims by studies, as Markdown."""
+    rows = ["| the paper's claim | " + " | ".join(studies) + " |"]
+    rows.append("|---" * (len(studies) + 1) + "|")
+    for claim in CLAIMED:
+        cells = (cell(lines, claim) for lines in studies.values())
+        rows.append(f"| {TEXTS[claim]} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    publish(PAGE, {"paper": table(read_studies())})
